@@ -1,0 +1,321 @@
+//! Host and service names to socket addresses.
+//!
+//! Numeric text never reaches a name service. Everything else goes to the system's resolver
+//! (getaddrinfo(3): nsswitch, `/etc/hosts`, DNS, service names), in the caller's thread, for as
+//! long as the system's own settings let it take.
+
+mod error;
+mod literal;
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+pub use error::{Eai, NameError, Reason};
+pub(crate) use literal::{Literal, Service, Zone};
+
+use crate::sys;
+
+/// Longest host text, bytes: `NI_MAXHOST` of `netdb.h` less the terminating NUL.
+pub const HOST_MAX: usize = 1024;
+/// Longest service text, bytes: `NI_MAXSERV` of `netdb.h` less the terminating NUL.
+pub const SERVICE_MAX: usize = 31;
+/// Most addresses taken for one name; more is an error.
+pub const ADDRESSES_MAX: usize = 1024;
+
+/// An address family of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// `AF_INET`.
+    V4,
+    /// `AF_INET6`.
+    V6,
+}
+
+/// The kind of socket that a service name is looked up for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SocketType {
+    /// `SOCK_STREAM`: the port spaces that connect.
+    #[default]
+    Stream,
+    /// `SOCK_DGRAM`: UDP's port space.
+    Datagram,
+}
+
+/// How a name is resolved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NameOptions {
+    /// For listening: no node means the wildcard address instead of loopback (`AI_PASSIVE`).
+    pub passive: bool,
+    /// The node must be a numeric address; no name service is asked (`AI_NUMERICHOST`).
+    pub numeric_host: bool,
+    /// Only addresses of this family.
+    pub family: Option<Family>,
+    /// What service names are looked up for.
+    pub socket_type: SocketType,
+    /// Find the node's canonical name too (`AI_CANONNAME`).
+    pub canonical_name: bool,
+    /// Only families that this machine has an address of, loopback aside (`AI_ADDRCONFIG`).
+    pub configured_only: bool,
+}
+
+/// One address of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameResult {
+    /// Address and port; an IPv6 address keeps its scope id.
+    pub addr: SocketAddr,
+    /// The node's canonical name, on the first result and if it was asked for.
+    pub canonical_name: Option<String>,
+}
+
+/// Resolves a node, a service or both to socket addresses, in the order the system prefers
+/// (RFC 6724, `/etc/gai.conf`). There is at least one.
+///
+/// Without a node the result is loopback, or the wildcard address with
+/// [`NameOptions::passive`]; without a service the port is 0. A link-local IPv6 address without a
+/// zone resolves with scope id 0; [`crate::route`] then asks for the zone.
+///
+/// Numeric addresses, zones and ports are decided here. Anything else blocks the caller's thread.
+///
+/// # Errors
+/// [`NameError`], whose [`NameError::eai`] is the code that getaddrinfo(3) would give, except
+/// where libc would take nonsense silently (port 65536, port -1, an embedded NUL).
+pub fn resolve(
+    node: Option<&str>,
+    service: Option<&str>,
+    options: NameOptions,
+) -> Result<Vec<NameResult>, NameError> {
+    let outcome = match plan(node, service, options) {
+        Ok(Plan::Numeric { literal, port }) => numeric(&literal, port).map(|addr| {
+            let canonical_name = node.filter(|_| options.canonical_name).map(String::from);
+            vec![NameResult {
+                addr,
+                canonical_name,
+            }]
+        }),
+        Ok(Plan::Ask {
+            literal,
+            node,
+            service,
+        }) => literal
+            // libc would only say that the name is unknown where the zone is.
+            .map_or(Ok(0), |literal| scope_id(&literal))
+            .and_then(|_| sys::getaddrinfo::ask(node, service, options)),
+        Err(reason) => Err(reason),
+    };
+    outcome.map_err(|reason| NameError::new(node, service, reason))
+}
+
+/// A service that the resolver still has to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlannedService<'a> {
+    /// A port in host order; 0 where no service was given.
+    Port(u16),
+    /// A service name.
+    Name(&'a str),
+}
+
+/// What answers the question.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan<'a> {
+    /// The text itself.
+    Numeric { literal: Literal, port: u16 },
+    /// The system's resolver, which knows service names even where the node is numeric.
+    Ask {
+        literal: Option<Literal>,
+        node: Option<&'a str>,
+        service: PlannedService<'a>,
+    },
+}
+
+/// Checks the question and decides who answers it.
+fn plan<'a>(
+    node: Option<&'a str>,
+    service: Option<&'a str>,
+    options: NameOptions,
+) -> Result<Plan<'a>, Reason> {
+    if node.is_none() && service.is_none() {
+        return Err(Reason::Nothing);
+    }
+    let service = service.map_or(Ok(PlannedService::Port(0)), plan_service)?;
+    let Some(text) = node else {
+        return Ok(Plan::Ask {
+            literal: None,
+            node,
+            service,
+        });
+    };
+    match text {
+        "" => return Err(Reason::EmptyNode),
+        _ if text.contains('\0') => return Err(Reason::EmbeddedNul("host")),
+        _ if text.len() > HOST_MAX => return Err(Reason::NodeTooLong { length: text.len() }),
+        _ => {}
+    }
+    let literal = Literal::parse(text);
+    if let Some(literal) = &literal {
+        check_family(literal.address, options.family)?;
+    }
+    match (literal, service) {
+        (Some(literal), PlannedService::Port(port)) => Ok(Plan::Numeric { literal, port }),
+        (literal, service) => Ok(Plan::Ask {
+            literal,
+            node,
+            service,
+        }),
+    }
+}
+
+fn plan_service(text: &str) -> Result<PlannedService<'_>, Reason> {
+    match text {
+        "" => return Err(Reason::EmptyService),
+        _ if text.contains('\0') => return Err(Reason::EmbeddedNul("service")),
+        _ => {}
+    }
+    match Service::parse(text) {
+        Service::Port(port) => Ok(PlannedService::Port(port)),
+        Service::OutOfRange => Err(Reason::PortOutOfRange),
+        Service::Malformed => Err(Reason::MalformedService),
+        Service::Name(_) if text.len() > SERVICE_MAX => {
+            Err(Reason::ServiceTooLong { length: text.len() })
+        }
+        Service::Name(name) => Ok(PlannedService::Name(name)),
+    }
+}
+
+fn check_family(address: IpAddr, family: Option<Family>) -> Result<(), Reason> {
+    match (family, address) {
+        (Some(Family::V4), IpAddr::V6(_)) => Err(Reason::WrongFamily {
+            expected: "IPv4",
+            found: "IPv6",
+        }),
+        (Some(Family::V6), IpAddr::V4(_)) => Err(Reason::WrongFamily {
+            expected: "IPv6",
+            found: "IPv4",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The socket address of a literal.
+fn numeric(literal: &Literal, port: u16) -> Result<SocketAddr, Reason> {
+    let scope_id = scope_id(literal)?;
+    Ok(match literal.address {
+        IpAddr::V4(address) => (address, port).into(),
+        IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope_id).into(),
+    })
+}
+
+/// The index of the interface that a literal's zone names, which must exist; 0 without a zone.
+fn scope_id(literal: &Literal) -> Result<u32, Reason> {
+    match &literal.zone {
+        None => Ok(0),
+        Some(Zone::Name(name)) => {
+            sys::interface::index_of(name).ok_or_else(|| Reason::NoSuchZone { zone: name.clone() })
+        }
+        Some(Zone::Index(index)) => {
+            sys::interface::name_of(*index)
+                .map(|_| *index)
+                .ok_or_else(|| Reason::NoSuchZone {
+                    zone: index.to_string(),
+                })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    const DEFAULT: NameOptions = NameOptions {
+        passive: false,
+        numeric_host: false,
+        family: None,
+        socket_type: SocketType::Stream,
+        canonical_name: false,
+        configured_only: false,
+    };
+
+    #[test]
+    fn numeric_text_is_decided_without_the_resolver() {
+        for node in ["127.0.0.1", "::1", "fe80::1%lo", "255.255.255.255"] {
+            for service in [None, Some("0"), Some("65535")] {
+                let plan = plan(Some(node), service, DEFAULT);
+                assert!(
+                    matches!(plan, Ok(Plan::Numeric { .. })),
+                    "{node} {service:?}: {plan:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bad_questions_are_refused_before_anything_is_asked() {
+        let long = "a".repeat(HOST_MAX + 1);
+        let long_service = "a".repeat(SERVICE_MAX + 1);
+        let v4 = NameOptions {
+            family: Some(Family::V4),
+            ..DEFAULT
+        };
+        let cases = [
+            (None, None, DEFAULT, Reason::Nothing),
+            (Some(""), Some("1"), DEFAULT, Reason::EmptyNode),
+            (Some("a"), Some(""), DEFAULT, Reason::EmptyService),
+            (Some("a\0b"), None, DEFAULT, Reason::EmbeddedNul("host")),
+            (None, Some("1\0"), DEFAULT, Reason::EmbeddedNul("service")),
+            (
+                Some(&*long),
+                None,
+                DEFAULT,
+                Reason::NodeTooLong {
+                    length: HOST_MAX + 1,
+                },
+            ),
+            (
+                None,
+                Some(&*long_service),
+                DEFAULT,
+                Reason::ServiceTooLong {
+                    length: SERVICE_MAX + 1,
+                },
+            ),
+            (None, Some("65536"), DEFAULT, Reason::PortOutOfRange),
+            (None, Some("-1"), DEFAULT, Reason::MalformedService),
+            (
+                Some("::1"),
+                None,
+                v4,
+                Reason::WrongFamily {
+                    expected: "IPv4",
+                    found: "IPv6",
+                },
+            ),
+        ];
+        for (node, service, options, reason) in cases {
+            assert_eq!(
+                plan(node, service, options),
+                Err(reason),
+                "{node:?} {service:?}"
+            );
+        }
+    }
+
+    proptest! {
+        /// The short way for numeric text gives what the long way gives.
+        #[test]
+        fn numeric_text_gives_what_libc_gives(
+            address: IpAddr,
+            port: u16,
+            in_zone: bool,
+            canonical_name: bool,
+        ) {
+            let zone = if in_zone && address.is_ipv6() { "%1" } else { "" };
+            // libc keeps the zone of a mapped address to itself.
+            prop_assume!(!in_zone || !matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()));
+            let node = format!("{address}{zone}");
+            let options = NameOptions { numeric_host: true, canonical_name, ..DEFAULT };
+            let short = resolve(Some(&node), Some(&port.to_string()), options);
+            let long = sys::getaddrinfo::ask(Some(&node), PlannedService::Port(port), options);
+            prop_assert_eq!(short.map_err(|error| error.reason), long);
+        }
+    }
+}

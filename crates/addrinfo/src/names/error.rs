@@ -1,0 +1,314 @@
+//! Why a name did not resolve, with the EAI code that C programs expect.
+
+use portolan_provider::Cause;
+use portolan_provider::error::{Error, Step, errno};
+
+use super::{ADDRESSES_MAX, HOST_MAX, SERVICE_MAX};
+
+/// Codes of getaddrinfo(3), with Linux's numbers (`netdb.h`; glibc and musl agree).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "each is the EAI code of its name; `text` says what it means"
+)]
+pub enum Eai {
+    BadFlags,
+    NoName,
+    Again,
+    Fail,
+    NoData,
+    Family,
+    SockType,
+    Service,
+    AddrFamily,
+    Memory,
+    /// A system call failed, with this errno.
+    System(i32),
+    Overflow,
+    /// A code that this list does not know.
+    Other(i32),
+}
+
+impl Eai {
+    /// The code of a number that getaddrinfo returned; `errno` counts for `EAI_SYSTEM` only.
+    pub fn from_code(code: i32, errno: i32) -> Self {
+        match code {
+            -1 => Self::BadFlags,
+            -2 => Self::NoName,
+            -3 => Self::Again,
+            -4 => Self::Fail,
+            -5 => Self::NoData,
+            -6 => Self::Family,
+            -7 => Self::SockType,
+            -8 => Self::Service,
+            -9 => Self::AddrFamily,
+            -10 => Self::Memory,
+            -11 => Self::System(errno),
+            -12 => Self::Overflow,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The number (negative on Linux).
+    pub fn code(self) -> i32 {
+        match self {
+            Self::BadFlags => -1,
+            Self::NoName => -2,
+            Self::Again => -3,
+            Self::Fail => -4,
+            Self::NoData => -5,
+            Self::Family => -6,
+            Self::SockType => -7,
+            Self::Service => -8,
+            Self::AddrFamily => -9,
+            Self::Memory => -10,
+            Self::System(_) => -11,
+            Self::Overflow => -12,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// What the code means, and what to do about it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::BadFlags => "the flags contradict each other",
+            Self::NoName => "name or service not known; check the spelling, /etc/hosts and DNS",
+            Self::Again => "the name server did not answer or failed for the moment",
+            Self::Fail => {
+                "the name server refused or failed for good; check /etc/resolv.conf and the server"
+            }
+            Self::NoData => "the name exists but has no address of the family asked for",
+            Self::Family => "the address family is not supported on this machine",
+            Self::SockType => "the socket type is not supported",
+            Self::Service => {
+                "the service is not known for this socket type; give a port number or add it to \
+                 /etc/services"
+            }
+            Self::AddrFamily => "the host has no address in the family asked for",
+            Self::Memory => "out of memory",
+            Self::System(_) => "a system call of the resolver failed",
+            Self::Overflow => "an answer was longer than its limit",
+            Self::Other(_) => "the resolver failed with a code unknown here",
+        }
+    }
+}
+
+/// A name that did not resolve: what was asked, and why it failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {reason}", asked(.node.as_deref(), .service.as_deref()))]
+pub struct NameError {
+    /// The node asked for.
+    pub node: Option<String>,
+    /// The service asked for.
+    pub service: Option<String>,
+    /// Why it failed.
+    pub reason: Reason,
+}
+
+/// Why a name did not resolve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Neither node nor service.
+    #[error("a host, a service or both must be given")]
+    Nothing,
+    /// The node is the empty string.
+    #[error("the host is empty; leave it out to mean this machine")]
+    EmptyNode,
+    /// The service is the empty string.
+    #[error("the service is empty; leave it out to mean port 0")]
+    EmptyService,
+    /// The node is longer than `NI_MAXHOST` allows.
+    #[error("the host has {length} bytes, the limit is {HOST_MAX}")]
+    NodeTooLong {
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// The service is longer than `NI_MAXSERV` allows.
+    #[error("the service has {length} bytes, the limit is {SERVICE_MAX}")]
+    ServiceTooLong {
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// A NUL character inside, which would silently cut the text for C.
+    #[error("the {0} has a NUL character inside")]
+    EmbeddedNul(&'static str),
+    /// A number above 65535.
+    #[error("the port is out of range: ports are 0 to 65535")]
+    PortOutOfRange,
+    /// Neither a number nor a service name.
+    #[error("the service is neither a port (0 to 65535) nor a service name")]
+    MalformedService,
+    /// The zone after `%` is no interface of this machine.
+    #[error("no network interface is called `{zone}`; `ip link` lists those of this machine")]
+    NoSuchZone {
+        /// The zone as written.
+        zone: String,
+    },
+    /// A numeric address of the other family.
+    #[error("the address is {found}, but {expected} is asked for")]
+    WrongFamily {
+        /// The family asked for.
+        expected: &'static str,
+        /// The family of the address.
+        found: &'static str,
+    },
+    /// A numeric address was demanded.
+    #[error("the host is not a numeric address, and only those are allowed here")]
+    NotNumeric,
+    /// More addresses than are taken.
+    #[error("the name has more than {ADDRESSES_MAX} addresses")]
+    TooManyAddresses,
+    /// The resolver's own answer.
+    #[error("{}", .0.text())]
+    Resolver(Eai),
+}
+
+impl NameError {
+    pub(crate) fn new(node: Option<&str>, service: Option<&str>, reason: Reason) -> Self {
+        Self {
+            node: node.map(Into::into),
+            service: service.map(Into::into),
+            reason,
+        }
+    }
+
+    /// The EAI code for C programs.
+    pub fn eai(&self) -> Eai {
+        match &self.reason {
+            Reason::Nothing | Reason::EmptyNode | Reason::EmbeddedNul(_) | Reason::NotNumeric => {
+                Eai::NoName
+            }
+            Reason::NoSuchZone { .. } => Eai::NoName,
+            Reason::EmptyService | Reason::PortOutOfRange | Reason::MalformedService => {
+                Eai::Service
+            }
+            Reason::NodeTooLong { .. }
+            | Reason::ServiceTooLong { .. }
+            | Reason::TooManyAddresses => Eai::Overflow,
+            Reason::WrongFamily { .. } => Eai::AddrFamily,
+            Reason::Resolver(eai) => *eai,
+        }
+    }
+}
+
+impl From<NameError> for Cause {
+    fn from(error: NameError) -> Self {
+        let found = error.to_string();
+        let invalid = |expected: &str| Self::InvalidArgument {
+            what: "name",
+            expected: expected.into(),
+            found: found.clone(),
+        };
+        match error.reason {
+            Reason::Nothing => invalid("a host or a service"),
+            Reason::EmptyNode | Reason::EmbeddedNul(_) | Reason::NodeTooLong { .. } => {
+                invalid("a host name or address")
+            }
+            Reason::EmptyService
+            | Reason::ServiceTooLong { .. }
+            | Reason::PortOutOfRange
+            | Reason::MalformedService => invalid("a port or service name"),
+            Reason::NotNumeric => invalid("a numeric address"),
+            Reason::WrongFamily { .. } => invalid("an address of the family asked for"),
+            Reason::NoSuchZone { .. } => Self::NoDevice { why: found },
+            Reason::TooManyAddresses => Self::LimitReached {
+                what: "addresses of one name",
+                limit: ADDRESSES_MAX as u64,
+            },
+            Reason::Resolver(eai) => match eai {
+                Eai::Again => Self::NameTemporaryFailure(found),
+                Eai::System(errno) => Self::Os {
+                    call: "getaddrinfo",
+                    errno,
+                },
+                Eai::Memory => Self::Os {
+                    call: "getaddrinfo",
+                    errno: errno::ENOMEM,
+                },
+                Eai::BadFlags | Eai::SockType => invalid("flags that agree"),
+                _ => Self::NameNotKnown(found),
+            },
+        }
+    }
+}
+
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Self {
+        Self::new(Step::ResolveName, error.into())
+    }
+}
+
+/// What was asked, for the front of the message. Quoted with escapes: it may be any text.
+fn asked(node: Option<&str>, service: Option<&str>) -> String {
+    match (node, service) {
+        (Some(node), Some(service)) => format!("{:?} service {:?}", clip(node), clip(service)),
+        (Some(node), None) => format!("{:?}", clip(node)),
+        (None, Some(service)) => format!("service {:?}", clip(service)),
+        (None, None) => "no name".into(),
+    }
+}
+
+/// The first characters of a text that may be as long as its caller pleases.
+fn clip(text: &str) -> &str {
+    const SHOWN_MAX: usize = 80;
+    text.char_indices()
+        .nth(SHOWN_MAX)
+        .and_then(|(end, _)| text.get(..end))
+        .unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_survive_the_round_trip_through_numbers() {
+        for code in -14..=1 {
+            assert_eq!(Eai::from_code(code, 5).code(), code);
+        }
+        assert_eq!(Eai::from_code(-11, 5), Eai::System(5));
+    }
+
+    #[test]
+    fn an_error_says_what_was_asked_and_what_to_do() {
+        let error = NameError::new(Some("nowhere"), Some("7471"), Reason::Resolver(Eai::NoName));
+        let text = error.to_string();
+        assert!(
+            text.contains("\"nowhere\"") && text.contains("/etc/hosts"),
+            "{text}"
+        );
+        let long = NameError::new(
+            Some(&"é".repeat(5000)),
+            None,
+            Reason::NodeTooLong { length: 10_000 },
+        );
+        assert!(long.to_string().len() < 400, "a message stays readable");
+    }
+
+    #[test]
+    fn failures_become_the_causes_that_callers_act_on() {
+        let cause = |reason| Cause::from(NameError::new(Some("n"), None, reason));
+        assert!(matches!(
+            cause(Reason::Resolver(Eai::NoName)),
+            Cause::NameNotKnown(_)
+        ));
+        assert!(matches!(
+            cause(Reason::Resolver(Eai::Again)),
+            Cause::NameTemporaryFailure(_)
+        ));
+        assert!(matches!(
+            cause(Reason::Resolver(Eai::System(5))),
+            Cause::Os { errno: 5, .. }
+        ));
+        assert!(matches!(
+            cause(Reason::PortOutOfRange),
+            Cause::InvalidArgument { .. }
+        ));
+        assert!(matches!(
+            cause(Reason::NoSuchZone { zone: "x".into() }),
+            Cause::NoDevice { .. }
+        ));
+    }
+}

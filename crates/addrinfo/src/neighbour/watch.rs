@@ -1,0 +1,192 @@
+//! Next hops whose link-layer addresses are watched, as a pure table: what the neighbour table says
+//! comes in, those to be told come out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_provider::Cause;
+
+use super::driver::Shared;
+use super::link_address::LinkAddress;
+use super::pending::{Entry, NextHop};
+
+/// Most watches that one resolver has.
+pub const WATCHES_MAX: usize = 65_536;
+
+/// What is called with a next hop, its interface and its new address, on the resolver's thread. It
+/// should return soon: look-ups wait for it. It may call the resolver.
+pub type Changed = Arc<dyn Fn(IpAddr, u32, LinkAddress) + Send + Sync>;
+
+/// A next hop is watched for as long as this lives.
+#[must_use]
+pub struct Watch {
+    pub(super) shared: Arc<Shared>,
+    pub(super) hop: NextHop,
+    pub(super) number: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.unwatch(self.hop, self.number);
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("hop", &self.hop)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Every watch of a resolver.
+#[derive(Default)]
+pub(super) struct Watches {
+    watched: HashMap<NextHop, BTreeMap<u64, Watcher>>,
+    /// Watches there are.
+    count: usize,
+    next: u64,
+    /// Next hops that the table is to be asked about.
+    to_ask: Vec<NextHop>,
+}
+
+struct Watcher {
+    known: LinkAddress,
+    changed: Changed,
+}
+
+impl Watches {
+    /// Adds a watch for who knows the next hop under an address; its number.
+    pub(super) fn add(
+        &mut self,
+        hop: NextHop,
+        known: LinkAddress,
+        changed: Changed,
+    ) -> Result<u64, Cause> {
+        if self.count >= WATCHES_MAX {
+            return Err(Cause::LimitReached {
+                what: "watched next hops",
+                limit: WATCHES_MAX as u64,
+            });
+        }
+        let number = self.next;
+        self.next += 1;
+        self.count += 1;
+        let watcher = Watcher { known, changed };
+        self.watched.entry(hop).or_default().insert(number, watcher);
+        // It may have changed since it became known.
+        self.to_ask.push(hop);
+        Ok(number)
+    }
+
+    pub(super) fn remove(&mut self, hop: NextHop, number: u64) -> Option<impl Sized + use<>> {
+        let watchers = self.watched.get_mut(&hop)?;
+        let removed = watchers.remove(&number)?;
+        self.count -= 1;
+        if watchers.is_empty() {
+            self.watched.remove(&hop);
+        }
+        Some(removed.changed)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.watched.is_empty()
+    }
+
+    /// The table says this of a next hop; who is to be told.
+    pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) -> Vec<Changed> {
+        let Entry::Usable(address) = entry else {
+            return Vec::new();
+        };
+        let watchers = self.watched.get_mut(&hop).into_iter();
+        let watchers = watchers.flat_map(BTreeMap::values_mut);
+        let differing = watchers.filter(|watcher| watcher.known != address);
+        let told = differing.map(|watcher| {
+            watcher.known = address;
+            Arc::clone(&watcher.changed)
+        });
+        told.collect()
+    }
+
+    /// Changes were lost: the table is asked about everything that is watched.
+    pub(super) fn handle_loss(&mut self) {
+        self.to_ask = self.watched.keys().copied().collect();
+    }
+
+    /// A next hop to ask the table about.
+    pub(super) fn next_question(&mut self) -> Option<NextHop> {
+        while let Some(hop) = self.to_ask.pop() {
+            if self.watched.contains_key(&hop) {
+                return Some(hop);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(last: u8) -> NextHop {
+        NextHop {
+            address: [192, 0, 2, last].into(),
+            interface_index: 4,
+        }
+    }
+
+    fn address(last: u8) -> LinkAddress {
+        LinkAddress::new(&[2, 0, 0, 0, 0, last]).expect("six bytes")
+    }
+
+    fn nobody() -> Changed {
+        Arc::new(|_, _, _| {})
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_each_address_that_is_not_the_one_it_knows() {
+        let mut watches = Watches::default();
+        let number = watches.add(hop(1), address(1), nobody()).expect("room");
+        let mut told = |hop, entry| watches.handle_change(hop, entry).len();
+        assert_eq!(told(hop(1), Entry::Usable(address(1))), 0, "known");
+        assert_eq!(told(hop(2), Entry::Usable(address(2))), 0, "another hop");
+        for entry in [Entry::Absent, Entry::Failed, Entry::Incomplete] {
+            assert_eq!(told(hop(1), entry), 0, "{entry:?} is no address");
+        }
+        assert_eq!(told(hop(1), Entry::Usable(address(2))), 1);
+        assert_eq!(told(hop(1), Entry::Usable(address(2))), 0, "told before");
+        assert_eq!(told(hop(1), Entry::Usable(address(1))), 1, "changed back");
+        assert!(watches.remove(hop(1), number).is_some());
+        assert!(watches.is_empty());
+        let changed = watches.handle_change(hop(1), Entry::Usable(address(3)));
+        assert!(changed.is_empty(), "told after the watch ended");
+    }
+
+    #[test]
+    fn the_table_is_asked_about_new_watches_and_after_losses_about_all() {
+        let mut watches = Watches::default();
+        let first = watches.add(hop(1), address(1), nobody()).expect("room");
+        assert_eq!(watches.next_question(), Some(hop(1)));
+        assert_eq!(watches.next_question(), None);
+        watches.add(hop(2), address(2), nobody()).expect("room");
+        watches.handle_loss();
+        let _ = watches.remove(hop(1), first);
+        assert_eq!(watches.next_question(), Some(hop(2)), "hop 1 is no one's");
+        assert_eq!(watches.next_question(), None);
+    }
+
+    #[test]
+    fn a_resolver_has_so_many_watches_and_no_more() {
+        let mut watches = Watches::default();
+        for _ in 0..WATCHES_MAX {
+            watches.add(hop(1), address(1), nobody()).expect("room");
+        }
+        let refused = watches.add(hop(1), address(1), nobody());
+        assert!(matches!(refused, Err(Cause::LimitReached { .. })));
+        assert!(watches.remove(hop(1), 0).is_some());
+        watches
+            .add(hop(1), address(1), nobody())
+            .expect("room again");
+    }
+}

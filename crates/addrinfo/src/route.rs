@@ -1,0 +1,163 @@
+//! Routes: which source address, interface and next hop a destination gets.
+//!
+//! The kernel decides, as it does for connect(2): RTM_GETROUTE (rtnetlink(7)) goes through the
+//! policy rules with the caller's user id, and needs no privilege.
+
+mod client;
+mod message;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_provider::Cause;
+
+pub use client::{Client, EXCHANGE_DEADLINE};
+
+use crate::sys::process_cell::ProcessKey;
+
+/// A question to the routing tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Query {
+    /// Where to.
+    pub destination: IpAddr,
+    /// The interface to leave by: the scope id of a link-local address, or a socket's bound
+    /// device. The routing tables choose where this is `None`.
+    pub interface_index: Option<u32>,
+    /// The source address, where it is decided already. It must be one of this machine's.
+    pub source: Option<IpAddr>,
+}
+
+impl Query {
+    /// How to reach this address.
+    pub fn to(destination: IpAddr) -> Self {
+        Self {
+            destination,
+            interface_index: None,
+            source: None,
+        }
+    }
+
+    /// The same question with the source address given.
+    #[must_use]
+    pub fn with_source(self, source: IpAddr) -> Self {
+        Self {
+            source: Some(source),
+            ..self
+        }
+    }
+
+    /// The same question with the interface given.
+    #[must_use]
+    pub fn on_interface(self, interface_index: u32) -> Self {
+        Self {
+            interface_index: Some(interface_index),
+            ..self
+        }
+    }
+}
+
+impl From<SocketAddr> for Query {
+    /// How to reach this address, within its scope if it has one.
+    fn from(destination: SocketAddr) -> Self {
+        let query = Self::to(destination.ip());
+        match destination {
+            SocketAddr::V6(v6) if v6.scope_id() != 0 => query.on_interface(v6.scope_id()),
+            _ => query,
+        }
+    }
+}
+
+/// What kind of destination a route leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouteKind {
+    /// Another host, on the link or behind a gateway.
+    Unicast,
+    /// An address of this machine that is on one of its interfaces.
+    Local,
+    /// `127.0.0.0/8` or `::1`.
+    Loopback,
+    /// All hosts of a link.
+    Broadcast,
+    /// One of several hosts.
+    Anycast,
+    /// A multicast group.
+    Multicast,
+}
+
+/// The kernel's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The destination that was asked for.
+    pub destination: IpAddr,
+    /// What it is.
+    pub kind: RouteKind,
+    /// The source address that packets get.
+    pub source: IpAddr,
+    /// The interface that packets leave by; for local and loopback destinations this is `lo`.
+    pub interface_index: u32,
+    /// The router on the way, if the destination is not on the link. It may be of the other
+    /// family (RFC 5549).
+    pub gateway: Option<IpAddr>,
+    /// The route's own MTU, bytes, where it sets one; else the interface's counts.
+    pub mtu: Option<u32>,
+    /// The route's own hop limit, where it sets one.
+    pub hop_limit: Option<u8>,
+    /// The routing table that decided.
+    pub table: u32,
+}
+
+impl Route {
+    /// Who receives the packets on the link: the gateway, or the destination itself.
+    pub fn next_hop(&self) -> IpAddr {
+        self.gateway.unwrap_or(self.destination)
+    }
+
+    /// Whether the next hop's link-layer address must be known before packets can leave; see
+    /// [`crate::neighbour`].
+    pub fn needs_neighbour(&self) -> bool {
+        matches!(self.kind, RouteKind::Unicast | RouteKind::Anycast)
+    }
+}
+
+impl fmt::Display for Route {
+    /// In the manner of `ip route get`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.destination)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        write!(f, " if {} src {}", self.interface_index, self.source)?;
+        if let Some(mtu) = self.mtu {
+            write!(f, " mtu {mtu}")?;
+        }
+        write!(f, " table {}", self.table)
+    }
+}
+
+/// Asks the kernel, on a socket that the calling thread keeps for the next time.
+///
+/// The socket stays in the network namespace in which the thread first asked; a program that
+/// changes namespaces uses its own [`Client`] in each.
+///
+/// # Errors
+/// As [`Client::lookup`]; also what opening a netlink socket returns.
+pub fn lookup(query: &Query) -> Result<Route, Cause> {
+    thread_local! {
+        static CLIENT: RefCell<Option<(ProcessKey, Client)>> = const { RefCell::new(None) };
+    }
+    // A child shares its parent's socket, and would steal its replies.
+    let process = ProcessKey::current();
+    let asked = CLIENT.try_with(|slot| {
+        let mut slot = slot.borrow_mut();
+        let mut client = match slot.take() {
+            Some((owner, client)) if owner == process => client,
+            _ => Client::open()?,
+        };
+        let outcome = client.lookup(query);
+        *slot = Some((process, client));
+        outcome
+    });
+    // The thread is ending and its socket is gone.
+    asked.unwrap_or_else(|_| Client::open()?.lookup(query))
+}

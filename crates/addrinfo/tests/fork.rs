@@ -1,0 +1,85 @@
+//! After fork(2) the child has neither the resolver's thread nor a socket of its own: the library
+//! must notice and make new ones.
+
+#![allow(unsafe_code, reason = "fork(2), waitpid(2) and _exit(2)")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use portolan_addrinfo::{LinkAddress, Query, Resolver, lookup};
+use portolan_provider::Cause;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const DEADLINE: Duration = Duration::from_secs(5);
+
+fn resolve(resolver: &Resolver) -> Result<LinkAddress, Cause> {
+    let index = lookup(&Query::to(LOCALHOST))?.interface_index;
+    let (send, receive) = channel();
+    let done = Box::new(move |outcome| drop(send.send(outcome)));
+    resolver.resolve(LOCALHOST, index, DEADLINE, done)?;
+    receive
+        .recv_timeout(DEADLINE * 2)
+        .unwrap_or(Err(Cause::WouldBlock))
+}
+
+/// Runs `f` in a child and gives its exit status.
+fn in_child(f: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: glibc's fork leaves its allocator usable in the child of a threaded process, and the
+    // child touches no lock that another thread of the parent may hold, then leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = f();
+            // SAFETY: the call ends the child.
+            unsafe { libc::_exit(status) }
+        }
+        child => {
+            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+            let mut status = 0;
+            // SAFETY: `child` is this process's child, and `status` outlives the call.
+            let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!(waited, child);
+            assert!(
+                libc::WIFEXITED(status),
+                "the child ended by itself: {status:#x}"
+            );
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+#[test]
+fn parent_child_and_grandchild_each_resolve() {
+    let own = Resolver::start().expect("resolver");
+    assert_eq!(
+        resolve(Resolver::shared().expect("resolver")),
+        Ok(LinkAddress::NONE)
+    );
+    let status = in_child(|| {
+        let inherited = resolve(&own);
+        if !matches!(inherited, Err(Cause::InvalidState { .. })) {
+            return 1;
+        }
+        let Ok(shared) = Resolver::shared() else {
+            return 2;
+        };
+        if resolve(shared) != Ok(LinkAddress::NONE) {
+            return 3;
+        }
+        let grandchild = in_child(|| match Resolver::shared().and_then(resolve) {
+            Ok(_) => 0,
+            Err(_) => 4,
+        });
+        if grandchild != 0 {
+            return grandchild;
+        }
+        // What the parent made can be dropped here without disturbing it.
+        drop(own);
+        0
+    });
+    assert_eq!(status, 0);
+    assert_eq!(
+        resolve(Resolver::shared().expect("resolver")),
+        Ok(LinkAddress::NONE)
+    );
+}

@@ -1,0 +1,151 @@
+//! Network namespaces for tests, each held by a thread of its own.
+
+#![allow(unsafe_code, reason = "unshare(2) has no safe wrapper")]
+#![allow(dead_code, reason = "each test target uses a part of it")]
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A network namespace with loopback up. It lives as long as the value.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    jobs: Sender<Job>,
+    thread_id: u32,
+}
+
+impl Namespace {
+    /// Makes a namespace.
+    ///
+    /// # Panics
+    /// Without root: these tests are left out by the test runner, never passed unrun.
+    pub(crate) fn new() -> Self {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "this test makes network namespaces: run it as root"
+        );
+        let (jobs, queue) = channel::<Job>();
+        let (ready, thread_id) = channel();
+        std::thread::spawn(move || {
+            // SAFETY: the call changes this thread's network namespace and nothing else.
+            let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(result, 0, "unshare: {}", std::io::Error::last_os_error());
+            ip("link set lo up");
+            // SAFETY: the call has no arguments and cannot fail.
+            let thread_id = unsafe { libc::gettid() };
+            ready
+                .send(thread_id.unsigned_abs())
+                .expect("the maker waits");
+            queue.into_iter().for_each(|job| job());
+        });
+        let thread_id = thread_id.recv().expect("the namespace was made");
+        Self { jobs, thread_id }
+    }
+
+    /// Runs `f` in the namespace; a panic there is a panic here. Threads and processes that it
+    /// starts are in the namespace too.
+    pub(crate) fn run<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> R {
+        let (result, outcome) = channel();
+        let job = move || {
+            let _ = result.send(catch_unwind(AssertUnwindSafe(f)));
+        };
+        self.jobs
+            .send(Box::new(job))
+            .expect("the namespace's thread lives");
+        match outcome.recv().expect("the job ran") {
+            Ok(value) => value,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Runs ip(8) with these arguments in the namespace, a command a line.
+    pub(crate) fn ip(&self, commands: &'static str) {
+        self.run(move || {
+            commands
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.is_empty())
+                .for_each(ip);
+        });
+    }
+
+    /// Sets a sysctl of the namespace, `net/…`.
+    pub(crate) fn sysctl(&self, name: &'static str, value: &'static str) {
+        self.run(move || {
+            std::fs::write(format!("/proc/sys/{name}"), value)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+        });
+    }
+
+    /// Joins two namespaces by a veth pair, called `eth0` in each, and both up.
+    pub(crate) fn join(&self, peer: &Self) {
+        let peer_id = peer.thread_id;
+        self.run(move || {
+            ip(&format!(
+                "link add eth0 type veth peer name eth0 netns {peer_id}"
+            ));
+            ip("link set eth0 up");
+        });
+        peer.ip("link set eth0 up");
+    }
+
+    /// A thread that is in the namespace, which ip(8) takes as its name.
+    pub(crate) fn thread_id(&self) -> u32 {
+        self.thread_id
+    }
+
+    /// The index of an interface in the namespace.
+    pub(crate) fn index(&self, name: &'static str) -> u32 {
+        self.run(move || interface_index(name))
+    }
+}
+
+fn interface_index(name: &str) -> u32 {
+    let name = std::ffi::CString::new(name).expect("no NUL");
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    assert_ne!(index, 0, "{name:?} exists");
+    index
+}
+
+/// Runs `f` on a thread that has given up root, as have the threads that it starts.
+pub(crate) fn without_privilege<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    /// `nobody` of Debian and most others.
+    const NOBODY: libc::uid_t = 65534;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: the raw call changes this thread only; libc's would change the process.
+            let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+            assert_eq!(result, 0, "setresuid: {}", std::io::Error::last_os_error());
+            f()
+        });
+        thread.join().expect("the thread ends")
+    })
+}
+
+/// Runs many commands with one ip(8), which is far quicker.
+pub(crate) fn ip_batch(commands: &str) {
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip(8) is installed (package iproute2)");
+    let mut input = child.stdin.take().expect("piped");
+    input
+        .write_all(commands.as_bytes())
+        .expect("ip reads its batch");
+    drop(input);
+    assert!(child.wait().expect("ip ends").success(), "ip -batch");
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("ip(8) is installed (package iproute2)");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {error}");
+}

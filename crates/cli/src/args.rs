@@ -1,0 +1,296 @@
+//! The command line.
+
+mod events;
+mod mcast;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use portolan::resolve::parse_endpoint;
+
+use crate::commands::BenchCommand;
+use crate::exit;
+use crate::rping::{DEFAULT_SIZE, MAX_SIZE};
+use crate::terminal::ColorChoice;
+pub(crate) use events::{EventsArgs, EventsConnectArgs, EventsListenArgs, FollowArgs, Whose};
+pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
+
+/// Private data that a connection request holds beside rdma_cm's own header, and a reply
+/// (rdma_connect(3), rdma_accept(3)).
+const MAX_REQUEST_DATA: usize = 56;
+const MAX_REPLY_DATA: usize = 196;
+
+/// What follows every help text.
+const AFTER_HELP: &str = "\
+Environment:
+  PORTOLAN_PROVIDER=software|kernel  pin the provider (demo always takes software)
+  NO_COLOR                           no colors, if set and not empty";
+
+/// RDMA connections on any Linux machine, with or without RDMA hardware.
+///
+/// Connects, pings and listens over a RoCEv2 device in user space (UDP port 4791; no root, no kernel
+/// module, no daemon), which Linux's rdma_rxe and RoCEv2 hardware accept as a peer.
+#[derive(Debug, Parser)]
+#[command(name = "portolan", version, after_help = format!("{AFTER_HELP}\n\n{}", exit::HELP))]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// Write one JSON object a line, for machines
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say more
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+    /// Color the output
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorChoice,
+    /// Draw with ASCII characters alone
+    #[arg(long, global = true)]
+    pub(crate) ascii: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show it all: resolve, connect two processes, move data, disconnect
+    ///
+    /// Resolves localhost, connects a second process of this program over the software device, moves
+    /// data by send, RDMA write and RDMA read, disconnects, and draws what happened.
+    Demo(DemoArgs),
+    /// The second process of `demo`
+    #[command(hide = true)]
+    DemoPeer,
+    /// List RDMA devices: addresses, state, limits
+    ///
+    /// With --watch it goes on until interrupted and prints what changes: devices that come and go with
+    /// their network interfaces, addresses, and the state of links.
+    Devices(DevicesArgs),
+    /// Follow an event channel: print each event with its fields as it comes
+    ///
+    /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can come.
+    Events(EventsArgs),
+    /// Answer pings, as `rping -s -P` does
+    ///
+    /// Accepts connections and serves rping's protocol on each, until interrupted or --count
+    /// connections have come and gone. With --ud it answers datagrams, as udaddy's server does.
+    Listen(ListenArgs),
+    /// Send to and receive from multicast groups, as `mckey` does
+    Mcast(McastArgs),
+    /// Ping a listener, as `rping -c` does
+    ///
+    /// Each ping is read by the peer by RDMA READ, written back by RDMA WRITE, and compared. The peer
+    /// is `portolan listen` or `rping -s` (whose -S must be at least --size). With --ud the pings are
+    /// datagrams and the peer is `portolan listen --ud` or `udaddy` (whose -C must be --count, and whose
+    /// -S at least --size).
+    Ping(PingArgs),
+    /// List the processes that share the UDP port: listeners, connections, drops
+    ///
+    /// Tells who holds UDP port 4791, which processes share it, what they listen on, whom they are
+    /// connected to, and what went wrong: drops by reason, retransmissions (with --verbose, or in
+    /// JSON, all that they counted). Exits with 1 if one of them does not answer.
+    Ps(PsArgs),
+    /// Measure connects, latency, bandwidth and storms, beside what plain sockets do
+    ///
+    /// Two processes on the loopback interface, the second one started by the first. Yardstick and
+    /// subject take turns; the median of the rounds' ratios is told.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// The second process of `bench`
+    #[command(hide = true)]
+    BenchPeer,
+    /// Read a capture: print each RoCEv2 packet and check its ICRC
+    ///
+    /// Reads pcap and pcapng with Ethernet (VLAN tags too), raw IP, BSD loopback and Linux cooked
+    /// frames. Ends with a line "N packets, N ICRC valid" and exits with 1 if one is not.
+    Decode(DecodeArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevicesArgs {
+    /// Go on, and print changes as they happen
+    #[arg(long, short)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+}
+
+/// What to record of the packets that are sent and received.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct RecordArgs {
+    /// Write every packet to a capture file that Wireshark opens
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ListenArgs {
+    // As an attribute: documentation would take the brackets for a link.
+    #[arg(value_name = "ADDR:PORT", value_parser = endpoint,
+          help = "Where to listen: 127.0.0.1:7471, [::1]:7471, or :7471 for every address")]
+    pub(crate) address: String,
+    /// End after this many connections
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End after one connection: --count 1
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+    /// Offer a datagram service, as `udaddy` does, instead of connections: each datagram is answered
+    /// with its data. --count then counts datagrams
+    #[arg(long)]
+    pub(crate) ud: bool,
+    /// Private data for those who connect, at most 196 bytes; with --ud 136
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
+          value_parser = private_data::<MAX_REPLY_DATA>)]
+    pub(crate) private_data: String,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+    /// Draw handshake, data and events as a ladder at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) trace: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PingArgs {
+    /// Whom to ping: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
+    #[arg(value_name = "ADDR:PORT", value_parser = endpoint)]
+    pub(crate) address: String,
+    /// End after this many pings; without it, ping until interrupted
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Bytes of data
+    #[arg(long, short, value_name = "BYTES", default_value_t = DEFAULT_SIZE,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    pub(crate) size: u32,
+    /// Seconds between the starts of two pings; 0 for none. Without it, 1 s, or none with --count
+    #[arg(long, short, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) interval: Option<Duration>,
+    /// Seconds to wait for the connection, and for each ping
+    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Ping a datagram service, as `udaddy -s` does, instead of a connection: datagrams may be lost, and
+    /// the loss is told. --size is 16 at least, and what one packet holds at most
+    #[arg(long)]
+    pub(crate) ud: bool,
+    /// Private data for the listener, at most 56 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
+          value_parser = private_data::<MAX_REQUEST_DATA>)]
+    pub(crate) private_data: String,
+    /// Print the summary alone
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+    /// Draw handshake, data and events as a ladder at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) trace: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PsArgs {
+    /// Seconds that the processes have to answer
+    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DecodeArgs {
+    /// The capture file, pcap or pcapng; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Draw the packets as a ladder instead
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) trace: bool,
+}
+
+/// An address with a port; names are looked up later.
+fn endpoint(text: &str) -> Result<String, String> {
+    let endpoint = parse_endpoint(text).map_err(|error| error.to_string())?;
+    match endpoint.service() {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("a port is missing: write ADDR:PORT, or [ADDR]:PORT for IPv6".to_owned()),
+    }
+}
+
+/// Private data that fits its message.
+fn private_data<const MAX_LEN: usize>(text: &str) -> Result<String, String> {
+    match text.len() {
+        len if len > MAX_LEN => Err(format!("{len} bytes; at most {MAX_LEN} fit")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Seconds as a decimal number.
+fn seconds(text: &str) -> Result<Duration, String> {
+    const MAX_SECONDS: f64 = 86_400.0;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "a number of seconds expected".to_owned())?;
+    if (0.0..=MAX_SECONDS).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(format!("0 to {MAX_SECONDS} seconds expected"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_tells_the_exit_codes() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains("Exit codes:"), "{help}");
+    }
+
+    #[test]
+    fn seconds_are_decimal_and_bounded() {
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "x", "-1", "1e9", "NaN", "inf"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_required_and_private_data_must_fit() {
+        assert!(endpoint("127.0.0.1:7471").is_ok());
+        assert!(endpoint("[fe80::1%eth0]:7471").is_ok());
+        assert!(endpoint(":0").is_ok());
+        for wrong in ["127.0.0.1", "::1", ""] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+        assert!(private_data::<56>(&"x".repeat(56)).is_ok());
+        assert!(private_data::<56>(&"x".repeat(57)).is_err());
+    }
+
+    #[test]
+    fn absurd_sizes_and_counts_are_refused() {
+        for args in [
+            ["ping", "a:1", "--size", "0"],
+            ["ping", "a:1", "--size", "999999999"],
+            ["ping", "a:1", "--count", "0"],
+            ["listen", "a:1", "--count", "0"],
+        ] {
+            let args = std::iter::once("portolan").chain(args);
+            assert!(Cli::try_parse_from(args).is_err());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Arguments of `events`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::{MAX_REPLY_DATA, MAX_REQUEST_DATA, endpoint, private_data, seconds};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EventsArgs {
+    #[command(subcommand)]
+    pub(crate) whose: Whose,
+}
+
+/// Whose events are followed.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Whose {
+    /// Listen, and print what befalls the listener and those who connect
+    ///
+    /// A request is left without an answer, as by a program that is busy, unless --accept or --reject
+    /// says otherwise. Data is not received.
+    Listen(EventsListenArgs),
+    /// Connect, and print each step
+    ///
+    /// Resolves address and route, connects, and follows the connection to its end. Data is neither sent
+    /// nor received.
+    Connect(EventsConnectArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EventsListenArgs {
+    // As an attribute: documentation would take the brackets for a link.
+    #[arg(value_name = "ADDR:PORT", value_parser = endpoint,
+          help = "Where to listen: 127.0.0.1:7471, [::1]:7471, or :7471 for every address")]
+    pub(crate) address: String,
+    /// Accept every request
+    #[arg(long, conflicts_with = "reject")]
+    pub(crate) accept: bool,
+    /// Reject every request
+    #[arg(long)]
+    pub(crate) reject: bool,
+    /// Private data for those who connect
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
+          value_parser = private_data::<MAX_REPLY_DATA>)]
+    pub(crate) private_data: String,
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EventsConnectArgs {
+    /// Whom to connect to: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
+    #[arg(value_name = "ADDR:PORT", value_parser = endpoint)]
+    pub(crate) address: String,
+    /// Private data for the listener, at most 56 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
+          value_parser = private_data::<MAX_REQUEST_DATA>)]
+    pub(crate) private_data: String,
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
+}
+
+/// How long events are followed, and of which service.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FollowArgs {
+    /// The datagram service (UD, port space UDP) instead of connections
+    #[arg(long)]
+    pub(crate) ud: bool,
+    /// End after this many events
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End after this many seconds
+    #[arg(long, short = 'W', value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+}

@@ -1,0 +1,112 @@
+//! Capture files: reading pcap and pcapng as a stream, and writing pcap.
+//!
+//! Reading holds one record at a time, whatever the size of the file, and reports where in the file
+//! it stopped making sense.
+
+mod error;
+mod link;
+mod pcap;
+mod pcapng;
+mod source;
+mod synthesize;
+mod writer;
+
+pub(crate) use error::{CaptureError, Result};
+pub(crate) use link::{LinkType, NotIp, ip_packet};
+pub(crate) use synthesize::{UdpHeaders, udp_packet};
+pub(crate) use writer::PcapWriter;
+
+use std::io::Read;
+
+use source::Source;
+
+/// The longest captured packet that is read: the snapshot length which capture programs use for
+/// "everything".
+pub(crate) const MAX_PACKET_LEN: usize = 262_144;
+
+/// One captured packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    /// Number in the file, from 1, as Wireshark counts.
+    pub(crate) number: u64,
+    /// Nanoseconds since the epoch.
+    pub(crate) time_ns: u64,
+    /// What `bytes` begins with.
+    pub(crate) link: LinkType,
+    /// Length on the wire; more than `bytes` holds if the capture cut the packet.
+    pub(crate) wire_len: usize,
+    /// The bytes captured, link-layer header first.
+    pub(crate) bytes: &'a [u8],
+}
+
+/// What a format's reader says of a record; its bytes are in the buffer it was given.
+#[derive(Debug, Clone, Copy)]
+struct RecordHead {
+    time_ns: u64,
+    link: LinkType,
+    wire_len: usize,
+}
+
+#[derive(Debug)]
+enum Format {
+    Pcap(pcap::Pcap),
+    PcapNg(pcapng::PcapNg),
+}
+
+/// Reads a capture file of either format.
+#[derive(Debug)]
+pub(crate) struct CaptureReader<R> {
+    source: Source<R>,
+    format: Format,
+    packet: Vec<u8>,
+    number: u64,
+}
+
+impl<R: Read> CaptureReader<R> {
+    /// Reads the file's header and tells the format by its magic number.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Unrecognized`] if it is no capture file, and the errors of reading.
+    pub(crate) fn new(input: R) -> Result<Self> {
+        let mut source = Source::new(input);
+        let mut magic = [0; 4];
+        source.fill(&mut magic, "magic number")?;
+        let format = match magic {
+            pcapng::SECTION_HEADER_MAGIC => Format::PcapNg(pcapng::PcapNg::open(&mut source)?),
+            _ => Format::Pcap(pcap::Pcap::open(magic, &mut source)?),
+        };
+        Ok(CaptureReader {
+            source,
+            format,
+            packet: Vec::new(),
+            number: 0,
+        })
+    }
+
+    /// The next packet; `None` at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// A file that is cut short or malformed; nothing more can be read from it then.
+    pub(crate) fn next_record(&mut self) -> Result<Option<Record<'_>>> {
+        let head = match &mut self.format {
+            Format::Pcap(pcap) => pcap.next(&mut self.source, &mut self.packet)?,
+            Format::PcapNg(pcapng) => pcapng.next(&mut self.source, &mut self.packet)?,
+        };
+        let Some(head) = head else {
+            return Ok(None);
+        };
+        self.number += 1;
+        Ok(Some(Record {
+            number: self.number,
+            time_ns: head.time_ns,
+            link: head.link,
+            wire_len: head.wire_len.max(self.packet.len()),
+            bytes: &self.packet,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

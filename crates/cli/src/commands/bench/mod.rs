@@ -1,0 +1,126 @@
+//! `bench`: what the software device takes and gives, beside what plain sockets do in the same run.
+//!
+//! Two processes on the loopback interface, the second one started by the first. Yardstick and
+//! subject take turns, round by round, and what is told is the median of the rounds' ratios: noise of
+//! the machine hits both.
+
+mod args;
+mod bandwidth;
+mod chart;
+mod connect;
+mod latency;
+mod memory;
+pub(super) mod peer;
+mod process;
+mod report;
+mod request;
+mod storm;
+mod udp;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use portolan::seam::traits::Provider;
+use portolan::{Connection, Connector, Options};
+use serde_json::{Value, json};
+
+pub(crate) use self::args::BenchCommand;
+use self::process::Peer;
+use self::request::Request;
+use super::failure::explain;
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::text::bytes;
+
+/// How long any step may take that should take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest message.
+const MESSAGE_MAX: usize = 4096;
+
+/// Measures.
+///
+/// # Errors
+///
+/// A step fails. That a promise is missed is no error: it is told.
+pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome> {
+    match command {
+        BenchCommand::Connect(args) => connect::run(args, output),
+        BenchCommand::Latency(args) => latency::run(args, output),
+        BenchCommand::Bandwidth(args) => bandwidth::run(args, output),
+        BenchCommand::Storm(args) => storm::run(args, output),
+    }?;
+    output.flush()?;
+    Ok(Outcome::Good)
+}
+
+/// What connections are made with: queues for a few messages. Memory for messages is registered with
+/// the connection, so less of it connects faster.
+fn options() -> Options {
+    Options {
+        send_depth: 64,
+        receive_depth: 4,
+        receive_size: MESSAGE_MAX,
+        posted_receives: 0,
+        timeout: PATIENCE,
+        ..Options::default()
+    }
+}
+
+/// What connections are made with that are only made: a receive is what every RDMA program posts.
+fn connect_options() -> Options {
+    Options {
+        receive_depth: 1,
+        ..options()
+    }
+}
+
+/// A connection to the second process, which keeps its end.
+fn connect(provider: Arc<dyn Provider>, peer: &mut Peer) -> Result<Connection> {
+    peer.ask(Request::Accept)?;
+    let connector = Connector::new().provider(provider).options(options());
+    let connection = connector.connect_to(peer.rdma).map_err(explain)?;
+    peer.answer()?;
+    Ok(connection)
+}
+
+/// What a stream moved.
+#[derive(Debug, Clone, Copy)]
+struct Streamed {
+    bytes: u64,
+    time: Duration,
+}
+
+impl Streamed {
+    /// Bytes in a second.
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.time.as_secs_f64().max(f64::EPSILON)
+    }
+
+    /// As the second process tells it.
+    fn json(&self) -> Value {
+        json!({ "bytes": self.bytes, "ns": self.time.as_nanos() as u64 })
+    }
+
+    /// As the second process told it.
+    fn from_json(value: &Value) -> Result<Streamed> {
+        let figures = value["bytes"].as_u64().zip(value["ns"].as_u64());
+        let (bytes, ns) = figures.context("the second process tells no figures of its stream")?;
+        let time = Duration::from_nanos(ns);
+        Ok(Streamed { bytes, time })
+    }
+}
+
+/// Bytes per second, for people.
+fn rate_text(rate: f64) -> String {
+    format!("{}/s", bytes(rate as u64))
+}
+
+fn write_chart(file: Option<&Path>, chart: impl FnOnce() -> String) -> Result<()> {
+    match file {
+        None => Ok(()),
+        Some(file) => std::fs::write(file, chart())
+            .with_context(|| format!("cannot write {}", file.display())),
+    }
+}

@@ -1,0 +1,129 @@
+//! The second process: does what the first one asks on its standard input, and answers on its
+//! standard output.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result};
+use portolan::seam::traits::Provider;
+use portolan::{Connection, Listener};
+use serde_json::{Value, json};
+
+use super::request::Request;
+use super::{PATIENCE, bandwidth, connect_options, latency, memory, options, storm, udp};
+use crate::exit::Outcome;
+
+/// Where it listens: free ports of the loopback address.
+const LISTEN_AT: &str = "127.0.0.1:0";
+
+/// Serves the first process until it closes its end.
+///
+/// # Errors
+///
+/// A request cannot be carried out; the first process is told nothing then, and sees us end.
+pub(crate) fn run() -> Result<Outcome> {
+    let mut served = Served::start()?;
+    say(&json!({
+        "rdma": served.rdma.local_addr()?.to_string(),
+        "tcp": served.tcp.local_addr()?.to_string(),
+        "udp": served.udp.local_addr()?.to_string(),
+    }))?;
+    for line in io::stdin().lock().lines() {
+        let answer = served.serve(line?.parse()?)?;
+        say(&answer)?;
+    }
+    Ok(Outcome::Good)
+}
+
+struct Served {
+    provider: Arc<dyn Provider>,
+    rdma: Arc<Listener>,
+    tcp: TcpListener,
+    udp: UdpSocket,
+    kept: Option<Connection>,
+}
+
+impl Served {
+    fn start() -> Result<Served> {
+        let provider = portolan::provider::software_provider()?;
+        let rdma = Listener::bind_on(provider.clone(), LISTEN_AT.parse()?)?;
+        Ok(Served {
+            provider,
+            rdma: Arc::new(rdma),
+            tcp: TcpListener::bind(LISTEN_AT)?,
+            udp: UdpSocket::bind(LISTEN_AT)?,
+            kept: None,
+        })
+    }
+
+    fn serve(&mut self, request: Request) -> Result<Value> {
+        Ok(match request {
+            Request::Accept => {
+                let incoming = self.rdma.accept_within(PATIENCE)?;
+                self.kept = Some(incoming.accept_with(&options())?);
+                json!({ "accepted": true })
+            }
+            Request::EchoUdp { from, count } => {
+                self.udp.connect(from)?;
+                self.udp.set_nonblocking(true)?;
+                say(&json!({ "ready": true }))?;
+                udp::echo(&self.udp, count)?;
+                json!({ "echoed": count })
+            }
+            Request::EchoMessages { count } => {
+                say(&json!({ "ready": true }))?;
+                latency::echo(self.connection()?, count)?;
+                json!({ "echoed": count })
+            }
+            Request::ServeConnects => {
+                let (tcp, rdma) = (self.tcp.try_clone()?, self.rdma.clone());
+                // They end with the process; the first one notices what they fail of.
+                thread::spawn(move || accept_tcp(&tcp));
+                thread::spawn(move || accept_rdma(&rdma));
+                json!({ "serving": true })
+            }
+            Request::StreamDatagrams { to, time } => {
+                udp::stream(to, time)?;
+                json!({ "streamed": true })
+            }
+            Request::StreamWrites { to, size, time } => {
+                let connection = self.connection()?;
+                bandwidth::stream_writes(connection, to, size as usize, time)?.json()
+            }
+            Request::ServeStorm { connections } => {
+                storm::serve(&self.provider, connections, |answer| say(&answer))?
+            }
+            Request::TellMemory => json!({ "resident_bytes": memory::resident_bytes()? }),
+        })
+    }
+
+    fn connection(&self) -> Result<&Connection> {
+        self.kept.as_ref().context("no connection was accepted")
+    }
+}
+
+/// Takes TCP connections: says a byte on each, waits for its end.
+fn accept_tcp(listener: &TcpListener) -> io::Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        stream.write_all(&[1])?;
+        stream.read_to_end(&mut Vec::new())?;
+    }
+}
+
+/// Takes RDMA connections, and waits for the end of each.
+fn accept_rdma(listener: &Listener) -> portolan::Result<()> {
+    loop {
+        let connection = listener.accept()?.accept_with(&connect_options())?;
+        connection.wait_disconnected(PATIENCE)?;
+    }
+}
+
+fn say(object: &Value) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{object}")
+        .and_then(|()| stdout.flush())
+        .context("the first process is gone")
+}

@@ -1,0 +1,122 @@
+//! The second process, as the first one sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+
+use super::request::Request;
+
+/// How long it may take to answer beyond what it was asked to take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The second process. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    child: Child,
+    requests: ChildStdin,
+    answers: Receiver<Value>,
+    /// Where it accepts RDMA connections.
+    pub(super) rdma: SocketAddr,
+    /// Where it accepts TCP connections, if asked to.
+    pub(super) tcp: SocketAddr,
+    /// Where it answers datagrams, if asked to.
+    pub(super) udp: SocketAddr,
+}
+
+impl Peer {
+    /// Starts it, and waits until it listens.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or ends or stays silent instead of listening.
+    pub(super) fn start() -> Result<Peer> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(program)
+            .arg("bench-peer")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the second process")?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (requests, stdout) = pipes.context("the second process has no pipes")?;
+        let (told, answers) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines();
+            for line in lines.map_while(std::io::Result::ok) {
+                // What is no JSON is no answer; the first process gave up if it cannot be told.
+                let Ok(answer) = serde_json::from_str(&line) else {
+                    continue;
+                };
+                if told.send(answer).is_err() {
+                    break;
+                }
+            }
+        });
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut peer = Peer {
+            child,
+            requests,
+            answers,
+            rdma: nowhere,
+            tcp: nowhere,
+            udp: nowhere,
+        };
+        let greeting = peer.answer()?;
+        let address = |name: &str| {
+            let address = greeting[name].as_str().and_then(|text| text.parse().ok());
+            address.with_context(|| format!("the second process tells no {name} address"))
+        };
+        (peer.rdma, peer.tcp, peer.udp) = (address("rdma")?, address("tcp")?, address("udp")?);
+        Ok(peer)
+    }
+
+    /// Asks for something; the answer is to be awaited.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone.
+    pub(super) fn ask(&mut self, request: Request) -> Result<()> {
+        writeln!(self.requests, "{request}")
+            .and_then(|()| self.requests.flush())
+            .with_context(|| format!("the second process is gone at: {request}"))
+    }
+
+    /// Waits for the next answer.
+    ///
+    /// # Errors
+    ///
+    /// The process ends, or stays silent.
+    pub(super) fn answer(&mut self) -> Result<Value> {
+        self.answers.recv_timeout(PATIENCE).map_err(|_| {
+            // What went wrong it has told on standard error, which is ours too.
+            match self.child.try_wait() {
+                Ok(Some(status)) => anyhow!("the second process ended early: {status}"),
+                _ => anyhow!("the second process did not answer within {PATIENCE:?}"),
+            }
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Peer::ask`] and [`Peer::answer`].
+    pub(super) fn call(&mut self, request: Request) -> Result<Value> {
+        self.ask(request)?;
+        self.answer()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Fails if it has ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

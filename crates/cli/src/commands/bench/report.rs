@@ -1,0 +1,228 @@
+//! A subject beside its yardstick, round by round, and the floor that is promised.
+
+use std::fmt;
+use std::io;
+
+use serde_json::{Value, json};
+
+use crate::latency::{Latencies, plot, time};
+use crate::output::Output;
+use crate::terminal::Paint;
+
+/// What is promised of a ratio of subject to yardstick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Floor {
+    /// For times.
+    AtMost(f64),
+    /// For rates.
+    AtLeast(f64),
+    /// Measured for the record.
+    None,
+}
+
+impl Floor {
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Floor::AtMost(most) => ratio <= most,
+            Floor::AtLeast(least) => ratio >= least,
+            Floor::None => true,
+        }
+    }
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Floor::AtMost(most) => write!(f, "at most {most}"),
+            Floor::AtLeast(least) => write!(f, "at least {least}"),
+            Floor::None => write!(f, "nothing"),
+        }
+    }
+}
+
+/// A subject and its yardstick, measured in turns, so that what disturbs a round disturbs both.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    pub(super) subject: String,
+    pub(super) yardstick: String,
+    floor: Floor,
+    /// What each measured, round by round, in one unit.
+    rounds: Vec<(f64, f64)>,
+}
+
+impl Comparison {
+    pub(super) fn new(subject: &str, yardstick: &str, floor: Floor) -> Comparison {
+        Comparison {
+            subject: subject.to_owned(),
+            yardstick: yardstick.to_owned(),
+            floor,
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Adds a round; gives its ratio.
+    pub(super) fn add(&mut self, subject: f64, yardstick: f64) -> f64 {
+        self.rounds.push((subject, yardstick));
+        subject / yardstick
+    }
+
+    /// The median of the rounds' ratios.
+    pub(super) fn ratio(&self) -> f64 {
+        median(self.rounds.iter().map(|(a, b)| a / b))
+    }
+
+    /// The median of what the subject measured.
+    pub(super) fn subject_median(&self) -> f64 {
+        median(self.rounds.iter().map(|(subject, _)| *subject))
+    }
+
+    /// The median of what the yardstick measured.
+    pub(super) fn yardstick_median(&self) -> f64 {
+        median(self.rounds.iter().map(|(_, yardstick)| *yardstick))
+    }
+
+    /// Tells the ratio, and the promise.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub(super) fn tell(&self, output: &mut Output) -> io::Result<()> {
+        let (ratio, met) = (self.ratio(), self.floor.is_met(self.ratio()));
+        if output.json {
+            return output.object(&self.json(ratio, met));
+        }
+        let text = format!("{:<24} {ratio:>6.2} × {}", self.subject, self.yardstick);
+        let promise = match self.floor {
+            Floor::None => String::new(),
+            floor if met => output
+                .theme
+                .paint(Paint::Good, &format!("   promised: {floor}")),
+            floor => output
+                .theme
+                .paint(Paint::Bad, &format!("   MISSED, promised: {floor}")),
+        };
+        let text = text.replace('×', output.theme.pick("×", "x"));
+        output.line(&format!("  {text}{promise}"))
+    }
+
+    fn json(&self, ratio: f64, met: bool) -> Value {
+        let each = self.rounds.iter().map(|(subject, yardstick)| {
+            json!({
+                "subject": rounded(*subject),
+                "yardstick": rounded(*yardstick),
+                "ratio": rounded(subject / yardstick),
+            })
+        });
+        let (at_most, at_least) = match self.floor {
+            Floor::AtMost(most) => (Some(most), None),
+            Floor::AtLeast(least) => (None, Some(least)),
+            Floor::None => (None, None),
+        };
+        json!({
+            "type": "ratio",
+            "subject": self.subject,
+            "yardstick": self.yardstick,
+            "ratio": rounded(ratio),
+            "at_most": at_most,
+            "at_least": at_least,
+            "met": met,
+            "rounds": each.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Tells a distribution of times: its percentiles, and for people its shape.
+pub(super) fn tell_latencies(
+    name: &str,
+    latencies: &Latencies,
+    shape: bool,
+    output: &mut Output,
+) -> io::Result<()> {
+    if output.json {
+        return output.object(&json!({
+            "type": "times",
+            "of": name,
+            "times": latencies.json(),
+        }));
+    }
+    let name = output.theme.paint(Paint::Bold, name);
+    output.line(&format!("\n{name}"))?;
+    if let Some(summary) = latencies.summary() {
+        output.line(&format!("  {summary}"))?;
+    }
+    let theme = output.theme;
+    for line in plot(latencies, &theme).into_iter().filter(|_| shape) {
+        output.line(&line)?;
+    }
+    Ok(())
+}
+
+/// Tells how a round of times went, while the others are still to come.
+pub(super) fn tell_round(
+    round: u32,
+    rounds: u32,
+    measured: &[(&str, f64)],
+    output: &mut Output,
+) -> io::Result<()> {
+    let parts = measured.iter().map(|(name, value)| {
+        if name.starts_with("ratio") {
+            format!("{name} {value:.2}")
+        } else {
+            format!("{name} {}", time(*value))
+        }
+    });
+    let text = parts.collect::<Vec<_>>().join(", ");
+    progress(&format!("round {}/{rounds}: {text}", round + 1), output)
+}
+
+/// Tells how far it is, at once.
+pub(super) fn progress(text: &str, output: &mut Output) -> io::Result<()> {
+    if output.json {
+        output.object(&json!({ "type": "progress", "text": text }))?;
+    } else {
+        let text = output.theme.paint(Paint::Dim, text);
+        output.line(&text)?;
+    }
+    output.flush()
+}
+
+/// The median; of an even number of values the lower one of the two in the middle. 0 of none.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len().saturating_sub(1) / 2;
+    values.get(middle).copied().unwrap_or_default()
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians() {
+        let mut comparison = Comparison::new("a", "b", Floor::AtMost(3.0));
+        // A disturbed round is slow on both sides.
+        for (subject, yardstick) in [(20.0, 10.0), (2000.0, 500.0), (22.0, 10.0)] {
+            comparison.add(subject, yardstick);
+        }
+        assert_eq!(comparison.ratio(), 2.2);
+    }
+
+    #[test]
+    fn floors_bound_times_from_above_and_rates_from_below() {
+        assert!(Floor::AtMost(3.0).is_met(3.0) && !Floor::AtMost(3.0).is_met(3.1));
+        assert!(Floor::AtLeast(0.25).is_met(0.25) && !Floor::AtLeast(0.25).is_met(0.2));
+        assert!(Floor::None.is_met(f64::INFINITY));
+        assert!(!Floor::AtMost(3.0).is_met(f64::NAN));
+    }
+
+    #[test]
+    fn the_median_of_nothing_is_zero() {
+        assert_eq!(median([].into_iter()), 0.0);
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+    }
+}

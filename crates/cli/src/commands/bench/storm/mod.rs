@@ -1,0 +1,128 @@
+//! Storms: many connects at once to one listener, many connections held, many senders to one receiver.
+
+mod active;
+mod crowd;
+mod incast;
+mod passive;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Instant;
+
+use anyhow::Result;
+use portolan::provider::software_provider;
+use serde_json::json;
+
+use self::active::Active;
+pub(super) use self::passive::serve;
+use super::args::StormArgs;
+use super::process::Peer;
+use super::report::{progress, tell_latencies};
+use super::request::Request;
+use crate::latency::time;
+use crate::output::Output;
+use crate::text::bytes;
+
+/// Bytes of a message over a connection that is held.
+const MESSAGE_LEN: usize = 32;
+
+pub(super) fn run(args: &StormArgs, output: &mut Output) -> Result<()> {
+    let mut peer = Peer::start()?;
+    // First, while no memory is left over that others have used.
+    hold(args, &mut peer, output)?;
+    connect_at_once(args, &mut peer, output)?;
+    drop(peer);
+    incast::run(args, output)
+}
+
+/// All requests leave before the first answer is looked at.
+fn connect_at_once(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
+    let connections = args.connects;
+    let mut active = start(peer, connections)?;
+    let prepared = Instant::now();
+    active.resolve(connections)?;
+    let (started, resolving) = (Instant::now(), prepared.elapsed());
+    let latencies = active.connect()?;
+    let took = started.elapsed();
+    peer.answer()?;
+    active.disconnect()?;
+    peer.answer()?;
+    if output.json {
+        output.object(&json!({
+            "type": "storm",
+            "connects": connections,
+            "established": latencies.count(),
+            "resolving_us": resolving.as_secs_f64() * 1e6,
+            "connecting_us": took.as_secs_f64() * 1e6,
+        }))?;
+    } else {
+        let (each, took) = (
+            took.as_nanos() as f64 / f64::from(connections),
+            time(took.as_nanos() as f64),
+        );
+        output.line(&format!(
+            "\n{connections} connects at once to one listener: all established in {took}, {} each",
+            time(each)
+        ))?;
+    }
+    tell_latencies("From the burst to established", &latencies, true, output)?;
+    Ok(())
+}
+
+/// Many connections without traffic, then messages over some of them.
+fn hold(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
+    let connections = args.hold;
+    let mut active = start(peer, connections)?;
+    let mut left = connections;
+    while left > 0 {
+        let wave = left.min(args.connects);
+        active.resolve(wave)?;
+        active.connect()?;
+        left -= wave;
+        let held = connections - left;
+        if wave < connections {
+            progress(&format!("{held} connections held"), output)?;
+        }
+    }
+    let theirs = peer.answer()?["bytes_per_connection"].as_u64();
+    let ours = active.bytes_per_connection()?;
+    let messages = args.messages.min(connections);
+    let latencies = active.exchange(messages, random())?;
+    active.disconnect()?;
+    peer.answer()?;
+    if output.json {
+        output.object(&json!({
+            "type": "held",
+            "connections": connections,
+            "messages": latencies.count(),
+            "bytes_per_connection": ours,
+            "peer_bytes_per_connection": theirs,
+        }))?;
+    } else {
+        output.line(&format!(
+            "{connections} connections held; of memory each takes {} where it connected, {} where \
+             it was accepted",
+            bytes(ours),
+            theirs.map_or("?".to_owned(), bytes),
+        ))?;
+    }
+    let name =
+        format!("{messages} messages at once over connections drawn at random, there and back");
+    tell_latencies(&name, &latencies, true, output)?;
+    Ok(())
+}
+
+/// Has the peer serve so many connections, and gets ready to make them.
+fn start(peer: &mut Peer, connections: u32) -> Result<Active> {
+    let listening = peer.call(Request::ServeStorm { connections })?;
+    let to = listening["listening"]
+        .as_str()
+        .unwrap_or_default()
+        .parse()?;
+    Active::new(software_provider()?, to, connections)
+}
+
+/// A number that differs from run to run: every hasher of the standard library has other keys.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,126 @@
+//! `listen --ud`: tells those who ask where to send, and answers each datagram with its data.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use portolan::Cause;
+use portolan::datagram::{Arrival, Datagram, Destination, Options, Service};
+use portolan::wire::addr::Qpn;
+
+use super::{immediate, report};
+use crate::args::ListenArgs;
+use crate::decode::trace::Side;
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Output};
+use crate::record::{self, Recorder};
+
+/// How long a wait may take no notice of Ctrl-C.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
+/// Private data that an answer to a question holds (rdma_accept(3), UD).
+const MAX_ANSWER_DATA: usize = 136;
+/// Datagrams that may wait to be answered, and answers that may wait to be sent.
+const DEPTH: u32 = 512;
+/// Senders whose way is remembered; beyond them all are found anew.
+const MAX_SENDERS: usize = 1024;
+
+/// Answers until interrupted, or until as many datagrams as asked for were answered.
+///
+/// # Errors
+///
+/// The address cannot be listened on; the output or the recording cannot be written.
+pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
+    record::refuse_unseen_provider(&args.record, args.trace)?;
+    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
+    let outcome = serve(args, &recorder, output);
+    recorder.finish(output)?;
+    output.flush()?;
+    outcome
+}
+
+fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
+    let private_data = args.private_data.as_bytes().to_vec();
+    ensure!(
+        private_data.len() <= MAX_ANSWER_DATA,
+        "--private-data: {} bytes; with --ud at most {MAX_ANSWER_DATA} fit",
+        private_data.len()
+    );
+    let interrupt = Interrupt::install()?;
+    let options = Options {
+        send_depth: DEPTH,
+        receive_depth: DEPTH,
+        private_data,
+        ..Options::default()
+    };
+    let mut service = Service::bind(&args.address, &options)?;
+    let local = service.local_addr()?;
+    report::listening(local, output)?;
+    let wanted = if args.once { Some(1) } else { args.count };
+    let (mut received, mut answered) = (0_u64, 0_u64);
+    let mut senders = Senders::default();
+    while wanted.is_none_or(|wanted| answered < wanted) && !interrupt.is_raised() {
+        match service.next_within(INTERRUPT_CHECK) {
+            Ok(Arrival::Asked { peer, private_data }) => {
+                if let Some(peer) = peer {
+                    let label = format!("asked by {peer}");
+                    recorder.event(Side::Passive, local.ip(), peer.ip(), label);
+                }
+                report::asked(peer, &private_data, output)?;
+            }
+            Ok(Arrival::Failed(error)) => output::complain(&error),
+            Ok(Arrival::Datagram { datagram, qpn }) => {
+                received += 1;
+                match answer(&mut service, &mut senders, &datagram, qpn) {
+                    Ok(()) => answered += 1,
+                    // One sender that cannot be answered takes nothing away from the others.
+                    Err(error) => output::complain(&error),
+                }
+            }
+            Err(error) if matches!(error.cause, Cause::TimedOut { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    report::served(received, answered, output)?;
+    Ok(match received == answered {
+        true => Outcome::Good,
+        false => Outcome::CheckFailed,
+    })
+}
+
+fn answer(
+    service: &mut Service,
+    senders: &mut Senders,
+    datagram: &Datagram,
+    qpn: Qpn,
+) -> portolan::Result<()> {
+    let sender = senders.find(service, datagram, qpn)?;
+    service.send(qpn, sender, &datagram.data, Some(immediate(qpn)))
+}
+
+/// The ways to senders, found once for each.
+#[derive(Debug, Default)]
+struct Senders {
+    known: HashMap<(IpAddr, Qpn, Qpn), Destination>,
+}
+
+impl Senders {
+    fn find(
+        &mut self,
+        service: &Service,
+        datagram: &Datagram,
+        qpn: Qpn,
+    ) -> portolan::Result<&Destination> {
+        let key = (datagram.source, datagram.source_qpn, qpn);
+        if self.known.len() >= MAX_SENDERS && !self.known.contains_key(&key) {
+            self.known.clear();
+        }
+        Ok(match self.known.entry(key) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(new) => {
+                new.insert(service.sender(datagram, qpn)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! `ping --ud`: sends datagrams, and counts what comes back.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Result, ensure};
+use portolan::Cause;
+use portolan::datagram::{Options, Reached, Socket};
+
+use super::{immediate, message, report};
+use crate::args::PingArgs;
+use crate::commands::failure::explain;
+use crate::commands::ping::{DEFAULT_INTERVAL, is_peers};
+use crate::decode::trace::Side;
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::latency::Latencies;
+use crate::output::{self, Output};
+use crate::record::{self, Recorder};
+use crate::rping::Mismatch;
+
+/// How long a wait may take no notice of Ctrl-C.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
+/// Without an interval the next datagram goes with the answer to the last one, or after so long: the
+/// answer may be lost, or the peer be one that answers all of them at the end.
+const ANSWER_GRACE: Duration = Duration::from_millis(20);
+/// Pings whose answer is awaited; the oldest beyond them is given up.
+const MAX_OUTSTANDING: usize = 65_536;
+/// After the last ping, answers are awaited for as many times the longest round trip, as ping(8) does.
+const LINGER_ROUND_TRIPS: u32 = 2;
+/// And at least for so long.
+const MIN_LINGER: Duration = Duration::from_secs(1);
+
+/// What became of the pings.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+    /// Answers among them that are no echo.
+    pub(super) untimed: u64,
+    pub(super) mismatched: u64,
+    pub(super) duplicates: u64,
+    pub(super) latencies: Latencies,
+}
+
+impl Tally {
+    pub(super) fn new() -> Tally {
+        Tally {
+            sent: 0,
+            answered: 0,
+            untimed: 0,
+            mismatched: 0,
+            duplicates: 0,
+            latencies: Latencies::new(),
+        }
+    }
+
+    /// Pings that got no answer.
+    pub(super) fn lost(&self) -> u64 {
+        self.sent - self.answered
+    }
+
+    /// Whether the service was there: datagrams may be lost, but not all of them, nor changed.
+    pub(super) fn is_good(&self) -> bool {
+        (self.answered > 0 || self.sent == 0) && self.mismatched == 0
+    }
+}
+
+/// Pings until interrupted, or as often as asked for.
+///
+/// # Errors
+///
+/// The service cannot be asked, for a reason on this side; the output or the recording cannot be
+/// written.
+pub(crate) fn run(args: &PingArgs, output: &mut Output) -> Result<Outcome> {
+    record::refuse_unseen_provider(&args.record, args.trace)?;
+    let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
+    let outcome = ask_and_ping(args, &recorder, output);
+    recorder.finish(output)?;
+    output.flush()?;
+    outcome
+}
+
+fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Result<Outcome> {
+    let size = args.size as usize;
+    ensure!(
+        size >= message::MIN_LEN,
+        "--size {size}: a ping by datagram has {} bytes at least",
+        message::MIN_LEN
+    );
+    let interrupt = Interrupt::install()?;
+    let options = Options {
+        private_data: args.private_data.as_bytes().to_vec(),
+        timeout: args.timeout,
+        ..Options::default()
+    };
+    let asked = SystemTime::now();
+    let (socket, service) = match Socket::connect(&args.address, &options) {
+        Ok(reached) => reached,
+        Err(error) if is_peers(&error.cause) => {
+            note_failure(recorder, asked, &args.address, &error);
+            let error = explain(error);
+            output::complain(&format_args!("{error:#}"));
+            if output.json {
+                report::summary(args, &Tally::new(), Some(&error), output)?;
+            }
+            return Ok(Outcome::CheckFailed);
+        }
+        Err(error) => return Err(explain(error)),
+    };
+    ensure!(
+        size <= socket.mtu(),
+        "--size {size}: a datagram to {} holds {} bytes at most",
+        service.address,
+        socket.mtu()
+    );
+    if let Some(local) = socket.local_addr() {
+        let (local, peer) = (local.ip(), service.address.ip());
+        let label = format!("ask {}", args.address);
+        recorder.event_at(asked, Side::Active, local, peer, label);
+        recorder.event(Side::Active, local, peer, "ESTABLISHED");
+    }
+    report::reached(&socket, &service, args, output)?;
+    let mut pinger = Pinger {
+        socket,
+        service,
+        args,
+        outstanding: BTreeMap::new(),
+        longest: Duration::ZERO,
+        tally: Tally::new(),
+    };
+    let ended = pinger.ping_all(&interrupt, output);
+    let broken = match ended {
+        Ok(()) => None,
+        Err(Broken::Socket(error)) => Some(error),
+        Err(Broken::Output(error)) => return Err(error),
+    };
+    let error = broken.as_ref().map(|error| error as &dyn std::fmt::Display);
+    report::summary(args, &pinger.tally, error, output)?;
+    Ok(match pinger.tally.is_good() && broken.is_none() {
+        true => Outcome::Good,
+        false => Outcome::CheckFailed,
+    })
+}
+
+fn note_failure(recorder: &Recorder, asked: SystemTime, address: &str, error: &portolan::Error) {
+    let inet = |end: Option<portolan::seam::Address>| end.and_then(|end| end.inet());
+    if let (Some(local), Some(peer)) = (inet(error.context.local), inet(error.context.remote)) {
+        let (local, peer) = (local.ip(), peer.ip());
+        recorder.event_at(asked, Side::Active, local, peer, format!("ask {address}"));
+        recorder.event(Side::Active, local, peer, format!("{} failed", error.step));
+    }
+}
+
+/// Why pinging ended before its time.
+enum Broken {
+    Socket(portolan::Error),
+    Output(anyhow::Error),
+}
+
+struct Pinger<'a> {
+    socket: Socket,
+    service: Reached,
+    args: &'a PingArgs,
+    /// When each ping went whose answer is awaited.
+    outstanding: BTreeMap<u64, Instant>,
+    longest: Duration,
+    tally: Tally,
+}
+
+/// What an answer says of its ping.
+pub(super) enum Answer {
+    /// The data came back.
+    Echo {
+        seq: u64,
+        time: Duration,
+        compared: Result<(), Mismatch>,
+    },
+    /// Something else came: an answer, to which ping cannot be told.
+    Other { bytes: usize },
+}
+
+impl Pinger<'_> {
+    fn ping_all(&mut self, interrupt: &Interrupt, output: &mut Output) -> Result<(), Broken> {
+        let interval = self.args.interval.unwrap_or(match self.args.count {
+            Some(_) => Duration::ZERO,
+            None => DEFAULT_INTERVAL,
+        });
+        let mut next = Instant::now();
+        while self.args.count.is_none_or(|count| self.tally.sent < count) && !interrupt.is_raised()
+        {
+            let seq = self.tally.sent;
+            self.send(seq)?;
+            next += interval;
+            let until = next.max(Instant::now() + ANSWER_GRACE);
+            self.receive_until(until, interrupt, output, |pinger| {
+                Instant::now() >= next && !pinger.outstanding.contains_key(&seq)
+            })?;
+        }
+        let linger = match self.tally.answered {
+            0 => self.args.timeout,
+            _ => MIN_LINGER.max(self.longest * LINGER_ROUND_TRIPS),
+        };
+        let until = Instant::now() + linger.min(self.args.timeout);
+        self.receive_until(until, interrupt, output, |pinger| {
+            pinger.outstanding.is_empty()
+        })
+    }
+
+    fn send(&mut self, seq: u64) -> Result<(), Broken> {
+        let data = message::data(seq, self.args.size as usize);
+        let imm_data = Some(immediate(self.socket.qpn()));
+        if self.outstanding.len() >= MAX_OUTSTANDING {
+            self.outstanding.pop_first();
+        }
+        self.outstanding.insert(seq, Instant::now());
+        self.tally.sent += 1;
+        self.socket
+            .send(&self.service.destination, &data, imm_data)
+            .map_err(Broken::Socket)
+    }
+
+    /// Takes answers until `until`, or until there is enough.
+    fn receive_until(
+        &mut self,
+        until: Instant,
+        interrupt: &Interrupt,
+        output: &mut Output,
+        is_enough: impl Fn(&Self) -> bool,
+    ) -> Result<(), Broken> {
+        while !is_enough(self) && !interrupt.is_raised() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            match self.socket.receive_within(left.min(INTERRUPT_CHECK)) {
+                Ok(datagram) => {
+                    if let Some(answer) = self.take(&datagram.data) {
+                        report::answer(self.args, &self.service, &answer, output)
+                            .map_err(Broken::Output)?;
+                    }
+                }
+                Err(error) if matches!(error.cause, Cause::TimedOut { .. }) => {}
+                Err(error) => return Err(Broken::Socket(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts an answer; `None` for one that came before.
+    fn take(&mut self, data: &[u8]) -> Option<Answer> {
+        let Some(seq) = message::number(data).filter(|seq| *seq < self.tally.sent) else {
+            let Some(_) = self.outstanding.pop_first() else {
+                self.tally.duplicates += 1;
+                return None;
+            };
+            self.tally.answered += 1;
+            self.tally.untimed += 1;
+            return Some(Answer::Other { bytes: data.len() });
+        };
+        let Some(sent) = self.outstanding.remove(&seq) else {
+            self.tally.duplicates += 1;
+            return None;
+        };
+        let time = sent.elapsed();
+        let compared = message::compare(seq, self.args.size as usize, data);
+        self.longest = self.longest.max(time);
+        self.tally.answered += 1;
+        self.tally.mismatched += u64::from(compared.is_err());
+        self.tally.latencies.record(time);
+        Some(Answer::Echo {
+            seq,
+            time,
+            compared,
+        })
+    }
+}

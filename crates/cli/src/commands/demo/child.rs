@@ -1,0 +1,116 @@
+//! The second process, as the first one sees it.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+
+/// How long it may take to start and listen, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has ended.
+const EXIT_POLL: Duration = Duration::from_millis(2);
+
+/// The second process. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    child: Child,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Peer {
+    /// Starts it, and waits until it listens: the address. `on_event` is told what it does, and when.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or ends or stays silent instead of listening.
+    pub(super) fn start(
+        on_event: impl Fn(SystemTime, &str) + Send + 'static,
+    ) -> Result<(Peer, String)> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(program)
+            .arg("demo-peer")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the second process")?;
+        let stdout = child.stdout.take();
+        let (listening, heard) = mpsc::channel();
+        let reader = stdout.map(|stdout| {
+            let lines = BufReader::new(stdout).lines();
+            thread::spawn(move || read(lines, &listening, on_event))
+        });
+        // From here on, an error ends the process.
+        let mut peer = Peer { child, reader };
+        let address = peer.await_listening(&heard)?;
+        Ok((peer, address))
+    }
+
+    fn await_listening(&mut self, heard: &Receiver<String>) -> Result<String> {
+        heard.recv_timeout(PATIENCE).map_err(|_| {
+            // What went wrong it has told on standard error, which is ours too.
+            match self.child.try_wait() {
+                Ok(Some(status)) => {
+                    anyhow!("the second process ended before it listened: {status}")
+                }
+                _ => anyhow!("the second process did not listen within {PATIENCE:?}"),
+            }
+        })
+    }
+
+    /// Waits for its end, and for all that it told.
+    ///
+    /// # Errors
+    ///
+    /// It does not end in time.
+    pub(super) fn join(mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the second process did not end within {PATIENCE:?}"
+            );
+            thread::sleep(EXIT_POLL);
+        };
+        if let Some(reader) = self.reader.take() {
+            // Its panic would have been reported; its events are only for show.
+            let _ = reader.join();
+        }
+        Ok(status)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Fails if it has ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads what it tells until it ends.
+fn read(
+    lines: Lines<BufReader<ChildStdout>>,
+    listening: &mpsc::Sender<String>,
+    on_event: impl Fn(SystemTime, &str),
+) {
+    for line in lines.map_while(std::io::Result::ok) {
+        let Ok(object) = serde_json::from_str::<Value>(&line) else {
+            continue;
+        };
+        if let Some(address) = object["listening"].as_str() {
+            // The receiver gave up if this fails, and says so.
+            let _ = listening.send(address.to_owned());
+        }
+        if let (Some(event), Some(time_ns)) = (object["event"].as_str(), object["time_ns"].as_u64())
+        {
+            on_event(UNIX_EPOCH + Duration::from_nanos(time_ns), event);
+        }
+    }
+}

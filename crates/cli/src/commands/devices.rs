@@ -1,0 +1,235 @@
+//! `devices`: what RDMA devices there are, and by which addresses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use portolan::seam::traits::Device;
+use portolan::seam::verbs::{DeviceAttr, GidEntry, PortAttr};
+use serde_json::json;
+
+use crate::args::DevicesArgs;
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::terminal::Paint;
+
+/// The port that is listed; software devices have one.
+const PORT: u8 = 1;
+
+/// How often devices are looked at while they are watched: soon enough for people.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Lists the devices of the process's provider; with `--watch`, then prints what changes until
+/// interrupted.
+///
+/// # Errors
+///
+/// The provider cannot start, or a device cannot be asked.
+pub(crate) fn run(args: &DevicesArgs, output: &mut Output) -> Result<Outcome> {
+    let interrupt = args.watch.then(Interrupt::install).transpose()?;
+    let provider = portolan::provider::default_provider()?;
+    let mut known = list()?;
+    for listed in &known {
+        listed.print(provider.name(), None, output)?;
+    }
+    if known.is_empty() && !output.json {
+        output.line("no devices: no network interface has an address")?;
+    }
+    output.flush()?;
+    while interrupt.as_ref().is_some_and(|raised| !raised.is_raised()) {
+        std::thread::sleep(WATCH_INTERVAL);
+        let now = list()?;
+        for (listed, change) in changes(&known, &now) {
+            listed.print(provider.name(), Some(change), output)?;
+        }
+        output.flush()?;
+        known = now;
+    }
+    Ok(Outcome::Good)
+}
+
+fn list() -> Result<Vec<Listed>> {
+    portolan::devices()?.iter().map(Listed::query).collect()
+}
+
+/// What befell a device between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Added,
+    Changed,
+    Removed,
+}
+
+impl Change {
+    fn name(self) -> &'static str {
+        match self {
+            Change::Added => "added",
+            Change::Changed => "changed",
+            Change::Removed => "removed",
+        }
+    }
+}
+
+/// Devices that differ, as they are now or, if they are gone, as they were.
+fn changes<'a>(
+    before: &'a [Listed],
+    now: &'a [Listed],
+) -> impl Iterator<Item = (&'a Listed, Change)> {
+    let is_in = |devices: &'a [Listed], listed: &Listed| {
+        let number = listed.interface_index;
+        devices
+            .iter()
+            .find(|device| device.interface_index == number)
+    };
+    let removed = before
+        .iter()
+        .filter(move |listed| is_in(now, listed).is_none());
+    let others = now
+        .iter()
+        .filter_map(move |listed| match is_in(before, listed) {
+            None => Some((listed, Change::Added)),
+            Some(old) => (old != listed).then_some((listed, Change::Changed)),
+        });
+    removed
+        .map(|listed| (listed, Change::Removed))
+        .chain(others)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    name: String,
+    interface_index: u32,
+    attr: DeviceAttr,
+    port: PortAttr,
+    gids: Vec<GidEntry>,
+}
+
+impl Listed {
+    fn query(device: &Arc<dyn Device>) -> Result<Listed> {
+        Ok(Listed {
+            name: device.name().to_owned(),
+            interface_index: device.interface_index(),
+            attr: device.attr()?,
+            port: device.port_attr(PORT)?,
+            gids: device.gids(PORT)?,
+        })
+    }
+
+    /// Prints the device, and what befell it.
+    fn print(&self, provider: &str, change: Option<Change>, output: &mut Output) -> Result<()> {
+        if output.json {
+            let mut object = self.object(provider);
+            if let Some(change) = change {
+                object["change"] = change.name().into();
+            }
+            output.object(&object)?;
+            return Ok(());
+        }
+        let lines = match change {
+            Some(Change::Removed) => vec![output.theme.paint(Paint::Bold, &self.name)],
+            _ => self.lines(provider, output),
+        };
+        let mut word = change.map_or(String::new(), |change| format!("{}  ", change.name()));
+        for line in lines {
+            output.line(&format!("{word}{line}"))?;
+            word.clear();
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> &'static str {
+        if self.port.active { "active" } else { "down" }
+    }
+
+    fn lines(&self, provider: &str, output: &Output) -> Vec<String> {
+        let theme = &output.theme;
+        let paint = if self.port.active {
+            Paint::Good
+        } else {
+            Paint::Bad
+        };
+        let mut lines = vec![format!(
+            "{}  {provider}, {}, mtu {} (at most {}), node guid {:016x}",
+            theme.paint(Paint::Bold, &self.name),
+            theme.paint(paint, self.state()),
+            self.port.active_mtu.bytes(),
+            self.port.max_mtu.bytes(),
+            self.attr.node_guid,
+        )];
+        for entry in &self.gids {
+            lines.push(format!("  gid {:>2}  {}", entry.index, entry.gid.to_ip()));
+        }
+        if output.verbose {
+            let attr = &self.attr;
+            lines.push(format!(
+                "  limits  {} queue pairs of {} work requests, {} completion queues of {}, \
+                 {} memory regions of {}, {} reads at once",
+                attr.max_qp,
+                attr.max_qp_wr,
+                attr.max_cq,
+                attr.max_cqe,
+                attr.max_mr,
+                crate::text::bytes(attr.max_mr_size),
+                attr.max_qp_rd_atom,
+            ));
+        }
+        lines
+    }
+
+    fn object(&self, provider: &str) -> serde_json::Value {
+        let gid = |entry: &GidEntry| {
+            json!({
+                "index": entry.index,
+                "gid": entry.gid.to_string(),
+                "address": entry.gid.to_ip().to_string(),
+            })
+        };
+        json!({
+            "type": "device",
+            "name": self.name,
+            "provider": provider,
+            "interface_index": self.interface_index,
+            "active": self.port.active,
+            "active_mtu": self.port.active_mtu.bytes(),
+            "max_mtu": self.port.max_mtu.bytes(),
+            "node_guid": format!("{:016x}", self.attr.node_guid),
+            "gids": self.gids.iter().map(gid).collect::<Vec<_>>(),
+            "max_qp": self.attr.max_qp,
+            "max_qp_wr": self.attr.max_qp_wr,
+            "max_cq": self.attr.max_cq,
+            "max_cqe": self.attr.max_cqe,
+            "max_mr": self.attr.max_mr,
+            "max_mr_size": self.attr.max_mr_size,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices() -> Vec<Listed> {
+        let devices = list().unwrap();
+        assert!(!devices.is_empty(), "this machine has no loopback");
+        devices
+    }
+
+    #[test]
+    fn what_came_went_and_changed_between_two_looks_is_told_and_nothing_else() {
+        let before = devices();
+        let told = |before: &[Listed], now: &[Listed]| {
+            changes(before, now)
+                .map(|(listed, change)| (listed.interface_index, change))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&before, &before), []);
+        let index = before[0].interface_index;
+        let others = before[1..].to_vec();
+        assert_eq!(told(&others, &before), [(index, Change::Added)]);
+        assert_eq!(told(&before, &others), [(index, Change::Removed)]);
+        let mut changed = before.clone();
+        changed[0].port.active = !changed[0].port.active;
+        assert_eq!(told(&before, &changed), [(index, Change::Changed)]);
+    }
+}

@@ -1,0 +1,263 @@
+//! What each side does upon its events, so that more of them come.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
+use portolan::resolve::{resolve, resolve_passive};
+use portolan::seam::cm::{ConnParam, EventType, IdNumber, Service};
+use portolan::seam::traits::{Cq, Pd};
+use portolan::seam::verbs::{QpCap, QpInit, QpType};
+use portolan::wire::addr::PortSpace;
+
+use crate::args::{EventsConnectArgs, EventsListenArgs};
+use crate::exit::Outcome;
+
+/// Requests and connections that a listener holds at once; further requests are rejected.
+const MAX_HELD: usize = 1024;
+/// What those are told.
+const BUSY: &[u8] = b"too many connections";
+/// How long resolving an address or route may take, as in rping.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
+/// Connection requests that may wait to be taken.
+const BACKLOG: i32 = 128;
+/// Retries of sends, as in rping: the most that three bits hold.
+const RETRY_COUNT: u8 = 7;
+
+/// One side of what is followed.
+pub(super) trait Party {
+    /// Answers an event that was printed.
+    ///
+    /// # Errors
+    ///
+    /// The next step cannot start.
+    fn took(&mut self, event: &Event) -> portolan::Result<Next>;
+    /// Whether there is something to follow after a step that could not start.
+    fn outlives_failures(&self) -> bool;
+}
+
+/// Whether events may still come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    More,
+    Over(Outcome),
+}
+
+/// A listener and those who connect to it.
+#[derive(Debug)]
+pub(super) struct Listening {
+    listener: CmId,
+    answer: Answer,
+    held: HashMap<IdNumber, Endpoint>,
+}
+
+#[derive(Debug)]
+enum Answer {
+    None,
+    Accept(ConnParam),
+    Reject(Vec<u8>),
+}
+
+impl Listening {
+    pub(super) fn start(channel: &EventChannel, args: &EventsListenArgs) -> Result<Listening> {
+        let address = first_address(resolve_passive(&args.address)?, &args.address)?;
+        let private_data = args.private_data.as_bytes();
+        let answer = if args.accept {
+            Answer::Accept(conn_param(private_data))
+        } else if args.reject {
+            Answer::Reject(private_data.to_vec())
+        } else {
+            Answer::None
+        };
+        let explain = |error: portolan::Error| error.between(Some(address.into()), None);
+        let listener = CmId::with_service(channel, service(args.follow.ud))?;
+        listener.bind(address).map_err(explain)?;
+        listener.listen(BACKLOG).map_err(explain)?;
+        Ok(Listening {
+            listener,
+            answer,
+            held: HashMap::new(),
+        })
+    }
+
+    /// Where it listens.
+    pub(super) fn local_addr(&self) -> Result<SocketAddr> {
+        let local = self.listener.addresses()?.local;
+        local
+            .and_then(|local| local.inet())
+            .context("the listener has no IP address")
+    }
+
+    fn answer(&mut self, id: &CmId) -> portolan::Result<()> {
+        if self.held.len() >= MAX_HELD {
+            return id.reject(BUSY);
+        }
+        let endpoint = match &self.answer {
+            Answer::None => Endpoint::bare(id),
+            Answer::Accept(param) => {
+                let endpoint = Endpoint::with_queue_pair(id)?;
+                id.accept(param)?;
+                endpoint
+            }
+            Answer::Reject(private_data) => return id.reject(private_data),
+        };
+        self.held.insert(id.number(), endpoint);
+        Ok(())
+    }
+}
+
+impl Party for Listening {
+    fn took(&mut self, event: &Event) -> portolan::Result<Next> {
+        let id = event.id();
+        match event.event_type() {
+            EventType::ConnectRequest => self.answer(id)?,
+            // Answers the peer, so that the time of waiting begins.
+            EventType::Disconnected => drop(id.disconnect()),
+            EventType::TimewaitExit
+            | EventType::Unreachable
+            | EventType::Rejected
+            | EventType::ConnectError => {
+                self.held.remove(&id.number());
+            }
+            EventType::DeviceRemoval => {
+                self.held.remove(&id.number());
+                if id.number() == self.listener.number() {
+                    return Ok(Next::Over(Outcome::CheckFailed));
+                }
+            }
+            _ => {}
+        }
+        Ok(Next::More)
+    }
+
+    fn outlives_failures(&self) -> bool {
+        true
+    }
+}
+
+/// One who connects.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    id: CmId,
+    param: ConnParam,
+    is_datagram: bool,
+    endpoint: Option<Endpoint>,
+}
+
+impl Connecting {
+    pub(super) fn start(channel: &EventChannel, args: &EventsConnectArgs) -> Result<Connecting> {
+        let address = first_address(resolve(&args.address)?, &args.address)?;
+        let id = CmId::with_service(channel, service(args.follow.ud))?;
+        id.resolve_addr(None, address, RESOLVE_TIMEOUT)
+            .map_err(|error| error.between(None, Some(address.into())))?;
+        Ok(Connecting {
+            id,
+            param: conn_param(args.private_data.as_bytes()),
+            is_datagram: args.follow.ud,
+            endpoint: None,
+        })
+    }
+}
+
+impl Party for Connecting {
+    fn took(&mut self, event: &Event) -> portolan::Result<Next> {
+        match event.event_type() {
+            EventType::AddrResolved => self.id.resolve_route(RESOLVE_TIMEOUT)?,
+            EventType::RouteResolved => {
+                self.endpoint = Some(Endpoint::with_queue_pair(&self.id)?);
+                self.id.connect(&self.param)?;
+            }
+            EventType::AddrError
+            | EventType::RouteError
+            | EventType::ConnectError
+            | EventType::Unreachable
+            | EventType::Rejected
+            | EventType::DeviceRemoval => return Ok(Next::Over(Outcome::CheckFailed)),
+            // A datagram service has nothing to disconnect from.
+            EventType::Established if self.is_datagram => return Ok(Next::Over(Outcome::Good)),
+            // Answers the peer, so that the time of waiting begins.
+            EventType::Disconnected => drop(self.id.disconnect()),
+            EventType::TimewaitExit => return Ok(Next::Over(Outcome::Good)),
+            _ => {}
+        }
+        Ok(Next::More)
+    }
+
+    fn outlives_failures(&self) -> bool {
+        false
+    }
+}
+
+/// An id with what its queue pair is made of, held so that its events come.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held for as long as the connection is")]
+struct Endpoint {
+    id: CmId,
+    queues: Option<(Arc<dyn Pd>, Arc<dyn Cq>)>,
+}
+
+impl Endpoint {
+    fn bare(id: &CmId) -> Endpoint {
+        let id = id.clone();
+        Endpoint { id, queues: None }
+    }
+
+    /// With a queue pair that takes no work.
+    fn with_queue_pair(id: &CmId) -> portolan::Result<Endpoint> {
+        let device = id.device()?;
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(1, None, 0)?;
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        id.create_queue_pair(&NewQueuePair {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            init: QpInit {
+                qp_type: id.service().qp_type,
+                cap,
+                sq_sig_all: false,
+            },
+        })?;
+        let id = id.clone();
+        let queues = Some((pd, cq));
+        Ok(Endpoint { id, queues })
+    }
+}
+
+fn service(ud: bool) -> Service {
+    let (port_space, qp_type) = match ud {
+        true => (PortSpace::Udp, QpType::Ud),
+        false => (PortSpace::Tcp, QpType::Rc),
+    };
+    Service {
+        port_space,
+        qp_type,
+    }
+}
+
+fn conn_param(private_data: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private_data.into(),
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: RETRY_COUNT,
+        rnr_retry_count: RETRY_COUNT,
+        ..ConnParam::default()
+    }
+}
+
+fn first_address(resolved: Vec<portolan::resolve::Resolved>, text: &str) -> Result<SocketAddr> {
+    let first = resolved.into_iter().next();
+    first
+        .map(|resolved| resolved.addr)
+        .with_context(|| format!("{text} has no address"))
+}

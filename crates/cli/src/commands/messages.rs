@@ -1,0 +1,95 @@
+//! Sending short messages without waiting for each: a few buffers take turns.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use portolan::{Buffer, Connection, Options, Result, Transfer};
+
+use crate::rping::MESSAGE_LEN;
+
+/// Messages that may be on their way at once. rping's protocol alternates: two would do.
+const MAX_IN_FLIGHT: usize = 4;
+/// Bytes of a receive: more than a message, so that a longer one is told by its length.
+const RECEIVE_LEN: usize = 4 * MESSAGE_LEN;
+
+/// What connections of rping's protocol are made with: rping's own parameters, and queues for its
+/// messages.
+pub(super) fn rping_options(private_data: &str, timeout: Duration) -> Options {
+    Options {
+        send_depth: MAX_IN_FLIGHT as u32 + 2,
+        receive_depth: 4,
+        receive_size: RECEIVE_LEN,
+        posted_receives: 0,
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        private_data: private_data.as_bytes().to_vec(),
+        timeout,
+    }
+}
+
+/// Messages on their way, oldest first.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    in_flight: VecDeque<Transfer>,
+    max_len: usize,
+}
+
+impl Outbox {
+    /// For messages of at most `max_len` bytes.
+    pub(super) fn new(max_len: usize) -> Outbox {
+        Outbox {
+            in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
+            max_len,
+        }
+    }
+
+    /// The oldest message, if there are so many that its end is to be awaited before the next one is
+    /// posted, in its buffer.
+    pub(super) fn full(&mut self) -> Option<Transfer> {
+        if self.in_flight.len() < MAX_IN_FLIGHT {
+            return None;
+        }
+        self.in_flight.pop_front()
+    }
+
+    /// Posts a message, in the given buffer if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The message is too long, the connection has ended, or memory cannot be registered.
+    pub(super) fn post(
+        &mut self,
+        connection: &Connection,
+        message: &[u8],
+        buffer: Option<Buffer>,
+    ) -> Result<()> {
+        let mut buffer = match buffer {
+            Some(buffer) => buffer,
+            None => connection.buffer(self.max_len)?,
+        };
+        if let Some(place) = buffer.get_mut(..message.len()) {
+            place.copy_from_slice(message);
+        }
+        // A message longer than the buffer is refused here.
+        let transfer = connection
+            .send_prefix(buffer, message.len())
+            .map_err(|failed| failed.error)?;
+        self.in_flight.push_back(transfer);
+        Ok(())
+    }
+
+    /// Posts a message, waiting for an earlier one's end if need be.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Outbox::post`]; the earlier message failed.
+    pub(super) fn post_or_wait(&mut self, connection: &Connection, message: &[u8]) -> Result<()> {
+        let buffer = match self.full() {
+            None => None,
+            Some(transfer) => Some(transfer.wait().map_err(|failed| failed.error)?.buffer),
+        };
+        self.post(connection, message, buffer)
+    }
+}

@@ -1,0 +1,223 @@
+//! `ps`: the processes that share the UDP port: who holds it, their listeners, connections and
+//! counts. It joins nothing and opens no device.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use portolan::software::StackConfig;
+use portolan::software::survey::{
+    MemberReport, Survey, SurveyedConnection, SurveyedMember, SurveyedPort, survey,
+};
+use portolan::wire::addr::Qpn;
+use serde_json::json;
+
+use super::failure::explain;
+use crate::args::PsArgs;
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::terminal::Paint;
+
+/// The counts that are shown without being asked for: what went wrong.
+const TROUBLES: [&str; 9] = [
+    "dropped_",
+    "retransmits",
+    "retried",
+    "overflows",
+    "queue_full",
+    "inbox_full",
+    "no_member",
+    "unrouted",
+    "malformed",
+];
+
+/// Lists the processes that share the UDP port.
+///
+/// # Errors
+///
+/// They do not trust this user, or the one that holds the port does not answer.
+pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
+    let group = StackConfig::default().group;
+    let seen = survey(&group, args.timeout).map_err(explain)?;
+    match (&seen, output.json) {
+        (None, false) => output.line(&format!(
+            "no process shares UDP port {} in this network namespace",
+            group.port
+        ))?,
+        (None, true) => {}
+        (Some(seen), true) => objects(seen, output)?,
+        (Some(seen), false) => table(seen, output)?,
+    }
+    output.flush()?;
+    let silent = |member: &SurveyedMember| member.report.is_none();
+    Ok(
+        match seen.is_some_and(|seen| seen.members.iter().any(silent)) {
+            true => Outcome::CheckFailed,
+            false => Outcome::Good,
+        },
+    )
+}
+
+fn table(seen: &Survey, output: &mut Output) -> Result<()> {
+    let theme = output.theme;
+    let heading = format!(
+        "UDP port {}: held by process {} of user {}, {} sharing it",
+        seen.udp_port,
+        pid_text(seen.holder_pid),
+        seen.holder_uid,
+        count(seen.members.len(), "process", "processes"),
+    );
+    output.line(&theme.paint(Paint::Bold, &heading))?;
+    for member in &seen.members {
+        output.line("")?;
+        output.line(&theme.paint(Paint::Bold, &member_text(seen, member)))?;
+        for port in ports_of(seen, member) {
+            output.line(&format!("  {}", port_text(port)))?;
+        }
+        match &member.report {
+            Some(report) => report_lines(report, output)?,
+            None => {
+                let line = theme.paint(Paint::Bad, "  does not answer (is it stopped?)");
+                output.line(&line)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn member_text(seen: &Survey, member: &SurveyedMember) -> String {
+    let program = program(member);
+    let holds = if is_holder(seen, member) {
+        ", holds the port"
+    } else {
+        ""
+    };
+    format!(
+        "{} {program}, user {}, block {}{holds}",
+        pid_text(member.pid),
+        member.uid,
+        member.block
+    )
+}
+
+fn port_text(port: &SurveyedPort) -> String {
+    let what = if port.listening { "listens on" } else { "has" };
+    format!("{what} {} {}", port.port_space, port.address)
+}
+
+fn report_lines(report: &MemberReport, output: &mut Output) -> Result<()> {
+    let arrow = output.theme.pick("→", "->");
+    for connection in &report.connections {
+        let SurveyedConnection {
+            local,
+            remote,
+            qpn,
+            state,
+        } = connection;
+        let (local, remote) = (address_text(*local), address_text(*remote));
+        let qpn = qpn.map_or_else(String::new, |qpn| format!(", qpn {:#08x}", qpn.value()));
+        let state = state.escape_debug();
+        output.line(&format!("  {local} {arrow} {remote}  {state}{qpn}"))?;
+    }
+    let is_shown =
+        |name: &str| output.verbose || TROUBLES.iter().any(|trouble| name.contains(trouble));
+    let counts: Vec<_> = report
+        .counters
+        .iter()
+        .filter(|(name, value)| **value > 0 && is_shown(name))
+        .map(|(name, value)| format!("  {} {value}", name.escape_debug()))
+        .collect();
+    for line in counts {
+        output.line(&line)?;
+    }
+    Ok(())
+}
+
+fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
+    output.object(&json!({
+        "type": "group",
+        "udp_port": seen.udp_port,
+        "holder_pid": seen.holder_pid,
+        "holder_uid": seen.holder_uid,
+        "members": seen.members.len(),
+    }))?;
+    let pids: HashMap<u8, u32> = seen
+        .members
+        .iter()
+        .map(|member| (member.block, member.pid))
+        .collect();
+    for member in &seen.members {
+        output.object(&json!({
+            "type": "member",
+            "pid": member.pid,
+            "uid": member.uid,
+            "program": program(member),
+            "block": member.block,
+            "holder": is_holder(seen, member),
+            "answered": member.report.is_some(),
+            "counters": member.report.as_ref().map(|report| &report.counters),
+        }))?;
+    }
+    for port in &seen.ports {
+        output.object(&json!({
+            "type": "port",
+            "pid": pids.get(&port.block),
+            "block": port.block,
+            "port_space": port.port_space.to_string(),
+            "address": port.address.to_string(),
+            "listening": port.listening,
+        }))?;
+    }
+    for member in &seen.members {
+        let connections = member.report.iter().flat_map(|report| &report.connections);
+        for connection in connections {
+            output.object(&json!({
+                "type": "connection",
+                "pid": member.pid,
+                "block": member.block,
+                "local": connection.local.map(|address| address.to_string()),
+                "remote": connection.remote.map(|address| address.to_string()),
+                "state": connection.state,
+                "qpn": connection.qpn.map(Qpn::value),
+            }))?;
+        }
+    }
+    Ok(())
+}
+
+fn ports_of<'a>(
+    seen: &'a Survey,
+    member: &SurveyedMember,
+) -> impl Iterator<Item = &'a SurveyedPort> {
+    let block = member.block;
+    seen.ports.iter().filter(move |port| port.block == block)
+}
+
+fn is_holder(seen: &Survey, member: &SurveyedMember) -> bool {
+    seen.holder_pid != 0 && member.pid == seen.holder_pid
+}
+
+/// What the process runs: by its own word or, if it does not answer, the kernel's.
+fn program(member: &SurveyedMember) -> String {
+    let told = member.report.as_ref().map(|report| report.program.clone());
+    let name = told.or_else(|| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", member.pid)).ok()?;
+        Some(name.trim_end().to_owned())
+    });
+    name.map_or_else(|| "?".to_owned(), |name| name.escape_debug().to_string())
+}
+
+fn pid_text(pid: u32) -> String {
+    match pid {
+        0 => "(out of sight)".to_owned(),
+        pid => pid.to_string(),
+    }
+}
+
+fn address_text(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "?".to_owned(), |address| address.to_string())
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}

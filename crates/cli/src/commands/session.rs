@@ -1,0 +1,144 @@
+//! One connection served: rping's server over the library's asynchronous face.
+
+use std::time::Duration;
+
+use portolan::tokio::AsyncConnection;
+use portolan::{Buffer, Cause, Message, RemoteMemory};
+
+use super::messages::Outbox;
+use crate::rping::{self, Advertisement, GO_AHEAD, MESSAGE_LEN, Server, ServerStep};
+
+/// After so long without a message the peer is asked for a sign of life: a connection with nothing
+/// under way does not notice that its peer was killed. If none comes, the retries of the queue pair
+/// end the connection.
+const IDLE: Duration = Duration::from_secs(5);
+/// What is read of the peer for a sign of life: no bytes, which need no memory (IBTA C9-88).
+const NOTHING: RemoteMemory = RemoteMemory {
+    addr: 0,
+    length: 0,
+    rkey: 0,
+};
+
+/// Why a session ended other than by the peer's disconnect between two pings.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] portolan::Error),
+    /// The peer does not speak rping's protocol.
+    #[error("the peer does not speak rping's protocol: {0}")]
+    Protocol(#[from] rping::Error),
+    /// The peer went away in the middle of a ping.
+    #[error("the peer disconnected in the middle of a ping")]
+    MidPing,
+}
+
+/// A connection being served.
+#[derive(Debug)]
+pub(super) struct Session {
+    connection: AsyncConnection,
+    server: Server,
+    outbox: Outbox,
+    /// The data of the ping under way, exactly as long as it; kept from one ping to the next.
+    data: Option<Buffer>,
+    /// For reading nothing into.
+    probe: Option<Buffer>,
+}
+
+impl Session {
+    pub(super) fn new(connection: AsyncConnection) -> Session {
+        Session {
+            connection,
+            server: Server::new(),
+            outbox: Outbox::new(MESSAGE_LEN),
+            data: None,
+            probe: None,
+        }
+    }
+
+    /// Pings that were answered.
+    pub(super) fn pings(&self) -> u64 {
+        self.server.pings()
+    }
+
+    /// Serves until the peer disconnects.
+    pub(super) async fn serve(&mut self) -> Result<(), Broken> {
+        loop {
+            let step = match self.message().await {
+                Ok(message) => self.server.message(&message)?,
+                Err(error) if matches!(error.cause, Cause::Disconnected) => {
+                    return if self.server.is_busy() {
+                        Err(Broken::MidPing)
+                    } else {
+                        Ok(())
+                    };
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match step {
+                ServerStep::Read(source) => {
+                    let buffer = self.buffer(source.size)?;
+                    let read = self.connection.read(buffer, remote(source)).await;
+                    self.data = Some(read.map_err(|failed| failed.error)?.buffer);
+                    self.server.read_done()?;
+                }
+                ServerStep::Write(sink) => {
+                    let buffer = self.buffer(sink.size)?;
+                    let write = self.connection.write(buffer, remote(sink)).await;
+                    self.data = Some(write.map_err(|failed| failed.error)?.buffer);
+                    self.server.write_done()?;
+                }
+            }
+            self.go_ahead().await?;
+        }
+    }
+
+    /// The peer's next message.
+    async fn message(&mut self) -> portolan::Result<Message> {
+        loop {
+            match tokio::time::timeout(IDLE, self.connection.receive()).await {
+                Ok(message) => return message,
+                Err(_idle) => self.ask_for_sign_of_life().await?,
+            }
+        }
+    }
+
+    async fn ask_for_sign_of_life(&mut self) -> portolan::Result<()> {
+        let buffer = match self.probe.take() {
+            Some(buffer) => buffer,
+            None => self.connection.get_ref().buffer(1)?,
+        };
+        let read = self.connection.read(buffer, NOTHING).await;
+        self.probe = Some(read.map_err(|failed| failed.error)?.buffer);
+        Ok(())
+    }
+
+    /// The kept buffer if it has this length, else a new one.
+    fn buffer(&mut self, size: u32) -> portolan::Result<Buffer> {
+        let size = size as usize;
+        match self.data.take().filter(|buffer| buffer.len() == size) {
+            Some(buffer) => Ok(buffer),
+            None => self.connection.get_ref().buffer(size),
+        }
+    }
+
+    async fn go_ahead(&mut self) -> portolan::Result<()> {
+        let buffer = match self.outbox.full() {
+            None => None,
+            Some(transfer) => {
+                let done = self.connection.finish(transfer).await;
+                Some(done.map_err(|failed| failed.error)?.buffer)
+            }
+        };
+        self.outbox
+            .post(self.connection.get_ref(), &GO_AHEAD, buffer)
+    }
+}
+
+fn remote(advertised: Advertisement) -> RemoteMemory {
+    RemoteMemory {
+        addr: advertised.addr,
+        length: advertised.size,
+        rkey: advertised.rkey,
+    }
+}

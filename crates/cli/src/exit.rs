@@ -1,0 +1,32 @@
+//! How the command ends.
+
+use std::process::{ExitCode, Termination};
+
+/// The exit codes, as the help tells them.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  all went well
+  1  it ran, and something failed: a peer that rejected or did not answer, a ping lost or
+     changed, a connection that broke, a wrong ICRC
+  2  it could not run: wrong usage, an unknown name, a port in use, an unreadable file";
+
+/// How the command ends, short of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All went well.
+    Good,
+    /// The command ran, and something that was tried or checked failed.
+    CheckFailed,
+}
+
+/// The exit code of an error.
+pub(crate) const ERROR: u8 = 2;
+
+impl Termination for Outcome {
+    fn report(self) -> ExitCode {
+        match self {
+            Outcome::Good => ExitCode::SUCCESS,
+            Outcome::CheckFailed => ExitCode::from(1),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Ctrl-C: the first one ends a command in good order, the second one at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::sync::Notify;
+
+/// What a shell tells of a program that SIGINT ended.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Whether the command is to end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interrupt {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    raised: AtomicBool,
+    notify: Notify,
+}
+
+impl Interrupt {
+    /// Takes SIGINT and SIGTERM from now on.
+    ///
+    /// # Errors
+    ///
+    /// The signals cannot be taken, or the thread that waits for them cannot start.
+    pub(crate) fn install() -> io::Result<Interrupt> {
+        let interrupt = Interrupt::default();
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let shared = interrupt.shared.clone();
+        let wait = move || {
+            for _ in signals.forever() {
+                if shared.raised.swap(true, Ordering::AcqRel) {
+                    std::process::exit(EXIT_INTERRUPTED);
+                }
+                shared.notify.notify_one();
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(wait)?;
+        Ok(interrupt)
+    }
+
+    /// Whether the command is to end.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.shared.raised.load(Ordering::Acquire)
+    }
+
+    /// Waits until the command is to end. For one task at a time.
+    pub(crate) async fn raised(&self) {
+        while !self.is_raised() {
+            self.shared.notify.notified().await;
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The `portolan` command.
+
+mod args;
+mod capture;
+mod commands;
+mod decode;
+mod exit;
+mod interrupt;
+mod ladder;
+mod latency;
+mod output;
+mod record;
+mod rping;
+mod terminal;
+mod text;
+
+use std::io::{self, BufWriter};
+use std::process::{ExitCode, Termination};
+
+use anyhow::Result;
+use clap::Parser;
+
+use args::{Cli, Command};
+use exit::Outcome;
+use output::Output;
+use terminal::Theme;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(outcome) => outcome.report(),
+        // Whoever read our output had enough: that is no news to anybody.
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::ERROR),
+        Err(error) => {
+            output::complain(&format_args!("{error:#}"));
+            ExitCode::from(exit::ERROR)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Outcome> {
+    let global = &cli.global;
+    let theme = Theme::for_stdout(global.color, global.ascii);
+    let stdout = Box::new(BufWriter::new(io::stdout()));
+    let mut output = Output::new(stdout, theme, global.json, global.verbose);
+    match &cli.command {
+        Command::Bench(command) => commands::bench(command, &mut output),
+        Command::BenchPeer => commands::bench_peer(),
+        Command::Decode(args) => decode::run(&args.file, args.trace, &mut output),
+        Command::Demo(args) => commands::demo(args, &mut output),
+        Command::DemoPeer => commands::demo_peer(),
+        Command::Devices(args) => commands::devices(args, &mut output),
+        Command::Events(args) => commands::events(args, &mut output),
+        Command::Listen(args) if args.ud => commands::listen_datagrams(args, &mut output),
+        Command::Listen(args) => commands::listen(args, &mut output),
+        Command::Mcast(args) => commands::mcast(args, &mut output),
+        Command::Ping(args) if args.ud => commands::ping_datagrams(args, &mut output),
+        Command::Ping(args) => commands::ping(args, &mut output),
+        Command::Ps(args) => commands::ps(args, &mut output),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,78 @@
+//! Where and how a command writes.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use crate::terminal::Theme;
+
+/// Tells of an error on standard error. Where not even that can be written, the exit code tells.
+pub(crate) fn complain(error: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "portolan: {error}");
+}
+
+/// Standard output, or a buffer in tests, and the form of what goes there.
+pub(crate) struct Output {
+    writer: Box<dyn Write + Send>,
+    /// How to draw.
+    pub(crate) theme: Theme,
+    /// Whether machines read along: one JSON object a line and nothing else.
+    pub(crate) json: bool,
+    /// Whether details are wanted.
+    pub(crate) verbose: bool,
+}
+
+impl Output {
+    /// An output to `writer`.
+    pub(crate) fn new(
+        writer: Box<dyn Write + Send>,
+        theme: Theme,
+        json: bool,
+        verbose: bool,
+    ) -> Output {
+        Output {
+            writer,
+            theme,
+            json,
+            verbose,
+        }
+    }
+
+    /// Writes a line for people.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.writer, "{line}")
+    }
+
+    /// Writes an object for machines.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub(crate) fn object(&mut self, object: &Value) -> io::Result<()> {
+        writeln!(self.writer, "{object}")
+    }
+
+    /// Hands on what is buffered.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output")
+            .field("theme", &self.theme)
+            .field("json", &self.json)
+            .field("verbose", &self.verbose)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Recording what goes over the wire while a command runs: into a capture file, into a ladder, or
+//! both.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use portolan::provider::PROVIDER_ENV;
+use portolan::software::{Tap, TappedPacket};
+use portolan_wire::ip::Datagram;
+
+use crate::args::RecordArgs;
+use crate::capture::{PcapWriter, UdpHeaders, udp_packet};
+use crate::decode::dissect;
+use crate::decode::trace::{Side, Tracer};
+use crate::output::Output;
+
+/// A recording under way, shared by the device, which shows it packets, and the command, which tells
+/// it events.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    state: Mutex<State>,
+    /// The ladder's time zero.
+    start: SystemTime,
+}
+
+#[derive(Debug)]
+struct State {
+    pcap: Option<(PathBuf, PcapWriter<File>)>,
+    tracer: Option<Tracer>,
+    /// An IP packet, made again of what the socket showed.
+    packet: Vec<u8>,
+    /// What first went wrong; nothing more is written to the file then.
+    error: Option<anyhow::Error>,
+}
+
+/// Refuses to record where another provider than the software provider is pinned.
+///
+/// # Errors
+///
+/// It is, and a recording is wanted.
+pub(crate) fn refuse_unseen_provider(args: &RecordArgs, trace: bool) -> Result<()> {
+    let provider = std::env::var(PROVIDER_ENV).unwrap_or_default();
+    let is_software = matches!(provider.as_str(), "" | "software");
+    ensure!(
+        is_software || (args.pcap.is_none() && !trace),
+        "--pcap and --trace see the packets of the software provider alone, and {PROVIDER_ENV} is \
+         {provider}"
+    );
+    Ok(())
+}
+
+impl Recorder {
+    /// Starts a recording of what this process's software devices send and receive: a capture file
+    /// if a path is given, a ladder if `trace` is set, nothing otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be made; the devices cannot start.
+    pub(crate) fn start(pcap: Option<&Path>, trace: bool) -> Result<Arc<Recorder>> {
+        let pcap = match pcap {
+            None => None,
+            Some(path) => {
+                let cannot = || format!("cannot write {}", path.display());
+                let file = File::create(path).with_context(cannot)?;
+                let writer = PcapWriter::new(file).with_context(cannot)?;
+                Some((path.to_owned(), writer))
+            }
+        };
+        let is_wanted = pcap.is_some() || trace;
+        let recorder = Arc::new(Recorder {
+            state: Mutex::new(State {
+                pcap,
+                tracer: trace.then(Tracer::new),
+                packet: Vec::new(),
+                error: None,
+            }),
+            start: SystemTime::now(),
+        });
+        if is_wanted {
+            portolan::provider::set_tap(Some(recorder.clone()))?;
+        }
+        Ok(recorder)
+    }
+
+    /// Notes an event at our end of a connection, now.
+    pub(crate) fn event(&self, side: Side, local: IpAddr, peer: IpAddr, label: impl Into<String>) {
+        self.event_at(SystemTime::now(), side, local, peer, label);
+    }
+
+    /// Notes an event at the given time.
+    pub(crate) fn event_at(
+        &self,
+        time: SystemTime,
+        side: Side,
+        local: IpAddr,
+        peer: IpAddr,
+        label: impl Into<String>,
+    ) {
+        let at = self.since_start(time);
+        if let Some(tracer) = &mut self.lock().tracer {
+            tracer.event(at, local, peer, side, label);
+        }
+    }
+
+    /// Ends the recording, whose packets may come no more: draws the ladder, and tells whether the capture was written whole.
+    ///
+    /// # Errors
+    ///
+    /// The capture could not be written; the output cannot be.
+    pub(crate) fn finish(&self, output: &mut Output) -> Result<()> {
+        let (tracer, pcap, error) = {
+            let mut state = self.lock();
+            (state.tracer.take(), state.pcap.take(), state.error.take())
+        };
+        if let Some(tracer) = tracer {
+            let theme = output.theme;
+            for line in tracer.finish(&theme) {
+                output.line(&line)?;
+            }
+        }
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let Some((path, mut writer)) = pcap else {
+            return Ok(());
+        };
+        writer
+            .flush()
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        if !output.json {
+            output.line(&format!(
+                "{} packets written to {}",
+                writer.packets(),
+                path.display()
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn since_start(&self, time: SystemTime) -> Duration {
+        time.duration_since(self.start).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves nothing half done here that matters.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tap for Recorder {
+    fn packet(&self, tapped: &TappedPacket<'_>) {
+        let at = self.since_start(tapped.time);
+        let state = &mut *self.lock();
+        if let Some(tracer) = &mut state.tracer
+            && let Some(datagram) = datagram(tapped)
+        {
+            tracer.packet(at, &dissect::whole(&datagram));
+        }
+        if state.error.is_none()
+            && let Some((path, writer)) = &mut state.pcap
+        {
+            let headers = headers(tapped);
+            let written = udp_packet(&headers, tapped.payload, &mut state.packet)
+                .map_err(anyhow::Error::from)
+                .and_then(|()| Ok(writer.packet(tapped.time, &state.packet)?));
+            if let Err(error) = written {
+                state.error = Some(error.context(format!("cannot write {}", path.display())));
+            }
+        }
+    }
+}
+
+fn headers(tapped: &TappedPacket<'_>) -> UdpHeaders {
+    UdpHeaders {
+        src: tapped.source,
+        dst: tapped.destination,
+        identification: tapped.identification,
+        traffic_class: tapped.traffic_class,
+        hop_limit: tapped.hop_limit,
+    }
+}
+
+/// The datagram with the headers that the ICRC covers.
+fn datagram<'a>(tapped: &TappedPacket<'a>) -> Option<Datagram<'a>> {
+    let (headers, payload) = (headers(tapped), tapped.payload);
+    Some(Datagram {
+        ethernet: None,
+        ip: headers.ip(payload.len()).ok()?,
+        udp: headers.udp(payload.len()),
+        payload,
+    })
+}

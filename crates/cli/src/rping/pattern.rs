@@ -1,0 +1,66 @@
+//! The data that rping moves: its text and the rolling characters after it.
+
+/// The characters that roll: `A` to `z`, all of ASCII in between.
+const FIRST: u8 = b'A';
+const LAST: u8 = b'z';
+
+/// Fills `buffer` for the iteration `ping`, counted from 0.
+///
+/// The text is `rdma-ping-<ping>: `; the characters after it start one further with every iteration.
+/// The last byte is zero, for rping's server writes back a C string: data without any other zero
+/// comes back whole.
+pub(crate) fn fill(buffer: &mut [u8], ping: u64) {
+    let Some((last, data)) = buffer.split_last_mut() else {
+        return;
+    };
+    *last = 0;
+    let text = format!("rdma-ping-{ping}: ");
+    let span = u64::from(LAST - FIRST) + 1;
+    // The remainder is below the span, which fits a byte.
+    let start = FIRST + (ping % span) as u8;
+    let rolling = (FIRST..=LAST).cycle().skip(usize::from(start - FIRST));
+    for (byte, value) in data.iter_mut().zip(text.bytes().chain(rolling)) {
+        *byte = value;
+    }
+}
+
+/// Two buffers that should be equal and are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "data mismatch at byte {at} of {len}: sent 0x{sent:02x}, got 0x{got:02x} back; {differing} bytes differ"
+)]
+pub(crate) struct Mismatch {
+    /// First byte that differs.
+    pub(crate) at: usize,
+    /// Bytes compared.
+    pub(crate) len: usize,
+    /// What was sent there.
+    pub(crate) sent: u8,
+    /// What came back.
+    pub(crate) got: u8,
+    /// How many bytes differ.
+    pub(crate) differing: usize,
+}
+
+/// Compares what was sent with what came back.
+///
+/// # Errors
+///
+/// [`Mismatch`] tells where they differ; a length that differs counts as bytes that do.
+pub(crate) fn compare(sent: &[u8], got: &[u8]) -> Result<(), Mismatch> {
+    if sent == got {
+        return Ok(());
+    }
+    let differing = |(_, (a, b)): &(usize, (&u8, &u8))| a != b;
+    let pairs = || sent.iter().zip(got).enumerate();
+    let common = sent.len().min(got.len());
+    let at = pairs().find(differing).map_or(common, |(at, _)| at);
+    let byte = |buffer: &[u8]| buffer.get(at).copied().unwrap_or_default();
+    Err(Mismatch {
+        at,
+        len: sent.len(),
+        sent: byte(sent),
+        got: byte(got),
+        differing: pairs().filter(differing).count() + sent.len().abs_diff(got.len()),
+    })
+}

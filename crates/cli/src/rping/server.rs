@@ -1,0 +1,131 @@
+//! The server: reads what the client advertises, and writes it back.
+
+use super::{Advertisement, Error, MAX_SIZE};
+
+/// The serving side of one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Server {
+    awaiting: Awaiting,
+    /// Bytes read of the ping under way.
+    size: u32,
+    pings: u64,
+}
+
+/// States are named for what they await.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaiting {
+    /// The client's first message: its source.
+    Source,
+    /// The completion of our read.
+    ReadDone,
+    /// The client's second message: its sink.
+    Sink,
+    /// The completion of our write.
+    WriteDone,
+}
+
+/// What to post; its completion is told by [`Server::read_done`] or [`Server::write_done`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerStep {
+    /// RDMA READ the whole of this buffer.
+    Read(Advertisement),
+    /// RDMA WRITE the data that was read to the start of this buffer; `size` is its length.
+    Write(Advertisement),
+}
+
+impl Server {
+    /// A server that awaits its first ping.
+    pub(crate) fn new() -> Server {
+        Server {
+            awaiting: Awaiting::Source,
+            size: 0,
+            pings: 0,
+        }
+    }
+
+    /// Pings that were answered whole.
+    pub(crate) fn pings(&self) -> u64 {
+        self.pings
+    }
+
+    /// Whether a ping is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.awaiting != Awaiting::Source
+    }
+
+    /// Takes a message of the client.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MessageLength`], [`Error::Size`], [`Error::SinkTooSmall`]; [`Error::OutOfTurn`] if the
+    /// client did not await our last message.
+    pub(crate) fn message(&mut self, message: &[u8]) -> Result<ServerStep, Error> {
+        let advertised = Advertisement::parse(message)?;
+        match self.awaiting {
+            Awaiting::Source => {
+                if advertised.size == 0 || advertised.size > MAX_SIZE {
+                    return Err(Error::Size {
+                        got: advertised.size,
+                        max: MAX_SIZE,
+                    });
+                }
+                self.size = advertised.size;
+                self.awaiting = Awaiting::ReadDone;
+                Ok(ServerStep::Read(advertised))
+            }
+            Awaiting::Sink => {
+                if advertised.size < self.size {
+                    return Err(Error::SinkTooSmall {
+                        source_size: self.size,
+                        sink: advertised.size,
+                    });
+                }
+                self.awaiting = Awaiting::WriteDone;
+                Ok(ServerStep::Write(Advertisement {
+                    size: self.size,
+                    ..advertised
+                }))
+            }
+            Awaiting::ReadDone | Awaiting::WriteDone => Err(self.awaiting.out_of_turn("a message")),
+        }
+    }
+
+    /// Takes the completion of the read; then [`super::GO_AHEAD`] is to be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfTurn`] if none was asked for.
+    pub(crate) fn read_done(&mut self) -> Result<(), Error> {
+        if self.awaiting != Awaiting::ReadDone {
+            return Err(self.awaiting.out_of_turn("the completion of a read"));
+        }
+        self.awaiting = Awaiting::Sink;
+        Ok(())
+    }
+
+    /// Takes the completion of the write, which ends the ping; then [`super::GO_AHEAD`] is to be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfTurn`] if none was asked for.
+    pub(crate) fn write_done(&mut self) -> Result<(), Error> {
+        if self.awaiting != Awaiting::WriteDone {
+            return Err(self.awaiting.out_of_turn("the completion of a write"));
+        }
+        self.awaiting = Awaiting::Source;
+        self.pings += 1;
+        Ok(())
+    }
+}
+
+impl Awaiting {
+    fn out_of_turn(self, what: &'static str) -> Error {
+        let awaited = match self {
+            Awaiting::Source => "the client's source",
+            Awaiting::ReadDone => "the completion of our read",
+            Awaiting::Sink => "the client's sink",
+            Awaiting::WriteDone => "the completion of our write",
+        };
+        Error::OutOfTurn { what, awaited }
+    }
+}

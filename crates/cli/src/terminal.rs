@@ -1,0 +1,166 @@
+//! What the terminal can show: colour, Unicode, and how wide it is.
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+/// Width to draw for when the output is no terminal.
+const DEFAULT_WIDTH: usize = 100;
+/// Narrower terminals are drawn for as if they had this width.
+const MIN_WIDTH: usize = 60;
+/// Wider terminals are not used up, for the eye's sake.
+const MAX_WIDTH: usize = 160;
+
+/// When to colour the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Theme {
+    /// Columns to draw in.
+    pub(crate) width: usize,
+    /// Whether ANSI colour sequences are written.
+    pub(crate) color: bool,
+    /// Whether characters beyond ASCII are written.
+    pub(crate) unicode: bool,
+}
+
+impl Theme {
+    /// The theme for standard output.
+    pub(crate) fn for_stdout(color: ColorChoice, ascii: bool) -> Theme {
+        let stdout = io::stdout();
+        let columns = rustix::termios::tcgetwinsize(&stdout)
+            .ok()
+            .map(|size| usize::from(size.ws_col))
+            .filter(|&columns| columns > 0)
+            .or_else(|| env::var("COLUMNS").ok()?.parse().ok());
+        Theme {
+            width: columns.map_or(DEFAULT_WIDTH, |columns| columns.clamp(MIN_WIDTH, MAX_WIDTH)),
+            color: match color {
+                ColorChoice::Always => true,
+                ColorChoice::Never => false,
+                ColorChoice::Auto => {
+                    stdout.is_terminal()
+                        && wants_color(
+                            env::var("NO_COLOR").ok().as_deref(),
+                            env::var("TERM").ok().as_deref(),
+                        )
+                }
+            },
+            unicode: !ascii && {
+                let variables = ["LC_ALL", "LC_CTYPE", "LANG"].map(|name| env::var(name).ok());
+                locale_is_utf8(variables.iter().map(Option::as_deref))
+            },
+        }
+    }
+
+    /// `text` in the given paint, if colours are on.
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        match paint.code() {
+            Some(code) if self.color && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.to_owned(),
+        }
+    }
+
+    /// One of two forms of a text, by whether Unicode is shown.
+    pub(crate) fn pick<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
+        if self.unicode { unicode } else { ascii }
+    }
+}
+
+/// Whether the environment agrees to colours on a terminal (<https://no-color.org>).
+fn wants_color(no_color: Option<&str>, term: Option<&str>) -> bool {
+    no_color.is_none_or(str::is_empty) && term != Some("dumb")
+}
+
+/// Whether a locale shows Unicode: the first variable that is set and not empty decides, as in
+/// locale(7).
+fn locale_is_utf8<'a>(variables: impl IntoIterator<Item = Option<&'a str>>) -> bool {
+    let locale = variables
+        .into_iter()
+        .flatten()
+        .find(|value| !value.is_empty());
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
+/// A meaning that colour expresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Paint {
+    /// No colour.
+    #[default]
+    Plain,
+    /// Background matter.
+    Dim,
+    /// A heading.
+    Bold,
+    /// Connection management.
+    Handshake,
+    /// Application data.
+    Data,
+    /// Something that happens inside a host.
+    Event,
+    /// Something good that was checked.
+    Good,
+    /// Something wrong.
+    Bad,
+}
+
+impl Paint {
+    /// The parameter of its ANSI "select graphic rendition" sequence.
+    fn code(self) -> Option<&'static str> {
+        Some(match self {
+            Paint::Plain => return None,
+            Paint::Dim => "2",
+            Paint::Bold => "1",
+            Paint::Handshake => "36",
+            Paint::Data => "34",
+            Paint::Event => "33",
+            Paint::Good => "32",
+            Paint::Bad => "31",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_color_and_dumb_terminals_turn_colors_off() {
+        assert!(wants_color(None, Some("xterm")));
+        assert!(wants_color(Some(""), None));
+        assert!(!wants_color(Some("1"), Some("xterm")));
+        assert!(!wants_color(None, Some("dumb")));
+    }
+
+    #[test]
+    fn the_first_locale_variable_that_is_set_decides_on_unicode() {
+        assert!(locale_is_utf8([None, None, Some("de_DE.UTF-8")]));
+        assert!(locale_is_utf8([Some(""), Some("C.utf8"), Some("C")]));
+        assert!(!locale_is_utf8([Some("C"), None, Some("de_DE.UTF-8")]));
+        assert!(!locale_is_utf8([None, None, None]));
+    }
+
+    #[test]
+    fn paint_is_written_only_if_colors_are_on() {
+        let mut theme = Theme {
+            width: 80,
+            color: false,
+            unicode: true,
+        };
+        assert_eq!(theme.paint(Paint::Bad, "x"), "x");
+        theme.color = true;
+        assert_eq!(theme.paint(Paint::Bad, "x"), "\x1b[31mx\x1b[0m");
+        assert_eq!(theme.paint(Paint::Plain, "x"), "x");
+    }
+}

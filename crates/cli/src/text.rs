@@ -1,0 +1,75 @@
+//! Numbers and bytes as people read them.
+
+/// A number of bytes with a binary unit: `0 B`, `1023 B`, `1.5 KiB`, `120 KiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut units = UNITS.iter();
+    let mut unit = units.next().unwrap_or(&"KiB");
+    while value >= 1023.95 {
+        let Some(next) = units.next() else { break };
+        value /= 1024.0;
+        unit = next;
+    }
+    let digits = if value >= 99.95 { 0 } else { 1 };
+    let value = format!("{value:.digits$}");
+    format!("{} {unit}", value.strip_suffix(".0").unwrap_or(&value))
+}
+
+/// Bytes as a quoted string, what is not printable ASCII escaped: `"hello\x00"`.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes.escape_ascii())
+}
+
+/// Bytes in hexadecimal without separators: `68656c6c6f`.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+/// `bytes` without the zeros at its end: private data as sent, as far as can be told once the
+/// message padded it.
+pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
+    let len = bytes
+        .iter()
+        .rposition(|&byte| byte != 0)
+        .map_or(0, |last| last + 1);
+    bytes.get(..len).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_the_unit_that_keeps_them_short() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (120 * 1024 + 500, "120 KiB"),
+            (1024 * 1024 - 1, "1 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+
+    #[test]
+    fn private_data_is_shown_without_its_padding_and_without_control_characters() {
+        let data = b"hi\x07\0\0\0";
+        assert_eq!(quoted(without_padding(data)), r#""hi\x07""#);
+        assert_eq!(hex(without_padding(data)), "686907");
+        assert_eq!(without_padding(&[0; 56]), b"");
+    }
+}

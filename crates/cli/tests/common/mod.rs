@@ -1,0 +1,148 @@
+//! Running the command, and waiting for it within bounds.
+
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long any one command may take, on a machine that has other things to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command, in a plain environment.
+pub(crate) fn portolan() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    for variable in ["LC_ALL", "LC_CTYPE", "NO_COLOR", "PORTOLAN_PROVIDER"] {
+        command.env_remove(variable);
+    }
+    command.env("LANG", "C").stdin(Stdio::null());
+    command
+}
+
+/// The command with arguments, run to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    let child = portolan()
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    output_of(child)
+}
+
+/// What a child with piped output writes until its end, which must come in time.
+pub(crate) fn output_of(mut child: Child) -> Output {
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let status = wait(&mut child);
+    let collect = |reader: Option<std::thread::JoinHandle<Vec<u8>>>| {
+        reader.map_or_else(Vec::new, |reader| reader.join().unwrap())
+    };
+    Output {
+        status,
+        stdout: collect(stdout),
+        stderr: collect(stderr),
+    }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// Waits for a child's end; kills it and panics if that does not come in time.
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("a command did not end within {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends SIGINT, as Ctrl-C does.
+pub(crate) fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
+/// What a finished command wrote to standard output.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What a finished command wrote to standard error.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The JSON objects of a command's output, one a line.
+pub(crate) fn objects(text: &str) -> Vec<serde_json::Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// A command that listens on a free port of a loopback address.
+pub(crate) struct Listening {
+    pub(crate) child: Child,
+    /// Where it listens.
+    pub(crate) address: String,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Listening {
+    /// Starts `portolan listen` on port 0 of `ip` and waits until it tells its port.
+    pub(crate) fn start(ip: &str, args: &[&str]) -> Listening {
+        let at = format!("{ip}:0");
+        Listening::command(&[&["listen", &at], args].concat())
+    }
+
+    /// Starts a command that listens on a port 0, and waits until it tells its port.
+    pub(crate) fn command(args: &[&str]) -> Listening {
+        let mut child = portolan()
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let address = match line.trim().strip_prefix("listening on ") {
+            Some(address) => address.to_owned(),
+            None => serde_json::from_str::<serde_json::Value>(&line)
+                .ok()
+                .and_then(|object| Some(object["address"].as_str()?.to_owned()))
+                .unwrap_or_else(|| panic!("it does not listen: {line:?}")),
+        };
+        Listening {
+            child,
+            address,
+            stdout: Some(stdout),
+        }
+    }
+
+    /// Waits for its end: how it ended, and what it wrote after its first line.
+    pub(crate) fn finish(mut self) -> (ExitStatus, String) {
+        let reader = drain(self.stdout.take().unwrap());
+        let status = wait(&mut self.child);
+        (status, String::from_utf8(reader.join().unwrap()).unwrap())
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

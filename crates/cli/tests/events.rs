@@ -1,0 +1,131 @@
+//! `portolan events`, as processes over the software device.
+
+mod common;
+
+use common::{Listening, interrupt, objects, portolan, run, stderr, stdout};
+
+/// `events listen` on a free port of a loopback address.
+fn listening(ip: &str, args: &[&str]) -> Listening {
+    let at = format!("{ip}:0");
+    Listening::command(&[&["events", "listen", &at], args].concat())
+}
+
+/// The names of the events that were told, without their common beginning.
+fn names(text: &str) -> Vec<String> {
+    let events = objects(text)
+        .into_iter()
+        .filter(|object| object["type"] == "event");
+    events
+        .map(|event| event["event"].as_str().unwrap()["RDMA_CM_EVENT_".len()..].to_owned())
+        .collect()
+}
+
+#[test]
+fn both_sides_of_a_connection_see_their_events_in_order_over_ipv4_and_ipv6() {
+    for ip in ["127.0.0.1", "[::1]"] {
+        let listener = listening(ip, &["--accept", "--json", "--count", "3"]);
+        let connect = ["events", "connect", &listener.address];
+        let output = run(&[&connect[..], &["--json", "--count", "3"]].concat());
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+        assert_eq!(
+            names(&text),
+            ["ADDR_RESOLVED", "ROUTE_RESOLVED", "ESTABLISHED"]
+        );
+        let (status, text) = listener.finish();
+        assert_eq!(status.code(), Some(0), "{text}");
+        assert_eq!(
+            names(&text),
+            ["CONNECT_REQUEST", "ESTABLISHED", "DISCONNECTED"]
+        );
+    }
+}
+
+#[test]
+fn a_connection_is_followed_to_the_end_of_its_time_of_waiting() {
+    let listener = listening("127.0.0.1", &["--accept", "--count", "2"]);
+    let output = run(&["events", "connect", &listener.address, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert_eq!(
+        names(&text).last().map(String::as_str),
+        Some("TIMEWAIT_EXIT"),
+        "{text}"
+    );
+    assert!(names(&text).contains(&"DISCONNECTED".to_owned()), "{text}");
+}
+
+#[test]
+fn every_field_of_a_request_is_told_to_machines_and_to_people() {
+    let listener = listening("127.0.0.1", &["--json", "--count", "1"]);
+    let connect = ["events", "connect", &listener.address];
+    let asked = ["--private-data", "who is there", "--timeout", "2"];
+    run(&[&connect[..], &asked].concat());
+    let (_, text) = listener.finish();
+    let request = &objects(&text)[0];
+    assert_eq!(request["number"], 4);
+    assert_eq!(request["status"], 0);
+    assert_eq!(request["private_data"], "77686f206973207468657265");
+    assert_eq!(request["private_data_length"], 56);
+    assert_eq!(request["conn"]["responder_resources"], 1);
+    assert_eq!(request["conn"]["initiator_depth"], 1);
+    assert_eq!(request["conn"]["retry_count"], 7);
+    assert!(request["conn"]["qp_num"].as_u64().unwrap() > 1);
+    assert_ne!(request["id"], request["listener"]);
+    assert!(
+        request["peer"].as_str().unwrap().starts_with("127.0.0.1:"),
+        "{request}"
+    );
+
+    let listener = listening("127.0.0.1", &["--count", "1"]);
+    run(&[&["events", "connect", &listener.address][..], &asked].concat());
+    let (_, text) = listener.finish();
+    for told in [
+        "CONNECT_REQUEST",
+        "peer 127.0.0.1:",
+        "responder resources 1, initiator depth 1",
+        r#"private data "who is there""#,
+    ] {
+        assert!(text.contains(told), "{told} in {text}");
+    }
+}
+
+#[test]
+fn a_rejection_is_told_with_its_reason_and_private_data() {
+    let listener = listening(
+        "127.0.0.1",
+        &["--reject", "--private-data", "not today", "--count", "1"],
+    );
+    let output = run(&["events", "connect", &listener.address]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("REJECTED"), "{text}");
+    assert!(text.contains("reason 28"), "{text}");
+    assert!(text.contains(r#""not today""#), "{text}");
+}
+
+#[test]
+fn a_request_without_an_answer_is_followed_until_the_time_is_up() {
+    let listener = listening("127.0.0.1", &[]);
+    let connect = ["events", "connect", &listener.address];
+    let output = run(&[&connect[..], &["--json", "--timeout", "1"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(names(&stdout(&output)), ["ADDR_RESOLVED", "ROUTE_RESOLVED"]);
+    interrupt(&listener.child);
+    let (status, text) = listener.finish();
+    assert_eq!(status.code(), Some(0), "{text}");
+    assert!(text.contains("CONNECT_REQUEST"), "{text}");
+}
+
+#[test]
+fn the_answer_is_to_accept_or_to_reject_and_the_count_is_at_least_one() {
+    for wrong in [
+        &["events", "listen", ":0", "--accept", "--reject"][..],
+        &["events", "listen", ":0", "--count", "0"],
+        &["events", "connect", "127.0.0.1"],
+        &["events"],
+    ] {
+        let output = portolan().args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+}

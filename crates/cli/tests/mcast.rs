@@ -1,0 +1,135 @@
+//! `portolan mcast`, as processes over the software device.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+
+use common::{objects, output_of, portolan, run, stderr, stdout};
+
+/// An `mcast join` that has joined.
+struct Member {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    joined: String,
+}
+
+impl Member {
+    fn start(group: &str, local: &str, args: &[&str]) -> Member {
+        let mut child = portolan()
+            .args(["mcast", "join", group, "--bind", local, "--timeout", "30"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut joined = String::new();
+        stdout.read_line(&mut joined).unwrap();
+        if joined.is_empty() {
+            panic!("it does not join: {}", stderr(&output_of(child)));
+        }
+        Member {
+            child,
+            stdout,
+            joined,
+        }
+    }
+
+    /// Its exit code and what it said after it joined.
+    fn finish(mut self) -> (Option<i32>, String) {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut self.stdout, &mut text).unwrap();
+        (common::wait(&mut self.child).code(), text)
+    }
+}
+
+#[test]
+fn every_member_of_a_group_gets_what_is_sent_to_it() {
+    let (group, local) = ("239.77.1.1", "127.0.0.1");
+    let members = [(); 2].map(|()| Member::start(group, local, &["--count", "10"]));
+    let output = run(&["mcast", "send", group, "--bind", local]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("10 datagrams sent"),
+        "{}",
+        stdout(&output)
+    );
+    for member in members {
+        assert!(
+            member.joined.contains("Q_Key 0x01234567"),
+            "{}",
+            member.joined
+        );
+        let (code, text) = member.finish();
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(text.matches("100 bytes from ").count(), 10, "{text}");
+        assert!(text.contains("10 datagrams received, 0 missing"), "{text}");
+    }
+}
+
+/// Linux's rdma_cm joins no IPv6 group over RoCEv2, and neither does ours.
+#[test]
+fn an_ipv6_group_is_refused_and_it_is_said_why() {
+    let output = run(&["mcast", "join", "ff15::77:1", "--bind", "::1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    assert!(text.contains("IPv6 multicast group"), "{text}");
+}
+
+#[test]
+fn one_who_joins_only_to_send_reaches_the_members_and_machines_are_told_all() {
+    let (group, local) = ("239.77.1.2", "127.0.0.1");
+    let member = Member::start(group, local, &["--count", "3", "--json"]);
+    let send = ["mcast", "send", group, "--bind", local, "--json"];
+    let output = run(&[&send[..], &["--send-only", "--count", "3", "--size", "64"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = objects(&stdout(&output));
+    assert_eq!(told[0]["send_only"], true);
+    assert_eq!(told[0]["group_qp"], 0xFF_FFFF);
+    assert_eq!(told.last().unwrap()["sent"], 3);
+    let (code, text) = member.finish();
+    assert_eq!(code, Some(0), "{text}");
+    let received = objects(&text);
+    for (number, datagram) in received.iter().take(3).enumerate() {
+        assert_eq!(datagram["type"], "datagram");
+        assert_eq!(datagram["bytes"], 64);
+        assert_eq!(datagram["seq"], number + 1);
+        assert_eq!(datagram["source_qp"], told[0]["qp"]);
+        assert_eq!(datagram["immediate"], told[0]["qp"]);
+    }
+    assert_eq!(received.last().unwrap()["missing"], 0);
+}
+
+#[test]
+fn another_group_and_one_that_was_left_get_nothing() {
+    let member = Member::start("239.77.1.3", "127.0.0.1", &["--count", "1", "--quiet"]);
+    let output = run(&["mcast", "send", "239.77.1.4", "--bind", "127.0.0.1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let send = ["mcast", "send", "239.77.1.3", "--bind", "127.0.0.1"];
+    let output = run(&[&send[..], &["--count", "1"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (code, text) = member.finish();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("1 datagrams received, 0 missing"), "{text}");
+}
+
+#[test]
+fn a_count_that_does_not_come_in_time_is_a_failure() {
+    let join = ["mcast", "join", "239.77.1.5", "--bind", "127.0.0.1"];
+    let output = run(&[&join[..], &["--count", "1", "--timeout", "0.3"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("0 datagrams received"));
+}
+
+#[test]
+fn what_is_no_group_and_what_no_packet_holds_is_refused() {
+    for wrong in ["127.0.0.1", "::1", "all", "239.1.2.3%lo"] {
+        let output = run(&["mcast", "join", wrong]);
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
+    for size in ["0", "4097"] {
+        let output = run(&["mcast", "send", "239.77.1.6", "--size", size]);
+        assert_eq!(output.status.code(), Some(2), "{size}");
+    }
+}

@@ -1,0 +1,127 @@
+//! `portolan ps`: the processes that share the UDP port.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use common::*;
+
+/// A process of the command that has said one line. Killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(args: &[&str]) -> (Self, Value) {
+        let mut child = portolan()
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        // Kept open, so that the process can go on writing.
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        lines.read_line(&mut line).unwrap();
+        std::thread::spawn(move || lines.lines().map_while(Result::ok).count());
+        (Self(child), serde_json::from_str(&line).unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What `ps` tells once it tells of these processes: other tests' processes share the port, and where
+/// one of them held it and ends, those that stay need a moment to gather around another.
+fn listed_with(pids: &[u32]) -> Vec<Value> {
+    for _ in 0..100 {
+        let listed = run(&["ps", "--json"]);
+        let objects: Vec<Value> = stdout(&listed)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let is_member = |pid: &u32| {
+            objects
+                .iter()
+                .any(|object| object["type"] == "member" && object["pid"] == *pid)
+        };
+        if listed.status.success() && pids.iter().all(is_member) {
+            return objects;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("ps never told of {pids:?}");
+}
+
+#[test]
+fn ps_tells_who_holds_the_port_who_listens_and_who_is_connected() {
+    let (listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
+    let address = told["address"].as_str().unwrap().to_owned();
+    let (ping, told) = Running::start(&["ping", &address, "--interval", "3600", "--json"]);
+    let (local, qpn) = (&told["local"], &told["qp"]);
+    let objects = listed_with(&[listener.0.id(), ping.0.id()]);
+    let of_type = |kind: &str| {
+        let kind = kind.to_owned();
+        objects
+            .iter()
+            .filter(move |object| object["type"] == kind.as_str())
+    };
+    let group = of_type("group").next().unwrap();
+    assert_eq!(group["udp_port"], 4791);
+    let holder = &group["holder_pid"];
+    assert!(of_type("member").any(|member| member["pid"] == *holder && member["holder"] == true));
+    let member = |pid: u32| of_type("member").find(|m| m["pid"] == pid).unwrap().clone();
+    let (listening, pinging) = (member(listener.0.id()), member(ping.0.id()));
+    assert_eq!(listening["program"], "portolan");
+    assert_ne!(listening["block"], pinging["block"]);
+    assert!(pinging["counters"]["sent_packets"].as_u64().unwrap() > 0);
+    let port = of_type("port")
+        .find(|port| port["address"] == address.as_str())
+        .unwrap();
+    assert_eq!(
+        (&port["listening"], &port["pid"], &port["port_space"]),
+        (&true.into(), &listener.0.id().into(), &"tcp".into())
+    );
+    let connection = of_type("connection")
+        .find(|connection| connection["local"] == *local)
+        .unwrap();
+    assert_eq!(connection["pid"], ping.0.id());
+    assert_eq!(connection["remote"], address.as_str());
+    assert_eq!(connection["state"], "established");
+    assert_eq!(connection["qpn"], *qpn);
+    // For people, too.
+    let text = stdout(&run(&["ps"]));
+    let pid = ping.0.id().to_string();
+    assert!(text.contains(&format!("{pid} portolan, user ")), "{text}");
+    assert!(
+        text.contains(&format!("listens on tcp {address}")),
+        "{text}"
+    );
+    assert!(text.contains("holds the port"), "{text}");
+}
+
+#[test]
+fn a_process_that_was_killed_is_not_listed_and_ps_itself_never_is() {
+    let (listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
+    // So that there is a group afterwards.
+    let (_other, _) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
+    let pid = listener.0.id();
+    drop(listener);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let listed = run(&["ps", "--json"]);
+        let text = stdout(&listed);
+        let is_listed = text.lines().any(|line| {
+            let object: Value = serde_json::from_str(line).unwrap();
+            object["pid"] == pid || object["address"] == told["address"]
+        });
+        if listed.status.success() && !is_listed {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{text}");
+    }
+}

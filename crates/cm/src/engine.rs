@@ -1,0 +1,342 @@
+//! The engine: what it holds, how ids begin, and how its outputs are taken.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+use portolan_provider::cm::{
+    CmEvent, ConnParam, Ece, EventParam, EventType, IdNumber, Service, UserId,
+};
+use portolan_provider::error::{Cause, Error, Result, Step};
+use portolan_provider::verbs::QpType;
+use portolan_wire::PortSpace;
+use portolan_wire::Psn;
+use portolan_wire::mad::MAD_LEN;
+
+use crate::comm_ids::CommIds;
+use crate::config::{Config, MAX_IDS};
+use crate::counters::{Counters, DropReason};
+use crate::device::Neighbours;
+use crate::hash::Keyed;
+use crate::id::{Id, RemoteId, RemoteRequest};
+use crate::listen::Listeners;
+use crate::multicast::Groups;
+use crate::mutant::{Mutant, is_planted};
+use crate::pace::Pace;
+use crate::table::IdTable;
+use crate::timers::Timers;
+use crate::timewait::Remembered;
+use crate::types::{Membership, MembershipNumber, Query, Transmit};
+
+/// Messages that one input can make at most, apart from those of a listener's children when it is
+/// destroyed.
+const TRANSMITS_PER_INPUT: usize = 2;
+
+/// How often a random communication id is drawn before the space counts as full. Ids are at most a
+/// sixteenth of the space, so this fails once in 2^256 times.
+const COMM_ID_DRAWS: u32 = 64;
+
+/// The connection manager. See the [crate's documentation](crate) for how to drive it.
+#[derive(Debug)]
+pub struct Cm {
+    pub(crate) config: Config,
+    comm_ids: CommIds,
+    pub(crate) ids: IdTable,
+    pub(crate) listeners: Listeners,
+    pub(crate) groups: Groups,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) timers: Timers<IdNumber>,
+    pub(crate) remembered: Remembered<RemoteId, ()>,
+    /// What destroyed ids answered to the SIDR requests that made them.
+    pub(crate) answers: Remembered<RemoteRequest, Box<[u8; MAD_LEN]>>,
+    pub(crate) counters: Counters,
+    rng: ChaCha12Rng,
+    events: VecDeque<Queued>,
+    queries: VecDeque<Query>,
+    transmits: VecDeque<Transmit>,
+    pub(crate) pace: Pace,
+}
+
+/// An event that waits to be taken, unless what it is of goes before.
+#[derive(Debug)]
+struct Queued {
+    event: CmEvent,
+    membership: Option<MembershipNumber>,
+}
+
+impl From<CmEvent> for Queued {
+    fn from(event: CmEvent) -> Self {
+        Self {
+            event,
+            membership: None,
+        }
+    }
+}
+
+impl Cm {
+    /// An engine. Everything it draws at random, and so everything a peer must not guess, follows
+    /// from `seed`. Limits beyond what the engine can hold are lowered, those too small to work with
+    /// raised.
+    pub fn new(mut config: Config, seed: [u8; 32]) -> Self {
+        config.max_ids = config.max_ids.min(MAX_IDS);
+        config.max_events_queued = config.max_events_queued.max(1);
+        config.max_transmits_queued = config.max_transmits_queued.max(TRANSMITS_PER_INPUT);
+        config.max_cm_retries = config.max_cm_retries.min(15);
+        config.response_timeout_exp = config.response_timeout_exp.min(31);
+        config.packet_lifetime_exp = config.packet_lifetime_exp.min(30);
+        config.mra_timeout_exp = config.mra_timeout_exp.min(31);
+        config.longest_grant_exp = config.longest_grant_exp.min(31);
+        let mut rng = ChaCha12Rng::from_seed(seed);
+        let hash = Keyed::new(rng.next_u64(), rng.next_u64());
+        let comm_ids = CommIds::new(Keyed::new(rng.next_u64(), rng.next_u64()), rng.next_u32());
+        Self {
+            comm_ids,
+            ids: IdTable::new(config.max_ids, hash),
+            listeners: Listeners::new(hash),
+            groups: Groups::new(hash),
+            neighbours: Neighbours::new(hash),
+            timers: Timers::new(),
+            remembered: Remembered::new(config.max_timewait_remembered, hash),
+            answers: Remembered::new(config.max_timewait_remembered, hash),
+            counters: Counters::default(),
+            pace: Pace::new(config.pace_burst, config.pace_interval),
+            config,
+            rng,
+            events: VecDeque::new(),
+            queries: VecDeque::new(),
+            transmits: VecDeque::new(),
+        }
+    }
+
+    /// Creates an id (`rdma_create_id`).
+    ///
+    /// # Errors
+    /// `LimitReached`; `InvalidArgument` for a queue pair type that the port space does not serve: UDP
+    /// and IPOIB serve UD, TCP the others, IB all (`ucma_get_qp_type`).
+    pub fn create_id(&mut self, uid: UserId, service: Service) -> Result<IdNumber> {
+        let (served, expected) = match (service.port_space, service.qp_type) {
+            (PortSpace::Tcp, qp_type) => (qp_type != QpType::Ud, "RC or UC"),
+            (PortSpace::Udp | PortSpace::Ipoib, qp_type) => (qp_type == QpType::Ud, "UD"),
+            (PortSpace::Ib, _) => (true, "any"),
+        };
+        if !served {
+            let what = "queue pair type of the port space";
+            let found = service.qp_type;
+            return Err(Error::invalid(Step::CreateId, what, expected, found));
+        }
+        let psn = self.random_psn();
+        self.ids
+            .insert(Id::new(Some(uid), service, psn), Step::CreateId)
+    }
+
+    /// Takes the next message to send. Beyond a burst they wait for [`Cm::poll_timeout`].
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        if self.transmits.is_empty() || !self.pace.allow() {
+            return None;
+        }
+        self.transmits.pop_front()
+    }
+
+    /// Takes the next question to the machine.
+    pub fn poll_query(&mut self) -> Option<Query> {
+        while let Some(query) = self.queries.pop_front() {
+            if self.is_open(&query) {
+                return Some(query);
+            }
+        }
+        None
+    }
+
+    /// Takes the next event. Events of ids that were destroyed and of groups that were left meanwhile
+    /// are gone.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        while let Some(queued) = self.events.pop_front() {
+            let membership = queued.membership;
+            let is_member = membership.is_none_or(|number| self.groups.contains(number));
+            let is_told = is_member || is_planted(Mutant::LeftGroupStillTold);
+            if is_told && self.ids.get(queued.event.id).is_some() {
+                return Some(queued.event);
+            }
+        }
+        None
+    }
+
+    /// When [`Cm::handle_timeout`] is next due. While messages that are held back leave no room for
+    /// more, that is when they may leave: what is due before could not be done.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let held_back = if self.transmits.is_empty() {
+            None
+        } else {
+            self.pace.resumes_at()
+        };
+        let due = self
+            .timers
+            .next()
+            .filter(|_| !(held_back.is_some() && self.full().is_some()));
+        due.into_iter().chain(held_back).min()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether there is room for what any one input can produce.
+    pub(crate) fn full(&self) -> Option<DropReason> {
+        if self.events.len() >= self.config.max_events_queued {
+            Some(DropReason::EventsFull)
+        } else if self.transmits.len() + TRANSMITS_PER_INPUT > self.config.max_transmits_queued {
+            Some(DropReason::TransmitsFull)
+        } else {
+            None
+        }
+    }
+
+    /// Begins a command that says something: there must be room for it.
+    ///
+    /// # Errors
+    /// `LimitReached`.
+    pub(crate) fn begin(&mut self, now: Duration, step: Step) -> Result<()> {
+        self.pace.refresh(now);
+        let (what, limit) = match self.full() {
+            None => return Ok(()),
+            Some(DropReason::EventsFull) => {
+                ("events waiting to be taken", self.config.max_events_queued)
+            }
+            Some(_) => (
+                "messages waiting to be sent",
+                self.config.max_transmits_queued,
+            ),
+        };
+        Err(Error::new(
+            step,
+            Cause::LimitReached {
+                what,
+                limit: limit as u64,
+            },
+        ))
+    }
+
+    /// Queues a message. Only the farewells of a listener's children can find no room.
+    pub(crate) fn transmit(&mut self, transmit: Transmit) {
+        if self.transmits.len() < self.config.max_transmits_queued {
+            self.transmits.push_back(transmit);
+        } else {
+            self.counters.drop(DropReason::TransmitsFull);
+        }
+    }
+
+    /// Queues an event for the owner of `id`, if it has one.
+    pub(crate) fn report(
+        &mut self,
+        id: IdNumber,
+        event: EventType,
+        status: i32,
+        param: EventParam,
+        ece: Ece,
+    ) {
+        match self.ids.get(id).and_then(|id| id.uid) {
+            Some(uid) => {
+                let event = CmEvent {
+                    uid,
+                    id,
+                    event,
+                    status,
+                    param,
+                    ece,
+                };
+                self.events.push_back(event.into());
+            }
+            None => self.counters.drop(DropReason::NoOwner),
+        }
+    }
+
+    /// Queues an event that carries nothing but its status.
+    pub(crate) fn report_bare(&mut self, id: IdNumber, event: EventType, status: i32) {
+        self.report(id, event, status, EventParam::None, Ece::default());
+    }
+
+    /// Queues an event of a connection whose message has nothing to say to the owner.
+    pub(crate) fn report_empty(&mut self, id: IdNumber, event: EventType, status: i32) {
+        let param = EventParam::Conn(ConnParam::default());
+        self.report(id, event, status, param, Ece::default());
+    }
+
+    /// Queues a connection request for the listener's owner.
+    pub(crate) fn report_request(
+        &mut self,
+        uid: UserId,
+        child: IdNumber,
+        param: EventParam,
+        ece: Ece,
+    ) {
+        let event = CmEvent {
+            uid,
+            id: child,
+            event: EventType::ConnectRequest,
+            status: 0,
+            param,
+            ece,
+        };
+        self.events.push_back(event.into());
+    }
+
+    /// Queues an event of a multicast membership, whose name it bears.
+    pub(crate) fn report_membership(
+        &mut self,
+        membership: &Membership,
+        uid: UserId,
+        event: EventType,
+        status: i32,
+        param: EventParam,
+    ) {
+        let event = CmEvent {
+            uid,
+            id: membership.id,
+            event,
+            status,
+            param,
+            ece: Ece::default(),
+        };
+        let membership = Some(membership.number);
+        self.events.push_back(Queued { event, membership });
+    }
+
+    /// Queues a query.
+    pub(crate) fn ask(&mut self, query: Query) {
+        self.queries.push_back(query);
+    }
+
+    /// How many queries wait, those included that nobody needs any more.
+    pub(crate) fn queries_waiting(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Sets or clears the deadline of an id.
+    pub(crate) fn set_deadline(&mut self, number: IdNumber, deadline: Option<Duration>) {
+        if let Some(id) = self.ids.get_mut(number) {
+            self.timers.set(number, &mut id.deadline, deadline);
+        }
+    }
+
+    pub(crate) fn random_psn(&mut self) -> Psn {
+        Psn::new(self.rng.next_u32())
+    }
+
+    pub(crate) fn random_tid(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    /// A communication id that is not taken, in this engine's block and never 0.
+    pub(crate) fn draw_comm_id(&mut self) -> Option<u32> {
+        let mut block = u32::from(self.config.comm_id_block) << 24;
+        if is_planted(Mutant::BlockIgnored) {
+            block = self.rng.next_u32() & 0xFF00_0000;
+        }
+        (0..COMM_ID_DRAWS)
+            .map(|_| block | self.comm_ids.draw())
+            .find(|comm_id| *comm_id != 0 && !self.ids.has_comm_id(*comm_id))
+    }
+}

@@ -1,0 +1,36 @@
+//! Keyed hashing for the engine's tables.
+
+use core::hash::BuildHasher;
+
+use siphasher::sip::SipHasher13;
+
+/// A map whose hash a peer cannot predict.
+pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Keyed>;
+
+/// SipHash with a secret key: peers choose their GUIDs, queue pair numbers and communication ids, and
+/// could aim them at one bucket of a fixed hash. The key comes from the engine's seed, so that a run
+/// can be repeated.
+#[derive(Clone, Copy)]
+pub(crate) struct Keyed {
+    keys: (u64, u64),
+}
+
+impl Keyed {
+    pub(crate) fn new(key0: u64, key1: u64) -> Self {
+        Self { keys: (key0, key1) }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.keys.0, self.keys.1)
+    }
+}
+
+impl core::fmt::Debug for Keyed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Keyed")
+    }
+}

@@ -1,0 +1,265 @@
+//! One id, and the connection it may have.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use portolan_provider::Address;
+use portolan_provider::cm::{IdNumber, PathRecord, Service, UserId};
+use portolan_provider::error::{Cause, Error, Result, Step};
+use portolan_provider::verbs::Mtu;
+use portolan_wire::{Psn, QKey, Qpn, ServiceId};
+
+use crate::retry::Request;
+use crate::sidr::{Asked, Inquiry};
+use crate::state::{Event, State};
+use crate::types::{BoundDevice, IdOptions, MadPath, MembershipNumber, Neighbour, QueryNumber};
+
+/// An id: `struct rdma_id_private` and `struct cm_id_private` together.
+#[derive(Debug)]
+pub(crate) struct Id {
+    /// The owner's name for it; a child has none until it is accepted, and no events until then.
+    pub(crate) uid: Option<UserId>,
+    pub(crate) service: Service,
+    pub(crate) state: State,
+    pub(crate) options: IdOptions,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) device: Option<BoundDevice>,
+    pub(crate) path: Option<PathRecord>,
+    /// The next hop to the destination, once resolved.
+    pub(crate) neighbour: Option<Neighbour>,
+    /// Our first PSN: the peer sends it first, our receive queue expects it.
+    pub(crate) starting_psn: Psn,
+    pub(crate) query: QueryNumber,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) connection: Option<Box<Connection>>,
+    /// Datagrams, active: the question for the peer's queue pair.
+    pub(crate) inquiry: Option<Box<Inquiry>>,
+    /// Datagrams, passive: the question that made this id.
+    pub(crate) asked: Option<Box<Asked>>,
+    /// Its multicast groups.
+    pub(crate) memberships: BTreeSet<MembershipNumber>,
+    /// Q_Key of a datagram service, if it is not the usual one.
+    pub(crate) qkey: Option<QKey>,
+    /// The id's one deadline, as the timers know it.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// What a listening id has.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Requests that may wait.
+    pub(crate) backlog: u32,
+    /// Children whose request the owner has not taken yet. They go with the listener.
+    pub(crate) waiting: BTreeSet<IdNumber>,
+}
+
+/// What a connecting or connected id has.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// The listener in whose backlog this child's request still counts.
+    pub(crate) waits_at: Option<IdNumber>,
+    /// Whether the REQ came from the peer.
+    pub(crate) passive: bool,
+    pub(crate) mad_path: MadPath,
+    pub(crate) local_comm_id: u32,
+    /// The peer's communication id, once a message told it.
+    pub(crate) remote_comm_id: Option<u32>,
+    pub(crate) remote_guid: u64,
+    /// Transaction of the handshake, chosen by the active side.
+    pub(crate) tid: u64,
+    /// Transaction of the peer's DREQ.
+    pub(crate) dreq_tid: u64,
+    pub(crate) local_qpn: Qpn,
+    pub(crate) remote_qpn: Qpn,
+    pub(crate) remote_psn: Psn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) mtu: Mtu,
+    /// Exponent of the local ACK timeout; time-wait lasts as long.
+    pub(crate) ack_timeout_exp: u8,
+    /// How long to wait for an answer, and how often to repeat.
+    pub(crate) response_timeout: Duration,
+    pub(crate) max_retries: u8,
+    /// The message that awaits an answer.
+    pub(crate) request: Option<Request>,
+    /// Whether the owner was told of the end: it is told once, and of the time-wait's end only then.
+    pub(crate) disconnect_reported: bool,
+}
+
+impl Id {
+    pub(crate) fn new(uid: Option<UserId>, service: Service, starting_psn: Psn) -> Self {
+        Self {
+            uid,
+            service,
+            state: State::Idle,
+            options: IdOptions::default(),
+            local: None,
+            remote: None,
+            device: None,
+            path: None,
+            neighbour: None,
+            starting_psn,
+            query: QueryNumber(0),
+            listener: None,
+            connection: None,
+            inquiry: None,
+            asked: None,
+            memberships: BTreeSet::new(),
+            qkey: None,
+            deadline: None,
+        }
+    }
+
+    /// The state after the command `event`.
+    pub(crate) fn command(&self, event: Event, step: Step) -> Result<State> {
+        self.state
+            .command(event, step)
+            .map_err(|error| self.locate(error))
+    }
+
+    /// `cause` at this id, with its addresses.
+    pub(crate) fn fail(&self, step: Step, cause: Cause) -> Error {
+        self.locate(Error::new(step, cause))
+    }
+
+    /// Adds the id's addresses to an error.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        error.between(
+            self.local.map(Address::Inet),
+            self.remote.map(Address::Inet),
+        )
+    }
+
+    /// The connection.
+    ///
+    /// # Errors
+    /// `InvalidState` for an id that never had one.
+    pub(crate) fn connection(&self, step: Step) -> Result<&Connection> {
+        self.connection.as_deref().ok_or_else(|| {
+            let expected = "connecting or connected";
+            self.fail(
+                step,
+                Cause::InvalidState {
+                    expected,
+                    found: self.state.name(),
+                },
+            )
+        })
+    }
+
+    /// Its communication id, once it has spoken; that of a SIDR request is called request id.
+    pub(crate) fn comm_id(&self) -> Option<u32> {
+        let connection = self.connection.as_deref();
+        let inquiry = self.inquiry.as_deref();
+        connection
+            .map(|connection| connection.local_comm_id)
+            .or_else(|| inquiry.map(|inquiry| inquiry.request_id))
+    }
+
+    /// The way to its peer, once it has one.
+    pub(crate) fn mad_path(&self) -> Option<&MadPath> {
+        let connection = self.connection.as_deref();
+        let inquiry = self.inquiry.as_deref();
+        connection
+            .map(|connection| &connection.mad_path)
+            .or_else(|| inquiry.map(|inquiry| &inquiry.mad_path))
+    }
+
+    /// The message that awaits an answer.
+    pub(crate) fn request(&self) -> Option<&Request> {
+        let connection = self.connection.as_deref();
+        let inquiry = self.inquiry.as_deref();
+        connection
+            .and_then(|connection| connection.request.as_ref())
+            .or_else(|| inquiry.and_then(|inquiry| inquiry.request.as_ref()))
+    }
+
+    /// Where the message is kept that awaits an answer.
+    pub(crate) fn request_mut(&mut self) -> Option<&mut Option<Request>> {
+        match (&mut self.connection, &mut self.inquiry) {
+            (Some(connection), _) => Some(&mut connection.request),
+            (None, Some(inquiry)) => Some(&mut inquiry.request),
+            (None, None) => None,
+        }
+    }
+
+    /// How long to wait for an answer, and how often to repeat.
+    pub(crate) fn patience(&self) -> Option<(Duration, u8)> {
+        let connection = self.connection.as_deref();
+        let inquiry = self.inquiry.as_deref();
+        connection
+            .map(|connection| (connection.response_timeout, connection.max_retries))
+            .or_else(|| inquiry.map(|inquiry| (inquiry.response_timeout, inquiry.max_retries)))
+    }
+
+    /// Takes out the listener in whose backlog this child's request counts.
+    pub(crate) fn leave_backlog(&mut self) -> Option<IdNumber> {
+        let connection = self.connection.as_deref_mut();
+        let asked = self.asked.as_deref_mut();
+        connection
+            .and_then(|connection| connection.waits_at.take())
+            .or_else(|| asked.and_then(|asked| asked.waits_at.take()))
+    }
+
+    /// The service id of its port.
+    pub(crate) fn service_id(&self, address: &SocketAddr) -> ServiceId {
+        ServiceId::from_port(self.service.port_space, address.port())
+    }
+}
+
+impl Connection {
+    /// Whether a message on `path` can be from this connection's peer.
+    pub(crate) fn is_on(&self, path: &MadPath) -> bool {
+        (self.mad_path.remote, self.mad_path.local) == (path.remote, path.local)
+    }
+
+    /// The name under which the peer's connection is known, once a message told it.
+    pub(crate) fn remote_id(&self) -> Option<RemoteId> {
+        let comm_id = self.remote_comm_id?;
+        Some(RemoteId {
+            guid: self.remote_guid,
+            host: self.mad_path.remote,
+            comm_id,
+        })
+    }
+
+    /// The name of the peer's queue pair.
+    pub(crate) fn remote_qp(&self) -> RemoteQp {
+        RemoteQp {
+            guid: self.remote_guid,
+            host: self.mad_path.remote,
+            qpn: self.remote_qpn,
+        }
+    }
+}
+
+/// A connection of a peer. The address is part of its name, unlike in Linux, so that nobody can end
+/// a connection by a REQ that claims another host's GUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RemoteId {
+    pub(crate) guid: u64,
+    pub(crate) host: IpAddr,
+    pub(crate) comm_id: u32,
+}
+
+/// A SIDR request of a peer. A copy agrees in all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RemoteRequest {
+    pub(crate) host: IpAddr,
+    pub(crate) request_id: u32,
+    pub(crate) tid: u64,
+    pub(crate) service_id: ServiceId,
+}
+
+/// A queue pair of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RemoteQp {
+    pub(crate) guid: u64,
+    pub(crate) host: IpAddr,
+    pub(crate) qpn: Qpn,
+}

@@ -1,0 +1,168 @@
+//! Listeners: which id a connection request is for, and how many may wait.
+
+use alloc::collections::BTreeSet;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use portolan_provider::cm::IdNumber;
+use portolan_provider::error::{Cause, Result, Step};
+use portolan_wire::ServiceId;
+
+use crate::engine::Cm;
+use crate::hash::{Keyed, Map};
+use crate::id::{Id, Listener};
+use crate::state::Event;
+
+/// The listening ids, by service id and local address.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    map: Map<(ServiceId, ListenAddr), IdNumber>,
+}
+
+/// The local addresses a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ListenAddr {
+    /// One address; the scope tells link-local ones of several links apart, else it is 0.
+    One(IpAddr, u32),
+    /// Every IPv4 address.
+    AnyV4,
+    /// Every IPv6 address.
+    AnyV6,
+}
+
+impl Listeners {
+    pub(crate) fn new(hash: Keyed) -> Self {
+        Self {
+            map: Map::with_hasher(hash),
+        }
+    }
+
+    /// The listener for a request to `local`: one bound to that very address before a wildcard.
+    pub(crate) fn find(&self, service: ServiceId, local: &SocketAddr) -> Option<IdNumber> {
+        let any = if local.is_ipv4() {
+            ListenAddr::AnyV4
+        } else {
+            ListenAddr::AnyV6
+        };
+        let one = self.map.get(&(service, ListenAddr::one(local)));
+        one.or_else(|| self.map.get(&(service, any))).copied()
+    }
+
+    /// How many entries there are; a wildcard of both families has two.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Takes out the entries of a listening id, but not those that another has had since.
+    pub(crate) fn remove(&mut self, id: &Id, number: IdNumber) {
+        for key in keys(id).into_iter().flatten() {
+            if self.map.get(&key) == Some(&number) {
+                self.map.remove(&key);
+            }
+        }
+    }
+}
+
+impl ListenAddr {
+    fn one(local: &SocketAddr) -> Self {
+        match local {
+            SocketAddr::V4(v4) => Self::One((*v4.ip()).into(), 0),
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+                Self::One((*v6.ip()).into(), v6.scope_id())
+            }
+            SocketAddr::V6(v6) => Self::One((*v6.ip()).into(), 0),
+        }
+    }
+}
+
+/// The entries of a listening id: one, or two for a wildcard of both families.
+fn keys(id: &Id) -> [Option<(ServiceId, ListenAddr)>; 2] {
+    let Some(local) = id.local else {
+        return [None, None];
+    };
+    let service = id.service_id(&local);
+    if !local.ip().is_unspecified() {
+        return [Some((service, ListenAddr::one(&local))), None];
+    }
+    let (own, other) = match local {
+        SocketAddr::V4(_) => (ListenAddr::AnyV4, ListenAddr::AnyV6),
+        SocketAddr::V6(_) => (ListenAddr::AnyV6, ListenAddr::AnyV4),
+    };
+    let both = !id.options.serves_one_family(&local);
+    [Some((service, own)), both.then_some((service, other))]
+}
+
+impl Cm {
+    /// Begins to listen (`rdma_listen`). A backlog of 0 or less, or above the largest, is the largest.
+    ///
+    /// A request counts in the backlog until its owner has taken it ([`Cm::request_taken`]), answered
+    /// it or destroyed it. While the backlog is full further requests are dropped, as recent kernels
+    /// do: their senders repeat them.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`; `AddressInUse` if another id of this engine listens there;
+    /// `InvalidArgument` for an id without a port.
+    pub fn listen(&mut self, _now: Duration, id: IdNumber, backlog: i32) -> Result<()> {
+        let step = Step::Listen;
+        let max_backlog = self.config.max_backlog;
+        let number = id;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::Listen, step)?;
+        let Some(local) = id.local.filter(|local| local.port() != 0) else {
+            let cause = Cause::InvalidArgument {
+                what: "local port",
+                expected: "one that the port table gave".into(),
+                found: "0".into(),
+            };
+            return Err(id.fail(step, cause));
+        };
+        for key in keys(id).into_iter().flatten() {
+            if let Some(other) = self.listeners.map.get(&key) {
+                let holder = Some(alloc::format!(
+                    "{other}, which listens on port {}",
+                    local.port()
+                ));
+                return Err(id.fail(step, Cause::AddressInUse { holder }));
+            }
+        }
+        for key in keys(id).into_iter().flatten() {
+            self.listeners.map.insert(key, number);
+        }
+        let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0);
+        let backlog = backlog.map_or(max_backlog, |backlog| backlog.min(max_backlog));
+        id.listener = Some(Listener {
+            backlog,
+            waiting: BTreeSet::new(),
+        });
+        id.state = next;
+        Ok(())
+    }
+
+    /// Tells that the owner has taken the `ConnectRequest` event of a child, which then no longer
+    /// counts in the listener's backlog, and no longer goes when the listener is destroyed.
+    pub fn request_taken(&mut self, child: IdNumber) {
+        let child_id = self.ids.get_mut(child);
+        let Some(listener) = child_id.and_then(|id| id.leave_backlog()) else {
+            return;
+        };
+        if let Some(listener) = self
+            .ids
+            .get_mut(listener)
+            .and_then(|id| id.listener.as_mut())
+        {
+            listener.waiting.remove(&child);
+        }
+    }
+
+    /// Stops listening; gives the children whose requests nobody has taken.
+    pub(crate) fn unlisten(&mut self, number: IdNumber) -> BTreeSet<IdNumber> {
+        let Some(id) = self.ids.get_mut(number) else {
+            return BTreeSet::new();
+        };
+        let Some(listener) = id.listener.take() else {
+            return BTreeSet::new();
+        };
+        self.listeners.remove(id, number);
+        listener.waiting
+    }
+}

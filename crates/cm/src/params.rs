@@ -1,0 +1,86 @@
+//! Connection parameters between the seam's form and the wire's.
+
+use alloc::boxed::Box;
+
+use portolan_provider::cm::{ConnParam, Ece};
+use portolan_provider::error::{Error, Result, Step};
+use portolan_wire::Qpn;
+use portolan_wire::cm::{RepRepr, ReqRepr};
+use portolan_wire::cma::CmaHeader;
+
+/// Largest value of the three-bit retry counts; as an RNR retry count it is without end.
+const RETRY_FIELD_MAX: u8 = 7;
+
+/// What a REQ says, seen from its receiver: the peer's initiator depth is our responder resources.
+pub(crate) fn param_of_req(req: &ReqRepr) -> ConnParam {
+    let user_data = req.private_data.get(CmaHeader::LEN..).unwrap_or_default();
+    ConnParam {
+        private_data: Box::from(user_data),
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        flow_control: req.end_to_end_flow_control,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        srq: req.srq,
+        qp_num: req.local_qpn,
+    }
+}
+
+/// What a REP says, seen from its receiver. A REP has no retry count.
+pub(crate) fn param_of_rep(rep: &RepRepr) -> ConnParam {
+    ConnParam {
+        private_data: Box::from(&rep.private_data[..]),
+        responder_resources: rep.initiator_depth,
+        initiator_depth: rep.responder_resources,
+        flow_control: rep.end_to_end_flow_control,
+        retry_count: 0,
+        rnr_retry_count: rep.rnr_retry_count,
+        srq: rep.srq,
+        qp_num: rep.local_qpn,
+    }
+}
+
+/// That a connection can have the queue pair: 0 and 1 are the fabric's.
+pub(crate) fn check_qpn(step: Step, qpn: Qpn) -> Result<()> {
+    if qpn.value() <= Qpn::GSI.value() {
+        return Err(Error::invalid(
+            step,
+            "queue pair number",
+            "2 or more",
+            qpn.value(),
+        ));
+    }
+    Ok(())
+}
+
+/// A retry count as the wire can say it (`cma_connect_ib`).
+pub(crate) fn retry_field(count: u8) -> u8 {
+    count.min(RETRY_FIELD_MAX)
+}
+
+/// The vendor's options as messages carry them.
+///
+/// # Errors
+/// `InvalidArgument` for a vendor id of more than 24 bits.
+pub(crate) fn wire_ece(step: Step, ece: Ece) -> Result<portolan_wire::cm::Ece> {
+    if ece.vendor_id >> 24 != 0 {
+        return Err(Error::invalid(
+            step,
+            "ECE vendor id",
+            "24 bits",
+            ece.vendor_id,
+        ));
+    }
+    Ok(portolan_wire::cm::Ece {
+        vendor_id: ece.vendor_id,
+        options: ece.options,
+    })
+}
+
+/// The vendor's options as events give them.
+pub(crate) fn seam_ece(ece: portolan_wire::cm::Ece) -> Ece {
+    Ece {
+        vendor_id: ece.vendor_id,
+        options: ece.options,
+    }
+}

@@ -1,0 +1,396 @@
+//! The passive side: REQ in, REP out, RTU in.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use portolan_provider::cm::{ConnParam, Ece, EventParam, EventType, IdNumber, PathRecord, UserId};
+use portolan_provider::error::{Error, Result, Step};
+use portolan_provider::verbs::{Mtu, QpType};
+use portolan_wire::cm::{
+    AttributeId, MraMessage, PrivateData, RejMessage, RejectReason, RepRepr, ReqRepr, RtuRepr,
+    TransportService,
+};
+use portolan_wire::cma::CmaHeader;
+use portolan_wire::{Gid, PKey, Qpn};
+
+use crate::config::time_of_exponent;
+use crate::counters::DropReason;
+use crate::engine::Cm;
+use crate::id::{Connection, Id, RemoteId, RemoteQp};
+use crate::mutant::{Mutant, is_planted};
+use crate::params::{check_qpn, param_of_req, retry_field, seam_ece, wire_ece};
+use crate::resolve::socket_addr;
+use crate::state::{Event, State};
+use crate::types::MadPath;
+
+/// Bytes of private data that a reply carries.
+pub const REP_PRIVATE_DATA_MAX: usize = PrivateData::<196>::LEN;
+
+/// What a REQ is refused with.
+struct Refusal {
+    reason: RejectReason,
+    /// What would be accepted instead, as the reason defines it (IBTA 12.6.7.2).
+    additional_info: Info,
+}
+
+/// Additional information of a refusal.
+enum Info {
+    None,
+    Gid(Gid),
+    Mtu(Mtu),
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Self {
+        Self {
+            reason,
+            additional_info: Info::None,
+        }
+    }
+}
+
+impl Cm {
+    /// REQ (`cm_req_handler`, then `cma_ib_req_handler`).
+    pub(crate) fn req_received(&mut self, now: Duration, path: &MadPath, tid: u64, req: &ReqRepr) {
+        if req.local_qpn.value() <= Qpn::GSI.value() {
+            return self.drop_malformed();
+        }
+        let remote = RemoteId {
+            guid: req.local_ca_guid,
+            host: path.remote,
+            comm_id: req.local_comm_id,
+        };
+        let qp = RemoteQp {
+            guid: req.local_ca_guid,
+            host: path.remote,
+            qpn: req.local_qpn,
+        };
+        if let Some(number) = self.ids.by_remote_id(&remote) {
+            if !is_planted(Mutant::CopyMakesSecondChild) {
+                return self.known_req(now, number, path, tid, req);
+            }
+            self.ids.forget_remote(number);
+        }
+        if self.remembered.contains(now, &remote) && !is_planted(Mutant::StaleRequestTaken) {
+            self.counters.duplicates[AttributeId::Req] += 1;
+            return self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
+        }
+        // Check for stale connections (`cm_match_req`): the peer's queue pair is in a connection of
+        // ours, which the peer must have forgotten.
+        if let Some(old) = self.ids.by_remote_qp(&qp) {
+            self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
+            return self.found_stale(now, old);
+        }
+        match self.admit(path, req) {
+            Ok(admitted) => self.new_child(now, path, tid, req, remote, qp, admitted),
+            Err(refusal) => self.refuse_req(path, tid, req, refusal),
+        }
+    }
+
+    /// A REQ with the name of a connection we have: a copy, or from a peer that began anew and drew
+    /// the same number.
+    fn known_req(
+        &mut self,
+        now: Duration,
+        number: IdNumber,
+        path: &MadPath,
+        tid: u64,
+        req: &ReqRepr,
+    ) {
+        let known = self.ids.get(number).and_then(|id| id.connection.as_deref());
+        if known.is_none_or(|connection| connection.remote_qpn != req.local_qpn) {
+            self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
+            return self.found_stale(now, number);
+        }
+        self.counters.duplicates[AttributeId::Req] += 1;
+        if !self.advance(now, number, Event::ReqRepeated) {
+            return;
+        }
+        match self.ids.get(number).map(|id| id.state) {
+            Some(State::ReqRcvd) => self.send_mra(number, MraMessage::Req),
+            Some(State::Timewait) => {
+                self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
+            }
+            _ if is_planted(Mutant::RepSentOnce) => {}
+            _ => self.send_request_again(number),
+        }
+    }
+
+    /// Whether a listener takes the request, and what it then needs.
+    fn admit(&self, path: &MadPath, req: &ReqRepr) -> core::result::Result<Admitted, Refusal> {
+        let port = req.service_id.port();
+        let local = socket_addr(path.local, port, path.scope_id);
+        let listener = req.service_id.port_space().and_then(|_| {
+            let number = self.listeners.find(req.service_id, &local)?;
+            self.ids
+                .get(number)
+                .and_then(|id| Some((number, id, id.uid?)))
+        });
+        let (number, id, uid) = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        // Linux refuses what follows with "consumer defined"; where a reason says more, it is given.
+        let header =
+            CmaHeader::parse(&req.private_data).map_err(|_| RejectReason::CONSUMER_DEFINED)?;
+        let addressed = (
+            header.src_addr().to_canonical(),
+            header.dst_addr().to_canonical(),
+        );
+        if addressed != (path.remote.to_canonical(), path.local.to_canonical()) {
+            return Err(RejectReason::CONSUMER_DEFINED.into());
+        }
+        if transport_of(id.service.qp_type) != Some(req.transport) {
+            return Err(RejectReason::INVALID_TRANSPORT_TYPE.into());
+        }
+        let primary = &req.primary;
+        let own_gid = Gid::from(path.local);
+        if primary.remote_gid != own_gid
+            || primary.local_gid != Gid::from(path.remote)
+            || !PKey::DEFAULT.matches(req.pkey)
+        {
+            let additional_info = Info::Gid(own_gid);
+            return Err(Refusal {
+                reason: RejectReason::INVALID_GID,
+                additional_info,
+            });
+        }
+        let mtu = Mtu::from_number(req.path_mtu.0).filter(|mtu| *mtu <= path.device.mtu);
+        let mtu = mtu.ok_or(Refusal {
+            reason: RejectReason::INVALID_MTU,
+            additional_info: Info::Mtu(path.device.mtu),
+        })?;
+        let remote = socket_addr(path.remote, header.port, path.scope_id);
+        Ok(Admitted {
+            listener: number,
+            uid,
+            service: id.service,
+            options: id.options,
+            local,
+            remote,
+            mtu,
+        })
+    }
+
+    /// Makes the child of an admitted request and tells the listener's owner.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of a request, taken apart on the way here"
+    )]
+    fn new_child(
+        &mut self,
+        now: Duration,
+        path: &MadPath,
+        tid: u64,
+        req: &ReqRepr,
+        remote: RemoteId,
+        qp: RemoteQp,
+        admitted: Admitted,
+    ) {
+        let listener = self.ids.get(admitted.listener);
+        let Some(waiting) = listener.and_then(|id| id.listener.as_ref()) else {
+            return;
+        };
+        if waiting.waiting.len() as u64 >= u64::from(waiting.backlog) {
+            return self.counters.drop(DropReason::BacklogFull);
+        }
+        let Some(local_comm_id) = self.draw_comm_id() else {
+            return self.counters.drop(DropReason::IdsFull);
+        };
+        let psn = self.random_psn();
+        let mut child = Id::new(None, admitted.service, psn);
+        child.options = admitted.options;
+        child.local = Some(admitted.local);
+        child.remote = Some(admitted.remote);
+        child.device = Some(path.device);
+        child.path = Some(path_from(req, admitted.mtu));
+        let asked = req.local_cm_response_timeout;
+        let granted = asked
+            .min(self.config.longest_grant_exp)
+            .max(self.config.shortest_response_exp);
+        child.connection = Some(Box::new(Connection {
+            waits_at: Some(admitted.listener),
+            passive: true,
+            mad_path: *path,
+            local_comm_id,
+            remote_comm_id: Some(req.local_comm_id),
+            remote_guid: req.local_ca_guid,
+            tid,
+            dreq_tid: 0,
+            local_qpn: Qpn::new(0),
+            remote_qpn: req.local_qpn,
+            remote_psn: req.starting_psn,
+            // The peer's initiator depth is what we must be able to serve, and the reverse.
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            mtu: admitted.mtu,
+            ack_timeout_exp: req.primary.local_ack_timeout,
+            response_timeout: time_of_exponent(granted),
+            max_retries: req.max_cm_retries,
+            request: None,
+            disconnect_reported: false,
+        }));
+        let Ok(number) = self.ids.insert(child, Step::Event) else {
+            return self.counters.drop(DropReason::IdsFull);
+        };
+        self.ids.set_comm_id(local_comm_id, number);
+        self.ids.set_remote(remote, qp, number);
+        self.advance(now, admitted.listener, Event::ReqReceived);
+        self.advance(now, number, Event::ReqReceived);
+        if let Some(listener) = self
+            .ids
+            .get_mut(admitted.listener)
+            .and_then(|id| id.listener.as_mut())
+        {
+            listener.waiting.insert(number);
+        }
+        let param = EventParam::Conn(param_of_req(req));
+        self.report_request(admitted.uid, number, param, seam_ece(req.ece));
+    }
+
+    /// Accepts a connection request (`rdma_accept`). `uid` is the child's name from now on. It ends in
+    /// `Established`, `Rejected` or `Unreachable`; of datagrams it ends at once, without an event.
+    ///
+    /// # Errors
+    /// `InvalidState`, for instance when the peer gave up meanwhile; `NoSuchObject`, `LimitReached`;
+    /// `InvalidArgument` for private data of more than 196 bytes (datagrams: 136) or a queue pair
+    /// number that no connection can have.
+    pub fn accept(
+        &mut self,
+        now: Duration,
+        id: IdNumber,
+        uid: UserId,
+        param: &ConnParam,
+        ece: Ece,
+    ) -> Result<()> {
+        let step = Step::Accept;
+        self.begin(now, step)?;
+        let number = id;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::Accept, step)?;
+        if id.asked.is_some() {
+            return self.accept_inquiry(now, number, next, uid, param, ece);
+        }
+        let checked = check_accept(param, ece).map_err(|error| id.locate(error));
+        let (private_data, ece) = checked?;
+        let connection = id.connection(step)?;
+        let tid = connection.tid;
+        let rep = RepRepr {
+            local_comm_id: connection.local_comm_id,
+            remote_comm_id: connection.remote_comm_id.unwrap_or(0),
+            local_qpn: param.qp_num,
+            ece,
+            starting_psn: id.starting_psn,
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            target_ack_delay: connection.mad_path.device.ack_delay_exp.min(31),
+            failover_accepted: 0,
+            end_to_end_flow_control: param.flow_control,
+            rnr_retry_count: retry_field(param.rnr_retry_count),
+            srq: param.srq,
+            local_ca_guid: connection.mad_path.device.node_guid,
+            private_data,
+            ..RepRepr::default()
+        };
+        id.uid = Some(uid);
+        if let Some(connection) = id.connection.as_mut() {
+            connection.local_qpn = param.qp_num;
+            connection.responder_resources = param.responder_resources;
+            connection.initiator_depth = param.initiator_depth;
+        }
+        self.request_taken(number);
+        self.enter(now, number, next);
+        self.send_request(now, number, tid, rep);
+        Ok(())
+    }
+
+    /// Tells that the queue pair saw data before the RTU came (`rdma_notify`), which establishes the
+    /// connection as the RTU would.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`, `LimitReached`.
+    pub fn notify_established(&mut self, now: Duration, id: IdNumber) -> Result<()> {
+        let step = Step::Notify;
+        self.begin(now, step)?;
+        let found = self.ids.find(id, step)?;
+        let next = found.command(Event::NotifyEstablished, step)?;
+        if found.state != next {
+            self.enter(now, id, next);
+            self.report_empty(id, EventType::Established, 0);
+        }
+        Ok(())
+    }
+
+    /// RTU (`cm_rtu_handler`).
+    pub(crate) fn rtu_received(&mut self, now: Duration, path: &MadPath, rtu: &RtuRepr) {
+        let Some(number) = self.find_both(rtu.remote_comm_id, rtu.local_comm_id, path) else {
+            return self.drop_unknown();
+        };
+        if self.advance(now, number, Event::RtuReceived) {
+            self.report_empty(number, EventType::Established, 0);
+        } else {
+            self.counters.duplicates[AttributeId::Rtu] += 1;
+        }
+    }
+
+    /// Refuses a REQ without an id (`cm_issue_rej`).
+    fn refuse_req(&mut self, path: &MadPath, tid: u64, req: &ReqRepr, refusal: Refusal) {
+        let ids = (0, req.local_comm_id);
+        let mtu;
+        let info: &[u8] = match &refusal.additional_info {
+            Info::None => &[],
+            Info::Gid(gid) => &gid.0,
+            Info::Mtu(largest) => {
+                mtu = [(*largest as u8) << 4];
+                &mtu
+            }
+        };
+        self.refuse(path, tid, ids, RejMessage::Req, refusal.reason, info);
+    }
+}
+
+/// What a request needs that a listener takes.
+struct Admitted {
+    listener: IdNumber,
+    uid: UserId,
+    service: portolan_provider::cm::Service,
+    options: crate::types::IdOptions,
+    local: core::net::SocketAddr,
+    remote: core::net::SocketAddr,
+    mtu: Mtu,
+}
+
+fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, portolan_wire::cm::Ece)> {
+    let step = Step::Accept;
+    check_qpn(step, param.qp_num)?;
+    let private_data = PrivateData::from_slice(&param.private_data).map_err(|_| {
+        let expected = alloc::format!("at most {REP_PRIVATE_DATA_MAX} bytes");
+        let found = alloc::format!("{} bytes", param.private_data.len());
+        Error::invalid(step, "private data", expected, found)
+    })?;
+    Ok((private_data, wire_ece(step, ece)?))
+}
+
+/// The path of a child: the REQ's, seen from this end (`cm_format_paths_from_req`).
+fn path_from(req: &ReqRepr, mtu: Mtu) -> PathRecord {
+    let primary = &req.primary;
+    PathRecord {
+        dgid: primary.local_gid,
+        sgid: primary.remote_gid,
+        flow_label: primary.flow_label,
+        hop_limit: primary.hop_limit.max(1),
+        traffic_class: primary.traffic_class,
+        pkey: req.pkey,
+        sl: primary.service_level,
+        mtu,
+        rate: primary.packet_rate,
+        packet_lifetime: primary.local_ack_timeout.saturating_sub(1),
+    }
+}
+
+fn transport_of(qp_type: QpType) -> Option<TransportService> {
+    match qp_type {
+        QpType::Rc => Some(TransportService::Rc),
+        QpType::Uc => Some(TransportService::Uc),
+        QpType::Ud => None,
+    }
+}

@@ -1,0 +1,299 @@
+//! Local ports: who holds which, and who listens (`cma_ps`, `rdma_bind_list`).
+//!
+//! One table serves a whole host, whatever processes share it, so a binding has an owner of the
+//! caller's own kind: a process, or an id of one. The table knows nothing of connections; children of
+//! a listener hold no port.
+//!
+//! The rules are Linux's (`cma_check_port`, `rdma_listen`), which are those of sockets with one
+//! difference: a specific address and a wildcard of the same port always conflict, unless both are
+//! marked for reuse.
+
+use alloc::collections::BTreeSet;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt::Display;
+use core::hash::Hash;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+
+use portolan_provider::error::Cause;
+use portolan_wire::{PortSpace, ServiceId};
+
+use crate::hash::{Keyed, Map};
+use crate::mutant::{Mutant, is_planted};
+
+/// The first port that needs no privilege (`PROT_SOCK`).
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
+/// Settings of a port table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Ports given for port 0 (`net.ipv4.ip_local_port_range`).
+    pub ephemeral: RangeInclusive<u16>,
+    /// Bindings that may exist at once.
+    pub max_bindings: usize,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            ephemeral: 32_768..=60_999,
+            max_bindings: 1 << 20,
+        }
+    }
+}
+
+/// How an address is bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// Share the port with others that say the same, as long as nobody listens
+    /// (`RDMA_OPTION_ID_REUSEADDR`).
+    pub reuse_addr: bool,
+    /// A wildcard stands for its own family alone (`RDMA_OPTION_ID_AFONLY`; Linux's default for IPv4).
+    pub af_only: bool,
+    /// The owner may take ports below 1024 (`CAP_NET_BIND_SERVICE`).
+    pub privileged: bool,
+}
+
+/// Names a binding; not used again while the table lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BindingId(u64);
+
+/// What [`PortTable::bind`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The binding, to release it by.
+    pub binding: BindingId,
+    /// The port, chosen if it was asked for as 0.
+    pub port: u16,
+}
+
+/// The ports of a host.
+#[derive(Debug)]
+pub struct PortTable<O> {
+    config: PortConfig,
+    next_binding: u64,
+    bindings: Map<BindingId, Binding<O>>,
+    /// The bindings of each port; one, unless it is shared.
+    ports: Map<(PortSpace, u16), Vec<BindingId>>,
+    by_owner: Map<O, BTreeSet<BindingId>>,
+}
+
+#[derive(Debug)]
+struct Binding<O> {
+    owner: O,
+    space: PortSpace,
+    address: SocketAddr,
+    reuse_addr: bool,
+    af_only: bool,
+    listening: bool,
+}
+
+impl<O: Copy + Eq + Hash + Display> PortTable<O> {
+    /// An empty table. `seed` keys its hash tables.
+    pub fn new(config: PortConfig, seed: u64) -> Self {
+        let hash = Keyed::new(seed, seed.rotate_left(32));
+        Self {
+            config,
+            next_binding: 0,
+            bindings: Map::with_hasher(hash),
+            ports: Map::with_hasher(hash),
+            by_owner: Map::with_hasher(hash),
+        }
+    }
+
+    /// Binds an address (`cma_get_port`). Port 0 takes an ephemeral port; the search for it starts at
+    /// a place that `seed`, which should be random, chooses.
+    ///
+    /// # Errors
+    /// `AddressInUse` with its holder; `PrivilegedPort`; `PortsExhausted` if no ephemeral port is
+    /// free; `LimitReached` if the table is full.
+    pub fn bind(
+        &mut self,
+        owner: O,
+        space: PortSpace,
+        address: SocketAddr,
+        options: BindOptions,
+        seed: u32,
+    ) -> Result<Bound, Cause> {
+        if self.bindings.len() >= self.config.max_bindings {
+            let limit = self.config.max_bindings as u64;
+            return Err(Cause::LimitReached {
+                what: "bound ports of this host",
+                limit,
+            });
+        }
+        let mut wanted = Binding {
+            owner,
+            space,
+            address,
+            reuse_addr: options.reuse_addr,
+            af_only: options.af_only,
+            listening: false,
+        };
+        match address.port() {
+            0 => wanted.address.set_port(self.free_port(space, seed)?),
+            port if port < FIRST_UNPRIVILEGED_PORT && !options.privileged => {
+                return Err(Cause::PrivilegedPort { port });
+            }
+            _ => self.check(&wanted, None, wanted.reuse_addr)?,
+        }
+        Ok(self.insert(wanted))
+    }
+
+    /// Marks a binding as listening (`rdma_listen`): from now on it shares its port with nobody.
+    ///
+    /// # Errors
+    /// `AddressInUse` if the port is shared already; `NoSuchObject`.
+    pub fn listen(&mut self, binding: BindingId) -> Result<(), Cause> {
+        let wanted = self
+            .bindings
+            .get(&binding)
+            .ok_or(Cause::NoSuchObject("port binding"))?;
+        self.check(wanted, Some(binding), false)?;
+        if let Some(bound) = self.bindings.get_mut(&binding) {
+            bound.listening = true;
+            bound.reuse_addr = false;
+        }
+        Ok(())
+    }
+
+    /// Gives a port back. A binding that is gone already is none's loss.
+    pub fn release(&mut self, binding: BindingId) {
+        let Some(bound) = self.bindings.remove(&binding) else {
+            return;
+        };
+        let key = (bound.space, bound.address.port());
+        if let Some(holders) = self.ports.get_mut(&key) {
+            holders.retain(|holder| *holder != binding);
+            if holders.is_empty() {
+                self.ports.remove(&key);
+            }
+        }
+        if let Some(owned) = self.by_owner.get_mut(&bound.owner) {
+            owned.remove(&binding);
+            if owned.is_empty() {
+                self.by_owner.remove(&bound.owner);
+            }
+        }
+    }
+
+    /// Gives back all ports of an owner, for instance a process that died.
+    pub fn release_owner(&mut self, owner: &O) {
+        if is_planted(Mutant::DeadOwnersPortsKept) {
+            return;
+        }
+        for binding in self.by_owner.remove(owner).unwrap_or_default() {
+            self.release(binding);
+        }
+    }
+
+    /// Who listens to `service` at `destination`: the one bound to that very address before a
+    /// wildcard.
+    pub fn lookup(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
+        let key = (service.port_space()?, service.port());
+        let holders = self
+            .ports
+            .get(&key)?
+            .iter()
+            .filter_map(|holder| self.bindings.get(holder));
+        let serving = holders.filter(|bound| bound.listening && bound.serves(destination));
+        serving
+            .min_by_key(|bound| bound.address.ip().is_unspecified())
+            .map(|bound| bound.owner)
+    }
+
+    /// The owner and the whole address of a binding.
+    pub fn binding(&self, binding: BindingId) -> Option<(O, SocketAddr)> {
+        self.bindings
+            .get(&binding)
+            .map(|bound| (bound.owner, bound.address))
+    }
+
+    /// How many bindings there are.
+    pub fn len(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Whether nothing is bound.
+    pub fn is_empty(&self) -> bool {
+        self.bindings.is_empty()
+    }
+
+    fn insert(&mut self, bound: Binding<O>) -> Bound {
+        let port = bound.address.port();
+        let binding = BindingId(self.next_binding);
+        self.next_binding += 1;
+        self.ports
+            .entry((bound.space, port))
+            .or_default()
+            .push(binding);
+        self.by_owner
+            .entry(bound.owner)
+            .or_default()
+            .insert(binding);
+        self.bindings.insert(binding, bound);
+        Bound { binding, port }
+    }
+
+    /// That `wanted` gets on with the other holders of its port (`cma_check_port`).
+    fn check(
+        &self,
+        wanted: &Binding<O>,
+        itself: Option<BindingId>,
+        reuse_addr: bool,
+    ) -> Result<(), Cause> {
+        let key = (wanted.space, wanted.address.port());
+        let holders = self.ports.get(&key).into_iter().flatten();
+        let others = holders.filter(|holder| Some(**holder) != itself);
+        for other in others.filter_map(|holder| self.bindings.get(holder)) {
+            if !(reuse_addr && other.reuse_addr) && wanted.collides_with(other) {
+                return Err(Cause::AddressInUse {
+                    holder: Some(other.owner.to_string()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A port of the ephemeral range that nobody holds (`cma_alloc_any_port`).
+    fn free_port(&self, space: PortSpace, seed: u32) -> Result<u16, Cause> {
+        let (first, last) = (*self.config.ephemeral.start(), *self.config.ephemeral.end());
+        let count = u32::from(last.saturating_sub(first)) + 1;
+        let start = seed % count;
+        // Below 2^16: `first` plus a distance within the range.
+        let candidates =
+            (0..count).map(|step| first.saturating_add(((start + step) % count) as u16));
+        let mut free = candidates.filter(|port| !self.ports.contains_key(&(space, *port)));
+        free.next().ok_or(Cause::PortsExhausted { first, last })
+    }
+}
+
+impl<O> Binding<O> {
+    /// Whether two bindings of the same port are for a common address.
+    fn collides_with(&self, other: &Self) -> bool {
+        let (own, others) = (self.address, other.address);
+        if self.af_only && other.af_only && own.is_ipv4() != others.is_ipv4() {
+            return false;
+        }
+        own.ip().is_unspecified() || others.ip().is_unspecified() || same_address(own, others)
+    }
+
+    /// Whether packets to `destination` are for this binding.
+    fn serves(&self, destination: IpAddr) -> bool {
+        let bound = self.address.ip();
+        if bound.is_unspecified() {
+            return !self.af_only || bound.is_ipv4() == destination.is_ipv4();
+        }
+        bound.to_canonical() == destination.to_canonical()
+    }
+}
+
+/// Link-local addresses of different links are different.
+fn same_address(a: SocketAddr, b: SocketAddr) -> bool {
+    let scope = |address: SocketAddr| match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    };
+    a.ip().to_canonical() == b.ip().to_canonical() && scope(a) == scope(b)
+}

@@ -1,0 +1,244 @@
+//! Questions that change nothing, and options.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use portolan_provider::Address;
+use portolan_provider::cm::{IdAddresses, IdNumber, IdOption, PathRecord, UserId};
+use portolan_provider::error::{Cause, Error, Result, Step};
+use portolan_provider::verbs::QpType;
+use portolan_wire::{PKey, QKey, Qpn};
+
+use crate::engine::Cm;
+use crate::state::State;
+use crate::types::IdOptions;
+
+/// Largest exponent of an ACK timeout (5 bits).
+const ACK_TIMEOUT_MAX: u8 = 31;
+
+/// Sizes of the engine's tables, to watch that what ends is forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableSizes {
+    /// Ids.
+    pub ids: usize,
+    /// Communication ids in use.
+    pub comm_ids: usize,
+    /// Connections known by their peer's communication id.
+    pub remote_ids: usize,
+    /// Connections known by their peer's queue pair.
+    pub remote_qps: usize,
+    /// Ids known by the SIDR request that made them.
+    pub remote_requests: usize,
+    /// Entries of the listener table.
+    pub listeners: usize,
+    /// Destroyed connections in time-wait.
+    pub remembered: usize,
+    /// Answers to SIDR requests whose ids are destroyed.
+    pub answers: usize,
+    /// Multicast memberships.
+    pub memberships: usize,
+    /// Neighbours whose changes ids hear of.
+    pub neighbours: usize,
+}
+
+/// An id in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number.
+    pub id: IdNumber,
+    /// Its state.
+    pub state: State,
+    /// Local address.
+    pub local: Option<SocketAddr>,
+    /// The peer's address.
+    pub remote: Option<SocketAddr>,
+    /// The local queue pair, once it is told to the peer.
+    pub local_qpn: Option<Qpn>,
+}
+
+impl Cm {
+    /// Sets an option (`rdma_set_option`).
+    ///
+    /// # Errors
+    /// `NoSuchObject`; `InvalidState` for an option that comes too late; `InvalidArgument`;
+    /// `Unsupported`; `DeviceRemoved`.
+    pub fn set_option(&mut self, id: IdNumber, option: IdOption) -> Result<()> {
+        let step = Step::SetOption;
+        let id = self.ids.find_mut(id, step)?;
+        let too_late = |expected| {
+            Err(id.fail(
+                step,
+                Cause::InvalidState {
+                    expected,
+                    found: id.state.name(),
+                },
+            ))
+        };
+        if id.state == State::DeviceRemoval {
+            return Err(id.fail(step, Cause::DeviceRemoved));
+        }
+        match option {
+            IdOption::Tos(tos) => id.options.tos = Some(tos),
+            // `rdma_set_reuseaddr`: turning it off is for idle ids alone.
+            IdOption::ReuseAddr(reuse) => match id.state {
+                State::Listen => return too_late("not listening"),
+                State::Idle => id.options.reuse_addr = reuse,
+                _ if reuse => id.options.reuse_addr = true,
+                _ => return too_late("idle"),
+            },
+            IdOption::AfOnly(only) => match id.state {
+                State::Idle | State::AddrBound => id.options.af_only = Some(only),
+                _ => return too_late("idle or bound"),
+            },
+            IdOption::AckTimeout(exponent) => {
+                if id.service.qp_type != QpType::Rc {
+                    let found = id.service.qp_type;
+                    let what = "queue pair type of an ACK timeout";
+                    return Err(id.locate(Error::invalid(step, what, "RC", found)));
+                }
+                if exponent > ACK_TIMEOUT_MAX {
+                    let error = Error::invalid(step, "ACK timeout exponent", "0 to 31", exponent);
+                    return Err(id.locate(error));
+                }
+                id.options.ack_timeout_exp = Some(exponent);
+            }
+            _ => return Err(id.fail(step, Cause::Unsupported("this option"))),
+        }
+        Ok(())
+    }
+
+    /// The options as they stand.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn options(&self, id: IdNumber) -> Result<IdOptions> {
+        Ok(self.ids.find(id, Step::Query)?.options)
+    }
+
+    /// Sets the Q_Key of a datagram service, [`QKey::RDMA_CM`] unless set: the listener's answer gives
+    /// it to the peer, who must send it; an active side takes no other from its peer. Linux takes it
+    /// from a native InfiniBand address alone.
+    ///
+    /// # Errors
+    /// `NoSuchObject`; `InvalidArgument` for 0, for a key that differs from one set before
+    /// (`cma_set_qkey`), and for an id that is not for datagrams.
+    pub fn set_qkey(&mut self, id: IdNumber, qkey: QKey) -> Result<()> {
+        let step = Step::SetOption;
+        let id = self.ids.find_mut(id, step)?;
+        if id.service.qp_type != QpType::Ud {
+            let found = id.service.qp_type;
+            return Err(id.locate(Error::invalid(step, "queue pair type", "UD", found)));
+        }
+        if !takes_qkey(id.qkey, qkey) {
+            let expected = id.qkey.map_or_else(
+                || "other than 0".to_string(),
+                |set| alloc::format!("{set}, which is set"),
+            );
+            return Err(id.locate(Error::invalid(step, "Q_Key", expected, qkey)));
+        }
+        id.qkey = Some(qkey);
+        Ok(())
+    }
+
+    /// Gives the id another name for its events.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn set_uid(&mut self, id: IdNumber, uid: UserId) -> Result<()> {
+        self.ids.find_mut(id, Step::Query)?.uid = Some(uid);
+        Ok(())
+    }
+
+    /// Addresses, device and GIDs, as far as they are known.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
+        let id = self.ids.find(id, Step::Query)?;
+        Ok(IdAddresses {
+            local: id.local.map(Address::Inet),
+            remote: id.remote.map(Address::Inet),
+            device_index: id.device.map(|device| device.device_index),
+            port_num: id.device.map_or(0, |device| device.port_num),
+            sgid: id.device.map(|device| device.sgid),
+            dgid: id.path.map(|path| path.dgid),
+            pkey: id.path.map_or(PKey::DEFAULT, |path| path.pkey),
+        })
+    }
+
+    /// The path, once the route is resolved; none before.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn paths(&self, id: IdNumber) -> Result<Vec<PathRecord>> {
+        let id = self.ids.find(id, Step::Query)?;
+        let resolved = !matches!(
+            id.state,
+            State::AddrResolved | State::AddrQuery | State::AddrBound
+        );
+        Ok(id.path.filter(|_| resolved).into_iter().collect())
+    }
+
+    /// The state of an id.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn state(&self, id: IdNumber) -> Result<State> {
+        Ok(self.ids.find(id, Step::Query)?.state)
+    }
+
+    /// Every id with its state, for listings; it looks at all of them.
+    pub fn ids(&self) -> impl Iterator<Item = (IdNumber, State)> {
+        self.ids.iter().map(|(number, id)| (number, id.state))
+    }
+
+    /// Every id that has a peer, or has named one, for listings; it looks at all of them.
+    pub fn listing(&self) -> impl Iterator<Item = Listed> {
+        self.ids.iter().filter_map(|(number, id)| {
+            let remote = id.remote?;
+            let qpn = id
+                .connection
+                .as_deref()
+                .map(|connection| connection.local_qpn);
+            Some(Listed {
+                id: number,
+                state: id.state,
+                local: id.local,
+                remote: Some(remote),
+                local_qpn: qpn.filter(|qpn| qpn.value() != 0),
+            })
+        })
+    }
+
+    /// When the id's own deadline is, if it has one.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn deadline(&self, id: IdNumber) -> Result<Option<Duration>> {
+        Ok(self.ids.find(id, Step::Query)?.deadline)
+    }
+
+    /// How much the engine holds.
+    pub fn table_sizes(&self) -> TableSizes {
+        let [comm_ids, remote_ids, remote_qps, remote_requests] = self.ids.index_sizes();
+        TableSizes {
+            ids: self.ids.len(),
+            comm_ids,
+            remote_ids,
+            remote_qps,
+            remote_requests,
+            listeners: self.listeners.len(),
+            remembered: self.remembered.len(),
+            answers: self.answers.len(),
+            memberships: self.groups.len(),
+            neighbours: self.neighbours.len(),
+        }
+    }
+}
+
+/// Whether an id whose Q_Key is `set` may use `qkey` (`cma_set_qkey`).
+pub(crate) fn takes_qkey(set: Option<QKey>, qkey: QKey) -> bool {
+    qkey != QKey(0) && set.is_none_or(|set| set == qkey)
+}

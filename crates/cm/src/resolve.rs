@@ -1,0 +1,273 @@
+//! Binding, addresses and routes: the id's life before it connects or listens.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use portolan_provider::address::unspecified_like;
+use portolan_provider::cm::{EventType, IdNumber, PathRecord};
+use portolan_provider::error::errno::ETIMEDOUT;
+use portolan_provider::error::{Cause, Error, Result, Step};
+use portolan_provider::verbs::QpType;
+use portolan_wire::PKey;
+
+use crate::engine::Cm;
+use crate::state::{Event, State};
+use crate::types::{BoundDevice, Query, QueryNumber, ResolvedAddress};
+
+/// Static rate of a path: the port's own (`IB_RATE_PORT_CURRENT`).
+const RATE_PORT_CURRENT: u8 = 0;
+
+/// Mask of a flow label (`IB_GRH_FLOWLABEL_MASK`).
+const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
+
+impl Cm {
+    /// Gives an id its local address (`rdma_bind_addr`). The caller has taken the port, from its
+    /// [`PortTable`](crate::ports::PortTable), and found the device unless the address is a wildcard.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`; `NoDevice` for an address without a device that is no wildcard.
+    pub fn bind(
+        &mut self,
+        _now: Duration,
+        id: IdNumber,
+        local: SocketAddr,
+        device: Option<BoundDevice>,
+    ) -> Result<()> {
+        let id = self.ids.find_mut(id, Step::Bind)?;
+        let next = id.command(Event::Bind, Step::Bind)?;
+        let local = canonical(local);
+        if device.is_none() && !local.ip().is_unspecified() {
+            let why = alloc::format!("no device was given for {}", local.ip());
+            return Err(id.fail(Step::Bind, Cause::NoDevice { why }));
+        }
+        id.local = Some(local);
+        id.device = device;
+        id.state = next;
+        Ok(())
+    }
+
+    /// Asks how a destination is reached (`rdma_resolve_addr`): a [`Query::Address`] follows, and in
+    /// the end `AddrResolved` or `AddrError`.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`; `InvalidArgument` for a destination that is a wildcard, a group
+    /// (unless for datagrams) or of another family than the source; `LimitReached`.
+    pub fn resolve_addr(
+        &mut self,
+        now: Duration,
+        id: IdNumber,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let step = Step::ResolveAddress;
+        self.begin(now, step)?;
+        let waiting = self.queries_waiting() as u64;
+        let number = id;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::ResolveAddr, step)?;
+        check_destination(destination, id.service.qp_type == QpType::Ud)?;
+        let destination = canonical(destination);
+        let source = source.map(canonical).or(id.local);
+        if let Some(source) = source.filter(|source| source.is_ipv4() != destination.is_ipv4()) {
+            let expected = "an address of the source's family";
+            return Err(Error::invalid(step, "destination", expected, destination)
+                .between(Some(source.into()), None));
+        }
+        // At most one query of each id is of use, but unneeded ones may wait to be taken.
+        let limit = u64::from(self.config.max_ids) * 2;
+        if waiting >= limit {
+            let what = "queries waiting to be taken";
+            return Err(id.fail(step, Cause::LimitReached { what, limit }));
+        }
+        id.local = Some(source.unwrap_or_else(|| wildcard_like(destination)));
+        id.remote = Some(destination);
+        id.query = QueryNumber(id.query.0.wrapping_add(1));
+        id.state = next;
+        let query = id.query;
+        let deadline = now.saturating_add(timeout);
+        self.set_deadline(number, Some(deadline));
+        self.ask(Query::Address {
+            id: number,
+            query,
+            source,
+            destination,
+            deadline,
+        });
+        Ok(())
+    }
+
+    /// Answers a [`Query::Address`]; an error is a positive errno. An answer that comes too late, or
+    /// to an earlier query of the id, changes nothing.
+    ///
+    /// # Errors
+    /// `NoSuchObject`; `LimitReached`, after which the answer may be given again.
+    pub fn address_resolved(
+        &mut self,
+        now: Duration,
+        id: IdNumber,
+        query: QueryNumber,
+        answer: core::result::Result<ResolvedAddress, i32>,
+    ) -> Result<()> {
+        self.begin(now, Step::ResolveAddress)?;
+        let number = id;
+        let id = self.ids.find_mut(id, Step::ResolveAddress)?;
+        if id.query != query {
+            return Ok(());
+        }
+        let event = if answer.is_ok() {
+            Event::AddressFound
+        } else {
+            Event::AddressFailed
+        };
+        let Some(next) = id.state.after(event) else {
+            return Ok(());
+        };
+        id.state = next;
+        match answer {
+            Ok(found) => {
+                let port = id.local.map_or(0, |local| local.port());
+                let mut local = found.source;
+                if port != 0 {
+                    local.set_port(port);
+                }
+                id.local = Some(local);
+                id.remote = Some(found.destination);
+                id.device = Some(found.device);
+                id.path = Some(path_to(&found));
+                id.neighbour = found.neighbour;
+                self.report_bare(number, EventType::AddrResolved, 0);
+            }
+            Err(errno) => self.report_bare(number, EventType::AddrError, -errno.abs()),
+        }
+        self.set_deadline(number, None);
+        Ok(())
+    }
+
+    /// Makes the path to the resolved destination (`rdma_resolve_route`). On RoCE it follows from the
+    /// address, so the answer, `RouteResolved`, is there at once.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for a timeout of zero.
+    pub fn resolve_route(&mut self, now: Duration, id: IdNumber, timeout: Duration) -> Result<()> {
+        let step = Step::ResolveRoute;
+        self.begin(now, step)?;
+        let lifetime_exp = self.config.packet_lifetime_exp;
+        let number = id;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::ResolveRoute, step)?;
+        if timeout.is_zero() {
+            return Err(id.locate(Error::invalid(step, "timeout", "more than zero", "0 ms")));
+        }
+        let (Some(local), Some(remote), Some(path)) = (id.local, id.remote, id.path.as_mut())
+        else {
+            let expected = "address resolved";
+            return Err(id.fail(
+                step,
+                Cause::InvalidState {
+                    expected,
+                    found: id.state.name(),
+                },
+            ));
+        };
+        path.traffic_class = id.options.tos.unwrap_or(0);
+        path.flow_label = flow_label(local, remote);
+        // An ACK timeout that was set makes the path's lifetime; 0, which is none, does not
+        // (`cma_resolve_iboe_route`).
+        path.packet_lifetime = match id.options.ack_timeout_exp {
+            None | Some(0) => lifetime_exp,
+            Some(exponent) => exponent - 1,
+        };
+        id.state = next;
+        self.follow_neighbour(number);
+        self.report_bare(number, EventType::RouteResolved, 0);
+        Ok(())
+    }
+
+    /// Reports that nobody answered the address query in time.
+    pub(crate) fn address_timed_out(&mut self, number: IdNumber) {
+        let Some(id) = self.ids.get_mut(number) else {
+            return;
+        };
+        let Some(next) = id.state.after(Event::AddressTimeout) else {
+            return;
+        };
+        id.state = next;
+        self.report_bare(number, EventType::AddrError, -ETIMEDOUT);
+    }
+
+    /// Whether a query still waits for its answer.
+    pub(crate) fn is_open(&self, query: &Query) -> bool {
+        let Query::Address { id, query, .. } = query;
+        self.ids
+            .get(*id)
+            .is_some_and(|id| id.state == State::AddrQuery && id.query == *query)
+    }
+}
+
+/// Datagrams may go to a group: its resolution finds the device to join it on.
+fn check_destination(destination: SocketAddr, datagrams: bool) -> Result<()> {
+    let ip = destination.ip().to_canonical();
+    if ip.is_unspecified() || ip.is_multicast() && !datagrams {
+        let expected = "the address of one host, or of a group for datagrams";
+        return Err(Error::invalid(
+            Step::ResolveAddress,
+            "destination",
+            expected,
+            ip,
+        ));
+    }
+    Ok(())
+}
+
+fn wildcard_like(address: SocketAddr) -> SocketAddr {
+    let mut wildcard = unspecified_like(address);
+    wildcard.set_port(0);
+    wildcard
+}
+
+/// An IPv4 address that is written as an IPv6 one is IPv4: so it is on the wire.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// The path as far as the address alone tells it.
+fn path_to(found: &ResolvedAddress) -> PathRecord {
+    PathRecord {
+        dgid: found.dgid,
+        sgid: found.device.sgid,
+        flow_label: 0,
+        hop_limit: found.hop_limit,
+        traffic_class: 0,
+        pkey: PKey::DEFAULT,
+        sl: 0,
+        mtu: found.device.mtu,
+        rate: RATE_PORT_CURRENT,
+        packet_lifetime: 0,
+    }
+}
+
+/// The flow label of a connection (`cma_get_roce_udp_flow_label`): from the ports, unless the user
+/// gave one with an IPv6 address.
+fn flow_label(local: SocketAddr, remote: SocketAddr) -> u32 {
+    match remote {
+        SocketAddr::V6(v6) if v6.flowinfo() != 0 => v6.flowinfo() & FLOW_LABEL_MASK,
+        _ => {
+            let (source, destination) = (u32::from(local.port()), u32::from(remote.port()));
+            (source * 31 + destination) & FLOW_LABEL_MASK
+        }
+    }
+}
+
+/// The address that a RoCE GID stands for, with the scope that a link-local one needs.
+pub(crate) fn socket_addr(ip: IpAddr, port: u16, scope_id: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            core::net::SocketAddrV6::new(v6, port, 0, scope_id).into()
+        }
+        ip => SocketAddr::new(ip, port),
+    }
+}

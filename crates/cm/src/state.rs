@@ -1,0 +1,439 @@
+//! The states of an id, and every legal change between them as one table.
+//!
+//! Linux keeps two machines: `rdma_cm` (`enum rdma_cm_state`) for the id and `ib_cm`
+//! (`enum ib_cm_state`) for its connection. Here they are one, because each state of the id in
+//! which a connection exists corresponds to the connection's own. The whole engine changes state
+//! through [`transition`] and nowhere else.
+
+use portolan_provider::error::{Cause, Error, Result, Step};
+
+/// What an id is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Created; nothing is known.
+    Idle,
+    /// Has a local address (`RDMA_CM_ADDR_BOUND`).
+    AddrBound,
+    /// Accepts connection requests (`RDMA_CM_LISTEN`).
+    Listen,
+    /// Waits for the answer to [`Query::Address`](crate::Query::Address) (`RDMA_CM_ADDR_QUERY`).
+    AddrQuery,
+    /// Knows how to reach its destination (`RDMA_CM_ADDR_RESOLVED`).
+    AddrResolved,
+    /// Has a path (`RDMA_CM_ROUTE_RESOLVED`).
+    RouteResolved,
+    /// Active: REQ sent (`IB_CM_REQ_SENT`).
+    ReqSent,
+    /// Active: the peer acknowledged the REQ by MRA and wants more time (`IB_CM_MRA_REQ_RCVD`).
+    MraReqRcvd,
+    /// Active: REP received, RTU not yet sent (`IB_CM_REP_RCVD`, and `IB_CM_MRA_REP_SENT`, into
+    /// which rdma_cm moves it at once without sending anything: a repeated REP is answered by MRA).
+    RepRcvd,
+    /// Passive: REQ received, not yet answered (`IB_CM_REQ_RCVD`, and `IB_CM_MRA_REQ_SENT` alike: a
+    /// repeated REQ is answered by MRA).
+    ReqRcvd,
+    /// Passive: REP sent (`IB_CM_REP_SENT`).
+    RepSent,
+    /// Passive: the peer acknowledged the REP by MRA (`IB_CM_MRA_REP_RCVD`).
+    MraRepRcvd,
+    /// Connected (`IB_CM_ESTABLISHED`).
+    Established,
+    /// DREQ sent (`IB_CM_DREQ_SENT`).
+    DreqSent,
+    /// DREQ received, not yet answered (`IB_CM_DREQ_RCVD`).
+    DreqRcvd,
+    /// Active, datagrams: SIDR REQ sent (`IB_CM_SIDR_REQ_SENT`).
+    SidrReqSent,
+    /// Active, datagrams: the peer's queue pair is known. (Linux's ib_cm is idle again, its rdma_cm
+    /// connected.)
+    SidrResolved,
+    /// Passive, datagrams: SIDR REQ received, not yet answered (`IB_CM_SIDR_REQ_RCVD`).
+    SidrReqRcvd,
+    /// Passive, datagrams: answered by SIDR REP, favourably or not. (Linux's ib_cm is idle again, and
+    /// takes a copy of the request for a new one.)
+    SidrReplied,
+    /// Over; late packets may still travel (`IB_CM_TIMEWAIT`).
+    Timewait,
+    /// Over; nothing more will happen (`IB_CM_IDLE` of a connection that was tried once).
+    Closed,
+    /// Its device is gone: it can only be destroyed (`RDMA_CM_DEVICE_REMOVAL`).
+    DeviceRemoval,
+}
+
+/// What can happen to an id: commands of its owner, messages of its peer, and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Event {
+    /// Command: bind to a local address.
+    Bind,
+    /// Command: join a multicast group.
+    Join,
+    /// Command: resolve a destination.
+    ResolveAddr,
+    /// The caller answered the address query.
+    AddressFound,
+    /// The caller could not answer the address query.
+    AddressFailed,
+    /// Nobody answered the address query in time.
+    AddressTimeout,
+    /// Command: make a path to the resolved destination.
+    ResolveRoute,
+    /// Command: listen.
+    Listen,
+    /// Command: connect.
+    Connect,
+    /// Command: connect, of an id for datagrams: ask for the peer's queue pair.
+    ConnectDatagram,
+    /// Command: accept the request.
+    Accept,
+    /// Command: complete the active side by hand (RTU).
+    Establish,
+    /// Command: reject.
+    Reject,
+    /// Command: disconnect.
+    Disconnect,
+    /// Command: the queue pair saw data before the RTU.
+    NotifyEstablished,
+    /// Command: destroy the id.
+    Destroy,
+    /// A new REQ. On a listener it makes a child; the child itself goes from [`State::Idle`].
+    ReqReceived,
+    /// A copy of the REQ that made this id.
+    ReqRepeated,
+    /// REP, the first.
+    RepReceived,
+    /// REP from a queue pair that belongs to another connection of ours.
+    RepStale,
+    /// A copy of the REP.
+    RepRepeated,
+    /// RTU.
+    RtuReceived,
+    /// MRA for the message that awaits an answer.
+    MraReceived,
+    /// REJ with any reason but "stale connection".
+    RejReceived,
+    /// REJ with the reason "stale connection" (10).
+    RejStaleReceived,
+    /// DREQ.
+    DreqReceived,
+    /// DREP.
+    DrepReceived,
+    /// A REQ or REP showed that the peer has forgotten this connection.
+    FoundStale,
+    /// A new SIDR REQ. On a listener it makes a child; the child itself goes from [`State::Idle`].
+    SidrReqReceived,
+    /// A copy of the SIDR REQ that made this id.
+    SidrReqRepeated,
+    /// SIDR REP that gives a queue pair.
+    SidrRepReceived,
+    /// SIDR REP that gives none.
+    SidrRepRefused,
+    /// The last repetition got no answer.
+    Unanswered,
+    /// The time-wait is over.
+    TimewaitOver,
+    /// The device that it is bound to is gone.
+    DeviceRemoved,
+    /// The device that it is bound to has another hardware address.
+    HardwareAddressChanged,
+    /// The next hop on the way to its peer has another hardware address.
+    NeighbourChanged,
+}
+
+/// Where an id goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Next {
+    /// Into this state, which may be the one it is in.
+    To(State),
+    /// Out of existence.
+    Gone,
+}
+
+/// Who says that a transition is so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A function of Linux's `drivers/infiniband/core/cma.c`.
+    Cma(&'static str),
+    /// A function of Linux's `drivers/infiniband/core/cm.c`.
+    IbCm(&'static str),
+    /// A chapter of the InfiniBand Architecture Specification, volume 1, where Linux does otherwise.
+    Ibta(&'static str),
+}
+
+/// What `event` does in `state`, and who says so; `None` where it is not legal: a command is
+/// refused, a message dropped, and the id stays as it is.
+pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
+    use Event as E;
+    use Source::{Cma, IbCm, Ibta};
+    use State as S;
+    let (next, source) = match (state, event) {
+        // Addresses and routes.
+        (S::Idle, E::Bind) => (S::AddrBound, Cma("rdma_bind_addr")),
+        (S::Idle | S::AddrBound, E::ResolveAddr) => (S::AddrQuery, Cma("rdma_resolve_addr")),
+        (S::AddrQuery, E::AddressFound) => (S::AddrResolved, Cma("addr_handler")),
+        (S::AddrQuery, E::AddressFailed) => (S::AddrBound, Cma("addr_handler")),
+        (S::AddrQuery, E::AddressTimeout) => (S::AddrBound, Cma("addr_handler")),
+        (S::AddrResolved, E::ResolveRoute) => (S::RouteResolved, Cma("cma_resolve_iboe_route")),
+
+        // Multicast groups come and go beside the rest, but none is joined once there is a route.
+        (S::AddrBound | S::AddrResolved, E::Join) => (state, Cma("rdma_join_multicast")),
+
+        // Listening.
+        (S::AddrBound, E::Listen) => (S::Listen, Cma("rdma_listen")),
+        (S::Listen, E::ReqReceived) => (S::Listen, IbCm("cm_req_handler")),
+
+        // The active side.
+        (S::RouteResolved, E::Connect) => (S::ReqSent, IbCm("ib_send_cm_req")),
+        (S::ReqSent | S::MraReqRcvd, E::MraReceived) => (S::MraReqRcvd, IbCm("cm_mra_handler")),
+        (S::ReqSent | S::MraReqRcvd, E::RepReceived) => (S::RepRcvd, IbCm("cm_rep_handler")),
+        (S::ReqSent | S::MraReqRcvd, E::RepStale) => (state, IbCm("cm_rep_handler")),
+        (S::ReqSent | S::MraReqRcvd, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
+        (S::RepRcvd, E::RepRepeated) => (S::RepRcvd, IbCm("cm_dup_rep_handler")),
+        (S::RepRcvd, E::Establish) => (S::Established, IbCm("ib_send_cm_rtu")),
+
+        // The passive side.
+        (S::Idle, E::ReqReceived) => (S::ReqRcvd, IbCm("cm_req_handler")),
+        (S::ReqRcvd, E::ReqRepeated) => (S::ReqRcvd, IbCm("cm_dup_req_handler")),
+        (S::ReqRcvd, E::Accept) => (S::RepSent, IbCm("ib_send_cm_rep")),
+        (S::RepSent | S::MraRepRcvd, E::ReqRepeated) => (state, Ibta("12.9")),
+        (S::RepSent | S::MraRepRcvd, E::MraReceived) => (S::MraRepRcvd, IbCm("cm_mra_handler")),
+        (S::RepSent | S::MraRepRcvd, E::RtuReceived) => (S::Established, IbCm("cm_rtu_handler")),
+        (S::RepSent | S::MraRepRcvd, E::NotifyEstablished) => {
+            (S::Established, IbCm("cm_establish"))
+        }
+        (S::RepSent | S::MraRepRcvd, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
+
+        // Connected.
+        (S::Established, E::RepRepeated) => (S::Established, IbCm("cm_dup_rep_handler")),
+        (S::Established, E::NotifyEstablished) => (S::Established, Cma("rdma_notify")),
+
+        // Datagrams: service id resolution. No connection follows.
+        (S::RouteResolved, E::ConnectDatagram) => (S::SidrReqSent, IbCm("ib_send_cm_sidr_req")),
+        (S::SidrReqSent, E::SidrRepReceived) => (S::SidrResolved, IbCm("cm_sidr_rep_handler")),
+        (S::SidrReqSent, E::SidrRepRefused) => (S::Closed, IbCm("cm_sidr_rep_handler")),
+        (S::SidrReqSent, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
+        (S::Listen, E::SidrReqReceived) => (S::Listen, IbCm("cm_sidr_req_handler")),
+        (S::Idle, E::SidrReqReceived) => (S::SidrReqRcvd, IbCm("cm_sidr_req_handler")),
+        (S::SidrReqRcvd, E::SidrReqRepeated) => (S::SidrReqRcvd, IbCm("cm_sidr_req_handler")),
+        (S::SidrReqRcvd, E::Accept | E::Reject) => (S::SidrReplied, IbCm("ib_send_cm_sidr_rep")),
+        (S::SidrReplied, E::SidrReqRepeated) => (S::SidrReplied, Ibta("12.11")),
+
+        // Rejections, sent and received.
+        (S::ReqSent | S::MraReqRcvd | S::ReqRcvd | S::RepRcvd, E::Reject) => {
+            (S::Closed, IbCm("ib_send_cm_rej"))
+        }
+        (S::RepSent | S::MraRepRcvd, E::Reject) => (S::Timewait, IbCm("ib_send_cm_rej")),
+        (S::ReqSent | S::MraReqRcvd | S::RepSent | S::MraRepRcvd | S::ReqRcvd, E::RejReceived) => {
+            (S::Closed, IbCm("cm_rej_handler"))
+        }
+        (
+            S::ReqSent | S::MraReqRcvd | S::RepSent | S::MraRepRcvd | S::ReqRcvd,
+            E::RejStaleReceived,
+        ) => (S::Timewait, IbCm("cm_rej_handler")),
+        (S::DreqSent | S::RepRcvd | S::Established, E::RejReceived | E::RejStaleReceived) => {
+            (S::Timewait, IbCm("cm_rej_handler"))
+        }
+
+        // The end.
+        (S::Established, E::Disconnect) => (S::DreqSent, IbCm("ib_send_cm_dreq")),
+        (S::Established, E::FoundStale) => (S::DreqSent, IbCm("cm_match_req")),
+        (S::RepSent | S::MraRepRcvd | S::Established, E::DreqReceived) => {
+            (S::DreqRcvd, IbCm("cm_dreq_handler"))
+        }
+        (S::DreqRcvd, E::Disconnect) => (S::Timewait, IbCm("ib_send_cm_drep")),
+        // Both sides disconnected at once. Linux waits here for a second rdma_disconnect; the
+        // standard answers by DREP, and so the state cannot be left hanging.
+        (S::DreqSent, E::DreqReceived) => (S::Timewait, Ibta("12.9")),
+        (S::DreqSent | S::DreqRcvd, E::DrepReceived) => (S::Timewait, IbCm("cm_drep_handler")),
+        (S::DreqSent, E::Unanswered) => (S::Timewait, IbCm("cm_process_send_error")),
+        (S::DreqRcvd, E::DreqReceived) => (S::DreqRcvd, IbCm("cm_dreq_handler")),
+        (S::Timewait, E::DreqReceived) => (S::Timewait, IbCm("cm_dreq_handler")),
+        (S::Timewait, E::ReqRepeated) => (S::Timewait, IbCm("cm_dup_req_handler")),
+        (S::Timewait, E::TimewaitOver) => (S::Closed, IbCm("cm_timewait_handler")),
+        // Where there is nothing to disconnect, rdma_disconnect succeeds and does nothing.
+        (
+            S::ReqSent
+            | S::MraReqRcvd
+            | S::RepRcvd
+            | S::ReqRcvd
+            | S::RepSent
+            | S::MraRepRcvd
+            | S::DreqSent
+            | S::SidrReqSent
+            | S::SidrResolved
+            | S::SidrReqRcvd
+            | S::SidrReplied
+            | S::Timewait
+            | S::Closed,
+            E::Disconnect,
+        ) => (state, Cma("rdma_disconnect")),
+
+        // What befalls the device and the link. A connection that is over, and one that the peer
+        // began, hear nothing of the way to the peer.
+        (S::DeviceRemoval | S::Idle, E::DeviceRemoved | E::HardwareAddressChanged) => return None,
+        (_, E::DeviceRemoved) => (S::DeviceRemoval, Cma("cma_send_device_removal_put")),
+        (_, E::HardwareAddressChanged) => (state, Cma("cma_netdev_change")),
+        (
+            S::RouteResolved
+            | S::ReqSent
+            | S::MraReqRcvd
+            | S::RepRcvd
+            | S::Established
+            | S::DreqSent
+            | S::DreqRcvd
+            | S::SidrReqSent
+            | S::SidrResolved,
+            E::NeighbourChanged,
+        ) => (state, Cma("cma_netevent_callback")),
+        (_, E::Destroy) => return Some((Next::Gone, Cma("rdma_destroy_id"))),
+        _ => return None,
+    };
+    Some((Next::To(next), source))
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 22] = [
+        Self::Idle,
+        Self::AddrBound,
+        Self::Listen,
+        Self::AddrQuery,
+        Self::AddrResolved,
+        Self::RouteResolved,
+        Self::ReqSent,
+        Self::MraReqRcvd,
+        Self::RepRcvd,
+        Self::ReqRcvd,
+        Self::RepSent,
+        Self::MraRepRcvd,
+        Self::Established,
+        Self::DreqSent,
+        Self::DreqRcvd,
+        Self::SidrReqSent,
+        Self::SidrResolved,
+        Self::SidrReqRcvd,
+        Self::SidrReplied,
+        Self::Timewait,
+        Self::Closed,
+        Self::DeviceRemoval,
+    ];
+
+    /// Its name in words, for errors and listings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::AddrBound => "bound",
+            Self::Listen => "listening",
+            Self::AddrQuery => "resolving its address",
+            Self::AddrResolved => "address resolved",
+            Self::RouteResolved => "route resolved",
+            Self::ReqSent => "REQ sent",
+            Self::MraReqRcvd => "REQ acknowledged by MRA",
+            Self::RepRcvd => "REP received",
+            Self::ReqRcvd => "REQ received",
+            Self::RepSent => "REP sent",
+            Self::MraRepRcvd => "REP acknowledged by MRA",
+            Self::Established => "established",
+            Self::DreqSent => "DREQ sent",
+            Self::DreqRcvd => "DREQ received",
+            Self::SidrReqSent => "SIDR REQ sent",
+            Self::SidrResolved => "service resolved",
+            Self::SidrReqRcvd => "SIDR REQ received",
+            Self::SidrReplied => "SIDR REP sent",
+            Self::Timewait => "time-wait",
+            Self::Closed => "closed",
+            Self::DeviceRemoval => "device removed",
+        }
+    }
+
+    /// The state after the command `event`.
+    ///
+    /// # Errors
+    /// `InvalidState` with the states that allow the command; `DeviceRemoved`.
+    pub(crate) fn command(self, event: Event, step: Step) -> Result<Self> {
+        match transition(self, event) {
+            Some((Next::To(next), _)) => Ok(next),
+            Some((Next::Gone, _)) => Ok(self),
+            None if self == Self::DeviceRemoval => Err(Error::new(step, Cause::DeviceRemoved)),
+            None => Err(Error::new(
+                step,
+                Cause::InvalidState {
+                    expected: event.legal_in(),
+                    found: self.name(),
+                },
+            )),
+        }
+    }
+
+    /// The state after `event`, if it is legal here.
+    pub(crate) const fn after(self, event: Event) -> Option<Self> {
+        match transition(self, event) {
+            Some((Next::To(next), _)) => Some(next),
+            _ => None,
+        }
+    }
+}
+
+impl Event {
+    /// Every event.
+    pub const ALL: [Self; 37] = [
+        Self::Bind,
+        Self::Join,
+        Self::ResolveAddr,
+        Self::AddressFound,
+        Self::AddressFailed,
+        Self::AddressTimeout,
+        Self::ResolveRoute,
+        Self::Listen,
+        Self::Connect,
+        Self::ConnectDatagram,
+        Self::Accept,
+        Self::Establish,
+        Self::Reject,
+        Self::Disconnect,
+        Self::NotifyEstablished,
+        Self::Destroy,
+        Self::ReqReceived,
+        Self::ReqRepeated,
+        Self::RepReceived,
+        Self::RepStale,
+        Self::RepRepeated,
+        Self::RtuReceived,
+        Self::MraReceived,
+        Self::RejReceived,
+        Self::RejStaleReceived,
+        Self::DreqReceived,
+        Self::DrepReceived,
+        Self::FoundStale,
+        Self::SidrReqReceived,
+        Self::SidrReqRepeated,
+        Self::SidrRepReceived,
+        Self::SidrRepRefused,
+        Self::Unanswered,
+        Self::TimewaitOver,
+        Self::DeviceRemoved,
+        Self::HardwareAddressChanged,
+        Self::NeighbourChanged,
+    ];
+
+    /// The states in which a command is legal, in words, for its error.
+    pub const fn legal_in(self) -> &'static str {
+        match self {
+            Self::Bind => "idle",
+            Self::Join => "bound or address resolved",
+            Self::ResolveAddr => "idle or bound",
+            Self::AddressFound | Self::AddressFailed => "resolving its address",
+            Self::ResolveRoute => "address resolved",
+            Self::Listen => "bound",
+            Self::Connect | Self::ConnectDatagram => "route resolved",
+            Self::Accept => "REQ received or SIDR REQ received",
+            Self::Establish => "REP received",
+            Self::Reject => {
+                "REQ sent, REQ acknowledged by MRA, REP received, REQ received, REP sent, \
+                 REP acknowledged by MRA or SIDR REQ received"
+            }
+            Self::Disconnect => "connecting, established or later",
+            Self::NotifyEstablished => "REP sent, REP acknowledged by MRA or established",
+            _ => "any",
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What goes in and out of the engine beside the seam's own types.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+pub use portolan_provider::cm::MembershipNumber;
+use portolan_provider::cm::{IdNumber, JoinKind};
+use portolan_provider::verbs::Mtu;
+use portolan_wire::Gid;
+use portolan_wire::mad::MAD_LEN;
+
+/// The device and GID that serve a local address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundDevice {
+    /// Index of the device among the provider's devices.
+    pub device_index: u32,
+    /// Port of the device, from 1.
+    pub port_num: u8,
+    /// Index of the GID in the port's table.
+    pub sgid_index: u8,
+    /// The GID of the local address.
+    pub sgid: Gid,
+    /// GUID of the device, host order. Peers know connections by it and a communication id or a queue
+    /// pair number, so two devices must not have the same one.
+    pub node_guid: u64,
+    /// Largest path MTU of the port.
+    pub mtu: Mtu,
+    /// How long the device may take to acknowledge (`local_ca_ack_delay`), exponent of 4.096 µs.
+    pub ack_delay_exp: u8,
+}
+
+/// The answer to [`Query::Address`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResolvedAddress {
+    /// The local address to reach it from, with its port.
+    pub source: SocketAddr,
+    /// The destination, with the scope of a link-local address.
+    pub destination: SocketAddr,
+    /// The device that serves `source`.
+    pub device: BoundDevice,
+    /// The GID of the destination.
+    pub dgid: Gid,
+    /// Hop limit (TTL) for packets to it.
+    pub hop_limit: u8,
+    /// The next hop on the way to it, where its link has hardware addresses. Changes of it are of
+    /// use ([`Cm::neighbour_changed`](crate::Cm::neighbour_changed)) from the route's resolution on.
+    pub neighbour: Option<Neighbour>,
+}
+
+/// A neighbour on a link and its hardware address, as the neighbour table has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Linux's number of the interface that it is reached over.
+    pub interface_index: u32,
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Its Ethernet address.
+    pub link_address: [u8; 6],
+}
+
+/// The way of a management datagram between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadPath {
+    /// The address on this host.
+    pub local: IpAddr,
+    /// The address of the peer.
+    pub remote: IpAddr,
+    /// Interface index if the addresses are IPv6 link-local, else 0.
+    pub scope_id: u32,
+    /// The device that serves `local`.
+    pub device: BoundDevice,
+}
+
+/// A management datagram to send from queue pair 1 to queue pair 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// From where to where.
+    pub path: MadPath,
+    /// Traffic class (IPv4: TOS).
+    pub traffic_class: u8,
+    /// Flow label (20 bits).
+    pub flow_label: u32,
+    /// Hop limit (TTL).
+    pub hop_limit: u8,
+    /// The whole datagram.
+    pub mad: [u8; MAD_LEN],
+}
+
+/// A question that only the machine's address and neighbour tables can answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// How is `destination` reached? Answer with
+    /// [`Cm::address_resolved`](crate::Cm::address_resolved).
+    Address {
+        /// The id that asks.
+        id: IdNumber,
+        /// Number of the query, to give back with the answer: an id may ask again.
+        query: QueryNumber,
+        /// The address to reach it from, if the user or an earlier bind said so; may be a wildcard.
+        source: Option<SocketAddr>,
+        /// The destination.
+        destination: SocketAddr,
+        /// When the answer is too late.
+        deadline: Duration,
+    },
+}
+
+/// A question about multicast groups, for whoever holds the host's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupQuery {
+    /// Join the group on the interface of `local`, unless the member only sends. Answer with
+    /// [`Cm::group_joined`](crate::Cm::group_joined).
+    Join(Membership),
+    /// Leave it again. There is no answer.
+    Leave(Membership),
+}
+
+/// An id's belonging to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// Its number.
+    pub number: MembershipNumber,
+    /// The id.
+    pub id: IdNumber,
+    /// The device that sends and receives.
+    pub device: BoundDevice,
+    /// The device's address.
+    pub local: IpAddr,
+    /// The group.
+    pub group: Ipv4Addr,
+    /// The group as a GID.
+    pub mgid: Gid,
+    /// To send and receive, or only to send.
+    pub kind: JoinKind,
+}
+
+/// Tells one query of an id from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueryNumber(pub(crate) u32);
+
+/// Options of an id as they stand ([`IdOption`](portolan_provider::cm::IdOption)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdOptions {
+    /// Type of service, if set.
+    pub tos: Option<u8>,
+    /// Whether the address may be bound again.
+    pub reuse_addr: bool,
+    /// Whether a wildcard listener serves its own address family alone; unset means the family's
+    /// default: IPv4 alone, IPv6 both.
+    pub af_only: Option<bool>,
+    /// Local ACK timeout exponent, if set.
+    pub ack_timeout_exp: Option<u8>,
+}
+
+impl IdOptions {
+    /// Whether a wildcard address of `local`'s family stands for that family alone. Linux takes IPv6's
+    /// default from `net.ipv6.bindv6only`, which is off unless an administrator sets it.
+    pub fn serves_one_family(&self, local: &SocketAddr) -> bool {
+        self.af_only.unwrap_or(local.is_ipv4())
+    }
+}

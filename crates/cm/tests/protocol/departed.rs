@@ -1,0 +1,127 @@
+//! A peer process that is known to have died, in every state of its connection.
+
+use std::time::Duration;
+
+use portolan_cm::{Config, State};
+use portolan_provider::Cause;
+use portolan_provider::cm::{EventType, IdNumber};
+use portolan_provider::error::errno::ECONNRESET;
+use portolan_wire::cm::AttributeId;
+
+use crate::net::*;
+
+/// The block that both hosts' communication ids lie in.
+const BLOCK: u8 = 5;
+
+fn net() -> Net {
+    let mut net = Net::with_config(Config {
+        comm_id_block: BLOCK,
+        ..Config::default()
+    });
+    net.listen(0);
+    net
+}
+
+/// Tells a host that the other one's process is dead; the ids that this concerns.
+fn tell(net: &mut Net, host: usize) -> Vec<IdNumber> {
+    let now = net.now;
+    let found = net
+        .cm(host)
+        .ids_with_peer(|path, block| path.remote == ip(1 - host) && block == BLOCK);
+    for id in &found {
+        net.cm(host).peer_died(now, *id).unwrap();
+    }
+    net.drain();
+    found
+}
+
+#[test]
+fn a_connection_ends_on_either_side_as_by_the_peers_disconnect() {
+    for host in [0, 1] {
+        let mut net = net();
+        let (active, passive) = net.connected();
+        let id = [active, passive][host];
+        assert_eq!(tell(&mut net, host), [id]);
+        let event = net.expect(host, EventType::Disconnected);
+        assert_eq!((event.id, event.status), (id, -ECONNRESET));
+        net.assert_state(host, id, State::DreqRcvd);
+        // Told again, or by a second witness, it is told once.
+        tell(&mut net, host);
+        net.expect_silence(host);
+        let now = net.now;
+        net.cm(host).disconnect(now, id).unwrap();
+        net.assert_state(host, id, State::Timewait);
+        net.run_for(Duration::from_secs(200));
+        assert_eq!(
+            net.sent(host, AttributeId::Dreq),
+            0,
+            "nobody is there to be asked"
+        );
+    }
+}
+
+#[test]
+fn a_disconnect_that_waits_for_the_dead_is_over_at_once() {
+    let mut net = net();
+    let (active, _) = net.connected();
+    net.disturb(|_| Fate::Drop);
+    let now = net.now;
+    net.cm(0).disconnect(now, active).unwrap();
+    net.drain();
+    tell(&mut net, 0);
+    let event = net.expect(0, EventType::Disconnected);
+    assert_eq!(event.status, -ECONNRESET);
+    net.assert_state(0, active, State::Timewait);
+    let sent = net.sent(0, AttributeId::Dreq);
+    net.run_for(Duration::from_secs(20));
+    assert_eq!(net.sent(0, AttributeId::Dreq), sent, "nothing is repeated");
+}
+
+#[test]
+fn whoever_waits_for_the_dead_to_confirm_is_rejected() {
+    // The passive side has replied; the active one dies before its RTU.
+    let mut net = net();
+    let (_, passive) = net.replied();
+    tell(&mut net, 1);
+    let event = net.expect(1, EventType::Rejected);
+    assert_eq!((event.id, event.status), (passive, 4));
+    net.assert_state(1, passive, State::Closed);
+    net.run_for(Duration::from_secs(60));
+    net.expect_silence(1);
+}
+
+#[test]
+fn whoever_has_the_deads_reply_is_rejected() {
+    let mut net = net();
+    let (active, _) = net.replied();
+    tell(&mut net, 0);
+    assert_eq!(net.expect(0, EventType::Rejected).id, active);
+    net.assert_state(0, active, State::Timewait);
+    let now = net.now;
+    let error = net.cm(0).establish(now, active).unwrap_err();
+    assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
+}
+
+#[test]
+fn a_request_of_the_dead_can_no_longer_be_accepted() {
+    let mut net = net();
+    let (_, child) = net.requested();
+    assert_eq!(tell(&mut net, 1), [child]);
+    net.assert_state(1, child, State::Closed);
+    net.expect_silence(1);
+    let now = net.now;
+    net.cm(1).destroy_id(now, child).unwrap();
+    assert_eq!(net.cm(1).table_sizes().remote_ids, 0);
+}
+
+#[test]
+fn other_blocks_and_other_hosts_are_not_concerned() {
+    let mut net = net();
+    let (active, _) = net.connected();
+    assert_eq!(net.cm(0).ids_with_peer(|_, block| block != BLOCK), []);
+    assert_eq!(net.cm(0).ids_with_peer(|path, _| path.remote != ip(1)), []);
+    net.assert_state(0, active, State::Established);
+    let waiting = net.connecting(11, 0x11);
+    let named = net.cm(0).ids_with_peer(|_, _| true);
+    assert_eq!(named, [active], "{waiting} does not know its peer's id yet");
+}

@@ -1,0 +1,23 @@
+//! The connection protocol, tested from outside: two engines on a virtual clock, and single ones fed
+//! with whatever a peer might send.
+
+mod cells;
+mod datagram_loss;
+mod datagrams;
+mod departed;
+mod destroy;
+mod devices;
+mod golden;
+mod handshake;
+mod hostile;
+mod listeners;
+mod loss;
+mod multicast;
+mod net;
+mod options;
+mod ports;
+mod random_runs;
+mod resolving;
+mod scale;
+mod stale;
+mod transitions;

@@ -1,0 +1,94 @@
+# Two hosts of ours on a network that loses and reorders: each a network namespace, one end of a veth
+# pair in each. Linux's rdma_rxe is not among them. Sourced by each step, after judge.sh.
+
+program_limit_s=120
+
+two_hosts() {
+    for host in left right; do
+        ip netns add $host
+        # Duplicate address detection would keep the IPv6 addresses tentative for seconds.
+        ip netns exec $host sysctl -qw net.ipv6.conf.default.accept_dad=0
+        ip -n $host link set lo up
+    done
+    ip -n left link add eth0 type veth peer name eth0 netns right
+    number=0
+    for host in left right; do
+        number=$((number + 1))
+        ip -n $host addr add 10.7.0.$number/24 dev eth0
+        ip -n $host addr add fd07::$number/64 dev eth0 nodad
+        ip -n $host addr add fe80::$number/64 dev eth0 nodad
+        # A veth pair passes a UDP GSO packet on whole, and netem would lose it whole.
+        ip netns exec $host ethtool -K eth0 tx-udp-segmentation off
+        ip -n $host link set eth0 up
+    done
+    await 10 ip netns exec left ping -q -c 1 -W 1 10.7.0.2
+    await 10 ip netns exec left ping -q -c 1 -W 1 fd07::2
+    await 10 ip netns exec left ping -q -c 1 -W 1 fe80::2%eth0
+    for host in left right; do
+        # Without a delay there is nothing to overtake: a quarter of the packets skip it.
+        ip netns exec $host tc qdisc add dev eth0 root \
+            netem limit 20000 delay 1ms loss 5% reorder 25% 50%
+    done
+}
+
+# right_end KIND PORT
+right_end() {
+    case $1 in
+        4) echo "10.7.0.2:$2" ;;
+        6) echo "[fd07::2]:$2" ;;
+        link-local) echo "[fe80::2%eth0]:$2" ;;
+    esac
+}
+
+# dropped HOST: packets that netem has lost
+dropped() {
+    ip netns exec "$1" tc -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' | head -n 1
+}
+
+# on_a_bad_network COMMAND…: and packets were lost in both directions
+on_a_bad_network() {
+    left_before=$(dropped left)
+    right_before=$(dropped right)
+    "$@"
+    left_lost=$(($(dropped left) - left_before))
+    right_lost=$(($(dropped right) - right_before))
+    echo "the network lost $left_lost packets one way and $right_lost the other"
+    [ $left_lost -gt 0 ] && [ $right_lost -gt 0 ] || fail "the network lost nothing"
+}
+
+# pings KIND COUNT: over a connection none is lost
+pings() {
+    start server ip netns exec right portolan listen "$(right_end "$1" 7471)" --once
+    await_said server listening
+    start client ip netns exec left portolan ping "$(right_end "$1" 7471)" \
+        --count "$2" --quiet --timeout 60
+    must_succeed client
+    must_succeed server
+    must_say client "$2 pings sent, $2 answered, 0 lost"
+}
+
+# datagrams KIND COUNT: some are lost, and it is told how many
+datagrams() {
+    start server ip netns exec right portolan listen "$(right_end "$1" 7471)" --ud
+    await_said server listening
+    start client ip netns exec left portolan ping "$(right_end "$1" 7471)" \
+        --ud --count "$2" --quiet --timeout 60
+    must_succeed client
+    must_say client "$2 datagrams sent"
+    answered=$(sed -n 's/.* sent, \([0-9]*\) answered.*/\1/p' /tmp/client)
+    # Each way one in twenty is lost: of a thousand about a hundred.
+    [ "$answered" -gt $(($2 * 8 / 10)) ] || fail "only $answered of $2 came back"
+    [ "$answered" -lt "$2" ] || fail "the count of those that were lost is wrong"
+    kill -s INT "$(pidof portolan)"
+    end server || true
+}
+
+# writes KIND MIB: by RDMA write, verified by their receiver
+writes() {
+    start server ip netns exec right rdma_write at "$(right_end "$1" 7472)"
+    await_said server listening
+    start client ip netns exec left rdma_write to "$(right_end "$1" 7472)" "$2"
+    must_succeed client
+    must_succeed server
+    must_say client "$2 MiB written .* verified"
+}

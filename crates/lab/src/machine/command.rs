@@ -1,0 +1,111 @@
+//! Running host tools and telling what they said when they fail.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::{Command, Output, Stdio};
+
+use super::{MachineError, Unavailable};
+
+/// How much of a failed tool's output an error carries.
+const STDERR_TAIL_CHARS: usize = 2000;
+
+/// Where administrators' tools live; an ordinary user's `PATH` often lacks these folders.
+const SBIN_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// A command that speaks English whatever the user's locale, never waits for input, and finds
+/// the administrators' tools too.
+pub(crate) fn command(program: &str) -> Command {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(SBIN_FOLDERS);
+    let mut command = Command::new(program);
+    command
+        .env("LC_ALL", "C")
+        .env("PATH", path)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs `command` to its end and returns its standard output.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if there is no such program, [`MachineError::Command`] if it
+/// ends with another status than 0.
+pub(crate) fn output(command: &mut Command) -> Result<String, MachineError> {
+    let output = run(command)?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(failure(command, &output))
+    }
+}
+
+/// Runs `command` to its end, whatever its status.
+pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
+    command.output().map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        if source.kind() == io::ErrorKind::NotFound {
+            let why = "no such program in PATH; kernel machines need a Debian host".to_owned();
+            MachineError::Unavailable(Unavailable { what: program, why })
+        } else {
+            MachineError::Io {
+                action: "run",
+                path: program.into(),
+                source,
+            }
+        }
+    })
+}
+
+pub(crate) fn failure(command: &Command, output: &Output) -> MachineError {
+    MachineError::Command {
+        command: line(command),
+        status: output.status.to_string(),
+        stderr: tail(&String::from_utf8_lossy(&output.stderr), STDERR_TAIL_CHARS),
+    }
+}
+
+/// The last `chars_max` characters of `text`, trimmed.
+pub(crate) fn tail(text: &str, chars_max: usize) -> String {
+    let text = text.trim();
+    let skip = text.chars().count().saturating_sub(chars_max);
+    text.chars().skip(skip).collect()
+}
+
+fn line(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_unavailable_and_named() {
+        let error = output(&mut command("portolan-no-such-program")).unwrap_err();
+        assert!(matches!(&error, MachineError::Unavailable(unavailable)
+            if unavailable.what == "portolan-no-such-program"));
+    }
+
+    #[test]
+    fn a_failing_program_tells_its_status_and_standard_error() {
+        let error = output(command("sh").args(["-c", "echo reason >&2; exit 3"])).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("exit status: 3") && text.contains("reason"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_tail_keeps_whole_characters() {
+        assert_eq!(tail("  aäöü \n", 2), "öü");
+        assert_eq!(tail("ab", 10), "ab");
+    }
+}

@@ -1,0 +1,169 @@
+//! What every machine carries: a shell, the modules in load order, and the RDMA programs.
+
+use std::path::{Path, PathBuf};
+
+use super::kernel::Kernel;
+use super::packages::{Candidate, unpack};
+use super::tree::Tree;
+use super::{Cache, MachineError, Package};
+
+/// The machine's first process.
+const INIT: &str = include_str!("guest/init.sh");
+
+/// Installed on the host: the emulator, what unpacks kernels, and the guest's programs.
+pub(crate) const PACKAGES: &[Package] = &[
+    Package {
+        name: "ethtool",
+        purpose: "offload settings in the machine",
+    },
+    Package {
+        name: "ibverbs-providers",
+        purpose: "the rxe driver of libibverbs",
+    },
+    Package {
+        name: "ibverbs-utils",
+        purpose: "ibv_devinfo and the pingpongs",
+    },
+    Package {
+        name: "iproute2",
+        purpose: "ip, rdma and tc in the machine",
+    },
+    Package {
+        name: "iputils-ping",
+        purpose: "ping in the machine",
+    },
+    Package {
+        name: "kmod",
+        purpose: "the load order of kernel modules",
+    },
+    Package {
+        name: "qemu-system-x86",
+        purpose: "the emulator",
+    },
+    Package {
+        name: "rdmacm-utils",
+        purpose: "rping and its kin",
+    },
+    Package {
+        name: "tcpdump",
+        purpose: "captures in the machine",
+    },
+];
+
+/// Unpacked, not installed: it would replace the host's `busybox` package.
+const BUSYBOX_PACKAGE: &str = "busybox-static";
+
+/// Programs of the host that the machine offers in `/usr/bin`. `timeout` is among them because
+/// busybox's runs busybox's own programs in preference to those in `PATH`.
+const PROGRAMS: &[&str] = &[
+    "/bin/dash",
+    "/bin/ip",
+    "/bin/ping",
+    "/sbin/tc",
+    "/usr/bin/ibv_devices",
+    "/usr/bin/ibv_devinfo",
+    "/usr/bin/ibv_rc_pingpong",
+    "/usr/bin/ibv_uc_pingpong",
+    "/usr/bin/ibv_ud_pingpong",
+    "/usr/bin/mckey",
+    "/usr/bin/rdma",
+    "/usr/bin/rping",
+    "/usr/bin/tcpdump",
+    "/usr/bin/timeout",
+    "/usr/bin/ucmatose",
+    "/usr/bin/udaddy",
+    "/usr/sbin/ethtool",
+];
+
+/// Kernel modules, without those they depend on: the results disk and the wire, links between
+/// namespaces and their troubles, RDMA over Ethernet and its doors to user space. `rdma_rxe` asks
+/// the kernel's crypto layer for `crc32` by name (the ICRC), which no dependency tells.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net", // the emulated devices
+    "veth",
+    "sch_netem", // hosts in one machine, and bad networks
+    "crc32_generic",
+    "rdma_rxe",
+    "ib_uverbs",
+    "rdma_ucm",
+    "ib_umad",
+];
+
+/// Where Debian keeps shared libraries.
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// The tree every job starts from.
+pub(crate) fn base(cache: &Cache, kernel: &Kernel) -> Result<Tree, MachineError> {
+    let mut tree = Tree::new();
+    for folder in ["dev", "etc", "proc", "results", "root", "run", "sys", "tmp"] {
+        tree.directory(folder);
+    }
+    tree.executable_text("init", INIT);
+    tree.text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n");
+    tree.text("etc/group", "root:x:0:\n");
+    tree.text("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n");
+    add_programs(cache, &mut tree)?;
+    add_rxe_driver(&mut tree)?;
+    add_modules(kernel, &mut tree)?;
+    Ok(tree)
+}
+
+fn add_programs(cache: &Cache, tree: &mut Tree) -> Result<(), MachineError> {
+    tree.static_program("busybox/busybox", &busybox(cache)?);
+    for program in PROGRAMS {
+        let path = Path::new(program);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        tree.program(&format!("usr/bin/{name}"), path)?;
+    }
+    // Not busybox's shell: that one prefers its own small `ip` to the real one in PATH.
+    tree.program("usr/bin/sh", Path::new("/bin/dash"))?;
+    // Not in any program's list: glibc opens it when a thread ends.
+    tree.host_library(&Path::new(LIBRARIES).join("libgcc_s.so.1"));
+    Ok(())
+}
+
+fn busybox(cache: &Cache) -> Result<PathBuf, MachineError> {
+    let newest = |candidate: &Candidate| Ok(candidate.version.clone());
+    let unpacked = unpack(cache, BUSYBOX_PACKAGE, newest, |_, _| Ok(()))?;
+    Ok(unpacked.root.join("bin/busybox"))
+}
+
+/// libibverbs finds its drivers by the names in this folder, and opens them by this path.
+fn add_rxe_driver(tree: &mut Tree) -> Result<(), MachineError> {
+    tree.host_file(
+        "etc/libibverbs.d/rxe.driver",
+        Path::new("/etc/libibverbs.d/rxe.driver"),
+    );
+    let folder = Path::new(LIBRARIES).join("libibverbs");
+    let entries = std::fs::read_dir(&folder).map_err(MachineError::io("list", &folder))?;
+    for entry in entries {
+        let path = entry.map_err(MachineError::io("list", &folder))?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if name.starts_with("librxe-") {
+            tree.program(&path.to_string_lossy(), &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The modules, and `modules/order`: a line `FILE [PARAMETER]…` for each, as it is to be loaded.
+fn add_modules(kernel: &Kernel, tree: &mut Tree) -> Result<(), MachineError> {
+    let mut order = String::new();
+    for module in kernel.load_order(MODULES)? {
+        let name = module
+            .file
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        tree.host_file(&format!("modules/{name}"), &module.file);
+        order.push_str(&format!("/modules/{name} {}\n", module.parameters));
+    }
+    tree.text("modules/order", order);
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! What one run of a machine is to do.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::MachineError;
+use super::tree::Tree;
+
+/// Time a run may take unless the job says otherwise. Booting alone takes about ten seconds
+/// under emulation.
+const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
+/// Time a step may take unless it says otherwise.
+const STEP_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
+/// Steps of one job; their folders have three digits.
+const STEPS_MAX: usize = 1000;
+
+/// Programs, files and steps for one machine, and the time it may take.
+///
+/// Steps run in order as root. Each is a shell script (`sh -eu`) of its own; what it leaves
+/// running is killed when it ends, what it does to the kernel's state stays. In the machine:
+/// - the programs are in `PATH`;
+/// - what a step writes under `$RESULTS` is brought back ([`Outcome::files`](super::Outcome::files));
+/// - `/bin/sh` is dash, the small tools are busybox's, `ip`, `rdma`, `tc`, `ping`, `ethtool` and
+///   `tcpdump` are the real ones, as are the programs of rdmacm-utils and ibverbs-utils.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub(crate) deadline: Duration,
+    pub(crate) interactive: bool,
+    pub(crate) network: Network,
+    files: Vec<(String, String)>,
+    programs: Vec<(String, PathBuf)>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// The machine's network beside loopback. What steps make of it (veth pairs, namespaces) is
+/// their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// None.
+    #[default]
+    None,
+    /// One Ethernet interface, `eth0`, wired to that of another machine. The emulators exchange
+    /// frames as UDP datagrams on this host's loopback, so neither has to be started first, and
+    /// a frame is lost where a real switch would lose it too: in a full buffer.
+    Wire {
+        /// Where this machine's emulator receives.
+        local: SocketAddr,
+        /// Where the other machine's emulator receives.
+        remote: SocketAddr,
+        /// The interface's hardware address, different at each end.
+        hardware_address: [u8; 6],
+    },
+}
+
+/// One script of a job.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub(crate) name: String,
+    script: String,
+    limit: Duration,
+    on_failure: OnFailure,
+}
+
+/// What becomes of the steps after one that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They are left out: they would be meaningless.
+    #[default]
+    Stop,
+    /// They run: they do not depend on it.
+    Continue,
+}
+
+impl Step {
+    /// A step called `name` in reports, that runs `script`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, script: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            script: script.into(),
+            limit: STEP_LIMIT_DEFAULT,
+            on_failure: OnFailure::Stop,
+        }
+    }
+
+    /// The step's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Kills the step after `limit` (whole seconds, at least one); its status is then 137.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// What becomes of the steps after this one if it fails.
+    #[must_use]
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Self {
+            deadline: DEADLINE_DEFAULT,
+            interactive: false,
+            network: Network::None,
+            files: Vec::new(),
+            programs: Vec::new(),
+            steps: Vec::new(),
+        }
+    }
+}
+
+impl Job {
+    /// A job with no steps yet, five minutes to finish and no network.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Stops the machine after `deadline`, boot included.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Gives a shell on this process's terminal once the steps are over.
+    #[must_use]
+    pub fn interactive(mut self) -> Self {
+        self.interactive = true;
+        self
+    }
+
+    /// Sets the network.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
+    /// Puts a text file at the absolute path `guest_path`.
+    #[must_use]
+    pub fn file(mut self, guest_path: impl Into<String>, content: impl Into<String>) -> Self {
+        self.files.push((guest_path.into(), content.into()));
+        self
+    }
+
+    /// Puts the host's program `path`, with the libraries it is linked to, into the machine's
+    /// `PATH` under `name`.
+    #[must_use]
+    pub fn program(mut self, name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        self.programs.push((name.into(), path.into()));
+        self
+    }
+
+    /// Adds a step.
+    #[must_use]
+    pub fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// The steps' names, in order.
+    pub fn step_names(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().map(|step| step.name.as_str())
+    }
+
+    /// Adds the job's part to the guest's file tree; `guest/init.sh` reads it there.
+    pub(crate) fn add_to(&self, tree: &mut Tree) -> Result<(), MachineError> {
+        for (path, content) in &self.files {
+            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+                return Err(bad(
+                    path,
+                    "a file",
+                    "the path must be absolute, without `..`",
+                ));
+            }
+            tree.text(path, content);
+        }
+        for (name, path) in &self.programs {
+            if name.is_empty() || name.contains('/') {
+                return Err(bad(
+                    name,
+                    "a program",
+                    "the name must be one path component",
+                ));
+            }
+            // ldd's complaint about a missing file would not say which of many it was.
+            if !path.is_file() {
+                let path = path.display().to_string();
+                return Err(bad(
+                    &path,
+                    "a program",
+                    "there is no such file on this host",
+                ));
+            }
+            tree.program(&format!("job/programs/{name}"), path)?;
+        }
+        if self.steps.len() > STEPS_MAX {
+            return Err(bad(
+                &self.steps.len().to_string(),
+                "the number of steps",
+                "too many",
+            ));
+        }
+        tree.directory("job/steps");
+        for (index, step) in self.steps.iter().enumerate() {
+            let folder = step_folder(index);
+            tree.text(&format!("job/{folder}/script"), &step.script);
+            let limit_s = step.limit.as_secs().max(1);
+            tree.text(&format!("job/{folder}/limit_s"), format!("{limit_s}\n"));
+            if step.on_failure == OnFailure::Stop {
+                tree.text(&format!("job/{folder}/stop_on_failure"), "");
+            }
+        }
+        tree.text(
+            "job/deadline_s",
+            format!("{}\n", self.deadline.as_secs().max(1)),
+        );
+        if self.interactive {
+            tree.text("job/interactive", "");
+        }
+        Ok(())
+    }
+}
+
+/// Where step `index` is in the guest's `/job` and in the results.
+pub(crate) fn step_folder(index: usize) -> String {
+    format!("steps/{index:03}")
+}
+
+impl Network {
+    /// The emulator's arguments for it. The wire's capture is called `capture_name`.
+    pub(crate) fn emulator_arguments(&self, capture_name: &Path) -> Vec<String> {
+        let Self::Wire {
+            local,
+            remote,
+            hardware_address,
+        } = self
+        else {
+            return vec!["-nic".to_owned(), "none".to_owned()];
+        };
+        let mac: Vec<_> = hardware_address
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        [
+            (
+                "-netdev",
+                format!("socket,id=wire,udp={remote},localaddr={local}"),
+            ),
+            (
+                "-device",
+                format!("virtio-net-pci,netdev=wire,romfile=,mac={}", mac.join(":")),
+            ),
+            (
+                "-object",
+                format!(
+                    "filter-dump,id=dump,netdev=wire,file={}",
+                    capture_name.display()
+                ),
+            ),
+        ]
+        .into_iter()
+        .flat_map(|(option, value)| [option.to_owned(), value])
+        .collect()
+    }
+}
+
+fn bad(name: &str, role: &'static str, why: &'static str) -> MachineError {
+    MachineError::BadJob {
+        name: name.to_owned(),
+        role,
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_leave_their_folder_are_refused() {
+        for job in [
+            Job::new().file("relative", ""),
+            Job::new().file("/a/../b", ""),
+            Job::new().program("a/b", "/bin/sh"),
+            Job::new().program("", "/bin/sh"),
+        ] {
+            let error = job.add_to(&mut Tree::new()).unwrap_err();
+            assert!(matches!(error, MachineError::BadJob { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_named() {
+        let error = Job::new()
+            .program("p", "/nonexistent/p")
+            .add_to(&mut Tree::new())
+            .unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/p"), "{error}");
+    }
+
+    #[test]
+    fn a_wire_has_a_device_and_a_capture_at_each_end() {
+        let network = Network::Wire {
+            local: "127.0.0.1:4000".parse().unwrap(),
+            remote: "127.0.0.1:4001".parse().unwrap(),
+            hardware_address: [2, 0, 0, 0, 0, 0xab],
+        };
+        let line = network.emulator_arguments(Path::new("wire.pcap")).join(" ");
+        assert!(
+            line.contains("udp=127.0.0.1:4001,localaddr=127.0.0.1:4000"),
+            "{line}"
+        );
+        assert!(line.contains("mac=02:00:00:00:00:ab"), "{line}");
+        assert!(line.contains("file=wire.pcap"), "{line}");
+    }
+}

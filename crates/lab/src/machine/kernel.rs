@@ -1,0 +1,215 @@
+//! The kernel of a Debian suite, unpacked and never installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{command, output};
+use super::packages::{Version, unpack};
+use super::{Cache, MachineError, Unavailable};
+
+/// The Debian suite whose kernel a machine boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Debian 12: Linux 6.1. Its rdma_rxe owns UDP 4791 of the initial network namespace only.
+    Bookworm,
+}
+
+impl Suite {
+    /// The suite's code name, as in `/etc/os-release`.
+    #[must_use]
+    pub fn codename(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+        }
+    }
+
+    /// The package that depends on the suite's current kernel image.
+    fn kernel_package(self) -> &'static str {
+        match self {
+            Self::Bookworm => "linux-image-amd64",
+        }
+    }
+}
+
+/// An unpacked kernel package with its module index.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// As `uname -r` prints it.
+    pub(crate) release: String,
+    /// Folder the package was unpacked into.
+    root: PathBuf,
+}
+
+/// One `insmod` of a load order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// The module's file on this host.
+    pub(crate) file: PathBuf,
+    /// Parameters, possibly empty.
+    pub(crate) parameters: String,
+}
+
+impl Kernel {
+    /// The kernel of `suite`: the one in the cache if there is one, else the newest that the
+    /// host's package lists offer.
+    pub(crate) fn unpack(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
+        require_host_suite(suite)?;
+        let package = suite.kernel_package();
+        let unpacked = unpack(
+            cache,
+            package,
+            |meta| parse_exact_dependency(&meta.depends, package),
+            |image, root| {
+                let release = release_of(&image.package)?;
+                output(command("depmod").arg("-b").arg(root).arg(release)).map(drop)
+            },
+        )?;
+        let release = release_of(&unpacked.version.package)?.to_owned();
+        Ok(Self {
+            release,
+            root: unpacked.root,
+        })
+    }
+
+    /// The bootable image.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.root.join(format!("boot/vmlinuz-{}", self.release))
+    }
+
+    /// `modules` and all they depend on, each once, in an order in which they load.
+    pub(crate) fn load_order(&self, modules: &[&str]) -> Result<Vec<Module>, MachineError> {
+        let text = output(
+            command("modprobe")
+                .arg("--dirname")
+                .arg(&self.root)
+                .args(["--set-version", &self.release, "--show-depends", "--all"])
+                // The host's own module configuration must not leak into the machine.
+                .args(["--config", "/dev/null"])
+                .args(modules),
+        )?;
+        let mut order: Vec<Module> = Vec::new();
+        for module in parse_load_order(&text)? {
+            if order.iter().all(|known| known.file != module.file) {
+                order.push(module);
+            }
+        }
+        Ok(order)
+    }
+}
+
+/// Reads `NAME (= VERSION)`, the form in which a kernel meta package names its image.
+fn parse_exact_dependency(text: &str, origin: &str) -> Result<Version, MachineError> {
+    let first = text.split(',').next().unwrap_or_default();
+    let parsed = first.split_once('(').and_then(|(name, version)| {
+        let version = version.trim().strip_suffix(')')?.strip_prefix('=')?.trim();
+        let name = name.trim();
+        let usable = |text: &str| !text.is_empty() && !text.contains(['/', '_', ' ']);
+        (usable(name) && usable(version)).then(|| Version {
+            package: name.to_owned(),
+            version: version.to_owned(),
+        })
+    });
+    parsed.ok_or_else(|| {
+        MachineError::unexpected(
+            origin,
+            format!("expected `NAME (= VERSION)`, found `{first}`"),
+        )
+    })
+}
+
+fn release_of(image_package: &str) -> Result<&str, MachineError> {
+    image_package.strip_prefix("linux-image-").ok_or_else(|| {
+        let why = format!("expected linux-image-RELEASE, found `{image_package}`");
+        MachineError::unexpected("kernel package", why)
+    })
+}
+
+/// Reads what `modprobe --show-depends` prints: `insmod FILE [PARAMETER]…`, and `builtin NAME`
+/// for what needs no loading.
+fn parse_load_order(text: &str) -> Result<Vec<Module>, MachineError> {
+    let mut modules = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match line.split_once(' ') {
+            Some(("insmod", rest)) => {
+                let (file, parameters) = rest.split_once(' ').unwrap_or((rest, ""));
+                modules.push(Module {
+                    file: Path::new(file).to_owned(),
+                    parameters: parameters.trim().to_owned(),
+                });
+            }
+            Some(("builtin", _)) => {}
+            _ => {
+                let why = format!("expected `insmod …` or `builtin …`, found `{line}`");
+                return Err(MachineError::unexpected("modprobe --show-depends", why));
+            }
+        }
+    }
+    Ok(modules)
+}
+
+/// The kernel comes from the host's own package lists, so the host must run the same suite.
+fn require_host_suite(suite: Suite) -> Result<(), MachineError> {
+    let path = Path::new("/etc/os-release");
+    let text = fs::read_to_string(path).map_err(MachineError::io("read", path))?;
+    let host = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    if host == Some(suite.codename()) {
+        return Ok(());
+    }
+    Err(MachineError::Unavailable(Unavailable {
+        what: format!("kernel of Debian {}", suite.codename()),
+        why: format!(
+            "this host's package lists are of `{}`",
+            host.unwrap_or("an unknown system")
+        ),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meta_package_names_its_image_and_version() {
+        let parsed = parse_exact_dependency("linux-image-6.1.0-9-amd64 (= 6.1.27-1), x", "test");
+        let expected = Version {
+            package: "linux-image-6.1.0-9-amd64".to_owned(),
+            version: "6.1.27-1".to_owned(),
+        };
+        assert_eq!(parsed.unwrap(), expected);
+    }
+
+    #[test]
+    fn a_dependency_without_an_exact_version_is_refused() {
+        for text in [
+            "",
+            "linux-image",
+            "linux-image (>= 6.1)",
+            "a/b (= 1)",
+            "a (= ../1)",
+            " (= 1)",
+        ] {
+            assert!(parse_exact_dependency(text, "test").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_load_order_keeps_parameters_and_leaves_out_what_is_built_in() {
+        let text = "builtin ipv6\ninsmod /m/a.ko \ninsmod /m/b.ko size=4 fast=1\n";
+        let order = parse_load_order(text).unwrap();
+        let module = |file: &str, parameters: &str| Module {
+            file: file.into(),
+            parameters: parameters.to_owned(),
+        };
+        assert_eq!(
+            order,
+            [module("/m/a.ko", ""), module("/m/b.ko", "size=4 fast=1")]
+        );
+    }
+
+    #[test]
+    fn a_load_order_with_an_unknown_line_is_refused() {
+        assert!(parse_load_order("install /bin/sh").is_err());
+    }
+}

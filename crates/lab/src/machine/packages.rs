@@ -1,0 +1,265 @@
+//! Debian packages: install what is missing, unpack what must not be installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{command, failure, output, run};
+use super::{Cache, MachineError, Unavailable};
+
+/// A Debian package that a check needs installed on this host, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// The package's name.
+    pub name: &'static str,
+    /// What it is needed for, in a few words.
+    pub purpose: &'static str,
+}
+
+/// Installs those of `packages` that are not installed, through apt-get.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if some are missing and this process is not root, or if this is
+/// no Debian system; [`MachineError::Command`] if apt-get fails.
+pub fn ensure_installed(packages: &[Package]) -> Result<(), MachineError> {
+    let mut missing = Vec::new();
+    for package in packages {
+        if !is_installed(package.name)? {
+            missing.push(*package);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(MachineError::Unavailable(needs_root(&missing)));
+    }
+    let names = missing.iter().map(|package| package.name);
+    with_fresh_lists(|| {
+        output(apt_get(&["install", "--yes", "--no-install-recommends"]).args(names.clone()))
+            .map(drop)
+    })
+}
+
+fn needs_root(missing: &[Package]) -> Unavailable {
+    let list = |describe: fn(&Package) -> String, separator: &str| {
+        missing
+            .iter()
+            .map(describe)
+            .collect::<Vec<_>>()
+            .join(separator)
+    };
+    let purposes = list(
+        |package| format!("{} ({})", package.name, package.purpose),
+        ", ",
+    );
+    let names = list(|package| package.name.to_owned(), " ");
+    Unavailable {
+        what: format!("packages {purposes}"),
+        why: format!("installing needs root: apt-get install {names}"),
+    }
+}
+
+/// An exact version of a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) package: String,
+    pub(crate) version: String,
+}
+
+/// A package unpacked into the cache.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) version: Version,
+    pub(crate) root: PathBuf,
+}
+
+/// Unpacks, without installing it, a package into a folder of the cache.
+///
+/// Which one is decided by `select` from what apt says of `package` (itself, or one it depends
+/// on), and noted in the cache, so that later runs need neither network nor apt and repeat what
+/// the first one did. `finish` completes the folder, once, before it counts as unpacked.
+pub(crate) fn unpack(
+    cache: &Cache,
+    package: &str,
+    select: impl Fn(&Candidate) -> Result<Version, MachineError>,
+    finish: impl Fn(&Version, &Path) -> Result<(), MachineError>,
+) -> Result<Unpacked, MachineError> {
+    let folder = cache.folder("packages")?;
+    let note = folder.join(format!("{package}.unpacked"));
+    if let Some(version) = fs::read_to_string(&note)
+        .ok()
+        .as_deref()
+        .and_then(Version::parse)
+    {
+        let root = folder.join(version.folder());
+        if root.is_dir() {
+            return Ok(Unpacked { version, root });
+        }
+    }
+    let partial = folder.join(format!("{package}.partial"));
+    let version = with_fresh_lists(|| {
+        let version = select(&Candidate::ask(package)?)?;
+        download(&version, &partial)?;
+        Ok(version)
+    })?;
+    finish(&version, &partial)?;
+    // Renamed into place only when complete: an interrupted run leaves nothing half made.
+    let root = folder.join(version.folder());
+    if root.exists() {
+        fs::remove_dir_all(&root).map_err(MachineError::io("remove", &root))?;
+    }
+    fs::rename(&partial, &root).map_err(MachineError::io("rename", &partial))?;
+    fs::write(&note, version.folder()).map_err(MachineError::io("write", &note))?;
+    Ok(Unpacked { version, root })
+}
+
+impl Version {
+    /// The folder's name, which is also what the note says. Neither part of it can contain `_`
+    /// or `/` (Debian policy 5.6.1 and 5.6.12).
+    fn folder(&self) -> String {
+        format!("{}_{}", self.package, self.version)
+    }
+
+    fn parse(folder: &str) -> Option<Self> {
+        let (package, version) = folder.trim().split_once('_')?;
+        Some(Self {
+            package: package.to_owned(),
+            version: version.to_owned(),
+        })
+    }
+}
+
+/// The newest version of a package that apt knows, and what it depends on.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) version: Version,
+    pub(crate) depends: String,
+}
+
+impl Candidate {
+    fn ask(package: &str) -> Result<Self, MachineError> {
+        let text = output(command("apt-cache").args(["show", "--no-all-versions", package]))?;
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(|value| value.trim().to_owned())
+        };
+        let version = field("Version:").ok_or_else(|| {
+            MachineError::unexpected(format!("apt-cache show {package}"), "no Version field")
+        })?;
+        let version = Version {
+            package: package.to_owned(),
+            version,
+        };
+        Ok(Self {
+            version,
+            depends: field("Depends:").unwrap_or_default(),
+        })
+    }
+}
+
+/// Downloads one version of a package and unpacks it into the fresh folder `root`.
+fn download(version: &Version, root: &Path) -> Result<(), MachineError> {
+    if root.exists() {
+        fs::remove_dir_all(root).map_err(MachineError::io("remove", root))?;
+    }
+    let download = root.join("download");
+    fs::create_dir_all(&download).map_err(MachineError::io("create", &download))?;
+    let wanted = format!("{}={}", version.package, version.version);
+    output(apt_get(&["download", &wanted]).current_dir(&download))?;
+    let archive = single_entry(&download)?;
+    output(command("dpkg").arg("-x").arg(&archive).arg(root))?;
+    fs::remove_dir_all(&download).map_err(MachineError::io("remove", &download))
+}
+
+fn is_installed(package: &str) -> Result<bool, MachineError> {
+    // dpkg-query fails for a package it has never heard of; that is an answer, not an error.
+    let query = run(command("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]))?;
+    Ok(query.status.success() && query.stdout == b"installed")
+}
+
+/// Tries `action`; if it fails and this process may, refreshes the package lists and tries again.
+/// Lists are absent on a fresh container and name vanished versions on one not updated lately.
+fn with_fresh_lists<T>(action: impl Fn() -> Result<T, MachineError>) -> Result<T, MachineError> {
+    match action() {
+        Err(error @ MachineError::Command { .. }) => {
+            if !rustix::process::geteuid().is_root() {
+                return Err(MachineError::Unavailable(Unavailable {
+                    what: "a package".to_owned(),
+                    why: format!("{error} (refreshing the package lists needs root)"),
+                }));
+            }
+            let mut update = apt_get(&["update"]);
+            let result = run(&mut update)?;
+            if !result.status.success() {
+                return Err(failure(&update, &result));
+            }
+            action()
+        }
+        other => other,
+    }
+}
+
+fn apt_get(arguments: &[&str]) -> std::process::Command {
+    let mut command = command("apt-get");
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["--quiet", "-o", "DPkg::Lock::Timeout=120"])
+        .args(arguments);
+    command
+}
+
+fn single_entry(folder: &Path) -> Result<PathBuf, MachineError> {
+    let entries = fs::read_dir(folder).map_err(MachineError::io("list", folder))?;
+    let paths: Vec<_> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(MachineError::io("list", folder))?;
+    match paths.as_slice() {
+        [path] => Ok(path.clone()),
+        _ => Err(MachineError::unexpected(
+            format!("apt-get download into {}", folder.display()),
+            format!("expected one file, found {}", paths.len()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_dpkg_has_never_heard_of_is_not_installed() {
+        match is_installed("portolan-no-such-package") {
+            Ok(installed) => assert!(!installed),
+            // Not a Debian system: said, not guessed.
+            Err(error) => assert!(matches!(error, MachineError::Unavailable(_)), "{error}"),
+        }
+    }
+
+    #[test]
+    fn missing_packages_are_told_with_their_purpose_and_what_would_install_them() {
+        let [first, second] = [("kmod", "modules"), ("tshark", "captures")]
+            .map(|(name, purpose)| Package { name, purpose });
+        assert_eq!(
+            needs_root(&[first, second]).to_string(),
+            "packages kmod (modules), tshark (captures) unavailable: \
+             installing needs root: apt-get install kmod tshark"
+        );
+    }
+
+    #[test]
+    fn a_folder_with_more_than_one_download_is_refused() {
+        let folder =
+            std::env::temp_dir().join(format!("portolan-lab-single-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("a.deb"), b"").unwrap();
+        assert_eq!(single_entry(&folder).unwrap(), folder.join("a.deb"));
+        fs::write(folder.join("b.deb"), b"").unwrap();
+        assert!(matches!(
+            single_entry(&folder),
+            Err(MachineError::Unexpected { .. })
+        ));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

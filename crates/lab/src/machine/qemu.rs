@@ -1,0 +1,273 @@
+//! Boots the emulator, waits for it with a deadline and brings the results back.
+//!
+//! Everything goes in by the initramfs and comes out by a raw disk, on which the guest writes a
+//! tar archive: no file system, no protocol, and nothing that a guest that dies half-way could
+//! leave in a state that passes for results.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::command::{command, output, tail};
+use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
+use super::{Job, Machine, MachineError, Outcome, Unavailable};
+
+const EMULATOR: &str = "qemu-system-x86_64";
+/// Base tree, programs with debug information, and the guest's own use.
+const MEMORY_MIB: u32 = 1536;
+/// A panic ends the machine at once (with `-no-reboot`). On a busy host the emulated timer can be
+/// too late for the kernel's check of it, which is spared therefore.
+const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off";
+/// One for the program under test, one for its peer.
+const PROCESSORS: u32 = 2;
+/// Room for what the guest brings back. The file is sparse: only what is written takes space.
+const RESULTS_BYTES_MAX: u64 = 256 << 20;
+/// How often a running machine is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How much of each of the machine's serial lines an error shows.
+const TAIL_CHARS: usize = 3000;
+/// How many folders of earlier runs stay: those kept for a look at what failed.
+const KEPT_RUNS_MAX: usize = 10;
+/// Block of a tar archive; an archive never starts with one of zeros.
+const TAR_BLOCK_BYTES: usize = 512;
+
+/// Names below the run's folder. They are passed relative, since the emulator gives commas in
+/// paths a meaning.
+const INITRAMFS_FILE: &str = "initramfs";
+const DISK_FILE: &str = "results.img";
+const STEPS_FILE: &str = "steps.log";
+const EMULATOR_FILE: &str = "emulator.log";
+
+pub(crate) fn run(
+    machine: &Machine,
+    job: &Job,
+    live: &mut (dyn Write + Send),
+) -> Result<Outcome, MachineError> {
+    let folder = run_folder(machine)?;
+    let mut tree = machine.base.clone();
+    job.add_to(&mut tree)?;
+    tree.write_archive(&folder.path.join(INITRAMFS_FILE))?;
+    create_disk(&folder.path.join(DISK_FILE))?;
+
+    let started = Instant::now();
+    let mut emulator = Emulator::start(machine, job, &folder.path)?;
+    let status = thread::scope(|scope| {
+        if let Some(lines) = emulator.child.stdout.take() {
+            let log = folder.path.join(STEPS_FILE);
+            scope.spawn(move || relay(lines, &log, live));
+        }
+        emulator.wait(started + job.deadline)
+    })?;
+    let elapsed = started.elapsed();
+    match status {
+        None => Err(MachineError::Deadline {
+            deadline: job.deadline,
+            console_tail: console_tail(&folder.path),
+        }),
+        Some(status) => {
+            if !unpack_results(&folder.path)? {
+                return Err(MachineError::Died {
+                    status: status.to_string(),
+                    console_tail: console_tail(&folder.path),
+                });
+            }
+            Outcome::read(folder, &job.steps, elapsed)
+        }
+    }
+}
+
+/// A running emulator, killed when dropped.
+struct Emulator {
+    child: Child,
+}
+
+impl Emulator {
+    fn start(machine: &Machine, job: &Job, folder: &Path) -> Result<Self, MachineError> {
+        let errors = folder.join(EMULATOR_FILE);
+        let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
+        let mut emulator = Command::new(EMULATOR);
+        emulator
+            .current_dir(folder)
+            .args([
+                "-no-user-config",
+                "-nodefaults",
+                "-no-reboot",
+                "-display",
+                "none",
+            ])
+            // Software emulation everywhere, even where the processor could help: the machine
+            // then behaves the same on every host.
+            .args([
+                "-accel",
+                "tcg,thread=multi",
+                "-machine",
+                "q35",
+                "-cpu",
+                "max",
+            ])
+            .args([
+                "-smp",
+                &PROCESSORS.to_string(),
+                "-m",
+                &MEMORY_MIB.to_string(),
+            ])
+            .arg("-kernel")
+            .arg(machine.kernel.image())
+            .args(["-initrd", INITRAMFS_FILE])
+            .args(["-append", COMMAND_LINE])
+            .args(["-chardev", &format!("file,id=console,path={CONSOLE_FILE}")])
+            .args(["-serial", "chardev:console"])
+            .args([
+                "-chardev",
+                "stdio,id=steps,signal=off",
+                "-serial",
+                "chardev:steps",
+            ])
+            .args(["-drive", &format!("file={DISK_FILE},format=raw,if=virtio")])
+            .args(job.network.emulator_arguments(Path::new(CAPTURE_FILE)))
+            .stderr(errors);
+        if job.interactive {
+            emulator.stdin(Stdio::inherit()).stdout(Stdio::inherit());
+        } else {
+            emulator.stdin(Stdio::null()).stdout(Stdio::piped());
+        }
+        let child = emulator.spawn().map_err(|source| {
+            if source.kind() == io::ErrorKind::NotFound {
+                MachineError::Unavailable(Unavailable {
+                    what: EMULATOR.to_owned(),
+                    why: "no such program in PATH".to_owned(),
+                })
+            } else {
+                MachineError::Io {
+                    action: "run",
+                    path: EMULATOR.into(),
+                    source,
+                }
+            }
+        })?;
+        Ok(Self { child })
+    }
+
+    /// The exit status, or nothing if the deadline came first; the emulator has ended either way.
+    fn wait(&mut self, deadline: Instant) -> Result<Option<ExitStatus>, MachineError> {
+        let wait_error = MachineError::io("wait for", Path::new(EMULATOR));
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() >= deadline => break None,
+                Ok(None) => thread::sleep(POLL_INTERVAL),
+                Err(source) => return Err(wait_error(source)),
+            }
+        };
+        self.stop();
+        Ok(status)
+    }
+
+    fn stop(&mut self) {
+        // Fails only if it has ended already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Passes on what the steps print, and logs it. A reader that has gone does not stop the run.
+fn relay(mut lines: ChildStdout, log: &Path, live: &mut (dyn Write + Send)) {
+    let mut log = File::create(log).ok();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = lines.read(&mut buffer) {
+        let _ = live.write_all(&buffer[..read]).and_then(|()| live.flush());
+        if let Some(log) = &mut log {
+            let _ = log.write_all(&buffer[..read]);
+        }
+    }
+}
+
+/// A fresh folder for this run. The newest of those that earlier runs kept are left in place.
+fn run_folder(machine: &Machine) -> Result<RunFolder, MachineError> {
+    static RUN: AtomicU32 = AtomicU32::new(0);
+    let run = RUN.fetch_add(1, Ordering::Relaxed);
+    let runs = machine.cache.folder("runs")?;
+    remove_old_runs(&runs).map_err(MachineError::io("clean", &runs))?;
+    let path = runs.join(format!("{}-{run}", std::process::id()));
+    if path.exists() {
+        // Left by an earlier process with the same number.
+        fs::remove_dir_all(&path).map_err(MachineError::io("remove", &path))?;
+    }
+    RunFolder::create(path)
+}
+
+/// Removes the folders of runs whose process has ended, but for the newest.
+fn remove_old_runs(runs: &Path) -> io::Result<()> {
+    let mut ended = Vec::new();
+    for entry in fs::read_dir(runs)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.split('-').next().unwrap_or_default();
+        if !Path::new("/proc").join(process).exists() {
+            ended.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    ended.sort();
+    let excess = ended.len().saturating_sub(KEPT_RUNS_MAX);
+    for (_, path) in &ended[..excess] {
+        match fs::remove_dir_all(path) {
+            // Another process cleans too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn create_disk(path: &Path) -> Result<(), MachineError> {
+    let disk = File::create(path).map_err(MachineError::io("create", path))?;
+    disk.set_len(RESULTS_BYTES_MAX)
+        .map_err(MachineError::io("extend", path))
+}
+
+/// Unpacks the archive on the results disk; false if the guest wrote none.
+fn unpack_results(folder: &Path) -> Result<bool, MachineError> {
+    let disk = folder.join(DISK_FILE);
+    let mut block = [0; TAR_BLOCK_BYTES];
+    File::open(&disk)
+        .and_then(|mut file| file.read_exact(&mut block))
+        .map_err(MachineError::io("read", &disk))?;
+    if block.iter().all(|byte| *byte == 0) {
+        return Ok(false);
+    }
+    let results = folder.join(RESULTS_FOLDER);
+    fs::create_dir(&results).map_err(MachineError::io("create", &results))?;
+    output(
+        command("tar")
+            .args(["--extract", "--no-same-owner", "--file"])
+            .arg(&disk)
+            .arg("-C")
+            .arg(&results),
+    )?;
+    for file in [DISK_FILE, INITRAMFS_FILE] {
+        let path = folder.join(file);
+        fs::remove_file(&path).map_err(MachineError::io("remove", &path))?;
+    }
+    Ok(true)
+}
+
+fn console_tail(folder: &Path) -> String {
+    // A file that is not there has nothing to tell.
+    [EMULATOR_FILE, CONSOLE_FILE, STEPS_FILE]
+        .iter()
+        .filter_map(|name| read_lossy(&folder.join(name)).ok())
+        .map(|text| tail(&text, TAIL_CHARS))
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n---\n")
+}

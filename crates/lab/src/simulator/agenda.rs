@@ -1,0 +1,161 @@
+//! What will happen, in the order of time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use portolan_cm::{MembershipNumber, QueryNumber, ResolvedAddress};
+use portolan_provider::cm::IdNumber;
+
+use super::channels::Channel;
+use super::host::AgentKey;
+use super::packet::Datagram;
+use super::port_group::Process;
+
+/// Something that happens.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// A datagram comes to the address of a port group.
+    Arrive {
+        to: usize,
+        datagram: Datagram,
+    },
+    /// A task of a machine, void if it crashed since.
+    OnHost {
+        host: usize,
+        boot: u32,
+        task: HostTask,
+    },
+    StartConversation(usize),
+    /// The programs of a conversation lose patience.
+    GiveUp(usize),
+    /// The time of an ending that does not wait for the conversation.
+    End(usize),
+    /// A region of a conversation is taken away.
+    Revoke(usize),
+    CloseListener(usize),
+    StartInquiry(usize),
+    /// The asker destroys its id, whatever it knows.
+    WithdrawInquiry(usize),
+    CloseService(usize),
+    StartMember(usize),
+    Stall(usize),
+    Crash(usize),
+    Restart(usize),
+    Cut(usize),
+    Heal(usize),
+}
+
+/// What a machine's programs, or its tables, do.
+#[derive(Debug)]
+pub(super) enum HostTask {
+    /// The thread of a channel takes an event.
+    TakeEvent(Channel),
+    /// The program moves an id to another channel.
+    Migrate {
+        key: AgentKey,
+        to: Channel,
+    },
+    /// The hub forwarded a management datagram.
+    TakeDatagram(Datagram),
+    /// The process stands for hub, if there is none.
+    StandForHub,
+    /// It tells the new hub what it holds.
+    Register,
+    /// The hub, which it is, learns of a member's death.
+    SeeDeparture(Process),
+    /// A process that has just started opens what listens.
+    Open,
+    AnswerQuery {
+        id: IdNumber,
+        query: QueryNumber,
+        answer: Result<ResolvedAddress, i32>,
+    },
+    /// The program answers the request that an id is for.
+    Answer(AgentKey),
+    /// The sockets have joined a group, or not; `name` is the program's for it.
+    AnswerJoin {
+        name: AgentKey,
+        membership: MembershipNumber,
+        succeeds: bool,
+        /// The program leaves before it is told.
+        leaves: bool,
+    },
+    /// The program joins one of the groups it is to join.
+    Join {
+        key: AgentKey,
+        number: usize,
+    },
+    /// It leaves a group.
+    Leave(AgentKey),
+    /// The program answers the question that an id is for.
+    Reply(AgentKey),
+    Establish(AgentKey),
+    PostSends(AgentKey),
+    PostReceives(AgentKey),
+    Disconnect(AgentKey),
+    Destroy(AgentKey),
+    /// A queue pair goes on sending.
+    Send(u32),
+    /// The program looks at its completion queues.
+    Poll(u32),
+}
+
+/// Tasks by time; those of one moment in the order in which they were added.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    heap: BinaryHeap<Reverse<Entry>>,
+    added: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Duration,
+    number: u64,
+    task: Task,
+}
+
+impl Agenda {
+    pub(super) fn add(&mut self, at: Duration, task: Task) {
+        self.added += 1;
+        self.heap.push(Reverse(Entry {
+            at,
+            number: self.added,
+            task,
+        }));
+    }
+
+    pub(super) fn next_at(&self) -> Option<Duration> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Task> {
+        self.heap.pop().map(|Reverse(entry)| entry.task)
+    }
+}
+
+impl Entry {
+    fn key(&self) -> (Duration, u64) {
+        (self.at, self.number)
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}

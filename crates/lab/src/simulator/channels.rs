@@ -1,0 +1,159 @@
+//! A process's event channels: where the events of its ids wait, and how an id with waiting events
+//! moves from one to another.
+//!
+//! The engine knows no channels; this stands for the layer above it, with its rules: the events of an
+//! id are taken in the order in which they came, each once, wherever the id moves meanwhile, and with
+//! an id or a membership go those that wait. Each channel has a thread of its own, so that events of
+//! different ids overtake each other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use portolan_provider::cm::{CmEvent, EventType, IdNumber};
+
+use super::failure::{Violation, ensure};
+
+/// Channels of a process.
+pub(super) const CHANNELS: usize = 3;
+
+/// A channel, as an index.
+pub(super) type Channel = usize;
+
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    queues: [VecDeque<Waiting>; CHANNELS],
+    /// The channels of ids, if it is not the first.
+    places: BTreeMap<IdNumber, Channel>,
+    counts: BTreeMap<Source, Counts>,
+}
+
+/// An event, and which of its source's it is.
+#[derive(Debug)]
+struct Waiting {
+    event: CmEvent,
+    number: u64,
+}
+
+/// Whose events must keep their order: an id's, or a membership's by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Id(IdNumber),
+    Membership(u64),
+}
+
+impl Source {
+    fn of(event: &CmEvent) -> Self {
+        if is_of_group(event) {
+            Self::Membership(event.uid.0)
+        } else {
+            Self::Id(event.id)
+        }
+    }
+}
+
+/// Events of a source so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    queued: u64,
+    taken: u64,
+}
+
+/// Whether it is of a membership, whose name it bears, and not of the id.
+pub(super) fn is_of_group(event: &CmEvent) -> bool {
+    use EventType::{MulticastError, MulticastJoin};
+    matches!(event.event, MulticastJoin | MulticastError)
+}
+
+impl Channels {
+    /// Queues an event where those of `id` go: its own id, or the listener of a request, whose
+    /// channel the new id begins with.
+    pub(super) fn push(&mut self, id: IdNumber, event: CmEvent) -> Channel {
+        let channel = self.channel_of(id);
+        if event.id != id {
+            self.places.insert(event.id, channel);
+        }
+        let counts = self.counts.entry(Source::of(&event)).or_default();
+        counts.queued += 1;
+        let number = counts.queued;
+        self.queues[channel].push_back(Waiting { event, number });
+        channel
+    }
+
+    /// Takes the next event of a channel; that before it of the same source was taken.
+    pub(super) fn take(&mut self, channel: Channel) -> Result<Option<CmEvent>, Violation> {
+        let Some(Waiting { event, number }) = self.queues[channel].pop_front() else {
+            return Ok(None);
+        };
+        let counts = self.counts.entry(Source::of(&event)).or_default();
+        ensure!(
+            number == counts.taken + 1,
+            "{} of {} is number {number}, but {} were taken",
+            event.event,
+            event.id,
+            counts.taken
+        );
+        counts.taken = number;
+        Ok(Some(event))
+    }
+
+    /// Moves an id, and of the waiting events those that belong to it. How many they are.
+    pub(super) fn migrate(
+        &mut self,
+        id: IdNumber,
+        to: Channel,
+        belongs: impl Fn(&CmEvent) -> bool,
+    ) -> usize {
+        let from = self.channel_of(id);
+        if from == to {
+            return 0;
+        }
+        self.places.insert(id, to);
+        let waiting = std::mem::take(&mut self.queues[from]);
+        let (moved, kept): (VecDeque<_>, _) =
+            waiting.into_iter().partition(|one| belongs(&one.event));
+        self.queues[from] = kept;
+        for one in &moved {
+            // The id of a request has its events where the request is taken.
+            self.places.insert(one.event.id, to);
+        }
+        let count = moved.len();
+        self.queues[to].extend(moved);
+        count
+    }
+
+    /// Forgets what waits of something that is gone.
+    pub(super) fn purge(&mut self, is_gone: impl Fn(&CmEvent) -> bool) {
+        for queue in &mut self.queues {
+            for one in queue.iter().filter(|one| is_gone(&one.event)) {
+                self.counts.remove(&Source::of(&one.event));
+                if !is_of_group(&one.event) {
+                    self.places.remove(&one.event.id);
+                }
+            }
+            queue.retain(|one| !is_gone(&one.event));
+        }
+    }
+
+    /// Forgets an id. Its number may come again.
+    pub(super) fn forget(&mut self, id: IdNumber) {
+        self.places.remove(&id);
+        self.counts.remove(&Source::Id(id));
+    }
+
+    /// Forgets a membership.
+    pub(super) fn forget_membership(&mut self, name: u64) {
+        self.counts.remove(&Source::Membership(name));
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &CmEvent> {
+        self.queues.iter().flatten().map(|one| &one.event)
+    }
+
+    /// How much of anything there is.
+    pub(super) fn len(&self) -> usize {
+        self.waiting().count() + self.places.len() + self.counts.len()
+    }
+
+    pub(super) fn channel_of(&self, id: IdNumber) -> Channel {
+        self.places.get(&id).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,71 @@
+//! How long a queue pair may wait for an answer.
+
+use std::time::Duration;
+
+use portolan_provider::verbs::{QpAttr, QpState};
+use portolan_wire::timer::{cm_timeout_us, rnr_timer_us};
+
+use super::{EndpointIndex, Oracle};
+use crate::simulator::failure::{Violation, ensure};
+
+/// Timers fire on time here; what is added to a limit for the order of things of one moment.
+const SLACK: Duration = Duration::from_millis(1);
+
+/// What a queue pair has waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::simulator) struct Silence {
+    /// The last new request sent, or the last response heard.
+    since: Option<Duration>,
+    limit: Duration,
+}
+
+impl Silence {
+    /// The queue pair is ready to send with these attributes, to a peer that asks it to wait for
+    /// `rnr_timer` when it is not ready.
+    pub(in crate::simulator) fn configure(&mut self, attr: &QpAttr, rnr_timer: u8) {
+        let once = Duration::from_micros(cm_timeout_us(attr.timeout));
+        let rnr_wait = Duration::from_micros(rnr_timer_us(rnr_timer).into());
+        self.limit = once * (u32::from(attr.retry_cnt) + 1) + rnr_wait + SLACK;
+    }
+
+    pub(in crate::simulator) fn sent(&mut self, now: Duration) {
+        self.since = Some(now);
+    }
+
+    pub(in crate::simulator) fn heard(&mut self, now: Duration) {
+        self.since = Some(now);
+    }
+}
+
+impl Oracle {
+    /// A queue pair whose requests nobody answers gives up after all its retries, and not later,
+    /// unless its machine stalled, `late` altogether.
+    pub(in crate::simulator) fn check_silence(
+        &self,
+        index: EndpointIndex,
+        now: Duration,
+        state: QpState,
+        late: Duration,
+    ) -> Result<(), Violation> {
+        let endpoint = &self.endpoints[index];
+        let Some(since) = endpoint.silence.since.filter(|_| state == QpState::Rts) else {
+            return Ok(());
+        };
+        let waited = now.saturating_sub(since);
+        if waited <= endpoint.silence.limit + late {
+            return Ok(());
+        }
+        let first = endpoint.sends_done;
+        let awaited = endpoint.sends.iter().enumerate().skip(first);
+        let mut awaited =
+            awaited.filter(|(at, posted)| posted.is_signaled || !self.has_arrived(index, *at));
+        let oldest = awaited.next().map(|(at, _)| at);
+        ensure!(
+            oldest.is_none(),
+            "endpoint {index} waited {waited:?} for an answer to request {oldest:?} and did not give \
+             up; its limit is {:?}",
+            endpoint.silence.limit
+        );
+        Ok(())
+    }
+}

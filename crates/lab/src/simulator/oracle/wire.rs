@@ -1,0 +1,213 @@
+//! What queue pairs put on the wire: numbers in sequence, acknowledgements of what is there.
+
+use std::time::Duration;
+
+use portolan_wire::Psn;
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::{AethRepr, Syndrome};
+use portolan_wire::rocev2::Packet;
+use portolan_wire::timer::rnr_timer_us;
+
+use super::{EndpointIndex, Oracle};
+use crate::simulator::failure::{Violation, ensure, violation};
+
+/// What an endpoint put on the wire.
+#[derive(Debug, Default)]
+pub(in crate::simulator) struct Wire {
+    /// The first PSN of its requests and the one after the last.
+    requests: Option<(Psn, Psn)>,
+    /// The first PSN of its requests that no response told of.
+    unanswered: Option<Psn>,
+    /// The peer asked it to wait until then.
+    waits_until: Duration,
+    /// It did wait, and has sent nothing since.
+    is_silent: bool,
+}
+
+/// What an endpoint's packets travel on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::simulator) struct Path {
+    pub(in crate::simulator) mtu: u32,
+    /// Bytes that may be under way, each packet counted as a full one.
+    pub(in crate::simulator) window_bytes_max: u32,
+}
+
+impl Oracle {
+    /// A packet that the endpoint's queue pair sends.
+    pub(in crate::simulator) fn transmitted(
+        &mut self,
+        index: EndpointIndex,
+        now: Duration,
+        packet: &Packet<'_>,
+        path: Path,
+    ) -> Result<(), Violation> {
+        let bth = packet.bth();
+        let peer = self.peer(index).map(|peer| peer.qpn);
+        ensure!(
+            peer == Some(bth.dest_qp),
+            "endpoint {index} sends to {}, which is not its peer",
+            bth.dest_qp
+        );
+        match packet.aeth() {
+            _ if bth.opcode.is_request() => self.requests(index, now, packet, path),
+            Some(aeth) if bth.opcode == Opcode::RcAck => self.acknowledges(index, bth.psn, &aeth),
+            _ => Ok(()),
+        }
+    }
+
+    /// A request is the next, or was sent before.
+    fn requests(
+        &mut self,
+        index: EndpointIndex,
+        now: Duration,
+        packet: &Packet<'_>,
+        path: Path,
+    ) -> Result<(), Violation> {
+        let psn = packet.bth().psn;
+        let first = self.peer(index).and_then(|peer| peer.rq_psn);
+        let first = first
+            .ok_or_else(|| violation!("endpoint {index} sends before its peer can receive"))?;
+        let endpoint = &mut self.endpoints[index];
+        let (first, next) = *endpoint.wire.requests.get_or_insert((first, first));
+        ensure!(
+            psn.diff(first) >= 0 && next.diff(psn) >= 0,
+            "endpoint {index} sends request {psn}, but began at {first} and is at {next}"
+        );
+        let packets = match packet.reth() {
+            Some(reth) if packet.bth().opcode == Opcode::RcReadRequest => {
+                packets(reth.dma_len, path.mtu)
+            }
+            _ => 1,
+        };
+        self.check_fence(index, psn.diff(first).unsigned_abs())?;
+        let endpoint = &mut self.endpoints[index];
+        let end = psn.add(packets);
+        ensure!(
+            now >= endpoint.wire.waits_until,
+            "endpoint {index} sends at {now:?}, but was asked to wait until {:?}",
+            endpoint.wire.waits_until
+        );
+        endpoint.wire.is_silent = false;
+        if end.diff(next) > 0 {
+            endpoint.wire.requests = Some((first, end));
+            endpoint.silence.sent(now);
+            let unanswered = endpoint.wire.unanswered.unwrap_or(first);
+            let bytes = u64::from(end.diff(unanswered).unsigned_abs()) * u64::from(path.mtu);
+            let limit = path.window_bytes_max.max(path.mtu);
+            ensure!(
+                bytes <= limit.into(),
+                "endpoint {index} has {bytes} bytes under way; its window is at most {limit}"
+            );
+        }
+        Ok(())
+    }
+
+    /// A response comes to the endpoint's queue pair.
+    pub(in crate::simulator) fn answered(
+        &mut self,
+        index: EndpointIndex,
+        now: Duration,
+        packet: &Packet<'_>,
+    ) {
+        let psn = packet.bth().psn;
+        let Some((first, next)) = self.endpoints[index].wire.requests else {
+            return;
+        };
+        let wire = &self.endpoints[index].wire;
+        let unanswered = wire.unanswered.unwrap_or(first);
+        if psn.diff(unanswered) < 0 || psn.diff(next) >= 0 {
+            return;
+        }
+        let (told, wait) = match packet.aeth().map(|aeth| aeth.syndrome) {
+            Some(Syndrome::RnrNak { timer }) => (psn, Some(rnr_timer_us(timer))),
+            Some(Syndrome::Nak(_)) => (psn, None),
+            _ => (psn.next(), None),
+        };
+        // Where read data are missing, they are asked for first.
+        let before = psn.diff(first).unsigned_abs();
+        let sends = self.endpoints[index].sends.iter().enumerate();
+        let mut reads =
+            sends.filter(|(_, posted)| posted.is_read() && posted.packets.start < before);
+        let is_complete = reads.all(|(at, posted)| posted.len() > 0 && self.has_arrived(index, at));
+        let wire = &mut self.endpoints[index].wire;
+        wire.unanswered = Some(told);
+        // A copy of what made it wait is no news.
+        if let Some(wait) = wait.filter(|_| is_complete && !wire.is_silent) {
+            wire.waits_until = now + Duration::from_micros(wait.into());
+            wire.is_silent = true;
+        }
+    }
+
+    /// A fenced message does not begin before the reads before it are complete.
+    fn check_fence(&self, index: EndpointIndex, number: u32) -> Result<(), Violation> {
+        let sends = &self.endpoints[index].sends;
+        let at = sends.partition_point(|posted| posted.packets.end <= number);
+        let begins = at
+            .checked_sub(1)
+            .map_or(0, |before| sends[before].packets.end)
+            == number;
+        if begins && sends.get(at).is_some_and(|posted| posted.plan.is_fenced) {
+            let mut reads = (0..at).filter(|read| sends[*read].is_read());
+            let missing = reads.find(|read| !self.has_arrived(index, *read));
+            ensure!(
+                missing.is_none(),
+                "endpoint {index} sends fenced message {at} before read {missing:?} is complete"
+            );
+        }
+        Ok(())
+    }
+
+    /// An acknowledgement speaks of what was sent, and what it says to have arrived did.
+    fn acknowledges(
+        &self,
+        index: EndpointIndex,
+        psn: Psn,
+        aeth: &AethRepr,
+    ) -> Result<(), Violation> {
+        let peer = self.peer(index);
+        let peer = peer.ok_or_else(|| violation!("endpoint {index} answers nobody"))?;
+        // A queue pair with the number of one from before a crash is asked by that one's peer, too,
+        // and answers its own as if that had sent again what it sent before.
+        let nothing = self.endpoints[index].rq_psn.map(|first| (first, first));
+        let (first, next) = peer
+            .wire
+            .requests
+            .filter(|_| peer.peer == Some(index))
+            .or(nothing)
+            .ok_or_else(|| violation!("endpoint {index} answers before it can receive"))?;
+        ensure!(
+            psn.diff(first) >= -1 && next.diff(psn) >= 0,
+            "endpoint {index} answers {psn}, of requests from {first} to {next}"
+        );
+        let arrived = match aeth.syndrome {
+            Syndrome::Ack { .. } => psn.next(),
+            _ => psn,
+        };
+        let count = arrived.diff(first).unsigned_abs();
+        let mut messages = 0;
+        for (at, posted) in peer.sends.iter().enumerate() {
+            if posted.packets.end > count || arrived.diff(first) <= 0 {
+                break;
+            }
+            messages += 1;
+            ensure!(
+                posted.is_read() || self.has_arrived(peer.index, at),
+                "endpoint {index} acknowledges {psn}, but message {at} of {} is not there",
+                peer.index
+            );
+        }
+        // A read may be asked for in several messages, each of which takes a packet at least.
+        let sent = next.diff(first).unsigned_abs();
+        ensure!(
+            (messages..=sent).contains(&aeth.msn),
+            "endpoint {index} acknowledges {messages} messages in {count} of {sent} packets, but says {}",
+            aeth.msn
+        );
+        Ok(())
+    }
+}
+
+/// Packets of a message of `len` bytes: of a read, its responses.
+pub(in crate::simulator) fn packets(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}

@@ -1,0 +1,81 @@
+//! One run.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::failure::{Failure, Violation};
+use super::report::Report;
+use super::trace::Trace;
+use super::world::World;
+
+/// Lines of a failed run that are shown.
+pub const TRACE_LINES: usize = 200;
+
+/// Runs a seed.
+///
+/// # Errors
+/// [`Failure`]: something happened that must not, or an engine panicked. It has the last
+/// [`TRACE_LINES`] of what happened.
+pub fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
+    let (result, _) = run(seed, 0);
+    match result {
+        Ok(report) => Ok(report),
+        Err(failure) => match run(seed, TRACE_LINES).0 {
+            Err(traced) if traced.violation == failure.violation => Err(traced),
+            // A run that is not a function of its seed is a failure of its own.
+            other => {
+                let again = match &other {
+                    Ok(_) => "nothing".to_owned(),
+                    Err(other) => other.violation.to_string(),
+                };
+                let first = &failure.violation;
+                let violation = Violation(format!(
+                    "run twice, it first violated {first}, then {again}"
+                ));
+                Err(Box::new(Failure {
+                    violation,
+                    ..*failure
+                }))
+            }
+        },
+    }
+}
+
+/// Runs a seed and gives all that happened, a line each, whether it failed or not.
+pub fn trace_seed(seed: u64) -> (Result<Report, Box<Failure>>, Vec<String>) {
+    run(seed, usize::MAX)
+}
+
+fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<String>) {
+    let trace = Trace::new(trace_lines);
+    let mut world = World::new(seed, trace.clone());
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let violation = match ended {
+        Ok(Ok(())) => {
+            let report = Report {
+                seed,
+                class: world.plan.class,
+                lasted: world.now,
+                digest: world.tally.digest,
+                tally: world.tally.counts,
+            };
+            return (Ok(report), trace.lines());
+        }
+        Ok(Err(violation)) => violation,
+        Err(panic) => Violation(format!("panic: {}", message_of(panic.as_ref()))),
+    };
+    let (at, lines) = (trace.now(), trace.lines());
+    let failure = Failure {
+        seed,
+        at,
+        violation,
+        trace: lines.clone(),
+    };
+    (Err(Box::new(failure)), lines)
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

@@ -1,0 +1,276 @@
+//! The processes of a port group: claims, what is forwarded to whom, and what follows when one dies.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use portolan_cm::ports::BindOptions;
+use portolan_provider::error::Cause;
+use portolan_wire::PortSpace;
+use portolan_wire::rocev2::Packet;
+
+use super::agenda::{HostTask, Task};
+use super::failure::{Violation, ensure, violation};
+use super::host::Agent;
+use super::packet::Datagram;
+use super::port_group::{Claim, Process, Recipient};
+use super::world::World;
+
+/// How long the hub takes to forward a datagram.
+const FORWARD_DELAY: Duration = Duration::from_micros(20);
+
+/// When a claim that the hub does not answer yet is made again.
+pub(super) const CLAIM_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long members take to stand for hub, or to register, at most, microseconds.
+const ELECTION_US_MAX: u64 = 50_000;
+
+/// A process of no host.
+const RIVAL: Process = Process {
+    host: usize::MAX,
+    boot: 0,
+};
+
+impl World {
+    pub(super) fn process(&self, host: usize) -> Process {
+        let boot = self.hosts[host].boot;
+        Process { host, boot }
+    }
+
+    /// Whether the hub answers a claim of a process now; else it is made again after
+    /// [`CLAIM_PAUSE`].
+    pub(super) fn may_claim(&self, host: usize) -> bool {
+        let group = &self.port_groups[self.hosts[host].group];
+        let hub = group.hub.map(|hub| &self.hosts[hub.host]);
+        group.is_ready() && hub.is_some_and(|hub| !hub.is_stalled(self.now))
+    }
+
+    /// Has the hub grant an address, to listen there or not, which it must unless a living process
+    /// has it. The port, if it is 0, is one that is free.
+    pub(super) fn claim(
+        &mut self,
+        host: usize,
+        space: PortSpace,
+        mut local: SocketAddr,
+        listens: bool,
+    ) -> Result<Claim, Violation> {
+        let options = BindOptions {
+            af_only: local.is_ipv4(),
+            ..BindOptions::default()
+        };
+        let (process, seed) = (self.process(host), self.hosts[host].rng.next_u32());
+        let ports = &mut self.port_groups[self.hosts[host].group].ports;
+        let bound = ports.bind(process, space, local, options, seed);
+        let bound = bound.map_err(|error| violation!("h{host}: {space:?} {local}: {error}"))?;
+        local.set_port(bound.port);
+        // A rival finds the port taken, bound or listened on.
+        for round in 0..2 {
+            let rival = ports.bind(RIVAL, space, local, options, seed);
+            ensure!(
+                matches!(rival, Err(Cause::AddressInUse { .. })),
+                "port {} was given out twice",
+                bound.port
+            );
+            if listens && round == 0 {
+                let listening = ports.listen(bound.binding);
+                listening.map_err(|error| violation!("h{host}: {local}: {error}"))?;
+            }
+        }
+        let binding = Some(bound.binding);
+        Ok(Claim {
+            space,
+            local,
+            options,
+            listens,
+            binding,
+        })
+    }
+
+    pub(super) fn release(&mut self, host: usize, claim: &Claim) {
+        if let Some(binding) = claim.binding {
+            let group = self.hosts[host].group;
+            self.port_groups[group].ports.release(binding);
+        }
+    }
+
+    /// A datagram comes to an address: the kernel gives it to the process whose block its queue pair
+    /// lies in, and what is for queue pair 1 to the hub.
+    pub(super) fn reach(&mut self, group: usize, datagram: Datagram) -> Result<(), Violation> {
+        let block = datagram.destination_block();
+        let receiver = match block {
+            Some(0) => self.port_groups[group].hub.map(|hub| hub.host),
+            Some(block) => self.member(group, block),
+            None => None,
+        };
+        let Some(host) = receiver else {
+            let is_kept = block == Some(0)
+                && self.has_members(group)
+                && self.port_groups[group].keep(datagram);
+            self.tally.count(match is_kept {
+                true => "datagram kept for the next hub",
+                false => "packet for no process",
+            });
+            return Ok(());
+        };
+        let machine = &mut self.hosts[host];
+        if !machine.is_stalled(self.now) {
+            self.audit(host)?;
+            return self.arrive(host, datagram);
+        }
+        if machine.has_socket_room() {
+            let (until, to) = (machine.stalled_until, group);
+            self.agenda.add(until, Task::Arrive { to, datagram });
+        } else {
+            self.tally.count("socket buffer full");
+        }
+        Ok(())
+    }
+
+    /// A management datagram came to the hub: it takes it or forwards it.
+    pub(super) fn forward(&mut self, host: usize, datagram: Datagram) -> Result<(), Violation> {
+        let group = self.hosts[host].group;
+        let packet = Packet::parse(&datagram.payload);
+        let mad = packet.as_ref().ok().and_then(Packet::mad);
+        let recipient = mad.map(|mad| self.port_groups[group].recipient(mad));
+        let to = match recipient {
+            Some(Recipient::Hub) => Some(host),
+            Some(Recipient::Block(block)) => self.member(group, block),
+            Some(Recipient::Process(process)) => {
+                let is_alive = self.process(process.host) == process;
+                let is_known = self.port_groups[group].departed.contains(&process);
+                ensure!(
+                    is_alive || is_known,
+                    "a request goes to {process}, which is dead"
+                );
+                is_alive.then_some(process.host)
+            }
+            Some(Recipient::Nobody) | None => None,
+        };
+        match to {
+            None => {
+                self.tally.count("datagram for no member");
+                Ok(())
+            }
+            Some(to) if to == host => self.take_mad(host, &datagram),
+            Some(to) => {
+                self.tally.count("datagram forwarded");
+                self.plan_on(to, FORWARD_DELAY, HostTask::TakeDatagram(datagram));
+                Ok(())
+            }
+        }
+    }
+
+    /// A process died. The hub sees that; if it was the hub, the others stand for it.
+    pub(super) fn depart(&mut self, process: Process) {
+        let index = self.hosts[process.host].group;
+        let seed = self.rng.next_u64();
+        let group = &mut self.port_groups[index];
+        group.unregistered.remove(&process);
+        if let Some(hub) = group.hub.filter(|hub| *hub != process) {
+            group.departed.insert(process);
+            let after = self.hosts[hub.host].reaction();
+            self.plan_on(hub.host, after, HostTask::SeeDeparture(process));
+            return;
+        }
+        if group.hub == Some(process) {
+            group.lose_hub(seed);
+            for host in self.members(index) {
+                for agent in self.hosts[host].agents.values_mut() {
+                    if let Some(claim) = &mut agent.claim {
+                        claim.binding = None;
+                    }
+                }
+                self.stand(host);
+            }
+        }
+        if !self.has_members(index) {
+            // The last one took the sockets along.
+            self.port_groups[index].waiting.clear();
+        }
+    }
+
+    /// A process is there: where there is no hub, it stands for it.
+    pub(super) fn stand(&mut self, host: usize) {
+        let after = self.rng.micros(0, ELECTION_US_MAX);
+        self.plan_on(host, after, HostTask::StandForHub);
+    }
+
+    pub(super) fn stand_for_hub(&mut self, host: usize) {
+        let (process, index) = (self.process(host), self.hosts[host].group);
+        let members = self.members(index);
+        let group = &mut self.port_groups[index];
+        if group.hub.is_some() {
+            return;
+        }
+        group.hub = Some(process);
+        let waiting = std::mem::take(&mut group.waiting);
+        self.trace.note(host, || "is the hub".into());
+        self.tally.count("hub elected");
+        for host in members {
+            let process = self.process(host);
+            self.port_groups[index].unregistered.insert(process);
+            let after = self.rng.micros(0, ELECTION_US_MAX);
+            self.plan_on(host, after, HostTask::Register);
+        }
+        for datagram in waiting {
+            let to = index;
+            self.agenda.add(self.now, Task::Arrive { to, datagram });
+        }
+    }
+
+    /// A process tells the new hub what it holds, which nobody else can have got meanwhile.
+    pub(super) fn register(&mut self, host: usize) -> Result<(), Violation> {
+        let process = self.process(host);
+        let machine = &mut self.hosts[host];
+        let group = &mut self.port_groups[machine.group];
+        if group.hub.is_none() || !group.unregistered.remove(&process) {
+            return Ok(());
+        }
+        for claim in machine.agents.values_mut().filter_map(Agent::claim_mut) {
+            let (space, local, options) = (claim.space, claim.local, claim.options);
+            let seed = machine.rng.next_u32();
+            let bound = group.ports.bind(process, space, local, options, seed);
+            let bound = bound.map_err(|error| violation!("h{host} lost its {local}: {error}"))?;
+            if claim.listens {
+                let listening = group.ports.listen(bound.binding);
+                listening.map_err(|error| violation!("h{host} lost its {local}: {error}"))?;
+            }
+            claim.binding = Some(bound.binding);
+        }
+        Ok(())
+    }
+
+    /// The hub sees that a member is dead: its ports are free.
+    pub(super) fn see_departure(&mut self, hub: usize, process: Process) {
+        let group = &mut self.port_groups[self.hosts[hub].group];
+        group.ports.release_owner(&process);
+        group.departed.remove(&process);
+        self.tally.count("ports of a dead process freed");
+    }
+
+    /// The living process that has a block.
+    fn member(&self, group: usize, block: u8) -> Option<usize> {
+        let mut hosts = self.hosts.iter();
+        hosts.position(|host| host.is_up && (host.group, host.block) == (group, block))
+    }
+
+    fn members(&self, group: usize) -> Vec<usize> {
+        let hosts = self.hosts.iter().enumerate();
+        let living = hosts.filter(|(_, host)| host.is_up && host.group == group);
+        living.map(|(index, _)| index).collect()
+    }
+
+    fn has_members(&self, group: usize) -> bool {
+        !self.members(group).is_empty()
+    }
+
+    /// The group at an address.
+    pub(super) fn group_at(&self, addr: IpAddr) -> Option<usize> {
+        self.port_groups.iter().position(|group| group.addr == addr)
+    }
+}
+
+impl Agent {
+    fn claim_mut(&mut self) -> Option<&mut Claim> {
+        self.claim.as_mut()
+    }
+}

@@ -1,0 +1,179 @@
+//! The judge itself: it passes what is right, and fails what is not.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portolan_lab::judge::{dissect, prepare_host, rxe_alone};
+use portolan_lab::machine::{Cache, Job, Machine, MachineError, Network, Step, Suite, Unavailable};
+
+/// Machines are emulated: several at once on a small host would run into each other's deadlines.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is there to test with, or nothing where this host cannot provide it; then the reason is
+/// printed, and under continuous integration that is a failure.
+fn available<T>(test: &str, result: Result<T, MachineError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
+            eprintln!("left out: {test}: {reason}");
+            None
+        }
+        Err(error) => panic!("{test}: {error}"),
+    }
+}
+
+fn cache() -> Cache {
+    Cache::locate().expect("the cache folder can be made")
+}
+
+#[test]
+fn the_programs_of_librdmacm_pass_against_themselves_on_rxe() {
+    let _turn = one_at_a_time();
+    let test = "the_programs_of_librdmacm_pass_against_themselves_on_rxe";
+    let Some(report) = available(test, rxe_alone(&cache())) else {
+        return;
+    };
+    assert!(report.passed(), "{report}");
+    // The topology; rping and udaddy over both families, mckey over one.
+    assert_eq!(report.parts.len(), 6);
+}
+
+/// Two machines on one wire, each with rdma_rxe on its interface.
+#[test]
+fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
+    let _turn = one_at_a_time();
+    let test = "two_machines_meet_on_a_wire_and_tshark_reads_what_they_say";
+    let Some(machine) = available(test, Machine::prepare(&cache(), Suite::Bookworm)) else {
+        return;
+    };
+    let Some(()) = available(test, prepare_host()) else {
+        return;
+    };
+    let [first, second] = free_loopback_ports();
+    let setup = |own: u8| {
+        format!(
+            "ip addr add 192.168.7.{own}/24 dev eth0
+             ip link set eth0 up
+             until [ \"$(cat /sys/class/net/eth0/carrier)\" = 1 ]; do sleep 0.1; done
+             rdma link add rxe0 type rxe netdev eth0
+             until rdma link show | grep -q ACTIVE; do sleep 0.1; done"
+        )
+    };
+    let job = |own: u8, local, remote, script: &str| {
+        Job::new()
+            .deadline(Duration::from_secs(120))
+            .network(Network::Wire {
+                local,
+                remote,
+                hardware_address: [2, 0, 0, 0, 7, own],
+            })
+            .step(Step::new("set up", setup(own)))
+            .step(Step::new("rping", script).limit(Duration::from_secs(90)))
+    };
+    let passive = job(1, first, second, "rping -s -a 192.168.7.1 -C 3 -V");
+    let active = job(
+        2,
+        second,
+        first,
+        "until ping -q -c 1 -W 1 192.168.7.1; do sleep 0.1; done
+         until rping -c -a 192.168.7.1 -C 3 -V -v; do sleep 0.5; done",
+    );
+    let (passive, active) = std::thread::scope(|scope| {
+        let run = |job: Job| {
+            let machine = &machine;
+            scope.spawn(move || machine.run(&job, &mut std::io::sink()).unwrap())
+        };
+        let (passive, active) = (run(passive), run(active));
+        (passive.join().unwrap(), active.join().unwrap())
+    });
+    for outcome in [&passive, &active] {
+        assert_eq!(outcome.status, 0, "{outcome}\n{:?}", outcome.steps);
+    }
+    for outcome in [&passive, &active] {
+        let capture = outcome
+            .wire_capture()
+            .expect("a machine on a wire has a capture");
+        let dissection = dissect(&capture).unwrap();
+        dissection.check().unwrap();
+        // REQ, REP, RTU, DREQ and DREP are UD SENDs; each iteration is one READ, one WRITE.
+        for (opcode, at_least) in [(0x64, 5), (0x0c, 3), (0x0a, 3)] {
+            let count = dissection.opcodes.get(&opcode).copied().unwrap_or(0);
+            assert!(count >= at_least, "opcode {opcode:#x}: {dissection:?}");
+        }
+    }
+}
+
+#[test]
+fn tshark_tells_a_whole_packet_from_one_without_its_header() {
+    let test = "tshark_tells_a_whole_packet_from_one_without_its_header";
+    let Some(()) = available(test, prepare_host()) else {
+        return;
+    };
+    const SEND_ONLY: u8 = 0x04;
+    const RDMA_READ_REQUEST: u8 = 0x0c;
+    let path = std::env::temp_dir().join(format!("portolan-judge-{}.pcap", std::process::id()));
+    // Short payloads, which some of tshark's dissectors would take for their own protocols.
+    let sends: Vec<_> = [0, 4, 8, 16, 20, 64]
+        .iter()
+        .map(|size| bth_packet(SEND_ONLY, &vec![0; *size]))
+        .collect();
+    std::fs::write(&path, pcap(&sends)).unwrap();
+    let whole = dissect(&path).unwrap();
+    // A READ request whose RETH (16 bytes) is not there.
+    std::fs::write(
+        &path,
+        pcap(&[
+            bth_packet(SEND_ONLY, &[0; 8]),
+            bth_packet(RDMA_READ_REQUEST, &[]),
+        ]),
+    )
+    .unwrap();
+    let headless = dissect(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    whole.check().unwrap();
+    assert_eq!(headless.malformed, [2], "{headless:?}");
+    assert!(headless.check().is_err());
+}
+
+/// An Ethernet frame with a RoCEv2 packet: base transport header, `rest`, and a zero ICRC.
+fn bth_packet(opcode: u8, rest: &[u8]) -> Vec<u8> {
+    let udp_bytes = u16::try_from(8 + 12 + rest.len() + 4).unwrap();
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+    packet.extend([0x45, 0]);
+    packet.extend((20 + udp_bytes).to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 7, 0, 1, 10, 7, 0, 2]);
+    packet.extend(50_000_u16.to_be_bytes());
+    packet.extend(4791_u16.to_be_bytes());
+    packet.extend(udp_bytes.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend([opcode, 0x40, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, 0]);
+    packet.extend(rest);
+    packet.extend([0; 4]);
+    packet
+}
+
+/// A capture file, in the classic format with microseconds, link type Ethernet.
+fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for packet in packets {
+        let length = u32::try_from(packet.len()).unwrap();
+        for word in [0, 0, length, length] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(packet);
+    }
+    file
+}
+
+/// Two addresses on which nothing receives at this moment.
+fn free_loopback_ports() -> [SocketAddr; 2] {
+    let sockets = [0; 2].map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap())
+}

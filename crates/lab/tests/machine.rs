@@ -1,0 +1,147 @@
+//! The kernel machine itself: what goes in comes out, and every way to end is told apart.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portolan_lab::machine::{
+    Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Unavailable,
+};
+
+/// Machines are emulated: several at once on a small host would run into each other's deadlines.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine, or nothing where this host cannot provide one; then the reason is printed, and
+/// under continuous integration that is a failure.
+fn machine(test: &str) -> Option<Machine> {
+    let cache = Cache::locate().expect("the cache folder can be made");
+    match Machine::prepare(&cache, Suite::Bookworm) {
+        Ok(machine) => Some(machine),
+        Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
+            eprintln!("left out: {test}: {reason}");
+            None
+        }
+        Err(error) => panic!("{test}: {error}"),
+    }
+}
+
+#[test]
+fn steps_run_in_order_and_bring_back_output_status_and_files() {
+    let _turn = one_at_a_time();
+    let Some(machine) = machine("steps_run_in_order_and_bring_back_output_status_and_files") else {
+        return;
+    };
+    let job = Job::new()
+        .file("/etc/greeting", "hello from the host\n")
+        .program("say", "/bin/echo")
+        .step(Step::new("kernel", "uname -r"))
+        .step(Step::new(
+            "file",
+            "cat /etc/greeting; head -c 70000 /dev/zero > $RESULTS/zeros",
+        ))
+        .step(Step::new("program", "say -n one; say -n two >&2"))
+        .step(Step::new(
+            "real ip, not busybox's",
+            "ip netns list && echo $?",
+        ))
+        .step(Step::new("fails", "echo before; exit 7").on_failure(OnFailure::Continue))
+        .step(
+            Step::new(
+                "leaves a child and overstays",
+                "sleep 1000 & echo here; sleep 1001",
+            )
+            .limit(Duration::from_secs(2))
+            .on_failure(OnFailure::Continue),
+        )
+        .step(Step::new(
+            "nothing is left running",
+            "! pgrep -lf 'sleep 100[01]'",
+        ))
+        .step(Step::new("stops the job", "false"))
+        .step(Step::new("never runs", "echo ran"));
+    let mut live = Vec::new();
+    let outcome = machine.run(&job, &mut live).unwrap();
+    let step = |name: &str| {
+        outcome
+            .step(name)
+            .unwrap_or_else(|| panic!("no step {name}\n{outcome}"))
+    };
+
+    assert_eq!(step("kernel").output.trim(), machine.kernel_release());
+    assert_eq!(step("file").output, "hello from the host\n");
+    assert_eq!(
+        std::fs::read(outcome.files().join("zeros")).unwrap(),
+        vec![0; 70000]
+    );
+    assert_eq!(step("program").output, "onetwo");
+    assert_eq!(step("real ip, not busybox's").output, "0\n");
+    assert_eq!(
+        (step("fails").status, step("fails").output.as_str()),
+        (7, "before\n")
+    );
+    let overstayed = step("leaves a child and overstays");
+    assert_eq!(
+        (overstayed.status, overstayed.output.as_str()),
+        (137, "here\n")
+    );
+    assert!(
+        overstayed.elapsed >= Duration::from_secs(2),
+        "{:?}",
+        overstayed.elapsed
+    );
+    assert!(
+        step("nothing is left running").passed(),
+        "{}",
+        step("nothing is left running").output
+    );
+    assert_eq!(step("stops the job").status, 1);
+    assert!(outcome.step("never runs").is_none());
+    assert_eq!(outcome.status, 7, "the first failure is the whole's status");
+    let live = String::from_utf8_lossy(&live);
+    assert!(live.contains("hello from the host\n"), "{live}");
+    assert!(
+        outcome.console().unwrap().contains("Linux version 6.1"),
+        "the console is kept"
+    );
+
+    let files = outcome.files();
+    drop(outcome);
+    assert!(!files.exists(), "a run's files go with its outcome");
+}
+
+#[test]
+fn a_machine_that_outlives_its_deadline_is_stopped() {
+    let _turn = one_at_a_time();
+    let Some(machine) = machine("a_machine_that_outlives_its_deadline_is_stopped") else {
+        return;
+    };
+    let deadline = Duration::from_secs(20);
+    let job = Job::new()
+        .deadline(deadline)
+        .step(Step::new("sleeps", "sleep 600").limit(Duration::from_secs(600)));
+    let error = machine.run(&job, &mut io::sink()).unwrap_err();
+    assert!(
+        matches!(error, MachineError::Deadline { deadline: told, .. } if told == deadline),
+        "{error}"
+    );
+    // How far it came depends on the host; the kernel's messages have a time in brackets.
+    assert!(
+        error.to_string().contains("[    "),
+        "it tells how far the machine came: {error}"
+    );
+}
+
+#[test]
+fn a_kernel_that_panics_is_told_from_a_script_that_fails() {
+    let _turn = one_at_a_time();
+    let Some(machine) = machine("a_kernel_that_panics_is_told_from_a_script_that_fails") else {
+        return;
+    };
+    let job = Job::new().step(Step::new("panics", "echo c > /proc/sysrq-trigger"));
+    let error = machine.run(&job, &mut io::sink()).unwrap_err();
+    assert!(matches!(error, MachineError::Died { .. }), "{error}");
+    assert!(error.to_string().contains("Kernel panic"), "{error}");
+}

@@ -1,0 +1,122 @@
+//! The simulator itself: that it repeats, that it reaches what it is for, and that it finds defects.
+
+use portolan_lab::simulator::{
+    Campaign, Hunt, Mutant, SEEDS_TO_CATCH, Summary, hunt, run_many, run_seed, trace_seed,
+};
+
+/// Seeds of the tests here; many more are for `cargo xtask simulate`.
+const SEEDS: u64 = 400;
+
+fn campaign(start: u64, count: u64) -> Summary {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    run_many(
+        Campaign {
+            start,
+            count,
+            threads,
+        },
+        |_| {},
+    )
+}
+
+#[test]
+fn a_seed_is_one_run_whoever_runs_it() {
+    for seed in 0..20 {
+        let here = run_seed(seed).expect("nothing wrong");
+        let elsewhere = std::thread::spawn(move || run_seed(seed).expect("nothing wrong"));
+        let (traced, lines) = trace_seed(seed);
+        assert_eq!(here.digest, elsewhere.join().unwrap().digest, "seed {seed}");
+        assert_eq!(here.digest, traced.unwrap().digest, "seed {seed}, traced");
+        assert!(!lines.is_empty());
+    }
+    assert_ne!(run_seed(1).unwrap().digest, run_seed(2).unwrap().digest);
+}
+
+/// A simulator that finds nothing because nothing happens is of no use.
+#[test]
+fn all_that_can_happen_happens_and_nothing_is_wrong() {
+    let summary = campaign(0, SEEDS);
+    assert!(summary.failures.is_empty(), "{}", summary.failures[0]);
+    assert_eq!(summary.passed(), SEEDS);
+    assert_eq!(
+        summary.runs.len(),
+        3,
+        "runs of each class: {:?}",
+        summary.runs
+    );
+    for what in [
+        "conversation completed",
+        "crash",
+        "corrupt packet dropped",
+        "rejected as stale",
+        "communication established by data",
+        "request sent again",
+        "duplicate request",
+        "timeout",
+        "NAK",
+        "RNR NAK",
+        "MRA",
+        "request refused",
+        "question answered",
+        "question refused",
+        "question unanswered",
+        "key refused",
+        "answer of a destroyed id given again",
+        "group left before its event",
+        "group left while joining",
+        "membership beyond the limit",
+        "datagram forwarded",
+        "datagram kept for the next hub",
+        "hub elected",
+        "datagram dropped: wrong key",
+        "datagram received",
+        "id migrated with waiting events",
+        "ports of a dead process freed",
+        "packet for no queue pair",
+        "region revoked",
+        "stall",
+        "socket buffer full",
+        "dropped: stale read",
+        "send success",
+        "receive success",
+        "LocLenErr",
+        "LocProtErr",
+        "RemAccessErr",
+        "RemInvReqErr",
+        "RetryExcErr",
+        "RnrRetryExcErr",
+        "WrFlushErr",
+        "RDMA_CM_EVENT_ADDR_ERROR",
+        "RDMA_CM_EVENT_DISCONNECTED",
+        "RDMA_CM_EVENT_ESTABLISHED",
+        "RDMA_CM_EVENT_MULTICAST_ERROR",
+        "RDMA_CM_EVENT_MULTICAST_JOIN",
+        "RDMA_CM_EVENT_REJECTED",
+        "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        "RDMA_CM_EVENT_UNREACHABLE",
+    ] {
+        assert!(
+            summary.tally.contains_key(what),
+            "never: {what}; {:#?}",
+            summary.tally
+        );
+    }
+}
+
+#[test]
+fn every_planted_defect_is_found_and_each_failure_shows_its_seed_and_what_led_to_it() {
+    let mutants: Vec<Mutant> = Mutant::all().collect();
+    assert!(mutants.len() >= 32);
+    for mutant in mutants {
+        let Hunt { caught, .. } = hunt(mutant);
+        let failure = caught.unwrap_or_else(|| panic!("{mutant:?}: {SEEDS_TO_CATCH} seeds"));
+        let text = failure.to_string();
+        assert!(text.contains(&format!("--seed {}", failure.seed)), "{text}");
+        assert!(
+            !failure.trace.is_empty(),
+            "{mutant:?} fails without a trace"
+        );
+        // The defect is gone with the hunt.
+        run_seed(failure.seed).expect("nothing is wrong without the defect");
+    }
+}

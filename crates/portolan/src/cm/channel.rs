@@ -1,0 +1,174 @@
+//! Event channels: where the events of a set of ids arrive.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use portolan_provider::cm::{CmEvent, EventType, UserId};
+use portolan_provider::traits::{CmChannel, Provider};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::event::Event;
+use super::id::{CmId, IdShared};
+use crate::{deadline, lock};
+
+/// A channel of connection-manager events (`struct rdma_event_channel`).
+///
+/// Several threads may take events from one channel; each event goes to one of them.
+/// Clones name the same channel.
+#[derive(Clone, Debug)]
+pub struct EventChannel {
+    pub(super) shared: Arc<ChannelShared>,
+}
+
+#[derive(Debug)]
+pub(super) struct ChannelShared {
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) channel: Arc<dyn CmChannel>,
+    ids: Mutex<HashMap<UserId, Weak<IdShared>>>,
+}
+
+impl EventChannel {
+    /// Opens a channel on the process's provider (`rdma_create_event_channel(3)`).
+    ///
+    /// # Errors
+    /// Those of [`crate::provider::default_provider`].
+    pub fn open() -> Result<Self> {
+        Self::open_on(crate::provider::default_provider()?)
+    }
+
+    /// Opens a channel on a provider.
+    ///
+    /// # Errors
+    /// The provider cannot open one.
+    pub fn open_on(provider: Arc<dyn Provider>) -> Result<Self> {
+        let channel = provider.open_channel()?;
+        let shared = ChannelShared {
+            provider,
+            channel,
+            ids: Mutex::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Takes the next event, waiting for it (`rdma_get_cm_event(3)`), unless the channel's descriptor was
+    /// made non-blocking (`O_NONBLOCK`, fcntl(2)).
+    ///
+    /// # Errors
+    /// The channel failed; `WouldBlock` if it is non-blocking and no event waits.
+    pub fn next_event(&self) -> Result<Event> {
+        loop {
+            let raw = self.shared.channel.wait_event(None)?;
+            if let Some(event) = self.deliver(raw) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Takes the next event, waiting until `timeout` at most.
+    ///
+    /// # Errors
+    /// `TimedOut` when none came in time.
+    pub fn next_event_within(&self, timeout: Duration) -> Result<Event> {
+        let deadline = deadline::after(timeout);
+        loop {
+            let left = deadline::left(deadline);
+            let raw = self
+                .shared
+                .channel
+                .wait_event(Some(left))
+                .map_err(|error| {
+                    let after_ms = timeout.as_millis() as u64;
+                    match error.cause {
+                        Cause::TimedOut { .. } => Error::new(
+                            Step::Event,
+                            Cause::TimedOut {
+                                after_ms,
+                                retries: 0,
+                            },
+                        ),
+                        _ => error,
+                    }
+                })?;
+            if let Some(event) = self.deliver(raw) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Takes the next event if one waits.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub fn try_next_event(&self) -> Result<Option<Event>> {
+        loop {
+            match self.shared.channel.take_event() {
+                Ok(raw) => {
+                    if let Some(event) = self.deliver(raw) {
+                        return Ok(Some(event));
+                    }
+                }
+                Err(error) if error.is_would_block() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The provider beneath.
+    pub fn provider(&self) -> &Arc<dyn Provider> {
+        &self.shared.provider
+    }
+
+    /// Does the library's part of an event (see the table in the provider's `cm` module) and wraps
+    /// it; `None` when its id is gone or the event is not for the user.
+    fn deliver(&self, raw: CmEvent) -> Option<Event> {
+        let owner = self.shared.find(raw.uid);
+        match raw.event {
+            EventType::ConnectRequest => self.deliver_request(raw, owner),
+            EventType::MulticastJoin | EventType::MulticastError => {
+                let id = CmId::from_shared(owner?);
+                // The group may have been left since.
+                let membership = id.membership(raw.uid)?;
+                Some(Event::of_group(id, membership, raw))
+            }
+            _ => Event::arrived(CmId::from_shared(owner?), raw),
+        }
+    }
+
+    fn deliver_request(&self, raw: CmEvent, listener: Option<Arc<IdShared>>) -> Option<Event> {
+        let Some(listener) = listener else {
+            // The listener went away after the request was queued: the peer is told.
+            let _ = self.shared.channel.destroy_id(raw.id);
+            return None;
+        };
+        let child = IdShared::child(&listener, &self.shared, raw.id);
+        Some(Event::request(
+            CmId::from_shared(child),
+            CmId::from_shared(listener),
+            raw,
+        ))
+    }
+}
+
+impl ChannelShared {
+    pub(super) fn enroll(&self, uid: UserId, id: &Arc<IdShared>) {
+        lock(&self.ids).insert(uid, Arc::downgrade(id));
+    }
+
+    pub(super) fn forget(&self, uid: UserId) {
+        lock(&self.ids).remove(&uid);
+    }
+
+    fn find(&self, uid: UserId) -> Option<Arc<IdShared>> {
+        lock(&self.ids).get(&uid)?.upgrade()
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.channel.as_fd()
+    }
+}

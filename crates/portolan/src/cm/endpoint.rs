@@ -1,0 +1,127 @@
+//! Endpoints: synchronous ids made from a resolved address in one call (`rdma_create_ep(3)`), and the
+//! requests that arrive at passive ones (`rdma_get_request(3)`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::cm::{EventType, Service};
+use portolan_provider::traits::Provider;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::id::{CmId, QueuePairPlan};
+use crate::lock;
+use crate::resolve::Resolved;
+
+/// How long an endpoint's address may take to be resolved, and then its route (librdmacm's
+/// `rdma_create_ep`).
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
+
+/// An address to make an endpoint from (`struct rdma_addrinfo`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressInfo {
+    /// To listen at `source`, instead of connecting to `destination` (`RAI_PASSIVE`).
+    pub passive: bool,
+    /// Port space and queue pair type.
+    pub service: Service,
+    /// The local address.
+    pub source: Option<SocketAddr>,
+    /// The peer's address.
+    pub destination: Option<SocketAddr>,
+    /// Private data that goes before the user's when connecting (`ai_connect`).
+    pub connect: Vec<u8>,
+}
+
+impl AddressInfo {
+    /// To connect to what a name was resolved to.
+    pub fn active(resolved: &Resolved, service: Service) -> Self {
+        Self {
+            passive: false,
+            service,
+            source: resolved.source,
+            destination: Some(resolved.addr),
+            connect: Vec::new(),
+        }
+    }
+
+    /// To listen at what a name was resolved to.
+    pub fn passive(resolved: &Resolved, service: Service) -> Self {
+        Self {
+            passive: true,
+            service,
+            source: Some(resolved.addr),
+            destination: None,
+            connect: Vec::new(),
+        }
+    }
+}
+
+impl CmId {
+    /// Makes an endpoint (`rdma_create_ep(3)`): a synchronous id whose calls wait for `timeout` at most.
+    /// A passive one is bound, and makes a queue pair as planned for each request that
+    /// [`CmId::next_request`] gives; an active one has its address and route resolved and its own queue
+    /// pair made. [`CmId::destroy`] is `rdma_destroy_ep(3)`.
+    ///
+    /// # Errors
+    /// Those of each of these steps, and `InvalidArgument` without the address that the step needs.
+    pub fn endpoint(
+        provider: Arc<dyn Provider>,
+        info: &AddressInfo,
+        plan: Option<QueuePairPlan>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let id = Self::synchronous(provider, info.service, timeout)?;
+        if info.passive {
+            let source = info.source.ok_or_else(|| missing(Step::Bind, "source"))?;
+            id.bind(source)?;
+            *lock(&id.shared.plan) = plan;
+            return Ok(id);
+        }
+        let missing = || missing(Step::ResolveAddress, "destination");
+        let destination = info.destination.ok_or_else(missing)?;
+        id.resolve_addr(info.source, destination, RESOLVE_TIMEOUT)?;
+        id.resolve_route(RESOLVE_TIMEOUT)?;
+        if let Some(plan) = &plan {
+            id.create_planned_queue_pair(plan)?;
+        }
+        *lock(&id.shared.connect_prefix) = info.connect.clone();
+        Ok(id)
+    }
+
+    /// Waits for a connection request at a synchronous listener (`rdma_get_request(3)`), for `timeout`
+    /// at most. The id given is synchronous, too, and has a queue pair if one was planned; the request
+    /// is its [`CmId::last_event`].
+    ///
+    /// # Errors
+    /// `InvalidState` if the id is not synchronous; `TimedOut`; what the queue pair's making gives, in
+    /// which case the peer is told by a rejection.
+    pub fn next_request(&self, timeout: Duration) -> Result<Self> {
+        let Some(waits_for) = self.waits_for() else {
+            let (expected, found) = ("a synchronous id", "one with a channel of the user's");
+            let cause = Cause::InvalidState { expected, found };
+            return Err(self.explain(Error::new(Step::Event, cause)));
+        };
+        let event = self
+            .event_channel()
+            .next_event_within(timeout)
+            .map_err(|error| self.explain(error))?;
+        if event.event_type() != EventType::ConnectRequest {
+            let (what, expected) = ("event", EventType::ConnectRequest);
+            let found = event.event_type();
+            let other = || Error::invalid(Step::Event, what, expected, found);
+            return Err(event.failure().unwrap_or_else(other));
+        }
+        let child = event.id().clone();
+        child.migrate_to_synchronous(waits_for)?;
+        child.set_last_event(event.data().clone());
+        let plan = lock(&self.shared.plan).clone();
+        if let Some(plan) = plan {
+            child.create_planned_queue_pair(&plan)?;
+        }
+        Ok(child)
+    }
+}
+
+fn missing(step: Step, what: &'static str) -> Error {
+    Error::invalid(step, what, "an address", "none")
+}

@@ -1,0 +1,332 @@
+//! Connection-manager ids: an endpoint from its creation to its end.
+
+mod connection;
+mod end;
+mod queue_pair;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use portolan_provider::cm::{
+    Ece, EventType, IdAddresses, IdNumber, IdOption, PathRecord, Service, UserId,
+};
+use portolan_provider::traits::{CmChannel, Device, Provider};
+use portolan_provider::verbs::QpType;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::PortSpace;
+
+use self::connection::Offer;
+pub use self::connection::RESOURCES_MAX;
+use self::queue_pair::OwnQueuePair;
+pub use self::queue_pair::{Completions, NewQueuePair, QueuePairPlan};
+use super::channel::{ChannelShared, EventChannel};
+use super::counts::Counts;
+use super::multicast::Held;
+use super::sync::Synchronous;
+use crate::lock;
+
+/// A connection-manager id (`struct rdma_cm_id`): created on a channel, bound to addresses and a
+/// device, connected or listening.
+///
+/// Clones name the same id; it is destroyed when the last one is dropped, without waiting.
+/// [`CmId::destroy`] also waits until its events are acknowledged.
+#[derive(Clone, Debug)]
+pub struct CmId {
+    pub(super) shared: Arc<IdShared>,
+}
+
+pub(in crate::cm) struct IdShared {
+    channel: Mutex<Arc<ChannelShared>>,
+    number: IdNumber,
+    uid: UserId,
+    service: Service,
+    queue_pair: Mutex<Option<OwnQueuePair>>,
+    /// See [`CmId::set_min_rnr_timer`].
+    min_rnr_timer: AtomicU8,
+    ece: Mutex<Options>,
+    /// What the connection request that made the id offers.
+    request: Mutex<Option<Offer>>,
+    /// The handshake failed on this side.
+    has_failed_to_connect: AtomicBool,
+    counts: Arc<Counts>,
+    pub(in crate::cm) memberships: Mutex<HashMap<UserId, Held>>,
+    pub(in crate::cm) synchronous: Mutex<Option<Synchronous>>,
+    /// What queue pairs of a passive endpoint's requests are made from.
+    pub(in crate::cm) plan: Mutex<Option<QueuePairPlan>>,
+    /// Private data of an endpoint that goes before the user's.
+    pub(in crate::cm) connect_prefix: Mutex<Vec<u8>>,
+    released: AtomicBool,
+}
+
+/// Vendor options of both sides.
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    local: Ece,
+    remote: Ece,
+}
+
+/// Largest code of an RNR timer (5 bits).
+const MIN_RNR_TIMER_MAX: u8 = 31;
+
+/// A name that no id or membership of this process has or had.
+pub(super) fn next_uid() -> UserId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    UserId(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl CmId {
+    /// Creates an id for reliable connections in the TCP port space (`rdma_create_id(3)`).
+    ///
+    /// # Errors
+    /// The provider's limit of ids is reached.
+    pub fn new(channel: &EventChannel) -> Result<Self> {
+        Self::with_service(
+            channel,
+            Service {
+                port_space: PortSpace::Tcp,
+                qp_type: QpType::Rc,
+            },
+        )
+    }
+
+    /// Creates an id for a port space and queue pair type.
+    ///
+    /// # Errors
+    /// The provider's limit of ids is reached, or it has no such service.
+    pub fn with_service(channel: &EventChannel, service: Service) -> Result<Self> {
+        let uid = next_uid();
+        let number = channel.shared.channel.create_id(uid, service)?;
+        let shared = IdShared::enrolled(&channel.shared, number, uid, service);
+        Ok(Self { shared })
+    }
+
+    pub(super) fn from_shared(shared: Arc<IdShared>) -> Self {
+        Self { shared }
+    }
+
+    /// Binds to a local address (`rdma_bind_addr(3)`); port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is in use, privileged or on no interface.
+    pub fn bind(&self, local: SocketAddr) -> Result<()> {
+        self.channel().bind(self.number(), local)
+    }
+
+    /// Starts to resolve a destination (`rdma_resolve_addr(3)`): `AddrResolved` or `AddrError`.
+    ///
+    /// # Errors
+    /// It could not start; no event comes then.
+    pub fn resolve_addr(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.channel()
+            .resolve_addr(self.number(), source, destination, timeout)?;
+        let ends = [EventType::AddrResolved, EventType::AddrError];
+        self.complete(Step::ResolveAddress, &ends)
+    }
+
+    /// Starts to resolve the route (`rdma_resolve_route(3)`): `RouteResolved` or `RouteError`.
+    ///
+    /// # Errors
+    /// It could not start; no event comes then.
+    pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        self.channel().resolve_route(self.number(), timeout)?;
+        let ends = [EventType::RouteResolved, EventType::RouteError];
+        self.complete(Step::ResolveRoute, &ends)
+    }
+
+    /// Listens for connection requests (`rdma_listen(3)`); a backlog of 0 or less is the largest.
+    ///
+    /// # Errors
+    /// The id is in no state to listen, or the address is in use.
+    pub fn listen(&self, backlog: i32) -> Result<()> {
+        self.channel().listen(self.number(), backlog)
+    }
+
+    /// Tells that data arrived on the queue pair before the handshake's last message
+    /// (`rdma_notify(3)` with `IBV_EVENT_COMM_EST`).
+    ///
+    /// # Errors
+    /// The id awaits no such message.
+    pub fn notify_established(&self) -> Result<()> {
+        self.channel().notify_established(self.number())
+    }
+
+    /// Sets an option (`rdma_set_option(3)`).
+    ///
+    /// # Errors
+    /// The option does not fit the id's state.
+    pub fn set_option(&self, option: IdOption) -> Result<()> {
+        self.channel().set_option(self.number(), option)
+    }
+
+    /// Sets how long a peer is to wait that found no receive posted (`rdma_set_min_rnr_timer` of the
+    /// kernel): the code of IBTA 9.7.5.2.8, 0 to 31. It is the id's queue pair's from connecting or
+    /// accepting on. Without it the code is 0, the longest time, 655 ms.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a code above 31.
+    pub fn set_min_rnr_timer(&self, code: u8) -> Result<()> {
+        if code > MIN_RNR_TIMER_MAX {
+            let expected = format_args!("0 to {MIN_RNR_TIMER_MAX}");
+            return Err(Error::invalid(Step::SetOption, "RNR timer", expected, code));
+        }
+        self.shared.min_rnr_timer.store(code, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Addresses, device and GIDs, as far as they are known.
+    ///
+    /// # Errors
+    /// The id is gone from its provider.
+    pub fn addresses(&self) -> Result<IdAddresses> {
+        self.channel().addresses(self.number())
+    }
+
+    /// The resolved paths.
+    ///
+    /// # Errors
+    /// The id is gone from its provider.
+    pub fn paths(&self) -> Result<Vec<PathRecord>> {
+        self.channel().paths(self.number())
+    }
+
+    /// The device that the id is bound to.
+    ///
+    /// # Errors
+    /// The id is not bound to a device, or the device is gone.
+    pub fn device(&self) -> Result<Arc<dyn Device>> {
+        let known = self.addresses()?;
+        let missing = |why: &str| {
+            Error::new(Step::Query, Cause::NoDevice { why: why.into() })
+                .between(known.local, known.remote)
+        };
+        let index = known
+            .device_index
+            .ok_or_else(|| missing("the id is bound to none yet"))?;
+        let mut devices = self.provider().devices()?.into_iter();
+        devices
+            .find(|device| device.index() == index)
+            .ok_or_else(|| missing("it is gone"))
+    }
+
+    /// The provider of the id's channel.
+    pub fn provider(&self) -> Arc<dyn Provider> {
+        lock(&self.shared.channel).provider.clone()
+    }
+
+    /// Port space and queue pair type.
+    pub fn service(&self) -> Service {
+        self.shared.service
+    }
+
+    /// The provider's number of the id.
+    pub fn number(&self) -> IdNumber {
+        self.shared.number
+    }
+
+    /// Queues an event `User` for the id (`rdma_write_cm_event(3)`), with this status and argument: it
+    /// wakes whoever waits at the channel.
+    ///
+    /// # Errors
+    /// `LimitReached` while too many of them wait to be taken.
+    pub fn write_event(&self, status: i32, arg: u64) -> Result<()> {
+        let user = EventType::User;
+        self.channel().write_event(self.number(), user, status, arg)
+    }
+
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.shared.counts
+    }
+
+    /// Has events of this name come to the id.
+    pub(super) fn enroll(&self, uid: UserId) {
+        lock(&self.shared.channel).enroll(uid, &self.shared);
+    }
+
+    pub(super) fn disenroll(&self, uid: UserId) {
+        lock(&self.shared.channel).forget(uid);
+    }
+
+    pub(super) fn event_channel(&self) -> EventChannel {
+        let shared = lock(&self.shared.channel).clone();
+        EventChannel { shared }
+    }
+
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match self.addresses() {
+            Ok(known) => error.between(known.local, known.remote),
+            Err(_) => error,
+        }
+    }
+
+    pub(super) fn channel(&self) -> Arc<dyn CmChannel> {
+        lock(&self.shared.channel).channel.clone()
+    }
+}
+
+impl IdShared {
+    fn enrolled(
+        channel: &Arc<ChannelShared>,
+        number: IdNumber,
+        uid: UserId,
+        service: Service,
+    ) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            channel: Mutex::new(channel.clone()),
+            number,
+            uid,
+            service,
+            queue_pair: Mutex::default(),
+            min_rnr_timer: AtomicU8::new(0),
+            ece: Mutex::default(),
+            request: Mutex::default(),
+            has_failed_to_connect: AtomicBool::new(false),
+            counts: Arc::default(),
+            memberships: Mutex::default(),
+            synchronous: Mutex::default(),
+            plan: Mutex::default(),
+            connect_prefix: Mutex::default(),
+            released: AtomicBool::new(false),
+        });
+        channel.enroll(uid, &shared);
+        shared
+    }
+
+    /// The id of a new connection, made by a request to `listener`.
+    pub(in crate::cm) fn child(
+        listener: &Self,
+        channel: &Arc<ChannelShared>,
+        number: IdNumber,
+    ) -> Arc<Self> {
+        let uid = next_uid();
+        Self::enrolled(channel, number, uid, listener.service)
+    }
+}
+
+/// Short: a queue pair prints everything it does.
+impl fmt::Debug for IdShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdShared")
+            .field("number", &self.number)
+            .field("uid", &self.uid)
+            .field("service", &self.service)
+            .field("counts", &self.counts)
+            .field("released", &self.released)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for IdShared {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error; the provider forgets the id in any case.
+        let _ = self.release();
+    }
+}

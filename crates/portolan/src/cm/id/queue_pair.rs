@@ -1,0 +1,207 @@
+//! The queue pair of an id, and the states it is brought through.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use portolan_provider::traits::{CompChannel, Cq, Pd, Qp, Srq};
+use portolan_provider::verbs::{QpAttr, QpAttrMask, QpInit, QpState, QpType};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::CmId;
+use crate::lock;
+
+/// What a queue pair of an id is made from.
+#[derive(Debug)]
+pub struct NewQueuePair<'a> {
+    /// Protection domain, of the id's device.
+    pub pd: &'a Arc<dyn Pd>,
+    /// Completions of sends.
+    pub send_cq: &'a Arc<dyn Cq>,
+    /// Completions of receives.
+    pub recv_cq: &'a Arc<dyn Cq>,
+    /// Type and sizes.
+    pub init: QpInit,
+}
+
+/// What queue pairs are made from, with what is missing made along with them.
+#[derive(Clone, Debug)]
+pub struct QueuePairPlan {
+    /// Protection domain; without one that which the device's endpoints share.
+    pub pd: Option<Arc<dyn Pd>>,
+    /// Completions of sends; without it a queue of its own, with a channel.
+    pub send_cq: Option<Arc<dyn Cq>>,
+    /// Completions of receives; without it a queue of its own, with a channel.
+    pub recv_cq: Option<Arc<dyn Cq>>,
+    /// Where receives are posted, if several queue pairs share them.
+    pub srq: Option<Arc<dyn Srq>>,
+    /// Type and sizes.
+    pub init: QpInit,
+}
+
+/// A completion queue of an id's queue pair.
+#[derive(Clone, Debug)]
+pub struct Completions {
+    /// The queue.
+    pub cq: Arc<dyn Cq>,
+    /// Its channel, if it was made along with the queue pair.
+    pub channel: Option<Arc<dyn CompChannel>>,
+}
+
+/// An id's queue pair with its queues.
+#[derive(Debug)]
+pub(super) struct OwnQueuePair {
+    pub(super) qp: Arc<dyn Qp>,
+    pub(super) srq: Option<Arc<dyn Srq>>,
+    send: Completions,
+    recv: Completions,
+}
+
+impl CmId {
+    /// Creates the id's queue pair (`rdma_create_qp(3)`) and brings it to INIT, one for datagrams to
+    /// RTS.
+    ///
+    /// # Errors
+    /// The id has no device yet or has a queue pair already, or the sizes are beyond the device's.
+    pub fn create_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
+        let queue = |cq: &Arc<dyn Cq>| Completions {
+            cq: cq.clone(),
+            channel: None,
+        };
+        let queues = (queue(new.send_cq), queue(new.recv_cq));
+        self.create_on(new.pd, queues, None, &new.init)
+    }
+
+    /// Creates the id's queue pair as planned, and the completion queues that the plan does not name.
+    ///
+    /// # Errors
+    /// As for [`CmId::create_queue_pair`], and those of creating the queues.
+    pub fn create_planned_queue_pair(&self, plan: &QueuePairPlan) -> Result<Arc<dyn Qp>> {
+        let device = self.device()?;
+        let pd = match &plan.pd {
+            Some(pd) => pd.clone(),
+            None => crate::device::shared_pd(&device)?,
+        };
+        let queue = |given: &Option<Arc<dyn Cq>>, depth: u32| -> Result<Completions> {
+            if let Some(cq) = given.clone() {
+                return Ok(Completions { cq, channel: None });
+            }
+            let channel = device.create_comp_channel()?;
+            let cookie = self.shared.uid.0;
+            let cq = device.create_cq(depth.max(1), Some(&channel), cookie)?;
+            let channel = Some(channel);
+            Ok(Completions { cq, channel })
+        };
+        let send = queue(&plan.send_cq, plan.init.cap.max_send_wr)?;
+        let recv = queue(&plan.recv_cq, plan.init.cap.max_recv_wr)?;
+        self.create_on(&pd, (send, recv), plan.srq.as_ref(), &plan.init)
+    }
+
+    fn create_on(
+        &self,
+        pd: &Arc<dyn Pd>,
+        (send, recv): (Completions, Completions),
+        srq: Option<&Arc<dyn Srq>>,
+        init: &QpInit,
+    ) -> Result<Arc<dyn Qp>> {
+        let mut held = lock(&self.shared.queue_pair);
+        if held.is_some() {
+            return Err(self.explain(Error::new(
+                Step::CreateQp,
+                Cause::InvalidState {
+                    expected: "an id without queue pair",
+                    found: "one with",
+                },
+            )));
+        }
+        if init.qp_type != self.shared.service.qp_type {
+            let (expected, found) = (self.shared.service.qp_type, init.qp_type);
+            let what = "queue pair type";
+            return Err(self.explain(Error::invalid(Step::CreateQp, what, expected, found)));
+        }
+        let qp = pd.create_qp(init, &send.cq, &recv.cq, srq)?;
+        let states: &[QpState] = match init.qp_type {
+            QpType::Ud => &[QpState::Init, QpState::Rtr, QpState::Rts],
+            _ => &[QpState::Init],
+        };
+        for state in states {
+            let (attr, mask) = self.channel().init_qp_attr(self.number(), *state)?;
+            qp.modify(&attr, mask)?;
+        }
+        let created = qp.clone();
+        let srq = srq.cloned();
+        *held = Some(OwnQueuePair {
+            qp,
+            srq,
+            send,
+            recv,
+        });
+        Ok(created)
+    }
+
+    /// The id's queue pair.
+    pub fn queue_pair(&self) -> Option<Arc<dyn Qp>> {
+        let held = lock(&self.shared.queue_pair);
+        held.as_ref().map(|own| own.qp.clone())
+    }
+
+    /// Where the completions of the queue pair's sends come (`send_cq`, `send_cq_channel`).
+    pub fn send_completions(&self) -> Option<Completions> {
+        let held = lock(&self.shared.queue_pair);
+        held.as_ref().map(|own| own.send.clone())
+    }
+
+    /// Where the completions of the queue pair's receives come (`recv_cq`, `recv_cq_channel`).
+    pub fn recv_completions(&self) -> Option<Completions> {
+        let held = lock(&self.shared.queue_pair);
+        held.as_ref().map(|own| own.recv.clone())
+    }
+
+    /// What to modify an external queue pair with to reach `state` (`rdma_init_qp_attr(3)`).
+    ///
+    /// # Errors
+    /// The id's state does not know them yet.
+    pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
+        self.channel().init_qp_attr(self.number(), state)
+    }
+
+    /// Whether the queue pair takes its receives from a shared queue.
+    pub(super) fn shares_receives(&self) -> bool {
+        let held = lock(&self.shared.queue_pair);
+        held.as_ref().is_some_and(|own| own.srq.is_some())
+    }
+
+    pub(in crate::cm) fn has_queue_pair(&self) -> bool {
+        lock(&self.shared.queue_pair).is_some()
+    }
+
+    /// INIT → RTR → RTS with the attributes of the handshake, and no more reads and atomics at
+    /// once than both sides named. INIT comes once more: when the queue pair was created, the
+    /// handshake had not told yet whether the peer may read.
+    pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
+        let (attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
+        qp.modify(&attr, mask)?;
+        let (mut attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
+        attr.min_rnr_timer = self.shared.min_rnr_timer.load(Ordering::Relaxed);
+        if responder != u8::MAX {
+            attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(responder);
+        }
+        qp.modify(&attr, mask)?;
+        let (mut attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Rts)?;
+        if initiator != u8::MAX {
+            attr.max_rd_atomic = attr.max_rd_atomic.min(initiator);
+        }
+        qp.modify(&attr, mask)
+    }
+
+    /// Moves the id's queue pair to ERR; its work is flushed.
+    pub(crate) fn fail_queue_pair(&self) {
+        if let Some(qp) = self.queue_pair() {
+            let attr = QpAttr {
+                state: QpState::Err,
+                ..QpAttr::default()
+            };
+            // Into ERR every state may go; it fails only for a queue pair that is gone.
+            let _ = qp.modify(&attr, QpAttrMask::STATE);
+        }
+    }
+}

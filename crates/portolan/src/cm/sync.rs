@@ -1,0 +1,119 @@
+//! Ids without a channel of the user's: each call waits for the event that ends it
+//! (`rdma_create_id(3)` with no channel).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::cm::{EventType, Service};
+use portolan_provider::traits::Provider;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::channel::EventChannel;
+use super::event::EventData;
+use super::id::CmId;
+use crate::{deadline, lock};
+
+/// What an id has that is synchronous.
+#[derive(Debug)]
+pub(super) struct Synchronous {
+    /// How long a call waits for its event.
+    timeout: Duration,
+    /// The event of the last call (`rdma_cm_id`'s `event`).
+    last: Option<EventData>,
+}
+
+impl CmId {
+    /// Creates a synchronous id: it has a channel of its own, and the calls that start something wait
+    /// until it has ended, for `timeout` at most, and return its error. [`CmId::last_event`] is the
+    /// event that ended the last one.
+    ///
+    /// # Errors
+    /// As for [`CmId::with_service`], and those of opening a channel.
+    pub fn synchronous(
+        provider: Arc<dyn Provider>,
+        service: Service,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let id = Self::with_service(&EventChannel::open_on(provider)?, service)?;
+        id.set_synchronous(Some(timeout));
+        Ok(id)
+    }
+
+    /// Whether calls wait for their events.
+    pub fn is_synchronous(&self) -> bool {
+        lock(&self.shared.synchronous).is_some()
+    }
+
+    /// What ended the last call that waited; for the id of [`CmId::next_request`], the request.
+    pub fn last_event(&self) -> Option<EventData> {
+        lock(&self.shared.synchronous).as_ref()?.last.clone()
+    }
+
+    /// Moves an id to a channel of its own and makes it synchronous (`rdma_migrate_id(3)` without a
+    /// channel). Waits as [`CmId::migrate`] does, for `timeout` at most; so does each call later on.
+    ///
+    /// # Errors
+    /// `InvalidState` if it is synchronous already; else as for [`CmId::migrate`].
+    pub fn migrate_to_synchronous(&self, timeout: Duration) -> Result<()> {
+        if self.is_synchronous() {
+            let (expected, found) = ("an id with a channel of the user's", "a synchronous id");
+            let cause = Cause::InvalidState { expected, found };
+            return Err(self.explain(Error::new(Step::Event, cause)));
+        }
+        let moved = self.migrate(&EventChannel::open_on(self.provider())?, timeout);
+        self.set_synchronous(Some(timeout));
+        moved
+    }
+
+    pub(super) fn set_synchronous(&self, timeout: Option<Duration>) {
+        let last = None;
+        *lock(&self.shared.synchronous) = timeout.map(|timeout| Synchronous { timeout, last });
+    }
+
+    pub(super) fn set_last_event(&self, event: EventData) {
+        if let Some(synchronous) = &mut *lock(&self.shared.synchronous) {
+            synchronous.last = Some(event);
+        }
+    }
+
+    /// How long calls wait; `None` for an id that is not synchronous.
+    pub(super) fn waits_for(&self) -> Option<Duration> {
+        Some(lock(&self.shared.synchronous).as_ref()?.timeout)
+    }
+
+    /// Ends a call of a synchronous id: waits for one of the events `ends`, and gives its error.
+    pub(super) fn complete(&self, step: Step, ends: &[EventType]) -> Result<()> {
+        let Some(timeout) = self.waits_for() else {
+            return Ok(());
+        };
+        let deadline = deadline::after(timeout);
+        loop {
+            let event = self
+                .event_channel()
+                .next_event_within(deadline::left(deadline));
+            let event = event.map_err(|mut error| {
+                error.step = step;
+                if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+                    *after_ms = timeout.as_millis() as u64;
+                }
+                self.explain(error)
+            })?;
+            let is_removal = event.event_type() == EventType::DeviceRemoval;
+            if !is_removal && !ends.contains(&event.event_type()) {
+                // Of something else: the end of an earlier connection's time-wait, an address change.
+                continue;
+            }
+            self.set_last_event(event.data().clone());
+            let is_wanted_end = event.event_type() == EventType::Disconnected
+                && step == Step::Disconnect
+                && event.status() == 0;
+            return match event.failure() {
+                Some(mut error) if !is_wanted_end => {
+                    error.step = step;
+                    Err(error)
+                }
+                _ => Ok(()),
+            };
+        }
+    }
+}

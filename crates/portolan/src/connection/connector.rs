@@ -1,0 +1,231 @@
+//! The active side: from a destination to a connection, within one deadline.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_provider::cm::EventType;
+use portolan_provider::traits::Provider;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::established::Connection;
+use super::inner::Inner;
+use super::options::Options;
+use crate::cm::{CmId, Event, EventChannel};
+use crate::deadline;
+use crate::resolve::{Resolved, resolve};
+
+/// Makes connections.
+#[derive(Clone, Debug, Default)]
+pub struct Connector {
+    options: Options,
+    source: Option<SocketAddr>,
+    provider: Option<Arc<dyn Provider>>,
+}
+
+impl Connector {
+    /// A connector with default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these options.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// With this private data in the request (56 bytes at most).
+    #[must_use]
+    pub fn private_data(mut self, private_data: impl Into<Vec<u8>>) -> Self {
+        self.options.private_data = private_data.into();
+        self
+    }
+
+    /// With this deadline for the whole of connecting, from name to establishment. Several addresses
+    /// of a name share it: none can use up the time of those after it. Only the system's resolver
+    /// keeps its own time when the caller blocks; what it takes is missing afterwards.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = timeout;
+        self
+    }
+
+    /// From this local address.
+    #[must_use]
+    pub fn source(mut self, source: SocketAddr) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// On this provider.
+    #[must_use]
+    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Connects to `host:port`: resolves the name, tries its addresses in order, and gives the
+    /// first connection or the last error.
+    ///
+    /// # Errors
+    /// The name is not known, the destination unreachable, nobody listens, the peer rejects, or
+    /// the deadline passes: [`Error`] says which, and where.
+    pub fn connect(&self, destination: &str) -> Result<Connection> {
+        let deadline = deadline::after(self.options.timeout);
+        let mut last = no_address(destination);
+        for (address, share) in shares(resolve(destination)?) {
+            match self.connect_by(address, share.of(deadline)) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// As for [`Connector::connect`].
+    pub fn connect_to(&self, destination: SocketAddr) -> Result<Connection> {
+        self.connect_by(destination, deadline::after(self.options.timeout))
+    }
+
+    fn connect_by(&self, destination: SocketAddr, deadline: Instant) -> Result<Connection> {
+        let mut attempt = Attempt::start(self, destination, deadline)?;
+        loop {
+            let event = attempt.events.next_event_within(attempt.left());
+            let event = event.map_err(|error| attempt.explain(error))?;
+            if let Some(connection) = attempt.advance(&event)? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn timeout_of_connect(&self) -> Duration {
+        self.options.timeout
+    }
+}
+
+/// One attempt at one address: each event moves it a step on.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    options: Options,
+    id: CmId,
+    events: EventChannel,
+    destination: SocketAddr,
+    started: Instant,
+    deadline: Instant,
+    step: Step,
+    inner: Option<Arc<Inner>>,
+}
+
+impl Attempt {
+    /// Starts to resolve the destination.
+    pub(crate) fn start(
+        connector: &Connector,
+        destination: SocketAddr,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let provider = match &connector.provider {
+            Some(provider) => provider.clone(),
+            None => crate::provider::default_provider()?,
+        };
+        let events = EventChannel::open_on(provider)?;
+        let id = CmId::new(&events)?;
+        let (options, step) = (connector.options.clone(), Step::ResolveAddress);
+        let attempt = Self {
+            options,
+            id,
+            events,
+            destination,
+            started: Instant::now(),
+            deadline,
+            step,
+            inner: None,
+        };
+        let started = attempt
+            .id
+            .resolve_addr(connector.source, destination, attempt.left());
+        started.map_err(|error| attempt.explain(error))?;
+        Ok(attempt)
+    }
+
+    /// Takes the event that ends a step, and starts the next one; the connection after the last.
+    pub(crate) fn advance(&mut self, event: &Event) -> Result<Option<Connection>> {
+        let advanced = self.take_step(event);
+        advanced.map_err(|error| self.explain(error))
+    }
+
+    fn take_step(&mut self, event: &Event) -> Result<Option<Connection>> {
+        match (self.step, event.event_type()) {
+            (Step::ResolveAddress, EventType::AddrResolved) => {
+                self.step = Step::ResolveRoute;
+                self.id.resolve_route(self.left())?;
+            }
+            (Step::ResolveRoute, EventType::RouteResolved) => {
+                self.step = Step::Connect;
+                let inner = Inner::new(self.id.clone(), self.events.clone(), &self.options)?;
+                self.inner = Some(inner);
+                self.id.connect(&self.options.conn_param())?;
+            }
+            (Step::Connect, EventType::Established) => {
+                let private_data = event.private_data().to_vec();
+                let made = self.inner.take();
+                return Ok(made.map(|inner| Connection::new(inner, private_data)));
+            }
+            (step, other) => {
+                let wanted = "the step's success";
+                let unexpected = || Error::invalid(step, "event", wanted, other);
+                return Err(event.failure().unwrap_or_else(unexpected));
+            }
+        }
+        Ok(None)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn events(&self) -> &EventChannel {
+        &self.events
+    }
+
+    /// Adds to an error what is known of both ends, and to a missed deadline how long the attempt
+    /// took and at which step it was.
+    pub(crate) fn explain(&self, mut error: Error) -> Error {
+        if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+            *after_ms = self.started.elapsed().as_millis() as u64;
+        }
+        if error.step == Step::Event {
+            error.step = self.step;
+        }
+        let known = self.id.addresses().unwrap_or_default();
+        error.between(known.local, known.remote.or(Some(self.destination.into())))
+    }
+
+    fn left(&self) -> Duration {
+        // The provider takes no zero: then the wait, not the start, reports the deadline.
+        deadline::left(self.deadline).max(Duration::from_millis(1))
+    }
+}
+
+/// The part of the time left that an address may use: one of as many as are still to be tried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share(u32);
+
+impl Share {
+    pub(crate) fn of(self, deadline: Instant) -> Instant {
+        Instant::now() + deadline::left(deadline) / self.0
+    }
+}
+
+/// Addresses in the order to try them, each with its share of the time.
+pub(crate) fn shares(resolved: Vec<Resolved>) -> impl Iterator<Item = (SocketAddr, Share)> {
+    let shares = (1..=resolved.len() as u32).rev().map(Share);
+    resolved.into_iter().map(|each| each.addr).zip(shares)
+}
+
+pub(crate) fn no_address(name: &str) -> Error {
+    let cause = Cause::NameNotKnown(format!("{name} has no address"));
+    Error::new(Step::ResolveName, cause)
+}

@@ -1,0 +1,271 @@
+//! What a connection consists of, shared by its handle, its transfers and its messages.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use portolan_provider::cm::{EventType, IdAddresses};
+use portolan_provider::traits::{Pd, Qp};
+use portolan_provider::{Cause, Error, Result, Step};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::options::Options;
+use super::spin::Spin;
+use crate::cm::{CmId, EventChannel, NewQueuePair};
+use crate::deadline;
+use crate::sys::Buffer;
+use crate::work::{Turn, Work};
+
+/// How long a peer waits that found no receive posted: 0.64 ms (IBTA 9.7.5.2.8). The connection's own
+/// receives are posted again as soon as messages are dropped; the standard's 0 would be 655 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+pub(crate) struct Inner {
+    pub(crate) id: CmId,
+    pub(crate) events: EventChannel,
+    pub(crate) pd: Arc<dyn Pd>,
+    pub(crate) work: Work,
+    pub(crate) addresses: IdAddresses,
+    device: String,
+    spin: Spin,
+    /// This side has ended the connection.
+    closing: AtomicBool,
+    /// Both sides know that it has ended.
+    disconnected: AtomicBool,
+    /// It ended because the peer's process died.
+    peer_died: AtomicBool,
+}
+
+impl Inner {
+    /// Makes queues and queue pair for an id that is bound to a device, and posts its receives.
+    pub(super) fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Arc<Self>> {
+        let device = id.device()?;
+        let limits = device.attr()?;
+        let init = options.qp_init(0)?;
+        let pd = crate::device::shared_pd(&device)?;
+        let channel = device.create_comp_channel()?;
+        let cqe = init.cap.max_send_wr.saturating_add(init.cap.max_recv_wr);
+        if cqe > limits.max_cqe {
+            let (what, limit) = ("posted sends and receives", u64::from(limits.max_cqe));
+            return Err(Error::new(
+                Step::CreateCq,
+                Cause::LimitReached { what, limit },
+            ));
+        }
+        let cq = device.create_cq(cqe, Some(&channel), 0)?;
+        let new = NewQueuePair {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            init,
+        };
+        let qp = id.create_queue_pair(&new)?;
+        id.set_min_rnr_timer(MIN_RNR_TIMER)?;
+        let inner = Self {
+            addresses: id.addresses()?,
+            work: Work::new(qp, cq, channel, options.depths()),
+            device: device.name().to_owned(),
+            spin: Spin::new(),
+            closing: AtomicBool::new(false),
+            disconnected: AtomicBool::new(false),
+            peer_died: AtomicBool::new(false),
+            id,
+            events,
+            pd,
+        };
+        for _ in 0..options.receive_depth {
+            let buffer = Buffer::new(&inner.pd, options.receive_size)?;
+            inner.work.post_receive(buffer, true)?;
+        }
+        Ok(Arc::new(inner))
+    }
+
+    /// Waits until `ready` gives something, driving the completion queue meanwhile.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline; the channels' own failures.
+    pub(crate) fn wait_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let started = Instant::now();
+        loop {
+            let turn = self.work.turn();
+            if let Some(found) = ready() {
+                return Ok(found);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                // What is there is had without waiting.
+                self.take_events()?;
+                self.work.collect()?;
+                if let Some(found) = ready() {
+                    return Ok(found);
+                }
+                let after_ms = started.elapsed().as_millis() as u64;
+                let cause = Cause::TimedOut {
+                    after_ms,
+                    retries: 0,
+                };
+                return Err(self.explain(Error::new(Step::Transfer, cause)));
+            }
+            if self.work.drive_or_wait(turn, deadline) {
+                let driven = self.drive(turn, deadline);
+                self.work.stop_driving();
+                driven?;
+            }
+        }
+    }
+
+    /// Takes completions and events; sleeps until there are some, others have taken some since
+    /// `turn`, or the deadline.
+    fn drive(&self, turn: Turn, deadline: Option<Instant>) -> Result<()> {
+        let mut turns = self.spin.start();
+        loop {
+            if self.work.collect()? > 0 {
+                return Ok(());
+            }
+            if !turns.goes_on() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.work.cq.arm(false)?;
+        if self.work.collect()? > 0 || self.take_events()? {
+            return Ok(());
+        }
+        let Some(roused) = self.work.fall_asleep(turn)? else {
+            return Ok(());
+        };
+        let slept = self.sleep(roused, deadline);
+        self.work.wake_up(roused);
+        slept?;
+        while self.work.channel.take_event()?.is_some() {}
+        self.take_events()?;
+        self.work.collect().map(|_| ())
+    }
+
+    fn sleep(&self, roused: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<()> {
+        let completions: BorrowedFd<'_> = self.work.channel.as_fd();
+        let events = self.events.as_fd();
+        let mut fds = [
+            PollFd::new(&completions, PollFlags::IN),
+            PollFd::new(&events, PollFlags::IN),
+            PollFd::new(&roused, PollFlags::IN),
+        ];
+        let left = deadline.map(|deadline| {
+            let left = deadline::left(deadline);
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => {
+                let cause = Cause::Os {
+                    call: "poll",
+                    errno: errno.raw_os_error(),
+                };
+                Err(self.explain(Error::new(Step::Transfer, cause)))
+            }
+        }
+    }
+
+    /// Takes the id's events; whether there was one.
+    pub(crate) fn take_events(&self) -> Result<bool> {
+        let mut any = false;
+        while let Some(event) = self.events.try_next_event()? {
+            any = true;
+            match event.event_type() {
+                EventType::Disconnected | EventType::DeviceRemoval => {
+                    let peer_died = matches!(
+                        event.failure(),
+                        Some(Error {
+                            cause: Cause::PeerDied,
+                            ..
+                        })
+                    );
+                    self.peer_died.fetch_or(peer_died, Ordering::Relaxed);
+                    self.disconnected.store(true, Ordering::Release);
+                    // Answers the peer's request; already done if ours crossed it.
+                    let _ = self.id.disconnect();
+                    self.work.nudge();
+                }
+                _ => {}
+            }
+        }
+        Ok(any)
+    }
+
+    /// Ends the connection from this side.
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        if self.is_disconnected() {
+            return Ok(());
+        }
+        // Told first, so that whoever finds work flushed knows why.
+        self.closing.store(true, Ordering::Release);
+        let ended = self.id.disconnect();
+        self.work.nudge();
+        ended.map_err(|error| self.explain(error))
+    }
+
+    /// Whether the peer's word of the end has come.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::Acquire)
+    }
+
+    /// How either side has ended the connection; `None` while neither has.
+    pub(crate) fn how_ended(&self) -> Option<Cause> {
+        if self.closing.load(Ordering::Acquire) {
+            return Some(Cause::Disconnected);
+        }
+        self.is_disconnected()
+            .then(|| match self.peer_died.load(Ordering::Relaxed) {
+                true => Cause::PeerDied,
+                false => Cause::Disconnected,
+            })
+    }
+
+    /// The error of a queue pair that broke or was disconnected; `None` while it works.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        let cause = match self.how_ended() {
+            Some(ended) => ended,
+            None => Cause::WorkFailed(self.work.broken()?),
+        };
+        Some(self.explain(Error::new(Step::Transfer, cause)))
+    }
+
+    /// Adds addresses and device to an error.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        error
+            .between(self.addresses.local, self.addresses.remote)
+            .on(&self.device, self.addresses.sgid)
+    }
+
+    pub(crate) fn queue_pair(&self) -> &Arc<dyn Qp> {
+        &self.work.qp
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("local", &self.addresses.local)
+            .field("remote", &self.addresses.remote)
+            .field("device", &self.device)
+            .field("qp_num", &self.work.qp.qpn())
+            .field("closing", &self.closing)
+            .field("disconnected", &self.disconnected)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // First the queue pair, so that no posted buffer is in use when the table frees them.
+        let _ = self.work.qp.destroy();
+    }
+}

@@ -1,0 +1,115 @@
+//! How long a waiter polls before it sleeps.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A completion that is so near is not worth two context switches.
+const SPIN: Duration = Duration::from_micros(50);
+/// A look that takes so long was interrupted: another thread had the processor.
+const INTERRUPTED: Duration = Duration::from_micros(500);
+/// Waits that begin with sleeping once one was interrupted. Who sleeps gets the processor back when
+/// there is something for it; who polls on a busy machine gets it back when its turn comes.
+const WAITS_WITHOUT: u32 = 32;
+
+/// Whether waiters poll at present.
+#[derive(Debug)]
+pub(super) struct Spin {
+    longest: Duration,
+    /// Waits that are still to begin with sleeping.
+    skips: AtomicU32,
+}
+
+/// One waiter's polling.
+#[derive(Debug)]
+pub(super) struct Turns<'a> {
+    spin: &'a Spin,
+    end: Instant,
+    last: Instant,
+}
+
+impl Spin {
+    /// Polling for a while, but not on a machine with one processor, where the peer could not run
+    /// meanwhile.
+    pub(super) fn new() -> Self {
+        /// Asked once: it reads half a dozen files.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        let processors = *PROCESSORS
+            .get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
+        Self {
+            longest: if processors > 1 { SPIN } else { Duration::ZERO },
+            skips: AtomicU32::new(0),
+        }
+    }
+
+    /// Begins a wait.
+    pub(super) fn start(&self) -> Turns<'_> {
+        self.start_at(Instant::now())
+    }
+
+    fn start_at(&self, now: Instant) -> Turns<'_> {
+        // Two waiters at once may count one wait; it is a rule of thumb.
+        let skips = self.skips.load(Ordering::Relaxed);
+        let time = if skips > 0 {
+            self.skips.store(skips - 1, Ordering::Relaxed);
+            Duration::ZERO
+        } else {
+            self.longest
+        };
+        Turns {
+            spin: self,
+            end: now + time,
+            last: now,
+        }
+    }
+}
+
+impl Turns<'_> {
+    /// Whether to look once more, after a look that found nothing.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.goes_on_at(Instant::now())
+    }
+
+    fn goes_on_at(&mut self, now: Instant) -> bool {
+        let took = now.saturating_duration_since(self.last);
+        self.last = now;
+        if took >= INTERRUPTED {
+            self.spin.skips.store(WAITS_WITHOUT, Ordering::Relaxed);
+            return false;
+        }
+        now < self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPIN_AND_A_BIT: Duration = Duration::from_micros(51);
+
+    fn spin() -> Spin {
+        Spin {
+            longest: SPIN,
+            skips: AtomicU32::new(0),
+        }
+    }
+
+    #[test]
+    fn a_waiter_polls_for_its_time_and_then_sleeps() {
+        let (spin, start) = (spin(), Instant::now());
+        let mut turns = spin.start_at(start);
+        assert!(turns.goes_on_at(start + SPIN / 2));
+        assert!(!turns.goes_on_at(start + SPIN_AND_A_BIT));
+        assert!(spin.start_at(start).goes_on_at(start + SPIN / 2));
+    }
+
+    #[test]
+    fn after_an_interrupted_look_the_next_waits_sleep_at_once() {
+        let (spin, start) = (spin(), Instant::now());
+        assert!(!spin.start_at(start).goes_on_at(start + INTERRUPTED));
+        for _ in 0..WAITS_WITHOUT {
+            assert!(!spin.start_at(start).goes_on_at(start));
+        }
+        assert!(spin.start_at(start).goes_on_at(start), "it polls again");
+    }
+}

@@ -1,0 +1,76 @@
+//! Datagrams: messages of one packet each to any queue pair or multicast group, which may be lost.
+//!
+//! A [`Socket`] owns a UD queue pair with its buffers. It is made towards a service, whose queue pair
+//! is asked for ([`Socket::connect`], service id resolution), or for a multicast group
+//! ([`Socket::join`]); a [`Service`] is the other side of the former: it answers those who ask, and
+//! receives what they send.
+//!
+//! ```no_run
+//! use portolan::datagram::{Options, Socket};
+//! use std::time::Duration;
+//!
+//! let (mut socket, service) = Socket::connect("192.168.7.1:7174", &Options::default())?;
+//! socket.send(&service.destination, b"ahoy", None)?;
+//! println!("{:?}", socket.receive_within(Duration::from_secs(1))?.data);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod queues;
+mod received;
+mod service;
+mod socket;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::verbs::{Ah, UdDestination};
+use portolan_wire::addr::{QKey, Qpn};
+
+pub use received::Datagram;
+pub use service::{Arrival, Service};
+pub use socket::{Joined, Reached, Socket};
+
+/// Sizes and limits of a datagram socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Datagrams that may wait to be sent.
+    pub send_depth: u32,
+    /// Datagrams that may wait to be received; what comes beyond them is lost.
+    pub receive_depth: u32,
+    /// Data for the peer with the question or its answer: at most 180 bytes in a question, 136 in an
+    /// answer.
+    pub private_data: Vec<u8>,
+    /// The deadline of the whole of asking or joining.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            send_depth: 64,
+            receive_depth: 256,
+            private_data: Vec::new(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where datagrams go: a queue pair of a host, or the members of a group.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    ah: Arc<dyn Ah>,
+    /// Queue pair; [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// Q_Key to send with.
+    pub qkey: QKey,
+}
+
+impl Destination {
+    fn verbs(&self) -> UdDestination<'_> {
+        UdDestination {
+            ah: &*self.ah,
+            qpn: self.qpn,
+            qkey: self.qkey,
+        }
+    }
+}

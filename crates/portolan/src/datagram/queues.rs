@@ -1,0 +1,253 @@
+//! A UD queue pair with the buffers of its sends and receives.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use portolan_provider::cm::UdParam;
+use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Qp};
+use portolan_provider::verbs::{
+    AhAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode,
+    WcStatus, WorkCompletion,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::{QKey, Qpn};
+use portolan_wire::eth::GrhRepr;
+
+use super::received::{Datagram, reply_route};
+use super::{Destination, Options};
+use crate::cm::{CmId, NewQueuePair};
+use crate::sys::Buffer;
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+/// The port of a device that is used; software devices have one.
+const PORT: u8 = 1;
+
+/// A UD queue pair of an id, ready to send, with all its receives posted.
+///
+/// A buffer whose work is posted is neither read nor written here until the completion: those of
+/// receives until they are `arrived`, those of sends until they are `free`.
+#[derive(Debug)]
+pub(super) struct Queues {
+    device: Arc<dyn Device>,
+    pd: Arc<dyn Pd>,
+    qp: Arc<dyn Qp>,
+    cq: Arc<dyn Cq>,
+    channel: Arc<dyn CompChannel>,
+    qkey: QKey,
+    /// Bytes that a datagram holds: one packet's payload.
+    mtu: usize,
+    sends: Vec<Buffer>,
+    receives: Vec<Buffer>,
+    /// Sends whose buffer is in no posted work.
+    free: Vec<usize>,
+    /// Receives that completed and were not looked at yet.
+    arrived: VecDeque<WorkCompletion>,
+}
+
+impl Queues {
+    /// Makes the queue pair of an id that is bound to a device.
+    pub(super) fn new(id: &CmId, options: &Options) -> Result<Self> {
+        let device = id.device()?;
+        let mtu = device.port_attr(PORT)?.active_mtu.bytes();
+        let pd = crate::device::shared_pd(&device)?;
+        let channel = device.create_comp_channel()?;
+        let (sends, receives) = (options.send_depth.max(1), options.receive_depth.max(1));
+        let cqe = sends.saturating_add(receives);
+        let cq = device.create_cq(cqe, Some(&channel), 0)?;
+        let cap = QpCap {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = id.create_queue_pair(&NewQueuePair {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            init: QpInit {
+                qp_type: QpType::Ud,
+                cap,
+                sq_sig_all: true,
+            },
+        })?;
+        let (attr, _) = id.init_qp_attr(QpState::Init)?;
+        let buffers = |count: u32, length: usize| -> Result<Vec<Buffer>> {
+            (0..count).map(|_| Buffer::new(&pd, length)).collect()
+        };
+        let queues = Self {
+            sends: buffers(sends, mtu)?,
+            receives: buffers(receives, GrhRepr::LEN + mtu)?,
+            free: (0..sends as usize).collect(),
+            arrived: VecDeque::new(),
+            qkey: attr.qkey,
+            device,
+            pd,
+            qp,
+            cq,
+            channel,
+            mtu,
+        };
+        for index in 0..queues.receives.len() {
+            queues.post_receive(index)?;
+        }
+        Ok(queues)
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qp.qpn()
+    }
+
+    pub(super) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    pub(super) fn device_index(&self) -> u32 {
+        self.device.index()
+    }
+
+    /// The destination that an event names.
+    pub(super) fn destination(&self, ud: &UdParam) -> Result<Destination> {
+        Ok(Destination {
+            ah: self.pd.create_ah(&ud.ah_attr)?,
+            qpn: ud.qp_num,
+            qkey: ud.qkey,
+        })
+    }
+
+    /// The sender of a datagram: by the addresses of its network header, and with the Q_Key of this
+    /// side, as `ibv_create_ah_from_wc(3)` and udaddy have it.
+    pub(super) fn sender(&self, datagram: &Datagram) -> Result<Destination> {
+        let gids = self.device.gids(PORT)?;
+        let own = gids.iter().find(|entry| entry.gid == datagram.destination);
+        let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok());
+        let missing = || {
+            let why = "the datagram was sent to none of its addresses";
+            Error::new(Step::CreateAh, Cause::NoDevice { why: why.into() })
+        };
+        let route = AhAttr {
+            sgid_index: sgid_index.ok_or_else(missing)?,
+            port_num: PORT,
+            ..reply_route(datagram)
+        };
+        Ok(Destination {
+            ah: self.pd.create_ah(&route)?,
+            qpn: datagram.source_qpn,
+            qkey: self.qkey,
+        })
+    }
+
+    /// Posts a datagram; `false` if as many as may wait do so already.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for data that one packet does not hold; those of posting.
+    pub(super) fn send(&mut self, to: &Destination, data: &[u8], imm: Option<u32>) -> Result<bool> {
+        if data.len() > self.mtu {
+            let expected = format_args!("0 to {} bytes", self.mtu);
+            let (what, found) = ("datagram", data.len());
+            return Err(Error::invalid(Step::PostSend, what, expected, found));
+        }
+        if self.free.is_empty() {
+            self.collect()?;
+        }
+        let Some(index) = self.free.pop() else {
+            return Ok(false);
+        };
+        let buffer = &mut self.sends[index];
+        buffer[..data.len()].copy_from_slice(data);
+        let posted = self.qp.post_send(&SendWr {
+            wr_id: index as u64,
+            op: imm.map_or(SendOp::Send, SendOp::SendWithImm),
+            data: SendData::Sges(&[buffer.sge(data.len())]),
+            flags: SendFlags::SIGNALED,
+            ud: Some(to.verbs()),
+        });
+        if posted.is_err() {
+            self.free.push(index);
+        }
+        posted.map(|()| true)
+    }
+
+    /// The next datagram that has arrived.
+    pub(super) fn receive(&mut self) -> Result<Option<Datagram>> {
+        loop {
+            if self.arrived.is_empty() {
+                self.collect()?;
+            }
+            let Some(completion) = self.arrived.pop_front() else {
+                return Ok(None);
+            };
+            let index = completion.wr_id as usize;
+            let datagram = Datagram::new(&completion, &self.receives[index]);
+            self.post_receive(index)?;
+            // One without network header cannot be told from another's: RoCEv2 gives all of them one.
+            if datagram.is_some() {
+                return Ok(datagram);
+            }
+        }
+    }
+
+    /// Whether every datagram that was posted has gone.
+    pub(super) fn is_drained(&mut self) -> Result<bool> {
+        self.collect()?;
+        Ok(self.free.len() == self.sends.len())
+    }
+
+    /// Has the descriptor tell of the next completion; whether there is one already.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        while self.channel.take_event()?.is_some() {}
+        self.cq.arm(false)?;
+        Ok(self.collect()? > 0 || !self.arrived.is_empty())
+    }
+
+    /// Takes completions; how many.
+    fn collect(&mut self) -> Result<usize> {
+        let mut batch = [EMPTY; BATCH];
+        let taken = self.cq.poll(&mut batch)?;
+        for completion in &batch[..taken] {
+            let is_receive = completion.opcode == WcOpcode::Recv;
+            match completion.status {
+                WcStatus::Success if is_receive => self.arrived.push_back(*completion),
+                WcStatus::Success => self.free.push(completion.wr_id as usize),
+                // The queue pair is in error: nothing goes out or comes in any more.
+                status => return Err(Error::new(Step::Transfer, Cause::WorkFailed(status))),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn post_receive(&self, index: usize) -> Result<()> {
+        let buffer = &self.receives[index];
+        self.qp.post_recv(&RecvWr {
+            wr_id: index as u64,
+            sges: &[buffer.sge(buffer.len())],
+        })
+    }
+}
+
+impl AsFd for Queues {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        // First the queue pair, so that no posted buffer is in use when it is freed.
+        let _ = self.qp.destroy();
+    }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    imm_data: None,
+    qp_num: Qpn::new(0),
+    src_qp: Qpn::new(0),
+    has_grh: false,
+    invalidated_rkey: None,
+};

@@ -1,0 +1,166 @@
+//! Datagrams that arrived, and the way back to their senders.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use portolan_provider::verbs::{AhAttr, QpAttr, WorkCompletion};
+use portolan_wire::addr::{Gid, Qpn};
+use portolan_wire::eth::GrhRepr;
+
+/// Bytes of the area before the data, of which an IPv4 header takes the last ones (IBTA annex
+/// A17.4.5.2).
+const AREA: usize = GrhRepr::LEN;
+/// Bytes of an IPv4 header without options, as RoCEv2 has it, and its first byte.
+const IPV4_LEN: usize = 20;
+const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
+
+/// A datagram that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The data.
+    pub data: Vec<u8>,
+    /// Immediate data, network order as the wire has it.
+    pub imm_data: Option<u32>,
+    /// The sender's address.
+    pub source: IpAddr,
+    /// The sender's queue pair.
+    pub source_qpn: Qpn,
+    /// The GID that it was sent to: an address of this device, or a group's.
+    pub destination: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+}
+
+impl Datagram {
+    /// A datagram that a receive completed with; `None` without a network header.
+    pub(super) fn new(completion: &WorkCompletion, buffer: &[u8]) -> Option<Self> {
+        let received = buffer.get(..completion.byte_len as usize)?;
+        let (area, data) = received.split_at_checked(AREA)?;
+        if !completion.has_grh {
+            return None;
+        }
+        let header = Header::parse(area)?;
+        Some(Self {
+            data: data.to_vec(),
+            imm_data: completion.imm_data,
+            source: header.source.to_ip(),
+            source_qpn: completion.src_qp,
+            destination: header.destination,
+            traffic_class: header.traffic_class,
+            flow_label: header.flow_label,
+        })
+    }
+}
+
+/// The route to a datagram's sender, but for the source's index (`ibv_init_ah_from_wc(3)`).
+pub(super) fn reply_route(datagram: &Datagram) -> AhAttr {
+    AhAttr {
+        dgid: Gid::from(datagram.source),
+        flow_label: datagram.flow_label,
+        traffic_class: datagram.traffic_class,
+        ..QpAttr::default().ah_attr
+    }
+}
+
+/// What both network headers say.
+struct Header {
+    source: Gid,
+    destination: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+}
+
+impl Header {
+    /// Only one of both headers is there. The IPv4 header is known by its checksum, for what lies
+    /// before it means nothing (as `ibv_init_ah_from_wc(3)` tells them apart).
+    fn parse(area: &[u8]) -> Option<Self> {
+        let ipv4 = area.last_chunk::<IPV4_LEN>()?;
+        if ipv4[0] == IPV4_WITHOUT_OPTIONS && checksum(ipv4) == 0 {
+            let address = |at: [u8; 4]| Gid::from(Ipv4Addr::from(at));
+            let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *ipv4;
+            return Some(Self {
+                source: address([s0, s1, s2, s3]),
+                destination: address([d0, d1, d2, d3]),
+                traffic_class: ipv4[1],
+                flow_label: 0,
+            });
+        }
+        let is_ipv6 = area.first().is_some_and(|byte| byte >> 4 == 6);
+        let grh = GrhRepr::parse(area).ok().filter(|_| is_ipv6)?;
+        Some(Self {
+            source: grh.sgid,
+            destination: grh.dgid,
+            traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
+        })
+    }
+}
+
+/// The Internet checksum of a header (RFC 1071): zero if the checksum within it is right.
+fn checksum(header: &[u8; IPV4_LEN]) -> u16 {
+    let words = header.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::ip::{Ipv4Repr, PROTOCOL_UDP};
+
+    use super::*;
+
+    const IPV4: Ipv4Repr = Ipv4Repr {
+        tos: 0xb8,
+        header_len: IPV4_LEN,
+        payload_len: 60,
+        identification: 0x1234,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset: 0,
+        ttl: 63,
+        protocol: PROTOCOL_UDP,
+        src: Ipv4Addr::new(192, 168, 7, 1),
+        dst: Ipv4Addr::new(192, 168, 7, 2),
+    };
+    const IPV6: GrhRepr = GrhRepr {
+        traffic_class: 0xb8,
+        flow_label: 0xabcde,
+        payload_len: 60,
+        next_header: 17,
+        hop_limit: 63,
+        sgid: Gid::from_ipv6(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)),
+        dgid: Gid::from_ipv6(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2)),
+    };
+
+    #[test]
+    fn an_ipv4_header_is_found_whatever_lies_before_it() {
+        for before in [0x00, 0x60, 0xff] {
+            let mut area = [before; AREA];
+            IPV4.emit(&mut area[AREA - IPV4_LEN..]).unwrap();
+            let header = Header::parse(&area).unwrap();
+            assert_eq!(header.source, Gid::from(IPV4.src));
+            assert_eq!(header.destination, Gid::from(IPV4.dst));
+            assert_eq!((header.traffic_class, header.flow_label), (0xb8, 0));
+        }
+    }
+
+    #[test]
+    fn an_ipv6_header_is_found_though_an_address_looks_like_an_ipv4_header() {
+        let mut area = [0; AREA];
+        let mut dgid = IPV6.dgid;
+        dgid.0[..4].copy_from_slice(&[0x45, 0, 0, 60]);
+        for grh in [IPV6, GrhRepr { dgid, ..IPV6 }] {
+            grh.emit(&mut area).unwrap();
+            let header = Header::parse(&area).unwrap();
+            assert_eq!((header.source, header.destination), (grh.sgid, grh.dgid));
+            assert_eq!((header.traffic_class, header.flow_label), (0xb8, 0xabcde));
+        }
+    }
+
+    #[test]
+    fn an_area_with_neither_header_is_told_as_such() {
+        assert!(Header::parse(&[0; AREA]).is_none());
+        assert!(Header::parse(&[0x45; 19]).is_none());
+    }
+}

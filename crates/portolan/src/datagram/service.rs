@@ -1,0 +1,227 @@
+//! Datagram services: told to those who ask, and receiving what they send.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use portolan_provider::cm::{ConnParam, EventType};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::Qpn;
+
+use super::queues::Queues;
+use super::socket::{UDP, send, timed_out, wait_for};
+use super::{Datagram, Destination, Options};
+use crate::cm::{CmId, Event, EventChannel};
+use crate::deadline;
+use crate::resolve::resolve_passive;
+
+/// Questions that may wait to be taken.
+const BACKLOG: i32 = 128;
+
+/// A service that answers whoever asks for its queue pair, of which it has one on each device that
+/// it was asked at, and receives what they send there.
+#[derive(Debug)]
+pub struct Service {
+    listener: CmId,
+    events: EventChannel,
+    options: Options,
+    devices: Vec<OnDevice>,
+    /// Where the next look for datagrams begins, so that no device is served before others always.
+    turn: usize,
+}
+
+/// The part of a service that is on one device.
+#[derive(Debug)]
+struct OnDevice {
+    queues: Queues,
+    /// The first who asked at the device: the queue pair is this id's.
+    _owner: CmId,
+}
+
+/// What came to a service.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Somebody asked, and was told the queue pair.
+    Asked {
+        /// Who asked.
+        peer: Option<SocketAddr>,
+        /// Their private data: the whole field of the question, zero-padded.
+        private_data: Vec<u8>,
+    },
+    /// Somebody asked, and could not be told.
+    Failed(Error),
+    /// A datagram.
+    Datagram {
+        /// The datagram.
+        datagram: Datagram,
+        /// The queue pair that it came to; see [`Service::send`].
+        qpn: Qpn,
+    },
+}
+
+impl Service {
+    /// Offers a service at `addr:port`, `name:port` or `:port` (every address). Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is not known, is in use, or belongs to no device.
+    pub fn bind(address: &str, options: &Options) -> Result<Self> {
+        let mut last = crate::connection::no_address(address);
+        for resolved in resolve_passive(address)? {
+            match Self::bind_to(resolved.addr, options) {
+                Ok(service) => return Ok(service),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn bind_to(address: SocketAddr, options: &Options) -> Result<Self> {
+        let events = EventChannel::open()?;
+        let listener = CmId::with_service(&events, UDP)?;
+        let explain = |error: Error| error.between(Some(address.into()), None);
+        listener.bind(address).map_err(explain)?;
+        listener.listen(BACKLOG).map_err(explain)?;
+        Ok(Self {
+            listener,
+            events,
+            options: options.clone(),
+            devices: Vec::new(),
+            turn: 0,
+        })
+    }
+
+    /// The address that it is offered at, with its port.
+    ///
+    /// # Errors
+    /// The id is gone from its provider.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        let local = self.listener.addresses()?.local;
+        local.and_then(|local| local.inet()).ok_or(Error::new(
+            Step::Query,
+            Cause::NoSuchObject("the service's address"),
+        ))
+    }
+
+    /// Waits for a question, which is answered, or a datagram, for `timeout` at most.
+    ///
+    /// # Errors
+    /// `TimedOut`; `WorkFailed` if a queue pair is in error.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Arrival> {
+        let deadline = deadline::after(timeout);
+        loop {
+            if let Some(event) = self.events.try_next_event()?
+                && let Some(arrival) = self.take_event(&event)
+            {
+                return Ok(arrival);
+            }
+            if let Some(arrival) = self.receive()? {
+                return Ok(arrival);
+            }
+            if deadline::left(deadline).is_zero() {
+                return Err(timed_out(Step::Transfer, timeout));
+            }
+            let mut is_ready = false;
+            for on in &mut self.devices {
+                is_ready |= on.queues.arm()?;
+            }
+            if !is_ready {
+                let queues = self.devices.iter().map(|on| on.queues.as_fd());
+                let descriptors: Vec<BorrowedFd<'_>> =
+                    queues.chain([self.events.as_fd()]).collect();
+                wait_for(&descriptors, deadline)?;
+            }
+        }
+    }
+
+    /// Where a datagram came from: to answer it.
+    ///
+    /// # Errors
+    /// The address that it was sent to is not the device's any more; those of making an address handle.
+    pub fn sender(&self, datagram: &Datagram, qpn: Qpn) -> Result<Destination> {
+        let on = self.devices.iter().find(|on| on.queues.qpn() == qpn);
+        on.ok_or_else(no_queue_pair)?.queues.sender(datagram)
+    }
+
+    /// Sends a datagram from the queue pair `qpn`; see [`super::Socket::send`].
+    ///
+    /// # Errors
+    /// `NoSuchObject` if the service has no such queue pair; otherwise as for [`super::Socket::send`].
+    pub fn send(
+        &mut self,
+        qpn: Qpn,
+        to: &Destination,
+        data: &[u8],
+        imm_data: Option<u32>,
+    ) -> Result<()> {
+        let on = self.devices.iter_mut().find(|on| on.queues.qpn() == qpn);
+        send(
+            &mut on.ok_or_else(no_queue_pair)?.queues,
+            to,
+            data,
+            imm_data,
+        )
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>> {
+        let count = self.devices.len();
+        for offset in 0..count {
+            let at = (self.turn + offset) % count;
+            let queues = &mut self.devices[at].queues;
+            if let Some(datagram) = queues.receive()? {
+                let qpn = queues.qpn();
+                self.turn = at + 1;
+                return Ok(Some(Arrival::Datagram { datagram, qpn }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_event(&mut self, event: &Event) -> Option<Arrival> {
+        if event.event_type() != EventType::ConnectRequest {
+            return event.failure().map(Arrival::Failed);
+        }
+        let id = event.id();
+        Some(match self.answer(id) {
+            Ok(()) => Arrival::Asked {
+                peer: id.addresses().ok().and_then(|known| known.remote?.inet()),
+                private_data: event.private_data().to_vec(),
+            },
+            Err(error) => {
+                // One that has gone meanwhile needs no answer.
+                let _ = id.reject(&[]);
+                Arrival::Failed(error)
+            }
+        })
+    }
+
+    /// Tells one who asks the queue pair of the device that was asked at.
+    fn answer(&mut self, id: &CmId) -> Result<()> {
+        let index = id.device()?.index();
+        let known = self
+            .devices
+            .iter()
+            .position(|on| on.queues.device_index() == index);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.devices.push(OnDevice {
+                    queues: Queues::new(id, &self.options)?,
+                    _owner: id.clone(),
+                });
+                self.devices.len() - 1
+            }
+        };
+        id.accept(&ConnParam {
+            private_data: self.options.private_data.clone().into_boxed_slice(),
+            qp_num: self.devices[at].queues.qpn(),
+            ..ConnParam::default()
+        })
+    }
+}
+
+fn no_queue_pair() -> Error {
+    Error::new(
+        Step::PostSend,
+        Cause::NoSuchObject("queue pair of the service"),
+    )
+}

@@ -1,0 +1,315 @@
+//! Datagram sockets: towards a service, and in a multicast group.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use portolan_provider::cm::{ConnParam, EventType, JoinKind, Service as ServiceKind};
+use portolan_provider::verbs::QpType;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::{PortSpace, Qpn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::queues::Queues;
+use super::{Datagram, Destination, Options};
+use crate::cm::{CmId, Event, EventChannel};
+use crate::deadline;
+use crate::resolve::resolve;
+
+/// What datagram ids are for: the UDP port space.
+pub(super) const UDP: ServiceKind = ServiceKind {
+    port_space: PortSpace::Udp,
+    qp_type: QpType::Ud,
+};
+
+/// How long posted datagrams may take to leave: no peer can hold them up.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A UD queue pair with its buffers: sends to any destination, and receives.
+#[derive(Debug)]
+pub struct Socket {
+    queues: Queues,
+    id: CmId,
+    events: EventChannel,
+}
+
+/// A service that answered.
+#[derive(Debug)]
+pub struct Reached {
+    /// Its queue pair.
+    pub destination: Destination,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its private data: the whole field of the answer, zero-padded.
+    pub private_data: Vec<u8>,
+}
+
+/// A multicast group that was joined.
+#[derive(Debug)]
+pub struct Joined {
+    /// Its members.
+    pub destination: Destination,
+    /// Its address.
+    pub group: IpAddr,
+}
+
+impl Socket {
+    /// Asks the service at `host:port` for its queue pair (service id resolution, IBTA 12.11), at each
+    /// of the name's addresses in turn.
+    ///
+    /// # Errors
+    /// The name is not known, nobody answers in time, or the service refuses (`SidrRefused`).
+    pub fn connect(destination: &str, options: &Options) -> Result<(Self, Reached)> {
+        let deadline = deadline::after(options.timeout);
+        let mut last = crate::connection::no_address(destination);
+        for (address, share) in crate::connection::shares(resolve(destination)?) {
+            match Self::connect_by(address, options, share.of(deadline)) {
+                Ok(reached) => return Ok(reached),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Joins a multicast group: to send and receive, or only to send. The device is that of `source`, or
+    /// the one that routing chooses for the group.
+    ///
+    /// # Errors
+    /// The address is no group's, there is no route to it, or the device has no room for another.
+    pub fn join(
+        group: SocketAddr,
+        source: Option<SocketAddr>,
+        kind: JoinKind,
+        options: &Options,
+    ) -> Result<(Self, Joined)> {
+        let mut attempt = Attempt::new(group, deadline::after(options.timeout))?;
+        let socket = attempt.resolve(source, options)?;
+        let joined = socket.id.join_multicast(group.ip(), kind, 0);
+        joined.map_err(|error| attempt.explain(error))?;
+        attempt.step = Step::JoinMulticast;
+        let event = attempt.expect(EventType::MulticastJoin)?;
+        let destination = attempt.destination(&socket.queues, &event)?;
+        let group = group.ip();
+        Ok((socket, Joined { destination, group }))
+    }
+
+    fn connect_by(
+        address: SocketAddr,
+        options: &Options,
+        deadline: Instant,
+    ) -> Result<(Self, Reached)> {
+        let mut attempt = Attempt::new(address, deadline)?;
+        let socket = attempt.resolve(None, options)?;
+        attempt.id.resolve_route(attempt.left())?;
+        attempt.step = Step::ResolveRoute;
+        attempt.expect(EventType::RouteResolved)?;
+        let param = ConnParam {
+            private_data: options.private_data.clone().into_boxed_slice(),
+            qp_num: socket.queues.qpn(),
+            ..ConnParam::default()
+        };
+        let asked = attempt.id.connect(&param);
+        asked.map_err(|error| attempt.explain(error))?;
+        attempt.step = Step::Connect;
+        let event = attempt.expect(EventType::Established)?;
+        let destination = attempt.destination(&socket.queues, &event)?;
+        let private_data = event.private_data().to_vec();
+        let reached = Reached {
+            destination,
+            address,
+            private_data,
+        };
+        Ok((socket, reached))
+    }
+
+    /// The local address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.addresses().ok()?.local?.inet()
+    }
+
+    /// Number of its queue pair.
+    pub fn qpn(&self) -> Qpn {
+        self.queues.qpn()
+    }
+
+    /// Bytes that a datagram holds at most: the payload of one packet.
+    pub fn mtu(&self) -> usize {
+        self.queues.mtu()
+    }
+
+    /// Sends a datagram, with immediate data (network order as the wire has it) if there is any. It
+    /// may get lost.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for data longer than [`Socket::mtu`]; `WorkFailed` if the queue pair is in
+    /// error.
+    pub fn send(&mut self, to: &Destination, data: &[u8], imm_data: Option<u32>) -> Result<()> {
+        send(&mut self.queues, to, data, imm_data)
+    }
+
+    /// Waits until every datagram that was sent has left: one that ends its socket before may take
+    /// them back.
+    ///
+    /// # Errors
+    /// `WorkFailed` if the queue pair is in error.
+    pub fn flush(&mut self) -> Result<()> {
+        let deadline = deadline::after(SEND_TIMEOUT);
+        while !self.queues.is_drained()? {
+            if deadline::left(deadline).is_zero() {
+                return Err(timed_out(Step::PostSend, SEND_TIMEOUT));
+            }
+            if !self.queues.arm()? {
+                wait_for(&[self.queues.as_fd()], deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a datagram, for `timeout` at most.
+    ///
+    /// # Errors
+    /// `TimedOut`; `WorkFailed` if the queue pair is in error; `NoDevice` if the device was removed.
+    pub fn receive_within(&mut self, timeout: Duration) -> Result<Datagram> {
+        let deadline = deadline::after(timeout);
+        loop {
+            if let Some(datagram) = self.queues.receive()? {
+                return Ok(datagram);
+            }
+            while let Some(event) = self.events.try_next_event()? {
+                if let Some(error) = event.failure() {
+                    return Err(error);
+                }
+            }
+            if deadline::left(deadline).is_zero() {
+                return Err(timed_out(Step::Transfer, timeout));
+            }
+            if !self.queues.arm()? {
+                wait_for(&[self.queues.as_fd(), self.events.as_fd()], deadline)?;
+            }
+        }
+    }
+
+    /// Where a datagram came from: to answer it.
+    ///
+    /// # Errors
+    /// The address that it was sent to is not the device's any more; those of making an address handle.
+    pub fn sender(&self, datagram: &Datagram) -> Result<Destination> {
+        self.queues.sender(datagram)
+    }
+}
+
+/// Sends, waiting for an earlier datagram to be gone if need be.
+pub(super) fn send(
+    queues: &mut Queues,
+    to: &Destination,
+    data: &[u8],
+    imm_data: Option<u32>,
+) -> Result<()> {
+    let deadline = deadline::after(SEND_TIMEOUT);
+    while !queues.send(to, data, imm_data)? {
+        if deadline::left(deadline).is_zero() {
+            return Err(timed_out(Step::PostSend, SEND_TIMEOUT));
+        }
+        if !queues.arm()? {
+            wait_for(&[queues.as_fd()], deadline)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until a descriptor is readable, or the deadline.
+pub(super) fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+    let mut fds: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|fd| PollFd::new(fd, PollFlags::IN))
+        .collect();
+    let left = deadline::left(deadline);
+    let timeout = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: i64::from(left.subsec_nanos()),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => {
+            let (call, errno) = ("poll", errno.raw_os_error());
+            Err(Error::new(Step::Transfer, Cause::Os { call, errno }))
+        }
+    }
+}
+
+pub(super) fn timed_out(step: Step, timeout: Duration) -> Error {
+    let (after_ms, retries) = (timeout.as_millis() as u64, 0);
+    Error::new(step, Cause::TimedOut { after_ms, retries })
+}
+
+/// The steps towards a destination, and where they failed.
+struct Attempt {
+    id: CmId,
+    events: EventChannel,
+    to: SocketAddr,
+    step: Step,
+    started: Instant,
+    deadline: Instant,
+}
+
+impl Attempt {
+    fn new(to: SocketAddr, deadline: Instant) -> Result<Self> {
+        let events = EventChannel::open()?;
+        Ok(Self {
+            id: CmId::with_service(&events, UDP)?,
+            events,
+            to,
+            step: Step::ResolveAddress,
+            started: Instant::now(),
+            deadline,
+        })
+    }
+
+    /// Finds the device, and makes the queue pair on it.
+    fn resolve(&mut self, source: Option<SocketAddr>, options: &Options) -> Result<Socket> {
+        let resolving = self.id.resolve_addr(source, self.to, self.left());
+        resolving.map_err(|error| self.explain(error))?;
+        self.expect(EventType::AddrResolved)?;
+        let queues = Queues::new(&self.id, options).map_err(|error| self.explain(error))?;
+        Ok(Socket {
+            queues,
+            id: self.id.clone(),
+            events: self.events.clone(),
+        })
+    }
+
+    /// Waits for the event that ends a step well.
+    fn expect(&self, expected: EventType) -> Result<Event> {
+        let event = self.events.next_event_within(self.left());
+        let event = event.map_err(|error| self.explain(error))?;
+        if event.event_type() == expected {
+            return Ok(event);
+        }
+        let other = || Error::invalid(self.step, "event", expected, event.event_type());
+        Err(self.explain(event.failure().unwrap_or_else(other)))
+    }
+
+    fn destination(&self, queues: &Queues, event: &Event) -> Result<Destination> {
+        let ud = event.ud().ok_or_else(|| {
+            let what = "event's parameters";
+            Error::invalid(self.step, what, "of a datagram service", "none")
+        })?;
+        queues.destination(ud).map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, mut error: Error) -> Error {
+        if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+            *after_ms = self.started.elapsed().as_millis() as u64;
+        }
+        if error.step == Step::Event {
+            error.step = self.step;
+        }
+        let known = self.id.addresses().unwrap_or_default();
+        error.between(known.local, known.remote.or(Some(self.to.into())))
+    }
+
+    fn left(&self) -> Duration {
+        // The provider takes no zero: then the wait, not the start, reports the deadline.
+        deadline::left(self.deadline).max(Duration::from_millis(1))
+    }
+}

@@ -1,0 +1,120 @@
+//! How a destination is reached: its route, the device of the source address, and whether the next
+//! hop answers on its link.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_addrinfo::neighbour::{DEADLINE_MAX, Resolver, Watch};
+use portolan_addrinfo::{LinkAddress, route};
+use portolan_cm::{Neighbour, Query, ResolvedAddress};
+use portolan_provider::Cause;
+use portolan_provider::address::ip_to_gid;
+
+use super::core::Core;
+
+/// Hop limit where the route says none: Linux's `ip_default_ttl`.
+const HOP_LIMIT: u8 = 64;
+
+/// Answers a question of the engine's: at once, or when the neighbour has answered or not.
+pub(super) fn answer(core: &Arc<Core>, query: Query, epoch: Instant) {
+    let Query::Address {
+        id,
+        query,
+        source,
+        destination,
+        deadline,
+    } = query;
+    let (resolved, next_hop) = match look_up(core, source, destination) {
+        Ok(found) => found,
+        Err(cause) => return core.address_resolved(id, query, Err(cause)),
+    };
+    let Some((hop, interface)) = next_hop else {
+        return core.address_resolved(id, query, Ok((resolved, None)));
+    };
+    let left = deadline.saturating_sub(epoch.elapsed()).min(DEADLINE_MAX);
+    let waiting = core.clone();
+    let done = Box::new(move |outcome: Result<_, Cause>| {
+        let answer =
+            outcome.map(|known| with_neighbour(&waiting, resolved, (hop, interface), known));
+        waiting.address_resolved(id, query, answer);
+    });
+    let asked = Resolver::shared().and_then(|shared| shared.resolve(hop, interface, left, done));
+    if let Err(cause) = asked {
+        core.address_resolved(id, query, Err(cause));
+    }
+}
+
+/// Adds the next hop, if it has an address that may change, and its watch.
+fn with_neighbour(
+    core: &Core,
+    resolved: ResolvedAddress,
+    (address, interface_index): (IpAddr, u32),
+    known: LinkAddress,
+) -> (ResolvedAddress, Option<Arc<Watch>>) {
+    let neighbour = known.ethernet().map(|link_address| Neighbour {
+        interface_index,
+        address,
+        link_address,
+    });
+    let watch = neighbour.and_then(|neighbour| core.watch(&neighbour, known));
+    let resolved = ResolvedAddress {
+        neighbour,
+        ..resolved
+    };
+    (resolved, watch)
+}
+
+/// Route and device; the next hop and its interface where the link has to be asked.
+fn look_up(
+    core: &Core,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<(ResolvedAddress, Option<(IpAddr, u32)>), Cause> {
+    let pinned = source
+        .map(|source| source.ip())
+        .filter(|ip| !ip.is_unspecified());
+    let route = route::lookup(&route::Query {
+        destination: destination.ip(),
+        interface_index: scope_of(destination),
+        source: pinned,
+    })?;
+    let source_ip = pinned.unwrap_or(route.source);
+    let device = core.find_device(source_ip).ok_or_else(|| Cause::NoDevice {
+        why: format!(
+            "{source_ip}, the source for {}, is on no interface",
+            destination.ip()
+        ),
+    })?;
+    let resolved = ResolvedAddress {
+        source: with_scope(source_ip, source.map_or(0, |s| s.port()), destination),
+        destination,
+        device,
+        dgid: ip_to_gid(destination.ip()),
+        hop_limit: route.hop_limit.unwrap_or(HOP_LIMIT),
+        neighbour: None,
+    };
+    let asks = route.needs_neighbour();
+    Ok((
+        resolved,
+        asks.then(|| (route.next_hop(), route.interface_index)),
+    ))
+}
+
+/// The interface that the zone of an address names.
+pub(crate) fn scope_of(address: SocketAddr) -> Option<u32> {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
+        _ => None,
+    }
+}
+
+/// A source address on the link of a link-local destination.
+fn with_scope(ip: IpAddr, port: u16, destination: SocketAddr) -> SocketAddr {
+    match (ip, destination) {
+        (IpAddr::V6(v6), SocketAddr::V6(to)) if v6.is_unicast_link_local() => {
+            std::net::SocketAddrV6::new(v6, port, 0, to.scope_id()).into()
+        }
+        _ => SocketAddr::new(ip, port),
+    }
+}

@@ -1,0 +1,193 @@
+//! Local addresses: the device that serves one, the port, and listening on both.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_addrinfo::neighbour::Watch;
+use portolan_cm::{BoundDevice, QueryNumber, ResolvedAddress};
+use portolan_provider::address::ip_to_gid;
+use portolan_provider::cm::IdNumber;
+use portolan_provider::error::errno;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::claim::PortClaim;
+use super::core::Core;
+use super::ports::HUB_TIMEOUT;
+
+impl Core {
+    pub(super) fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
+        let device = match local.ip().is_unspecified() {
+            true => None,
+            false => Some(
+                self.find_device(local.ip())
+                    .ok_or_else(|| no_address(local))?,
+            ),
+        };
+        let local = self.claim_port(id, local, HUB_TIMEOUT)?;
+        let bound = self.run(|cm, now| match device {
+            Some(device) if !self.is_present(&device) => Err(no_address(local)),
+            _ => cm.bind(now, id, local, device),
+        });
+        if bound.is_err() {
+            self.release_claim(id);
+        }
+        bound
+    }
+
+    pub(super) fn resolve_addr(
+        &self,
+        id: IdNumber,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let claimed = self
+            .state()
+            .entry(id, Step::ResolveAddress)?
+            .claim
+            .map(|(_, at)| at);
+        let source = match (claimed, source) {
+            (Some(claimed), None) => Some(claimed),
+            (Some(claimed), Some(source)) => Some(SocketAddr::new(source.ip(), claimed.port())),
+            // As the kernel's, an id that is not bound takes a free port now.
+            (None, source) => {
+                let like = portolan_provider::address::unspecified_like(destination);
+                let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
+                let claimed = self.claim_port(id, wanted, timeout.min(HUB_TIMEOUT));
+                Some(claimed.map_err(|error| Error {
+                    step: Step::ResolveAddress,
+                    ..error
+                })?)
+            }
+        };
+        self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))
+    }
+
+    pub(super) fn listen(&self, id: IdNumber, backlog: i32) -> Result<()> {
+        if self.state().entry(id, Step::Listen)?.claim.is_none() {
+            // As the kernel's, an id that is not bound listens on every IPv4 address.
+            self.bind(id, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        }
+        let claim = self.state().entry(id, Step::Listen)?.claim;
+        if let Some((claim, _)) = claim {
+            self.claims.listen(self.stack(), claim)?;
+        }
+        // Known before the engine listens: a request may come at once.
+        let (uid, is_new) = {
+            let mut state = self.state();
+            let uid = state.entry(id, Step::Listen)?.uid;
+            (uid, state.listeners.insert(uid, id).is_none())
+        };
+        let listening = self.run(|cm, now| cm.listen(now, id, backlog));
+        if listening.is_err() && is_new {
+            self.state().listeners.remove(&uid);
+        }
+        listening
+    }
+
+    /// Answers a question of the engine's, with the watch of the next hop.
+    pub(super) fn address_resolved(
+        &self,
+        id: IdNumber,
+        query: QueryNumber,
+        answer: std::result::Result<(ResolvedAddress, Option<Arc<Watch>>), Cause>,
+    ) {
+        // The id may be gone, or its deadline past: then nobody waits for the answer.
+        let _ = self.run_state(|state, now| {
+            let answer = match answer {
+                Ok((found, _)) if !self.is_present(&found.device) => Err(errno::ENODEV),
+                Ok((found, watch)) => {
+                    state.entry_mut(id, Step::ResolveAddress)?.watch = watch;
+                    Ok(found)
+                }
+                Err(cause) => Err(cause.errno()),
+            };
+            state.cm.address_resolved(now, id, query, answer)
+        });
+    }
+
+    /// The device, port and GID of a local address, as the engine wants them.
+    pub(super) fn bound_device(&self, ip: IpAddr) -> Option<BoundDevice> {
+        use portolan_provider::traits::Device;
+        let (device, gid_index) = self.stack().device_of(ip)?;
+        let attr = device.attr().ok()?;
+        Some(BoundDevice {
+            device_index: device.index(),
+            port_num: 1,
+            sgid_index: u8::try_from(gid_index).ok()?,
+            sgid: ip_to_gid(ip),
+            node_guid: attr.node_guid,
+            mtu: device.port_attr(1).ok()?.active_mtu,
+            ack_delay_exp: attr.local_ca_ack_delay,
+        })
+    }
+
+    fn claim_port(&self, id: IdNumber, local: SocketAddr, timeout: Duration) -> Result<SocketAddr> {
+        let claim = {
+            let state = self.state();
+            let entry = state.entry(id, Step::Bind)?;
+            if entry.claim.is_some() {
+                return Err(already_bound(local));
+            }
+            let options = state.cm.options(id)?;
+            PortClaim {
+                port_space: entry.service.port_space,
+                address: local,
+                reuse_addr: options.reuse_addr,
+                af_only: options.serves_one_family(&local),
+                listening: false,
+            }
+        };
+        check_privilege(local.port())?;
+        let (claim, port) = self.claims.take(self.stack(), claim, timeout)?;
+        let mut local = local;
+        local.set_port(port);
+        let bound = match self.state().entry_mut(id, Step::Bind) {
+            // By another thread, meanwhile: that one's port stays.
+            Ok(entry) if entry.claim.is_some() => Err(already_bound(local)),
+            Ok(entry) => {
+                entry.claim = Some((claim, local));
+                return Ok(local);
+            }
+            Err(gone) => Err(gone),
+        };
+        self.release(claim);
+        bound
+    }
+
+    fn release_claim(&self, id: IdNumber) {
+        let claim = match self.state().entry_mut(id, Step::Bind) {
+            Ok(entry) => entry.claim.take(),
+            Err(_) => None,
+        };
+        if let Some((claim, _)) = claim {
+            self.release(claim);
+        }
+    }
+}
+
+fn no_address(wanted: SocketAddr) -> Error {
+    Error::new(Step::Bind, Cause::AddressNotAvailable).between(Some(wanted.into()), None)
+}
+
+fn already_bound(wanted: SocketAddr) -> Error {
+    let cause = Cause::InvalidState {
+        expected: "an unbound id",
+        found: "bound",
+    };
+    Error::new(Step::Bind, cause).between(Some(wanted.into()), None)
+}
+
+/// Ports below 1024 need CAP_NET_BIND_SERVICE, as the kernel's rdma_cm wants it.
+fn check_privilege(port: u16) -> Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    if port == 0 || port >= 1024 {
+        return Ok(());
+    }
+    let effective = capabilities(None).map(|sets| sets.effective);
+    match effective {
+        Ok(effective) if effective.contains(CapabilitySet::NET_BIND_SERVICE) => Ok(()),
+        _ => Err(Error::new(Step::Bind, Cause::PrivilegedPort { port })),
+    }
+}

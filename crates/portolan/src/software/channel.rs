@@ -1,0 +1,214 @@
+//! Event channels of the software provider: the rdma_cm's commands, answered in the process.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::cm::{
+    CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
+    MembershipNumber, PathRecord, Service, UserId,
+};
+use portolan_provider::traits::CmChannel;
+use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::cm::RejectReason;
+
+use super::core::Core;
+use super::queue::EventQueue;
+use crate::deadline;
+
+/// A channel of the software provider.
+#[derive(Debug)]
+pub(super) struct SoftwareChannel {
+    core: Arc<Core>,
+    queue: Arc<EventQueue>,
+}
+
+impl SoftwareChannel {
+    pub(super) fn new(core: Arc<Core>) -> Result<Self> {
+        Ok(Self {
+            core,
+            queue: Arc::new(EventQueue::new()?),
+        })
+    }
+
+    /// The provider, unless this process was forked off since: its locks may have been held then.
+    fn core(&self, step: Step) -> Result<&Core> {
+        self.core.stack().check_process(step)?;
+        Ok(&self.core)
+    }
+}
+
+impl CmChannel for SoftwareChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+
+    fn take_event(&self) -> Result<CmEvent> {
+        // The descriptor is shared with a forked child: what one reads the other misses.
+        let core = self.core(Step::Event)?;
+        let event = self
+            .queue
+            .pop()
+            .ok_or(Error::new(Step::Event, Cause::WouldBlock))?;
+        core.note_reported(&event);
+        Ok(event)
+    }
+
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {
+        let deadline = timeout.map(|timeout| (deadline::after(timeout), timeout));
+        loop {
+            match self.take_event() {
+                Err(error) if error.is_would_block() => {}
+                taken => return taken,
+            }
+            let left = deadline.map(|(at, _)| deadline::left(at));
+            if let (Some(Duration::ZERO), Some((_, timeout))) = (left, deadline) {
+                let after_ms = timeout.as_millis() as u64;
+                return Err(Error::new(
+                    Step::Event,
+                    Cause::TimedOut {
+                        after_ms,
+                        retries: 0,
+                    },
+                ));
+            }
+            if left.is_none() && self.queue.is_nonblocking()? {
+                return Err(Error::new(Step::Event, Cause::WouldBlock));
+            }
+            self.queue.wait_readable(left)?;
+        }
+    }
+
+    fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber> {
+        self.core(Step::CreateId)?
+            .create_id(&self.queue, uid, service)
+    }
+
+    fn destroy_id(&self, id: IdNumber) -> Result<u32> {
+        self.core(Step::DestroyId)?.destroy_id(id)
+    }
+
+    fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
+        self.core(Step::Bind)?.bind(id, local)
+    }
+
+    fn resolve_addr(
+        &self,
+        id: IdNumber,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.core(Step::ResolveAddress)?
+            .resolve_addr(id, source, destination, timeout)
+    }
+
+    fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
+        self.core(Step::ResolveRoute)?
+            .run(|cm, now| cm.resolve_route(now, id, timeout))
+    }
+
+    fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
+        self.core(Step::Query)?.run(|cm, _| cm.addresses(id))
+    }
+
+    fn paths(&self, id: IdNumber) -> Result<Vec<PathRecord>> {
+        self.core(Step::Query)?.run(|cm, _| cm.paths(id))
+    }
+
+    fn listen(&self, id: IdNumber, backlog: i32) -> Result<()> {
+        self.core(Step::Listen)?.listen(id, backlog)
+    }
+
+    fn connect(&self, id: IdNumber, param: &ConnParam, ece: Ece) -> Result<()> {
+        self.core(Step::Connect)?
+            .run(|cm, now| cm.connect(now, id, param, ece))
+    }
+
+    fn accept(&self, id: IdNumber, uid: UserId, param: &ConnParam, ece: Ece) -> Result<()> {
+        self.core(Step::Accept)?.accept(id, uid, param, ece)
+    }
+
+    fn establish(&self, id: IdNumber) -> Result<()> {
+        self.core(Step::Accept)?
+            .run(|cm, now| cm.establish(now, id))
+    }
+
+    fn reject(&self, id: IdNumber, reason: RejectReason, private_data: &[u8]) -> Result<()> {
+        self.core(Step::Reject)?
+            .run(|cm, now| cm.reject(now, id, reason, private_data))
+    }
+
+    fn disconnect(&self, id: IdNumber) -> Result<()> {
+        self.core(Step::Disconnect)?
+            .run(|cm, now| cm.disconnect(now, id))
+    }
+
+    fn init_qp_attr(&self, id: IdNumber, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
+        self.core(Step::InitQpAttr)?
+            .run(|cm, _| cm.init_qp_attr(id, state))
+    }
+
+    fn migrate_id(&self, from: &dyn CmChannel, id: IdNumber) -> Result<u32> {
+        let ours = from
+            .as_any()
+            .downcast_ref::<Self>()
+            .filter(|from| Arc::ptr_eq(&from.core, &self.core));
+        let Some(from) = ours else {
+            let expected = "a channel of the same provider";
+            return Err(Error::invalid(
+                Step::Event,
+                "channel",
+                expected,
+                "another provider's",
+            ));
+        };
+        self.core(Step::Event)?
+            .migrate(id, &from.queue, &self.queue)
+    }
+
+    fn set_option(&self, id: IdNumber, option: IdOption) -> Result<()> {
+        self.core(Step::SetOption)?
+            .run(|cm, _| cm.set_option(id, option))
+    }
+
+    fn notify_established(&self, id: IdNumber) -> Result<()> {
+        self.core(Step::Notify)?
+            .run(|cm, now| cm.notify_established(now, id))
+    }
+
+    fn join_multicast(
+        &self,
+        id: IdNumber,
+        uid: UserId,
+        group: SocketAddr,
+        kind: JoinKind,
+    ) -> Result<MembershipNumber> {
+        self.core(Step::JoinMulticast)?
+            .join(id, uid, group.ip(), kind)
+    }
+
+    fn leave_multicast(&self, id: IdNumber, membership: MembershipNumber) -> Result<u32> {
+        self.core(Step::LeaveMulticast)?.leave(id, membership)
+    }
+
+    fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()> {
+        self.core(Step::Event)?.write_event(id, event, status, arg)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for SoftwareChannel {
+    fn drop(&mut self) {
+        // A forked child's copy is not told to the peers; they are its parent's.
+        if let Ok(core) = self.core(Step::DestroyId) {
+            core.close_queue(&self.queue);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Port claims: what a member process asks of the group's hub, and the hub's answers, as bytes.
+//!
+//! One table per host decides which process has which port, so that conflicts hold across the
+//! processes that share UDP port 4791. A claim is named by its owner: asking twice is asking once.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use portolan_provider::Cause;
+use portolan_provider::address::{gid_to_ip, ip_to_gid};
+use portolan_wire::addr::{Gid, PortSpace};
+
+/// A member's name for a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ClaimId(pub(super) u32);
+
+/// The address a claim is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortClaim {
+    pub(super) port_space: PortSpace,
+    pub(super) address: SocketAddr,
+    pub(super) reuse_addr: bool,
+    pub(super) af_only: bool,
+    pub(super) listening: bool,
+}
+
+/// A request to the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Take the port, or a free one if it is 0; again with `listening` to listen.
+    Claim(ClaimId, PortClaim),
+    /// Give these back.
+    Release(Vec<ClaimId>),
+}
+
+/// Claims that one request gives back; it is then far shorter than a request may be.
+pub(super) const RELEASES_MAX: usize = 256;
+
+/// The hub's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Response {
+    /// The claim holds this port.
+    Granted { port: u16 },
+    /// Refused, with a positive errno, and who holds the port if that is why.
+    Refused { errno: i32, holder: String },
+}
+
+const OP_CLAIM: u8 = 1;
+const OP_RELEASE: u8 = 2;
+const FLAG_REUSE: u8 = 1;
+const FLAG_AF_ONLY: u8 = 2;
+const FLAG_LISTENING: u8 = 4;
+const CLAIM_LEN: usize = 1 + 4 + 2 + 1 + 1 + 16 + 2;
+/// Bytes of a holder's name.
+const HOLDER_LEN_MAX: usize = 64;
+
+impl Request {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Release(claims) => {
+                let mut bytes = vec![OP_RELEASE];
+                bytes.extend(claims.iter().flat_map(|ClaimId(id)| id.to_be_bytes()));
+                bytes
+            }
+            Self::Claim(ClaimId(id), claim) => {
+                let flags = [
+                    (claim.reuse_addr, FLAG_REUSE),
+                    (claim.af_only, FLAG_AF_ONLY),
+                    (claim.listening, FLAG_LISTENING),
+                ];
+                let flags = flags
+                    .iter()
+                    .filter(|(set, _)| *set)
+                    .fold(0, |all, (_, bit)| all | bit);
+                let mut bytes = Vec::with_capacity(CLAIM_LEN);
+                bytes.push(OP_CLAIM);
+                bytes.extend_from_slice(&id.to_be_bytes());
+                bytes.extend_from_slice(&claim.port_space.value().to_be_bytes());
+                bytes.push(flags);
+                bytes.push(if claim.address.is_ipv4() { 4 } else { 6 });
+                bytes.extend_from_slice(&ip_to_gid(claim.address.ip()).0);
+                bytes.extend_from_slice(&claim.address.port().to_be_bytes());
+                bytes
+            }
+        }
+    }
+
+    /// `None` for bytes that are no request.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (op, rest) = bytes.split_first()?;
+        if *op == OP_RELEASE {
+            let (claims, odd) = rest.as_chunks::<4>();
+            let whole = odd.is_empty() && (1..=RELEASES_MAX).contains(&claims.len());
+            let claims = claims.iter().map(|id| ClaimId(u32::from_be_bytes(*id)));
+            return whole.then(|| Self::Release(claims.collect()));
+        }
+        let (id, rest) = rest.split_first_chunk::<4>()?;
+        let id = ClaimId(u32::from_be_bytes(*id));
+        match *op {
+            OP_CLAIM if bytes.len() == CLAIM_LEN => {
+                let (port_space, rest) = rest.split_first_chunk::<2>()?;
+                let ([flags, family], rest) = rest.split_first_chunk::<2>()?;
+                let (gid, rest) = rest.split_first_chunk::<16>()?;
+                let (port, _) = rest.split_first_chunk::<2>()?;
+                let ip = match family {
+                    4 => gid_to_ip(Gid(*gid)),
+                    6 => IpAddr::V6(Ipv6Addr::from(*gid)),
+                    _ => return None,
+                };
+                let claim = PortClaim {
+                    port_space: PortSpace::from_value(u16::from_be_bytes(*port_space))?,
+                    address: SocketAddr::new(ip, u16::from_be_bytes(*port)),
+                    reuse_addr: flags & FLAG_REUSE != 0,
+                    af_only: flags & FLAG_AF_ONLY != 0,
+                    listening: flags & FLAG_LISTENING != 0,
+                };
+                ((*family == 4) == ip.is_ipv4()).then_some(Self::Claim(id, claim))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Response {
+    /// A refusal, as the port table words it.
+    pub(super) fn refusal(cause: &Cause) -> Self {
+        let holder = match cause {
+            Cause::AddressInUse {
+                holder: Some(holder),
+            } => holder.clone(),
+            _ => String::new(),
+        };
+        let errno = cause.errno();
+        Self::Refused { errno, holder }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (errno, port, holder) = match self {
+            Self::Granted { port } => (0, *port, ""),
+            Self::Refused { errno, holder } => (*errno, 0, &holder[..]),
+        };
+        let ends = holder
+            .char_indices()
+            .map(|(at, letter)| at + letter.len_utf8());
+        let fitting = ends.take_while(|end| *end <= HOLDER_LEN_MAX).last();
+        let holder = &holder[..fitting.unwrap_or(0)];
+        [
+            &errno.to_be_bytes()[..],
+            &port.to_be_bytes()[..],
+            holder.as_bytes(),
+        ]
+        .concat()
+    }
+
+    /// `None` for bytes that are no response.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (errno, rest) = bytes.split_first_chunk::<4>()?;
+        let (port, holder) = rest.split_first_chunk::<2>()?;
+        match i32::from_be_bytes(*errno) {
+            0 if holder.is_empty() => Some(Self::Granted {
+                port: u16::from_be_bytes(*port),
+            }),
+            errno if errno > 0 && holder.len() <= HOLDER_LEN_MAX => Some(Self::Refused {
+                errno,
+                holder: str::from_utf8(holder).ok()?.to_owned(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(address: &str) -> PortClaim {
+        PortClaim {
+            port_space: PortSpace::Tcp,
+            address: address.parse().unwrap(),
+            reuse_addr: true,
+            af_only: false,
+            listening: true,
+        }
+    }
+
+    #[test]
+    fn requests_and_responses_read_back_as_they_were_written() {
+        for address in ["127.0.0.1:7471", "[fe80::1]:80", "0.0.0.0:0", "[::]:65535"] {
+            let request = Request::Claim(ClaimId(7), claim(address));
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        for claims in [1, RELEASES_MAX as u32] {
+            let release = Request::Release((0..claims).map(ClaimId).collect());
+            assert_eq!(Request::decode(&release.encode()), Some(release));
+        }
+        let refused = |holder: &str| Response::Refused {
+            errno: 98,
+            holder: holder.into(),
+        };
+        let granted = Response::Granted { port: 7471 };
+        for response in [granted, refused(""), refused("the process with block 3")] {
+            assert_eq!(Response::decode(&response.encode()), Some(response));
+        }
+    }
+
+    #[test]
+    fn truncated_and_garbled_requests_are_no_requests() {
+        let good = Request::Claim(ClaimId(7), claim("127.0.0.1:7471")).encode();
+        for length in 0..good.len() {
+            assert_eq!(
+                Request::decode(&good[..length]),
+                None,
+                "cut to {length} bytes"
+            );
+        }
+        let too_many = (0..=RELEASES_MAX as u32).map(ClaimId).collect();
+        for release in [Vec::new(), too_many] {
+            assert_eq!(Request::decode(&Request::Release(release).encode()), None);
+        }
+        let mut family = good.clone();
+        family[8] = 5;
+        assert_eq!(Request::decode(&family), None);
+        let mut mapped = Request::Claim(ClaimId(7), claim("[fe80::1]:80")).encode();
+        mapped[8] = 4;
+        assert_eq!(Request::decode(&mapped), None, "a v6 address claimed as v4");
+    }
+
+    #[test]
+    fn a_response_with_a_name_too_long_or_garbled_is_none_and_none_so_long_is_made() {
+        let endless = Response::Refused {
+            errno: 98,
+            holder: "ä".repeat(HOLDER_LEN_MAX),
+        };
+        let mut bytes = endless.encode();
+        assert!(matches!(
+            Response::decode(&bytes),
+            Some(Response::Refused { errno: 98, holder }) if holder.len() == HOLDER_LEN_MAX
+        ));
+        bytes.push(b'x');
+        assert_eq!(Response::decode(&bytes), None);
+        bytes.truncate(6);
+        bytes.push(0xff);
+        assert_eq!(Response::decode(&bytes), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! The engine under its lock, and what its outputs lead to: events to their channels, datagrams to
+//! the device, questions to the routing and neighbour tables and to the host's groups.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use portolan_cm::{Cm, Listed, MadPath};
+use portolan_provider::error::errno;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_roce::io::group::Block;
+use portolan_roce::io::{MadOptions, Stack};
+
+use super::claim::ClaimId;
+use super::devices::Watches;
+use super::gsi::GsiPort;
+use super::hub::Hub;
+use super::member::Member;
+use super::ports::Claims;
+use super::state::{Outputs, State};
+use super::{SoftwareConfig, Usage, address, groups};
+use crate::lock;
+
+/// The software rdma_cm of a process.
+pub(super) struct Core {
+    epoch: Instant,
+    pub(super) claims: Arc<Claims>,
+    pub(super) groups: groups::HostGroups,
+    pub(super) watches: Watches,
+    /// Both set once, when the stack runs and its block is known.
+    state: OnceLock<Mutex<State>>,
+    stack: OnceLock<Arc<Stack>>,
+    me: Weak<Self>,
+}
+
+impl Core {
+    pub(super) fn start(config: SoftwareConfig) -> Result<Arc<Self>> {
+        let claims = Arc::new(Claims::default());
+        let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
+            epoch: Instant::now(),
+            claims: claims.clone(),
+            groups: groups::HostGroups::default(),
+            watches: Watches::default(),
+            state: OnceLock::new(),
+            stack: OnceLock::new(),
+            me: me.clone(),
+        });
+        let gsi = Arc::new(GsiPort(core.me.clone()));
+        let hub = Box::new(Hub::new(u64::from_le_bytes(random()?)));
+        let member = Arc::new(Member::new(core.me.clone(), claims));
+        let stack = Stack::start(config.stack, gsi, hub, member)?;
+        let cm = portolan_cm::Config {
+            comm_id_block: stack.block().index(),
+            ..config.cm
+        };
+        let state = State::new(Cm::new(cm, random()?));
+        // Neither was set: this is the only place that does.
+        let _ = core.state.set(Mutex::new(state));
+        let _ = core.stack.set(stack);
+        Ok(core)
+    }
+
+    /// For what the core itself keeps, which must not keep it.
+    pub(super) fn downgrade(&self) -> Weak<Self> {
+        self.me.clone()
+    }
+
+    pub(super) fn stack(&self) -> &Arc<Stack> {
+        // `start` gives no core away before the stack is set.
+        self.stack
+            .get()
+            .unwrap_or_else(|| unreachable!("a core is used after its start"))
+    }
+
+    /// How much there is of everything.
+    pub(super) fn usage(&self) -> Usage {
+        let sizes = self.state().cm.table_sizes();
+        let objects = self.stack().objects();
+        Usage {
+            ids: sizes.ids,
+            listeners: sizes.listeners,
+            ports: self.claims.len(),
+            memberships: sizes.memberships,
+            protection_domains: objects.protection_domains,
+            completion_queues: objects.completion_queues,
+            queue_pairs: objects.queue_pairs,
+            memory_regions: objects.memory_regions,
+        }
+    }
+
+    /// The ids that have a peer.
+    pub(super) fn listing(&self) -> Vec<Listed> {
+        let listed = |state: &Mutex<State>| lock(state).cm.listing().collect();
+        self.state.get().map_or_else(Vec::new, listed)
+    }
+
+    /// What the engine counted.
+    pub(super) fn cm_counters(&self) -> portolan_cm::Counters {
+        let counters = |state: &Mutex<State>| *lock(state).cm.counters();
+        self.state.get().map(counters).unwrap_or_default()
+    }
+
+    /// Gives the engine a command, then carries out what follows from it.
+    pub(super) fn run<T>(&self, command: impl FnOnce(&mut Cm, Duration) -> Result<T>) -> Result<T> {
+        self.run_state(|state, now| command(&mut state.cm, now))
+    }
+
+    /// As [`run`](Self::run), for a command that also changes what is known beside the engine.
+    pub(super) fn run_state<T>(
+        &self,
+        command: impl FnOnce(&mut State, Duration) -> Result<T>,
+    ) -> Result<T> {
+        let Some(state) = self.state.get() else {
+            return Err(Error::new(
+                Step::Event,
+                Cause::NoSuchObject("the software provider"),
+            ));
+        };
+        let (result, outputs) = {
+            let mut state = lock(state);
+            let result = command(&mut state, self.epoch.elapsed());
+            let mut outputs = state.drain();
+            // A timeout that has moved away is not worth waking the thread for.
+            let due = state.cm.poll_timeout();
+            outputs.wakes = due.is_some_and(|due| state.is_due_in_sleep(due));
+            (result, outputs)
+        };
+        self.carry_out(outputs);
+        result
+    }
+
+    /// The processes on this host that had `blocks` are dead: their connections end.
+    pub(super) fn peer_processes_died(&self, blocks: &[Block]) {
+        let Some(state) = self.state.get() else {
+            return;
+        };
+        // Another host's processes have blocks, too.
+        let is_here = |path: &MadPath| {
+            path.remote.is_loopback() || self.stack().device_of(path.remote).is_some()
+        };
+        let is_dead = |block: u8| blocks.iter().any(|dead| dead.index() == block);
+        let ids = lock(state)
+            .cm
+            .ids_with_peer(|path, block| is_dead(block) && is_here(path));
+        for id in ids {
+            // It may be gone since. Each on its own, so that no queue of the engine fills up.
+            let _ = self.run(|cm, now| cm.peer_died(now, id));
+        }
+    }
+
+    /// How long until [`timeout`](Self::timeout) has something to do, as the progress thread asks
+    /// before it sleeps.
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        let mut state = lock(self.state.get()?);
+        let now = self.epoch.elapsed();
+        // A port that is given back after this sees what is noted here, and wakes the thread.
+        let claims_due = self.claims.next_timeout().map(|wait| now + wait);
+        // A timeout that has moved away, as with each connection that is made in time, is not told: the
+        // thread wakes once in vain rather than being woken for the next connection's.
+        let told = state.sleeps_until.filter(|until| *until > now);
+        let due = [state.cm.poll_timeout(), claims_due, told];
+        state.sleeps_until = due.into_iter().flatten().min();
+        Some(state.sleeps_until?.saturating_sub(now))
+    }
+
+    /// Does what is due.
+    pub(super) fn timeout(&self) {
+        let _ = self.run(|cm, now| {
+            cm.handle_timeout(now);
+            Ok(())
+        });
+        if let Some(stack) = self.stack.get() {
+            self.claims.give_back_old(stack);
+        }
+    }
+
+    /// Gives a port back.
+    pub(super) fn release(&self, claim: ClaimId) {
+        self.claims.release(self.stack(), claim);
+        let due = self.claims.next_timeout();
+        let due = due.map(|wait| self.epoch.elapsed() + wait);
+        if due.is_some_and(|due| self.state().is_due_in_sleep(due)) {
+            self.stack().wake();
+        }
+    }
+
+    fn carry_out(&self, outputs: Outputs) {
+        for transmit in &outputs.transmits {
+            let path = &transmit.path;
+            let remote = match path.remote {
+                IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, path.scope_id).into(),
+                ip => SocketAddr::new(ip, 0),
+            };
+            let options = MadOptions {
+                traffic_class: transmit.traffic_class,
+                hop_limit: transmit.hop_limit,
+            };
+            // A datagram that cannot be sent is a lost one: the protocol sends it again.
+            if let Err(error) = self
+                .stack()
+                .send_mad(path.local, remote, options, &transmit.mad)
+            {
+                tracing::debug!(%error, "management datagram not sent");
+            }
+        }
+        for query in outputs.queries {
+            if let Some(me) = self.me.upgrade() {
+                address::answer(&me, query, self.epoch);
+            }
+        }
+        for query in outputs.groups {
+            groups::answer(self, query);
+        }
+        if outputs.wakes {
+            self.stack().wake();
+        }
+    }
+
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        lock(
+            self.state
+                .get()
+                .unwrap_or_else(|| unreachable!("a core is used after its start")),
+        )
+    }
+}
+
+/// Short: the channels, and so everything that has one, hold it.
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("stack", &self.stack.get())
+            .finish_non_exhaustive()
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // Up to 256 bytes come whole or not at all (getrandom(2)).
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(got) if got == N => Ok(bytes),
+        Ok(_) => Err(Error::new(
+            Step::OpenDevice,
+            Cause::Os {
+                call: "getrandom",
+                errno: errno::EIO,
+            },
+        )),
+        Err(error) => {
+            let cause = Cause::Os {
+                call: "getrandom",
+                errno: error.raw_os_error(),
+            };
+            Err(Error::new(Step::OpenDevice, cause))
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Multicast groups: memberships of ids, and the host's part in them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use portolan_cm::{GroupQuery, Membership};
+use portolan_provider::cm::{IdNumber, JoinKind, MembershipNumber, UserId};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_roce::io::GroupMembership;
+
+use super::core::Core;
+use super::state::{Member, is_of_group};
+use crate::lock;
+
+impl Core {
+    pub(super) fn join(
+        &self,
+        id: IdNumber,
+        uid: UserId,
+        group: IpAddr,
+        kind: JoinKind,
+    ) -> Result<MembershipNumber> {
+        self.run_state(|state, now| {
+            let number = state.cm.join(now, id, uid, group, kind)?;
+            // Known before the engine's question goes out: its answer makes an event at once.
+            let member = Member { uid, reported: 0 };
+            let entry = state.entry_mut(id, Step::JoinMulticast)?;
+            entry.members.insert(number, member);
+            Ok(number)
+        })
+    }
+
+    /// Leaves; the number of events that were taken of the membership.
+    pub(super) fn leave(&self, id: IdNumber, membership: MembershipNumber) -> Result<u32> {
+        let (member, queue) = self.run_state(|state, now| {
+            state.cm.leave(now, id, membership)?;
+            let entry = state.entry_mut(id, Step::LeaveMulticast)?;
+            let missing = Error::new(
+                Step::LeaveMulticast,
+                Cause::NoSuchObject("multicast membership"),
+            );
+            let member = entry.members.remove(&membership).ok_or(missing)?;
+            Ok((member, entry.queue.clone()))
+        })?;
+        queue
+            .extract(|event| is_of_group(event.event) && event.id == id && event.uid == member.uid);
+        Ok(member.reported)
+    }
+}
+
+/// The groups that this process has joined on its interfaces for its ids.
+#[derive(Debug, Default)]
+pub(super) struct HostGroups(Mutex<HashMap<MembershipNumber, GroupMembership>>);
+
+/// Does what the engine asks of the host.
+pub(super) fn answer(core: &Core, query: GroupQuery) {
+    let membership = match query {
+        GroupQuery::Join(membership) => membership,
+        GroupQuery::Leave(membership) => return leave_host(core, membership.number),
+    };
+    let number = membership.number;
+    let answer = match join_host(core, &membership) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            tracing::debug!(%error, group = %membership.group, "group not joined");
+            Err(error.errno())
+        }
+    };
+    let told = core.run_state(|state, now| {
+        state.cm.group_joined(now, number, answer)?;
+        let entry = state.entry(membership.id, Step::JoinMulticast);
+        Ok(entry.is_ok_and(|entry| entry.members.contains_key(&number)))
+    });
+    // Left while it was being joined: whoever left may have come before there was something to leave.
+    match told {
+        Ok(true) => {}
+        Ok(false) => leave_host(core, number),
+        Err(error) => tracing::warn!(%error, "a multicast join stays unanswered"),
+    }
+}
+
+/// Has the interface receive the group, unless the member only sends.
+fn join_host(core: &Core, membership: &Membership) -> Result<()> {
+    if membership.kind == JoinKind::SendOnlyFullMember {
+        return Ok(());
+    }
+    let (device, _) = core.stack().device_of(membership.local).ok_or_else(|| {
+        let why = format!("no interface has the address {}", membership.local);
+        Error::new(Step::JoinMulticast, Cause::NoDevice { why })
+    })?;
+    let joined = core.stack().join_group(&device, membership.group.into())?;
+    lock(&core.groups.0).insert(membership.number, joined);
+    Ok(())
+}
+
+fn leave_host(core: &Core, number: MembershipNumber) {
+    let joined = lock(&core.groups.0).remove(&number);
+    // Its end closes a socket, with no lock held.
+    drop(joined);
+}

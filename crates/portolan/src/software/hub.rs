@@ -1,0 +1,279 @@
+//! The hub's part: the host's port table, and to which process a management datagram goes.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use portolan_cm::ports::{BindOptions, BindingId, PortConfig, PortTable};
+use portolan_roce::io::group::{Block, Datagram, HubService, Route};
+use portolan_wire::addr::PortSpace;
+use portolan_wire::cm::CmMessage;
+use portolan_wire::rocev2::Packet;
+
+use super::claim::{ClaimId, PortClaim, Request, Response};
+use super::survey::{self, SurveyedPort};
+
+/// A claim of a member process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Owner {
+    member: Block,
+    claim: ClaimId,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&holder_name(self.member))
+    }
+}
+
+/// How a process that holds a port is called in errors.
+pub(super) fn holder_name(member: Block) -> String {
+    format!("the process with block {member}")
+}
+
+/// Answers the members; at work in the process that holds the hub's role.
+#[derive(Debug)]
+pub(super) struct Hub {
+    ports: PortTable<Owner>,
+    bindings: HashMap<Owner, Held>,
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    binding: BindingId,
+    port_space: PortSpace,
+    port: u16,
+    listening: bool,
+}
+
+impl Hub {
+    /// `seed` is random: it keys tables and scatters the ephemeral ports.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            ports: table(seed),
+            bindings: HashMap::new(),
+            seed,
+        }
+    }
+
+    fn claim(&mut self, owner: Owner, claim: &PortClaim) -> Response {
+        let held = match self.bindings.get(&owner) {
+            // Asked again: by a repeated request, or to listen.
+            Some(held) => *held,
+            None => match self.bind(owner, claim) {
+                Ok(held) => held,
+                Err(refused) => return refused,
+            },
+        };
+        if claim.listening && !held.listening {
+            if let Err(cause) = self.ports.listen(held.binding) {
+                return Response::refusal(&cause);
+            }
+            self.bindings.insert(
+                owner,
+                Held {
+                    listening: true,
+                    ..held
+                },
+            );
+        }
+        Response::Granted { port: held.port }
+    }
+
+    fn bind(&mut self, owner: Owner, claim: &PortClaim) -> Result<Held, Response> {
+        // The member has checked its own right to a low port; the hub cannot see it.
+        let options = BindOptions {
+            reuse_addr: claim.reuse_addr,
+            af_only: claim.af_only,
+            privileged: true,
+        };
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let place = (self.seed >> 32) as u32;
+        let bound = self
+            .ports
+            .bind(owner, claim.port_space, claim.address, options, place);
+        let bound = bound.map_err(|cause| Response::refusal(&cause))?;
+        let held = Held {
+            binding: bound.binding,
+            port_space: claim.port_space,
+            port: bound.port,
+            listening: false,
+        };
+        self.bindings.insert(owner, held);
+        Ok(held)
+    }
+}
+
+impl HubService for Hub {
+    fn reset(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    fn request(&mut self, member: Block, payload: &[u8]) -> Vec<u8> {
+        let response = match Request::decode(payload) {
+            Some(Request::Claim(claim, wanted)) => self.claim(Owner { member, claim }, &wanted),
+            Some(Request::Release(claims)) => {
+                for claim in claims {
+                    if let Some(held) = self.bindings.remove(&Owner { member, claim }) {
+                        self.ports.release(held.binding);
+                    }
+                }
+                Response::Granted { port: 0 }
+            }
+            None => Response::Refused {
+                errno: portolan_provider::error::errno::EINVAL,
+                holder: String::new(),
+            },
+        };
+        response.encode()
+    }
+
+    fn report(&self) -> Vec<Vec<u8>> {
+        survey::hub_report(self.bindings.iter().filter_map(|(owner, held)| {
+            let (_, address) = self.ports.binding(held.binding)?;
+            Some(SurveyedPort {
+                block: owner.member.index(),
+                port_space: held.port_space,
+                address,
+                listening: held.listening,
+            })
+        }))
+    }
+
+    fn member_left(&mut self, member: Block) {
+        let gone = |owner: &Owner| owner.member == member;
+        for (_, held) in self.bindings.extract_if(|owner, _| gone(owner)) {
+            self.ports.release(held.binding);
+        }
+    }
+
+    fn route(&mut self, datagram: &Datagram<'_>) -> Route {
+        let Ok(packet) = Packet::parse(datagram.payload) else {
+            return Route::Drop;
+        };
+        let Ok((_, message)) = CmMessage::parse(packet.payload()) else {
+            return Route::Drop;
+        };
+        let service = match &message {
+            CmMessage::Req(req) => Some(req.service_id),
+            CmMessage::SidrReq(req) => Some(req.service_id),
+            _ => None,
+        };
+        if let Some(service) = service {
+            // Nobody listens: this process says so to the peer.
+            let listener = self.ports.lookup(service, datagram.destination);
+            return listener.map_or(Route::Local, |owner| Route::Member(owner.member));
+        }
+        // The id by which the receiver knows the connection.
+        let Some(comm_id) = message.remote_comm_id() else {
+            return Route::Drop;
+        };
+        // The high byte of a communication id is its process's block; of a dead process's, this one
+        // answers that there is no such connection.
+        match u8::try_from(comm_id >> 24).ok().and_then(Block::new) {
+            Some(block) => Route::Member(block),
+            None => Route::Local,
+        }
+    }
+}
+
+fn table(seed: u64) -> PortTable<Owner> {
+    let config = PortConfig::default();
+    let ephemeral = ephemeral_ports().unwrap_or(config.ephemeral.clone());
+    PortTable::new(
+        PortConfig {
+            ephemeral,
+            ..config
+        },
+        seed,
+    )
+}
+
+/// The range that the kernel gives to sockets, which the rdma_cm shares.
+pub(super) fn ephemeral_ports() -> Option<std::ops::RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+    let (first, last) = (numbers.next()??, numbers.next()??);
+    (first <= last).then_some(first..=last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Block = Block::new(1).unwrap();
+    const B: Block = Block::new(2).unwrap();
+
+    fn claim(hub: &mut Hub, member: Block, id: u32, address: &str, listening: bool) -> Response {
+        let claim = PortClaim {
+            port_space: PortSpace::Tcp,
+            address: address.parse().unwrap(),
+            reuse_addr: false,
+            af_only: true,
+            listening,
+        };
+        let answer = hub.request(member, &Request::Claim(ClaimId(id), claim).encode());
+        Response::decode(&answer).unwrap()
+    }
+
+    fn in_use_by(member: Block) -> Response {
+        let holder = holder_name(member);
+        Response::Refused { errno: 98, holder }
+    }
+
+    #[test]
+    fn a_port_belongs_to_one_process_until_it_leaves() {
+        let mut hub = Hub::new(7);
+        let granted = Response::Granted { port: 7471 };
+        assert_eq!(claim(&mut hub, A, 0, "127.0.0.1:7471", true), granted);
+        assert_eq!(claim(&mut hub, B, 0, "127.0.0.1:7471", true), in_use_by(A));
+        assert_eq!(claim(&mut hub, B, 1, "0.0.0.0:7471", true), in_use_by(A));
+        assert_eq!(claim(&mut hub, B, 2, "127.0.0.2:7471", true), granted);
+        hub.member_left(A);
+        assert_eq!(claim(&mut hub, B, 3, "127.0.0.1:7471", true), granted);
+    }
+
+    #[test]
+    fn a_request_that_comes_twice_counts_once() {
+        let mut hub = Hub::new(7);
+        let Response::Granted { port } = claim(&mut hub, A, 5, "127.0.0.1:0", false) else {
+            panic!("an ephemeral port is free");
+        };
+        let again = claim(&mut hub, A, 5, "127.0.0.1:0", false);
+        assert_eq!(again, Response::Granted { port });
+        let release = Request::Release(vec![ClaimId(5)]).encode();
+        for _ in 0..2 {
+            assert_eq!(
+                hub.request(A, &release),
+                Response::Granted { port: 0 }.encode()
+            );
+        }
+        assert!(hub.ports.is_empty());
+    }
+
+    #[test]
+    fn a_new_hub_starts_empty_and_learns_by_replay() {
+        let mut hub = Hub::new(7);
+        let _ = claim(&mut hub, A, 0, "127.0.0.1:7471", true);
+        hub.reset();
+        assert!(hub.ports.is_empty());
+        let replayed = claim(&mut hub, B, 0, "127.0.0.1:7471", true);
+        assert_eq!(replayed, Response::Granted { port: 7471 });
+    }
+
+    #[test]
+    fn garbage_is_refused_and_changes_nothing() {
+        let mut hub = Hub::new(7);
+        assert_eq!(
+            Response::decode(&hub.request(A, b"")),
+            Some(Response::Refused {
+                errno: 22,
+                holder: String::new()
+            })
+        );
+        assert!(hub.ports.is_empty());
+    }
+}

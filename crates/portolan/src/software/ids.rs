@@ -1,0 +1,180 @@
+//! Ids: made, moved, ended, and the count of their events.
+
+use std::sync::Arc;
+
+use portolan_provider::cm::{
+    CmEvent, ConnParam, Ece, EventParam, EventType, IdNumber, Service, UserId,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::Qpn;
+
+use super::core::Core;
+use super::queue::EventQueue;
+use super::state::{IdEntry, is_of_group};
+
+/// Events that the owner of an id may have written and not yet taken.
+const WRITTEN_EVENTS_MAX: u32 = 256;
+
+impl Core {
+    pub(super) fn create_id(
+        &self,
+        queue: &Arc<EventQueue>,
+        uid: UserId,
+        service: Service,
+    ) -> Result<IdNumber> {
+        let mut state = self.state();
+        let id = state.cm.create_id(uid, service)?;
+        state.insert(id, IdEntry::new(uid, service, queue.clone()));
+        Ok(id)
+    }
+
+    /// Destroys an id and forgets its events; the requests that wait at a listener are rejected.
+    pub(super) fn destroy_id(&self, id: IdNumber) -> Result<u32> {
+        let gone = Error::new(Step::DestroyId, Cause::NoSuchObject("the id"));
+        let entry = self.state().remove(id).ok_or(gone)?;
+        // The engine rejects the requests that nobody has taken, and forgets their ids.
+        let waiting = entry
+            .queue
+            .extract(|event| event.id == id || is_request_to(event, entry.uid));
+        for request in waiting.iter().filter(|event| event.id != id) {
+            self.state().remove(request.id);
+        }
+        if let Some((claim, _)) = entry.claim {
+            self.release(claim);
+        }
+        self.run(|cm, now| cm.destroy_id(now, id))?;
+        Ok(entry.reported)
+    }
+
+    /// Moves an id, with its waiting events, from one queue to another.
+    pub(super) fn migrate(
+        &self,
+        id: IdNumber,
+        from: &EventQueue,
+        to: &Arc<EventQueue>,
+    ) -> Result<u32> {
+        let mut state = self.state();
+        let entry = state.entry(id, Step::Event)?;
+        let (uid, reported) = (entry.uid, entry.reported);
+        if Arc::ptr_eq(&entry.queue, to) {
+            return Ok(reported);
+        }
+        state.redirect(id, to);
+        // With the state locked no event can overtake those that are moved.
+        for event in from.extract(|event| belongs_to(event, id, uid)) {
+            // The id of a request is its taker's, and has its events where the request is taken.
+            if event.event == EventType::ConnectRequest {
+                state.redirect(event.id, to);
+            }
+            to.push(event);
+        }
+        Ok(reported)
+    }
+
+    pub(super) fn accept(
+        &self,
+        id: IdNumber,
+        uid: UserId,
+        param: &ConnParam,
+        ece: Ece,
+    ) -> Result<()> {
+        self.run_state(|state, now| {
+            state.cm.accept(now, id, uid, param, ece)?;
+            state.note_accepted(id, param.qp_num);
+            Ok(())
+        })
+    }
+
+    /// A queue pair heard its peer before the last message of the handshake: the connection is
+    /// established (`rdma_notify(3)`, which the owner so need not call).
+    pub(super) fn heard_peer(&self, qp: Qpn) {
+        // Not awaited any more: the message has come meanwhile, or the connection is over.
+        let _ = self.run_state(|state, now| match state.accepted_with(qp) {
+            Some(id) => state.cm.notify_established(now, id),
+            None => Ok(()),
+        });
+    }
+
+    /// Queues an event that the id's owner writes.
+    pub(super) fn write_event(
+        &self,
+        id: IdNumber,
+        event: EventType,
+        status: i32,
+        arg: u64,
+    ) -> Result<()> {
+        use EventType::{AddrinfoError, AddrinfoResolved, User};
+        if !matches!(event, User | AddrinfoResolved | AddrinfoError) {
+            return Err(Error::invalid(Step::Event, "event to write", User, event));
+        }
+        let mut state = self.state();
+        let entry = state.entry_mut(id, Step::Event)?;
+        if entry.written >= WRITTEN_EVENTS_MAX {
+            let (what, limit) = (
+                "written events waiting to be taken",
+                WRITTEN_EVENTS_MAX.into(),
+            );
+            return Err(Error::new(Step::Event, Cause::LimitReached { what, limit }));
+        }
+        entry.written += 1;
+        entry.queue.push(CmEvent {
+            uid: entry.uid,
+            id,
+            event,
+            status,
+            param: EventParam::Arg(arg),
+            ece: Ece::default(),
+        });
+        Ok(())
+    }
+
+    /// Counts an event that the user took.
+    pub(super) fn note_reported(&self, event: &CmEvent) {
+        let mut state = self.state();
+        if event.event == EventType::ConnectRequest {
+            state.cm.request_taken(event.id);
+            let listener = state.listeners.get(&event.uid).copied();
+            if let Some(Ok(entry)) = listener.map(|id| state.entry_mut(id, Step::Event)) {
+                entry.reported += 1;
+            }
+            return;
+        }
+        let Ok(entry) = state.entry_mut(event.id, Step::Event) else {
+            return;
+        };
+        if is_of_group(event.event) {
+            if let Some(member) = entry.member_named(event.uid) {
+                member.reported += 1;
+            }
+            return;
+        }
+        if matches!(event.param, EventParam::Arg(_)) {
+            entry.written = entry.written.saturating_sub(1);
+        }
+        if let Some(waits) = entry.hint_waiting(event.event) {
+            *waits = false;
+        }
+        entry.reported += 1;
+    }
+
+    /// Destroys every id of a queue whose channel is closed.
+    pub(super) fn close_queue(&self, queue: &EventQueue) {
+        for id in queue.ids() {
+            // Destroying a listener may have taken its children along.
+            let _ = self.destroy_id(id);
+        }
+    }
+}
+
+/// Whether an event goes where those of an id go.
+fn belongs_to(event: &CmEvent, id: IdNumber, uid: UserId) -> bool {
+    match event.event {
+        EventType::ConnectRequest => is_request_to(event, uid),
+        _ => event.id == id,
+    }
+}
+
+/// Whether an event is a request to the listener of this name.
+fn is_request_to(event: &CmEvent, listener: UserId) -> bool {
+    event.event == EventType::ConnectRequest && event.uid == listener
+}

@@ -1,0 +1,131 @@
+//! The software provider: the connection protocol (`cm`) over the software device (`roce`), in this
+//! process.
+//!
+//! * `core`, `state`: the engine under its lock, and what its outputs lead to.
+//! * `ids`, `bind`, `groups`: the commands that concern more than the engine.
+//! * `channel`, `queue`: event channels and the commands on them.
+//! * `gsi`: management datagrams and time, from the device to the engine.
+//! * `devices`: devices that come and go, and neighbours that change.
+//! * `address`: how a destination is reached: route, device, neighbour.
+//! * `claim`, `hub`, `ports`: local ports, decided once for all processes that share UDP 4791.
+//! * `survey`: all of those processes, seen from outside.
+//! * `member`: what those processes' group asks of this one; the deaths that it tells of.
+
+mod address;
+mod bind;
+mod channel;
+mod claim;
+mod core;
+mod devices;
+mod groups;
+mod gsi;
+mod hub;
+mod ids;
+mod member;
+mod ports;
+mod queue;
+mod state;
+pub mod survey;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_provider::traits::{CmChannel, Device, Provider};
+use portolan_provider::{Cause, Error, Result, Step};
+pub use portolan_roce::io::{Direction, StackConfig, Tap, TappedPacket};
+
+pub(crate) use self::address::scope_of;
+use self::channel::SoftwareChannel;
+use self::core::Core;
+
+/// Settings of the software provider.
+#[derive(Clone, Debug, Default)]
+pub struct SoftwareConfig {
+    /// The software devices.
+    pub stack: StackConfig,
+    /// The connection protocol. `comm_id_block` is set by the provider.
+    pub cm: portolan_cm::Config,
+}
+
+/// How much a software provider holds at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connection-manager ids, those of waiting connection requests included.
+    pub ids: usize,
+    /// Addresses that are listened on; a wildcard of both IP versions is two.
+    pub listeners: usize,
+    /// Local ports.
+    pub ports: usize,
+    /// Memberships of multicast groups.
+    pub memberships: usize,
+    /// Protection domains.
+    pub protection_domains: u32,
+    /// Completion queues.
+    pub completion_queues: u32,
+    /// Queue pairs.
+    pub queue_pairs: u32,
+    /// Memory regions.
+    pub memory_regions: u32,
+}
+
+/// The software provider of a process.
+#[derive(Debug)]
+pub struct SoftwareProvider {
+    core: Arc<Core>,
+}
+
+impl SoftwareProvider {
+    /// Joins the processes that share the UDP port and starts the devices.
+    ///
+    /// # Errors
+    /// `PortOwnedElsewhere` if something else holds the port, `GroupRefused`, or a system call's.
+    pub fn start(config: SoftwareConfig) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            core: Core::start(config)?,
+        }))
+    }
+
+    /// How much it holds: what ends is given back.
+    pub fn usage(&self) -> Usage {
+        self.core.usage()
+    }
+
+    /// Shows every packet of this process to `tap`, or to nobody.
+    pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
+        self.core.stack().set_tap(tap);
+    }
+}
+
+impl Provider for SoftwareProvider {
+    fn name(&self) -> &'static str {
+        "software"
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        let devices = self.core.stack().devices();
+        Ok(devices
+            .into_iter()
+            .map(|device| device as Arc<dyn Device>)
+            .collect())
+    }
+
+    fn open_channel(&self) -> Result<Arc<dyn CmChannel>> {
+        self.core.stack().check_process(Step::OpenChannel)?;
+        Ok(Arc::new(SoftwareChannel::new(self.core.clone())?))
+    }
+
+    fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
+        let stack = self.core.stack();
+        let found = stack.device_of(ip).or_else(|| {
+            // It may have come this very moment.
+            let _ = stack.refresh();
+            stack.device_of(ip)
+        });
+        found
+            .map(|(device, index)| (device as Arc<dyn Device>, index))
+            .ok_or_else(|| {
+                let why = format!("no interface has the address {ip}");
+                Error::new(Step::OpenDevice, Cause::NoDevice { why })
+            })
+    }
+}

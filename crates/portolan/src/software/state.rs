@@ -1,0 +1,215 @@
+//! What the provider knows under the engine's lock: the engine, its ids' queues, and what the engine
+//! wants done.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_addrinfo::neighbour::Watch;
+use portolan_cm::{Cm, GroupQuery, Query, Transmit};
+use portolan_provider::cm::{CmEvent, EventType, IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::Qpn;
+
+use super::claim::ClaimId;
+use super::queue::EventQueue;
+
+/// Everything that the engine's lock guards.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) cm: Cm,
+    ids: HashMap<IdNumber, IdEntry>,
+    /// Ids that accepted, by the queue pair that they named.
+    accepted: HashMap<Qpn, IdNumber>,
+    /// Listeners by the name that requests to them bear.
+    pub(super) listeners: HashMap<UserId, IdNumber>,
+    /// Until when the progress thread means not to call us, since the epoch.
+    pub(super) sleeps_until: Option<Duration>,
+}
+
+/// What the provider knows of an id beside the engine.
+#[derive(Debug)]
+pub(super) struct IdEntry {
+    pub(super) uid: UserId,
+    pub(super) service: Service,
+    pub(super) queue: Arc<EventQueue>,
+    pub(super) claim: Option<(ClaimId, SocketAddr)>,
+    /// Events taken by the user (`events_reported` of the kernel's ABI).
+    pub(super) reported: u32,
+    /// The queue pair that it accepted with.
+    accepted: Option<Qpn>,
+    /// Events written by the user that wait to be taken.
+    pub(super) written: u32,
+    /// The groups that it belongs to.
+    pub(super) members: BTreeMap<MembershipNumber, Member>,
+    /// Has changes of its next hop told.
+    pub(super) watch: Option<Arc<Watch>>,
+    /// Hints that wait to be taken, of each kind.
+    hints_waiting: [bool; HINTS.len()],
+}
+
+/// Events that can come again and again: one of each kind waits at a time.
+const HINTS: [EventType; 2] = [EventType::AddrChange, EventType::Unreachable];
+
+/// What the provider knows of a membership beside the engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) uid: UserId,
+    /// Events of it taken by the user; they do not count among the id's.
+    pub(super) reported: u32,
+}
+
+/// What the engine wants done once its lock is released.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    pub(super) transmits: Vec<Transmit>,
+    pub(super) queries: Vec<Query>,
+    pub(super) groups: Vec<GroupQuery>,
+    /// Something is due before the progress thread would call.
+    pub(super) wakes: bool,
+}
+
+impl State {
+    pub(super) fn new(cm: Cm) -> Self {
+        Self {
+            cm,
+            ids: HashMap::new(),
+            accepted: HashMap::new(),
+            listeners: HashMap::new(),
+            sleeps_until: None,
+        }
+    }
+
+    /// Whether the progress thread means to sleep beyond `due`.
+    pub(super) fn is_due_in_sleep(&self, due: Duration) -> bool {
+        self.sleeps_until.is_none_or(|until| due < until)
+    }
+
+    /// Takes the engine's outputs; events go to their channels at once, so that they keep their
+    /// order.
+    pub(super) fn drain(&mut self) -> Outputs {
+        let mut outputs = Outputs::default();
+        while let Some(event) = self.cm.poll_event() {
+            self.dispatch(event);
+        }
+        while let Some(transmit) = self.cm.poll_transmit() {
+            outputs.transmits.push(transmit);
+        }
+        while let Some(query) = self.cm.poll_query() {
+            outputs.queries.push(query);
+        }
+        while let Some(query) = self.cm.poll_group_query() {
+            outputs.groups.push(query);
+        }
+        outputs
+    }
+
+    fn dispatch(&mut self, event: CmEvent) {
+        if event.event == EventType::ConnectRequest {
+            let listener = self
+                .listeners
+                .get(&event.uid)
+                .and_then(|id| self.ids.get(id));
+            let Some(listener) = listener else { return };
+            let (queue, service) = (listener.queue.clone(), listener.service);
+            let child = IdEntry::new(UserId(0), service, queue.clone());
+            self.insert(event.id, child);
+            queue.push(event);
+        } else if let Some(entry) = self.ids.get_mut(&event.id) {
+            if !is_of_group(event.event) {
+                entry.uid = event.uid;
+            }
+            let waits = entry.hint_waiting(event.event);
+            if !waits.is_some_and(|waits| std::mem::replace(waits, true)) {
+                entry.queue.push(event);
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, id: IdNumber, entry: IdEntry) {
+        entry.queue.enroll(id);
+        self.ids.insert(id, entry);
+    }
+
+    pub(super) fn remove(&mut self, id: IdNumber) -> Option<IdEntry> {
+        let entry = self.ids.remove(&id)?;
+        entry.queue.strike(id);
+        if let Some(qp) = entry.accepted
+            && self.accepted.get(&qp) == Some(&id)
+        {
+            self.accepted.remove(&qp);
+        }
+        if self.listeners.get(&entry.uid) == Some(&id) {
+            self.listeners.remove(&entry.uid);
+        }
+        Some(entry)
+    }
+
+    /// Notes the queue pair that an id accepted with.
+    pub(super) fn note_accepted(&mut self, id: IdNumber, qp: Qpn) {
+        if let Some(entry) = self.ids.get_mut(&id) {
+            entry.accepted = Some(qp);
+            self.accepted.insert(qp, id);
+        }
+    }
+
+    /// The id that accepted with a queue pair.
+    pub(super) fn accepted_with(&self, qp: Qpn) -> Option<IdNumber> {
+        self.accepted.get(&qp).copied()
+    }
+
+    /// Has the events of an id go to another queue from now on.
+    pub(super) fn redirect(&mut self, id: IdNumber, to: &Arc<EventQueue>) {
+        if let Some(entry) = self.ids.get_mut(&id) {
+            entry.queue.strike(id);
+            to.enroll(id);
+            entry.queue = to.clone();
+        }
+    }
+
+    pub(super) fn entry(&self, id: IdNumber, step: Step) -> Result<&IdEntry> {
+        self.ids
+            .get(&id)
+            .ok_or(Error::new(step, Cause::NoSuchObject("the id")))
+    }
+
+    pub(super) fn entry_mut(&mut self, id: IdNumber, step: Step) -> Result<&mut IdEntry> {
+        self.ids
+            .get_mut(&id)
+            .ok_or(Error::new(step, Cause::NoSuchObject("the id")))
+    }
+}
+
+impl IdEntry {
+    pub(super) fn new(uid: UserId, service: Service, queue: Arc<EventQueue>) -> Self {
+        Self {
+            uid,
+            service,
+            queue,
+            claim: None,
+            reported: 0,
+            accepted: None,
+            written: 0,
+            members: BTreeMap::new(),
+            watch: None,
+            hints_waiting: Default::default(),
+        }
+    }
+
+    /// Whether a hint of this type waits to be taken; nothing for other events.
+    pub(super) fn hint_waiting(&mut self, event: EventType) -> Option<&mut bool> {
+        let kind = HINTS.iter().position(|hint| *hint == event)?;
+        self.hints_waiting.get_mut(kind)
+    }
+
+    /// The membership that an event with this name is of.
+    pub(super) fn member_named(&mut self, uid: UserId) -> Option<&mut Member> {
+        self.members.values_mut().find(|member| member.uid == uid)
+    }
+}
+
+/// Whether events of this type bear the name of a membership, not the id's.
+pub(super) fn is_of_group(event: EventType) -> bool {
+    matches!(event, EventType::MulticastJoin | EventType::MulticastError)
+}

@@ -1,0 +1,204 @@
+//! What processes say of themselves to an observer: lines of text, packed into parts.
+//!
+//! Words are separated by one space; the last takes the rest of the line. A line that is not
+//! understood is passed over, so that versions can differ.
+
+use std::net::SocketAddr;
+
+use portolan_roce::io::group::{Block, REPORT_PARTS_MAX, REQUEST_BYTES_MAX};
+use portolan_wire::addr::{PortSpace, Qpn};
+
+/// Longest line, bytes.
+const LINE_BYTES_MAX: usize = 512;
+/// Stands for an address or number that there is none of.
+const NONE: &str = "-";
+
+/// One fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// From a member: the program it runs.
+    Program(String),
+    /// From a member: a count.
+    Counter { name: String, value: u64 },
+    /// From a member: a connection, or an address resolution on its way to one.
+    Connection {
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+        qpn: Option<Qpn>,
+        state: String,
+    },
+    /// From the hub: a port that is taken.
+    Port {
+        block: Block,
+        port_space: PortSpace,
+        address: SocketAddr,
+        listening: bool,
+    },
+}
+
+impl Line {
+    fn encode(&self) -> String {
+        match self {
+            Self::Program(name) => format!("program {}", name.escape_default()),
+            Self::Counter { name, value } => format!("counter {name} {value}"),
+            Self::Connection {
+                local,
+                remote,
+                qpn,
+                state,
+            } => {
+                let (local, remote) = (or_none(local.as_ref()), or_none(remote.as_ref()));
+                let qpn = or_none(qpn.map(Qpn::value).as_ref());
+                format!("connection {local} {remote} {qpn} {state}")
+            }
+            Self::Port {
+                block,
+                port_space,
+                address,
+                listening,
+            } => {
+                let (block, space) = (block.index(), port_space.value());
+                format!("port {block} {space} {address} {}", u8::from(*listening))
+            }
+        }
+    }
+
+    /// `None` for a line that says nothing known.
+    fn decode(line: &str) -> Option<Self> {
+        let (kind, rest) = line.split_once(' ')?;
+        match kind {
+            "program" => Some(Self::Program(rest.to_owned())),
+            "counter" => {
+                let (name, value) = rest.split_once(' ')?;
+                Some(Self::Counter {
+                    name: name.to_owned(),
+                    value: value.parse().ok()?,
+                })
+            }
+            "connection" => {
+                let mut words = rest.splitn(4, ' ');
+                Some(Self::Connection {
+                    local: maybe(words.next()?)?,
+                    remote: maybe(words.next()?)?,
+                    qpn: maybe::<u32>(words.next()?)?.map(Qpn::new),
+                    state: words.next()?.to_owned(),
+                })
+            }
+            "port" => {
+                let mut words = rest.splitn(4, ' ');
+                Some(Self::Port {
+                    block: Block::new(words.next()?.parse().ok()?)?,
+                    port_space: PortSpace::from_value(words.next()?.parse().ok()?)?,
+                    address: words.next()?.parse().ok()?,
+                    listening: words.next()? == "1",
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn or_none(value: Option<&impl ToString>) -> String {
+    value.map_or_else(|| NONE.to_owned(), ToString::to_string)
+}
+
+/// The inner `None` for none, the outer for what is no value.
+fn maybe<T: std::str::FromStr>(word: &str) -> Option<Option<T>> {
+    match word {
+        NONE => Some(None),
+        word => word.parse().ok().map(Some),
+    }
+}
+
+/// Packs lines into parts of a report, as many as there may be.
+pub(super) fn pack(lines: impl IntoIterator<Item = Line>) -> Vec<Vec<u8>> {
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for line in lines {
+        let text = line.encode();
+        if text.len() > LINE_BYTES_MAX {
+            continue;
+        }
+        let has_room = |part: &Vec<u8>| part.len() + text.len() < REQUEST_BYTES_MAX;
+        if !parts.last().is_some_and(has_room) {
+            if parts.len() == REPORT_PARTS_MAX - 1 {
+                break;
+            }
+            parts.push(Vec::new());
+        }
+        if let Some(part) = parts.last_mut() {
+            part.extend_from_slice(text.as_bytes());
+            part.push(b'\n');
+        }
+    }
+    parts
+}
+
+/// The lines of a report that are understood.
+pub(super) fn unpack(parts: &[Vec<u8>]) -> impl Iterator<Item = Line> {
+    let lines = parts
+        .iter()
+        .flat_map(|part| part.split(|byte| *byte == b'\n'));
+    lines.filter_map(|line| Line::decode(std::str::from_utf8(line).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn connection(remote: &str, qpn: Option<u32>) -> Line {
+        Line::Connection {
+            local: Some("[fe80::1%3]:7471".parse().unwrap()),
+            remote: remote.parse().ok(),
+            qpn: qpn.map(Qpn::new),
+            state: "REQ acknowledged by MRA".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_the_same() {
+        let lines = vec![
+            Line::Program("a program".into()),
+            Line::Counter {
+                name: "sent_packets".into(),
+                value: u64::MAX,
+            },
+            connection("127.0.0.1:40000", Some(0x01_0005)),
+            connection("", None),
+            Line::Port {
+                block: Block::new(127).unwrap(),
+                port_space: PortSpace::Udp,
+                address: "[::]:7471".parse().unwrap(),
+                listening: true,
+            },
+        ];
+        assert_eq!(unpack(&pack(lines.clone())).collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn a_long_report_has_many_parts_and_an_endless_one_is_cut() {
+        let lines = |count| std::iter::repeat_n(connection("127.0.0.1:40000", Some(1)), count);
+        let parts = pack(lines(10_000));
+        assert!(parts.iter().all(|part| part.len() <= REQUEST_BYTES_MAX));
+        assert_eq!(unpack(&parts).count(), 10_000);
+        let cut = pack(lines(1_000_000));
+        assert_eq!(cut.len(), REPORT_PARTS_MAX - 1);
+    }
+
+    #[test]
+    fn a_name_cannot_pass_for_another_line() {
+        let name = "x\nport 1 262 0.0.0.0:22 1".to_owned();
+        let lines: Vec<_> = unpack(&pack([Line::Program(name)])).collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_lines_or_passed_over(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            for line in unpack(&[bytes]) {
+                prop_assert!(line.encode().len() > 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The processes that share the UDP port, seen from outside: who they are, what they listen on, whom
+//! they are connected to, and what they counted. Whoever looks joins nothing.
+
+mod line;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portolan_cm::{DropReason, Listed};
+use portolan_provider::Result;
+use portolan_provider::traits::Device;
+use portolan_roce::io::group::{self, Block, GroupConfig};
+use portolan_wire::addr::{PortSpace, Qpn};
+
+use super::core::Core;
+use line::Line;
+
+/// The processes that share a UDP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The UDP port.
+    pub udp_port: u16,
+    /// The process that holds the port: the one that reads management datagrams for all. 0 if it is out
+    /// of sight (another pid namespace).
+    pub holder_pid: u32,
+    /// Its effective user.
+    pub holder_uid: u32,
+    /// Every process, by block.
+    pub members: Vec<SurveyedMember>,
+    /// Every local port that is taken, by address.
+    pub ports: Vec<SurveyedPort>,
+}
+
+/// A process that shares the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedMember {
+    /// The high byte of its queue pair numbers.
+    pub block: u8,
+    /// Its process id, 0 if it is out of sight.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// What it says of itself; `None` if it did not answer in time.
+    pub report: Option<MemberReport>,
+}
+
+/// What a process says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberReport {
+    /// The program it runs.
+    pub program: String,
+    /// Ids that have a peer, connected or not yet or no longer.
+    pub connections: Vec<SurveyedConnection>,
+    /// What its devices, its part in the group and its connection manager counted since it started:
+    /// packets, drops by reason (`dropped_…`), retransmissions.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// An id that has a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedConnection {
+    /// Local address.
+    pub local: Option<SocketAddr>,
+    /// The peer's address.
+    pub remote: Option<SocketAddr>,
+    /// The local queue pair, once there is one.
+    pub qpn: Option<Qpn>,
+    /// Its state, in words.
+    pub state: String,
+}
+
+/// A local port that is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedPort {
+    /// The block of the process that has it.
+    pub block: u8,
+    /// The port space.
+    pub port_space: PortSpace,
+    /// The address it is taken on.
+    pub address: SocketAddr,
+    /// Whether it is listened on.
+    pub listening: bool,
+}
+
+/// Looks at the processes that share the UDP port of `config`, within `timeout`: those that do not
+/// answer in time (stopped ones) are listed without a report. `None` if there are none.
+///
+/// # Errors
+/// * `GroupRefused`: they do not trust this user.
+/// * `GroupSilent`: the one that holds the port does not answer in time.
+/// * `Os`: a system call failed.
+pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>> {
+    let Some(seen) = group::observe(config, timeout)? else {
+        return Ok(None);
+    };
+    let members = seen.members.iter().map(|member| SurveyedMember {
+        block: member.block.index(),
+        pid: member.pid,
+        uid: member.uid,
+        report: seen.reports.get(&member.block).map(|parts| read(parts)),
+    });
+    let mut members: Vec<_> = members.collect();
+    members.sort_by_key(|member| member.block);
+    let mut ports: Vec<_> = line::unpack(&seen.hub_report).filter_map(port).collect();
+    ports.sort_by_key(|port| (port.address, port.block));
+    Ok(Some(Survey {
+        udp_port: config.port,
+        holder_pid: seen.hub_pid,
+        holder_uid: seen.hub_uid,
+        members,
+        ports,
+    }))
+}
+
+fn read(parts: &[Vec<u8>]) -> MemberReport {
+    let mut report = MemberReport::default();
+    for line in line::unpack(parts) {
+        match line {
+            Line::Program(name) => report.program = name,
+            Line::Counter { name, value } => {
+                report.counters.insert(name, value);
+            }
+            Line::Connection {
+                local,
+                remote,
+                qpn,
+                state,
+            } => report.connections.push(SurveyedConnection {
+                local,
+                remote,
+                qpn,
+                state,
+            }),
+            // The hub tells of ports.
+            Line::Port { .. } => {}
+        }
+    }
+    report
+}
+
+fn port(line: Line) -> Option<SurveyedPort> {
+    match line {
+        Line::Port {
+            block,
+            port_space,
+            address,
+            listening,
+        } => Some(SurveyedPort {
+            block: block.index(),
+            port_space,
+            address,
+            listening,
+        }),
+        _ => None,
+    }
+}
+
+/// What the hub reports: the ports that are taken.
+pub(super) fn hub_report(ports: impl Iterator<Item = SurveyedPort>) -> Vec<Vec<u8>> {
+    line::pack(ports.filter_map(|port| {
+        Some(Line::Port {
+            block: Block::new(port.block)?,
+            port_space: port.port_space,
+            address: port.address,
+            listening: port.listening,
+        })
+    }))
+}
+
+/// What this process reports of itself.
+pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
+    let counted = counters(core);
+    let counters = counted
+        .into_iter()
+        .filter(|(_, value)| *value > 0)
+        .map(|(name, value)| Line::Counter { name, value });
+    let connections = core.listing().into_iter().map(|listed| {
+        let Listed {
+            local,
+            remote,
+            local_qpn,
+            state,
+            ..
+        } = listed;
+        Line::Connection {
+            local,
+            remote,
+            qpn: local_qpn,
+            state: state.name().to_owned(),
+        }
+    });
+    let program = std::iter::once(Line::Program(program()));
+    line::pack(program.chain(counters).chain(connections))
+}
+
+/// The program's name, as the kernel has it for the process (proc_pid_comm(5)).
+fn program() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+fn counters(core: &Core) -> BTreeMap<String, u64> {
+    let mut counters = BTreeMap::new();
+    let mut add = |name: String, value: u64| *counters.entry(name).or_insert(0) += value;
+    for (name, value) in core.stack().counters().iter() {
+        add(name.to_owned(), value);
+    }
+    // Queue pairs count what only they see; the stack's own packets are counted above.
+    let queue_pairs = core.stack().devices();
+    let queue_pairs = queue_pairs
+        .iter()
+        .filter_map(|device| device.counters().ok());
+    for counter in queue_pairs.flatten() {
+        add(format!("qp_{}", counter.name), counter.value);
+    }
+    for (name, value) in core.stack().group_status().counters.iter() {
+        add(format!("group_{name}"), value);
+    }
+    let cm = core.cm_counters();
+    add("cm_sent".into(), cm.sent.total());
+    add("cm_retried".into(), cm.retried.total());
+    add("cm_received".into(), cm.received.total());
+    add("cm_duplicates".into(), cm.duplicates.total());
+    for reason in DropReason::ALL {
+        add(format!("cm_dropped_{}", reason.name()), cm.dropped(reason));
+    }
+    counters
+}

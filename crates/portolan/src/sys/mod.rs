@@ -1,0 +1,9 @@
+//! The library's unsafe code: memory that a device may touch.
+#![allow(
+    unsafe_code,
+    reason = "raw memory shared with a device; each block has its reason"
+)]
+
+mod memory;
+
+pub use memory::{BUFFER_MAX_BYTES, Buffer, RemoteMemory, SharedMemory};

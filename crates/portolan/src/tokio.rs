@@ -1,0 +1,344 @@
+//! The high layer for tasks of tokio: the same operations, awaited.
+//!
+//! Every future here may be dropped at any await point: posted work goes on and its buffer is kept
+//! until it ends; a half-made connection is given up and the peer is told.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::time::timeout_at;
+use portolan_provider::traits::CompChannel;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use crate::cm::{Event, EventChannel};
+use crate::connection::{
+    Attempt, Connection, Connector, Incoming, Inner, Listener, Options, accept_outcome, no_address,
+    shares, unconfirmed,
+};
+use crate::deadline;
+use crate::sys::{Buffer, RemoteMemory};
+use crate::work::{Done, Failed, Message, Transfer};
+
+/// A [`Connection`] whose operations are awaited.
+#[derive(Debug)]
+pub struct AsyncConnection {
+    connection: Connection,
+    completions: AsyncFd<CompletionFd>,
+    events: AsyncFd<EventFd>,
+}
+
+/// A [`Listener`] whose requests are awaited.
+#[derive(Debug)]
+pub struct AsyncListener {
+    listener: Listener,
+    events: AsyncFd<EventFd>,
+}
+
+impl AsyncConnection {
+    /// Takes a connection to this task's runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the connection's descriptors.
+    pub fn new(connection: Connection) -> Result<Self> {
+        let completions = watch(CompletionFd(connection.inner.work.channel.clone()))?;
+        let events = watch(EventFd(connection.inner.events.clone()))?;
+        Ok(Self {
+            connection,
+            completions,
+            events,
+        })
+    }
+
+    /// The connection beneath, for all that does not wait.
+    pub fn get_ref(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Sends the whole buffer, and waits until the peer has it.
+    ///
+    /// # Errors
+    /// The send failed; the buffer comes back.
+    pub async fn send(&self, buffer: Buffer) -> std::result::Result<Done, Failed> {
+        self.finish(self.connection.send(buffer)?).await
+    }
+
+    /// Writes the whole buffer to the peer's memory, and waits until it is there.
+    ///
+    /// # Errors
+    /// The write failed; the buffer comes back.
+    pub async fn write(
+        &self,
+        buffer: Buffer,
+        to: RemoteMemory,
+    ) -> std::result::Result<Done, Failed> {
+        self.finish(self.connection.write(buffer, to)?).await
+    }
+
+    /// Reads the peer's memory into the buffer.
+    ///
+    /// # Errors
+    /// The read failed; the buffer comes back.
+    pub async fn read(
+        &self,
+        buffer: Buffer,
+        from: RemoteMemory,
+    ) -> std::result::Result<Done, Failed> {
+        self.finish(self.connection.read(buffer, from)?).await
+    }
+
+    /// Waits for the end of posted work.
+    ///
+    /// # Errors
+    /// The work failed; the buffer comes back.
+    pub async fn finish(&self, mut transfer: Transfer) -> std::result::Result<Done, Failed> {
+        match self.until(|| transfer.try_take()).await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(Failed {
+                error,
+                buffer: None,
+            }),
+        }
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// The connection ended and every message was taken.
+    pub async fn receive(&self) -> Result<Message> {
+        self.until(|| self.connection.next_arrival()).await?
+    }
+
+    /// Waits until the connection has ended, by either side.
+    ///
+    /// # Errors
+    /// The connection's channels failed.
+    pub async fn disconnected(&self) -> Result<()> {
+        self.until(|| self.connection.inner.is_disconnected().then_some(()))
+            .await
+    }
+
+    /// Waits until `ready` gives something. Completions that another task takes wake this one too.
+    async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
+        let inner: &Inner = &self.connection.inner;
+        loop {
+            let turn = inner.work.turn();
+            inner.work.collect()?;
+            if let Some(found) = ready() {
+                return Ok(found);
+            }
+            inner.work.cq.arm(false)?;
+            if inner.work.collect()? > 0 || inner.take_events()? {
+                continue;
+            }
+            ::tokio::select! {
+                () = inner.work.turned_since(turn) => {}
+                readable = self.completions.readable() => {
+                    let mut guard = readable.map_err(runtime_error)?;
+                    while inner.work.channel.take_event()?.is_some() {}
+                    guard.clear_ready();
+                }
+                readable = self.events.readable() => {
+                    let mut guard = readable.map_err(runtime_error)?;
+                    inner.take_events()?;
+                    guard.clear_ready();
+                }
+            }
+        }
+    }
+}
+
+impl AsyncListener {
+    /// Listens on `addr:port`, `name:port` or `:port`; see [`Listener::bind`].
+    ///
+    /// # Errors
+    /// As for [`Listener::bind`].
+    pub async fn bind(address: &str) -> Result<Self> {
+        let address = address.to_owned();
+        Self::new(off_runtime(move || Listener::bind(&address)).await?)
+    }
+
+    /// Takes a listener to this task's runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the listener's descriptor.
+    pub fn new(listener: Listener) -> Result<Self> {
+        let events = watch(EventFd(listener.events().clone()))?;
+        Ok(Self { listener, events })
+    }
+
+    /// The address that it listens on, with its port.
+    ///
+    /// # Errors
+    /// As for [`Listener::local_addr`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Waits for the next connection request.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub async fn accept(&self) -> Result<Incoming> {
+        loop {
+            let event = next_event(&self.events).await?;
+            if let Some(incoming) = Incoming::from_event(&event) {
+                return Ok(incoming);
+            }
+        }
+    }
+}
+
+impl Incoming {
+    /// Accepts, and waits until the peer confirms; see [`Incoming::accept_with`].
+    ///
+    /// # Errors
+    /// As for [`Incoming::accept_with`].
+    pub async fn accept_async(self, options: &Options) -> Result<AsyncConnection> {
+        let deadline = deadline::after(options.timeout);
+        let (inner, request) = self.start_accept(options)?;
+        let events = watch(EventFd(inner.events.clone()))?;
+        loop {
+            let event = within(deadline, Step::Accept, next_event(&events))
+                .await
+                .map_err(|error| unconfirmed(&inner, options, error))?;
+            if let Some(outcome) = accept_outcome(&inner, &event) {
+                outcome?;
+                // The connection watches the same descriptor; tokio takes each only once.
+                drop(events);
+                let private_data = request.private_data.into_vec();
+                return AsyncConnection::new(Connection::new(inner, private_data));
+            }
+        }
+    }
+}
+
+impl Connector {
+    /// Connects to `host:port`; see [`Connector::connect`].
+    ///
+    /// # Errors
+    /// As for [`Connector::connect`].
+    pub async fn connect_async(&self, destination: &str) -> Result<AsyncConnection> {
+        let deadline = deadline::after(self.timeout_of_connect());
+        let name = destination.to_owned();
+        let names = off_runtime(move || crate::resolve::resolve(&name));
+        let mut last = no_address(destination);
+        for (address, share) in shares(within(deadline, Step::ResolveName, names).await?) {
+            match self.connect_async_to(address, share.of(deadline)).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect_async_to(
+        &self,
+        destination: SocketAddr,
+        deadline: Instant,
+    ) -> Result<AsyncConnection> {
+        // It asks the group of processes for a port, which may have to elect its hub first.
+        let connector = self.clone();
+        let start = off_runtime(move || Attempt::start(&connector, destination, deadline));
+        let mut attempt = within(deadline, Step::ResolveAddress, start).await?;
+        let events = watch(EventFd(attempt.events().clone()))?;
+        loop {
+            let event = within(deadline, Step::Event, next_event(&events))
+                .await
+                .map_err(|error| attempt.explain(error))?;
+            if let Some(connection) = attempt.advance(&event)? {
+                drop(events);
+                return AsyncConnection::new(connection);
+            }
+        }
+    }
+}
+
+async fn next_event(events: &AsyncFd<EventFd>) -> Result<Event> {
+    loop {
+        if let Some(event) = events.get_ref().0.try_next_event()? {
+            return Ok(event);
+        }
+        let mut guard = events.readable().await.map_err(runtime_error)?;
+        // Looked at again after readiness was noted: an event between the two is not missed.
+        if let Some(event) = events.get_ref().0.try_next_event()? {
+            return Ok(event);
+        }
+        guard.clear_ready();
+    }
+}
+
+async fn within<T>(
+    deadline: Instant,
+    step: Step,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let started = Instant::now();
+    match timeout_at(deadline.into(), work).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let after_ms = Duration::as_millis(&started.elapsed()) as u64;
+            Err(Error::new(
+                step,
+                Cause::TimedOut {
+                    after_ms,
+                    retries: 0,
+                },
+            ))
+        }
+    }
+}
+
+/// Runs what may block, such as the system's resolver, outside of the runtime's own threads.
+async fn off_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match ::tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+        Err(_) => {
+            let gone = Cause::NoSuchObject("the runtime, which is shutting down,");
+            Err(Error::new(Step::ResolveName, gone))
+        }
+    }
+}
+
+/// Has the runtime watch a descriptor. Each of ours is owned by its wrapper and stays open and the
+/// same, which is what the newer, unsafe form of registering wants promised.
+#[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
+fn watch<T: AsRawFd>(descriptor: T) -> Result<AsyncFd<T>> {
+    AsyncFd::with_interest(descriptor, ::tokio::io::Interest::READABLE).map_err(runtime_error)
+}
+
+fn runtime_error(error: std::io::Error) -> Error {
+    let errno = error
+        .raw_os_error()
+        .unwrap_or(portolan_provider::error::errno::EIO);
+    Error::new(
+        Step::Event,
+        Cause::Os {
+            call: "epoll",
+            errno,
+        },
+    )
+}
+
+#[derive(Debug)]
+struct CompletionFd(Arc<dyn CompChannel>);
+
+impl AsRawFd for CompletionFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct EventFd(EventChannel);
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}

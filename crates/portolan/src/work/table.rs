@@ -1,0 +1,406 @@
+//! The table of posted work of one queue pair, and its completion queue.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use portolan_provider::traits::{CompChannel, Cq, Qp};
+use portolan_provider::verbs::{
+    RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::Qpn;
+use rustix::event::{EventfdFlags, eventfd};
+use slab::Slab;
+
+use super::transfer::Failed;
+use crate::sys::Buffer;
+use crate::{deadline, lock};
+
+/// Completions taken from the queue at a time.
+const COLLECT_BATCH: usize = 32;
+
+/// One queue pair's posted work.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) qp: Arc<dyn Qp>,
+    pub(crate) cq: Arc<dyn Cq>,
+    pub(crate) channel: Arc<dyn CompChannel>,
+    depths: Depths,
+    pub(super) state: Mutex<State>,
+    turned: Condvar,
+    /// Readable once completions were dispatched while the driver slept; see [`Work::fall_asleep`].
+    /// Made when one first sleeps: most connections of a busy server never do.
+    roused: OnceLock<OwnedFd>,
+}
+
+/// How much of each kind of work may be posted at once. The receive queue holds the last two
+/// together, so that receives by hand never take the place of the connection's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depths {
+    pub(crate) sends: u32,
+    pub(crate) ring: u32,
+    pub(crate) by_hand: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    slots: Slab<Slot>,
+    /// Messages that arrived in the ring's receives, oldest first.
+    arrived: VecDeque<usize>,
+    /// How much of each kind is posted.
+    posted: [u32; 3],
+    /// Someone drives the completion queue.
+    driving: bool,
+    /// That one sleeps on descriptors.
+    asleep: bool,
+    /// How many wait for the one that drives.
+    waiters: u32,
+    /// Counts dispatches of completions; waiters compare it.
+    pub(super) turns: u64,
+    /// Tasks that wait for the next dispatch, which takes them all.
+    pub(super) wakers: Slab<Waker>,
+    /// The first completion error: the queue pair is in error since.
+    broken: Option<WcStatus>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    buffer: Buffer,
+    kind: Kind,
+    done: Option<WorkCompletion>,
+    /// Nobody waits for it any more: the buffer is freed with the completion.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    /// A receive that the connection keeps posted.
+    Ring,
+    /// A receive posted by hand.
+    Receive,
+}
+
+/// The count of dispatches at a moment; see [`Work::turn`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn(pub(super) u64);
+
+impl Work {
+    pub(crate) fn new(
+        qp: Arc<dyn Qp>,
+        cq: Arc<dyn Cq>,
+        channel: Arc<dyn CompChannel>,
+        depths: Depths,
+    ) -> Self {
+        Self {
+            qp,
+            cq,
+            channel,
+            depths,
+            state: Mutex::default(),
+            turned: Condvar::new(),
+            roused: OnceLock::new(),
+        }
+    }
+
+    /// Posts a send of the first `length` bytes of `buffer`; the key names it in [`Work::taken`].
+    pub(crate) fn post_send(
+        &self,
+        op: SendOp,
+        buffer: Buffer,
+        length: usize,
+    ) -> std::result::Result<usize, Failed> {
+        let sges = [buffer.sge(length)];
+        let data = SendData::Sges(if length == 0 { &[] } else { &sges });
+        let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+        self.post(Kind::Send, buffer, |wr_id| {
+            self.qp.post_send(&SendWr {
+                wr_id,
+                op,
+                data,
+                flags,
+                ud: None,
+            })
+        })
+    }
+
+    /// Posts a receive into the whole of `buffer`.
+    pub(crate) fn post_receive(
+        &self,
+        buffer: Buffer,
+        ring: bool,
+    ) -> std::result::Result<usize, Failed> {
+        let sges = [buffer.sge(buffer.len())];
+        let kind = if ring { Kind::Ring } else { Kind::Receive };
+        self.post(kind, buffer, |wr_id| {
+            self.qp.post_recv(&RecvWr { wr_id, sges: &sges })
+        })
+    }
+
+    fn post(
+        &self,
+        kind: Kind,
+        buffer: Buffer,
+        post: impl FnOnce(u64) -> Result<()>,
+    ) -> std::result::Result<usize, Failed> {
+        let key = {
+            let mut state = lock(&self.state);
+            let (limit, what) = self.depths.of(kind);
+            let posted = state.posted(kind);
+            if *posted >= limit {
+                let cause = Cause::LimitReached {
+                    what,
+                    limit: u64::from(limit),
+                };
+                let error = Error::new(kind.step(), cause);
+                return Err(Failed {
+                    error,
+                    buffer: Some(buffer),
+                });
+            }
+            *posted += 1;
+            state.slots.insert(Slot {
+                buffer,
+                kind,
+                done: None,
+                abandoned: false,
+            })
+        };
+        // Outside of the lock: completions of other work may be taken meanwhile.
+        match post(key as u64) {
+            Ok(()) => Ok(key),
+            Err(error) => {
+                let mut state = lock(&self.state);
+                *state.posted(kind) -= 1;
+                Err(Failed {
+                    error,
+                    buffer: Some(state.slots.remove(key).buffer),
+                })
+            }
+        }
+    }
+
+    /// Takes the end of the work `key`, if it has ended.
+    pub(crate) fn taken(&self, key: usize) -> Option<(Buffer, WorkCompletion)> {
+        let mut state = lock(&self.state);
+        let done = state.slots.get(key)?.done?;
+        Some((state.slots.remove(key).buffer, done))
+    }
+
+    /// Leaves the work `key` to itself; its buffer is freed when it ends.
+    pub(crate) fn abandon(&self, key: usize) {
+        let mut state = lock(&self.state);
+        let Some(slot) = state.slots.get_mut(key) else {
+            return;
+        };
+        slot.abandoned = true;
+        let ended = slot.done.is_some().then(|| state.slots.remove(key));
+        // Freeing a buffer asks the device, which is not done under the lock.
+        drop(state);
+        drop(ended);
+    }
+
+    /// Takes the oldest message of the ring.
+    pub(crate) fn arrival(&self) -> Option<(Buffer, WorkCompletion)> {
+        let mut state = lock(&self.state);
+        let key = state.arrived.pop_front()?;
+        let slot = state.slots.remove(key);
+        slot.done.map(|done| (slot.buffer, done))
+    }
+
+    /// The completion error that broke the queue pair.
+    pub(crate) fn broken(&self) -> Option<WcStatus> {
+        lock(&self.state).broken
+    }
+
+    /// The count of dispatches so far: unchanged, nothing has ended since.
+    pub(crate) fn turn(&self) -> Turn {
+        Turn(lock(&self.state).turns)
+    }
+
+    /// Takes completions from the queue and dispatches them; the number taken.
+    pub(crate) fn collect(&self) -> Result<usize> {
+        let mut batch = [EMPTY; COLLECT_BATCH];
+        let mut total = 0;
+        loop {
+            let taken = self.cq.poll(&mut batch)?;
+            if taken == 0 {
+                return Ok(total);
+            }
+            total += taken;
+            self.dispatch(&batch[..taken]);
+            if taken < batch.len() {
+                return Ok(total);
+            }
+        }
+    }
+
+    fn dispatch(&self, completions: &[WorkCompletion]) {
+        let mut freed = Vec::new();
+        let wakers = {
+            let mut state = lock(&self.state);
+            for completion in completions {
+                freed.extend(state.finish(completion));
+            }
+            self.wake_all(&mut state)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes every waiter to look again: something other than a completion happened.
+    pub(crate) fn nudge(&self) {
+        let wakers = self.wake_all(&mut lock(&self.state));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_all(&self, state: &mut State) -> Vec<Waker> {
+        state.turns += 1;
+        self.notify_waiters(state);
+        if std::mem::replace(&mut state.asleep, false)
+            && let Some(roused) = self.roused.get()
+        {
+            // It fails only at a count of 2^64 - 1; it is 0 here.
+            let _ = rustix::io::write(roused, &1u64.to_ne_bytes());
+        }
+        state.wakers.drain().collect()
+    }
+
+    /// Becomes the one that drives the queue; `false` after waiting for another to dispatch, or at
+    /// the deadline.
+    pub(crate) fn drive_or_wait(&self, turn: Turn, deadline: Option<Instant>) -> bool {
+        let mut state = lock(&self.state);
+        while state.driving && state.turns == turn.0 {
+            let left = deadline.map(deadline::left);
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            state.waiters += 1;
+            state = self.wait_turned(state, left);
+            state.waiters -= 1;
+        }
+        // What was dispatched meanwhile may be what the caller waits for: it looks before it sleeps.
+        state.turns == turn.0 && !std::mem::replace(&mut state.driving, true)
+    }
+
+    /// Says that the driver is about to sleep until a descriptor is readable, the one that this gives
+    /// among them: whoever else dispatches completions makes it so, for what the driver waits for may
+    /// be among them. `None` if some were dispatched since `turn`.
+    pub(crate) fn fall_asleep(&self, turn: Turn) -> Result<Option<BorrowedFd<'_>>> {
+        let roused = match self.roused.get() {
+            Some(roused) => roused,
+            None => {
+                let made = rousing_descriptor()?;
+                self.roused.get_or_init(|| made)
+            }
+        };
+        let mut state = lock(&self.state);
+        state.asleep = state.turns == turn.0;
+        Ok(state.asleep.then(|| roused.as_fd()))
+    }
+
+    /// Says that the driver is awake; `roused` is what it was given when it fell asleep.
+    pub(crate) fn wake_up(&self, roused: BorrowedFd<'_>) {
+        let was_roused = !std::mem::replace(&mut lock(&self.state).asleep, false);
+        if was_roused {
+            // It was written before, under the lock, so there is something to read.
+            let _ = rustix::io::read(roused, &mut [0; 8]);
+        }
+    }
+
+    /// Hands the driving on to whoever waits.
+    pub(crate) fn stop_driving(&self) {
+        let mut state = lock(&self.state);
+        state.driving = false;
+        self.notify_waiters(&state);
+    }
+
+    fn wait_turned<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        left: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match left {
+            None => self.turned.wait(state).unwrap_or_else(|e| e.into_inner()),
+            Some(left) => {
+                let waited = self.turned.wait_timeout(state, left);
+                waited.unwrap_or_else(|e| e.into_inner()).0
+            }
+        }
+    }
+
+    /// Tells those who wait, if any do: telling nobody is a system call as well.
+    fn notify_waiters(&self, state: &State) {
+        if state.waiters > 0 {
+            self.turned.notify_all();
+        }
+    }
+}
+
+fn rousing_descriptor() -> Result<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    eventfd(0, flags).map_err(|errno| {
+        let (call, errno) = ("eventfd", errno.raw_os_error());
+        Error::new(Step::Transfer, Cause::Os { call, errno })
+    })
+}
+
+impl State {
+    /// Records the end of a work request; gives the buffer if nobody wants it.
+    fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        let key = usize::try_from(completion.wr_id).ok()?;
+        let slot = self.slots.get_mut(key)?;
+        let kind = slot.kind;
+        let failed = completion.status != WcStatus::Success;
+        slot.done = Some(*completion);
+        let unwanted = slot.abandoned || (kind == Kind::Ring && failed);
+        *self.posted(kind) -= 1;
+        if failed && (self.broken.is_none() || self.broken == Some(WcStatus::WrFlushErr)) {
+            self.broken = Some(completion.status);
+        }
+        if unwanted {
+            return Some(self.slots.remove(key).buffer);
+        }
+        if kind == Kind::Ring {
+            self.arrived.push_back(key);
+        }
+        None
+    }
+
+    fn posted(&mut self, kind: Kind) -> &mut u32 {
+        &mut self.posted[kind as usize]
+    }
+}
+
+impl Depths {
+    fn of(self, kind: Kind) -> (u32, &'static str) {
+        match kind {
+            Kind::Send => (self.sends, "posted sends"),
+            Kind::Ring => (self.ring, "receives of the connection's own"),
+            Kind::Receive => (self.by_hand, "receives posted by hand"),
+        }
+    }
+}
+
+impl Kind {
+    fn step(self) -> Step {
+        match self {
+            Self::Send => Step::PostSend,
+            Self::Receive | Self::Ring => Step::PostReceive,
+        }
+    }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    imm_data: None,
+    qp_num: Qpn::new(0),
+    src_qp: Qpn::new(0),
+    has_grh: false,
+    invalidated_rkey: None,
+};

@@ -1,0 +1,150 @@
+//! A transfer: one posted work request, to be waited for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_provider::verbs::{WcStatus, WorkCompletion};
+use portolan_provider::{Cause, Error, Step};
+
+use crate::connection::Inner;
+use crate::deadline;
+use crate::sys::Buffer;
+
+/// Work that is posted. Waiting gives its buffer back.
+///
+/// Dropping it does not stop the work: the connection keeps the buffer until the work ends, and
+/// frees it then.
+#[derive(Debug)]
+#[must_use = "a dropped transfer goes on, but its buffer and its failure are lost"]
+pub struct Transfer {
+    connection: Arc<Inner>,
+    key: Option<usize>,
+}
+
+/// A transfer that ended well.
+#[derive(Debug)]
+pub struct Done {
+    /// The buffer that was posted.
+    pub buffer: Buffer,
+    /// Bytes received or read; for sends and writes 0.
+    pub length: usize,
+    /// Immediate data that came with a receive.
+    pub immediate: Option<u32>,
+}
+
+/// A transfer that failed, or could not be posted.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub error: Error,
+    /// The buffer, unharmed unless it was the destination. `None` when the device failed with the
+    /// work still posted: the buffer stays with it.
+    pub buffer: Option<Buffer>,
+}
+
+impl Transfer {
+    pub(crate) fn new(connection: Arc<Inner>, key: usize) -> Self {
+        Self {
+            connection,
+            key: Some(key),
+        }
+    }
+
+    /// Waits for the end.
+    ///
+    /// A dead peer ends it too, by the queue pair's own retries.
+    ///
+    /// # Errors
+    /// The work failed.
+    pub fn wait(mut self) -> Result<Done, Failed> {
+        // Without a deadline only a failure of the device itself ends the wait otherwise.
+        self.wait_until(None).unwrap_or_else(|error| {
+            Err(Failed {
+                error,
+                buffer: None,
+            })
+        })
+    }
+
+    /// Waits for the end, for `timeout` at most; then the transfer comes back, still posted.
+    ///
+    /// # Errors
+    /// The transfer itself, when it has not ended in time.
+    pub fn wait_within(mut self, timeout: Duration) -> Result<Result<Done, Failed>, Self> {
+        match self.wait_until(Some(deadline::after(timeout))) {
+            Ok(done) => Ok(done),
+            Err(_) => Err(self),
+        }
+    }
+
+    /// The end, if it has come.
+    pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
+        let (buffer, completion) = self.connection.work.taken(self.key?)?;
+        self.key = None;
+        Some(self.connection.finished(buffer, &completion))
+    }
+
+    fn wait_until(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> portolan_provider::Result<Result<Done, Failed>> {
+        let connection = self.connection.clone();
+        connection.wait_until(deadline, || self.try_take())
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.connection.work.abandon(key);
+        }
+    }
+}
+
+impl Inner {
+    /// The outcome of a work request from its completion.
+    pub(crate) fn finished(
+        &self,
+        buffer: Buffer,
+        completion: &WorkCompletion,
+    ) -> Result<Done, Failed> {
+        if completion.status == WcStatus::Success {
+            let (length, immediate) = (completion.byte_len as usize, completion.imm_data);
+            return Ok(Done {
+                buffer,
+                length,
+                immediate,
+            });
+        }
+        let cause = match completion.status {
+            WcStatus::WrFlushErr => self
+                .how_ended()
+                .unwrap_or(Cause::WorkFailed(completion.status)),
+            status => Cause::WorkFailed(status),
+        };
+        let error = self.explain(Error::new(Step::Transfer, cause));
+        Err(Failed {
+            error,
+            buffer: Some(buffer),
+        })
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}

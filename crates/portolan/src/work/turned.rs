@@ -1,0 +1,59 @@
+//! How a task waits for completions that another task or thread dispatches.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::table::{Turn, Work};
+use crate::lock;
+
+/// Ready once completions were dispatched since a turn. Dropping it takes its waker back.
+#[derive(Debug)]
+pub(crate) struct Turned<'a> {
+    work: &'a Work,
+    turn: Turn,
+    /// The place of its waker. It is valid in the same turn only: a dispatch takes all wakers.
+    place: Option<usize>,
+}
+
+impl Work {
+    /// Waits until completions were dispatched since `turn`.
+    pub(crate) fn turned_since(&self, turn: Turn) -> Turned<'_> {
+        Turned {
+            work: self,
+            turn,
+            place: None,
+        }
+    }
+}
+
+impl Future for Turned<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.work.state);
+        if state.turns != self.turn.0 {
+            return Poll::Ready(());
+        }
+        let waker = context.waker();
+        match self.place.and_then(|place| state.wakers.get_mut(place)) {
+            Some(known) => known.clone_from(waker),
+            None => {
+                let place = state.wakers.insert(waker.clone());
+                drop(state);
+                self.place = Some(place);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Turned<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.work.state);
+        if state.turns == self.turn.0
+            && let Some(place) = self.place
+        {
+            state.wakers.try_remove(place);
+        }
+    }
+}

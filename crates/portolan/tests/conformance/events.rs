@@ -1,0 +1,70 @@
+//! Event channels: waiting, acknowledging, moving.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use portolan::Cause;
+use portolan::cm::EventChannel;
+use portolan::seam::cm::EventType;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::pair::*;
+
+fn readable(channel: &EventChannel, within: Duration) -> bool {
+    let fd = channel.as_fd();
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let within = Timespec::try_from(within).unwrap();
+    poll(&mut fds, Some(&within)).unwrap() == 1
+}
+
+#[test]
+fn a_channel_is_readable_while_an_event_waits_and_no_longer() {
+    let passive = Passive::listen();
+    assert!(!readable(&passive.channel, Duration::ZERO));
+    assert!(passive.channel.try_next_event().unwrap().is_none());
+    let (channel, id) = routed(passive.address);
+    let active = End::new(channel, id);
+    active.id.connect(&param(b"")).unwrap();
+    assert!(readable(&passive.channel, PATIENCE));
+    let event = passive.channel.try_next_event().unwrap().unwrap();
+    assert_eq!(event.event_type(), EventType::ConnectRequest);
+    assert!(!readable(&passive.channel, Duration::ZERO));
+}
+
+#[test]
+fn waiting_for_an_event_ends_at_its_deadline() {
+    let channel = channel();
+    let error = channel
+        .next_event_within(Duration::from_millis(20))
+        .unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+}
+
+#[test]
+fn an_id_is_not_destroyed_before_its_events_are_acknowledged() {
+    let passive = Passive::listen();
+    let channel = channel();
+    let id = portolan::cm::CmId::new(&channel).unwrap();
+    id.resolve_addr(None, passive.address, PATIENCE).unwrap();
+    let event = next(&channel, EventType::AddrResolved);
+    let error = id.destroy(Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    drop(event);
+}
+
+#[test]
+fn an_id_takes_its_queued_events_to_another_channel() {
+    let passive = Passive::listen();
+    let from = channel();
+    let id = portolan::cm::CmId::new(&from).unwrap();
+    id.resolve_addr(None, passive.address, PATIENCE).unwrap();
+    assert!(readable(&from, PATIENCE));
+    let to = channel();
+    id.migrate(&to, PATIENCE).unwrap();
+    assert!(from.try_next_event().unwrap().is_none());
+    let event = next(&to, EventType::AddrResolved);
+    assert_eq!(event.id().number(), id.number());
+    drop(event);
+    id.resolve_route(PATIENCE).unwrap();
+    next(&to, EventType::RouteResolved);
+}

@@ -1,0 +1,11 @@
+//! What every provider keeps, written once against the seam.
+//!
+//! `PORTOLAN_PROVIDER` chooses the provider (the software device by default), and
+//! `PORTOLAN_TEST_ADDRESS` a local address that one of its devices serves (127.0.0.1 by default). The
+//! program of these tests runs by itself on any machine.
+
+mod addresses;
+mod connections;
+mod events;
+mod pair;
+mod transfers;

@@ -1,0 +1,228 @@
+//! Two ids that connect to each other, each on a channel of its own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan::Access;
+use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
+use portolan::provider::default_provider;
+use portolan::seam::cm::{ConnParam, EventType};
+use portolan::seam::traits::{Cq, Device, Mr, Pd, Provider, Qp};
+use portolan::seam::verbs::{
+    QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+
+/// The variable that names a local address of an RDMA device.
+const ADDRESS_ENV: &str = "PORTOLAN_TEST_ADDRESS";
+/// Longest wait for anything that is sure to come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of memory at each end.
+pub(crate) const MEMORY_LEN: usize = 1 << 16;
+
+/// The provider under test.
+pub(crate) fn provider() -> Arc<dyn Provider> {
+    default_provider().unwrap()
+}
+
+/// A local address of one of its devices, without a port.
+pub(crate) fn local_ip() -> IpAddr {
+    let text = std::env::var(ADDRESS_ENV);
+    text.as_deref()
+        .unwrap_or("127.0.0.1")
+        .parse()
+        .unwrap_or_else(|error| panic!("{ADDRESS_ENV}: {error}"))
+}
+
+pub(crate) fn channel() -> EventChannel {
+    EventChannel::open_on(provider()).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn next(channel: &EventChannel, expected: EventType) -> Event {
+    let event = channel.next_event_within(PATIENCE).unwrap();
+    assert_eq!(event.event_type(), expected, "{event:?}");
+    event
+}
+
+/// A listening id on a channel of its own.
+pub(crate) struct Passive {
+    pub(crate) channel: EventChannel,
+    pub(crate) listener: CmId,
+    pub(crate) address: SocketAddr,
+}
+
+impl Passive {
+    pub(crate) fn listen() -> Self {
+        let channel = channel();
+        let listener = CmId::new(&channel).unwrap();
+        listener.bind(SocketAddr::new(local_ip(), 0)).unwrap();
+        listener.listen(0).unwrap();
+        let local = listener.addresses().unwrap().local.unwrap();
+        Self {
+            channel,
+            listener,
+            address: local.inet().unwrap(),
+        }
+    }
+
+    /// The id of the next connection request.
+    #[track_caller]
+    pub(crate) fn request(&self) -> CmId {
+        next(&self.channel, EventType::ConnectRequest).id().clone()
+    }
+
+    /// The end of a request, on a channel of its own.
+    pub(crate) fn end(&self, child: CmId) -> End {
+        let channel = channel();
+        child.migrate(&channel, PATIENCE).unwrap();
+        End::new(channel, child)
+    }
+}
+
+/// An id that knows its route, on a channel of its own.
+pub(crate) fn routed(to: SocketAddr) -> (EventChannel, CmId) {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    id.resolve_addr(None, to, PATIENCE).unwrap();
+    next(&channel, EventType::AddrResolved);
+    id.resolve_route(PATIENCE).unwrap();
+    next(&channel, EventType::RouteResolved);
+    (channel, id)
+}
+
+/// Parameters with which either side can do with the other's.
+pub(crate) fn param(private_data: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private_data.into(),
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    }
+}
+
+/// One end: the id's queue pair, and memory that peers may read and write.
+pub(crate) struct End {
+    pub(crate) channel: EventChannel,
+    pub(crate) id: CmId,
+    pub(crate) qp: Arc<dyn Qp>,
+    pub(crate) mr: Arc<dyn Mr>,
+    cq: Arc<dyn Cq>,
+    _pd: Arc<dyn Pd>,
+    // Behind the registration, so that it is dropped after it.
+    pub(crate) memory: Box<[u8]>,
+}
+
+impl End {
+    pub(crate) fn new(channel: EventChannel, id: CmId) -> Self {
+        let device: Arc<dyn Device> = id.device().unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(64, None, 0).unwrap();
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 2,
+                max_recv_sge: 2,
+                max_inline_data: 16,
+            },
+            sq_sig_all: true,
+        };
+        let new = NewQueuePair {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            init,
+        };
+        let qp = id.create_queue_pair(&new).unwrap();
+        let mut memory = vec![0; MEMORY_LEN].into_boxed_slice();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let (start, len) = (memory.as_mut_ptr() as u64, MEMORY_LEN as u64);
+        // SAFETY: the memory outlives the region (`Drop`), and is looked at only while nothing is under
+        // way.
+        #[allow(unsafe_code, reason = "verbs work on plain memory")]
+        let mr = unsafe { pd.register(start, len, access) }.unwrap();
+        Self {
+            channel,
+            id,
+            qp,
+            mr,
+            cq,
+            _pd: pd,
+            memory,
+        }
+    }
+
+    pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge {
+            addr: self.memory.as_ptr() as u64 + at as u64,
+            length: len as u32,
+            lkey: self.mr.lkey(),
+        }
+    }
+
+    pub(crate) fn post_recv(&self, wr_id: u64, at: usize, len: usize) {
+        let sges = [self.sge(at, len)];
+        self.qp.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+
+    pub(crate) fn post_send(&self, wr_id: u64, op: SendOp, at: usize, len: usize) {
+        let sges = [self.sge(at, len)];
+        let wr = SendWr {
+            wr_id,
+            op,
+            data: SendData::Sges(&sges),
+            flags: SendFlags::empty(),
+            ud: None,
+        };
+        self.qp.post_send(&wr).unwrap();
+    }
+
+    /// The next completion.
+    #[track_caller]
+    pub(crate) fn complete(&self) -> WorkCompletion {
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = [EMPTY];
+        while self.cq.poll(&mut found).unwrap() == 0 {
+            assert!(Instant::now() < deadline, "no completion came");
+            std::thread::yield_now();
+        }
+        found[0]
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let deregistered = self.mr.deregister();
+        assert!(deregistered.is_ok() || std::thread::panicking());
+    }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    imm_data: None,
+    qp_num: portolan::wire::Qpn::new(0),
+    src_qp: portolan::wire::Qpn::new(0),
+    has_grh: false,
+    invalidated_rkey: None,
+};
+
+/// Both ends of a connection that is established.
+pub(crate) fn connected() -> (End, End) {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    let active = End::new(channel, id);
+    active.id.connect(&param(b"")).unwrap();
+    let end = passive.end(passive.request());
+    end.id.accept(&param(b"")).unwrap();
+    next(&active.channel, EventType::Established);
+    next(&end.channel, EventType::Established);
+    (active, end)
+}

@@ -1,0 +1,214 @@
+//! Buffers, memory and posted work.
+
+use portolan::seam::verbs::WcStatus;
+use portolan::sys::BUFFER_MAX_BYTES;
+use portolan::{Access, Cause, Failed, Options, RemoteMemory, Step};
+
+use super::{failed_so, says};
+use crate::harness::*;
+
+#[test]
+fn buffers_of_no_and_of_absurd_length_are_refused() {
+    let (active, _passive) = pair();
+    for length in [0, BUFFER_MAX_BYTES + 1, usize::MAX] {
+        for error in [
+            active.buffer(length).unwrap_err(),
+            active.share(length, Access::REMOTE_READ).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error.cause, Cause::InvalidArgument { .. }),
+                "{error}"
+            );
+            says(
+                &error,
+                Step::RegisterMemory,
+                &["length", &length.to_string()],
+            );
+        }
+    }
+    let buffer = active.buffer(8).unwrap();
+    let failed = active.send_prefix(buffer, 9).unwrap_err();
+    says(
+        &failed.error,
+        Step::PostSend,
+        &["length: expected 8, found 9", "sw_lo"],
+    );
+    assert_eq!(failed.buffer.unwrap().len(), 8);
+}
+
+/// How an offer of memory is spoilt.
+type Spoil = fn(RemoteMemory) -> RemoteMemory;
+
+/// Each breaks its connection, so each has one of its own.
+
+#[test]
+fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_and_touch_nothing() {
+    let every = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let cases: [(&str, Access, bool, Spoil); 7] = [
+        ("a wrong key", every, true, |mut remote| {
+            remote.rkey ^= 1;
+            remote
+        }),
+        ("a read with a wrong key", every, false, |mut remote| {
+            remote.rkey ^= 1;
+            remote
+        }),
+        ("past the end", every, true, |mut remote| {
+            remote.addr += 1;
+            remote
+        }),
+        ("a read before the start", every, false, |mut remote| {
+            remote.addr -= 1;
+            remote
+        }),
+        (
+            "around the end of all addresses",
+            every,
+            true,
+            |mut remote| {
+                remote.addr = u64::MAX - 7;
+                remote
+            },
+        ),
+        ("no right to write", Access::REMOTE_READ, true, |remote| {
+            remote
+        }),
+        ("no right to read", Access::REMOTE_WRITE, false, |remote| {
+            remote
+        }),
+    ];
+    for (what, access, is_write, spoil) in cases {
+        let (active, passive) = pair();
+        let memory = passive.share(4096, access).unwrap();
+        memory.store(0, &pattern(4096, 9));
+        let remote = spoil(memory.remote());
+        let buffer = active.buffer(4096).unwrap();
+        let posted = match is_write {
+            true => active.write(buffer, remote),
+            false => active.read(buffer, remote),
+        };
+        let failed = posted.unwrap().wait().unwrap_err();
+        failed_so(&failed, WcStatus::RemAccessErr);
+        let peer = active.peer_addr().unwrap().to_string();
+        says(
+            &failed.error,
+            Step::Transfer,
+            &["remote access error", &peer, "sw_lo"],
+        );
+        let mut found = vec![0; 4096];
+        memory.load(0, &mut found);
+        assert_same(&found, &pattern(4096, 9));
+        let again = active.send(active.buffer(1).unwrap());
+        let error = again.map(|transfer| transfer.wait().unwrap_err());
+        let error = error.unwrap_or_else(|failed| failed).error;
+        assert!(
+            matches!(error.cause, Cause::WorkFailed(_)),
+            "{what}: {error}"
+        );
+    }
+}
+
+#[test]
+fn memory_that_was_withdrawn_is_out_of_the_peers_reach() {
+    let (active, passive) = pair();
+    let memory = passive.share(64, Access::REMOTE_WRITE).unwrap();
+    let remote = memory.remote();
+    let buffer = passive.revoke(memory).unwrap();
+    let failed = active
+        .write(active.buffer_from(&[1; 64]).unwrap(), remote)
+        .unwrap();
+    failed_so(&failed.wait().unwrap_err(), WcStatus::RemAccessErr);
+    assert_eq!(&buffer[..], [0; 64]);
+}
+
+#[test]
+fn a_message_longer_than_its_receive_fails_on_both_sides() {
+    let (active, passive) = pair();
+    let transfer = active.send(active.buffer(4097).unwrap()).unwrap();
+    failed_so(&transfer.wait().unwrap_err(), WcStatus::RemInvReqErr);
+    let error = passive.receive_within(PATIENCE).unwrap_err();
+    assert_eq!(error.cause, Cause::WorkFailed(WcStatus::LocLenErr));
+    let peer = passive.peer_addr().unwrap().to_string();
+    says(
+        &error,
+        Step::Transfer,
+        &["a message is longer than its receive buffer", &peer],
+    );
+}
+
+#[test]
+fn a_sender_that_may_not_wait_for_receives_fails_and_keeps_its_buffer() {
+    // A side says how often its peer is to ask again.
+    let none = Options {
+        receive_depth: 0,
+        rnr_retry_count: 2,
+        ..options()
+    };
+    let (active, _passive) = pair_with(&options(), &none);
+    let sent = active.send(active.buffer_from(b"hello").unwrap()).unwrap();
+    let failed = match sent.wait() {
+        Err(failed) => failed,
+        Ok(_) => panic!("nobody posted a receive"),
+    };
+    failed_so(&failed, WcStatus::RnrRetryExcErr);
+    assert_eq!(&failed.buffer.unwrap()[..], b"hello");
+}
+
+#[test]
+fn more_posted_work_than_the_depth_is_refused_and_the_buffer_comes_back() {
+    let shallow = Options {
+        send_depth: 2,
+        ..options()
+    };
+    let none = Options {
+        receive_depth: 0,
+        ..options()
+    };
+    let (active, _passive) = pair_with(&shallow, &none);
+    let post = || active.send(active.buffer(1).unwrap());
+    let _posted = [post().unwrap(), post().unwrap()];
+    let failed = post().unwrap_err();
+    assert!(
+        matches!(failed.error.cause, Cause::LimitReached { limit: 2, .. }),
+        "{failed}"
+    );
+    says(
+        &failed.error,
+        Step::PostSend,
+        &["the limit of 2 posted sends is reached"],
+    );
+    assert!(failed.buffer.is_some());
+}
+
+#[test]
+fn nothing_is_received_sent_or_posted_after_the_end() {
+    let (active, passive) = pair();
+    drop(passive);
+    active.wait_disconnected(PATIENCE).unwrap();
+    let error = active.receive().unwrap_err();
+    assert_eq!(error.cause, Cause::Disconnected);
+    says(&error, Step::Transfer, &["the connection is closed"]);
+    assert_eq!(active.try_receive().unwrap_err().cause, Cause::Disconnected);
+    let ended = |posted: Result<portolan::Transfer, Failed>| {
+        posted.and_then(portolan::Transfer::wait).unwrap_err()
+    };
+    for failed in [
+        ended(active.send(active.buffer(1).unwrap())),
+        ended(active.post_receive(active.buffer(1).unwrap())),
+    ] {
+        assert_eq!(failed.error.cause, Cause::Disconnected);
+        assert!(failed.buffer.is_some());
+    }
+}
+
+#[test]
+fn after_its_own_disconnect_a_side_hears_that_and_not_a_flush() {
+    let (active, _passive) = pair();
+    let receive = active.post_receive(active.buffer(1).unwrap()).unwrap();
+    active.disconnect().unwrap();
+    assert_eq!(receive.wait().unwrap_err().error.cause, Cause::Disconnected);
+    assert_eq!(active.receive().unwrap_err().cause, Cause::Disconnected);
+    active
+        .disconnect()
+        .expect("a second disconnect is no error");
+}

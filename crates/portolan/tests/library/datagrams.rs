@@ -1,0 +1,147 @@
+//! Datagram sockets and services.
+
+use std::time::Duration;
+
+use portolan::Cause;
+use portolan::datagram::{Arrival, Options, Service, Socket};
+
+use crate::harness::*;
+
+/// The next datagram of a service, after `asked` questions.
+fn next_datagram(
+    service: &mut Service,
+) -> (portolan::datagram::Datagram, portolan::wire::addr::Qpn) {
+    loop {
+        match service.next_within(PATIENCE).unwrap() {
+            Arrival::Datagram { datagram, qpn } => return (datagram, qpn),
+            Arrival::Asked { .. } => {}
+            Arrival::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn aservice_is_found_gets_datagrams_and_answers_their_senders_over_both_families() {
+    for ip in ["127.0.0.1", "[::1]"] {
+        let offered = Options {
+            private_data: b"at your service".to_vec(),
+            ..Options::default()
+        };
+        let mut service = Service::bind(&format!("{ip}:0"), &offered).unwrap();
+        let address = service.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            for _ in 0..100 {
+                let (datagram, qpn) = next_datagram(&mut service);
+                let sender = service.sender(&datagram, qpn).unwrap();
+                assert_eq!(datagram.imm_data, Some(7));
+                service.send(qpn, &sender, &datagram.data, None).unwrap();
+            }
+        });
+        let (mut socket, reached) =
+            Socket::connect(&address.to_string(), &Options::default()).unwrap();
+        assert_eq!(reached.address, address);
+        assert!(reached.private_data.starts_with(b"at your service\0"));
+        assert_eq!(reached.private_data.len(), 136);
+        for number in 0..100_u8 {
+            let data = vec![number; usize::from(number)];
+            socket.send(&reached.destination, &data, Some(7)).unwrap();
+            let answer = socket.receive_within(PATIENCE).unwrap();
+            assert_eq!((answer.data, answer.imm_data), (data, None));
+            assert_eq!(answer.source, address.ip());
+            assert_eq!(answer.source_qpn, reached.destination.qpn);
+        }
+        serving.join().unwrap();
+    }
+}
+
+#[test]
+fn one_queue_pair_serves_all_who_ask_and_each_gets_its_own_answer() {
+    let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let address = service.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        let mut qpns = Vec::new();
+        for _ in 0..30 {
+            let (datagram, qpn) = next_datagram(&mut service);
+            let sender = service.sender(&datagram, qpn).unwrap();
+            service.send(qpn, &sender, &datagram.data, None).unwrap();
+            qpns.push(qpn);
+        }
+        qpns.dedup();
+        assert_eq!(qpns.len(), 1);
+    });
+    let mut askers: Vec<_> = (0..3)
+        .map(|_| Socket::connect(&address, &Options::default()).unwrap())
+        .collect();
+    for round in 0..10_u8 {
+        for (number, (socket, reached)) in askers.iter_mut().enumerate() {
+            socket
+                .send(&reached.destination, &[round, number as u8], None)
+                .unwrap();
+        }
+        for (number, (socket, _)) in askers.iter_mut().enumerate() {
+            let answer = socket.receive_within(PATIENCE).unwrap();
+            assert_eq!(answer.data, [round, number as u8]);
+        }
+    }
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_datagram_that_one_packet_does_not_hold_is_refused_and_the_longest_one_goes() {
+    let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let address = service.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || next_datagram(&mut service).0);
+    let (mut socket, reached) = Socket::connect(&address, &Options::default()).unwrap();
+    let mtu = socket.mtu();
+    let error = socket
+        .send(&reached.destination, &vec![1; mtu + 1], None)
+        .unwrap_err();
+    assert!(
+        matches!(error.cause, Cause::InvalidArgument { .. }),
+        "{error}"
+    );
+    socket
+        .send(&reached.destination, &vec![2; mtu], None)
+        .unwrap();
+    assert_eq!(serving.join().unwrap().data, vec![2; mtu]);
+}
+
+#[test]
+fn more_datagrams_than_may_wait_are_all_sent() {
+    const COUNT: u32 = 200;
+    let few = Options {
+        send_depth: 2,
+        receive_depth: COUNT,
+        ..Options::default()
+    };
+    let mut service = Service::bind("127.0.0.1:0", &few).unwrap();
+    let address = service.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        for number in 0..COUNT {
+            assert_eq!(next_datagram(&mut service).0.data, number.to_be_bytes());
+        }
+    });
+    let (mut socket, reached) = Socket::connect(&address, &few).unwrap();
+    for number in 0..COUNT {
+        socket
+            .send(&reached.destination, &number.to_be_bytes(), None)
+            .unwrap();
+    }
+    serving.join().unwrap();
+}
+
+#[test]
+fn where_noservice_is_offered_the_refusal_is_told_and_silence_ends_at_the_deadline() {
+    let error = Socket::connect("127.0.0.1:9", &Options::default()).unwrap_err();
+    assert!(matches!(error.cause, Cause::SidrRefused(_)), "{error}");
+
+    let service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let address = service.local_addr().unwrap().to_string();
+    let patient = Options {
+        timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    // Nobody takes the question.
+    let error = Socket::connect(&address, &patient).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+}

@@ -1,0 +1,54 @@
+//! RDMA_CM_EVENT_ADDR_ERROR: address resolution (rdma_resolve_addr) failed.
+//!
+//! A host that does not answer on its link is in the tests that need a network of their own.
+
+use portolan::cm::CmId;
+use portolan::seam::cm::EventType;
+use portolan::{Cause, Step};
+
+use super::assert_bare;
+use crate::harness::*;
+use crate::low::*;
+
+#[test]
+fn addr_error_tells_that_there_is_no_way_from_the_source_to_the_destination() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    // Packets from the loopback address leave no machine.
+    let (source, destination) = ("[::1]:0".parse().unwrap(), "[2001:db8::1]:7471");
+    id.resolve_addr(Some(source), destination.parse().unwrap(), PATIENCE)
+        .unwrap();
+    let event = next(&channel, EventType::AddrError);
+    assert_eq!(event.id().number(), id.number());
+    assert!(event.status() < 0, "a negative errno: {event:?}");
+    assert_bare(&event, event.status());
+    let error = event.failure().unwrap();
+    assert_eq!(
+        (error.step, error.errno()),
+        (Step::ResolveAddress, -event.status())
+    );
+    drop(event);
+
+    // The id is bound as before, and may be resolved to somewhere else.
+    id.resolve_addr(None, "[::1]:7471".parse().unwrap(), PATIENCE)
+        .unwrap();
+    next(&channel, EventType::AddrResolved);
+}
+
+#[test]
+fn a_failure_to_start_is_an_error_of_the_call_and_no_event() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    let group = "224.0.0.1:7471".parse().unwrap();
+    let error = id.resolve_addr(None, group, PATIENCE).unwrap_err();
+    assert!(
+        matches!(error.cause, Cause::InvalidArgument { .. }),
+        "{error}"
+    );
+    let foreign = "192.0.2.1:0".parse().unwrap();
+    let away = "127.0.0.1:7471".parse().unwrap();
+    if id.resolve_addr(Some(foreign), away, PATIENCE).is_ok() {
+        next(&channel, EventType::AddrError);
+    }
+    assert!(channel.try_next_event().unwrap().is_none());
+}

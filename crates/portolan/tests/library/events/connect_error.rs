@@ -1,0 +1,35 @@
+//! RDMA_CM_EVENT_CONNECT_ERROR: indicates that an error has occurred trying to establish a connection.
+//! May be generated on the active or passive side of a connection.
+
+use portolan::Step;
+use portolan::seam::cm::EventType;
+use portolan::seam::verbs::{QpAttr, QpAttrMask, QpState};
+
+use crate::low::*;
+
+#[test]
+fn connect_error_comes_when_the_queue_pair_cannot_take_up_the_peers_reply() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    let verbs = Verbs::of(&id.device().unwrap());
+    let qp = verbs.give(&id);
+    id.connect(&param(b"")).unwrap();
+    // Broken while the request is under way: from ERR no way leads to RTR.
+    let broken = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    qp.modify(&broken, QpAttrMask::STATE).unwrap();
+    let child = passive.request();
+    child.accept(&param(b"")).unwrap();
+
+    let event = next(&channel, EventType::ConnectError);
+    assert_eq!((event.status(), event.id().number()), (-22, id.number()));
+    let error = event.failure().unwrap();
+    assert_eq!((error.step, error.errno()), (Step::Connect, 22));
+    assert_eq!(state_of(&qp), QpState::Err);
+
+    // The peer is told, and the id hears no more of this connection.
+    assert_eq!(next(&passive.channel, EventType::Rejected).status(), 28);
+    assert!(channel.next_event_within(SHORT).is_err());
+}

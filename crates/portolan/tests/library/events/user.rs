@@ -1,0 +1,70 @@
+//! RDMA_CM_EVENT_USER: written by the application (rdma_write_cm_event).
+
+use std::thread;
+
+use portolan::Cause;
+use portolan::cm::CmId;
+use portolan::seam::cm::{EventType, UserId};
+
+use crate::harness::*;
+use crate::low::*;
+
+#[test]
+fn user_events_bring_status_and_argument_in_the_order_they_were_written() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    for (status, arg) in [(0, u64::MAX), (-5, 0), (7, 1 << 40)] {
+        id.write_event(status, arg).unwrap();
+        id.write_event(status, !arg).unwrap();
+        for arg in [arg, !arg] {
+            let event = next(&channel, EventType::User);
+            assert_eq!((event.status(), event.arg()), (status, Some(arg)));
+            assert_eq!(event.id().number(), id.number());
+            assert_eq!((event.conn(), event.ud()), (None, None));
+            assert!(
+                event.failure().is_none(),
+                "what it means is the writer's to say"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_user_event_wakes_a_thread_that_waits_at_the_channel() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| channel.next_event().unwrap().arg());
+        thread::sleep(SHORT);
+        id.write_event(0, 42).unwrap();
+        assert_eq!(waiting.join().unwrap(), Some(42));
+    });
+}
+
+#[test]
+fn user_events_that_nobody_takes_are_bounded_and_taking_some_makes_room() {
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    let written = (0..).take_while(|arg| id.write_event(0, *arg).is_ok());
+    let written = written.take(100_000).count() as u64;
+    let cause = id.write_event(0, 0).unwrap_err().cause;
+    assert!(
+        matches!(cause, Cause::LimitReached { limit, .. } if limit == written),
+        "{cause}"
+    );
+    assert_eq!(next(&channel, EventType::User).arg(), Some(0));
+    id.write_event(0, written).unwrap();
+    for arg in 1..=written {
+        assert_eq!(next(&channel, EventType::User).arg(), Some(arg));
+    }
+}
+
+#[test]
+fn events_of_other_types_are_not_for_users_to_write() {
+    let channel = provider().open_channel().unwrap();
+    let id = channel.create_id(UserId(1), TCP).unwrap();
+    for event in EventType::ALL.into_iter().take(16) {
+        let error = channel.write_event(id, event, 0, 0).unwrap_err();
+        assert_eq!(error.errno(), 22, "{error}");
+    }
+}

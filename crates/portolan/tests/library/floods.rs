@@ -1,0 +1,105 @@
+//! Floods of the UDP port: connections of others go on.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portolan::Connection;
+
+use crate::harness::*;
+
+/// How long a flood lasts.
+const FLOOD: Duration = Duration::from_secs(3);
+/// The longest that a message may take meanwhile: both sides share the machine's few cores with the
+/// flood.
+const GAP_MAX: Duration = Duration::from_secs(2);
+
+/// Sends what `next` gives to the port as fast as the kernel takes it, while `flooded` runs; how many.
+fn flood(
+    port: u16,
+    next: impl Fn(u64) -> Vec<u8> + Sync,
+    flooded: impl FnOnce(&dyn Fn() -> bool),
+) -> u64 {
+    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let target = SocketAddr::from(([127, 0, 0, 1], port));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            while !over.load(Ordering::Relaxed) {
+                // A full buffer is a flood, too.
+                let number = sent.fetch_add(1, Ordering::Relaxed);
+                let _ = socket.send_to(&next(number), target);
+            }
+        });
+        let end = Instant::now() + FLOOD;
+        flooded(&|| Instant::now() < end);
+        over.store(true, Ordering::Relaxed);
+    });
+    sent.into_inner()
+}
+
+/// Messages there and back while `lasts`: how many, and the longest time one took.
+fn exchange(near: &Connection, far: &Connection, lasts: &dyn Fn() -> bool) -> (u32, Duration) {
+    let (mut count, mut longest) = (0u32, Duration::ZERO);
+    while lasts() {
+        let started = Instant::now();
+        let text = count.to_be_bytes();
+        for (from, to) in [(near, far), (far, near)] {
+            let buffer = from.buffer_from(&text).unwrap();
+            let sent = from.send(buffer).unwrap();
+            assert_eq!(&to.receive_within(PATIENCE).unwrap()[..], &text);
+            sent.wait().unwrap();
+        }
+        count += 1;
+        longest = longest.max(started.elapsed());
+    }
+    (count, longest)
+}
+
+#[track_caller]
+fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
+    // The flood's target is the hub, whose socket the junk goes to; the others have theirs.
+    let hub = start(port);
+    let listener = listener_on(hub.clone(), "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let (near, far) = pair_at(connector_on(start(port)), &listener, address, &options());
+    let mut went = (0, Duration::ZERO);
+    let sent = flood(port, next, |lasts| went = exchange(&near, &far, lasts));
+    let (count, longest) = went;
+    println!("{what}: {sent} packets of it, {count} messages there and back, longest {longest:?}");
+    assert!(sent > 1000, "{sent} packets are no flood");
+    assert!(count > 10, "{count} messages got through");
+    assert!(longest < GAP_MAX, "{longest:?}");
+    // New connections are made afterwards, at once.
+    drop(pair_at(connector_on(hub), &listener, address, &options()));
+}
+
+/// A base transport header to a queue pair, and rubbish.
+fn packet(qpn: u32, number: u64) -> Vec<u8> {
+    let mut packet = vec![0x64, 0, 0xff, 0xff, 0];
+    packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
+    packet.extend_from_slice(&number.to_be_bytes());
+    packet.resize(280, number as u8);
+    packet
+}
+
+#[test]
+fn rubbish_to_queue_pair_1_does_not_stop_the_connections_of_others() {
+    goes_on(free_port(), "to queue pair 1", |number| packet(1, number));
+}
+
+#[test]
+fn rubbish_to_a_process_does_not_stop_its_connections() {
+    // Every queue pair number of the first process's block in turn.
+    goes_on(free_port(), "to a process", |number| {
+        packet(0x01_0000 | (number & 0xffff) as u32, number)
+    });
+}
+
+#[test]
+fn packets_too_short_to_be_any_do_not_stop_the_connections_of_others() {
+    goes_on(free_port(), "too short", |number| {
+        vec![0x64; (number % 12) as usize]
+    });
+}

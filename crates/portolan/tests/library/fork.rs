@@ -1,0 +1,154 @@
+//! A forked child is told that the devices are its parent's, and does them no harm.
+#![allow(unsafe_code, reason = "fork has no safe form")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use portolan::cm::{CmId, EventChannel};
+use portolan::{Cause, Error};
+
+use crate::harness::*;
+
+/// What `told` says in a forked child.
+fn in_child(told: impl FnOnce() -> String) -> String {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    // SAFETY: of the child's memory the closure touches only what no other thread of the parent's
+    // holds a lock of, which is what the tests prove; it leaves by `_exit`, running nothing of the
+    // parent's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(told));
+        let text = outcome.unwrap_or_else(|_| "it panicked".into());
+        let written = File::from(write).write_all(text.as_bytes());
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(written.is_err())) };
+    }
+    drop(write);
+    let text = std::thread::spawn(move || {
+        let mut text = String::new();
+        File::from(read).read_to_string(&mut text).unwrap();
+        text
+    });
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !text.is_finished() {
+        if std::time::Instant::now() > deadline {
+            // SAFETY: the child made above, which was not waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child hangs");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is valid for the write.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    text.join().unwrap()
+}
+
+/// Whether an error says that the device is the parent's.
+fn refused(what: &str, error: Option<Error>) -> String {
+    match error {
+        Some(Error {
+            cause: Cause::Unsupported(text),
+            ..
+        }) if text.contains("fork") => String::new(),
+        Some(error) => format!("{what}: {error:?}\n"),
+        None => format!("{what} worked\n"),
+    }
+}
+
+#[test]
+fn a_forked_child_is_refused_everything_and_its_parent_goes_on() {
+    let provider = own_provider();
+    let listener = listener_on(provider.clone(), "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let (active, passive) = pair_at(
+        connector_on(provider.clone()),
+        &listener,
+        address,
+        &options(),
+    );
+    let channel = EventChannel::open_on(provider.clone()).unwrap();
+    let id = CmId::new(&channel).unwrap();
+    id.resolve_addr(None, address, PATIENCE).unwrap();
+    let mut buffer = Some(active.buffer(8).unwrap());
+    passive
+        .send(passive.buffer_from(b"for the parent").unwrap())
+        .unwrap()
+        .wait()
+        .unwrap();
+
+    let text = in_child(|| {
+        let sent = active.send(buffer.take().unwrap());
+        let mut text = String::new();
+        text += &refused(
+            "connect",
+            connector_on(provider.clone()).connect_to(address).err(),
+        );
+        text += &refused("send", sent.err().map(|failed| failed.error));
+        text += &refused("receive", active.receive_within(PATIENCE).err());
+        text += &refused("try_receive", active.try_receive().err());
+        text += &refused("disconnect", active.disconnect().err());
+        text += &refused("buffer", active.buffer(8).err());
+        text += &refused("accept", listener.try_accept().err());
+        text += &refused("open", EventChannel::open_on(provider.clone()).err());
+        text += &refused("create", CmId::new(&channel).err());
+        text += &refused("event", channel.try_next_event().err());
+        text += &refused("query", id.addresses().err());
+        text += &refused("migrate", id.migrate(&channel, PATIENCE).err());
+        text
+    });
+    assert_eq!(text, "");
+
+    assert_eq!(
+        &active.receive_within(PATIENCE).unwrap()[..],
+        b"for the parent"
+    );
+    let event = channel.next_event_within(PATIENCE).unwrap();
+    assert_eq!(
+        event.event_type(),
+        portolan::seam::cm::EventType::AddrResolved
+    );
+    drop(pair_at(
+        connector_on(provider.clone()),
+        &listener,
+        address,
+        &options(),
+    ));
+    active
+        .send(active.buffer_from(b"from it").unwrap())
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"from it");
+}
+
+#[test]
+fn a_forked_child_that_drops_its_copies_disconnects_nobody() {
+    let (active, passive) = pair();
+    let (mut copies, text) = (Some((active, passive)), "dropped");
+    let said = in_child(|| {
+        drop(copies.take());
+        text.into()
+    });
+    assert_eq!(said, text);
+    let (active, passive) = copies.expect("the parent's are its own");
+    active
+        .send(active.buffer_from(b"still there").unwrap())
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(
+        &passive.receive_within(PATIENCE).unwrap()[..],
+        b"still there"
+    );
+}
+
+#[test]
+fn the_processes_own_provider_is_refused_to_a_forked_child() {
+    portolan::provider::software_provider().unwrap();
+    let text = in_child(|| refused("open", portolan::provider::software_provider().err()));
+    assert_eq!(text, "");
+    portolan::provider::software_provider().unwrap();
+}

@@ -1,0 +1,76 @@
+//! Destroying ids and channels: what waits, and what the peer hears.
+
+use std::thread;
+
+use portolan::cm::CmId;
+use portolan::seam::cm::EventType;
+use portolan::{Cause, Step};
+
+use crate::harness::*;
+use crate::low::*;
+
+#[test]
+fn a_request_that_is_dropped_unanswered_is_rejected() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    id.connect(&param(b"")).unwrap();
+    drop(passive.request());
+    assert_eq!(next(&channel, EventType::Rejected).status(), 28);
+}
+
+#[test]
+fn destroying_an_id_waits_until_its_events_are_acknowledged() {
+    let passive = Passive::listen();
+    let channel = channel();
+    let id = CmId::new(&channel).unwrap();
+    id.resolve_addr(None, passive.address, PATIENCE).unwrap();
+    let event = next(&channel, EventType::AddrResolved);
+    thread::scope(|scope| {
+        let destroying = scope.spawn(|| id.clone().destroy(PATIENCE));
+        thread::sleep(SHORT);
+        assert!(!destroying.is_finished(), "the event is still held");
+        drop(event);
+        destroying.join().unwrap().unwrap();
+    });
+    let error = id.addresses().unwrap_err();
+    assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
+}
+
+#[test]
+fn destroying_gives_up_at_its_deadline_and_the_id_is_gone_all_the_same() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    let other = CmId::new(&channel).unwrap();
+    other.resolve_addr(None, passive.address, PATIENCE).unwrap();
+    let held = next(&channel, EventType::AddrResolved);
+    let error = other.clone().destroy(SHORT).unwrap_err();
+    assert_eq!(error.step, Step::DestroyId);
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    assert!(other.addresses().is_err());
+    drop(held);
+    // Events of one id hold up no other.
+    id.destroy(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_request_is_acknowledged_on_its_listener() {
+    let passive = Passive::listen();
+    let (_channel, id) = routed(passive.address);
+    id.connect(&param(b"")).unwrap();
+    let event = next(&passive.channel, EventType::ConnectRequest);
+    event.id().clone().destroy(PATIENCE).unwrap();
+    let Passive { listener, .. } = &passive;
+    let error = listener.clone().destroy(SHORT).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    drop(event);
+}
+
+#[test]
+fn a_closed_channel_takes_its_ids_requests_to_the_peers_notice() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    id.connect(&param(b"")).unwrap();
+    eventually("the request", || readable(&passive.channel));
+    drop(passive);
+    assert_eq!(next(&channel, EventType::Rejected).status(), 28);
+}

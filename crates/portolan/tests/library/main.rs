@@ -1,0 +1,24 @@
+//! The library over the software device.
+//!
+//! Every test uses a UDP port and a group of processes of its own, so that nothing else on the
+//! machine takes part.
+
+mod bad_input;
+#[cfg(feature = "tokio")]
+mod cancellation;
+mod connections;
+mod datagrams;
+mod deadlines;
+mod death;
+mod events;
+mod floods;
+mod fork;
+mod harness;
+mod low;
+mod low_layer;
+mod memory;
+mod process;
+mod survey;
+#[cfg(feature = "tokio")]
+mod tasks;
+mod usage;

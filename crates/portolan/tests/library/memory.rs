@@ -1,0 +1,63 @@
+//! Shared memory copies exactly what is asked for, whatever the offset and length.
+
+use portolan::{Access, RemoteMemory, SharedMemory};
+use proptest::prelude::*;
+
+use crate::harness::*;
+
+const LENGTH: usize = 100;
+
+fn shared() -> SharedMemory {
+    let device = provider().devices().unwrap().remove(0);
+    let pd = device.alloc_pd().unwrap();
+    SharedMemory::new(&pd, LENGTH, Access::REMOTE_READ).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn stores_and_loads_agree_with_an_array(
+        steps in proptest::collection::vec((0..LENGTH, proptest::collection::vec(any::<u8>(), 0..40)), 1..20)
+    ) {
+        let memory = shared();
+        let mut model = [0; LENGTH];
+        for (offset, bytes) in steps {
+            let bytes = &bytes[..bytes.len().min(LENGTH - offset)];
+            memory.store(offset, bytes);
+            model[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let mut found = vec![0; LENGTH - offset];
+            memory.load(offset, &mut found);
+            prop_assert_eq!(&found[..], &model[offset..]);
+        }
+    }
+
+    #[test]
+    fn an_offer_survives_being_written_and_read(addr: u64, length: u32, rkey: u32) {
+        let remote = RemoteMemory { addr, length, rkey };
+        prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()), Some(remote));
+        prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()[..RemoteMemory::LEN - 1]), None);
+    }
+
+    #[test]
+    fn a_slice_of_an_offer_is_inside_of_it_or_none(length: u32, offset: u32, part: u32) {
+        let remote = RemoteMemory { addr: 1 << 40, length, rkey: 7 };
+        let fits = u64::from(offset) + u64::from(part) <= u64::from(length);
+        let expected = fits.then_some(RemoteMemory {
+            addr: remote.addr + u64::from(offset),
+            length: part,
+            rkey: 7,
+        });
+        prop_assert_eq!(remote.slice(offset, part), expected);
+    }
+}
+
+#[test]
+#[should_panic(expected = "range 96+5 is outside of 100 bytes")]
+fn a_load_past_the_end_panics() {
+    shared().load(96, &mut [0; 5]);
+}
+
+#[test]
+#[should_panic(expected = "is outside of 100 bytes")]
+fn a_store_whose_end_overflows_panics() {
+    shared().store(usize::MAX, &[0; 5]);
+}

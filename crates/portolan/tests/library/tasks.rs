@@ -1,0 +1,279 @@
+//! Tasks of tokio: futures may be dropped at any await point, and nothing is lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan::tokio::{AsyncConnection, AsyncListener};
+use portolan::{Access, Cause, Connector, Options};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::harness::*;
+
+async fn async_pair() -> (AsyncConnection, AsyncConnection) {
+    let listener = AsyncListener::new(listener("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let active = tokio::spawn(async move { connector().connect_async(&address).await.unwrap() });
+    let incoming = listener.accept().await.unwrap();
+    let passive = incoming.accept_async(&options()).await.unwrap();
+    (active.await.unwrap(), passive)
+}
+
+fn elapsed_ms(started: Instant) -> u64 {
+    started.elapsed().as_millis() as u64
+}
+
+/// A future that hangs fails its test.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it ends in time")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn send_write_read_and_receive_are_awaited() {
+    let (active, passive) = soon(async_pair()).await;
+    let memory = passive
+        .get_ref()
+        .share(100_000, Access::REMOTE_READ | Access::REMOTE_WRITE)
+        .unwrap();
+    let bytes = pattern(100_000, 6);
+    let buffer = active.get_ref().buffer_from(&bytes).unwrap();
+    let done = soon(active.write(buffer, memory.remote())).await.unwrap();
+    let done = soon(active.read(done.buffer, memory.remote()))
+        .await
+        .unwrap();
+    assert_same(&done.buffer, &bytes);
+    let buffer = passive.get_ref().buffer_from(b"done").unwrap();
+    soon(passive.send(buffer)).await.unwrap();
+    assert_eq!(&soon(active.receive()).await.unwrap()[..], b"done");
+    drop(passive);
+    soon(active.disconnected()).await.unwrap();
+    let error = soon(active.receive()).await.unwrap_err();
+    assert_eq!(error.cause, Cause::Disconnected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
+    const MESSAGES: u32 = 300;
+    let (active, passive) = soon(async_pair()).await;
+    let mut dropped = 0u32;
+    for _ in 0..10 {
+        assert!(timeout(Duration::ZERO, passive.receive()).await.is_err());
+        dropped += 1;
+    }
+    let sending = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            if number % 8 == 0 {
+                // Time to drop some that wait.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let buffer = active.get_ref().buffer_from(&number.to_be_bytes()).unwrap();
+            active.send(buffer).await.unwrap();
+        }
+        active
+    });
+    for number in 0..MESSAGES {
+        let message = soon(async {
+            loop {
+                // From nothing at all to longer than a message takes.
+                let patience = Duration::from_micros(u64::from(dropped % 8) * 20);
+                match timeout(patience, passive.receive()).await {
+                    Ok(message) => break message.unwrap(),
+                    Err(_) => dropped += 1,
+                }
+            }
+        })
+        .await;
+        assert_eq!(&message[..], number.to_be_bytes());
+    }
+    drop(sending.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_that_is_dropped_goes_on_and_its_buffer_lives_as_long_as_it() {
+    const MESSAGES: usize = 40;
+    let (active, passive) = soon(async_pair()).await;
+    for number in 0..MESSAGES {
+        let bytes = pattern(4096, number as u8);
+        let buffer = active.get_ref().buffer_from(&bytes).unwrap();
+        // Polled at least once, so it is posted; most are dropped before they end.
+        let _ = timeout(Duration::ZERO, active.send(buffer)).await;
+    }
+    for number in 0..MESSAGES {
+        let message = soon(passive.receive()).await.unwrap();
+        assert_same(&message, &pattern(4096, number as u8));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buffers_of_dropped_transfers_are_freed_when_these_end() {
+    let provider = own_provider();
+    let listener = listener_on(provider.clone(), "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let none = Options {
+        receive_depth: 0,
+        ..options()
+    };
+    let connector = connector_on(provider.clone()).options(none.clone());
+    let (active, passive) =
+        tokio::task::spawn_blocking(move || pair_at(connector, &listener, address, &none))
+            .await
+            .unwrap();
+    let (active, passive) = (
+        AsyncConnection::new(active).unwrap(),
+        AsyncConnection::new(passive).unwrap(),
+    );
+    assert_eq!(provider.usage().memory_regions, 0);
+    for _ in 0..8 {
+        let buffer = active.get_ref().buffer(64).unwrap();
+        assert!(timeout(Duration::ZERO, active.send(buffer)).await.is_err());
+    }
+    assert_eq!(
+        provider.usage().memory_regions,
+        8,
+        "posted: the device may read them"
+    );
+    for _ in 0..8 {
+        let buffer = passive.get_ref().buffer(64).unwrap();
+        let receive = passive.get_ref().post_receive(buffer).unwrap();
+        drop(soon(passive.finish(receive)).await.unwrap());
+    }
+    // The sends end in their order: once this one has, the dropped ones have.
+    let receive = passive
+        .get_ref()
+        .post_receive(passive.get_ref().buffer(64).unwrap())
+        .unwrap();
+    let last = active.get_ref().buffer(64).unwrap();
+    let (sent, received) = tokio::join!(soon(active.send(last)), soon(passive.finish(receive)));
+    drop((sent.unwrap(), received.unwrap()));
+    assert_eq!(provider.usage().memory_regions, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_a_connection() {
+    const TASKS: usize = 32;
+    const ROUNDS: usize = 20;
+    let (active, passive) = soon(async_pair()).await;
+    let active = Arc::new(active);
+    let memory = Arc::new(
+        passive
+            .get_ref()
+            .share(TASKS * 4096, Access::REMOTE_READ | Access::REMOTE_WRITE)
+            .unwrap(),
+    );
+    let mut tasks = JoinSet::new();
+    for number in 0..TASKS {
+        let (active, memory) = (active.clone(), memory.clone());
+        tasks.spawn(async move {
+            let part = memory.remote().slice(number as u32 * 4096, 4096).unwrap();
+            for round in 0..ROUNDS {
+                let bytes = pattern(4096, (number * ROUNDS + round) as u8);
+                let buffer = active.get_ref().buffer_from(&bytes).unwrap();
+                let mut buffer = active.write(buffer, part).await.unwrap().buffer;
+                buffer.fill(0);
+                let buffer = active.read(buffer, part).await.unwrap().buffer;
+                assert_same(&buffer, &bytes);
+            }
+        });
+    }
+    soon(tasks.join_all()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_thread_and_a_task_wait_for_the_same_connection() {
+    let (active, passive) = soon(async_pair()).await;
+    let active = Arc::new(active);
+    let shared = active.clone();
+    let blocking = tokio::task::spawn_blocking(move || {
+        (0..50)
+            .map(|_| shared.get_ref().receive_within(PATIENCE).unwrap()[0])
+            .collect::<Vec<_>>()
+    });
+    let awaiting = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        for _ in 0..50 {
+            seen.push(soon(active.receive()).await.unwrap()[0]);
+        }
+        seen
+    });
+    for number in 0..100u8 {
+        let buffer = passive.get_ref().buffer_from(&[number]).unwrap();
+        soon(passive.send(buffer)).await.unwrap();
+    }
+    let mut seen = blocking.await.unwrap();
+    seen.extend(awaiting.await.unwrap());
+    seen.sort_unstable();
+    assert_eq!(seen, (0..100).collect::<Vec<u8>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connects_and_accepts_run_concurrently() {
+    const CONNECTS: usize = 32;
+    let listener = AsyncListener::new(listener("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut tasks = JoinSet::new();
+    for _ in 0..CONNECTS {
+        let address = address.clone();
+        tasks.spawn(async move {
+            let connection = connector().connect_async(&address).await.unwrap();
+            assert_eq!(&connection.receive().await.unwrap()[..], b"welcome");
+        });
+    }
+    for _ in 0..CONNECTS {
+        let incoming = soon(listener.accept()).await.unwrap();
+        tasks.spawn(async move {
+            let connection = incoming.accept_async(&options()).await.unwrap();
+            let buffer = connection.get_ref().buffer_from(b"welcome").unwrap();
+            connection.send(buffer).await.unwrap();
+            connection.disconnected().await.unwrap();
+        });
+    }
+    soon(tasks.join_all()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connects_and_accepts_that_are_dropped_midway_leave_nothing_behind() {
+    let provider = own_provider();
+    let listener = AsyncListener::new(listener_on(provider.clone(), "127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let connector: Connector = connector_on(provider.clone());
+    for step in 0..60u64 {
+        // Longer and longer, so that each step of the handshake is the last of some.
+        let patience = Duration::from_micros(step * 50);
+        let (connected, accepted) = tokio::join!(
+            timeout(patience, connector.connect_async(&address)),
+            timeout(patience, async {
+                let incoming = listener.accept().await?;
+                incoming.accept_async(&options()).await
+            }),
+        );
+        drop((connected, accepted));
+    }
+    drop(listener);
+    soon(async {
+        while provider.usage() != portolan::software::Usage::default() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_missed_deadline_of_a_connect_is_told_with_step_and_addresses() {
+    let port = free_port();
+    let ours = start(port);
+    let mut peer = crate::process::Peer::start(port);
+    let address = peer.listen();
+    let _stopped = peer.stop();
+    let connector = connector_on(ours).timeout(Duration::from_millis(300));
+    let started = Instant::now();
+    let error = soon(connector.connect_async(&address.to_string()))
+        .await
+        .unwrap_err();
+    let Cause::TimedOut { after_ms, .. } = error.cause else {
+        panic!("{error:?}");
+    };
+    // Counted from the attempt at this address, which begins after the name is resolved.
+    assert!((100..=elapsed_ms(started)).contains(&after_ms), "{error}");
+    assert_eq!(error.step, portolan::Step::Connect);
+    assert_eq!(error.context.remote, Some(address.into()));
+}

@@ -1,0 +1,101 @@
+//! Devices that follow the interfaces of a network namespace, and what ids and connections hear of
+//! it. Needs root; without it nothing of this can be tried, for loopback cannot be taken away.
+//!
+//! All tests are in one namespace, one at a time: what the process shares (routes, neighbours) is in
+//! the namespace where it was first asked for.
+
+mod addr_change;
+mod device_removal;
+mod follow;
+#[path = "../library/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests on loopback")]
+mod harness;
+#[path = "../library/low.rs"]
+#[allow(dead_code, reason = "shared with the tests on loopback")]
+mod low;
+mod rounds;
+#[path = "../../../addrinfo/tests/support/mod.rs"]
+mod support;
+mod unreachable;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use portolan::cm::{CmId, Event, EventChannel};
+use portolan::seam::cm::EventType;
+use portolan::seam::traits::{Device, Provider};
+use portolan::software::SoftwareProvider;
+
+use harness::PATIENCE;
+use support::{Namespace, ip_batch};
+
+/// Runs a test in the namespace, alone, on fresh interfaces that `commands` of ip(8) make; interfaces
+/// whose names begin with `t` are gone afterwards, with the other ends of their pairs.
+fn on_interfaces(commands: &'static str, test: impl FnOnce() + Send + 'static) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    static NAMESPACE: OnceLock<Namespace> = OnceLock::new();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let namespace = NAMESPACE.get_or_init(|| {
+        let namespace = Namespace::new();
+        // Interfaces have the addresses that tests give them and no other.
+        namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+        namespace
+    });
+    namespace.run(move || {
+        remove_interfaces();
+        ip_batch(commands);
+        test();
+        remove_interfaces();
+    });
+}
+
+fn remove_interfaces() {
+    let entries = std::fs::read_dir("/proc/sys/net/ipv4/conf").unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    for name in names.filter(|name| name.starts_with('t')) {
+        // The other end of a pair goes with the first.
+        if std::fs::exists(format!("/proc/sys/net/ipv4/conf/{name}")).unwrap() {
+            ip_batch(&format!("link del {name}"));
+        }
+    }
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// An id on a channel of its own, bound to an address.
+fn bound(provider: &Arc<SoftwareProvider>, local: &str) -> (EventChannel, CmId) {
+    let channel = EventChannel::open_on(provider.clone()).unwrap();
+    let id = CmId::new(&channel).unwrap();
+    id.bind(addr(local)).unwrap();
+    (channel, id)
+}
+
+fn device(provider: &SoftwareProvider, ip: &str) -> Arc<dyn Device> {
+    provider.device_of(ip.parse().unwrap()).unwrap().0
+}
+
+/// That an event carries its type and status, and nothing else: rdma_get_cm_event(3) has event data
+/// for others.
+#[track_caller]
+fn assert_bare(event: &Event, id: &CmId, expected: EventType, status: i32) {
+    assert_eq!((event.event_type(), event.status()), (expected, status));
+    assert_eq!(event.id().number(), id.number());
+    assert!(event.listener().is_none());
+    assert_eq!((event.conn(), event.ud(), event.arg()), (None, None, None));
+    assert!(event.private_data().is_empty() && event.membership().is_none());
+}
+
+/// Takes the next event of a channel, which must be bare and the id's.
+#[track_caller]
+fn hear(channel: &EventChannel, id: &CmId, expected: EventType, status: i32) {
+    let event = channel.next_event_within(PATIENCE).unwrap();
+    assert_bare(&event, id, expected, status);
+}
+
+#[track_caller]
+fn assert_silent(channel: &EventChannel) {
+    let event = channel.try_next_event().unwrap();
+    assert!(event.is_none(), "{event:?}");
+}

@@ -1,0 +1,276 @@
+//! Connection-manager parameters and events: what the rdma_cm's commands take and its event
+//! channel gives (`include/uapi/rdma/rdma_user_cm.h`, rdma_get_cm_event(3)).
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use portolan_wire::addr::{Gid, PKey, PortSpace, QKey, Qpn};
+
+use crate::address::Address;
+use crate::verbs::AhAttr;
+
+/// A provider's number for a connection-manager id (`struct rdma_ucm_cmd_hdr`'s `id`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdNumber(pub u32);
+
+impl fmt::Display for IdNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "id {}", self.0)
+    }
+}
+
+/// The owner's name for an id, handed back with its events (`uid` of the kernel's ABI).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub u64);
+
+/// The kind of service an id is for: its port space and queue pair type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Service {
+    /// Port space.
+    pub port_space: PortSpace,
+    /// Queue pair type.
+    pub qp_type: crate::verbs::QpType,
+}
+
+/// Connection parameters: `struct rdma_conn_param`.
+///
+/// In events, `responder_resources` and `initiator_depth` are already seen from the receiver:
+/// the peer's initiator depth is our responder resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnParam {
+    /// Private data; in events the whole field of the message, zero-padded.
+    pub private_data: Box<[u8]>,
+    /// RDMA reads and atomics this side accepts at once.
+    pub responder_resources: u8,
+    /// RDMA reads and atomics this side starts at once.
+    pub initiator_depth: u8,
+    /// Whether hardware flow control is offered.
+    pub flow_control: bool,
+    /// How often a send is repeated for want of an answer (3 bits).
+    pub retry_count: u8,
+    /// How often a send is repeated after "receiver not ready" (3 bits; 7 is for ever).
+    pub rnr_retry_count: u8,
+    /// Whether the queue pair uses a shared receive queue.
+    pub srq: bool,
+    /// Queue pair number: ours in commands, the peer's in events.
+    pub qp_num: Qpn,
+}
+
+/// Datagram parameters: `struct rdma_ud_param`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdParam {
+    /// Private data; in events the whole field of the message, zero-padded.
+    pub private_data: Box<[u8]>,
+    /// How to reach the peer or group.
+    pub ah_attr: AhAttr,
+    /// Queue pair number of the peer or group.
+    pub qp_num: Qpn,
+    /// Q_Key to send with.
+    pub qkey: QKey,
+}
+
+/// What an event carries beside its type and status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EventParam {
+    /// Nothing.
+    #[default]
+    None,
+    /// Parameters of a connection.
+    Conn(ConnParam),
+    /// Parameters of a datagram service or multicast group.
+    Ud(UdParam),
+    /// The argument of a user-written event.
+    Arg(u64),
+}
+
+/// Vendor-specific options of a connection (IBTA 12.6, Enhanced Connection Establishment).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ece {
+    /// Vendor id (24 bits).
+    pub vendor_id: u32,
+    /// The vendor's option bits: `options` of `struct ibv_ece`, `attr_mod` of `struct rdma_ucm_ece`.
+    /// They travel as the attribute modifier of the management datagram.
+    pub options: u32,
+}
+
+/// Event types with the numbers of `enum rdma_cm_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "each is described in rdma_get_cm_event(3) under its name"
+)]
+pub enum EventType {
+    AddrResolved = 0,
+    AddrError = 1,
+    RouteResolved = 2,
+    RouteError = 3,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    ConnectError = 6,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    DeviceRemoval = 11,
+    MulticastJoin = 12,
+    MulticastError = 13,
+    AddrChange = 14,
+    TimewaitExit = 15,
+    AddrinfoResolved = 16,
+    AddrinfoError = 17,
+    User = 18,
+}
+
+impl EventType {
+    /// Every type, in the order of its number.
+    pub const ALL: [Self; 19] = [
+        Self::AddrResolved,
+        Self::AddrError,
+        Self::RouteResolved,
+        Self::RouteError,
+        Self::ConnectRequest,
+        Self::ConnectResponse,
+        Self::ConnectError,
+        Self::Unreachable,
+        Self::Rejected,
+        Self::Established,
+        Self::Disconnected,
+        Self::DeviceRemoval,
+        Self::MulticastJoin,
+        Self::MulticastError,
+        Self::AddrChange,
+        Self::TimewaitExit,
+        Self::AddrinfoResolved,
+        Self::AddrinfoError,
+        Self::User,
+    ];
+
+    /// The type with this number; a newer kernel's number is `None`.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// The name as `rdma_event_str(3)` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AddrResolved => "RDMA_CM_EVENT_ADDR_RESOLVED",
+            Self::AddrError => "RDMA_CM_EVENT_ADDR_ERROR",
+            Self::RouteResolved => "RDMA_CM_EVENT_ROUTE_RESOLVED",
+            Self::RouteError => "RDMA_CM_EVENT_ROUTE_ERROR",
+            Self::ConnectRequest => "RDMA_CM_EVENT_CONNECT_REQUEST",
+            Self::ConnectResponse => "RDMA_CM_EVENT_CONNECT_RESPONSE",
+            Self::ConnectError => "RDMA_CM_EVENT_CONNECT_ERROR",
+            Self::Unreachable => "RDMA_CM_EVENT_UNREACHABLE",
+            Self::Rejected => "RDMA_CM_EVENT_REJECTED",
+            Self::Established => "RDMA_CM_EVENT_ESTABLISHED",
+            Self::Disconnected => "RDMA_CM_EVENT_DISCONNECTED",
+            Self::DeviceRemoval => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+            Self::MulticastJoin => "RDMA_CM_EVENT_MULTICAST_JOIN",
+            Self::MulticastError => "RDMA_CM_EVENT_MULTICAST_ERROR",
+            Self::AddrChange => "RDMA_CM_EVENT_ADDR_CHANGE",
+            Self::TimewaitExit => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+            Self::AddrinfoResolved => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+            Self::AddrinfoError => "RDMA_CM_EVENT_ADDRINFO_ERROR",
+            Self::User => "RDMA_CM_EVENT_USER",
+        }
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An event as a provider gives it (`struct rdma_ucm_event_resp`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CmEvent {
+    /// The owner's name for the id; for `ConnectRequest`, the listener's.
+    pub uid: UserId,
+    /// The id; for `ConnectRequest`, the new child's.
+    pub id: IdNumber,
+    /// Type.
+    pub event: EventType,
+    /// 0, a negative errno, or a positive transport reason, as the type tells.
+    pub status: i32,
+    /// Parameters.
+    pub param: EventParam,
+    /// The peer's vendor options.
+    pub ece: Ece,
+}
+
+/// Answer to a query for addresses (`RDMA_USER_CM_QUERY_ADDR` and `_GID` together).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdAddresses {
+    /// Local address, once bound.
+    pub local: Option<Address>,
+    /// Remote address, once resolved.
+    pub remote: Option<Address>,
+    /// Number of the RDMA device (`Device::index`), once bound to one.
+    pub device_index: Option<u32>,
+    /// Port of that device, from 1; 0 while unbound.
+    pub port_num: u8,
+    /// Source GID.
+    pub sgid: Option<Gid>,
+    /// Destination GID.
+    pub dgid: Option<Gid>,
+    /// Partition key.
+    pub pkey: PKey,
+}
+
+/// A path to a destination (IBTA PathRecord, the fields that connections use; host order).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRecord {
+    /// Destination GID.
+    pub dgid: Gid,
+    /// Source GID.
+    pub sgid: Gid,
+    /// Flow label (20 bits).
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Partition key.
+    pub pkey: PKey,
+    /// Service level.
+    pub sl: u8,
+    /// Path MTU.
+    pub mtu: crate::verbs::Mtu,
+    /// Static rate, IBTA encoding.
+    pub rate: u8,
+    /// Packet lifetime exponent: 4.096 µs × 2^n.
+    pub packet_lifetime: u8,
+}
+
+/// How a multicast group is joined, with the numbers of `RDMA_MC_JOIN_FLAG_*`
+/// (rdma_join_multicast_ex(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum JoinKind {
+    /// To send and to receive.
+    FullMember = 0,
+    /// To send, without the group's creation or upkeep by this member, and without receiving.
+    SendOnlyFullMember = 1,
+}
+
+/// A provider's number for an id's membership of a multicast group; not used again while the provider
+/// lives (the `id` that JOIN_MCAST of the kernel's ABI answers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MembershipNumber(pub u64);
+
+/// Options of an id, `rdma_set_option(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IdOption {
+    /// Type of service (`RDMA_OPTION_ID_TOS`).
+    Tos(u8),
+    /// Let a bound address be bound again (`RDMA_OPTION_ID_REUSEADDR`).
+    ReuseAddr(bool),
+    /// Restrict a wildcard listener to its address family (`RDMA_OPTION_ID_AFONLY`).
+    AfOnly(bool),
+    /// Local ACK timeout exponent (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    AckTimeout(u8),
+}

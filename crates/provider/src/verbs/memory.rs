@@ -1,0 +1,43 @@
+//! Memory: rights, and windows on regions.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Rights of a memory region or queue pair (`enum ibv_access_flags`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// The device may write for local receives and reads.
+        const LOCAL_WRITE = 1;
+        /// Peers may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// Peers may read.
+        const REMOTE_READ = 1 << 2;
+        /// Peers may use atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound.
+        const MW_BIND = 1 << 4;
+    }
+}
+
+/// Types of memory windows (`enum ibv_mw_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum MwType {
+    /// Bound by a verb of its own; any queue pair of the protection domain may use it.
+    Type1 = 1,
+    /// Bound by a work request, to the queue pair that bound it (type 2B).
+    Type2 = 2,
+}
+
+/// What a memory window opens (`struct ibv_mw_bind_info`). A length of 0 closes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwBind {
+    /// Local key of the region beneath; the region allows `MW_BIND`.
+    pub lkey: u32,
+    /// First byte, as a virtual address of this process.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Rights of peers through the window.
+    pub access: Access,
+}

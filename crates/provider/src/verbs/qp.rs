@@ -1,0 +1,284 @@
+//! Queue pairs: types, states, attributes.
+
+use core::fmt;
+
+use bitflags::bitflags;
+use portolan_wire::addr::{Gid, Psn, QKey, Qpn};
+
+use super::Access;
+
+/// Queue pair types (`enum ibv_qp_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum QpType {
+    /// Reliable connected.
+    Rc = 2,
+    /// Unreliable connected.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
+}
+
+/// Queue pair states (`enum ibv_qp_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum QpState {
+    /// Nothing set up.
+    #[default]
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// Send queue draining.
+    Sqd = 4,
+    /// Send queue in error.
+    Sqe = 5,
+    /// In error: work is flushed.
+    Err = 6,
+}
+
+impl QpState {
+    /// The IBTA's name of the state.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
+        }
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Path MTU (`enum ibv_mtu`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each is the number of bytes in its name")]
+pub enum Mtu {
+    Mtu256 = 1,
+    Mtu512 = 2,
+    Mtu1024 = 3,
+    Mtu2048 = 4,
+    Mtu4096 = 5,
+}
+
+impl Mtu {
+    /// Payload bytes of a full packet.
+    pub fn bytes(self) -> usize {
+        128 << self as usize
+    }
+
+    /// The MTU with this IBTA number (1 to 5).
+    pub fn from_number(number: u8) -> Option<Self> {
+        [
+            Self::Mtu256,
+            Self::Mtu512,
+            Self::Mtu1024,
+            Self::Mtu2048,
+            Self::Mtu4096,
+        ]
+        .into_iter()
+        .find(|mtu| *mtu as u8 == number)
+    }
+
+    /// The largest path MTU that fits an interface's MTU beneath IP, UDP and RoCEv2 headers, as
+    /// Linux reckons it (`iboe_get_mtu`: 96 bytes less, rounded down; 1500 gives 1024).
+    pub fn for_interface(interface_mtu: u32) -> Option<Self> {
+        let room = interface_mtu.checked_sub(96)? as usize;
+        [
+            Self::Mtu4096,
+            Self::Mtu2048,
+            Self::Mtu1024,
+            Self::Mtu512,
+            Self::Mtu256,
+        ]
+        .into_iter()
+        .find(|mtu| mtu.bytes() <= room)
+    }
+}
+
+/// Sizes of a queue pair (`struct ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Work requests in the send queue.
+    pub max_send_wr: u32,
+    /// Work requests in the receive queue.
+    pub max_recv_wr: u32,
+    /// Pieces of memory per send.
+    pub max_send_sge: u32,
+    /// Pieces of memory per receive.
+    pub max_recv_sge: u32,
+    /// Bytes a send may carry inline.
+    pub max_inline_data: u32,
+}
+
+/// How to reach a destination (`struct ibv_ah_attr`, RoCE: the global route alone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AhAttr {
+    /// Destination GID.
+    pub dgid: Gid,
+    /// Index of the source GID in the port's table.
+    pub sgid_index: u8,
+    /// Flow label (20 bits).
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Local port, from 1.
+    pub port_num: u8,
+}
+
+bitflags! {
+    /// Which attributes a modify carries (`enum ibv_qp_attr_mask`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct QpAttrMask: u32 {
+        /// Next state.
+        const STATE = 1;
+        /// Tell when the send queue is drained.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// Rights of peers.
+        const ACCESS_FLAGS = 1 << 3;
+        /// Index in the P_Key table.
+        const PKEY_INDEX = 1 << 4;
+        /// Local port.
+        const PORT = 1 << 5;
+        /// Q_Key.
+        const QKEY = 1 << 6;
+        /// Address vector.
+        const AV = 1 << 7;
+        /// Path MTU.
+        const PATH_MTU = 1 << 8;
+        /// Local ACK timeout.
+        const TIMEOUT = 1 << 9;
+        /// Retries.
+        const RETRY_CNT = 1 << 10;
+        /// Receiver-not-ready retries.
+        const RNR_RETRY = 1 << 11;
+        /// First expected PSN.
+        const RQ_PSN = 1 << 12;
+        /// Reads and atomics as initiator.
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// Receiver-not-ready timer.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// First sent PSN.
+        const SQ_PSN = 1 << 16;
+        /// Reads and atomics as responder.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// The peer's queue pair.
+        const DEST_QPN = 1 << 20;
+    }
+}
+
+/// Attributes of a queue pair (`struct ibv_qp_attr`); a modify reads those its mask names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// State.
+    pub state: QpState,
+    /// Path MTU.
+    pub path_mtu: Mtu,
+    /// Q_Key (UD).
+    pub qkey: QKey,
+    /// First expected PSN.
+    pub rq_psn: Psn,
+    /// First sent PSN.
+    pub sq_psn: Psn,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// Rights of peers on the regions of this queue pair.
+    pub access: Access,
+    /// Address vector.
+    pub ah_attr: AhAttr,
+    /// Index in the P_Key table.
+    pub pkey_index: u16,
+    /// Reads and atomics under way as initiator.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics under way as responder.
+    pub max_dest_rd_atomic: u8,
+    /// Receiver-not-ready timer code (5 bits).
+    pub min_rnr_timer: u8,
+    /// Local port.
+    pub port_num: u8,
+    /// Local ACK timeout: 4.096 µs × 2^n; 0 is none.
+    pub timeout: u8,
+    /// Retries (3 bits).
+    pub retry_cnt: u8,
+    /// Receiver-not-ready retries (3 bits; 7 is for ever).
+    pub rnr_retry: u8,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            path_mtu: Mtu::Mtu1024,
+            qkey: QKey(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            dest_qpn: Qpn::new(0),
+            access: Access::empty(),
+            ah_attr: AhAttr {
+                dgid: Gid::default(),
+                sgid_index: 0,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+                sl: 0,
+                port_num: 1,
+            },
+            pkey_index: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 1,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+        }
+    }
+}
+
+/// What to create a queue pair with (`struct ibv_qp_init_attr`, without the queues' handles).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInit {
+    /// Type.
+    pub qp_type: QpType,
+    /// Sizes; the provider may round up.
+    pub cap: QpCap,
+    /// Every send gives a completion.
+    pub sq_sig_all: bool,
+}
+
+/// What to create a shared receive queue with, and what a query finds (`struct ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Work requests it holds; the provider may round up.
+    pub max_wr: u32,
+    /// Pieces of memory per receive.
+    pub max_sge: u32,
+    /// An event is given once when fewer work requests than this are left; 0 is none.
+    pub srq_limit: u32,
+}

@@ -1,0 +1,205 @@
+use portolan_provider::verbs::WcOpcode;
+use portolan_wire::Qpn;
+use proptest::prelude::*;
+
+use super::*;
+
+fn wc(wr_id: u64, status: WcStatus) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        imm_data: None,
+        qp_num: Qpn::new(1),
+        src_qp: Qpn::new(0),
+        has_grh: false,
+        invalidated_rkey: None,
+    }
+}
+
+fn ok(wr_id: u64) -> WorkCompletion {
+    wc(wr_id, WcStatus::Success)
+}
+
+fn queue(capacity: u32) -> CompletionQueue {
+    CompletionQueue::new(capacity, 100).expect("a modest queue")
+}
+
+/// Takes everything, as owners do: until a poll finds fewer than it has room for.
+fn drain(cq: &mut CompletionQueue) -> alloc::vec::Vec<u64> {
+    let mut taken = alloc::vec::Vec::new();
+    let mut out = [ok(0); 4];
+    loop {
+        let count = cq.poll(&mut out);
+        taken.extend(out.iter().take(count).map(|wc| wc.wr_id));
+        if count < out.len() {
+            return taken;
+        }
+    }
+}
+
+#[test]
+fn completions_are_taken_oldest_first() {
+    let mut cq = queue(10);
+    for wr_id in 0..10 {
+        cq.push(ok(wr_id), false).expect("room");
+    }
+    assert_eq!(drain(&mut cq), (0..10).collect::<alloc::vec::Vec<_>>());
+    assert!(cq.is_empty());
+}
+
+#[test]
+fn capacities_of_zero_and_beyond_the_limit_are_refused() {
+    for capacity in [0, 101, u32::MAX] {
+        let error = CompletionQueue::new(capacity, 100).expect_err("absurd");
+        assert_eq!(error.errno(), portolan_provider::error::errno::EINVAL);
+    }
+}
+
+#[test]
+fn an_overflow_is_an_error_and_loses_only_what_did_not_fit() {
+    let mut cq = queue(2);
+    cq.push(ok(1), false).expect("room");
+    cq.push(ok(2), false).expect("room");
+    assert!(!cq.is_overflowed());
+    assert_eq!(cq.push(ok(3), false), Err(CqOverflow { capacity: 2 }));
+    assert!(cq.is_overflowed());
+    assert_eq!(drain(&mut cq), [1, 2]);
+}
+
+#[test]
+fn an_armed_queue_notifies_once() {
+    let mut cq = queue(10);
+    cq.arm(false);
+    assert!(!cq.take_notification());
+    cq.push(ok(1), false).expect("room");
+    cq.push(ok(2), false).expect("room");
+    assert!(cq.take_notification());
+    assert!(!cq.take_notification());
+    cq.push(ok(3), false).expect("room");
+    assert!(!cq.take_notification());
+}
+
+#[test]
+fn a_queue_that_was_never_armed_does_not_notify() {
+    let mut cq = queue(10);
+    cq.push(ok(1), true).expect("room");
+    assert!(!cq.take_notification());
+}
+
+#[test]
+fn a_completion_between_the_last_poll_and_arming_is_not_missed() {
+    let mut cq = queue(10);
+    assert!(drain(&mut cq).is_empty());
+    cq.push(ok(1), false).expect("room");
+    cq.arm(false);
+    assert!(cq.take_notification());
+}
+
+#[test]
+fn completions_found_by_polling_are_no_news_when_arming() {
+    let mut cq = queue(10);
+    cq.push(ok(1), false).expect("room");
+    drain(&mut cq);
+    cq.arm(false);
+    assert!(!cq.take_notification());
+}
+
+#[test]
+fn arming_after_a_notification_and_before_polling_waits_for_the_next_completion() {
+    let mut cq = queue(10);
+    cq.arm(false);
+    cq.push(ok(1), false).expect("room");
+    assert!(cq.take_notification());
+    cq.arm(false);
+    assert!(!cq.take_notification());
+    drain(&mut cq);
+    cq.push(ok(2), false).expect("room");
+    assert!(cq.take_notification());
+}
+
+#[test]
+fn armed_for_solicited_ones_it_waits_for_one_or_for_a_failure() {
+    for (completion, solicited, notified) in [
+        (ok(1), false, false),
+        (ok(1), true, true),
+        (wc(1, WcStatus::WrFlushErr), false, true),
+    ] {
+        let mut cq = queue(10);
+        cq.arm(true);
+        cq.push(completion, solicited).expect("room");
+        assert_eq!(cq.take_notification(), notified, "{completion:?}");
+    }
+}
+
+#[test]
+fn arming_for_any_completion_widens_and_for_solicited_ones_does_not_narrow() {
+    for order in [[true, false], [false, true]] {
+        let mut cq = queue(10);
+        for solicited_only in order {
+            cq.arm(solicited_only);
+        }
+        cq.push(ok(1), false).expect("room");
+        assert!(cq.take_notification(), "{order:?}");
+    }
+}
+
+proptest! {
+    /// The owner arms, polls until empty, and sleeps until notified; completions come at any time
+    /// in between. It never sleeps while one waits.
+    #[test]
+    fn an_owner_who_arms_and_then_polls_never_sleeps_on_a_completion(
+        arrivals in proptest::collection::vec((0u8..4, any::<bool>()), 1..60),
+    ) {
+        let mut cq = queue(100);
+        let mut arrivals = arrivals.into_iter();
+        let mut come = |cq: &mut CompletionQueue| {
+            let Some((count, solicited)) = arrivals.next() else { return false };
+            for _ in 0..count {
+                cq.push(ok(0), solicited).expect("room");
+            }
+            true
+        };
+        loop {
+            cq.arm(false);
+            if !come(&mut cq) { break }
+            drain(&mut cq);
+            if !come(&mut cq) { break }
+            let asleep = !cq.take_notification();
+            prop_assert!(!asleep || cq.is_empty());
+        }
+    }
+}
+
+#[test]
+fn resizing_keeps_what_waits_and_its_order_and_refuses_less_than_that() {
+    let mut cq = queue(3);
+    for wr_id in 0..3 {
+        cq.push(ok(wr_id), false).expect("room");
+    }
+    for capacity in [0, 2, 101] {
+        let error = cq.resize(capacity, 100).expect_err("out of range");
+        assert_eq!(error.errno(), portolan_provider::error::errno::EINVAL);
+        assert_eq!(cq.capacity(), 3);
+    }
+    cq.resize(5, 100).expect("it grows");
+    for wr_id in 3..5 {
+        cq.push(ok(wr_id), false).expect("room");
+    }
+    assert!(cq.push(ok(5), false).is_err());
+    cq.resize(5, 100).expect("as it is");
+    assert_eq!(drain(&mut cq), [0, 1, 2, 3, 4]);
+    cq.resize(1, 100).expect("it shrinks");
+    cq.push(ok(6), false).expect("room for one");
+    assert!(cq.push(ok(7), false).is_err());
+}
+
+#[test]
+fn resizing_does_not_lose_what_was_asked_for_by_arming() {
+    let mut cq = queue(3);
+    cq.arm(false);
+    cq.resize(10, 100).expect("it grows");
+    cq.push(ok(1), false).expect("room");
+    assert!(cq.take_notification());
+}

@@ -1,0 +1,126 @@
+//! What a queue pair is created with.
+
+use core::time::Duration;
+
+use portolan_provider::verbs::{Mtu, QpInit};
+use portolan_provider::{Error, Result, Step};
+use portolan_wire::Qpn;
+
+use super::PdId;
+
+/// Identity, sizes and limits of a new queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Its number, chosen by the host so that peers cannot guess it.
+    pub qpn: Qpn,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Type and sizes that the owner asks for.
+    pub init: QpInit,
+    /// What the device offers at most.
+    pub limits: QpLimits,
+    /// Flow control.
+    pub flow: FlowConfig,
+}
+
+impl QpConfig {
+    /// Checks what the owner asks for against the limits.
+    ///
+    /// # Errors
+    /// See [`QueuePair::new`](super::QueuePair::new).
+    pub(super) fn check(&self) -> Result<()> {
+        let (cap, limits) = (&self.init.cap, &self.limits);
+        for (what, found, max) in [
+            ("max_send_wr", cap.max_send_wr, limits.max_wr),
+            ("max_recv_wr", cap.max_recv_wr, limits.max_wr),
+            ("max_send_sge", cap.max_send_sge, limits.max_sge),
+            ("max_recv_sge", cap.max_recv_sge, limits.max_sge),
+            (
+                "max_inline_data",
+                cap.max_inline_data,
+                limits.max_inline_data,
+            ),
+        ] {
+            if found > max {
+                let expected = format_args!("at most {max}");
+                return Err(Error::invalid(Step::CreateQp, what, expected, found));
+            }
+        }
+        if cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
+            let (what, expected) = ("max_send_wr and max_recv_wr", "one that is not 0");
+            return Err(Error::invalid(Step::CreateQp, what, expected, "0 and 0"));
+        }
+        Ok(())
+    }
+}
+
+/// What a device offers at most; asking for more is an error.
+#[derive(Clone, Copy, Debug)]
+pub struct QpLimits {
+    /// Work requests per queue.
+    pub max_wr: u32,
+    /// Pieces of memory per work request.
+    pub max_sge: u32,
+    /// Inline bytes per send.
+    pub max_inline_data: u32,
+    /// Reads under way as initiator.
+    pub max_rd_atomic: u8,
+    /// Reads under way as responder.
+    pub max_dest_rd_atomic: u8,
+    /// The port's MTU: the largest path MTU, and the longest datagram.
+    pub max_path_mtu: Mtu,
+}
+
+impl Default for QpLimits {
+    fn default() -> Self {
+        Self {
+            max_wr: 1 << 14,
+            max_sge: 32,
+            max_inline_data: 512,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            max_path_mtu: Mtu::Mtu4096,
+        }
+    }
+}
+
+/// Flow control and retransmission of the requester.
+///
+/// RoCE on an ordinary network has no flow control of its own: what does not fit into the peer's
+/// socket buffer is lost. So the requester keeps a window, in bytes with each packet counted as a
+/// whole path MTU, over the requests it sends and the read responses it asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowConfig {
+    /// Window of a fresh connection, bytes; below the default socket buffer of a receiver.
+    pub window_initial_bytes: u32,
+    /// The window never falls below this; one packet is always allowed.
+    pub window_min_bytes: u32,
+    /// The window never grows beyond this; about what the receive buffer of an unprivileged process
+    /// holds, and far more than a local network's bandwidth times its round trip.
+    pub window_max_bytes: u32,
+    /// An RDMA read is asked for in requests of at most this many bytes, and of no more than the
+    /// window has room for.
+    pub read_request_bytes_max: u32,
+    /// The responder acknowledges at least every so many packets, asked or not; the requester asks
+    /// at least as often.
+    pub ack_interval_packets: u32,
+    /// Wait for an acknowledgement before the round trip has been measured. The local ACK timeout
+    /// of the queue pair bounds it.
+    pub retransmit_initial: Duration,
+    /// Shortest wait for an acknowledgement.
+    pub retransmit_min: Duration,
+}
+
+impl Default for FlowConfig {
+    fn default() -> Self {
+        Self {
+            window_initial_bytes: 64 << 10,
+            window_min_bytes: 8 << 10,
+            window_max_bytes: 256 << 10,
+            read_request_bytes_max: 256 << 10,
+            ack_interval_packets: 32,
+            retransmit_initial: Duration::from_millis(100),
+            retransmit_min: Duration::from_millis(10),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Memory protection: regions and windows by key.
+
+mod window;
+
+use core::hash::{BuildHasherDefault, Hasher};
+
+use hashbrown::HashMap;
+use portolan_provider::verbs::Access;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Qpn;
+
+use super::mutant::{Mutant, is_planted};
+
+use window::Window;
+pub use window::{MemoryOperation, WindowChange, WindowError};
+
+/// A protection domain's number within its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PdId(pub u32);
+
+/// A registered region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Address by which work requests and peers name its first byte; `addr` unless registered
+    /// otherwise (`ibv_reg_mr_iova(3)`).
+    pub iova: u64,
+    /// Address of its first byte in this process.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Rights. Local reading is always allowed.
+    pub access: Access,
+}
+
+/// Why a piece of local memory may not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocalAccessError {
+    /// No region has the key.
+    #[error("no memory region has this local key")]
+    UnknownKey,
+    /// The region belongs to another protection domain.
+    #[error("the memory region belongs to another protection domain")]
+    ProtectionDomain,
+    /// The range is not within the region.
+    #[error("the range is not within the memory region")]
+    Range,
+    /// The region was registered without LOCAL_WRITE.
+    #[error("the memory region does not allow local writes")]
+    Access,
+}
+
+/// Why a peer may not use a piece of memory (IBTA 9.7.4.1): one answer for all causes, so that a
+/// peer learns nothing about keys it does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the remote key, range or right does not allow the access")]
+pub struct RemoteAccessError;
+
+/// The regions of a device, by key. Looking up takes constant time.
+///
+/// A region's local and remote key are one number, chosen at random by the host: an access with it
+/// as remote key is still bounded by the remote rights of the region and the queue pair.
+#[derive(Debug)]
+pub struct MemoryTable {
+    regions: HashMap<u32, Held, BuildHasherDefault<KeyHasher>>,
+    /// By the part of their keys that never changes.
+    windows: HashMap<u32, Window, BuildHasherDefault<KeyHasher>>,
+    limit: usize,
+}
+
+/// A region, and how many windows rest on it.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    region: Region,
+    windows: u32,
+}
+
+impl MemoryTable {
+    /// An empty table for at most `limit` regions.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            regions: HashMap::default(),
+            windows: HashMap::default(),
+            limit,
+        }
+    }
+
+    /// Adds a region.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the range wraps around the address space, remote writing or atomics
+    /// are asked for without LOCAL_WRITE (`ibv_reg_mr(3)`), or the key is taken (draw another);
+    /// `LimitReached` if the table is full.
+    pub fn insert(&mut self, key: u32, region: Region) -> Result<()> {
+        let invalid = |what, expected, found: &dyn core::fmt::Display| {
+            Err(Error::invalid(Step::RegisterMemory, what, expected, found))
+        };
+        let last = region.length.saturating_sub(1);
+        if region.addr.checked_add(last).is_none() || region.iova.checked_add(last).is_none() {
+            let expected = "a range within the address space";
+            return invalid("length", expected, &region.length);
+        }
+        let needs_local_write = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if region.access.intersects(needs_local_write)
+            && !region.access.contains(Access::LOCAL_WRITE)
+        {
+            let expected = "LOCAL_WRITE with REMOTE_WRITE or REMOTE_ATOMIC";
+            return invalid("access", expected, &format_args!("{:?}", region.access));
+        }
+        if self.regions.len() >= self.limit {
+            return Err(Error::new(
+                Step::RegisterMemory,
+                Cause::LimitReached {
+                    what: "memory regions",
+                    limit: self.limit as u64,
+                },
+            ));
+        }
+        if self.regions.contains_key(&key) || self.is_windows(key) {
+            return invalid("key", "a key not in use", &key);
+        }
+        self.regions.insert(key, Held { region, windows: 0 });
+        Ok(())
+    }
+
+    /// Removes a region, as its owner asks (`ibv_dereg_mr(3)`); `None` if no region has the key.
+    ///
+    /// # Errors
+    /// `InUse` while windows are bound to it; nothing has changed then.
+    pub fn deregister(&mut self, key: u32) -> Result<Option<Region>> {
+        if let Some(held) = self.regions.get(&key)
+            && held.windows > 0
+        {
+            let cause = Cause::InUse {
+                what: "memory region",
+                by: "memory windows",
+                count: held.windows.into(),
+            };
+            return Err(Error::new(Step::RegisterMemory, cause));
+        }
+        Ok(self.remove(key))
+    }
+
+    /// Removes a region in any case; `None` if no region has the key. Windows bound to it open
+    /// nothing any more.
+    pub fn remove(&mut self, key: u32) -> Option<Region> {
+        let held = self.regions.remove(&key)?;
+        if held.windows > 0 {
+            self.unbind_all(key);
+        }
+        Some(held.region)
+    }
+
+    /// Whether a region has the key, or a window has it or may come to have it.
+    pub fn contains(&self, key: u32) -> bool {
+        self.regions.contains_key(&key) || self.is_windows(key)
+    }
+
+    /// Regions registered.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there is no region.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Checks an access by a work request of protection domain `pd` (IBTA 10.6), and gives the
+    /// address of its first byte in this process.
+    ///
+    /// # Errors
+    /// See [`LocalAccessError`]; the work request ends in `LocProtErr`.
+    pub fn check_local(
+        &self,
+        pd: PdId,
+        lkey: u32,
+        iova: u64,
+        len: u32,
+        write: bool,
+    ) -> core::result::Result<u64, LocalAccessError> {
+        let held = self.regions.get(&lkey);
+        let region = &held.ok_or(LocalAccessError::UnknownKey)?.region;
+        if region.pd != pd {
+            return Err(LocalAccessError::ProtectionDomain);
+        }
+        if write && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(LocalAccessError::Access);
+        }
+        region
+            .translate(iova, len.into())
+            .ok_or(LocalAccessError::Range)
+    }
+
+    /// Checks an access by a peer through queue pair `qpn` of protection domain `pd`, and gives the
+    /// address of its first byte in this process. `access` is what the operation needs.
+    ///
+    /// # Errors
+    /// [`RemoteAccessError`]; the peer gets a NAK "remote access error".
+    pub fn check_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: u32,
+        iova: u64,
+        len: u32,
+        access: Access,
+    ) -> core::result::Result<u64, RemoteAccessError> {
+        let Some(Held { region, .. }) = self.regions.get(&rkey) else {
+            return self.check_window((pd, qpn), rkey, iova, len, access);
+        };
+        if region.pd != pd || !region.access.contains(access) {
+            return Err(RemoteAccessError);
+        }
+        let checked = if is_planted(Mutant::RangeUnchecked) {
+            0
+        } else {
+            len
+        };
+        region
+            .translate(iova, checked.into())
+            .ok_or(RemoteAccessError)
+    }
+}
+
+impl Region {
+    /// The process's address of `iova`, if `len` bytes from there are within the region.
+    fn translate(&self, iova: u64, len: u64) -> Option<u64> {
+        translate(self.iova, self.addr, self.length, iova, len)
+    }
+}
+
+/// The process's address of `iova`, if `len` bytes from there are within `length` bytes that peers
+/// find at `base_iova` and the process at `base`.
+fn translate(base_iova: u64, base: u64, length: u64, iova: u64, len: u64) -> Option<u64> {
+    let offset = iova.checked_sub(base_iova)?;
+    let end = offset.checked_add(len)?;
+    // `insert` made sure that the region does not wrap; an empty range at its very end might.
+    (end <= length).then(|| base.wrapping_add(offset))
+}
+
+/// Spreads keys over the table. Keys are the host's random numbers, never a peer's choice, so no
+/// keyed hash is needed: one multiplication (by 2^64 divided by the golden ratio) moves their
+/// entropy to the high bits, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.0 = (self.0.rotate_left(5) ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

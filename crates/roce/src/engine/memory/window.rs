@@ -1,0 +1,310 @@
+//! Memory windows: rights on a part of a region, given and taken without registering (IBTA 10.6.7).
+
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::{Access, MwBind, MwType};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Qpn;
+
+use super::{MemoryTable, PdId, RemoteAccessError, translate};
+
+/// Bits of a window's key that its owner chooses anew with each binding; the others are its own for
+/// as long as it lives (IBTA 3.5.3).
+const KEY_BITS: u32 = 8;
+
+/// A memory window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pd: PdId,
+    mw_type: MwType,
+    rkey: u32,
+    bound: Option<Bound>,
+}
+
+/// What a window opens.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// Key of the region beneath.
+    lkey: u32,
+    iova: u64,
+    /// Address of its first byte in this process.
+    addr: u64,
+    length: u64,
+    access: Access,
+    /// The queue pair that a window of type 2 is for.
+    qpn: Qpn,
+}
+
+/// What a queue pair asks its host to change in the memory table, in the order of its work. The
+/// host applies it with [`MemoryTable::apply`] and hands the outcome back
+/// ([`QueuePair::complete_memory_operation`](crate::engine::QueuePair::complete_memory_operation)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryOperation {
+    /// Protection domain of the queue pair.
+    pub pd: PdId,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The present key of the window.
+    pub rkey: u32,
+    /// What to do with it.
+    pub change: WindowChange,
+}
+
+/// A change of a memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowChange {
+    /// It opens something else, under another key.
+    Bind {
+        /// Key from now on.
+        new_rkey: u32,
+        /// What it opens; nothing if the length is 0.
+        bind: MwBind,
+    },
+    /// It opens nothing any more.
+    Invalidate,
+}
+
+/// Why a window may not be bound or invalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// No window has the key now.
+    #[error("no memory window has this key now")]
+    UnknownKey,
+    /// Window, region and queue pair are not of one protection domain.
+    #[error("memory window, region and queue pair are not of one protection domain")]
+    ProtectionDomain,
+    /// A window of type 2 is bound already.
+    #[error("the memory window is bound: it must be invalidated first")]
+    Bound,
+    /// The new key differs in more than its lowest byte, or is the present one.
+    #[error("the new key must differ from the present one in its lowest byte alone")]
+    NewKey,
+    /// A window of type 2 was to be closed by binding it to nothing.
+    #[error("a memory window of type 2 is closed by invalidating it")]
+    Empty,
+    /// There is no region of that key.
+    #[error("no memory region has this local key")]
+    Region,
+    /// The region does not allow windows, or not the rights that the window is to give.
+    #[error("the memory region does not allow MW_BIND, or not the rights asked for")]
+    RegionAccess,
+    /// The range is not within the region.
+    #[error("the range is not within the memory region")]
+    Range,
+    /// Only windows of type 2 that are bound, to this queue pair, can be invalidated.
+    #[error("the key is not of a memory window of type 2 bound to this queue pair")]
+    NotInvalidatable,
+}
+
+impl MemoryTable {
+    /// Adds a window that opens nothing, under a key whose lowest byte will change.
+    ///
+    /// # Errors
+    /// `LimitReached` if there are `limit` windows; `InvalidArgument` if a region or window has a key
+    /// that differs in the lowest byte alone (draw another).
+    pub fn alloc_window(
+        &mut self,
+        rkey: u32,
+        pd: PdId,
+        mw_type: MwType,
+        limit: usize,
+    ) -> Result<()> {
+        if self.windows.len() >= limit {
+            let (what, limit) = ("memory windows", limit as u64);
+            return Err(Error::new(
+                Step::AllocMw,
+                Cause::LimitReached { what, limit },
+            ));
+        }
+        let own = rkey >> KEY_BITS;
+        let mut keys = (0..1 << KEY_BITS).map(|low| own << KEY_BITS | low);
+        if self.windows.contains_key(&own) || keys.any(|key| self.regions.contains_key(&key)) {
+            let expected = "a key not in use";
+            return Err(Error::invalid(Step::AllocMw, "key", expected, rkey));
+        }
+        let window = Window {
+            pd,
+            mw_type,
+            rkey,
+            bound: None,
+        };
+        self.windows.insert(own, window);
+        Ok(())
+    }
+
+    /// Removes the window of this key, whatever the lowest byte is now.
+    pub fn dealloc_window(&mut self, rkey: u32) {
+        if let Some(window) = self.windows.remove(&(rkey >> KEY_BITS)) {
+            self.release(window.bound);
+        }
+    }
+
+    /// Whether a window may come to have the key.
+    pub(super) fn is_windows(&self, key: u32) -> bool {
+        self.windows.contains_key(&(key >> KEY_BITS))
+    }
+
+    /// Does what a queue pair asks for.
+    ///
+    /// # Errors
+    /// [`WindowError`]; nothing has changed then.
+    pub fn apply(&mut self, operation: &MemoryOperation) -> core::result::Result<(), WindowError> {
+        match operation.change {
+            WindowChange::Bind { new_rkey, bind } => self.bind(operation, new_rkey, &bind),
+            WindowChange::Invalidate => {
+                self.check_invalidate(operation.pd, operation.qpn, operation.rkey)?;
+                let own = operation.rkey >> KEY_BITS;
+                let bound = self.windows.get_mut(&own).and_then(|it| it.bound.take());
+                self.release(bound);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a queue pair, or its peer by a send, may invalidate a key (IBTA 10.6.7.2.4): that of a
+    /// window of type 2 which is bound to this queue pair.
+    pub(crate) fn check_invalidate(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: u32,
+    ) -> core::result::Result<(), WindowError> {
+        let window = self.window(rkey).ok_or(WindowError::UnknownKey)?;
+        let is_bound_here = window.bound.is_some_and(|bound| bound.qpn == qpn);
+        if window.pd != pd || window.mw_type != MwType::Type2 || !is_bound_here {
+            return Err(WindowError::NotInvalidatable);
+        }
+        Ok(())
+    }
+
+    fn bind(
+        &mut self,
+        operation: &MemoryOperation,
+        new_rkey: u32,
+        bind: &MwBind,
+    ) -> core::result::Result<(), WindowError> {
+        let window = *self.window(operation.rkey).ok_or(WindowError::UnknownKey)?;
+        if window.pd != operation.pd {
+            return Err(WindowError::ProtectionDomain);
+        }
+        if new_rkey >> KEY_BITS != window.rkey >> KEY_BITS || new_rkey == window.rkey {
+            return Err(WindowError::NewKey);
+        }
+        match window.mw_type {
+            MwType::Type2 if window.bound.is_some() => return Err(WindowError::Bound),
+            MwType::Type2 if bind.length == 0 => return Err(WindowError::Empty),
+            _ => {}
+        }
+        let bound = match bind.length {
+            0 => None,
+            _ => Some(self.open(operation, bind)?),
+        };
+        if let Some(held) = self.regions.get_mut(&bind.lkey)
+            && bound.is_some()
+        {
+            held.windows += 1;
+        }
+        self.release(window.bound);
+        let window = Window {
+            rkey: new_rkey,
+            bound,
+            ..window
+        };
+        self.windows.insert(new_rkey >> KEY_BITS, window);
+        Ok(())
+    }
+
+    /// Checks a range of a region that a window is to open.
+    fn open(
+        &self,
+        operation: &MemoryOperation,
+        bind: &MwBind,
+    ) -> core::result::Result<Bound, WindowError> {
+        let held = self.regions.get(&bind.lkey).ok_or(WindowError::Region)?;
+        let region = &held.region;
+        if region.pd != operation.pd {
+            return Err(WindowError::ProtectionDomain);
+        }
+        let mut needed = Access::MW_BIND;
+        if bind
+            .access
+            .intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+        {
+            // What the owner may not write no peer may, either (IBTA C10-74).
+            needed |= Access::LOCAL_WRITE;
+        }
+        if !region.access.contains(needed) {
+            return Err(WindowError::RegionAccess);
+        }
+        let addr = region
+            .translate(bind.addr, bind.length)
+            .ok_or(WindowError::Range)?;
+        Ok(Bound {
+            lkey: bind.lkey,
+            iova: bind.addr,
+            addr,
+            length: bind.length,
+            access: bind.access,
+            qpn: operation.qpn,
+        })
+    }
+
+    /// A queue pair is gone, and its number may come to be another's: windows of type 2 that were
+    /// bound to it open nothing any more. Linear in the windows there are.
+    pub fn unbind_queue_pair(&mut self, qpn: Qpn) {
+        let mut released = Vec::new();
+        for window in self.windows.values_mut() {
+            if window.mw_type == MwType::Type2 {
+                released.extend(window.bound.take_if(|bound| bound.qpn == qpn));
+            }
+        }
+        released
+            .into_iter()
+            .for_each(|bound| self.release(Some(bound)));
+    }
+
+    /// A region is gone: its windows open nothing any more.
+    pub(super) fn unbind_all(&mut self, lkey: u32) {
+        for window in self.windows.values_mut() {
+            window.bound.take_if(|bound| bound.lkey == lkey);
+        }
+    }
+
+    /// A window no longer rests on its region.
+    fn release(&mut self, bound: Option<Bound>) {
+        if let Some(bound) = bound
+            && let Some(held) = self.regions.get_mut(&bound.lkey)
+        {
+            held.windows = held.windows.saturating_sub(1);
+        }
+    }
+
+    fn window(&self, rkey: u32) -> Option<&Window> {
+        let window = self.windows.get(&(rkey >> KEY_BITS))?;
+        (window.rkey == rkey).then_some(window)
+    }
+
+    /// The remote access of [`check_remote`](Self::check_remote) through a window.
+    pub(super) fn check_window(
+        &self,
+        (pd, qpn): (PdId, Qpn),
+        rkey: u32,
+        iova: u64,
+        len: u32,
+        access: Access,
+    ) -> core::result::Result<u64, RemoteAccessError> {
+        let window = self.window(rkey).ok_or(RemoteAccessError)?;
+        let bound = window.bound.ok_or(RemoteAccessError)?;
+        let is_for_it = match window.mw_type {
+            MwType::Type1 => true,
+            MwType::Type2 => bound.qpn == qpn,
+        };
+        if window.pd != pd || !is_for_it || !bound.access.contains(access) {
+            return Err(RemoteAccessError);
+        }
+        translate(bound.iova, bound.addr, bound.length, iova, len.into()).ok_or(RemoteAccessError)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! Whether a packet is one for this queue pair at all.
+
+use portolan_provider::verbs::{QpState, QpType};
+use portolan_wire::PKey;
+use portolan_wire::bth::Transport;
+use portolan_wire::rocev2::Packet;
+
+use crate::engine::DropReason;
+
+/// What any packet must be, before its sequence number is looked at (IBTA 9.6.1).
+pub(super) fn check_packet(
+    packet: &Packet<'_>,
+    qp_type: QpType,
+    state: QpState,
+) -> core::result::Result<(), DropReason> {
+    let bth = packet.bth();
+    let is_expected = match state {
+        QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+        // What is sent only from RTS on cannot be answered before.
+        QpState::Rtr => bth.opcode.is_request(),
+        _ => false,
+    };
+    if !is_expected {
+        return Err(DropReason::State);
+    }
+    let transport = match qp_type {
+        QpType::Rc => Transport::Rc,
+        QpType::Uc => Transport::Uc,
+        QpType::Ud => Transport::Ud,
+    };
+    if bth.opcode.transport() != transport {
+        return Err(DropReason::Transport);
+    }
+    if bth.tver != 0 {
+        return Err(DropReason::Version);
+    }
+    if !bth.pkey.matches(PKey::DEFAULT) {
+        return Err(DropReason::PKey);
+    }
+    Ok(())
+}

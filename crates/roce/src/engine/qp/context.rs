@@ -1,0 +1,67 @@
+//! What one call on a queue pair works with.
+
+use core::time::Duration;
+
+use portolan_provider::verbs::QpAttr;
+use portolan_wire::Qpn;
+use portolan_wire::bth::Opcode;
+use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
+use portolan_wire::{PKey, Psn};
+
+use crate::engine::mutant::{Mutant, is_planted};
+use crate::engine::{MemoryTable, PdId, QpConfig};
+
+/// The queue pair as its requester and responder see it, the time, and the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) now: Duration,
+    pub(super) qpn: Qpn,
+    pub(super) pd: PdId,
+    pub(super) attr: &'a QpAttr,
+    pub(super) memory: &'a MemoryTable,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(
+        config: &QpConfig,
+        attr: &'a QpAttr,
+        now: Duration,
+        memory: &'a MemoryTable,
+    ) -> Self {
+        Self {
+            now,
+            qpn: config.qpn,
+            pd: config.pd,
+            attr,
+            memory,
+        }
+    }
+
+    /// Payload bytes of a full packet.
+    pub(super) fn mtu(&self) -> u32 {
+        // At most 4096.
+        self.attr.path_mtu.bytes() as u32
+    }
+
+    /// Headers to the peer, for a payload of `payload_len` bytes.
+    pub(super) fn headers(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> Headers {
+        let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
+        headers.bth.pkey = PKey::DEFAULT;
+        headers.bth.pad_count = pad_len(payload_len as usize) as u8;
+        headers
+    }
+}
+
+/// Whether a packet fits into what the host can send now.
+pub(super) fn fits(headers: &Headers, payload_len: u32, budget_bytes: usize) -> bool {
+    let pad = usize::from(headers.bth.pad_count);
+    headers.len() + payload_len as usize + pad + ICRC_LEN <= budget_bytes
+}
+
+/// How far `psn` is ahead of `from`; less than zero if it is behind.
+pub(super) fn distance(psn: Psn, from: Psn) -> i32 {
+    if is_planted(Mutant::PsnsComparedAsIntegers) {
+        return psn.value() as i32 - from.value() as i32;
+    }
+    psn.diff(from)
+}

@@ -1,0 +1,479 @@
+//! Queue pairs.
+
+mod arrival;
+mod attr;
+mod build;
+mod context;
+mod outbox;
+mod receive_queue;
+mod requester;
+mod responder;
+mod retransmit;
+mod segment;
+mod send_queue;
+mod unacknowledged;
+mod window;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use portolan_provider::verbs::{
+    AsyncEvent, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendWr,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Qpn;
+use portolan_wire::rocev2::Packet;
+
+use super::{
+    AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Payload, PdId,
+    Placement, QpConfig, QpCounters, ReceiveSource, Segment, Transmit, WindowError,
+};
+pub use receive_queue::ReceiveEntry;
+pub(super) use receive_queue::check_pieces;
+pub(super) use send_queue::full;
+
+use arrival::check_packet;
+use context::Context;
+use outbox::Outbox;
+use requester::{Broken, Requester, Source};
+use responder::{Refused, Responder};
+use unacknowledged::{ReceiveFailed, Unacknowledged};
+
+/// A queue pair, with no I/O: see the [module](super) for what its host does.
+#[derive(Debug)]
+pub struct QueuePair {
+    config: QpConfig,
+    attr: QpAttr,
+    requester: Requester,
+    responder: Responder,
+    /// Both halves, if the type is UC or UD; requester and responder have nothing to do then.
+    unacknowledged: Option<Unacknowledged>,
+    shared_receives: Option<Arc<dyn ReceiveSource>>,
+    outbox: Outbox,
+    /// Places of the payload of the packet handed out last.
+    segments: Vec<Segment>,
+    /// Read data were sent last: a request, if there is one, goes first now.
+    requester_turn: bool,
+    /// The peer was heard in RTR, and the owner was told.
+    is_established: bool,
+    /// The owner is to be told once the send queue is drained.
+    tells_drained: bool,
+}
+
+impl QueuePair {
+    /// A queue pair in RESET.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a depth, number of pieces or inline size beyond the limits, or two
+    /// queues of depth zero.
+    pub fn new(config: QpConfig) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            config,
+            attr: QpAttr::default(),
+            requester: Requester::new(&config.init, &config.flow),
+            responder: Responder::new(&config.init, &config.flow),
+            unacknowledged: Unacknowledged::new(&config),
+            shared_receives: None,
+            outbox: Outbox::default(),
+            segments: Vec::new(),
+            requester_turn: false,
+            is_established: false,
+            tells_drained: false,
+        })
+    }
+
+    /// A queue pair in RESET that draws its receives from a shared receive queue. What it was told
+    /// of a receive queue of its own does not count.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_shared_receives(config: QpConfig, source: Arc<dyn ReceiveSource>) -> Result<Self> {
+        let mut qp = Self::new(config)?;
+        qp.shared_receives = Some(source);
+        qp.share_receives();
+        Ok(qp)
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.config.qpn
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> PdId {
+        self.config.pd
+    }
+
+    /// Its type.
+    pub fn qp_type(&self) -> QpType {
+        self.config.init.qp_type
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// Attributes as they are now, and what it was created with (`ibv_query_qp(3)`).
+    pub fn query(&self) -> (QpAttr, QpInit) {
+        (self.attr, self.config.init)
+    }
+
+    /// Changes attributes and state (`ibv_modify_qp(3)`). To ERR: all work is flushed. To RESET:
+    /// all work is forgotten, without completions. To SQD: what was begun is finished, nothing else
+    /// is begun until RTS; `SqDrained` is raised then, if the mask has `EN_SQD_ASYNC_NOTIFY`.
+    ///
+    /// # Errors
+    /// `InvalidState`, `InvalidArgument` or `Unsupported`; nothing has changed then.
+    pub fn modify(&mut self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let previous = self.attr.state;
+        let next = attr::check_modify(self.qp_type(), previous, attr, mask, &self.config.limits)?;
+        match next {
+            QpState::Reset => self.reset(),
+            QpState::Err => {
+                self.enter_error();
+                self.responder.silence();
+            }
+            _ => {
+                attr::apply(&mut self.attr, attr, mask);
+                self.attr.state = next;
+                if next == QpState::Rtr {
+                    match &mut self.unacknowledged {
+                        Some(halves) => halves.start_receiving(&self.attr),
+                        None => self.responder.start(&self.attr),
+                    }
+                }
+                let is_start = next == QpState::Rts && previous == QpState::Rtr;
+                // What was changed while the send queue was drained holds from now on.
+                if is_start || previous == QpState::Sqd {
+                    match &mut self.unacknowledged {
+                        Some(halves) => halves.start_sending(&self.attr),
+                        None => self.requester.start(&self.attr),
+                    }
+                }
+                self.tells_drained = next == QpState::Sqd
+                    && (self.tells_drained || mask.contains(QpAttrMask::EN_SQD_ASYNC_NOTIFY));
+                self.note_drained();
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves to ERR for a cause outside of the queue pair (an overflowed completion queue, a device
+    /// gone): all work is flushed and `QpFatal` is raised.
+    pub fn fail(&mut self) {
+        self.enter_error();
+        self.responder.silence();
+        self.outbox.raise(AsyncEvent::QpFatal(self.config.qpn));
+    }
+
+    /// Posts to the send queue of a connected queue pair; its `ud` is not looked at. In ERR and SQE the
+    /// request is flushed at once.
+    ///
+    /// # Errors
+    /// `InvalidState` in RESET, INIT and RTR; `LimitReached` if the queue is full;
+    /// `InvalidArgument` for too many pieces, too much inline data, more than 2^31 bytes, an operation
+    /// that the type does not have, a read or atomic where `max_rd_atomic` is zero, or the type UD.
+    /// Nothing is posted then.
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        self.check_posting()?;
+        match &mut self.unacknowledged {
+            Some(halves) => halves.post_message(wr, &self.attr)?,
+            None => self.requester.post(wr, &self.attr)?,
+        }
+        self.flush_if_in_error();
+        Ok(())
+    }
+
+    /// Posts a datagram to the send queue of a UD queue pair; the destination stands for its `ud`. In
+    /// ERR and SQE it is flushed at once.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send); `InvalidArgument` for another type than UD and for more
+    /// bytes than the port's MTU.
+    pub fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
+        self.check_posting()?;
+        let qp_type = self.qp_type();
+        match &mut self.unacknowledged {
+            Some(halves) if qp_type == QpType::Ud => halves.post_datagram(wr, to)?,
+            _ => {
+                let (what, expected) = ("destination", "none, as the queue pair is connected");
+                return Err(Error::invalid(Step::PostSend, what, expected, to.qpn));
+            }
+        }
+        self.flush_if_in_error();
+        Ok(())
+    }
+
+    fn check_posting(&self) -> Result<()> {
+        match self.attr.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
+            other => Err(wrong_state(Step::PostSend, "RTS or SQD", other)),
+        }
+    }
+
+    /// What is posted to a send queue in error ends there.
+    fn flush_if_in_error(&mut self) {
+        if matches!(self.attr.state, QpState::Sqe | QpState::Err) {
+            self.flush_sends();
+        }
+    }
+
+    /// Posts to the receive queue. In ERR the request is flushed at once.
+    ///
+    /// # Errors
+    /// `InvalidState` in RESET; `LimitReached` if the queue is full; `InvalidArgument` for too many
+    /// pieces. Nothing is posted then.
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        match self.attr.state {
+            QpState::Reset => Err(wrong_state(
+                Step::PostReceive,
+                "INIT, RTR or RTS",
+                QpState::Reset,
+            )),
+            state => {
+                match &mut self.unacknowledged {
+                    Some(halves) => halves.post_recv(wr)?,
+                    None => self.responder.post(wr)?,
+                }
+                if state == QpState::Err {
+                    self.flush_receives();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes in a packet that was addressed to this queue pair or to a group it is attached to, came
+    /// from its peer's address if it is connected, and has a valid ICRC. Placements refer to its
+    /// payload and its network header: carry them out before the next packet.
+    pub fn handle_packet(&mut self, now: Duration, memory: &MemoryTable, packet: &Packet<'_>) {
+        debug_assert!(
+            self.outbox.placements.is_empty(),
+            "placements of the packet before were not carried out"
+        );
+        debug_assert!(
+            self.poll_atomic().is_none(),
+            "the atomic of the packet before was not carried out"
+        );
+        let (qp_type, state) = (self.qp_type(), self.attr.state);
+        let counters = &mut self.outbox.counters;
+        counters.packets_received += 1;
+        counters.bytes_received += packet.payload().len() as u64;
+        if let Err(reason) = check_packet(packet, qp_type, state) {
+            counters.count_drop(reason);
+            return;
+        }
+        self.note_established(packet);
+        let cx = Context::new(&self.config, &self.attr, now, memory);
+        let result = if let Some(halves) = &mut self.unacknowledged {
+            let handled = halves.handle_packet(&cx, packet, &mut self.outbox);
+            handled.map_err(|ReceiveFailed| ())
+        } else if packet.bth().opcode.is_response() {
+            let handled = self
+                .requester
+                .handle_response(&cx, packet, &mut self.outbox);
+            handled.map_err(|Broken| self.responder.silence())
+        } else {
+            let handled = self.responder.handle_request(&cx, packet, &mut self.outbox);
+            handled.map_err(|Refused| ())
+        };
+        if result.is_err() {
+            self.enter_error();
+        }
+        self.note_drained();
+    }
+
+    /// Tells the owner, if it asked, once the send queue is drained.
+    fn note_drained(&mut self) {
+        if !self.tells_drained || self.attr.state != QpState::Sqd {
+            return;
+        }
+        let is_drained = match &mut self.unacknowledged {
+            Some(halves) => halves.sender().is_drained(),
+            None => self.requester.is_drained(),
+        };
+        if is_drained {
+            self.tells_drained = false;
+            self.outbox.raise(AsyncEvent::SqDrained(self.config.qpn));
+        }
+    }
+
+    /// Tells the owner once that the peer was heard in RTR.
+    fn note_established(&mut self, packet: &Packet<'_>) {
+        let psn = packet.bth().psn;
+        // Another number may be a stray's, from before this queue pair had its own.
+        let is_peers = match &self.unacknowledged {
+            Some(halves) => halves.expects(psn),
+            None => packet.bth().opcode.is_request() && self.responder.expects(psn),
+        };
+        if self.attr.state == QpState::Rtr && is_peers && !self.is_established {
+            self.is_established = true;
+            self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
+        }
+    }
+
+    /// Does what is due at `now`. Calling it early is harmless.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let result = self
+            .requester
+            .on_timeout(now, self.config.qpn, &mut self.outbox);
+        if result == Err(Broken) {
+            self.responder.silence();
+            self.enter_error();
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if nothing is awaited.
+    /// May change with every other call.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.requester.next_timeout()
+    }
+
+    /// The next packet to send, if there is one now whose UDP payload fits `budget_bytes`.
+    /// Ask until `None`, in every state: the refusal that put the queue pair into ERR is sent from
+    /// there. Completions may have come up when it returns.
+    pub fn poll_transmit(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        budget_bytes: usize,
+    ) -> Option<Transmit<'_>> {
+        let (built, path) = match self.unacknowledged {
+            Some(_) => self.build_unacknowledged(now, memory, budget_bytes)?,
+            None => (self.build_packet(now, memory, budget_bytes)?, None),
+        };
+        let payload = match built.source {
+            Source::Segments => Payload::Segments(&self.segments),
+            Source::Inline { entry, range } => {
+                let bytes = match &mut self.unacknowledged {
+                    Some(halves) => halves.sender().inline_bytes(),
+                    None => self.requester.inline_bytes(entry),
+                };
+                Payload::Inline(bytes.get(range).unwrap_or_default())
+            }
+        };
+        let counters = &mut self.outbox.counters;
+        counters.packets_sent += 1;
+        counters.bytes_sent += payload.len() as u64;
+        Some(Transmit {
+            headers: built.headers,
+            payload,
+            path,
+        })
+    }
+
+    /// The next bytes of the packet just handled to copy to memory.
+    pub fn poll_placement(&mut self) -> Option<Placement> {
+        self.outbox.placements.pop_front()
+    }
+
+    /// The next bytes to copy to memory of the network header that the datagram just handled came
+    /// with, in its 40 bytes as a receive buffer shows it (a GRH, or an IPv4 header behind 20 bytes
+    /// of zeros: IBTA annex A17). Its range is of those 40 bytes.
+    pub fn poll_grh_placement(&mut self) -> Option<Placement> {
+        self.outbox.grh_placements.pop_front()
+    }
+
+    /// The atomic operation that the packet just handled asks for. The host carries it out after
+    /// the placements, and hands back what was there by [`complete_atomic`](Self::complete_atomic).
+    pub fn poll_atomic(&self) -> Option<AtomicOperation> {
+        self.responder.pending_atomic()
+    }
+
+    /// The operation of [`poll_atomic`](Self::poll_atomic) was carried out; `original` was there
+    /// before. The answer to the peer waits to be sent.
+    pub fn complete_atomic(&mut self, original: u64) {
+        let mtu = self.attr.path_mtu.bytes() as u32;
+        self.responder.complete_atomic(original, mtu);
+    }
+
+    /// A change of the memory table that the packet just handled, or the work whose turn to be sent
+    /// it is, asks for.
+    pub fn poll_memory_operation(&self) -> Option<MemoryOperation> {
+        let received = self.responder.pending_invalidate();
+        received.or_else(|| self.requester.pending_local())
+    }
+
+    /// The operation of [`poll_memory_operation`](Self::poll_memory_operation) was applied, with
+    /// this outcome.
+    pub fn complete_memory_operation(&mut self, outcome: core::result::Result<(), WindowError>) {
+        if self.responder.pending_invalidate().is_some() {
+            self.responder.complete_invalidate();
+        } else {
+            let qpn = self.config.qpn;
+            self.requester
+                .complete_local(outcome, qpn, &mut self.outbox);
+        }
+    }
+
+    /// The next completion.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.outbox.completions.pop_front()
+    }
+
+    /// The next asynchronous event.
+    pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
+        self.outbox.events.pop_front()
+    }
+
+    /// What it has counted since it was created.
+    pub fn counters(&self) -> &QpCounters {
+        &self.outbox.counters
+    }
+
+    fn share_receives(&mut self) {
+        if let Some(source) = &self.shared_receives {
+            match &mut self.unacknowledged {
+                Some(halves) => halves.share_receives(Arc::clone(source)),
+                None => self.responder.share_receives(Arc::clone(source)),
+            }
+        }
+    }
+
+    fn enter_error(&mut self) {
+        let previous = core::mem::replace(&mut self.attr.state, QpState::Err);
+        if previous != QpState::Err && self.shared_receives.is_some() {
+            // From now on it takes none (IBTA 11.6.3.2): its owner may take down what they need.
+            self.outbox
+                .raise(AsyncEvent::QpLastWqeReached(self.config.qpn));
+        }
+        self.flush_sends();
+        self.flush_receives();
+    }
+
+    fn flush_sends(&mut self) {
+        let (qpn, out) = (self.config.qpn, &mut self.outbox);
+        match &mut self.unacknowledged {
+            Some(halves) => halves.flush_sends(qpn, out),
+            None => self.requester.flush(qpn, out),
+        }
+    }
+
+    fn flush_receives(&mut self) {
+        let (qpn, out) = (self.config.qpn, &mut self.outbox);
+        match &mut self.unacknowledged {
+            Some(halves) => halves.flush_receives(qpn, out),
+            None => self.responder.flush(qpn, out),
+        }
+    }
+
+    /// Back to what [`new`](Self::new) made, counters and what waits to be taken apart.
+    fn reset(&mut self) {
+        self.attr = QpAttr::default();
+        self.requester = Requester::new(&self.config.init, &self.config.flow);
+        self.responder = Responder::new(&self.config.init, &self.config.flow);
+        self.unacknowledged = Unacknowledged::new(&self.config);
+        self.requester_turn = false;
+        self.is_established = false;
+        self.tells_drained = false;
+        self.share_receives();
+    }
+}
+
+fn wrong_state(step: Step, expected: &'static str, found: QpState) -> Error {
+    let found = found.name();
+    Error::new(step, Cause::InvalidState { expected, found })
+}

@@ -1,0 +1,114 @@
+//! The receive queue: posted buffers, oldest first, until messages have filled them.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::{QpInit, RecvWr, Sge};
+use portolan_provider::{Error, Result, Step};
+
+use super::send_queue::{full, total_length};
+use crate::engine::{PdId, ReceiveSource};
+
+/// A posted receive request.
+#[derive(Debug)]
+pub struct ReceiveEntry {
+    wr_id: u64,
+    pub(super) sges: Vec<Sge>,
+    /// Bytes that it can take.
+    pub(super) capacity: u64,
+}
+
+impl ReceiveEntry {
+    /// Keeps a work request; its pieces are copied to `sges`, an empty list.
+    pub(in crate::engine) fn new(wr: &RecvWr<'_>, mut sges: Vec<Sge>) -> Self {
+        sges.extend_from_slice(wr.sges);
+        Self {
+            wr_id: wr.wr_id,
+            sges,
+            capacity: total_length(wr.sges),
+        }
+    }
+}
+
+/// The receive queue. Buffers of completed entries are used again.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    /// With a shared receive queue, none or the one taken from there for the next message.
+    entries: VecDeque<ReceiveEntry>,
+    shared: Option<Arc<dyn ReceiveSource>>,
+    depth: u32,
+    max_sge: u32,
+    spare_sges: Vec<Vec<Sge>>,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(init: &QpInit) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            shared: None,
+            depth: init.cap.max_recv_wr,
+            max_sge: init.cap.max_recv_sge,
+            spare_sges: Vec::new(),
+        }
+    }
+
+    /// Draws on a shared receive queue from now on.
+    pub(super) fn share(&mut self, source: Arc<dyn ReceiveSource>) {
+        self.shared = Some(source);
+    }
+
+    /// Protection domain of the receives' memory, if it is not the queue pair's.
+    pub(super) fn pd(&self) -> Option<PdId> {
+        self.shared.as_ref().map(|source| source.pd())
+    }
+
+    /// Appends a request.
+    ///
+    /// # Errors
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces, or if receives are
+    /// posted to a shared receive queue instead.
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        if self.shared.is_some() {
+            let (what, expected) = ("receive queue", "the shared one");
+            let found = "the queue pair's own";
+            return Err(Error::invalid(Step::PostReceive, what, expected, found));
+        }
+        if self.entries.len() >= self.depth as usize {
+            return Err(full(Step::PostReceive, "receive work requests", self.depth));
+        }
+        check_pieces(wr, self.max_sge)?;
+        let spare = self.spare_sges.pop().unwrap_or_default();
+        self.entries.push_back(ReceiveEntry::new(wr, spare));
+        Ok(())
+    }
+
+    /// The oldest request: the one that the message now arriving goes to. Taken from a shared
+    /// receive queue it stays with this queue pair.
+    pub(super) fn front(&mut self) -> Option<&ReceiveEntry> {
+        if self.entries.is_empty()
+            && let Some(source) = &self.shared
+        {
+            let spare = self.spare_sges.pop().unwrap_or_default();
+            self.entries.extend(source.take(spare));
+        }
+        self.entries.front()
+    }
+
+    /// Takes the oldest request off the queue, if it is this queue pair's already; its `wr_id`.
+    pub(super) fn pop_front(&mut self) -> Option<u64> {
+        let mut entry = self.entries.pop_front()?;
+        entry.sges.clear();
+        self.spare_sges.push(entry.sges);
+        Some(entry.wr_id)
+    }
+}
+
+pub(in crate::engine) fn check_pieces(wr: &RecvWr<'_>, max_sge: u32) -> Result<()> {
+    if wr.sges.len() <= max_sge as usize {
+        return Ok(());
+    }
+    let (what, found) = ("pieces of memory", wr.sges.len());
+    let expected = format_args!("at most {max_sge}");
+    Err(Error::invalid(Step::PostReceive, what, expected, found))
+}

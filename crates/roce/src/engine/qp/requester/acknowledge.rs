@@ -1,0 +1,221 @@
+//! Responses: acknowledgements, refusals and read data.
+
+use portolan_provider::verbs::WcStatus;
+use portolan_wire::Psn;
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::{NakCode, Syndrome};
+use portolan_wire::rocev2::Packet;
+
+use super::{Broken, Exhausted, Requester};
+use crate::engine::mutant::{Mutant, is_planted};
+use crate::engine::qp::context::{Context, distance};
+use crate::engine::qp::outbox::Outbox;
+use crate::engine::qp::segment::SgeCursor;
+use crate::engine::{DropReason, PlacementSource};
+
+impl Requester {
+    /// Takes in a response packet.
+    pub(in crate::engine::qp) fn handle_response(
+        &mut self,
+        cx: &Context<'_>,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        let number = match self.number_of(packet.bth().psn) {
+            Ok(number) => number,
+            Err(reason) => {
+                out.counters.count_drop(reason);
+                return Ok(());
+            }
+        };
+        if packet.bth().opcode.is_read_response() {
+            return self.on_read_response(cx, number, packet, out);
+        }
+        if packet.bth().opcode == Opcode::RcAtomicAck {
+            return self.on_atomic_answer(cx, number, packet, out);
+        }
+        match packet.aeth().map(|aeth| aeth.syndrome) {
+            // Credits are not used: a message that finds no receive gets an RNR NAK.
+            Some(Syndrome::Ack { .. }) if packet.bth().opcode == Opcode::RcAck => {
+                self.on_ack(cx, number, out);
+                Ok(())
+            }
+            Some(Syndrome::RnrNak { timer }) => self.on_rnr_nak(cx, number, timer, out),
+            Some(Syndrome::Nak(code)) => self.on_nak(cx, number, code, out),
+            _ => {
+                out.counters.count_drop(DropReason::Malformed);
+                Ok(())
+            }
+        }
+    }
+
+    /// The number of a packet under way with this PSN. Half of the circle behind the first
+    /// unacknowledged packet is past, the rest was never sent.
+    fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {
+        let distance = distance(psn, self.psn(self.una));
+        let distance = u64::try_from(distance).map_err(|_| DropReason::StaleAck)?;
+        let number = self.una + distance;
+        if number < self.frontier {
+            Ok(number)
+        } else {
+            Err(DropReason::GhostAck)
+        }
+    }
+
+    /// Everything up to and with packet `number` arrived, unless it is a read's or atomic's: its data
+    /// are the acknowledgement, and missing they are asked for again (IBTA 9.7.6.1, implied NAK).
+    fn on_ack(&mut self, cx: &Context<'_>, number: u64, out: &mut Outbox) {
+        let mut end = number + 1;
+        if is_planted(Mutant::AcknowledgesTooMuch) {
+            end = (end + 1).min(self.frontier);
+        }
+        if !self.acknowledge_to(cx, end, out) {
+            self.repair_gap(out);
+        }
+    }
+
+    /// Read data. It acknowledges what was sent before the read.
+    fn on_read_response(
+        &mut self,
+        cx: &Context<'_>,
+        number: u64,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        if !self.acknowledge_to(cx, number, out) {
+            self.repair_gap(out);
+            return Ok(());
+        }
+        let read = self.reads.oldest().filter(|read| read.first <= number);
+        let entry = self.queue.front().filter(|entry| entry.is_read());
+        let (Some(read), Some(entry)) = (read, entry) else {
+            return Err(self.fail(number, WcStatus::BadRespErr, cx.qpn, out));
+        };
+        let mtu = u64::from(cx.mtu());
+        let offset = (number - entry.first) * mtu;
+        let expected_len = (u64::from(entry.len) - offset).min(mtu);
+        let is_end = packet.bth().opcode.ends_message();
+        let is_ack = match packet.aeth() {
+            Some(aeth) => matches!(aeth.syndrome, Syndrome::Ack { .. }),
+            None => true,
+        };
+        if packet.payload().len() as u64 != expected_len
+            || is_end != (number + 1 == read.end)
+            || !is_ack
+        {
+            return Err(self.fail(number, WcStatus::BadRespErr, cx.qpn, out));
+        }
+        let (source, len) = (PlacementSource::Payload, packet.payload().len());
+        let placed = self
+            .scatter
+            .scatter(entry.sges(), offset, source, len, cx, out);
+        if placed.is_err() {
+            return Err(self.fail(number, WcStatus::LocProtErr, cx.qpn, out));
+        }
+        self.progress_to(cx, number + 1, out);
+        Ok(())
+    }
+
+    fn on_rnr_nak(
+        &mut self,
+        cx: &Context<'_>,
+        number: u64,
+        timer: u8,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        out.counters.rnr_naks_received += 1;
+        if is_planted(Mutant::NotReadyIgnored) {
+            return Ok(());
+        }
+        if is_planted(Mutant::NotReadyTakenForAck) {
+            self.on_ack(cx, number, out);
+            return Ok(());
+        }
+        if self.retransmit.is_rnr_waiting() {
+            // A copy of the one that made it wait.
+            return Ok(());
+        }
+        if !self.acknowledge_to(cx, number, out) {
+            self.repair_gap(out);
+            return Ok(());
+        }
+        match self.retransmit.on_rnr_nak(cx.now, timer) {
+            Ok(()) => {
+                self.rewind();
+                Ok(())
+            }
+            Err(Exhausted) => Err(self.fail(number, WcStatus::RnrRetryExcErr, cx.qpn, out)),
+        }
+    }
+
+    fn on_nak(
+        &mut self,
+        cx: &Context<'_>,
+        number: u64,
+        code: NakCode,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        out.counters.naks_received += 1;
+        let arrived = self.acknowledge_to(cx, number, out);
+        let status = match code {
+            NakCode::PsnSequenceError if !arrived => {
+                self.repair_gap(out);
+                return Ok(());
+            }
+            NakCode::PsnSequenceError => {
+                if self.retransmit.on_sequence_nak() == Err(Exhausted) {
+                    return Err(self.fail(number, WcStatus::RetryExcErr, cx.qpn, out));
+                }
+                self.window.on_loss(number, self.frontier);
+                self.rewind();
+                return Ok(());
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRdRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccessError => WcStatus::RemAccessErr,
+            NakCode::RemoteOperationalError => WcStatus::RemOpErr,
+        };
+        Err(self.fail(number, status, cx.qpn, out))
+    }
+
+    /// The responder has everything before packet `to`. True if that is now acknowledged; false if
+    /// read data before it is missing.
+    pub(super) fn acknowledge_to(&mut self, cx: &Context<'_>, to: u64, out: &mut Outbox) -> bool {
+        let missing_from = self.reads.oldest().map(|read| read.first.max(self.una));
+        let limit = missing_from.map_or(to, |missing| missing.min(to));
+        if limit > self.una {
+            self.progress_to(cx, limit, out);
+        }
+        limit == to
+    }
+
+    /// Everything before packet `una` is done with.
+    pub(super) fn progress_to(&mut self, cx: &Context<'_>, una: u64, out: &mut Outbox) {
+        let mtu = cx.mtu();
+        let in_flight = self.in_flight(mtu);
+        self.window
+            .on_ack((una - self.una) * u64::from(mtu), in_flight, mtu);
+        self.una = una;
+        self.reads.complete_to(una);
+        self.complete_finished(cx.qpn, out);
+        if self.next < una {
+            // The first sending did arrive after all: no need to send so much again.
+            self.next = una;
+            self.entry = 0;
+            self.gather = SgeCursor::default();
+        }
+        self.retransmit
+            .on_progress(cx.now, una, self.una < self.frontier);
+    }
+
+    /// Data of the read at `una` are missing and later packets arrived: asks again, once for each
+    /// gap. Should the repetition be lost too, the timer repairs it.
+    pub(super) fn repair_gap(&mut self, out: &mut Outbox) {
+        if self.gap_repaired_at == Some(self.una) {
+            out.counters.count_drop(DropReason::OutOfSequence);
+            return;
+        }
+        self.gap_repaired_at = Some(self.una);
+        self.window.on_loss(self.una, self.frontier);
+        self.rewind();
+    }
+}

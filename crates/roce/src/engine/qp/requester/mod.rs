@@ -1,0 +1,202 @@
+//! The requester: turns the send queue into request packets, and responses into completions
+//! (IBTA 9.7.3 and 9.7.6).
+//!
+//! Packets are numbered from 0 without wrapping; packet `n` has the PSN `sq_psn + n`. Three numbers
+//! tell where the requester stands:
+//!
+//! ```text
+//!   acknowledged │ under way │ to be sent again │ never sent
+//!               una         next            frontier
+//! ```
+//!
+//! Losses are repaired by going back: `next` returns to `una` and everything is sent again
+//! (IBTA 9.7.6, go-back-N). An RDMA read takes as many numbers as it has responses.
+
+mod acknowledge;
+mod atomic;
+mod drain;
+mod local;
+mod reads;
+mod transmit;
+
+use core::time::Duration;
+
+use portolan_provider::verbs::{QpAttr, QpInit, SendWr, WcStatus};
+use portolan_provider::{Error, Result, Step};
+use portolan_wire::{Psn, Qpn};
+
+use super::outbox::Outbox;
+use super::retransmit::{Exhausted, Retransmit};
+use super::segment::SgeCursor;
+use super::send_queue::{EntryData, SendEntry, SendQueue, awaits_data};
+use super::window::Window;
+use crate::engine::mutant::{Mutant, is_planted};
+use crate::engine::{FlowConfig, MemoryOperation};
+use reads::Reads;
+pub(super) use transmit::{Built, Source};
+
+/// The send queue cannot go on: a request of it failed and the queue pair is to enter ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// The requester half of a queue pair.
+#[derive(Debug)]
+pub(super) struct Requester {
+    queue: SendQueue,
+    sq_psn: Psn,
+    una: u64,
+    next: u64,
+    frontier: u64,
+    /// Place in the queue of the entry that holds packet `next`, and the place in its memory.
+    entry: usize,
+    gather: SgeCursor,
+    /// The place in memory of the read whose responses arrive.
+    scatter: SgeCursor,
+    /// Reads and atomics under way.
+    reads: Reads,
+    /// What the host is asked to carry out for the entry whose turn it is.
+    pending_local: Option<MemoryOperation>,
+    /// Packets sent since one that asked for an acknowledgement.
+    since_ack_request: u32,
+    /// The loss before this number was repaired already: more evidence of it is no news.
+    gap_repaired_at: Option<u64>,
+    window: Window,
+    retransmit: Retransmit,
+    flow: FlowConfig,
+}
+
+impl Requester {
+    pub(super) fn new(init: &QpInit, flow: &FlowConfig) -> Self {
+        Self {
+            queue: SendQueue::new(init),
+            sq_psn: Psn::new(0),
+            una: 0,
+            next: 0,
+            frontier: 0,
+            entry: 0,
+            gather: SgeCursor::default(),
+            scatter: SgeCursor::default(),
+            reads: Reads::default(),
+            pending_local: None,
+            since_ack_request: 0,
+            gap_repaired_at: None,
+            window: Window::new(flow),
+            retransmit: Retransmit::new(flow),
+            flow: *flow,
+        }
+    }
+
+    /// Starts at the PSN and with the timers of a connection that becomes ready to send.
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        self.sq_psn = attr.sq_psn;
+        self.retransmit.configure(attr);
+    }
+
+    pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
+        if awaits_data(&wr.op) && attr.max_rd_atomic == 0 {
+            let (what, expected) = ("opcode", "no RDMA read or atomic, as max_rd_atomic is 0");
+            let found = "RDMA read or atomic";
+            return Err(Error::invalid(Step::PostSend, what, expected, found));
+        }
+        self.queue.push(wr, attr.path_mtu.bytes() as u32)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        self.retransmit.next_timeout()
+    }
+
+    /// Goes back or gives up, if nothing came in time.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Duration,
+        qpn: Qpn,
+        out: &mut Outbox,
+    ) -> core::result::Result<(), Broken> {
+        if self.retransmit.is_rnr_waiting() {
+            self.retransmit.end_rnr_wait(now);
+            return Ok(());
+        }
+        match self.retransmit.on_timeout(now) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                out.counters.timeouts += 1;
+                self.window.on_timeout(self.frontier);
+                self.gap_repaired_at = None;
+                self.rewind();
+                Ok(())
+            }
+            Err(Exhausted) => Err(self.fail(self.una, WcStatus::RetryExcErr, qpn, out)),
+        }
+    }
+
+    /// Completes everything left with a flush error, in order.
+    pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
+        let first = out.completions.len();
+        while self.queue.len() > 0 {
+            self.complete_front(WcStatus::WrFlushErr, qpn, out);
+        }
+        if is_planted(Mutant::FlushedBackwards) {
+            let flushed = out.completions.make_contiguous().get_mut(first..);
+            flushed.unwrap_or_default().reverse();
+        }
+        self.reads.clear();
+        self.pending_local = None;
+        self.retransmit.stop();
+    }
+
+    /// The request that packet `number` belongs to fails with `status`; those before it, whose
+    /// outcome will never be known, are flushed (completions keep their order).
+    fn fail(&mut self, number: u64, status: WcStatus, qpn: Qpn, out: &mut Outbox) -> Broken {
+        while self.queue.front().is_some_and(|entry| entry.end <= number) {
+            self.complete_front(WcStatus::WrFlushErr, qpn, out);
+        }
+        self.complete_front(status, qpn, out);
+        Broken
+    }
+
+    /// Completes what is finished, oldest first.
+    fn complete_finished(&mut self, qpn: Qpn, out: &mut Outbox) {
+        let una = self.una;
+        let is_finished =
+            |entry: &SendEntry| entry.end <= una && (!entry.is_local() || entry.is_done());
+        while self.queue.front().is_some_and(is_finished) {
+            self.complete_front(WcStatus::Success, qpn, out);
+            self.scatter = SgeCursor::default();
+        }
+    }
+
+    fn complete_front(&mut self, status: WcStatus, qpn: Qpn, out: &mut Outbox) {
+        if let Some(wc) = self.queue.complete_front(status, qpn) {
+            out.complete_send(wc);
+        }
+        self.entry = self.entry.saturating_sub(1);
+    }
+
+    /// Everything from the first unacknowledged packet on is to be sent again.
+    fn rewind(&mut self) {
+        self.next = self.una;
+        // The entry of `una` is the oldest: those before it are complete and gone.
+        self.entry = 0;
+        self.gather = SgeCursor::default();
+        self.retransmit.on_rewind();
+    }
+
+    fn psn(&self, number: u64) -> Psn {
+        // 2^24 divides 2^32, so cutting the number to 32 bits changes nothing.
+        self.sq_psn.add(number as u32)
+    }
+
+    /// Bytes under way, each packet counted as a full one: what fills the peer's socket buffer is
+    /// as much the packets as their bytes.
+    fn in_flight(&self, mtu: u32) -> u64 {
+        (self.next - self.una) * u64::from(mtu)
+    }
+
+    /// The bytes that were posted inline with the entry `index` places behind the oldest.
+    pub(super) fn inline_bytes(&self, index: usize) -> &[u8] {
+        match self.queue.get(index).map(|entry: &SendEntry| &entry.data) {
+            Some(EntryData::Inline(bytes)) => bytes,
+            _ => &[],
+        }
+    }
+}

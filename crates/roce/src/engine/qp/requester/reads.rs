@@ -1,0 +1,56 @@
+//! RDMA reads and atomics under way.
+
+use alloc::collections::VecDeque;
+
+/// One RDMA READ or ATOMIC request: the numbers of its response packets.
+///
+/// A read's work request is asked for in several of these. Once sent, a request keeps its bounds: when it
+/// is sent again it may begin later, but what the responder remembers of it must contain what is
+/// asked again (Linux `duplicate_request`), and only the original is certain to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadRequest {
+    pub(super) first: u64,
+    pub(super) end: u64,
+}
+
+/// The requests sent and not wholly answered, oldest first; at most `max_rd_atomic`.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    requests: VecDeque<ReadRequest>,
+}
+
+impl Reads {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(super) fn push(&mut self, request: ReadRequest) {
+        self.requests.push_back(request);
+    }
+
+    pub(super) fn oldest(&self) -> Option<ReadRequest> {
+        self.requests.front().copied()
+    }
+
+    /// The request that packet `number` answers. Linear in the few that are under way, and only
+    /// called when sending again.
+    pub(super) fn containing(&self, number: u64) -> Option<ReadRequest> {
+        let mut requests = self.requests.iter().copied();
+        requests.find(|request| (request.first..request.end).contains(&number))
+    }
+
+    /// Forgets the requests that are answered when all packets before `una` have arrived.
+    pub(super) fn complete_to(&mut self, una: u64) {
+        while self
+            .requests
+            .front()
+            .is_some_and(|request| request.end <= una)
+        {
+            self.requests.pop_front();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+    }
+}

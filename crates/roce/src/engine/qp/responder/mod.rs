@@ -1,0 +1,305 @@
+//! The responder: checks request packets, carries them out and answers (IBTA 9.7.4 and
+//! 9.7.5).
+
+mod atomic;
+mod execute;
+mod invalidate;
+mod replies;
+mod resources;
+mod transmit;
+mod validate;
+
+use alloc::sync::Arc;
+
+use portolan_provider::Result;
+use portolan_provider::verbs::{
+    AsyncEvent, QpAttr, QpInit, RecvWr, WcOpcode, WcStatus, WorkCompletion,
+};
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::{CREDITS_UNLIMITED, NakCode, RethRepr, Syndrome};
+use portolan_wire::rocev2::Packet;
+use portolan_wire::{Psn, Qpn};
+
+use super::context::{Context, distance};
+use super::outbox::Outbox;
+use super::receive_queue::ReceiveQueue;
+use super::segment::SgeCursor;
+use super::send_queue::packets_of;
+use crate::engine::mutant::{Mutant, is_planted};
+use crate::engine::{DropReason, FlowConfig, MemoryOperation, ReceiveSource};
+use atomic::PendingAtomic;
+use replies::{Acknowledge, ReadReply, Replies, Reply};
+use resources::Resources;
+pub(super) use validate::{check_dma_length, check_payload_length};
+
+/// 24 bits of message sequence number.
+const MSN_MASK: u32 = 0x00FF_FFFF;
+
+/// Why a request is refused for good (IBTA 9.7.4.1, 9.9.3): the peer gets `nak`, the queue
+/// pair enters ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    nak: NakCode,
+    /// How the receive that the message was to fill ends, where it is to blame.
+    receive_status: Option<WcStatus>,
+}
+
+impl Fault {
+    const INVALID_REQUEST: Self = Self {
+        nak: NakCode::InvalidRequest,
+        receive_status: None,
+    };
+    const ACCESS: Self = Self {
+        nak: NakCode::RemoteAccessError,
+        receive_status: None,
+    };
+}
+
+/// The refusal was queued; the queue pair is to enter ERR, keeping what is queued to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused;
+
+/// A message of several packets, of which some have arrived.
+#[derive(Clone, Copy, Debug)]
+enum Inbound {
+    /// None: the next packet starts one.
+    Idle,
+    /// A send, going to the oldest receive.
+    Send { placed: u32 },
+    /// A write, at `va` with `remaining` bytes to come of `total`.
+    Write {
+        rkey: u32,
+        va: u64,
+        remaining: u32,
+        total: u32,
+    },
+}
+
+/// The responder half of a queue pair.
+#[derive(Debug)]
+pub(super) struct Responder {
+    queue: ReceiveQueue,
+    /// PSN of the next request.
+    expected: Psn,
+    /// Messages completed, 24 bits.
+    msn: u32,
+    inbound: Inbound,
+    scatter: SgeCursor,
+    /// The peer was told to send `expected` again; what follows it is dropped until it comes.
+    awaits_expected: bool,
+    /// Packets carried out since the last acknowledgement.
+    unacknowledged: u32,
+    ack_interval: u32,
+    resources: Resources,
+    /// The atomic of the packet just handled, until the host has carried it out.
+    pending_atomic: Option<PendingAtomic>,
+    /// The key that the packet just handled takes away, until the host has done so.
+    pending_invalidate: Option<MemoryOperation>,
+    replies: Replies,
+}
+
+impl Responder {
+    pub(super) fn new(init: &QpInit, flow: &FlowConfig) -> Self {
+        Self {
+            queue: ReceiveQueue::new(init),
+            expected: Psn::new(0),
+            msn: 0,
+            inbound: Inbound::Idle,
+            scatter: SgeCursor::default(),
+            awaits_expected: false,
+            unacknowledged: 0,
+            ack_interval: flow.ack_interval_packets.max(1),
+            resources: Resources::default(),
+            pending_atomic: None,
+            pending_invalidate: None,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Draws receives from a shared receive queue.
+    pub(super) fn share_receives(&mut self, source: Arc<dyn ReceiveSource>) {
+        self.queue.share(source);
+    }
+
+    /// Starts at the PSN of a connection that becomes ready to receive.
+    pub(super) fn start(&mut self, attr: &QpAttr) {
+        self.expected = attr.rq_psn;
+    }
+
+    pub(super) fn post(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        self.queue.push(wr)
+    }
+
+    /// Whether a request with this PSN is the next.
+    pub(in crate::engine::qp) fn expects(&self, psn: Psn) -> bool {
+        psn == self.expected
+    }
+
+    /// Takes in a request packet.
+    pub(super) fn handle_request(
+        &mut self,
+        cx: &Context<'_>,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> core::result::Result<(), Refused> {
+        let psn = packet.bth().psn;
+        match distance(psn, self.expected) {
+            0 => {}
+            ahead if ahead > 0 && is_planted(Mutant::GapUnnoticed) => self.expected = psn,
+            behind if behind < 0 && is_planted(Mutant::DuplicateExecuted) => self.expected = psn,
+            ahead if ahead > 0 => {
+                self.on_gap(out);
+                return Ok(());
+            }
+            _ => {
+                self.on_duplicate(cx, packet, out);
+                return Ok(());
+            }
+        }
+        self.awaits_expected = false;
+        self.check_sequence(packet.bth().opcode)
+            .and_then(|()| self.execute(cx, packet, out))
+            .map_err(|fault| self.refuse(cx, psn, fault, out))
+    }
+
+    /// Completes every receive left with a flush error, in order. Nothing more arrives: from ERR the
+    /// only way is RESET, which begins anew.
+    pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
+        while let Some(wr_id) = self.queue.pop_front() {
+            let wc = receive_completion(wr_id, WcStatus::WrFlushErr, qpn);
+            if !is_planted(Mutant::ReceivesNotFlushed) {
+                out.complete_receive(wc, false);
+            }
+        }
+        self.resources.clear();
+    }
+
+    /// Forgets the responses that wait.
+    pub(super) fn silence(&mut self) {
+        self.replies.clear();
+    }
+
+    /// A packet is missing: says so once (IBTA 9.7.5.1).
+    fn on_gap(&mut self, out: &mut Outbox) {
+        if self.awaits_expected {
+            out.counters.count_drop(DropReason::OutOfSequence);
+            return;
+        }
+        self.awaits_expected = true;
+        out.counters.naks_sent += 1;
+        let syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+        self.acknowledge(self.expected, syndrome);
+    }
+
+    /// A request that was carried out before: a read is carried out again, for its data were lost,
+    /// and an atomic's result is given again (IBTA 9.7.5.1); anything else is only acknowledged
+    /// again.
+    fn on_duplicate(&mut self, cx: &Context<'_>, packet: &Packet<'_>, out: &mut Outbox) {
+        out.counters.duplicates += 1;
+        let psn = packet.bth().psn;
+        match packet.reth() {
+            Some(reth) if packet.bth().opcode == Opcode::RcReadRequest => {
+                self.on_duplicate_read(cx, psn, &reth, out);
+            }
+            _ if packet.bth().opcode.is_atomic() => self.on_duplicate_atomic(cx, packet, out),
+            _ => {
+                // As far as can be said without skipping a read or atomic whose data may be missing.
+                let end = self.resources.first_after(psn).unwrap_or(self.expected);
+                let syndrome = Syndrome::Ack {
+                    credits: CREDITS_UNLIMITED,
+                };
+                self.acknowledge(end.sub(1), syndrome);
+            }
+        }
+    }
+
+    fn on_duplicate_read(&mut self, cx: &Context<'_>, psn: Psn, reth: &RethRepr, out: &mut Outbox) {
+        if !self.resources.allows(psn, reth, cx.mtu()) {
+            out.counters.count_drop(DropReason::StaleRead);
+            return;
+        }
+        if self.replies.will_send(psn, cx.mtu()) {
+            return;
+        }
+        if self.replies.data() >= usize::from(cx.attr.max_dest_rd_atomic) {
+            out.counters.count_drop(DropReason::StaleRead);
+            return;
+        }
+        let reply = ReadReply {
+            is_repeated: true,
+            ..read_reply(psn, reth, self.msn)
+        };
+        self.replies.push_data(Reply::Read(reply), cx.mtu());
+    }
+
+    /// Refuses a request for good.
+    fn refuse(&mut self, cx: &Context<'_>, psn: Psn, fault: Fault, out: &mut Outbox) -> Refused {
+        out.counters.naks_sent += 1;
+        self.acknowledge(psn, Syndrome::Nak(fault.nak));
+        if let Some(status) = fault.receive_status
+            && let Some(wr_id) = self.queue.pop_front()
+        {
+            out.complete_receive(receive_completion(wr_id, status, cx.qpn), false);
+            return Refused;
+        }
+        // No completion tells the owner (IBTA 10.10, affiliated asynchronous errors).
+        out.raise(match fault.nak {
+            NakCode::RemoteAccessError => AsyncEvent::QpAccessErr(cx.qpn),
+            _ => AsyncEvent::QpReqErr(cx.qpn),
+        });
+        Refused
+    }
+
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        self.unacknowledged = 0;
+        self.replies.push_acknowledge(Acknowledge {
+            psn,
+            syndrome,
+            msn: self.msn,
+        });
+    }
+
+    /// The packet with the expected PSN was carried out; answers if asked to or if it is time.
+    fn accept(&mut self, ack_request: bool) {
+        let psn = self.expected;
+        self.expected = psn.next();
+        self.unacknowledged += 1;
+        if ack_request || self.unacknowledged >= self.ack_interval {
+            let credits = CREDITS_UNLIMITED;
+            self.acknowledge(psn, Syndrome::Ack { credits });
+        }
+    }
+
+    fn complete_message(&mut self) {
+        self.inbound = Inbound::Idle;
+        self.msn = (self.msn + 1) & MSN_MASK;
+    }
+}
+
+/// The responses to a read at `psn`.
+fn read_reply(psn: Psn, reth: &RethRepr, msn: u32) -> ReadReply {
+    ReadReply {
+        psn: psn.add(u32::from(is_planted(Mutant::ReadNumberedFromNext))),
+        is_first: true,
+        remaining: reth.dma_len,
+        va: reth.va,
+        rkey: reth.rkey,
+        msn,
+        is_repeated: false,
+    }
+}
+
+/// A completion of a receive, without what a successful one adds.
+pub(super) fn receive_completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        imm_data: None,
+        qp_num: qpn,
+        src_qp: Qpn::new(0),
+        has_grh: false,
+        invalidated_rkey: None,
+    }
+}

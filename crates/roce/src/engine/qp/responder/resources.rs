@@ -1,0 +1,104 @@
+//! What the responder remembers of reads and atomics, to answer them again.
+
+use alloc::collections::VecDeque;
+
+use portolan_wire::Psn;
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::{AtomicEthRepr, RethRepr};
+
+use crate::engine::qp::send_queue::packets_of;
+
+/// A request that was carried out (the responder resources of `max_dest_rd_atomic`; Linux
+/// `struct resp_res`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Resource {
+    first: Psn,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A read is carried out again, when its data were lost.
+    Read(RethRepr),
+    /// An atomic is not: its result is kept (IBTA 9.4.5).
+    Atomic {
+        request: AtomicRequest,
+        original: u64,
+    },
+}
+
+/// What an atomic asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtomicRequest {
+    pub(super) opcode: Opcode,
+    pub(super) eth: AtomicEthRepr,
+}
+
+/// The last `max_dest_rd_atomic` reads and atomics, oldest first. A requester has no more than these
+/// under way, so it never asks again for one that was pushed out.
+#[derive(Debug, Default)]
+pub(super) struct Resources {
+    held: VecDeque<Resource>,
+}
+
+impl Resources {
+    /// Remembers a read; the oldest beyond `limit` is forgotten.
+    pub(super) fn remember_read(&mut self, first: Psn, reth: RethRepr, limit: u8) {
+        self.remember(first, Kind::Read(reth), limit);
+    }
+
+    /// Remembers an atomic and its result; the oldest beyond `limit` is forgotten.
+    pub(super) fn remember_atomic(
+        &mut self,
+        psn: Psn,
+        request: AtomicRequest,
+        original: u64,
+        limit: u8,
+    ) {
+        self.remember(psn, Kind::Atomic { request, original }, limit);
+    }
+
+    fn remember(&mut self, first: Psn, kind: Kind, limit: u8) {
+        while self.held.len() >= usize::from(limit.max(1)) {
+            self.held.pop_front();
+        }
+        self.held.push_back(Resource { first, kind });
+    }
+
+    /// Whether a read repeated at `psn` asks for (a part of) what was read there before.
+    pub(super) fn allows(&self, psn: Psn, reth: &RethRepr, mtu: u32) -> bool {
+        self.held.iter().any(|resource| {
+            let Kind::Read(read) = &resource.kind else {
+                return false;
+            };
+            let packets = psn.diff(resource.first);
+            if packets < 0 || packets.unsigned_abs() >= packets_of(read.dma_len, mtu) {
+                return false;
+            }
+            let offset = u64::from(packets.unsigned_abs()) * u64::from(mtu);
+            reth.rkey == read.rkey
+                && reth.va == read.va.wrapping_add(offset)
+                && offset + u64::from(reth.dma_len) <= read.dma_len.into()
+        })
+    }
+
+    /// The result of the atomic that was carried out at `psn`, if it is the same.
+    pub(super) fn result_of(&self, psn: Psn, again: &AtomicRequest) -> Option<u64> {
+        self.held.iter().find_map(|resource| match &resource.kind {
+            Kind::Atomic { request, original } if resource.first == psn && request == again => {
+                Some(*original)
+            }
+            _ => None,
+        })
+    }
+
+    /// The first PSN of the earliest read or atomic after `psn`.
+    pub(super) fn first_after(&self, psn: Psn) -> Option<Psn> {
+        let mut firsts = self.held.iter().map(|resource| resource.first);
+        firsts.find(|first| first.diff(psn) > 0)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+    }
+}

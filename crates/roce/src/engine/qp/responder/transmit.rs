@@ -1,0 +1,129 @@
+//! Building the next response packet.
+
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::Access;
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::{AethRepr, AtomicAckEthRepr, CREDITS_UNLIMITED, Syndrome};
+use portolan_wire::rocev2::Headers;
+
+use super::replies::{Acknowledge, AtomicReply, ReadReply, Reply};
+use super::{Fault, Refused, Responder};
+use crate::engine::Segment;
+use crate::engine::qp::context::{Context, fits};
+use crate::engine::qp::outbox::Outbox;
+
+impl Responder {
+    /// Whether read data wait to be sent next; acknowledgements do not count.
+    pub(in crate::engine::qp) fn is_streaming(&self) -> bool {
+        matches!(self.replies.front(), Some(Reply::Read(_)))
+    }
+
+    /// The next response packet that the budget allows. `segments` is filled with its payload's
+    /// places.
+    pub(in crate::engine::qp) fn transmit(
+        &mut self,
+        cx: &Context<'_>,
+        budget_bytes: usize,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> Result<Option<Headers>, Refused> {
+        segments.clear();
+        match self.replies.front().copied() {
+            None => Ok(None),
+            Some(Reply::Acknowledge(acknowledge)) => {
+                let headers = acknowledge_headers(cx, &acknowledge);
+                if !fits(&headers, 0, budget_bytes) {
+                    return Ok(None);
+                }
+                self.replies.pop_front();
+                Ok(Some(headers))
+            }
+            Some(Reply::Atomic(atomic)) => {
+                let headers = atomic_headers(cx, &atomic);
+                if !fits(&headers, 0, budget_bytes) {
+                    return Ok(None);
+                }
+                self.replies.pop_front();
+                Ok(Some(headers))
+            }
+            Some(Reply::Read(read)) => self.transmit_read(cx, &read, budget_bytes, segments, out),
+        }
+    }
+
+    fn transmit_read(
+        &mut self,
+        cx: &Context<'_>,
+        read: &ReadReply,
+        budget_bytes: usize,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> Result<Option<Headers>, Refused> {
+        let len = read.remaining.min(cx.mtu());
+        let is_last = len == read.remaining;
+        let headers = read_headers(cx, read, len, is_last);
+        if !fits(&headers, len, budget_bytes) {
+            return Ok(None);
+        }
+        if len > 0 {
+            let access = Access::REMOTE_READ;
+            let place = cx
+                .memory
+                .check_remote(cx.pd, cx.qpn, read.rkey, read.va, len, access);
+            let Ok(addr) = place else {
+                // The region went away since the request was accepted.
+                self.replies.clear();
+                return Err(self.refuse(cx, read.psn, Fault::ACCESS, out));
+            };
+            segments.push(Segment { addr, len });
+        }
+        if is_last {
+            self.replies.pop_front();
+        } else {
+            self.replies.advance_read(len);
+        }
+        Ok(Some(headers))
+    }
+}
+
+fn acknowledge_headers(cx: &Context<'_>, acknowledge: &Acknowledge) -> Headers {
+    let mut headers = cx.headers(Opcode::RcAck, acknowledge.psn, 0);
+    headers.aeth = Some(AethRepr {
+        syndrome: acknowledge.syndrome,
+        msn: acknowledge.msn,
+    });
+    headers
+}
+
+fn atomic_headers(cx: &Context<'_>, atomic: &AtomicReply) -> Headers {
+    let mut headers = cx.headers(Opcode::RcAtomicAck, atomic.psn, 0);
+    headers.aeth = Some(AethRepr {
+        syndrome: Syndrome::Ack {
+            credits: CREDITS_UNLIMITED,
+        },
+        msn: atomic.msn,
+    });
+    headers.atomic_ack_eth = Some(AtomicAckEthRepr {
+        original: atomic.original,
+    });
+    headers
+}
+
+fn read_headers(cx: &Context<'_>, read: &ReadReply, len: u32, is_last: bool) -> Headers {
+    let opcode = match (read.is_first, is_last) {
+        (true, true) => Opcode::RcReadResponseOnly,
+        (true, false) => Opcode::RcReadResponseFirst,
+        (false, false) => Opcode::RcReadResponseMiddle,
+        (false, true) => Opcode::RcReadResponseLast,
+    };
+    let mut headers = cx.headers(opcode, read.psn, len);
+    if opcode.has_aeth() {
+        headers.aeth = Some(AethRepr {
+            syndrome: Syndrome::Ack {
+                credits: CREDITS_UNLIMITED,
+            },
+            msn: read.msn,
+        });
+    }
+    headers
+}

@@ -1,0 +1,157 @@
+//! Walking a message through the pieces of memory of its work request.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use portolan_provider::verbs::Sge;
+
+use crate::engine::{LocalAccessError, MemoryTable, PdId, Placement, PlacementSource, Segment};
+
+use super::context::Context;
+use super::outbox::Outbox;
+
+/// A place in the pieces of a work request. Messages move through them forward, so finding the next
+/// packet's place costs no scan; going back starts over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SgeCursor {
+    /// Bytes of the message before this place.
+    offset: u64,
+    /// The piece.
+    index: usize,
+    /// Bytes of the piece before this place.
+    within: u32,
+}
+
+impl SgeCursor {
+    /// Moves to `range.start` and visits the parts of pieces that hold `range`, stopping after its
+    /// end, at the end of the pieces or at the first error.
+    fn walk<E>(
+        &mut self,
+        sges: &[Sge],
+        range: Range<u64>,
+        mut visit: impl FnMut(&Sge, u64, u32) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if range.start < self.offset {
+            *self = Self::default();
+        }
+        while self.offset < range.end {
+            let Some(sge) = sges.get(self.index) else {
+                break;
+            };
+            let rest = sge.length - self.within;
+            let before_start = range.start.saturating_sub(self.offset);
+            let until = if before_start > 0 {
+                before_start
+            } else {
+                range.end - self.offset
+            };
+            // A part is no longer than a piece, whose length is 32 bits.
+            let part = u64::from(rest).min(until) as u32;
+            if before_start == 0 && part > 0 {
+                visit(sge, sge.addr.wrapping_add(u64::from(self.within)), part)?;
+            }
+            self.offset += u64::from(part);
+            self.within += part;
+            if self.within == sge.length {
+                self.index += 1;
+                self.within = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects `range` of a message in `segments` (emptied first), for sending.
+    pub(super) fn gather(
+        &mut self,
+        sges: &[Sge],
+        range: Range<u64>,
+        pd: PdId,
+        memory: &MemoryTable,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), LocalAccessError> {
+        segments.clear();
+        self.walk(sges, range, |sge, iova, len| {
+            let addr = memory.check_local(pd, sge.lkey, iova, len, false)?;
+            segments.push(Segment { addr, len });
+            Ok(())
+        })
+    }
+
+    /// Emits placements for `len` bytes received at `offset` of a message; none on an error.
+    pub(super) fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        source: PlacementSource,
+        len: usize,
+        cx: &Context<'_>,
+        out: &mut Outbox,
+    ) -> Result<(), LocalAccessError> {
+        let before = out.placements.len();
+        let mut start = 0;
+        let result = self.walk(sges, offset..offset + len as u64, |sge, iova, len| {
+            let addr = cx.memory.check_local(cx.pd, sge.lkey, iova, len, true)?;
+            let source_range = start..start + len as usize;
+            start = source_range.end;
+            out.placements.push_back(Placement {
+                addr,
+                source,
+                source_range,
+            });
+            Ok(())
+        });
+        if result.is_err() {
+            out.placements.truncate(before);
+        }
+        result
+    }
+}
+
+/// Whether `range` of a message may be sent from its pieces or, with `write`, received into them.
+pub(super) fn check(
+    sges: &[Sge],
+    range: Range<u64>,
+    pd: PdId,
+    memory: &MemoryTable,
+    write: bool,
+) -> Result<(), LocalAccessError> {
+    SgeCursor::default().walk(sges, range, |sge, iova, len| {
+        memory.check_local(pd, sge.lkey, iova, len, write).map(drop)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_range_is_visited_once_and_in_order(
+            lengths in proptest::collection::vec(0u32..50, 0..8),
+            ranges in proptest::collection::vec((0u64..400, 0u64..100), 1..8),
+        ) {
+            let sges: Vec<Sge> = (0u64..)
+                .zip(&lengths)
+                .map(|(index, length)| Sge { addr: index << 32, length: *length, lkey: 1 })
+                .collect();
+            let bytes: Vec<u64> = sges
+                .iter()
+                .flat_map(|sge| (0..u64::from(sge.length)).map(|at| sge.addr + at))
+                .collect();
+            let mut cursor = SgeCursor::default();
+            for (start, len) in ranges {
+                let mut seen = Vec::new();
+                cursor
+                    .walk(&sges, start..start + len, |_, addr, len| {
+                        seen.extend((0..u64::from(len)).map(|at| addr + at));
+                        Ok::<(), ()>(())
+                    })
+                    .unwrap();
+                let expected: Vec<u64> =
+                    bytes.iter().skip(start as usize).take(len as usize).copied().collect();
+                prop_assert_eq!(seen, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The send queue: posted requests, oldest first, until they complete.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::{
+    Access, QpInit, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Qpn;
+
+/// Bytes of a message at most (IBTA C9-94: 2^31).
+pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// Bytes that an atomic operation works on, and that come back (IBTA 9.4.5).
+pub(super) const ATOMIC_BYTES: u64 = 8;
+
+/// What a memory window may give.
+const REMOTE_RIGHTS: Access = Access::REMOTE_READ
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
+
+/// Packets that a message of `len` bytes takes: of a read, its responses. An empty one takes one.
+pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}
+
+/// A posted send request.
+///
+/// Its packets are numbered when it is posted: packet `n` of the connection has the PSN `sq_psn + n`
+/// modulo 2^24, and `n` itself never wraps.
+#[derive(Debug)]
+pub(super) struct SendEntry {
+    wr_id: u64,
+    pub(super) op: SendOp,
+    pub(super) fence: bool,
+    pub(super) solicited: bool,
+    pub(super) signaled: bool,
+    /// Bytes of the message.
+    pub(super) len: u32,
+    /// Number of its first packet.
+    pub(super) first: u64,
+    /// Number of the packet after its last.
+    pub(super) end: u64,
+    pub(super) data: EntryData,
+    /// Of work that sends nothing, how it went, once that is known.
+    pub(super) outcome: Option<core::result::Result<(), WcStatus>>,
+}
+
+/// Where a posted request's bytes are.
+#[derive(Debug)]
+pub(super) enum EntryData {
+    /// In (or, for a read, to go to) registered memory.
+    Sges(Vec<Sge>),
+    /// Here.
+    Inline(Vec<u8>),
+}
+
+impl SendEntry {
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.op, SendOp::RdmaRead(_))
+    }
+
+    /// Whether the peer answers with data, and so remembers the request among its responder
+    /// resources: reads and atomics.
+    pub(super) fn awaits_data(&self) -> bool {
+        awaits_data(&self.op)
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        is_atomic(&self.op)
+    }
+
+    /// Whether it is work that sends nothing.
+    pub(super) fn is_local(&self) -> bool {
+        is_local(&self.op)
+    }
+
+    /// Whether it is work that sends nothing, and was carried out.
+    pub(super) fn is_done(&self) -> bool {
+        self.outcome == Some(Ok(()))
+    }
+
+    /// The pieces of memory; none if the bytes are inline.
+    pub(super) fn sges(&self) -> &[Sge] {
+        match &self.data {
+            EntryData::Sges(sges) => sges,
+            EntryData::Inline(_) => &[],
+        }
+    }
+
+    pub(super) fn completion(&self, status: WcStatus, qpn: Qpn) -> WorkCompletion {
+        let opcode = match self.op {
+            SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
+            SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
+            SendOp::AtomicCmpSwap { .. } => WcOpcode::CompSwap,
+            SendOp::AtomicFetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::BindMw { .. } => WcOpcode::BindMw,
+            SendOp::LocalInv(_) => WcOpcode::LocalInv,
+            _ => WcOpcode::Send,
+        };
+        WorkCompletion {
+            wr_id: self.wr_id,
+            status,
+            opcode,
+            byte_len: if self.awaits_data() { self.len } else { 0 },
+            imm_data: None,
+            qp_num: qpn,
+            src_qp: Qpn::new(0),
+            has_grh: false,
+            invalidated_rkey: None,
+        }
+    }
+}
+
+/// The send queue. Buffers of completed entries are used again, so posting allocates only while the
+/// number of requests under way grows.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    entries: VecDeque<SendEntry>,
+    depth: u32,
+    max_sge: u32,
+    max_inline_data: u32,
+    signal_all: bool,
+    /// Number of the packet after the last one posted.
+    end: u64,
+    spare_sges: Vec<Vec<Sge>>,
+    spare_inline: Vec<Vec<u8>>,
+}
+
+impl SendQueue {
+    pub(super) fn new(init: &QpInit) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            depth: init.cap.max_send_wr,
+            max_sge: init.cap.max_send_sge,
+            max_inline_data: init.cap.max_inline_data,
+            signal_all: init.sq_sig_all,
+            end: 0,
+            spare_sges: Vec::new(),
+            spare_inline: Vec::new(),
+        }
+    }
+
+    /// Appends a request and numbers its packets.
+    ///
+    /// # Errors
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces, too much inline data,
+    /// too long a message, or an atomic whose answer has not just its eight bytes to go to.
+    pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<()> {
+        if self.entries.len() >= self.depth as usize {
+            return Err(full(Step::PostSend, "send work requests", self.depth));
+        }
+        let len = self.check_data(wr)?;
+        let data = match wr.data {
+            _ if is_local(&wr.op) => EntryData::Sges(self.spare_sges.pop().unwrap_or_default()),
+            SendData::Sges(sges) => {
+                let mut copy = self.spare_sges.pop().unwrap_or_default();
+                copy.extend_from_slice(sges);
+                EntryData::Sges(copy)
+            }
+            SendData::Inline(bytes) => {
+                let mut copy = self.spare_inline.pop().unwrap_or_default();
+                copy.extend_from_slice(bytes);
+                EntryData::Inline(copy)
+            }
+        };
+        let first = self.end;
+        if !is_local(&wr.op) {
+            self.end += u64::from(packets_of(len, mtu));
+        }
+        self.entries.push_back(SendEntry {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            fence: wr.flags.contains(SendFlags::FENCE),
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            signaled: self.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+            len,
+            first,
+            end: self.end,
+            data,
+            outcome: None,
+        });
+        Ok(())
+    }
+
+    /// Bytes of the message, if its data is acceptable.
+    fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
+        let invalid = |what, max: u64, found: u64| {
+            let expected = format_args!("at most {max}");
+            Err(Error::invalid(Step::PostSend, what, expected, found))
+        };
+        if let SendOp::BindMw { bind, .. } = &wr.op
+            && !REMOTE_RIGHTS.contains(bind.access)
+        {
+            let (what, expected) = ("rights of a memory window", "those of peers");
+            let found = format_args!("{:?}", bind.access);
+            return Err(Error::invalid(Step::PostSend, what, expected, found));
+        }
+        let len = match wr.data {
+            // Work that sends nothing has no bytes.
+            _ if is_local(&wr.op) => 0,
+            SendData::Sges(sges) if sges.len() > self.max_sge as usize => {
+                return invalid("pieces of memory", self.max_sge.into(), sges.len() as u64);
+            }
+            SendData::Sges(sges) => total_length(sges),
+            SendData::Inline(_) if awaits_data(&wr.op) => {
+                let (expected, found) = ("registered memory for the answer", "inline data");
+                return Err(Error::invalid(Step::PostSend, "data", expected, found));
+            }
+            SendData::Inline(bytes) if bytes.len() > self.max_inline_data as usize => {
+                let max = self.max_inline_data.into();
+                return invalid("bytes of inline data", max, bytes.len() as u64);
+            }
+            SendData::Inline(bytes) => bytes.len() as u64,
+        };
+        if len > MESSAGE_BYTES_MAX {
+            return invalid("bytes of the message", MESSAGE_BYTES_MAX, len);
+        }
+        if is_atomic(&wr.op) && len != ATOMIC_BYTES {
+            let (what, expected) = ("bytes of memory for an atomic's answer", ATOMIC_BYTES);
+            return Err(Error::invalid(Step::PostSend, what, expected, len));
+        }
+        // 2^31 fits.
+        Ok(len as u32)
+    }
+
+    /// The entry `index` places behind the oldest.
+    pub(super) fn get(&self, index: usize) -> Option<&SendEntry> {
+        self.entries.get(index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut SendEntry> {
+        self.entries.get_mut(index)
+    }
+
+    pub(super) fn front(&self) -> Option<&SendEntry> {
+        self.entries.front()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Takes the oldest entry off the queue and completes it with `status`, if that is to be
+    /// reported: errors always are.
+    pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
+        let entry = self.entries.pop_front()?;
+        let report = entry.signaled || status != WcStatus::Success;
+        let wc = report.then(|| entry.completion(status, qpn));
+        match entry.data {
+            EntryData::Sges(mut sges) => {
+                sges.clear();
+                self.spare_sges.push(sges);
+            }
+            EntryData::Inline(mut bytes) => {
+                bytes.clear();
+                self.spare_inline.push(bytes);
+            }
+        }
+        wc
+    }
+}
+
+/// Whether the peer answers with data.
+pub(super) fn awaits_data(op: &SendOp) -> bool {
+    matches!(op, SendOp::RdmaRead(_)) || is_atomic(op)
+}
+
+/// Whether the work sends nothing.
+fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
+}
+
+fn is_atomic(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::AtomicCmpSwap { .. } | SendOp::AtomicFetchAdd { .. }
+    )
+}
+
+/// Bytes of all pieces. Cannot overflow: lengths are 32 bits, and memory has fewer than 2^32 pieces.
+pub(super) fn total_length(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+pub(in crate::engine) fn full(step: Step, what: &'static str, depth: u32) -> Error {
+    let limit = depth.into();
+    Error::new(step, Cause::LimitReached { what, limit })
+}

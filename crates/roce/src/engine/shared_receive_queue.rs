@@ -1,0 +1,170 @@
+//! Shared receive queues: receives that several queue pairs draw on (IBTA 10.2.9).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+
+use portolan_provider::verbs::{RecvWr, Sge, SrqAttr, Srqn};
+use portolan_provider::{Error, Result, Step};
+
+use super::qp::{ReceiveEntry, check_pieces, full};
+use super::{PdId, QpLimits};
+
+/// A shared receive queue as its queue pairs see it.
+///
+/// They run under locks of their own, so how the queue is shared among them is the host's affair: it
+/// puts a [`SharedReceiveQueue`] behind a lock, and raises the event that taking may cause.
+pub trait ReceiveSource: Send + Sync + fmt::Debug {
+    /// Protection domain of the receives' memory.
+    fn pd(&self) -> PdId;
+
+    /// Takes the oldest receive; `None` if there is none. `spare` is an empty list that is kept in
+    /// exchange for the receive's.
+    fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry>;
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    srqn: Srqn,
+    pd: PdId,
+    attr: SrqAttr,
+    max_wr: u32,
+    entries: VecDeque<ReceiveEntry>,
+    spare_sges: Vec<Vec<Sge>>,
+    limit_reached: bool,
+}
+
+impl SharedReceiveQueue {
+    /// An empty queue. `max_wr` bounds its size, `limits` the pieces of a receive.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a size of 0 or beyond the bounds, or a limit beyond the size.
+    pub fn new(
+        srqn: Srqn,
+        pd: PdId,
+        attr: &SrqAttr,
+        max_wr: u32,
+        limits: &QpLimits,
+    ) -> Result<Self> {
+        check_size(Step::CreateSrq, attr.max_wr, max_wr)?;
+        if attr.max_sge > limits.max_sge {
+            let expected = format_args!("at most {}", limits.max_sge);
+            return Err(Error::invalid(
+                Step::CreateSrq,
+                "max_sge",
+                expected,
+                attr.max_sge,
+            ));
+        }
+        check_limit(Step::CreateSrq, attr.srq_limit, attr.max_wr)?;
+        Ok(Self {
+            srqn,
+            pd,
+            attr: *attr,
+            max_wr,
+            entries: VecDeque::new(),
+            spare_sges: Vec::new(),
+            limit_reached: false,
+        })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Srqn {
+        self.srqn
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    /// Receives that wait.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no receive waits.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sizes, and the limit while it is armed (`ibv_query_srq(3)`).
+    pub fn query(&self) -> SrqAttr {
+        self.attr
+    }
+
+    /// Appends a receive (`ibv_post_srq_recv(3)`).
+    ///
+    /// # Errors
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<()> {
+        if self.entries.len() >= self.attr.max_wr as usize {
+            let what = "receive work requests";
+            return Err(full(Step::PostReceive, what, self.attr.max_wr));
+        }
+        check_pieces(wr, self.attr.max_sge)?;
+        let spare = self.spare_sges.pop().unwrap_or_default();
+        self.entries.push_back(ReceiveEntry::new(wr, spare));
+        Ok(())
+    }
+
+    /// Takes the oldest receive (see [`ReceiveSource::take`]). If fewer than the limit are left
+    /// then, that is to be told once, and the limit is disarmed.
+    pub fn take(&mut self, spare: Vec<Sge>) -> Option<ReceiveEntry> {
+        let entry = self.entries.pop_front()?;
+        if self.spare_sges.len() < self.attr.max_wr as usize {
+            self.spare_sges.push(spare);
+        }
+        if self.entries.len() < self.attr.srq_limit as usize {
+            self.attr.srq_limit = 0;
+            self.limit_reached = true;
+        }
+        Some(entry)
+    }
+
+    /// Whether the owner is to be told that the limit was reached; asking takes it away.
+    pub fn take_limit_event(&mut self) -> bool {
+        core::mem::take(&mut self.limit_reached)
+    }
+
+    /// Changes the size, or arms the limit anew, or both (`ibv_modify_srq(3)`). The limit is looked
+    /// at whenever a receive is taken, so one above what is left takes effect with the next.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a size beyond the bound or below the receives that wait, or a limit
+    /// beyond the size; nothing has changed then.
+    pub fn modify(&mut self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<()> {
+        let size = max_wr.unwrap_or(self.attr.max_wr);
+        let limit = srq_limit.unwrap_or(self.attr.srq_limit);
+        check_size(Step::ModifySrq, size, self.max_wr)?;
+        if (size as usize) < self.entries.len() {
+            let expected = format_args!("at least the {} posted", self.entries.len());
+            return Err(Error::invalid(Step::ModifySrq, "max_wr", expected, size));
+        }
+        check_limit(Step::ModifySrq, limit, size)?;
+        self.attr.max_wr = size;
+        self.attr.srq_limit = limit;
+        Ok(())
+    }
+}
+
+fn check_size(step: Step, found: u32, max: u32) -> Result<()> {
+    if (1..=max).contains(&found) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        step,
+        "max_wr",
+        format_args!("1 to {max}"),
+        found,
+    ))
+}
+
+fn check_limit(step: Step, found: u32, max: u32) -> Result<()> {
+    if found <= max {
+        return Ok(());
+    }
+    let expected = format_args!("at most max_wr, {max}");
+    Err(Error::invalid(step, "srq_limit", expected, found))
+}

@@ -1,0 +1,171 @@
+//! Asynchronous events of a device: a bounded queue, and a descriptor to wait for them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use portolan_provider::verbs::AsyncEvent;
+use portolan_provider::{Cause, Error, Result, Step};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The events that nobody has taken yet.
+///
+/// The descriptor is made when it is first asked for: most programs never do. From then on it is
+/// readable exactly while an event waits.
+#[derive(Debug)]
+pub(super) struct AsyncEvents {
+    limit: usize,
+    queue: Mutex<VecDeque<AsyncEvent>>,
+    event_fd: OnceLock<OwnedFd>,
+    lost: AtomicU64,
+}
+
+impl AsyncEvents {
+    /// An empty queue for `limit` events.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            queue: Mutex::default(),
+            event_fd: OnceLock::new(),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Readable while an event waits.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left.
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>> {
+        // Under the lock, so that no event comes between making it and looking for events.
+        let queue = self.lock();
+        if let Some(event_fd) = self.event_fd.get() {
+            return Ok(event_fd.as_fd());
+        }
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let made = made.map_err(|errno| {
+            let (call, errno) = ("eventfd", errno.raw_os_error());
+            Error::new(Step::Query, Cause::Os { call, errno })
+        })?;
+        let event_fd = self.event_fd.get_or_init(|| made);
+        if !queue.is_empty() {
+            raise(event_fd);
+        }
+        Ok(event_fd.as_fd())
+    }
+
+    /// Adds an event. False if as many wait as may: then it is lost, and counted.
+    pub(super) fn push(&self, event: AsyncEvent) -> bool {
+        let mut queue = self.lock();
+        if queue.len() >= self.limit {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        queue.push_back(event);
+        if queue.len() == 1
+            && let Some(event_fd) = self.event_fd.get()
+        {
+            raise(event_fd);
+        }
+        true
+    }
+
+    /// Takes the oldest event.
+    pub(super) fn take(&self) -> Option<AsyncEvent> {
+        let mut queue = self.lock();
+        let event = queue.pop_front();
+        self.lower_if_empty(&queue, event.is_some());
+        event
+    }
+
+    /// Forgets the events that something gone had raised.
+    pub(super) fn forget(&self, is_gone: impl Fn(&AsyncEvent) -> bool) {
+        let mut queue = self.lock();
+        let before = queue.len();
+        queue.retain(|event| !is_gone(event));
+        let taken = queue.len() < before;
+        self.lower_if_empty(&queue, taken);
+    }
+
+    /// Events lost because nobody took those before.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn lower_if_empty(&self, queue: &VecDeque<AsyncEvent>, taken: bool) {
+        if taken
+            && queue.is_empty()
+            && let Some(event_fd) = self.event_fd.get()
+        {
+            // It is readable now: reading cannot block.
+            let _ = rustix::io::read(event_fd, &mut [0u8; 8]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<AsyncEvent>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn raise(event_fd: &OwnedFd) {
+    // The counter is zero: the write cannot block, and there is nothing else it can fail of.
+    let _ = rustix::io::write(event_fd, &1u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::Qpn;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    const NOW: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+
+    fn readable(events: &AsyncEvents) -> bool {
+        let fd = events.fd().unwrap();
+        poll(
+            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+            Some(&NOW),
+        )
+        .unwrap()
+            == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_an_event_waits_even_from_before_it_was_made() {
+        let events = AsyncEvents::new(8);
+        assert!(events.push(AsyncEvent::PortActive(1)));
+        assert!(readable(&events));
+        assert!(events.push(AsyncEvent::GidChange(1)));
+        assert_eq!(events.take(), Some(AsyncEvent::PortActive(1)));
+        assert!(readable(&events));
+        assert_eq!(events.take(), Some(AsyncEvent::GidChange(1)));
+        assert!(!readable(&events));
+        assert_eq!(events.take(), None);
+        assert!(events.push(AsyncEvent::CqErr));
+        assert!(readable(&events));
+    }
+
+    #[test]
+    fn events_of_what_is_gone_are_forgotten_and_the_descriptor_with_them() {
+        let events = AsyncEvents::new(8);
+        assert!(!readable(&events));
+        events.push(AsyncEvent::QpFatal(Qpn::new(7)));
+        events.forget(|event| *event == AsyncEvent::QpFatal(Qpn::new(8)));
+        assert!(readable(&events));
+        events.forget(|event| *event == AsyncEvent::QpFatal(Qpn::new(7)));
+        assert!(!readable(&events));
+        assert_eq!(events.take(), None);
+    }
+
+    #[test]
+    fn beyond_its_limit_events_are_lost_and_counted() {
+        let events = AsyncEvents::new(2);
+        let pushed: Vec<_> = (0..4).map(|_| events.push(AsyncEvent::CqErr)).collect();
+        assert_eq!(pushed, [true, true, false, false]);
+        assert_eq!(events.lost(), 2);
+    }
+}

@@ -1,0 +1,387 @@
+//! A member's whole state: the ground, its present role, and its requests.
+//!
+//! The role follows from the connection to the hub: while it lasts this process is a plain member;
+//! when it ends, every member tries to bind the group's name, and whoever succeeds is the hub.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+
+use super::block::{Block, BlockSet};
+use super::config::{BACKOFF_MAX, EVENTS_PER_TURN, REPLAYS_MAX};
+use super::datagram::Datagram;
+use super::election::Election;
+use super::ground::{Ground, KEY_UPLINK};
+use super::hub::Hub;
+use super::inherit::PrivateFd;
+use super::member::{Outcome, Uplink};
+use super::name::Call;
+use super::requests::Requests;
+use super::status::{GroupStatus, MemberStatus};
+use super::trust::{Credentials, own_uid};
+
+/// How long a process waits before it calls a hub again that refused it, or that it does not trust. It
+/// keeps its block and its
+/// packets all the while; only requests and management datagrams do not reach it.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// A member's state, under one lock.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) ground: Ground,
+    pub(super) requests: Requests,
+    role: Role,
+    /// Counts changes of hub, so that a replay is for the hub it was made for.
+    epoch: u64,
+    replay_due: bool,
+    /// Why this process is none of the present hub's members, if so.
+    shut_out: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Role {
+    /// Reads block 0 and serves the others.
+    Hub(Box<Hub>),
+    /// Has a hub, or is about to be welcomed by a new one.
+    Member(Uplink),
+    /// Has none.
+    Orphan(Election),
+}
+
+/// What a turn has left to do for the caller.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turned {
+    /// Somebody's request has its answer.
+    pub(super) answered: bool,
+    /// Registrations have to be replayed to the hub of this epoch, without the lock.
+    pub(super) replay: Option<u64>,
+    /// Surveys that want to know of this process, which is asked without the lock.
+    pub(super) surveys: Vec<u64>,
+}
+
+impl State {
+    pub(super) fn new(ground: Ground, role: Role) -> Self {
+        let mut state = Self {
+            ground,
+            requests: Requests::default(),
+            role,
+            epoch: 0,
+            replay_due: false,
+            shut_out: None,
+        };
+        if matches!(state.role, Role::Hub(_)) {
+            state.ground.counters.times_hub = 1;
+            state.ground.service.reset();
+        }
+        state
+    }
+
+    /// Does what can be done now without waiting.
+    pub(super) fn turn(&mut self, now: Instant) -> Turned {
+        let mut turned = Turned::default();
+        let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
+        let no_wait = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match epoll::wait(self.ground.as_fd(), &mut events, Some(&no_wait)) {
+            Ok((events, _)) => {
+                for event in events {
+                    self.ready(event.data.u64(), event.flags, now, &mut turned);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => tracing::error!(%errno, "epoll_wait"),
+        }
+        self.timers(now, &mut turned);
+        self.send_requests(now, &mut turned);
+        if std::mem::take(&mut self.replay_due) {
+            turned.replay = Some(self.epoch);
+        }
+        turned.surveys = std::mem::take(&mut self.ground.surveys);
+        turned
+    }
+
+    /// Registers everything again with the hub of `epoch`, if it still is the hub.
+    pub(super) fn replay(&mut self, epoch: u64, payloads: &[Vec<u8>]) {
+        if epoch != self.epoch {
+            return;
+        }
+        if payloads.len() > REPLAYS_MAX {
+            let (count, limit) = (payloads.len(), REPLAYS_MAX);
+            tracing::error!(
+                count,
+                limit,
+                "too many registrations: the last are not replayed"
+            );
+        }
+        let payloads = payloads.get(..REPLAYS_MAX).unwrap_or(payloads);
+        match &mut self.role {
+            Role::Hub(hub) => {
+                for payload in payloads {
+                    self.ground.ask_service(self.ground.own, payload);
+                }
+                hub.own_replay_done(&self.ground);
+            }
+            Role::Member(uplink) => uplink.replay(payloads, &mut self.ground),
+            Role::Orphan(_) => {}
+        }
+    }
+
+    /// Answers surveys of the present hub; one of a former has lost its observer.
+    pub(super) fn report(&mut self, surveys: &[u64], payloads: &[Vec<u8>]) {
+        for survey in surveys {
+            match &mut self.role {
+                Role::Hub(hub) => hub.report(*survey, payloads, &mut self.ground),
+                Role::Member(uplink) if uplink.is_joined() => {
+                    uplink.report(*survey, payloads, &mut self.ground);
+                }
+                Role::Member(_) | Role::Orphan(_) => {}
+            }
+        }
+    }
+
+    /// Sends a datagram that came here to the process that has its block.
+    pub(super) fn forward(&mut self, block: Block, datagram: Datagram<'_>) {
+        if block == self.ground.own {
+            self.ground.deliver(&datagram);
+            return;
+        }
+        match &self.role {
+            Role::Hub(hub) => hub.forward(block, datagram, &mut self.ground),
+            Role::Member(uplink) => uplink.forward(block, datagram, &mut self.ground),
+            Role::Orphan(_) => self.ground.counters.no_member += 1,
+        }
+    }
+
+    /// When [`turn`](Self::turn) has something to do though no descriptor is ready.
+    pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let requests = self.requests.next_timeout();
+        match &self.role {
+            Role::Hub(hub) => {
+                let requests = requests.filter(|_| hub.registry().grace(now).is_none());
+                [hub.next_timeout(now), requests]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+            Role::Member(uplink) if uplink.is_joined() => requests,
+            Role::Member(uplink) => uplink.next_timeout(),
+            Role::Orphan(election) => Some(election.next_at()),
+        }
+    }
+
+    /// How many hubs there were after the first.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The process that leads the group, if it is another.
+    pub(super) fn hub(&self) -> Option<Credentials> {
+        match &self.role {
+            Role::Member(uplink) => Some(uplink.hub()),
+            Role::Hub(_) | Role::Orphan(_) => None,
+        }
+    }
+
+    /// Why this process is none of the present hub's members, if so.
+    pub(super) fn why_shut_out(&self) -> Option<&str> {
+        self.shut_out.as_deref()
+    }
+
+    pub(super) fn status(&self) -> GroupStatus {
+        let pid = std::process::id();
+        let own = MemberStatus {
+            block: self.ground.own,
+            pid,
+            uid: own_uid(),
+        };
+        let mut members = vec![own];
+        let (is_hub, hub_pid) = match &self.role {
+            Role::Hub(hub) => {
+                let others = hub.registry().members();
+                members.extend(
+                    others.map(|(block, Credentials { pid, uid })| MemberStatus {
+                        block,
+                        pid,
+                        uid,
+                    }),
+                );
+                (true, Some(pid))
+            }
+            Role::Member(uplink) => (false, Some(uplink.hub().pid).filter(|pid| *pid != 0)),
+            Role::Orphan(_) => (false, None),
+        };
+        members.sort_by_key(|member| member.block);
+        GroupStatus {
+            is_hub,
+            hub_pid,
+            members,
+            counters: self.ground.counters,
+        }
+    }
+
+    fn ready(&mut self, key: u64, flags: EventFlags, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Hub(hub) => hub.ready(key, flags, &mut self.ground, now),
+            Role::Member(uplink) if key == KEY_UPLINK => {
+                let outcome = uplink.ready(flags, &mut self.ground, &mut self.requests, now);
+                self.follow(outcome, now, turned);
+            }
+            Role::Member(_) | Role::Orphan(_) => {}
+        }
+    }
+
+    fn timers(&mut self, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Hub(hub) => hub.timers(&mut self.ground, now),
+            Role::Member(uplink) => {
+                let outcome = uplink.timers(now);
+                self.follow(outcome, now, turned);
+            }
+            Role::Orphan(_) => {}
+        }
+        // Also right after the hub was lost: the first attempt is due at once.
+        if let Role::Orphan(election) = &self.role
+            && election.is_due(now)
+        {
+            self.elect(now);
+        }
+    }
+
+    fn follow(&mut self, outcome: Outcome, now: Instant, turned: &mut Turned) {
+        match outcome {
+            Outcome::Lasts { welcomed, answered } => {
+                turned.answered |= answered;
+                if welcomed {
+                    self.shut_out = None;
+                    self.new_epoch();
+                }
+            }
+            Outcome::Lost { wait } => self.lose_hub(wait, now),
+            Outcome::Refused(refusal) => {
+                self.shut_out(refusal.to_string());
+                self.lose_hub(REFUSED_PAUSE, now);
+            }
+        }
+    }
+
+    fn lose_hub(&mut self, wait: Duration, now: Instant) {
+        let mut election = Election::start(self.ground.own, now);
+        if !wait.is_zero() {
+            election.failed(wait, now);
+        }
+        if let Role::Member(uplink) = &self.role
+            && uplink.is_joined()
+        {
+            self.ground.counters.hubs_lost += 1;
+        }
+        self.role = Role::Orphan(election);
+        self.requests.hub_lost(now);
+        self.ground.surveys.clear();
+        self.replay_due = false;
+    }
+
+    fn new_epoch(&mut self) {
+        self.epoch += 1;
+        self.replay_due = true;
+    }
+
+    /// One attempt to become the hub, or else to find it.
+    fn elect(&mut self, now: Instant) {
+        let elected = match self.ground.name.listen() {
+            Ok(Some(listener)) => self.become_hub(listener, now),
+            Ok(None) => self.find_hub(now),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot stand for election as hub");
+                Err(BACKOFF_MAX)
+            }
+        };
+        match (elected, &mut self.role) {
+            (Ok(role), _) => self.role = role,
+            (Err(wait), Role::Orphan(election)) => election.failed(wait, now),
+            (Err(_), _) => {}
+        }
+    }
+
+    /// Takes the hub's role, or says how long to wait at least before the next attempt.
+    fn become_hub(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
+        // Whoever else lives will come back; what the dead left is cleared away.
+        let own = self.ground.own;
+        let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
+        for block in Block::members() {
+            match block != own && self.ground.retire_if_dead(block) {
+                true => dead.insert(block),
+                false => alive.insert(block),
+            }
+        }
+        match Hub::open(listener, alive, dead, &mut self.ground, now) {
+            Ok(hub) => {
+                self.ground.inbox.push_departed(dead);
+                self.shut_out = None;
+                self.ground.counters.times_hub += 1;
+                self.ground.service.reset();
+                self.new_epoch();
+                Ok(Role::Hub(Box::new(hub)))
+            }
+            Err(error) => {
+                // Dropping the listener lets another member try.
+                tracing::warn!(%error, "cannot serve as hub");
+                Err(BACKOFF_MAX)
+            }
+        }
+    }
+
+    /// Calls the hub, or says how long to wait at least before the next attempt.
+    fn find_hub(&mut self, now: Instant) -> Result<Role, Duration> {
+        let connection = match self.ground.name.call() {
+            Ok(Call::Connected(connection)) => connection,
+            Ok(Call::NobodyListens | Call::Busy) => return Err(Duration::ZERO),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot call the hub");
+                return Err(BACKOFF_MAX);
+            }
+        };
+        let hub = Credentials::of_peer(connection.as_fd()).map_err(|_| BACKOFF_MAX)?;
+        if !self.ground.config.trust.admits(own_uid(), hub.uid) {
+            self.shut_out(format!("the new hub is {hub}, which is not trusted"));
+            return Err(REFUSED_PAUSE);
+        }
+        let uplink = Uplink::rejoin(connection, hub, &mut self.ground, now);
+        uplink.map(Role::Member).map_err(|_| Duration::ZERO)
+    }
+
+    /// There is a hub, and this process is none of its members.
+    fn shut_out(&mut self, why: String) {
+        if self.shut_out.as_ref() != Some(&why) {
+            tracing::error!(
+                why,
+                "requests and management datagrams do not reach this process"
+            );
+        }
+        self.shut_out = Some(why);
+    }
+
+    fn send_requests(&mut self, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Hub(hub) if hub.registry().grace(now).is_none() => {
+                for (id, payload) in self.requests.take_due(now) {
+                    let response = self.ground.ask_service(self.ground.own, &payload);
+                    turned.answered |= self.requests.answered(id, response);
+                }
+            }
+            Role::Member(uplink) if uplink.is_joined() => {
+                for (id, payload) in self.requests.take_due(now) {
+                    uplink.request(id, &payload, &mut self.ground);
+                }
+            }
+            Role::Hub(_) | Role::Member(_) | Role::Orphan(_) => {}
+        }
+    }
+
+    /// The longest pause between a leader's looks at the state, should a wake-up be missed.
+    pub(super) const LOOK_INTERVAL: Duration = BACKOFF_MAX;
+}

@@ -1,0 +1,161 @@
+//! QP1, the general services interface, as a seam: whoever speaks the connection protocol plugs in
+//! here. The wire side, too: management datagrams built and checked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::DethRepr;
+use portolan_wire::icrc::{self, Flow, Identification};
+use portolan_wire::mad::MAD_LEN;
+use portolan_wire::rocev2::{Headers, ICRC_LEN, Packet};
+use portolan_wire::{Psn, QKey, Qpn};
+
+use super::device::SoftDevice;
+use super::hotplug::DeviceChange;
+
+/// The Q_Key of QP1 (IBTA 3.5.3).
+pub(super) const GSI_QKEY: QKey = QKey(0x8001_0000);
+/// UDP payload of a management datagram: BTH, DETH, MAD, ICRC.
+pub(super) const MAD_PACKET_LEN: usize =
+    portolan_wire::bth::LEN + DethRepr::LEN + MAD_LEN + ICRC_LEN;
+
+/// Takes management datagrams and keeps its own time. Its methods are called on the progress thread,
+/// one at a time, with no lock of the stack held; they may call the stack.
+pub trait Gsi: Send + Sync + std::fmt::Debug {
+    /// A datagram for this process arrived.
+    fn mad(&self, mad: ReceivedMad<'_>);
+    /// A queue pair in RTR heard its peer: whatever was to say that the connection is established is late
+    /// or lost (`AsyncEvent::CommEst`, of which the owner is told, too).
+    fn communication_established(&self, qp: Qpn) {
+        let _ = qp;
+    }
+    /// How long until [`timeout`](Self::timeout) is wanted; `None` for never. Asked again after
+    /// `mad`, after `timeout`, and after [`Stack::wake`](super::Stack::wake).
+    fn next_timeout(&self) -> Option<Duration>;
+    /// The time has come.
+    fn timeout(&self);
+    /// A device came, changed or went. One that went is no longer among the stack's, and its queue
+    /// pairs have failed.
+    fn device_changed(&self, _device: &Arc<SoftDevice>, _change: DeviceChange) {}
+}
+
+/// A management datagram with a valid ICRC and Q_Key.
+#[derive(Clone, Debug)]
+pub struct ReceivedMad<'a> {
+    /// Where it came from: address (with its scope, if it is link-local) and UDP source port.
+    pub remote: SocketAddr,
+    /// The address of ours it was sent to.
+    pub local: IpAddr,
+    /// Index of the interface it arrived on, 0 if unknown.
+    pub interface: u32,
+    /// The device that has the address; `None` if it was taken from its interface meanwhile.
+    pub device: Option<Arc<SoftDevice>>,
+    /// The sender's queue pair, 1 for connection managers.
+    pub source_qp: Qpn,
+    /// IPv4 type of service or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// The datagram.
+    pub mad: &'a [u8; MAD_LEN],
+}
+
+/// How to send a management datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MadOptions {
+    /// IPv4 type of service or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit; 0 for the system's default.
+    pub hop_limit: u8,
+}
+
+/// Writes the packet of a MAD, but for its ICRC.
+pub(super) fn emit(
+    psn: Psn,
+    mad: &[u8; MAD_LEN],
+    out: &mut [u8; MAD_PACKET_LEN],
+) -> portolan_wire::Result<()> {
+    let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, psn);
+    headers.deth = Some(DethRepr {
+        qkey: GSI_QKEY,
+        src_qp: Qpn::GSI,
+    });
+    let at = headers.emit(out)?;
+    if let Some(body) = out.get_mut(at..at + MAD_LEN) {
+        body.copy_from_slice(mad);
+    }
+    Ok(())
+}
+
+/// Why a datagram for QP1 is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MadDrop {
+    Malformed,
+    Icrc,
+    NotAMad,
+}
+
+/// Checks a packet for QP1: its ICRC, opcode, Q_Key and length. Gives the sender's queue pair, the
+/// MAD, and the IPv4 identification.
+pub(super) fn parse(
+    source: SocketAddr,
+    destination: SocketAddr,
+    payload: &[u8],
+) -> Result<(Qpn, &[u8; MAD_LEN], u16), MadDrop> {
+    let packet = Packet::parse(payload).map_err(|_| MadDrop::Malformed)?;
+    let flow = Flow::between(source, destination).ok_or(MadDrop::Malformed)?;
+    let valid = icrc::verify(&flow, Identification::Hidden, payload).map_err(|_| MadDrop::Icrc)?;
+    let deth = packet
+        .deth()
+        .filter(|deth| deth.qkey == GSI_QKEY)
+        .ok_or(MadDrop::NotAMad)?;
+    if packet.bth().opcode != Opcode::UdSendOnly || packet.bth().dest_qp != Qpn::GSI {
+        return Err(MadDrop::NotAMad);
+    }
+    let mad = packet.payload().try_into().map_err(|_| MadDrop::NotAMad)?;
+    Ok((deth.src_qp, mad, valid.identification))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "10.0.0.1:50000";
+    const B: &str = "10.0.0.2:4791";
+
+    fn packet() -> [u8; MAD_PACKET_LEN] {
+        let mut packet = [0; MAD_PACKET_LEN];
+        emit(Psn::new(7), &[0x5a; MAD_LEN], &mut packet).unwrap();
+        let flow = Flow::between(A.parse().unwrap(), B.parse().unwrap()).unwrap();
+        icrc::append(&flow, 0, &mut packet).unwrap();
+        packet
+    }
+
+    fn check(packet: &[u8]) -> Result<(Qpn, &[u8; MAD_LEN], u16), MadDrop> {
+        parse(A.parse().unwrap(), B.parse().unwrap(), packet)
+    }
+
+    #[test]
+    fn a_mad_packet_is_280_bytes_and_comes_back_whole() {
+        let packet = packet();
+        assert_eq!(packet.len(), 280);
+        assert_eq!(check(&packet), Ok((Qpn::GSI, &[0x5a; MAD_LEN], 0)));
+    }
+
+    #[test]
+    fn a_flipped_bit_a_wrong_key_and_a_short_packet_are_dropped() {
+        let mut flipped = packet();
+        flipped[100] ^= 1;
+        assert_eq!(check(&flipped), Err(MadDrop::Icrc));
+        let mut wrong_key = packet();
+        wrong_key[15] ^= 1;
+        let flow = Flow::between(A.parse().unwrap(), B.parse().unwrap()).unwrap();
+        icrc::append(&flow, 0, &mut wrong_key).unwrap();
+        assert_eq!(check(&wrong_key), Err(MadDrop::NotAMad));
+        for len in 0..24 {
+            assert_eq!(check(&packet()[..len]), Err(MadDrop::Malformed));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The machine's network interfaces and their addresses, as `getifaddrs(3)` tells them.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use portolan_provider::{Cause, Error, Result, Step};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    /// Name, such as `eth0`.
+    pub(super) name: String,
+    /// Linux's index.
+    pub(super) index: u32,
+    /// Largest IP packet.
+    pub(super) mtu: u32,
+    /// Hardware address, if it has one of Ethernet's length.
+    pub(super) mac: Option<[u8; 6]>,
+    /// Whether it is up and running.
+    pub(super) running: bool,
+    /// Its addresses, in the kernel's order.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+/// The interfaces, by index; those that have no IP address, too.
+pub(super) fn list() -> Result<Vec<Interface>> {
+    let addresses = AddressList::read()?;
+    let query = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| os_error("socket", errno.raw_os_error()))?;
+    let mut found: BTreeMap<u32, Interface> = BTreeMap::new();
+    for entry in addresses.iter() {
+        let Some(name) = entry.interface_name() else {
+            continue;
+        };
+        // An interface may go away while it is being asked: it is left out then.
+        let Some(index) = interface_index(&name) else {
+            continue;
+        };
+        let Some(mtu) = interface_mtu(&query, &name) else {
+            continue;
+        };
+        let interface = found.entry(index).or_insert_with(|| Interface {
+            name: name.to_string_lossy().into_owned(),
+            index,
+            mtu,
+            mac: None,
+            running: entry.is_running(),
+            addresses: Vec::new(),
+        });
+        match entry.address() {
+            Some(EntryAddress::Ip(ip)) => interface.addresses.push(ip),
+            Some(EntryAddress::Mac(mac)) => interface.mac = Some(mac),
+            None => {}
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+fn interface_index(name: &CStr) -> Option<u32> {
+    // SAFETY: `name` ends in NUL.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => None,
+        index => Some(index),
+    }
+}
+
+fn interface_mtu(query: &OwnedFd, name: &CStr) -> Option<u32> {
+    // SAFETY: `ifreq` is plain data, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.to_bytes();
+    if bytes.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: `request` is a valid `ifreq` with a name ending in NUL, which the call reads and writes.
+    let done = unsafe { libc::ioctl(query.as_raw_fd(), libc::SIOCGIFMTU, &mut request) };
+    if done != 0 {
+        return None;
+    }
+    // SAFETY: SIOCGIFMTU succeeded, so this is the field it filled.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
+
+/// The list that `getifaddrs` made.
+struct AddressList {
+    head: *mut libc::ifaddrs,
+}
+
+impl AddressList {
+    fn read() -> Result<Self> {
+        let mut head = std::ptr::null_mut();
+        // SAFETY: the call writes the head of a list it allocates.
+        if unsafe { libc::getifaddrs(&mut head) } != 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            return Err(os_error("getifaddrs", errno));
+        }
+        Ok(Self { head })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut next: *const libc::ifaddrs = self.head;
+        std::iter::from_fn(move || {
+            // SAFETY: `next` is null or an entry of the list, which lives as long as `self`.
+            let entry = unsafe { next.as_ref() }?;
+            next = entry.ifa_next;
+            Some(Entry(entry))
+        })
+    }
+}
+
+impl Drop for AddressList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from `getifaddrs` and is freed once.
+        unsafe { libc::freeifaddrs(self.head) };
+    }
+}
+
+struct Entry<'a>(&'a libc::ifaddrs);
+
+enum EntryAddress {
+    Ip(IpAddr),
+    Mac([u8; 6]),
+}
+
+impl Entry<'_> {
+    /// The interface's name, without the label that an address may add (`eth0:1`).
+    fn interface_name(&self) -> Option<CString> {
+        if self.0.ifa_name.is_null() {
+            return None;
+        }
+        // SAFETY: a name of the list is a string ending in NUL that lives as long as the list.
+        let name = unsafe { CStr::from_ptr(self.0.ifa_name) };
+        let name = name.to_bytes().split(|byte| *byte == b':').next()?;
+        CString::new(name).ok()
+    }
+
+    fn is_running(&self) -> bool {
+        let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        self.0.ifa_flags & wanted == wanted
+    }
+
+    fn address(&self) -> Option<EntryAddress> {
+        let address = self.0.ifa_addr;
+        if address.is_null() {
+            return None;
+        }
+        // SAFETY: not null, and every socket address begins with its family.
+        match i32::from(unsafe { (*address).sa_family }) {
+            libc::AF_INET => {
+                // SAFETY: its family says that it is a `sockaddr_in`; read without assuming alignment.
+                let inet = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+                Some(EntryAddress::Ip(
+                    Ipv4Addr::from(inet.sin_addr.s_addr.to_ne_bytes()).into(),
+                ))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: its family says that it is a `sockaddr_in6`; read without assuming alignment.
+                let inet = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+                Some(EntryAddress::Ip(
+                    Ipv6Addr::from(inet.sin6_addr.s6_addr).into(),
+                ))
+            }
+            libc::AF_PACKET => {
+                // SAFETY: its family says that it is a `sockaddr_ll`; read without assuming alignment.
+                let link = unsafe { address.cast::<libc::sockaddr_ll>().read_unaligned() };
+                let mac = *link.sll_addr.first_chunk::<6>()?;
+                (link.sll_halen == 6 && mac != [0; 6]).then_some(EntryAddress::Mac(mac))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn os_error(call: &'static str, errno: i32) -> Error {
+    Error::new(Step::OpenDevice, Cause::Os { call, errno })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_listed_with_its_address_and_mtu() {
+        let interfaces = list().unwrap();
+        let loopback = interfaces
+            .iter()
+            .find(|interface| interface.addresses.contains(&Ipv4Addr::LOCALHOST.into()))
+            .expect("this machine has no 127.0.0.1");
+        assert!(loopback.running);
+        assert!(loopback.mtu >= 1280, "{loopback:?}");
+        assert_ne!(loopback.index, 0);
+        assert_eq!(loopback.mac, None);
+    }
+}

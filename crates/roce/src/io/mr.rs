@@ -1,0 +1,114 @@
+//! Memory regions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use portolan_provider::traits::Mr;
+use portolan_provider::verbs::Access;
+use portolan_provider::{Error, Result, Step};
+
+use super::gauge::Permit;
+use super::mapping;
+use super::rand::random_u32;
+use super::shared::Shared;
+use crate::engine::{PdId, Region};
+
+/// A memory region. Local and remote key are one random number.
+#[derive(Debug)]
+pub struct SoftMr {
+    key: u32,
+    registered: AtomicBool,
+    shared: Arc<Shared>,
+    _permit: Permit,
+}
+
+impl SoftMr {
+    pub(super) fn register(
+        shared: &Arc<Shared>,
+        pd: PdId,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let max = shared.config.limits.max_mr_size;
+        if length > max {
+            let expected = format_args!("at most {max} bytes");
+            return Err(Error::invalid(
+                Step::RegisterMemory,
+                "length",
+                expected,
+                length,
+            ));
+        }
+        mapping::verify(addr, length, access)?;
+        let permit = shared.gauges.mrs.take(Step::RegisterMemory)?;
+        let region = Region {
+            pd,
+            iova: addr,
+            addr,
+            length,
+            access,
+        };
+        let mut memory = shared
+            .memory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        // The table is bounded far below 2^32 keys, so a free one is found at once.
+        let key = loop {
+            let key = random_u32(Step::RegisterMemory)?;
+            if key != 0 && !memory.contains(key) {
+                break key;
+            }
+        };
+        memory.insert(key, region)?;
+        drop(memory);
+        let shared = Arc::clone(shared);
+        Ok(Self {
+            key,
+            registered: AtomicBool::new(true),
+            shared,
+            _permit: permit,
+        })
+    }
+}
+
+impl Mr for SoftMr {
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+
+    fn deregister(&self) -> Result<()> {
+        // In a forked child the table is a copy, whose lock may have been held at the fork.
+        self.shared.fork.check(Step::RegisterMemory)?;
+        let mut memory = self
+            .shared
+            .memory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that a second caller, too, returns only when nothing is under way.
+        if self.registered.load(Ordering::Relaxed) {
+            memory.deregister(self.key)?;
+            self.registered.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SoftMr {
+    fn drop(&mut self) {
+        // In a forked child there is nothing to do, and the lock may have been held at the fork.
+        if *self.registered.get_mut() && self.shared.fork.check(Step::RegisterMemory).is_ok() {
+            let mut memory = self
+                .shared
+                .memory
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            // The memory may go away now: windows on it are closed.
+            memory.remove(self.key);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Queue pairs: the verbs on one, and its life.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portolan_provider::traits::{Cq, Mw, Qp, Srq};
+use portolan_provider::verbs::{
+    Counter, MwBind, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendData, SendFlags,
+    SendOp, SendWr, UdDestination,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::{Gid, Qpn};
+
+use super::ah::SoftAh;
+use super::cq::{CqCore, SoftCq};
+use super::device::DeviceCore;
+use super::gauge::Permit;
+use super::hotplug::removed;
+use super::multicast::GroupKey;
+use super::mw::SoftMw;
+use super::path::Path;
+use super::rand::random_u32;
+use super::shared::Shared;
+use super::srq::{SoftSrq, SrqUse};
+use crate::engine::{Destination, PdId, QpConfig, QpCounters, QpLimits, QueuePair};
+
+/// A queue pair. Dropping it destroys it.
+#[derive(Debug)]
+pub struct SoftQp {
+    core: Arc<QpCore>,
+    shared: Arc<Shared>,
+    _permit: Permit,
+}
+
+/// A queue pair as whoever drives the device knows it.
+#[derive(Debug)]
+pub(super) struct QpCore {
+    pub(super) qpn: Qpn,
+    pub(super) qp_type: QpType,
+    pub(super) device: Arc<DeviceCore>,
+    pub(super) send_cq: Arc<CqCore>,
+    pub(super) recv_cq: Arc<CqCore>,
+    state: Mutex<State>,
+}
+
+/// What a queue pair's lock guards.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) engine: QueuePair,
+    /// Given back when it is destroyed.
+    srq: Option<SrqUse>,
+    /// Known from RTR on; a UD queue pair has none.
+    pub(super) path: Option<Path>,
+    /// A UD queue pair in RTR or beyond: it takes datagrams from everybody.
+    pub(super) takes_datagrams: bool,
+    /// Its entry among the timers.
+    pub(super) timer: Option<Duration>,
+    /// It has more to send and is noted in its full socket's list.
+    pub(super) deferred: bool,
+    /// It keeps an answer until its owner posts or polls again.
+    pub(super) owes: bool,
+    /// Its device is gone; it has failed.
+    pub(super) device_removed: bool,
+    /// Destroyed: whoever still finds it leaves it alone.
+    pub(super) closed: bool,
+}
+
+impl SoftQp {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        device: &Arc<DeviceCore>,
+        pd: PdId,
+        init: &QpInit,
+        [send_cq, recv_cq]: [&Arc<dyn Cq>; 2],
+        srq: Option<&Arc<dyn Srq>>,
+    ) -> Result<Self> {
+        let send_cq = SoftCq::core_of(send_cq, shared)?;
+        let recv_cq = SoftCq::core_of(recv_cq, shared)?;
+        let srq = srq.map(|srq| SoftSrq::claim(srq, shared)).transpose()?;
+        let permit = shared.gauges.qps.take(Step::CreateQp)?;
+        if init.qp_type == QpType::Ud {
+            shared.tell_ip_fields()?;
+        }
+        let limits = QpLimits {
+            max_path_mtu: device.max_mtu(),
+            ..shared.config.qp_limits
+        };
+        let make = |qpn| {
+            let config = QpConfig {
+                qpn,
+                pd,
+                init: *init,
+                limits,
+                flow: shared.config.flow,
+            };
+            let state = State {
+                engine: match &srq {
+                    Some(srq) => QueuePair::with_shared_receives(config, srq.source())?,
+                    None => QueuePair::new(config)?,
+                },
+                srq,
+                path: None,
+                takes_datagrams: false,
+                timer: None,
+                deferred: false,
+                owes: false,
+                device_removed: false,
+                closed: false,
+            };
+            let (device, state) = (Arc::clone(device), Mutex::new(state));
+            Ok(Arc::new(QpCore {
+                qpn,
+                qp_type: init.qp_type,
+                device,
+                send_cq,
+                recv_cq,
+                state,
+            }))
+        };
+        let core = shared.qps.insert(|| random_u32(Step::CreateQp), make)?;
+        let qp = Self {
+            core,
+            shared: Arc::clone(shared),
+            _permit: permit,
+        };
+        // After it can be found, so that no removal falls in between.
+        match device.is_removed() {
+            true => Err(removed(Step::CreateQp, device)),
+            false => Ok(qp),
+        }
+    }
+
+    /// What it has sent, received and dropped.
+    pub fn counters(&self) -> QpCounters {
+        *self.core.lock().engine.counters()
+    }
+
+    /// Locks it for a verb.
+    fn open(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+        self.shared.fork.check(step)?;
+        let state = self.core.lock();
+        if state.closed {
+            return Err(Error::new(step, Cause::NoSuchObject("queue pair")));
+        }
+        Ok(state)
+    }
+
+    /// Locks it for a verb that needs its device.
+    #[inline]
+    fn open_present(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+        let state = self.open(step)?;
+        match state.device_removed {
+            true => Err(removed(step, &self.core.device)),
+            false => Ok(state),
+        }
+    }
+
+    /// Sends the acknowledgement that was kept for the owner's own answer: none will come, and
+    /// the peer's message has arrived.
+    fn answer_what_is_owed(&self, state: &mut State) {
+        if state.owes {
+            let now = self.shared.clock.now();
+            self.shared.settle(&self.core, state, now);
+        }
+    }
+
+    /// Where a datagram goes, its address handle resolved.
+    fn destination(&self, ud: &UdDestination<'_>) -> Result<Destination> {
+        let path = SoftAh::path_of(ud.ah, &self.core.device)?;
+        let is_group = path.remote.ip().is_multicast();
+        if is_group != (ud.qpn == Qpn::MULTICAST) {
+            // IBTA 10.5: packets to groups, and only they, are for this number.
+            let expected = match is_group {
+                true => "0xffffff, as the address handle is of a group",
+                false => "not 0xffffff, as the address handle is of a host",
+            };
+            let found = ud.qpn;
+            return Err(Error::invalid(Step::PostSend, "ud.qpn", expected, found));
+        }
+        Ok(Destination {
+            path,
+            qpn: ud.qpn,
+            qkey: ud.qkey,
+        })
+    }
+
+    /// The group that an MGID stands for on this queue pair's interface.
+    fn group_of(&self, step: Step, gid: &Gid) -> Result<GroupKey> {
+        let refuse = |what, expected, found: &dyn std::fmt::Display| {
+            Err(self.explain(Error::invalid(step, what, expected, found), None))
+        };
+        if self.core.qp_type != QpType::Ud {
+            return refuse("queue pair type", "UD", &self.core.qp_type);
+        }
+        if !gid.is_multicast() {
+            return refuse("gid", "a multicast group's", gid);
+        }
+        Ok(GroupKey {
+            interface: self.core.device.interface(),
+            group: gid.to_ip(),
+        })
+    }
+
+    /// Adds the device and both addresses to an error.
+    fn explain(&self, error: Error, path: Option<&Path>) -> Error {
+        let error = error.on(self.core.device.name(), None);
+        match path {
+            Some(path) => {
+                let local = std::net::SocketAddr::new(path.local, 0);
+                error.between(Some(local.into()), Some(path.remote.into()))
+            }
+            None => error,
+        }
+    }
+}
+
+impl Qp for SoftQp {
+    fn qpn(&self) -> Qpn {
+        self.core.qpn
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let mut state = self.open_present(Step::ModifyQp)?;
+        let now = self.shared.clock.now();
+        let path = match mask.contains(QpAttrMask::AV) {
+            true => {
+                let port = self.shared.config.group.port;
+                let path = self.core.device.path(Step::ModifyQp, &attr.ah_attr, port);
+                Some(path.map_err(|error| self.explain(error, None))?)
+            }
+            false => None,
+        };
+        self.answer_what_is_owed(&mut state);
+        state
+            .engine
+            .modify(attr, mask)
+            .map_err(|error| self.explain(error, path.or(state.path).as_ref()))?;
+        if path.is_some() {
+            self.shared.replace_path(&mut state, path);
+        }
+        if self.core.qp_type == QpType::Ud {
+            let takes = !matches!(state.engine.state(), QpState::Reset | QpState::Init);
+            self.shared.take_datagrams(&mut state, takes);
+        }
+        if state.engine.state() == QpState::Reset {
+            self.shared.replace_path(&mut state, None);
+            self.core.forget_completions();
+        }
+        self.shared.settle(&self.core, &mut state, now);
+        Ok(())
+    }
+
+    fn query(&self) -> Result<(QpAttr, QpInit)> {
+        Ok(self.open(Step::Query)?.engine.query())
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>> {
+        Ok(self.open(Step::Query)?.engine.counters().named())
+    }
+
+    #[inline]
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let mut state = self.open_present(Step::PostSend)?;
+        let now = self.shared.clock.now();
+        let posted = match wr.ud {
+            None => state.engine.post_send(wr),
+            Some(ud) => self
+                .destination(&ud)
+                .and_then(|to| state.engine.post_datagram(wr, to)),
+        };
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        self.shared.settle(&self.core, &mut state, now);
+        Ok(())
+    }
+
+    fn bind_mw(
+        &self,
+        mw: &Arc<dyn Mw>,
+        wr_id: u64,
+        bind: &MwBind,
+        flags: SendFlags,
+    ) -> Result<u32> {
+        let mw = SoftMw::of_type_1(mw, &self.shared)?;
+        mw.rebind(|rkey, new_rkey| {
+            let bind = *bind;
+            self.post_send(&SendWr {
+                wr_id,
+                op: SendOp::BindMw {
+                    rkey,
+                    new_rkey,
+                    bind,
+                },
+                data: SendData::Sges(&[]),
+                flags,
+                ud: None,
+            })
+        })
+    }
+
+    #[inline]
+    fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        let mut state = self.open_present(Step::PostReceive)?;
+        let posted = state.engine.post_recv(wr);
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        if state.engine.state() == QpState::Err {
+            let now = self.shared.clock.now();
+            self.shared.settle(&self.core, &mut state, now);
+        }
+        Ok(())
+    }
+
+    fn attach_mcast(&self, gid: &Gid) -> Result<()> {
+        let step = Step::AttachMulticast;
+        let key = self.group_of(step, gid)?;
+        drop(self.open(step)?);
+        let attached = self.shared.attach(key, &self.core);
+        attached.map_err(|error| self.explain(error, None))?;
+        // Destroyed meanwhile, it has left the groups that it was attached to then.
+        if self.core.lock().closed {
+            self.shared.detach(key, self.core.qpn);
+        }
+        Ok(())
+    }
+
+    fn detach_mcast(&self, gid: &Gid) -> Result<()> {
+        let step = Step::DetachMulticast;
+        let key = self.group_of(step, gid)?;
+        drop(self.open(step)?);
+        match self.shared.detach(key, self.core.qpn) {
+            true => Ok(()),
+            false => {
+                let cause = Cause::NoSuchObject("attachment to the multicast group");
+                Err(self.explain(Error::new(step, cause), None))
+            }
+        }
+    }
+
+    fn destroy(&self) -> Result<()> {
+        // In a forked child everything is a copy whose locks may have been held at the fork.
+        self.shared.fork.check(Step::ModifyQp)?;
+        let mut state = self.core.lock();
+        if !state.closed {
+            self.answer_what_is_owed(&mut state);
+        }
+        if std::mem::replace(&mut state.closed, true) {
+            return Ok(());
+        }
+        self.shared.replace_path(&mut state, None);
+        self.shared.take_datagrams(&mut state, false);
+        self.shared
+            .timers
+            .set(self.core.qpn, state.timer.take(), None);
+        drop(state.srq.take());
+        self.core.device.retire(state.engine.counters());
+        drop(state);
+        if self.core.qp_type == QpType::Ud {
+            self.shared.detach_from_all(self.core.qpn);
+        }
+        if self.shared.gauges.mws.used() > 0 {
+            let memory = self.shared.memory.write();
+            let mut memory = memory.unwrap_or_else(PoisonError::into_inner);
+            memory.unbind_queue_pair(self.core.qpn);
+        }
+        self.shared.qps.remove(self.core.qpn);
+        self.core.forget_completions();
+        self.core.device.forget(self.core.qpn);
+        Ok(())
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        // It fails in a forked child only, where there is nothing to do.
+        let _ = self.destroy();
+    }
+}
+
+impl QpCore {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_completions(&self) {
+        self.send_cq.forget(self.qpn);
+        self.recv_cq.forget(self.qpn);
+    }
+}

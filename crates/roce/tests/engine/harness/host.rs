@@ -1,0 +1,341 @@
+//! One host: it does for its queue pair what the I/O does, on memory that is a vector.
+
+use std::time::Duration;
+
+use portolan_provider::verbs::{
+    Access, AsyncEvent, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
+};
+use portolan_roce::engine::{
+    FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair, Region,
+};
+use portolan_wire::rocev2::{Headers, ICRC_LEN, MAX_HEADERS_LEN, pad_len};
+use portolan_wire::{Psn, QKey, Qpn};
+
+use super::{all_rights, parse};
+
+/// Local and remote key of a region that covers all of a host's memory, with all rights.
+pub(crate) const KEY: u32 = 0x1000_0001;
+
+/// The Q_Key of the hosts' UD queue pairs.
+pub(crate) const QKEY: QKey = QKey(0x1122_3344);
+
+/// The network header that every packet comes with.
+pub(crate) const NETWORK_HEADER: [u8; 40] = [0xc5; 40];
+
+/// Bytes of a host's memory.
+pub(crate) const RAM_BYTES: usize = 1 << 20;
+
+/// The protection domain of queue pair and memory.
+const PD: PdId = PdId(7);
+
+/// What a test may vary.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) seed: u64,
+    pub(crate) qp_type: QpType,
+    pub(crate) mtu: Mtu,
+    pub(crate) cap: QpCap,
+    pub(crate) sq_sig_all: bool,
+    /// Both directions start here.
+    pub(crate) psn: u32,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) rd_atomic: u8,
+    pub(crate) access: Access,
+    pub(crate) flow: FlowConfig,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            qp_type: QpType::Rc,
+            mtu: Mtu::Mtu1024,
+            cap: QpCap {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 8,
+                max_recv_sge: 8,
+                max_inline_data: 256,
+            },
+            sq_sig_all: false,
+            psn: 100,
+            timeout: 17,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 4,
+            access: all_rights(),
+            flow: FlowConfig::default(),
+        }
+    }
+}
+
+pub(crate) struct Host {
+    pub(crate) qp: QueuePair,
+    pub(crate) memory: MemoryTable,
+    pub(crate) ram: Vec<u8>,
+    /// Address of the first byte of `ram`.
+    pub(crate) base: u64,
+    pub(crate) sends: Vec<WorkCompletion>,
+    /// Completions of receives, and whether the peer asked for an event.
+    pub(crate) receives: Vec<(WorkCompletion, bool)>,
+    pub(crate) events: Vec<AsyncEvent>,
+    /// Placements carried out: to see that nothing is placed twice.
+    pub(crate) placements: usize,
+    /// Atomics carried out: to see that none is twice.
+    pub(crate) atomics: usize,
+}
+
+impl Host {
+    pub(crate) fn new(index: u32, options: &Options) -> Self {
+        Self::with(index, options, QueuePair::new)
+    }
+
+    /// A host whose queue pair `make` makes.
+    pub(crate) fn with(
+        index: u32,
+        options: &Options,
+        make: impl FnOnce(QpConfig) -> portolan_provider::Result<QueuePair>,
+    ) -> Self {
+        let base = 0x7000_0000_0000 + u64::from(index) * 0x1_0000_0000;
+        let mut memory = MemoryTable::new(16);
+        let region = Region {
+            pd: PD,
+            iova: base,
+            addr: base,
+            length: RAM_BYTES as u64,
+            access: all_rights(),
+        };
+        memory.insert(KEY, region).expect("an empty table");
+        let config = QpConfig {
+            qpn: Self::qpn(index),
+            pd: PD,
+            init: QpInit {
+                qp_type: options.qp_type,
+                cap: options.cap,
+                sq_sig_all: options.sq_sig_all,
+            },
+            limits: QpLimits::default(),
+            flow: options.flow,
+        };
+        Self {
+            qp: make(config).expect("a modest queue pair"),
+            memory,
+            ram: vec![0; RAM_BYTES],
+            base,
+            sends: Vec::new(),
+            receives: Vec::new(),
+            events: Vec::new(),
+            placements: 0,
+            atomics: 0,
+        }
+    }
+
+    pub(crate) fn qpn(index: u32) -> Qpn {
+        Qpn::new(0x11 + index)
+    }
+
+    fn index(&self) -> u32 {
+        self.qp.qpn().value() - 0x11
+    }
+
+    /// Registers `length` bytes of memory at `offset` under another key.
+    pub(crate) fn register(
+        &mut self,
+        key: u32,
+        offset: u64,
+        length: u64,
+        access: Access,
+        pd: PdId,
+    ) {
+        let iova = self.base + offset;
+        let region = Region {
+            pd,
+            iova,
+            addr: iova,
+            length,
+            access,
+        };
+        self.memory.insert(key, region).expect("a free key");
+    }
+
+    pub(crate) fn pd(&self) -> PdId {
+        PD
+    }
+
+    pub(crate) fn connect(&mut self, options: &Options) {
+        let attr = connect_attr(self.index(), options);
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(&QpAttr { state, ..attr });
+        }
+    }
+
+    /// Moves to the state in `attr` with the attributes that this needs.
+    pub(crate) fn modify(&mut self, attr: &QpAttr) {
+        let mask = QpAttrMask::STATE | required(self.qp.qp_type(), attr.state);
+        self.qp.modify(attr, mask).expect("a legal transition");
+        self.drain();
+    }
+
+    /// The bytes at `offset`.
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        &self.ram[offset as usize..][..len]
+    }
+
+    /// Fills `len` bytes at `offset` with a pattern that depends on `seed`.
+    pub(crate) fn fill(&mut self, offset: u64, len: usize, seed: u64) {
+        self.ram[offset as usize..][..len].copy_from_slice(&pattern(len, seed));
+    }
+
+    /// Takes in a packet as it came from the network.
+    pub(crate) fn receive(&mut self, now: Duration, bytes: &[u8]) {
+        let packet = parse(bytes);
+        self.qp.handle_packet(now, &self.memory, &packet);
+        while let Some(placement) = self.qp.poll_grh_placement() {
+            let source = &NETWORK_HEADER[placement.source_range];
+            let start = (placement.addr - self.base) as usize;
+            self.ram[start..][..source.len()].copy_from_slice(source);
+        }
+        while let Some(placement) = self.qp.poll_placement() {
+            let source = placement.bytes(packet.payload()).expect("its own packet");
+            let start = (placement.addr - self.base) as usize;
+            self.ram[start..][..source.len()].copy_from_slice(source);
+            self.placements += 1;
+        }
+        if let Some(operation) = self.qp.poll_atomic() {
+            let start = (operation.addr - self.base) as usize;
+            let word = self.ram[start..].first_chunk_mut().expect("eight bytes");
+            let original = u64::from_ne_bytes(*word);
+            *word = operation.kind.apply(original).to_ne_bytes();
+            self.atomics += 1;
+            self.qp.complete_atomic(original);
+        }
+        self.change_memory();
+        self.drain();
+    }
+
+    /// Applies a change of the memory table, if one is asked for.
+    pub(crate) fn change_memory(&mut self) -> bool {
+        let Some(operation) = self.qp.poll_memory_operation() else {
+            return false;
+        };
+        let outcome = self.memory.apply(&operation);
+        self.qp.complete_memory_operation(outcome);
+        true
+    }
+
+    /// Takes in a packet made by a test, at time zero.
+    pub(crate) fn receive_headers(&mut self, headers: &Headers, payload: &[u8]) {
+        let mut headers = *headers;
+        headers.bth.pad_count = pad_len(payload.len()) as u8;
+        let mut bytes = vec![0; headers.len()];
+        headers
+            .emit(&mut bytes)
+            .expect("headers that fit their opcode");
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + pad_len(payload.len()) + ICRC_LEN, 0);
+        self.receive(Duration::ZERO, &bytes);
+    }
+
+    /// Builds the next packet that the queue pair sends.
+    pub(crate) fn next_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
+        loop {
+            let bytes = self.build_packet(now);
+            if bytes.is_some() || !self.change_memory() {
+                self.drain();
+                return bytes;
+            }
+        }
+    }
+
+    fn build_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
+        let budget = MAX_HEADERS_LEN + 4096 + ICRC_LEN;
+        let transmit = self.qp.poll_transmit(now, &self.memory, budget);
+        transmit.map(|transmit| {
+            let mut bytes = vec![0; transmit.headers.len()];
+            transmit
+                .headers
+                .emit(&mut bytes)
+                .expect("headers that fit their opcode");
+            match transmit.payload {
+                Payload::Inline(inline) => bytes.extend_from_slice(inline),
+                Payload::Segments(segments) => {
+                    for segment in segments {
+                        let start = (segment.addr - self.base) as usize;
+                        bytes.extend_from_slice(&self.ram[start..][..segment.len as usize]);
+                    }
+                }
+            }
+            let pad = usize::from(transmit.headers.bth.pad_count);
+            bytes.resize(bytes.len() + pad + ICRC_LEN, 0);
+            assert_eq!(bytes.len(), transmit.udp_payload_len());
+            bytes
+        })
+    }
+
+    /// Takes completions and events.
+    pub(crate) fn drain(&mut self) {
+        while let Some(completion) = self.qp.poll_completion() {
+            match completion.queue {
+                Queue::Send => self.sends.push(completion.wc),
+                Queue::Receive => self.receives.push((completion.wc, completion.solicited)),
+            }
+        }
+        while let Some(event) = self.qp.poll_async_event() {
+            self.events.push(event);
+        }
+    }
+}
+
+/// `len` bytes that depend on `seed` and position.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| ((at.wrapping_mul(31) ^ (at >> 8)).wrapping_add(seed.wrapping_mul(101))) as u8)
+        .collect()
+}
+
+/// The attributes with which a host connects to the other.
+pub(crate) fn connect_attr(index: u32, options: &Options) -> QpAttr {
+    QpAttr {
+        path_mtu: options.mtu,
+        rq_psn: Psn::new(options.psn),
+        sq_psn: Psn::new(options.psn),
+        dest_qpn: Host::qpn(1 - index),
+        access: options.access,
+        qkey: QKEY,
+        max_rd_atomic: options.rd_atomic,
+        max_dest_rd_atomic: options.rd_atomic,
+        min_rnr_timer: options.min_rnr_timer,
+        timeout: options.timeout,
+        retry_cnt: options.retry_cnt,
+        rnr_retry: options.rnr_retry,
+        ..QpAttr::default()
+    }
+}
+
+/// What each state needs besides STATE, written down a second time from `ib_modify_qp_is_ok`.
+pub(crate) fn required(qp_type: QpType, state: QpState) -> QpAttrMask {
+    use QpAttrMask as M;
+    match (qp_type, state) {
+        (QpType::Ud, QpState::Init) => M::PKEY_INDEX | M::PORT | M::QKEY,
+        (QpType::Uc, QpState::Rtr) => M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
+        (QpType::Uc | QpType::Ud, QpState::Rts) => M::SQ_PSN,
+        (QpType::Ud, _) => M::empty(),
+        (_, state) => required_of_connected(state),
+    }
+}
+
+fn required_of_connected(state: QpState) -> QpAttrMask {
+    use QpAttrMask as M;
+    match state {
+        QpState::Init => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+        QpState::Rtr => {
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER
+        }
+        QpState::Rts => M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
+        _ => M::empty(),
+    }
+}

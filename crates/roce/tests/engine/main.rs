@@ -1,0 +1,20 @@
+//! The queue pair engine, two queue pairs on a virtual clock and a virtual network.
+
+mod acknowledge;
+mod atomic;
+mod datagram;
+mod draining;
+mod ending;
+mod errors;
+mod forged;
+mod golden;
+mod harness;
+mod loss;
+mod malformed;
+mod model;
+mod not_ready;
+mod shared_receives;
+mod states;
+mod transfer;
+mod unreliable;
+mod windows;

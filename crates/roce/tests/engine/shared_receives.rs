@@ -1,0 +1,319 @@
+//! Receives that several queue pairs draw on.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use portolan_provider::error::errno;
+use portolan_provider::verbs::{
+    AsyncEvent, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendOp, Sge, SrqAttr, Srqn, WcStatus,
+};
+use portolan_roce::engine::{
+    DropReason, PdId, QpLimits, ReceiveEntry, ReceiveSource, SharedReceiveQueue,
+};
+
+use crate::harness::*;
+
+const OK: WcStatus = WcStatus::Success;
+const TARGET: u64 = 0x8_0000;
+const SIZE: u32 = 8;
+
+/// A shared receive queue under the lock that a host puts it under.
+#[derive(Debug)]
+struct Shared(Mutex<SharedReceiveQueue>, PdId);
+
+impl Shared {
+    fn new(pd: PdId) -> Arc<Self> {
+        let attr = SrqAttr {
+            max_wr: SIZE,
+            max_sge: 2,
+            srq_limit: 0,
+        };
+        let queue = SharedReceiveQueue::new(Srqn(1), pd, &attr, 64, &QpLimits::default());
+        Arc::new(Self(Mutex::new(queue.expect("modest sizes")), pd))
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut SharedReceiveQueue) -> R) -> R {
+        work(&mut self.0.lock().expect("no panic"))
+    }
+
+    fn post(&self, wr_id: u64, sges: &[Sge]) {
+        self.with(|queue| queue.post(&RecvWr { wr_id, sges }).expect("room"));
+    }
+}
+
+impl ReceiveSource for Shared {
+    fn pd(&self) -> PdId {
+        self.1
+    }
+
+    fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry> {
+        self.with(|queue| queue.take(spare))
+    }
+}
+
+fn pair(options: Options) -> (Pair, Arc<Shared>) {
+    let shared = Shared::new(Host::new(1, &options).pd());
+    let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
+    (Pair::with_shared_receives(options, source), shared)
+}
+
+#[test]
+fn queue_pairs_take_receives_in_the_order_of_their_messages() {
+    let (mut first, shared) = pair(Options::default());
+    let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
+    let mut second = Pair::with_shared_receives(Options::default(), source);
+    // Both right hosts have the same addresses, so one place serves both.
+    let places = [0, 4096].map(|at| piece(first.right(), TARGET + at, 4096));
+    shared.post(1, &places[..1]);
+    shared.post(2, &places[1..]);
+    for (pair, seed) in [(&mut second, 5), (&mut first, 6)] {
+        pair.left().fill(0, 3000, seed);
+        let source = piece(pair.left(), 0, 3000);
+        post(pair.left(), 1, SendOp::Send, &[source]);
+        pair.run();
+        assert_eq!(sends(pair.left()), [(1, OK)]);
+    }
+    assert_eq!(receives(second.right()), [(1, OK)]);
+    assert_eq!(receives(first.right()), [(2, OK)]);
+    assert_eq!(second.right().bytes(TARGET, 3000), pattern(3000, 5));
+    assert_eq!(first.right().bytes(TARGET + 4096, 3000), pattern(3000, 6));
+}
+
+#[test]
+fn a_message_keeps_the_receive_that_its_first_packet_took() {
+    let (mut first, shared) = pair(Options::default());
+    let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
+    let mut second = Pair::with_shared_receives(Options::default(), source);
+    for wr_id in [1, 2] {
+        shared.post(wr_id, &[piece(first.right(), TARGET, 8192)]);
+    }
+    for pair in [&mut first, &mut second] {
+        let source = piece(pair.left(), 0, 8192);
+        post(pair.left(), 9, SendOp::Send, &[source]);
+        pair.transmit();
+    }
+    // The packets of the two messages arrive by turns.
+    for _ in 0..20 {
+        for pair in [&mut first, &mut second] {
+            pair.settle(Duration::from_micros(20));
+        }
+    }
+    first.run();
+    second.run();
+    let ended = [receives(first.right()), receives(second.right())];
+    assert_eq!(ended, [[(1, OK)], [(2, OK)]]);
+}
+
+#[test]
+fn an_empty_queue_makes_the_sender_wait_until_something_is_posted() {
+    let (mut pair, shared) = pair(Options::default());
+    post(pair.left(), 1, SendOp::Send, &[]);
+    pair.settle(Duration::from_millis(5));
+    assert!(pair.right().qp.counters().rnr_naks_sent > 0);
+    assert!(sends(pair.left()).is_empty());
+    shared.post(7, &[]);
+    pair.run();
+    assert_eq!(receives(pair.right()), [(7, OK)]);
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+}
+
+#[test]
+fn nothing_is_posted_to_the_queue_pair_itself() {
+    let (mut pair, _) = pair(Options::default());
+    let wr = RecvWr {
+        wr_id: 1,
+        sges: &[],
+    };
+    let error = pair.right().qp.post_recv(&wr).expect_err("it has a shared");
+    assert_eq!(error.errno(), errno::EINVAL);
+}
+
+#[test]
+fn the_limit_is_told_once_when_fewer_are_left_and_is_disarmed_then() {
+    let shared = Shared::new(PdId(1));
+    for wr_id in 0..6 {
+        shared.post(wr_id, &[]);
+    }
+    shared.with(|queue| queue.modify(None, Some(4)).expect("in range"));
+    let mut told = Vec::new();
+    for _ in 0..6 {
+        shared.take(Vec::new()).expect("one is left");
+        told.push(shared.with(SharedReceiveQueue::take_limit_event));
+    }
+    assert_eq!(told, [false, false, true, false, false, false]);
+    assert_eq!(shared.with(|queue| queue.query().srq_limit), 0);
+    assert!(shared.take(Vec::new()).is_none());
+    assert!(!shared.with(SharedReceiveQueue::take_limit_event));
+    // Armed again above what is left, it is told with the next receive taken.
+    shared.post(9, &[]);
+    shared.with(|queue| queue.modify(None, Some(8)).expect("in range"));
+    assert!(!shared.with(SharedReceiveQueue::take_limit_event));
+    shared.take(Vec::new()).expect("one was posted");
+    assert!(shared.with(SharedReceiveQueue::take_limit_event));
+}
+
+#[test]
+fn it_holds_as_many_as_it_was_told_and_takes_no_other_size_than_fits() {
+    let shared = Shared::new(PdId(1));
+    for wr_id in 0..u64::from(SIZE) {
+        shared.post(wr_id, &[]);
+    }
+    let wr = RecvWr {
+        wr_id: 99,
+        sges: &[],
+    };
+    let full = shared.with(|queue| queue.post(&wr)).expect_err("full");
+    assert_eq!(full.errno(), errno::ENOMEM);
+    for (max_wr, srq_limit) in [
+        (Some(SIZE - 1), None),
+        (Some(65), None),
+        (Some(0), None),
+        (None, Some(SIZE + 1)),
+        (Some(SIZE + 1), Some(SIZE + 2)),
+    ] {
+        let refused = shared.with(|queue| queue.modify(max_wr, srq_limit));
+        let error = refused.expect_err("out of range");
+        assert_eq!(error.errno(), errno::EINVAL, "{error}");
+    }
+    assert_eq!(shared.with(|queue| queue.query().max_wr), SIZE);
+    shared.with(|queue| queue.modify(Some(SIZE + 1), None).expect("in range"));
+    shared.post(99, &[]);
+    assert_eq!(shared.with(|queue| queue.len()), 9);
+    let sge = Sge::default();
+    let wide = RecvWr {
+        wr_id: 1,
+        sges: &[sge; 3],
+    };
+    shared.take(Vec::new()).expect("nine were posted");
+    let error = shared.with(|queue| queue.post(&wide)).expect_err("three");
+    assert_eq!(error.errno(), errno::EINVAL);
+    let absurd = SrqAttr {
+        max_wr: 1,
+        max_sge: u32::MAX,
+        srq_limit: 0,
+    };
+    let made = SharedReceiveQueue::new(Srqn(2), PdId(1), &absurd, 64, &QpLimits::default());
+    assert_eq!(made.expect_err("absurd").errno(), errno::EINVAL);
+}
+
+#[test]
+fn receives_are_checked_against_the_domain_of_their_queue() {
+    let options = Options::default();
+    let other = PdId(Host::new(1, &options).pd().0 + 1);
+    let shared = Shared::new(other);
+    let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
+    let mut pair = Pair::with_shared_receives(options, source);
+    let theirs = 0x2000_0002;
+    pair.right()
+        .register(theirs, TARGET, 4096, all_rights(), other);
+    let place = piece(pair.right(), TARGET, 100);
+    shared.post(
+        1,
+        &[Sge {
+            lkey: theirs,
+            ..place
+        }],
+    );
+    // This key is of the queue pair's domain, not of the shared queue's.
+    shared.post(2, &[place]);
+    let source = piece(pair.left(), 0, 100);
+    for wr_id in [1, 2] {
+        post(pair.left(), wr_id, SendOp::Send, &[source]);
+    }
+    pair.run();
+    let ended = [(1, OK), (2, WcStatus::LocProtErr)];
+    assert_eq!(receives(pair.right()), ended);
+}
+
+#[test]
+fn a_queue_pair_in_error_flushes_what_it_took_and_leaves_the_rest_and_says_so_once() {
+    let (mut pair, shared) = pair(Options::default());
+    let place = piece(pair.right(), TARGET, 8192);
+    for wr_id in [1, 2, 3] {
+        shared.post(wr_id, &[place]);
+    }
+    // A message of which one packet arrives.
+    let mut packets = 0;
+    pair.network.script = Some(Box::new(move |sent| {
+        packets += u32::from(sent.from == 0);
+        if packets > 1 {
+            Action::Drop
+        } else {
+            Action::Pass
+        }
+    }));
+    let source = piece(pair.left(), 0, 8192);
+    post(pair.left(), 1, SendOp::Send, &[source]);
+    pair.settle(Duration::from_millis(1));
+    let to_error = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    for _ in 0..2 {
+        let host = pair.right();
+        host.qp
+            .modify(&to_error, QpAttrMask::STATE)
+            .expect("always");
+        host.drain();
+    }
+    assert_eq!(receives(pair.right()), [(1, WcStatus::WrFlushErr)]);
+    let qpn = pair.right().qp.qpn();
+    assert_eq!(pair.right().events, [AsyncEvent::QpLastWqeReached(qpn)]);
+    assert_eq!(shared.with(|queue| queue.len()), 2);
+}
+
+#[test]
+fn a_queue_pair_that_was_reset_draws_on_it_again() {
+    let (mut pair, shared) = pair(Options::default());
+    let attr = QpAttr {
+        state: QpState::Reset,
+        ..QpAttr::default()
+    };
+    for host in &mut pair.hosts {
+        host.qp.modify(&attr, QpAttrMask::STATE).expect("always");
+        host.connect(&Options::default());
+    }
+    shared.post(4, &[]);
+    post(pair.left(), 1, SendOp::Send, &[]);
+    pair.run();
+    assert_eq!(receives(pair.right()), [(4, OK)]);
+}
+
+#[test]
+fn queue_pairs_of_different_types_share_one_queue() {
+    let (mut reliable, shared) = pair(Options::default());
+    let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
+    let options = Options {
+        qp_type: QpType::Uc,
+        ..Options::default()
+    };
+    let mut unreliable = Pair::with_shared_receives(options, source);
+    let place = piece(reliable.right(), TARGET, 4096);
+    // A message that finds no receive waits on the one, and is lost on the other.
+    for pair in [&mut reliable, &mut unreliable] {
+        post(pair.left(), 0, SendOp::Send, &[]);
+        pair.settle(Duration::from_millis(1));
+    }
+    assert!(receives(reliable.right()).is_empty());
+    assert_eq!(sends(unreliable.left()), [(0, OK)]);
+    let lost = unreliable.right().qp.counters();
+    assert_eq!(lost.drops(DropReason::NoReceive), 1);
+    for wr_id in 1..=4 {
+        shared.post(wr_id, &[place]);
+    }
+    reliable.run();
+    for seed in [8, 9, 10] {
+        let pair = match seed {
+            9 => &mut reliable,
+            _ => &mut unreliable,
+        };
+        pair.left().fill(0, 3000, seed);
+        let source = piece(pair.left(), 0, 3000);
+        post(pair.left(), seed, SendOp::Send, &[source]);
+        pair.run();
+        assert!(pair.right().bytes(TARGET, 3000) == pattern(3000, seed));
+    }
+    assert_eq!(receives(reliable.right()), [(1, OK), (3, OK)]);
+    assert_eq!(receives(unreliable.right()), [(2, OK), (4, OK)]);
+    assert!(shared.with(|queue| queue.is_empty()));
+}

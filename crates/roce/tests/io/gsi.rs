@@ -1,0 +1,176 @@
+//! Management datagrams, and the connection manager's timers, on the progress thread.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portolan_provider::traits::Device;
+use portolan_roce::io::group::{Block, Datagram, HubService, Route};
+use portolan_roce::io::{Gsi, MadOptions, ReceivedMad, Stack, StackConfig};
+use portolan_wire::Qpn;
+
+use crate::harness::{Nobody, PATIENCE, config};
+
+/// From, to, the receiving device, how it was sent, and the datagram.
+type Seen = (IpAddr, IpAddr, Option<String>, MadOptions, [u8; 256]);
+
+/// Not the system's defaults.
+const OPTIONS: MadOptions = MadOptions {
+    traffic_class: 0x28,
+    hop_limit: 7,
+};
+
+/// Hands on what arrives, and wants to be called once, when told.
+#[derive(Debug)]
+struct Manager {
+    mads: Mutex<Sender<Seen>>,
+    due: Mutex<Option<Instant>>,
+    called: Mutex<Sender<Instant>>,
+}
+
+impl Gsi for Manager {
+    fn mad(&self, mad: ReceivedMad<'_>) {
+        assert_eq!(mad.source_qp, Qpn::GSI);
+        assert_ne!(mad.mad[1], PANIC, "asked to panic");
+        let device = mad.device.map(|device| device.name().to_owned());
+        let (traffic_class, hop_limit) = (mad.traffic_class, mad.hop_limit);
+        let options = MadOptions {
+            traffic_class,
+            hop_limit,
+        };
+        let seen = (mad.remote.ip(), mad.local, device, options, *mad.mad);
+        self.mads.lock().unwrap().send(seen).unwrap();
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let due = *self.due.lock().unwrap();
+        due.map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn timeout(&self) {
+        let due = self.due.lock().unwrap().take();
+        let now = Instant::now();
+        assert!(due.is_some_and(|due| due <= now), "called too early");
+        self.called.lock().unwrap().send(now).unwrap();
+    }
+}
+
+/// Routes a MAD to the block in its first byte; 0 is here.
+struct ByFirstByte;
+
+impl HubService for ByFirstByte {
+    fn reset(&mut self) {}
+    fn request(&mut self, member: Block, payload: &[u8]) -> Vec<u8> {
+        [&[member.index()], payload].concat()
+    }
+    fn member_left(&mut self, _: Block) {}
+    fn route(&mut self, datagram: &Datagram<'_>) -> Route {
+        // BTH and DETH come before the MAD.
+        match datagram.payload.get(20).copied().map(Block::new) {
+            Some(Some(Block::HUB)) => Route::Local,
+            Some(Some(block)) => Route::Member(block),
+            _ => Route::Drop,
+        }
+    }
+}
+
+fn managed(config: &StackConfig) -> (Arc<Stack>, Arc<Manager>, Receiver<Seen>, Receiver<Instant>) {
+    let (mads, seen) = channel();
+    let (called, calls) = channel();
+    let manager = Arc::new(Manager {
+        mads: Mutex::new(mads),
+        due: Mutex::default(),
+        called: Mutex::new(called),
+    });
+    let (hub, member) = (Box::new(ByFirstByte), Arc::new(Nobody));
+    let stack = Stack::start(config.clone(), manager.clone(), hub, member).unwrap();
+    (stack, manager, seen, calls)
+}
+
+/// In the second byte of a MAD, it makes the manager panic.
+const PANIC: u8 = 0xee;
+
+fn mad(block: u8) -> [u8; 256] {
+    let mut mad = [0x5a; 256];
+    mad[0] = block;
+    mad
+}
+
+#[test]
+fn mads_reach_the_process_they_are_routed_to_over_both_ip_versions() {
+    let config = config();
+    let (hub, _, at_hub, _) = managed(&config);
+    let (member, _, at_member, _) = managed(&config);
+    for ip in ["127.0.0.1", "::1"] {
+        let ip: IpAddr = ip.parse().unwrap();
+        let to = (ip, 0).into();
+        let send = |stack: &Stack, mad: &[u8; 256]| {
+            stack.send_mad(ip, to, OPTIONS, mad).unwrap();
+        };
+        send(&member, &mad(0));
+        let expected = (ip, ip, Some("sw_lo".to_owned()), OPTIONS, mad(0));
+        assert_eq!(at_hub.recv_timeout(PATIENCE).unwrap(), expected);
+        let block = member.block().index();
+        send(&hub, &mad(block));
+        send(&member, &mad(block));
+        let expected = (ip, ip, Some("sw_lo".to_owned()), OPTIONS, mad(block));
+        assert_eq!(at_member.recv_timeout(PATIENCE).unwrap(), expected);
+        assert_eq!(at_member.recv_timeout(PATIENCE).unwrap(), expected);
+    }
+    assert!(at_hub.try_recv().is_err());
+}
+
+#[test]
+fn requests_are_answered_by_the_hub_and_name_the_asker() {
+    let config = config();
+    let (hub, ..) = managed(&config);
+    let (member, ..) = managed(&config);
+    for stack in [&hub, &member] {
+        let answer = stack.group_request(b"hello", PATIENCE).unwrap();
+        assert_eq!(answer, [&[stack.block().index()], &b"hello"[..]].concat());
+    }
+}
+
+#[test]
+fn a_timer_set_while_the_thread_sleeps_is_served_in_time_and_once() {
+    let config = config();
+    let (stack, manager, _, calls) = managed(&config);
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(5));
+        let due = Instant::now() + Duration::from_millis(10);
+        *manager.due.lock().unwrap() = Some(due);
+        stack.wake();
+        let called = calls.recv_timeout(PATIENCE).unwrap();
+        assert!(
+            called - due < Duration::from_millis(500),
+            "late by {:?}",
+            called - due
+        );
+    }
+    assert!(calls.try_recv().is_err());
+}
+
+#[test]
+fn a_mad_between_ip_versions_is_refused() {
+    let config = config();
+    let (stack, ..) = managed(&config);
+    let (from, to) = ("127.0.0.1".parse().unwrap(), "[::1]:0".parse().unwrap());
+    let refused = stack.send_mad(from, to, MadOptions::default(), &mad(0));
+    assert_eq!(refused.unwrap_err().errno(), 22);
+}
+
+#[test]
+fn a_manager_that_panics_does_not_take_the_device_along() {
+    let config = config();
+    let (stack, _, seen, _) = managed(&config);
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let send = |mad: &[u8; 256]| {
+        stack.send_mad(ip, (ip, 0).into(), OPTIONS, mad).unwrap();
+    };
+    let mut fatal = mad(0);
+    fatal[1] = PANIC;
+    send(&fatal);
+    send(&mad(0));
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().4, mad(0));
+}

@@ -1,0 +1,120 @@
+//! Packets that nobody should have sent are dropped, each counted by its reason, and harm nothing.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use portolan_provider::verbs::{QpState, SendOp};
+use portolan_roce::io::Counters;
+use portolan_wire::bth::Opcode;
+use portolan_wire::eth::RethRepr;
+use portolan_wire::icrc::{self, Flow};
+use portolan_wire::rocev2::Headers;
+use portolan_wire::{Psn, Qpn};
+
+use crate::harness::{PATIENCE, Pair, Shape, target};
+
+/// A write of eight bytes as the peer would send it.
+fn write_packet(pair: &Pair, qpn: Qpn, from: SocketAddr) -> Vec<u8> {
+    let mut headers = Headers::new(Opcode::RcWriteOnly, qpn, Psn::new(0xff_fff0));
+    headers.reth = Some(RethRepr {
+        va: pair.b.memory.addr(),
+        rkey: pair.b.mr.rkey(),
+        dma_len: 8,
+    });
+    let mut packet = vec![0x66; headers.len() + 8 + 4];
+    headers.emit(&mut packet).unwrap();
+    let flow = Flow::between(from, target(&pair.config, pair.b.ip)).unwrap();
+    icrc::append(&flow, 0, &mut packet).unwrap();
+    packet
+}
+
+/// An unconnected socket that forbids fragmentation, as a sender of RoCEv2 needs one.
+fn sender(ip: &str) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    let from = socket.local_addr().unwrap();
+    (socket, from)
+}
+
+/// Sends a packet until a counter of the receiving stack moves; the counters' change.
+fn count_of(pair: &Pair, socket: &UdpSocket, packet: &[u8], counter: fn(&Counters) -> u64) {
+    let before = pair.stacks[1].counters();
+    socket
+        .send_to(packet, target(&pair.config, pair.b.ip))
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = pair.stacks[1].counters();
+        if counter(&now) == counter(&before) + 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "not counted: {now:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(pair.b.memory.read(0, 8), [0; 8], "it was carried out");
+}
+
+#[test]
+fn a_write_from_another_address_is_dropped_though_everything_else_is_right() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (stranger, from) = sender("127.0.0.2");
+    let packet = write_packet(&pair, pair.b.qp.qpn(), from);
+    count_of(&pair, &stranger, &packet, |counters| {
+        counters.dropped_spoofed
+    });
+    // The connection is as it was.
+    pair.a.memory.write(0, &[9; 8]);
+    pair.a
+        .post(1, SendOp::RdmaWrite(pair.b.remote(0)), pair.a.sge(0, 8));
+    pair.a.expect(1);
+    assert_eq!(pair.b.memory.read(0, 8), [9; 8]);
+}
+
+#[test]
+fn corrupt_short_and_unknown_packets_are_dropped_by_reason() {
+    for ip in ["127.0.0.1", "::1"] {
+        let pair = Pair::new(ip, Shape::default());
+        let (socket, from) = sender(ip);
+        let good = write_packet(&pair, pair.b.qp.qpn(), from);
+        // Two bits a CRC's width apart: no identification explains both.
+        let mut corrupt = good.clone();
+        corrupt[13] ^= 1;
+        corrupt[30] ^= 0x80;
+        count_of(&pair, &socket, &corrupt, |counters| counters.dropped_icrc);
+        let short = &good[..15];
+        count_of(&pair, &socket, short, |counters| counters.dropped_malformed);
+        let unknown = Qpn::new(pair.b.qp.qpn().value() ^ 1);
+        let unknown = write_packet(&pair, unknown, from);
+        count_of(&pair, &socket, &unknown, |counters| {
+            counters.dropped_no_queue_pair
+        });
+        assert_eq!(pair.b.qp.query().unwrap().0.state, QpState::Rts);
+    }
+}
+
+#[test]
+fn random_bytes_never_stop_the_device() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (socket, _) = sender("127.0.0.1");
+    let block = pair.b.qp.qpn().value() >> 16;
+    for seed in 0..5_000 {
+        let mut packet = crate::harness::pattern(seed, (seed % 300) as usize);
+        // Let it reach the block of the receiver, often its very queue pair.
+        if let Some(byte) = packet.get_mut(5) {
+            *byte = block as u8;
+        }
+        if let Some(low) = packet.get_mut(6..8).filter(|_| seed % 2 == 0) {
+            low.copy_from_slice(&pair.b.qp.qpn().value().to_be_bytes()[2..]);
+        }
+        socket
+            .send_to(&packet, target(&pair.config, pair.b.ip))
+            .unwrap();
+    }
+    pair.b.receive(1, pair.b.sge(0, 64));
+    pair.a.post(1, SendOp::Send, pair.a.sge(0, 64));
+    pair.b.expect(1);
+    let counters = pair.stacks[1].counters();
+    assert!(
+        counters.dropped_malformed + counters.dropped_icrc > 0,
+        "{counters:?}"
+    );
+}

@@ -1,0 +1,121 @@
+//! Once destroying or deregistering returns, nothing touches memory or completes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use portolan_provider::Cause;
+use portolan_provider::verbs::{QpAttrMask, QpState, SendOp, WcStatus};
+
+use crate::harness::{Pair, Shape, until};
+
+#[test]
+fn memory_is_not_touched_once_deregistering_returns_even_under_traffic() {
+    for _ in 0..20 {
+        let pair = Pair::new("127.0.0.1", Shape::default());
+        let (a, b) = (&pair.a, &pair.b);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut posted = 0;
+                let mut done = 0;
+                let failed = loop {
+                    while posted - done < 16 {
+                        a.post(posted, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 16_384));
+                        posted += 1;
+                    }
+                    let wc = a.poll();
+                    if wc.status != WcStatus::Success {
+                        break wc.status;
+                    }
+                    done += 1;
+                };
+                assert_eq!(failed, WcStatus::RemAccessErr);
+                stop.store(true, Ordering::Release);
+            });
+            a.memory.write(0, &[1; 16_384]);
+            until("the first write arrives", || b.memory.byte(0) != 0);
+            b.mr.deregister().unwrap();
+            b.memory.write(0, &[7; 16_384]);
+            until("a write is refused", || stop.load(Ordering::Acquire));
+            assert!(b.memory.read(0, 16_384).iter().all(|byte| *byte == 7));
+        });
+        b.mr.deregister().unwrap();
+    }
+}
+
+#[test]
+fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    b.receive(1, b.sge(0, 64));
+    a.post(1, SendOp::Send, a.sge(0, 64));
+    a.expect(1);
+    // Its completion lies in the queue by now, or comes at any moment.
+    b.qp.destroy().unwrap();
+    assert_eq!(b.try_poll(), None);
+    let refused = b.qp.post_recv(&portolan_provider::verbs::RecvWr {
+        wr_id: 2,
+        sges: &[],
+    });
+    assert_eq!(
+        refused.unwrap_err().cause,
+        Cause::NoSuchObject("queue pair")
+    );
+    b.qp.destroy().unwrap();
+    a.post(2, SendOp::Send, a.sge(0, 64));
+    until("its number is found dead", || {
+        assert_eq!(a.try_poll().map(|wc| wc.wr_id), None);
+        pair.stacks[1].counters().dropped_no_queue_pair > 0
+    });
+}
+
+#[test]
+fn what_arrived_is_acknowledged_though_its_receiver_ends_at_once() {
+    for destroys in [true, false] {
+        for _ in 0..50 {
+            let pair = Pair::new("127.0.0.1", Shape::default());
+            let (a, b) = (&pair.a, &pair.b);
+            b.receive(1, b.sge(0, 64));
+            a.post(1, SendOp::Send, a.sge(0, 64));
+            // Polled, so that the acknowledgement waits for an answer of the owner's.
+            b.expect(1);
+            if destroys {
+                b.qp.destroy().unwrap();
+            } else {
+                let error = portolan_provider::verbs::QpAttr {
+                    state: QpState::Err,
+                    ..Default::default()
+                };
+                b.qp.modify(&error, QpAttrMask::STATE).unwrap();
+            }
+            // Of the one acknowledgement: there is nobody to ask again.
+            a.expect(1);
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_is_refused_and_leaves_the_parent_its_connection() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    // SAFETY: the child calls what is refused before it takes any lock, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let poll = a.cq.poll(&mut [crate::harness::empty_completion()]);
+        let post = a.qp.post_recv(&portolan_provider::verbs::RecvWr {
+            wr_id: 2,
+            sges: &[],
+        });
+        let refused = [poll.map(|_| ()), post, a.qp.destroy(), a.mr.deregister()]
+            .iter()
+            .all(|result| matches!(result, Err(error) if error.errno() == 95));
+        // SAFETY: ends the child at once, running nothing of the parent's.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is valid for the write.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child was let in");
+    a.post(1, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 64));
+    a.expect(1);
+}

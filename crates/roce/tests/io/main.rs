@@ -1,0 +1,20 @@
+//! The software device over real sockets: two stacks on one UDP port, as two processes are. All on
+//! loopback; each test has a port and a group name of its own.
+#![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
+#![allow(unreachable_pub, reason = "a test")]
+
+mod atomic;
+mod datagram;
+mod draining;
+mod failure;
+mod gsi;
+mod harness;
+mod hostile;
+mod lifetime;
+mod multicast;
+mod process;
+mod shared_receives;
+mod tap;
+mod transfer;
+mod ud_end;
+mod windows;

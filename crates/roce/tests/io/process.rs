@@ -1,0 +1,314 @@
+//! Two processes on one port: the peer is another run of this program.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use portolan_provider::address::ip_to_gid;
+use portolan_provider::verbs::{RemoteAddr, SendOp, WcStatus};
+use portolan_roce::io::StackConfig;
+use portolan_wire::Qpn;
+
+use crate::harness::{End, PATIENCE, Shape, config, expect, pattern, stack, until};
+use crate::ud_end::UdEnd;
+
+/// Tells the peer process its port, group name and IP address.
+const PEER_VARIABLE: &str = "PORTOLAN_TEST_IO_PEER";
+/// Begins the lines that the peer says; the test runner says others.
+const MARK: &str = "@peer ";
+/// Patient enough for a peer that other tests keep from its processor for a while.
+const SHAPE: Shape = Shape {
+    memory: 1 << 20,
+    timeout: 17,
+    retry_cnt: 7,
+    rnr_retry: 7,
+    cqe: 256,
+    depth: 64,
+};
+
+/// A peer in a process of its own. Killed when dropped.
+struct Peer {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(config: &StackConfig, ip: IpAddr) -> Self {
+        let test = [
+            "--ignored",
+            "--exact",
+            "process::peer_process",
+            "--nocapture",
+        ];
+        let group = &config.group;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(test)
+            .env(
+                PEER_VARIABLE,
+                format!("{} {} {ip}", group.port, group.name_prefix),
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let commands = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            commands,
+            answers,
+        }
+    }
+
+    fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(
+                self.answers.read_line(&mut line).unwrap(),
+                0,
+                "the peer process ended"
+            );
+            if let Some(at) = line.find(MARK) {
+                return line[at + MARK.len()..].trim_end().to_owned();
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Connects an end here with one in a new process; also where that one's memory is.
+fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
+    let config = config();
+    let ip = ip.parse().unwrap();
+    let stack = stack(&config);
+    let end = End::new(&stack, ip, shape);
+    // The stack lives on without its handle only as long as nobody needs its thread: keep it.
+    std::mem::forget(stack);
+    let mut peer = Peer::start(&config, ip);
+    let theirs = peer.answer();
+    let mut words = theirs.split(' ').map(|word| word.parse::<u64>().unwrap());
+    let mut word = || words.next().unwrap();
+    let (qpn, addr, rkey) = (word() as u32, word(), word() as u32);
+    end.connect(ip, Qpn::new(qpn), shape);
+    peer.tell(&end.qp.qpn().value().to_string());
+    assert_eq!(peer.answer(), "connected");
+    (end, peer, RemoteAddr { addr, rkey })
+}
+
+#[test]
+fn two_processes_exchange_messages_of_every_size() {
+    for ip in ["127.0.0.1", "::1"] {
+        let (end, mut peer, _) = connect(ip, SHAPE);
+        for (number, size) in (0u64..).zip([1, 64, 4096, 5000, 100_000, 500_000]) {
+            peer.tell(&format!("echo {size}"));
+            end.receive(number, end.sge(500_000, size));
+            end.memory.write(0, &pattern(number, size));
+            end.post(number, SendOp::Send, end.sge(0, size));
+            end.expect(number);
+            end.expect(number);
+            assert!(end.memory.read(500_000, size) == pattern(number, size));
+            assert_eq!(peer.answer(), "echoed");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_only_spins_on_memory_is_written_to_and_read_from() {
+    let (end, mut peer, remote) = connect("127.0.0.1", SHAPE);
+    for value in 1..=50u8 {
+        peer.tell(&format!("spin {value}"));
+        end.memory.write(0, &[value; 9000]);
+        end.post(1, SendOp::RdmaWrite(remote), end.sge(0, 9000));
+        assert_eq!(peer.answer(), format!("saw {value}"));
+        end.expect(1);
+        end.post(2, SendOp::RdmaRead(remote), end.sge(20_000, 9000));
+        end.expect(2);
+        assert_eq!(end.memory.read(20_000, 9000), [value; 9000]);
+    }
+}
+
+#[test]
+fn a_process_killed_in_the_middle_of_a_transfer_is_noticed() {
+    let shape = Shape {
+        timeout: 12,
+        ..SHAPE
+    };
+    let (end, mut peer, remote) = connect("127.0.0.1", shape);
+    for number in 0..32 {
+        end.post(number, SendOp::RdmaWrite(remote), end.sge(0, 1 << 20));
+    }
+    end.expect(0);
+    peer.kill();
+    let deadline = Instant::now() + PATIENCE;
+    let failed = loop {
+        assert!(Instant::now() < deadline);
+        let wc = end.poll();
+        if wc.status != WcStatus::Success {
+            break wc;
+        }
+    };
+    assert_eq!(failed.status, WcStatus::RetryExcErr);
+    for number in failed.wr_id + 1..32 {
+        let wc = end.poll();
+        assert_eq!((wc.wr_id, wc.status), (number, WcStatus::WrFlushErr));
+    }
+}
+
+#[test]
+fn every_process_of_a_group_gets_its_copy_of_a_datagram() {
+    const DATAGRAMS: u64 = 20;
+    let config = config();
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let stack = stack(&config);
+    let number = config.group.port;
+    let mut peers = [Peer::start(&config, ip), Peer::start(&config, ip)];
+    for peer in &mut peers {
+        // Its connected queue pair has no part in this.
+        peer.answer();
+        peer.tell("5");
+        assert_eq!(peer.answer(), "connected");
+        peer.tell(&format!("attach {number}"));
+        assert_eq!(peer.answer(), "attached");
+    }
+    let end = UdEnd::new(&stack, ip);
+    let ah = end.ah(group_of(number));
+    for wr_id in 0..DATAGRAMS {
+        end.memory.write(0, &[wr_id as u8 + 1; 8]);
+        end.send(wr_id, 0, 8, &*ah, Qpn::MULTICAST);
+        expect(end.poll(), wr_id);
+    }
+    for peer in &mut peers {
+        peer.tell(&format!("hear {DATAGRAMS}"));
+        assert_eq!(peer.answer(), "heard");
+    }
+    // One that is gone does not keep its copies from the other.
+    peers[0].kill();
+    end.send(99, 0, 8, &*ah, Qpn::MULTICAST);
+    peers[1].tell("hear 1");
+    assert_eq!(peers[1].answer(), "heard");
+}
+
+/// The group with this number.
+fn group_of(number: u16) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    IpAddr::from([239, 68, high, low])
+}
+
+#[test]
+fn a_stack_that_is_dropped_leaves_no_descriptor_and_no_thread() {
+    let ended = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "process::coming_and_going_process"])
+        .output()
+        .unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stdout)
+    );
+}
+
+/// What runs in a process of its own, where nobody else opens descriptors.
+#[test]
+#[ignore = "runs as a process of its own, started by another test"]
+fn coming_and_going_process() {
+    let count = |of: &str| std::fs::read_dir(of).unwrap().count();
+    let counts = || (count("/proc/self/fd"), count("/proc/self/task"));
+    let config = config();
+    let ip = "127.0.0.1".parse().unwrap();
+    // What is made once per process stays.
+    drop(stack(&config));
+    until("the first stack's thread is gone", || counts().1 <= 2);
+    let before = counts();
+    for _ in 0..20 {
+        let [a, b] = [stack(&config), stack(&config)];
+        let ends = [End::new(&a, ip, SHAPE), End::new(&b, ip, SHAPE)];
+        assert!(counts().0 > before.0 && counts().1 > before.1);
+        drop(ends);
+    }
+    // A thread that has ended may be listed a moment longer.
+    until("no thread is left", || counts() == before);
+}
+
+fn say(what: &str) {
+    println!("{MARK}{what}");
+}
+
+/// What runs in a peer process: connects, and obeys commands until its input ends.
+#[test]
+#[ignore = "runs as a process of its own, started by other tests"]
+fn peer_process() {
+    let told = std::env::var(PEER_VARIABLE).expect("port, group name and IP address");
+    let [port, name, ip] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let mut config = StackConfig::default();
+    config.group.port = port.parse().unwrap();
+    config.group.name_prefix = name.into();
+    let ip = ip.parse().unwrap();
+    let stack = stack(&config);
+    let end = End::new(&stack, ip, SHAPE);
+    let (qpn, addr, rkey) = (end.qp.qpn().value(), end.memory.addr(), end.mr.rkey());
+    say(&format!("{qpn} {addr} {rkey}"));
+    let mut lines = std::io::stdin().lines();
+    let theirs: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+    end.connect(ip, Qpn::new(theirs), SHAPE);
+    say("connected");
+    let datagrams = UdEnd::new(&stack, ip);
+    let mut heard = 0;
+    for line in lines {
+        let line = line.unwrap();
+        let (verb, number) = line.split_once(' ').unwrap();
+        let number: usize = number.parse().unwrap();
+        match verb {
+            "echo" => {
+                end.receive(1, end.sge(0, number));
+                end.expect(1);
+                end.post(2, SendOp::Send, end.sge(0, number));
+                end.expect(2);
+                say("echoed");
+            }
+            "spin" => {
+                until("the write arrives", || {
+                    usize::from(end.memory.byte(8999)) == number
+                });
+                say(&format!("saw {number}"));
+            }
+            "attach" => {
+                let group = ip_to_gid(group_of(number as u16));
+                datagrams.qp.attach_mcast(&group).unwrap();
+                for wr_id in 0..64 {
+                    datagrams.receive(wr_id, wr_id as usize * 100, 100);
+                }
+                say("attached");
+            }
+            "hear" => {
+                for _ in 0..number {
+                    expect(datagrams.poll(), heard as u64);
+                    let bytes = datagrams.memory.read(heard * 100 + 40, 8);
+                    // Each says which it is, but for the one after the last.
+                    assert!(number == 1 || bytes == [heard as u8 + 1; 8]);
+                    heard += 1;
+                }
+                say("heard");
+            }
+            _ => panic!("what is {line}?"),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Shared receive queues, counters and asynchronous events of real devices.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_provider::traits::Device;
+use portolan_provider::verbs::{
+    AsyncEvent, Counter, QpAttr, QpAttrMask, QpState, RecvWr, SendOp, SrqAttr,
+};
+use portolan_provider::{Cause, error::errno};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::harness::{End, PATIENCE, Pair, Shape, config, stack};
+
+const ATTR: SrqAttr = SrqAttr {
+    max_wr: 16,
+    max_sge: 4,
+    srq_limit: 0,
+};
+
+/// Waits for an event on the device's descriptor.
+fn next_event(device: &Arc<dyn Device>) -> AsyncEvent {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(event) = device.take_async_event().unwrap() {
+            return event;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let fd = PollFd::from_borrowed_fd(device.async_fd().unwrap(), PollFlags::IN);
+        let ready = poll(&mut [fd], Some(&left.try_into().unwrap())).unwrap();
+        assert_eq!(ready, 1, "no event within {PATIENCE:?}");
+    }
+}
+
+#[test]
+fn queue_pairs_of_several_peers_draw_on_one_queue_and_the_limit_is_told() {
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
+    let server = End::new(&stacks[1], ip, shape);
+    let srq = server.pd.create_srq(&ATTR).unwrap();
+    let init = server.qp.query().unwrap().1;
+    let clients: Vec<_> = (0..2).map(|_| End::new(&stacks[0], ip, shape)).collect();
+    let qps: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let made = server
+                .pd
+                .create_qp(&init, &server.cq, &server.cq, Some(&srq));
+            let qp = made.unwrap();
+            client.connect(ip, qp.qpn(), shape);
+            server.connect_qp(&qp, ip, client.qp.qpn(), shape);
+            qp
+        })
+        .collect();
+    for wr_id in 0..8 {
+        let sges = [server.sge(wr_id as usize * 64, 64)];
+        srq.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+    srq.modify(None, Some(7)).unwrap();
+    for round in 0..4u8 {
+        for (index, client) in clients.iter().enumerate() {
+            let number = usize::from(round) * 2 + index;
+            client.memory.write(0, &[number as u8 + 1; 64]);
+            client.post(9, SendOp::Send, client.sge(0, 64));
+            let wc = server.expect(number as u64);
+            assert_eq!(wc.qp_num, qps[index].qpn(), "who took it");
+            client.expect(9);
+            assert_eq!(server.memory.read(number * 64, 64), [number as u8 + 1; 64]);
+        }
+    }
+    // What is no event of a connection: the limit, once. Seven left were not fewer than seven.
+    assert_eq!(
+        next_event(&server.device),
+        AsyncEvent::SrqLimitReached(srq.number())
+    );
+    assert_eq!(server.device.take_async_event().unwrap(), None);
+    assert_eq!(srq.query().unwrap().srq_limit, 0);
+    let error = srq.destroy().unwrap_err();
+    assert_eq!(error.errno(), errno::EBUSY, "{error}");
+    drop(qps);
+    srq.destroy().unwrap();
+    let gone = srq
+        .post_recv(&RecvWr {
+            wr_id: 1,
+            sges: &[],
+        })
+        .unwrap_err();
+    assert!(matches!(gone.cause, Cause::NoSuchObject(_)), "{gone}");
+    let made = server
+        .pd
+        .create_qp(&init, &server.cq, &server.cq, Some(&srq));
+    assert!(made.is_err(), "a queue pair on a queue that is gone");
+}
+
+#[test]
+fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
+    let config = config();
+    let stack = stack(&config);
+    let end = End::new(&stack, "127.0.0.1".parse().unwrap(), Shape::default());
+    let srq = end.pd.create_srq(&ATTR).unwrap();
+    let init = end.qp.query().unwrap().1;
+    let qp = end
+        .pd
+        .create_qp(&init, &end.cq, &end.cq, Some(&srq))
+        .unwrap();
+    let attr = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    qp.modify(&attr, QpAttrMask::STATE).unwrap();
+    let last = AsyncEvent::QpLastWqeReached(qp.qpn());
+    assert_eq!(next_event(&end.device), last);
+    // Of a queue pair that is gone nothing is told.
+    let qp = end
+        .pd
+        .create_qp(&init, &end.cq, &end.cq, Some(&srq))
+        .unwrap();
+    qp.modify(&attr, QpAttrMask::STATE).unwrap();
+    qp.destroy().unwrap();
+    assert_eq!(end.device.take_async_event().unwrap(), None);
+}
+
+#[test]
+fn the_bounds_of_the_device_hold() {
+    let mut config = config();
+    config.limits.max_srq = 1;
+    config.limits.max_srq_wr = 32;
+    let stack = stack(&config);
+    let end = End::new(&stack, "127.0.0.1".parse().unwrap(), Shape::default());
+    let attr = end.device.attr().unwrap();
+    assert_eq!((attr.max_srq, attr.max_srq_wr), (1, 32));
+    let large = SrqAttr { max_wr: 33, ..ATTR };
+    let refused = end.pd.create_srq(&large).unwrap_err();
+    assert_eq!(refused.errno(), errno::EINVAL, "{refused}");
+    let srq = end.pd.create_srq(&ATTR).unwrap();
+    let second = end.pd.create_srq(&ATTR).unwrap_err();
+    assert!(
+        matches!(second.cause, Cause::LimitReached { .. }),
+        "{second}"
+    );
+    drop(srq);
+    end.pd.create_srq(&ATTR).unwrap();
+}
+
+#[test]
+fn data_before_the_connection_is_established_are_told() {
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
+    let (a, b) = (
+        End::new(&stacks[0], ip, shape),
+        End::new(&stacks[1], ip, shape),
+    );
+    b.connect_to(&b.qp, ip, a.qp.qpn(), shape, QpState::Rtr);
+    a.connect(ip, b.qp.qpn(), shape);
+    b.receive(5, b.sge(0, 8));
+    a.post(1, SendOp::Send, a.sge(0, 8));
+    b.expect(5);
+    let told = next_event(&b.device);
+    assert_eq!(told, AsyncEvent::CommEst(b.qp.qpn()));
+    a.expect(1);
+}
+
+#[test]
+fn counters_of_device_and_queue_pair_tell_what_went_over_the_wire() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    let value = |counters: &[Counter], name: &str| {
+        let found = counters.iter().find(|counter| counter.name == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).value
+    };
+    // The receive comes late: the sender is told to wait.
+    a.post(1, SendOp::Send, a.sge(0, 5000));
+    let deadline = Instant::now() + PATIENCE;
+    while value(&b.qp.counters().unwrap(), "tx_rnr_naks") == 0 {
+        assert!(Instant::now() < deadline);
+        assert_eq!(a.try_poll(), None);
+    }
+    b.receive(2, b.sge(0, 8000));
+    a.expect(1);
+    let sent = a.qp.counters().unwrap();
+    assert!(
+        value(&sent, "tx_packets") >= 4,
+        "two, and two again: {sent:?}"
+    );
+    assert!(value(&sent, "tx_bytes") >= 10_000, "{sent:?}");
+    assert!(value(&sent, "rx_rnr_naks") >= 1);
+    assert!(value(&sent, "retransmits") >= 1);
+    let received = b.qp.counters().unwrap();
+    assert!(value(&received, "rx_bytes") >= 5000);
+    assert_eq!(value(&received, "dropped_malformed"), 0);
+    let sum = b.device.counters().unwrap();
+    assert_eq!(value(&sum, "tx_rnr_naks"), value(&received, "tx_rnr_naks"));
+    assert_eq!(value(&sum, "async_overflows"), 0);
+    // A queue pair that is gone has still counted.
+    b.qp.destroy().unwrap();
+    let sum = b.device.counters().unwrap();
+    assert!(value(&sum, "rx_bytes") >= 5000);
+    assert!(b.qp.counters().is_err());
+}

@@ -1,0 +1,58 @@
+//! Few descriptors to be had.
+
+use std::time::Duration;
+
+use portolan_provider::Cause;
+use portolan_roce::io::group::GroupConfig;
+
+use super::harness::*;
+use super::process::Process;
+
+#[test]
+fn a_low_soft_limit_of_open_files_is_raised_where_the_hard_one_allows() {
+    let config = config();
+    let mut hub = Process::start_with_open_files(config.port, 24, 1024).joined();
+    assert!(hub.is_hub());
+    let members: Vec<_> = (0..24).map(|_| Member::join(&config).unwrap()).collect();
+    assert!(members.iter().all(|member| member.ask("echo in") == "in"));
+    assert!(hub.ask("descriptors").parse::<usize>().unwrap() > 24);
+}
+
+#[test]
+fn a_limit_that_leaves_no_room_is_explained() {
+    let config = config();
+    let founder = Process::start_with_open_files(config.port, 12, 12).refused();
+    assert!(founder.contains("Too many open files"), "{founder}");
+    let hub = Member::join(&config).expect("the failed founder leaves the port free");
+    let newcomer = Process::start_with_open_files(config.port, 12, 12).refused();
+    assert!(newcomer.contains("Too many open files"), "{newcomer}");
+    assert_eq!(hub.ask("echo well"), "well");
+    eventually("a farewell", || hub.group.status().members.len() == 1);
+}
+
+#[test]
+fn a_hub_out_of_descriptors_neither_spins_nor_forgets_its_members() {
+    let config = config();
+    let mut hub = Process::spawn(config.port);
+    let member = Member::join(&config).unwrap();
+    hub.ask("exhaust");
+    let ticks = hub.processor_ticks();
+    let hasty = GroupConfig {
+        join_timeout: Duration::from_secs(1),
+        ..config.clone()
+    };
+    let error = Member::join(&hasty).expect_err("no descriptor for the connection");
+    assert!(
+        matches!(error.cause, Cause::GroupSilent { stopped: false, .. }),
+        "{error}"
+    );
+    let ticks = hub.processor_ticks() - ticks;
+    assert!(
+        ticks < 50,
+        "{ticks} of 100 ticks spent on a connection that cannot be accepted"
+    );
+    assert_eq!(member.ask("echo still here"), "still here");
+    drop(hub);
+    assert_eq!(member.ask("echo again"), "again");
+    Member::join(&config).expect("the new hub has descriptors");
+}

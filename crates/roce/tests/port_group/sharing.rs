@@ -1,0 +1,267 @@
+//! Joining, and each packet to its process.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::Barrier;
+
+use portolan_provider::Cause;
+use portolan_roce::io::group::{BLOCK_COUNT, Block, Datagram, Group};
+
+use super::harness::*;
+use super::process::Process;
+
+#[test]
+fn sixteen_founders_at_once_become_one_group() {
+    let config = config();
+    let start = Barrier::new(16);
+    let members: Vec<Member> = std::thread::scope(|scope| {
+        let join = || {
+            start.wait();
+            Member::join(&config).expect("a place in the group")
+        };
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(join)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    assert_eq!(members.iter().filter(|m| m.is_hub()).count(), 1);
+    let blocks: BTreeSet<_> = members.iter().map(|m| m.group.block()).collect();
+    assert_eq!(blocks.len(), 16, "each has a block of its own: {blocks:?}");
+    assert!(!blocks.contains(&Block::HUB));
+    let hub = &members[the_hub(&members)];
+    let known: BTreeSet<_> = hub.group.status().members.iter().map(|m| m.block).collect();
+    assert_eq!(known, blocks);
+}
+
+#[test]
+fn packets_reach_the_member_that_has_their_queue_pair_and_no_other() {
+    let config = config();
+    let members: Vec<_> = (0..4).map(|_| Member::join(&config).unwrap()).collect();
+    for target in loopbacks(config.port) {
+        let sender = sender_to(target);
+        for round in 0..50u32 {
+            for member in &members {
+                let block = member.group.block();
+                let qpn = block.first_qpn() + round * 1311;
+                sender.send(&packet(qpn, &[block.index()])).unwrap();
+            }
+        }
+    }
+    for member in &members {
+        let received = member.read_block();
+        assert_eq!(received.len(), 100, "50 over IPv4 and 50 over IPv6");
+        assert!(
+            received
+                .iter()
+                .all(|p| body(p) == [member.group.block().index()])
+        );
+    }
+}
+
+#[test]
+fn management_datagrams_are_forwarded_whole_with_their_addresses() {
+    let config = config();
+    let members: Vec<_> = (0..3).map(|_| Member::join(&config).unwrap()).collect();
+    for target in loopbacks(config.port) {
+        let sender = sender_to(target);
+        let source = sender.local_addr().unwrap();
+        for member in &members {
+            let index = if member.is_hub() {
+                0
+            } else {
+                member.group.block().index()
+            };
+            let sent = packet(1, &[index, 1, 2, 3]);
+            sender.send(&sent).unwrap();
+            eventually("delivery", || {
+                member.delivered().iter().any(|d| d.source == source)
+            });
+            let delivered = member.delivered();
+            let of_this: Vec<_> = delivered.iter().filter(|d| d.source == source).collect();
+            assert_eq!(of_this.len(), 1);
+            assert_eq!(of_this[0].payload, sent);
+            assert_eq!(of_this[0].destination, target.ip());
+            assert_eq!(of_this[0].interface, 1, "the loopback interface");
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
+    let config = config();
+    let members: Vec<_> = (0..3).map(|_| Member::join(&config).unwrap()).collect();
+    for from in &members {
+        for to in &members {
+            let stray = packet(
+                to.group.block().first_qpn() + 7,
+                &[from.group.block().index()],
+            );
+            let datagram = Datagram {
+                source: (Ipv4Addr::LOCALHOST, 50_000).into(),
+                destination: Ipv4Addr::LOCALHOST.into(),
+                interface: 1,
+                traffic_class: 0,
+                hop_limit: 64,
+                payload: &stray,
+            };
+            from.group.forward(to.group.block(), datagram);
+            eventually("delivery", || {
+                to.delivered().iter().any(|d| d.payload == stray)
+            });
+        }
+    }
+    let through_hub = packet(1, &[members[2].group.block().index(), 99]);
+    let datagram = Datagram {
+        source: (Ipv6Addr::LOCALHOST, 50_000).into(),
+        destination: Ipv6Addr::LOCALHOST.into(),
+        interface: 1,
+        traffic_class: 0,
+        hop_limit: 64,
+        payload: &through_hub,
+    };
+    members[1].group.forward(Block::HUB, datagram);
+    eventually("routing", || {
+        members[2]
+            .delivered()
+            .iter()
+            .any(|d| d.payload == through_hub)
+    });
+}
+
+#[test]
+fn what_belongs_to_nobody_is_dropped_and_counted() {
+    let config = config();
+    let hub = Member::join(&config).unwrap();
+    let [target, _] = loopbacks(config.port);
+    let sender = sender_to(target);
+    sender.send(b"tiny").unwrap();
+    sender.send(&packet(0xff_ffff, b"multicast")).unwrap();
+    sender.send(&packet(1, &[77])).unwrap();
+    sender.send(&packet(1, &[255])).unwrap();
+    eventually("counting", || {
+        let counters = hub.group.status().counters;
+        counters.malformed == 1 && counters.no_member == 2 && counters.unrouted == 1
+    });
+    assert!(hub.delivered().is_empty());
+}
+
+#[test]
+fn a_port_that_somebody_else_has_is_reported_as_such() {
+    let config = config();
+    for address in [
+        std::net::SocketAddr::from((Ipv4Addr::UNSPECIFIED, config.port)),
+        std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, config.port)),
+    ] {
+        let foreign = UdpSocket::bind(address).unwrap();
+        let error = Member::join(&config).expect_err("the port is taken");
+        assert_eq!(
+            error.cause,
+            Cause::PortOwnedElsewhere { port: config.port },
+            "{error}"
+        );
+        drop(foreign);
+    }
+    Member::join(&config).expect("the port is free again");
+}
+
+#[test]
+fn a_port_that_somebody_else_has_in_ipv6_alone_is_reported_as_such() {
+    let config = config();
+    let foreign = rustix::net::socket(
+        rustix::net::AddressFamily::INET6,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::sockopt::set_ipv6_v6only(&foreign, true).unwrap();
+    let address = std::net::SocketAddr::from((Ipv6Addr::UNSPECIFIED, config.port));
+    rustix::net::bind(&foreign, &address).unwrap();
+    let error = Member::join(&config).expect_err("the port is taken");
+    assert_eq!(
+        error.cause,
+        Cause::PortOwnedElsewhere { port: config.port },
+        "{error}"
+    );
+}
+
+#[test]
+fn the_hundred_and_twenty_eighth_process_is_told_that_there_is_no_room() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+
+    let config = config();
+    let hub = Member::join(&config).unwrap();
+    // The others need no thread of their own to be members.
+    let join = || {
+        Group::join(
+            config.clone(),
+            Box::new(Names::default()),
+            Default::default_claims(),
+        )
+    };
+    let others: Vec<_> = (0..BLOCK_COUNT - 2)
+        .map(|_| join().expect("a block"))
+        .collect();
+    let blocks: BTreeSet<_> = others
+        .iter()
+        .map(Group::block)
+        .chain([hub.group.block()])
+        .collect();
+    assert_eq!(blocks, Block::members().collect());
+    let error = join().expect_err("no block is left");
+    assert!(
+        matches!(error.cause, Cause::LimitReached { limit: 127, .. }),
+        "{error}"
+    );
+    // A place that becomes free can be had again.
+    let mut others = others;
+    let freed = others.pop().unwrap();
+    let block = freed.block();
+    drop(freed);
+    assert_eq!(join().expect("the freed block").block(), block);
+}
+
+/// Spells out a member service for groups without a harness.
+trait DefaultClaims {
+    fn default_claims() -> std::sync::Arc<Claims>;
+}
+
+impl DefaultClaims for Default {
+    fn default_claims() -> std::sync::Arc<Claims> {
+        std::sync::Arc::default()
+    }
+}
+
+/// Names the trait above.
+struct Default;
+
+#[test]
+fn joining_and_leaving_leaves_no_descriptor_behind() {
+    let config = config();
+    // In a process of its own: the tests beside this one open descriptors too.
+    let mut process = Process::spawn(config.port);
+    process.ask("churn 1");
+    let before = process.ask("descriptors");
+    process.ask("churn 50");
+    assert_eq!(process.ask("descriptors"), before);
+}
+
+#[test]
+fn a_member_needs_few_descriptors() {
+    // In a process of its own: the tests beside this one open descriptors too.
+    let config = config();
+    let mut hub = Process::spawn(config.port);
+    let mut member = Process::spawn(config.port);
+    assert!(hub.is_hub());
+    let of_member = member.ask("descriptors").parse::<usize>().unwrap();
+    let of_hub = hub.ask("descriptors").parse::<usize>().unwrap();
+    // Group: two epoll descriptors, two counters, the connection, the vault, the name, two sockets,
+    // and a placeholder. The rest is standard streams, the directory being read, and such.
+    assert!(of_member <= 10 + 8, "{of_member}");
+    assert!(of_hub <= of_member + 4, "{of_hub}");
+}

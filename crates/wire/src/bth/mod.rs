@@ -1,0 +1,184 @@
+//! The base transport header (IBTA 9.2), at the front of every packet.
+
+mod opcode;
+
+pub use opcode::{Opcode, Payload, Transport};
+
+use crate::bytes::{Builder, Fields, head, put};
+use crate::{Error, PKey, Psn, Qpn, Result};
+
+/// Bytes of the header.
+pub const LEN: usize = 12;
+
+/// Offset of the byte that routers may change (FECN, BECN), which the ICRC counts as ones.
+pub const VARIANT_BYTE: usize = 4;
+
+/// A checked view of a base transport header at the front of a buffer: for looking at a field or
+/// two, as in finding the queue pair, without parsing the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BthPacket<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> BthPacket<T> {
+    /// Wraps `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] if it is shorter than [`LEN`].
+    pub fn new_checked(buffer: T) -> Result<BthPacket<T>> {
+        head::<LEN>("BTH", buffer.as_ref())?;
+        Ok(BthPacket { buffer })
+    }
+
+    /// The buffer.
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    /// The opcode byte, which need not be a known opcode.
+    pub fn opcode_byte(&self) -> u8 {
+        self.fields().u8::<0>()
+    }
+
+    /// The opcode.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if it is not one of [`Opcode`].
+    pub fn opcode(&self) -> Result<Opcode> {
+        Opcode::from_value(self.opcode_byte())
+    }
+
+    /// The partition key.
+    pub fn pkey(&self) -> PKey {
+        PKey(self.fields().u16::<2>())
+    }
+
+    /// The destination queue pair.
+    pub fn dest_qp(&self) -> Qpn {
+        Qpn::new(self.fields().u24::<5>())
+    }
+
+    /// The packet sequence number.
+    pub fn psn(&self) -> Psn {
+        Psn::new(self.fields().u24::<9>())
+    }
+
+    /// The header's bytes. Checked at construction; a buffer whose `as_ref` shrank since reads as
+    /// zeros rather than panicking.
+    fn fields(&self) -> Fields<'_, LEN> {
+        const ZEROS: &[u8; LEN] = &[0; LEN];
+        Fields(self.buffer.as_ref().first_chunk().unwrap_or(ZEROS))
+    }
+}
+
+/// The base transport header's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BthRepr {
+    /// What the packet is, and by which transport.
+    pub opcode: Opcode,
+    /// The responder shall raise a solicited completion event.
+    pub solicited: bool,
+    /// Path migration state: true for migrated, which is also what a packet outside of any
+    /// migration carries (rxe sends true, the MADs of some devices false).
+    pub migreq: bool,
+    /// Bytes of padding after the payload, 0 to 3.
+    pub pad_count: u8,
+    /// Transport header version, four bits; zero is the only one there is.
+    pub tver: u8,
+    /// Partition key.
+    pub pkey: PKey,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// Destination queue pair.
+    pub dest_qp: Qpn,
+    /// The responder shall acknowledge this packet.
+    pub ack_request: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl BthRepr {
+    /// A header with the given opcode, destination and PSN; default partition, no flags.
+    pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> BthRepr {
+        BthRepr {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pad_count: 0,
+            tver: 0,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    /// Reads the header at the front of `input`. Reserved bits are ignored, as IBTA 9.2 asks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`]; [`Error::Unsupported`] for an opcode that is not one of [`Opcode`].
+    pub fn parse(input: &[u8]) -> Result<BthRepr> {
+        let f = Fields::<LEN>(head("BTH", input)?);
+        Ok(BthRepr {
+            opcode: Opcode::from_value(f.u8::<0>())?,
+            solicited: f.bit::<1, 7>(),
+            migreq: f.bit::<1, 6>(),
+            pad_count: f.bits::<1, 4, 2>(),
+            tver: f.bits::<1, 0, 4>(),
+            pkey: PKey(f.u16::<2>()),
+            fecn: f.bit::<4, 7>(),
+            becn: f.bit::<4, 6>(),
+            dest_qp: Qpn::new(f.u24::<5>()),
+            ack_request: f.bit::<8, 7>(),
+            psn: Psn::new(f.u24::<9>()),
+        })
+    }
+
+    /// Writes the header at the front of `out`; returns [`LEN`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::OutOfRange`] for a `pad_count` above 3 or a `tver` above 15.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
+        let mut b = Builder::<LEN>::new();
+        b.u8::<0>(self.opcode.value())
+            .bit::<1, 7>(self.solicited)
+            .bit::<1, 6>(self.migreq)
+            .bits::<1, 4, 2>("BTH pad count", self.pad_count)?
+            .bits::<1, 0, 4>("BTH transport version", self.tver)?
+            .u16::<2>(self.pkey.0)
+            .bit::<4, 7>(self.fecn)
+            .bit::<4, 6>(self.becn)
+            .u24::<5>("BTH destination QP", self.dest_qp.value())?
+            .bit::<8, 7>(self.ack_request)
+            .u24::<9>("BTH PSN", self.psn.value())?;
+        put("BTH", &b.finish(), out)
+    }
+}
+
+impl Opcode {
+    /// The opcode with this value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for a reserved value, and for the transports RD and XRC.
+    pub const fn from_value(value: u8) -> Result<Opcode> {
+        match Opcode::known(value) {
+            Some(opcode) => Ok(opcode),
+            None => Err(Error::Unsupported {
+                what: "BTH opcode",
+                got: value as u64,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

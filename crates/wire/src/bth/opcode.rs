@@ -1,0 +1,364 @@
+//! Opcodes (IBTA 9.2, RoCEv2's CNP of annex A17, FLUSH and ATOMIC WRITE of annex A19), and what
+//! each brings along.
+
+use core::fmt;
+
+/// The transport service of an opcode: its three highest bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// RoCEv2 congestion notification, outside of any transport.
+    Cnp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Transport::Rc => "RC",
+            Transport::Uc => "UC",
+            Transport::Ud => "UD",
+            Transport::Cnp => "CNP",
+        })
+    }
+}
+
+/// How much payload an opcode may carry; the path MTU bounds it from above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// None.
+    None,
+    /// Any number of bytes, zero included.
+    Any,
+    /// Exactly this many bytes.
+    Exactly(usize),
+}
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
+        /// What a packet is: transport and operation.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Opcode {
+            $($(#[$doc])* $name = $value,)*
+        }
+
+        impl Opcode {
+            /// Every opcode, in the order of their values.
+            pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
+
+            pub(super) const fn known(value: u8) -> Option<Opcode> {
+                Some(match value {
+                    $($value => Opcode::$name,)*
+                    _ => return None,
+                })
+            }
+
+            /// Its name in traces, as `RC SEND Only`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Opcode::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// RC SEND, first of several packets.
+    RcSendFirst = 0x00, "RC SEND First";
+    /// RC SEND, neither first nor last.
+    RcSendMiddle = 0x01, "RC SEND Middle";
+    /// RC SEND, last of several packets.
+    RcSendLast = 0x02, "RC SEND Last";
+    /// RC SEND, last of several packets, with immediate data.
+    RcSendLastImm = 0x03, "RC SEND Last with Immediate";
+    /// RC SEND in one packet.
+    RcSendOnly = 0x04, "RC SEND Only";
+    /// RC SEND in one packet, with immediate data.
+    RcSendOnlyImm = 0x05, "RC SEND Only with Immediate";
+    /// RC RDMA WRITE, first of several packets.
+    RcWriteFirst = 0x06, "RC RDMA WRITE First";
+    /// RC RDMA WRITE, neither first nor last.
+    RcWriteMiddle = 0x07, "RC RDMA WRITE Middle";
+    /// RC RDMA WRITE, last of several packets.
+    RcWriteLast = 0x08, "RC RDMA WRITE Last";
+    /// RC RDMA WRITE, last of several packets, with immediate data.
+    RcWriteLastImm = 0x09, "RC RDMA WRITE Last with Immediate";
+    /// RC RDMA WRITE in one packet.
+    RcWriteOnly = 0x0A, "RC RDMA WRITE Only";
+    /// RC RDMA WRITE in one packet, with immediate data.
+    RcWriteOnlyImm = 0x0B, "RC RDMA WRITE Only with Immediate";
+    /// RC RDMA READ request.
+    RcReadRequest = 0x0C, "RC RDMA READ Request";
+    /// RC RDMA READ response, first of several packets.
+    RcReadResponseFirst = 0x0D, "RC RDMA READ Response First";
+    /// RC RDMA READ response, neither first nor last.
+    RcReadResponseMiddle = 0x0E, "RC RDMA READ Response Middle";
+    /// RC RDMA READ response, last of several packets.
+    RcReadResponseLast = 0x0F, "RC RDMA READ Response Last";
+    /// RC RDMA READ response in one packet.
+    RcReadResponseOnly = 0x10, "RC RDMA READ Response Only";
+    /// RC acknowledge, positive or negative.
+    RcAck = 0x11, "RC Acknowledge";
+    /// RC acknowledge of an atomic operation, with the original value.
+    RcAtomicAck = 0x12, "RC ATOMIC Acknowledge";
+    /// RC compare and swap.
+    RcCompareSwap = 0x13, "RC CmpSwap";
+    /// RC fetch and add.
+    RcFetchAdd = 0x14, "RC FetchAdd";
+    /// RC SEND, last of several packets, invalidating a remote key.
+    RcSendLastInv = 0x16, "RC SEND Last with Invalidate";
+    /// RC SEND in one packet, invalidating a remote key.
+    RcSendOnlyInv = 0x17, "RC SEND Only with Invalidate";
+    /// RC FLUSH: makes earlier writes visible or persistent.
+    RcFlush = 0x1C, "RC FLUSH";
+    /// RC ATOMIC WRITE of eight bytes.
+    RcAtomicWrite = 0x1D, "RC ATOMIC WRITE";
+    /// UC SEND, first of several packets.
+    UcSendFirst = 0x20, "UC SEND First";
+    /// UC SEND, neither first nor last.
+    UcSendMiddle = 0x21, "UC SEND Middle";
+    /// UC SEND, last of several packets.
+    UcSendLast = 0x22, "UC SEND Last";
+    /// UC SEND, last of several packets, with immediate data.
+    UcSendLastImm = 0x23, "UC SEND Last with Immediate";
+    /// UC SEND in one packet.
+    UcSendOnly = 0x24, "UC SEND Only";
+    /// UC SEND in one packet, with immediate data.
+    UcSendOnlyImm = 0x25, "UC SEND Only with Immediate";
+    /// UC RDMA WRITE, first of several packets.
+    UcWriteFirst = 0x26, "UC RDMA WRITE First";
+    /// UC RDMA WRITE, neither first nor last.
+    UcWriteMiddle = 0x27, "UC RDMA WRITE Middle";
+    /// UC RDMA WRITE, last of several packets.
+    UcWriteLast = 0x28, "UC RDMA WRITE Last";
+    /// UC RDMA WRITE, last of several packets, with immediate data.
+    UcWriteLastImm = 0x29, "UC RDMA WRITE Last with Immediate";
+    /// UC RDMA WRITE in one packet.
+    UcWriteOnly = 0x2A, "UC RDMA WRITE Only";
+    /// UC RDMA WRITE in one packet, with immediate data.
+    UcWriteOnlyImm = 0x2B, "UC RDMA WRITE Only with Immediate";
+    /// UD SEND: a datagram.
+    UdSendOnly = 0x64, "UD SEND Only";
+    /// UD SEND with immediate data.
+    UdSendOnlyImm = 0x65, "UD SEND Only with Immediate";
+    /// RoCEv2 congestion notification packet.
+    Cnp = 0x81, "CNP";
+}
+
+impl Opcode {
+    /// Its value on the wire.
+    pub const fn value(self) -> u8 {
+        self as u8
+    }
+
+    /// The transport service.
+    pub const fn transport(self) -> Transport {
+        match self.value() >> 5 {
+            0 => Transport::Rc,
+            1 => Transport::Uc,
+            3 => Transport::Ud,
+            _ => Transport::Cnp,
+        }
+    }
+
+    /// True for packets the requester sends. CNP is neither request nor response.
+    pub const fn is_request(self) -> bool {
+        !self.is_response() && !matches!(self, Opcode::Cnp)
+    }
+
+    /// True for packets the responder sends: read responses and acknowledgements.
+    pub const fn is_response(self) -> bool {
+        self.is_read_response() || matches!(self, Opcode::RcAck | Opcode::RcAtomicAck)
+    }
+
+    /// True for the first of several packets of a message.
+    pub const fn is_first(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            RcSendFirst | RcWriteFirst | RcReadResponseFirst | UcSendFirst | UcWriteFirst
+        )
+    }
+
+    /// True for a packet inside a message.
+    pub const fn is_middle(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            RcSendMiddle | RcWriteMiddle | RcReadResponseMiddle | UcSendMiddle | UcWriteMiddle
+        )
+    }
+
+    /// True for the last of several packets of a message.
+    pub const fn is_last(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            RcSendLast
+                | RcSendLastImm
+                | RcSendLastInv
+                | RcWriteLast
+                | RcWriteLastImm
+                | RcReadResponseLast
+                | UcSendLast
+                | UcSendLastImm
+                | UcWriteLast
+                | UcWriteLastImm
+        )
+    }
+
+    /// True for a message of one packet, whatever its operation.
+    pub const fn is_only(self) -> bool {
+        !self.is_first() && !self.is_middle() && !self.is_last()
+    }
+
+    /// True if a message starts here: first or only.
+    pub const fn starts_message(self) -> bool {
+        self.is_first() || self.is_only()
+    }
+
+    /// True if a message ends here: last or only.
+    pub const fn ends_message(self) -> bool {
+        self.is_last() || self.is_only()
+    }
+
+    /// True for SEND, in any part and with any addition.
+    pub const fn is_send(self) -> bool {
+        matches!(self.value() & 0x1F, 0x00..=0x05 | 0x16 | 0x17) && !matches!(self, Opcode::Cnp)
+    }
+
+    /// True for RDMA WRITE, in any part. ATOMIC WRITE is another operation.
+    pub const fn is_write(self) -> bool {
+        matches!(self.value() & 0x1F, 0x06..=0x0B)
+    }
+
+    /// True for RDMA READ responses.
+    pub const fn is_read_response(self) -> bool {
+        matches!(self.value(), 0x0D..=0x10)
+    }
+
+    /// True for compare and swap, and fetch and add.
+    pub const fn is_atomic(self) -> bool {
+        self.has_atomic_eth()
+    }
+
+    /// True if a DETH follows: every datagram.
+    pub const fn has_deth(self) -> bool {
+        matches!(self.transport(), Transport::Ud)
+    }
+
+    /// True if a FETH follows: FLUSH.
+    pub const fn has_feth(self) -> bool {
+        matches!(self, Opcode::RcFlush)
+    }
+
+    /// True if a RETH follows: the start of a write, a read request, FLUSH, ATOMIC WRITE.
+    pub const fn has_reth(self) -> bool {
+        (self.is_write() && self.starts_message())
+            || matches!(
+                self,
+                Opcode::RcReadRequest | Opcode::RcFlush | Opcode::RcAtomicWrite
+            )
+    }
+
+    /// True if an AtomicETH follows: compare and swap, fetch and add.
+    pub const fn has_atomic_eth(self) -> bool {
+        matches!(self, Opcode::RcCompareSwap | Opcode::RcFetchAdd)
+    }
+
+    /// True if an AETH follows: acknowledgements, and read responses but the middle ones.
+    pub const fn has_aeth(self) -> bool {
+        self.is_response() && !self.is_middle()
+    }
+
+    /// True if an AtomicAckETH follows.
+    pub const fn has_atomic_ack_eth(self) -> bool {
+        matches!(self, Opcode::RcAtomicAck)
+    }
+
+    /// True if immediate data follows.
+    pub const fn has_immdt(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            RcSendLastImm
+                | RcSendOnlyImm
+                | RcWriteLastImm
+                | RcWriteOnlyImm
+                | UcSendLastImm
+                | UcSendOnlyImm
+                | UcWriteLastImm
+                | UcWriteOnlyImm
+                | UdSendOnlyImm
+        )
+    }
+
+    /// True if an IETH (the key to invalidate) follows.
+    pub const fn has_ieth(self) -> bool {
+        matches!(self, Opcode::RcSendLastInv | Opcode::RcSendOnlyInv)
+    }
+
+    /// How much payload follows the headers.
+    pub const fn payload(self) -> Payload {
+        match self {
+            Opcode::RcReadRequest
+            | Opcode::RcAck
+            | Opcode::RcAtomicAck
+            | Opcode::RcCompareSwap
+            | Opcode::RcFetchAdd
+            | Opcode::RcFlush => Payload::None,
+            Opcode::RcAtomicWrite => Payload::Exactly(8),
+            // Sixteen reserved bytes (IBTA annex A17).
+            Opcode::Cnp => Payload::Exactly(16),
+            _ => Payload::Any,
+        }
+    }
+
+    /// True if payload may follow the headers.
+    pub const fn has_payload(self) -> bool {
+        !matches!(self.payload(), Payload::None)
+    }
+
+    /// Bytes of the headers: BTH and the extension headers of this opcode.
+    pub const fn headers_len(self) -> usize {
+        use crate::eth;
+        let mut len = super::LEN;
+        if self.has_deth() {
+            len += eth::DethRepr::LEN;
+        }
+        if self.has_feth() {
+            len += eth::FethRepr::LEN;
+        }
+        if self.has_reth() {
+            len += eth::RethRepr::LEN;
+        }
+        if self.has_atomic_eth() {
+            len += eth::AtomicEthRepr::LEN;
+        }
+        if self.has_aeth() {
+            len += eth::AethRepr::LEN;
+        }
+        if self.has_atomic_ack_eth() {
+            len += eth::AtomicAckEthRepr::LEN;
+        }
+        if self.has_immdt() {
+            len += eth::ImmDtRepr::LEN;
+        }
+        if self.has_ieth() {
+            len += eth::IethRepr::LEN;
+        }
+        len
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

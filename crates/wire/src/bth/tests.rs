@@ -1,0 +1,145 @@
+//! Opcodes against a second list of what each brings along, and the header against written bytes.
+
+use super::*;
+
+/// IBTA 9.2: opcodes and the headers after the BTH, written down again, by hand.
+const TABLE: &[(u8, &str)] = &[
+    (0x00, "payload"),
+    (0x01, "payload"),
+    (0x02, "payload"),
+    (0x03, "immdt payload"),
+    (0x04, "payload"),
+    (0x05, "immdt payload"),
+    (0x06, "reth payload"),
+    (0x07, "payload"),
+    (0x08, "payload"),
+    (0x09, "immdt payload"),
+    (0x0A, "reth payload"),
+    (0x0B, "reth immdt payload"),
+    (0x0C, "reth"),
+    (0x0D, "aeth payload"),
+    (0x0E, "payload"),
+    (0x0F, "aeth payload"),
+    (0x10, "aeth payload"),
+    (0x11, "aeth"),
+    (0x12, "aeth atomicack"),
+    (0x13, "atomic"),
+    (0x14, "atomic"),
+    (0x16, "ieth payload"),
+    (0x17, "ieth payload"),
+    (0x1C, "feth reth"),
+    (0x1D, "reth payload"),
+    (0x20, "payload"),
+    (0x21, "payload"),
+    (0x22, "payload"),
+    (0x23, "immdt payload"),
+    (0x24, "payload"),
+    (0x25, "immdt payload"),
+    (0x26, "reth payload"),
+    (0x27, "payload"),
+    (0x28, "payload"),
+    (0x29, "immdt payload"),
+    (0x2A, "reth payload"),
+    (0x2B, "reth immdt payload"),
+    (0x64, "deth payload"),
+    (0x65, "deth immdt payload"),
+    (0x81, "payload"),
+];
+
+#[test]
+fn every_opcode_brings_the_headers_of_the_standards_table() {
+    for (value, headers) in TABLE {
+        let opcode = Opcode::from_value(*value).unwrap();
+        let brings = [
+            (opcode.has_deth(), "deth"),
+            (opcode.has_feth(), "feth"),
+            (opcode.has_reth(), "reth"),
+            (opcode.has_atomic_eth(), "atomic"),
+            (opcode.has_aeth(), "aeth"),
+            (opcode.has_atomic_ack_eth(), "atomicack"),
+            (opcode.has_immdt(), "immdt"),
+            (opcode.has_ieth(), "ieth"),
+            (opcode.has_payload(), "payload"),
+        ];
+        let names: Vec<_> = brings
+            .iter()
+            .filter(|(has, _)| *has)
+            .map(|(_, name)| *name)
+            .collect();
+        assert_eq!(names.join(" "), *headers, "{opcode}");
+    }
+    assert_eq!(TABLE.len(), Opcode::ALL.len());
+}
+
+#[test]
+fn an_opcode_outside_of_the_table_is_unsupported() {
+    for value in 0..=u8::MAX {
+        let known = TABLE.iter().any(|(opcode, _)| *opcode == value);
+        assert_eq!(Opcode::from_value(value).is_ok(), known, "{value:#04x}");
+    }
+}
+
+#[test]
+fn the_name_tells_transport_and_part() {
+    for opcode in Opcode::ALL {
+        let name = opcode.name();
+        assert!(name.starts_with(&opcode.transport().to_string()), "{name}");
+        assert_eq!(opcode.is_first(), name.contains("First"), "{name}");
+        assert_eq!(opcode.is_middle(), name.contains("Middle"), "{name}");
+        assert_eq!(opcode.is_last(), name.contains("Last"), "{name}");
+        assert_eq!(opcode.has_immdt(), name.contains("Immediate"), "{name}");
+        assert_eq!(opcode.has_ieth(), name.contains("Invalidate"), "{name}");
+        assert_eq!(opcode.is_send(), name.contains("SEND"), "{name}");
+        assert_eq!(opcode.is_write(), name.contains("RDMA WRITE"), "{name}");
+        assert_eq!(
+            opcode.is_read_response(),
+            name.contains("READ Response"),
+            "{name}"
+        );
+        let parts = [
+            opcode.is_first(),
+            opcode.is_middle(),
+            opcode.is_last(),
+            opcode.is_only(),
+        ];
+        assert_eq!(parts.iter().filter(|part| **part).count(), 1, "{name}");
+        let response = name.contains("Response") || name.contains("Acknowledge");
+        assert_eq!(opcode.is_response(), response, "{name}");
+        assert_eq!(
+            opcode.is_request(),
+            !response && *opcode != Opcode::Cnp,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_header_is_read_from_its_bits() {
+    let bytes = [
+        0x04, 0xD0, 0xFF, 0xFF, 0x80, 0x00, 0x00, 0x12, 0x80, 0x00, 0x00, 0x64,
+    ];
+    let bth = BthRepr::parse(&bytes).unwrap();
+    assert_eq!(
+        bth,
+        BthRepr {
+            solicited: true,
+            pad_count: 1,
+            fecn: true,
+            ack_request: true,
+            ..BthRepr::new(Opcode::RcSendOnly, Qpn::new(0x12), Psn::new(100))
+        }
+    );
+    let mut out = [0xA5; LEN];
+    assert_eq!(bth.emit(&mut out), Ok(LEN));
+    assert_eq!(out, bytes);
+}
+
+#[test]
+fn values_wider_than_their_fields_are_refused() {
+    let mut bth = BthRepr::new(Opcode::RcAck, Qpn::new(1), Psn::new(1));
+    bth.pad_count = 4;
+    assert!(matches!(
+        bth.emit(&mut [0; LEN]),
+        Err(Error::OutOfRange { max: 3, got: 4, .. })
+    ));
+}

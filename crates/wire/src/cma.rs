@@ -1,0 +1,125 @@
+//! The header that rdma_cm puts in front of the private data of REQ and SIDR REQ (IBTA annex A11,
+//! `struct cma_hdr`), so that the listener learns the IP addresses. AF_IB connections have none.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::bytes::{Builder, Fields, head, put};
+use crate::{Error, Result};
+
+/// Bytes of the header.
+pub const LEN: usize = 36;
+
+/// The only version there is.
+pub const VERSION: u8 = 0;
+
+/// IP addressing of a connection request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CmaHeader {
+    /// The caller's address family: 4 or 6.
+    pub ip_version: u8,
+    /// The caller's port, host order. (The listener's is in the service id.)
+    pub port: u16,
+    /// The caller's address, network order; an IPv4 address in the last four bytes, after zeros.
+    pub src: [u8; 16],
+    /// The listener's address, alike.
+    pub dst: [u8; 16],
+}
+
+impl CmaHeader {
+    /// Bytes of the header.
+    pub const LEN: usize = LEN;
+
+    /// The header for a connection from `src` and `port` to `dst`; `None` if the families differ.
+    pub const fn new(src: IpAddr, port: u16, dst: IpAddr) -> Option<CmaHeader> {
+        let (ip_version, src, dst) = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => (4, widen(src), widen(dst)),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => (6, src.octets(), dst.octets()),
+            _ => return None,
+        };
+        Some(CmaHeader {
+            ip_version,
+            port,
+            src,
+            dst,
+        })
+    }
+
+    /// The caller's address.
+    pub const fn src_addr(&self) -> IpAddr {
+        self.addr(self.src)
+    }
+
+    /// The listener's address.
+    pub const fn dst_addr(&self) -> IpAddr {
+        self.addr(self.dst)
+    }
+
+    const fn addr(&self, bytes: [u8; 16]) -> IpAddr {
+        if self.ip_version == 4 {
+            let [.., a, b, c, d] = bytes;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(u128::from_be_bytes(bytes)))
+        }
+    }
+
+    /// Reads the header at the front of private data.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`]; [`Error::Unsupported`] for a version other than [`VERSION`] or an IP
+    /// version other than 4 and 6: a listener refuses such a request.
+    pub fn parse(input: &[u8]) -> Result<CmaHeader> {
+        let f = Fields::<LEN>(head("CMA header", input)?);
+        let unsupported = |what, got: u8| Error::Unsupported {
+            what,
+            got: got.into(),
+        };
+        if f.u8::<0>() != VERSION {
+            return Err(unsupported("CMA header version", f.u8::<0>()));
+        }
+        let ip_version = f.bits::<1, 4, 4>();
+        if ip_version != 4 && ip_version != 6 {
+            return Err(unsupported("CMA header IP version", ip_version));
+        }
+        Ok(CmaHeader {
+            ip_version,
+            port: f.u16::<2>(),
+            src: f.array::<4, 16>(),
+            dst: f.array::<20, 16>(),
+        })
+    }
+
+    /// Writes the header at the front of `out`; returns [`LEN`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::OutOfRange`] for an `ip_version` above 15.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
+        let mut b = Builder::<LEN>::new();
+        b.u8::<0>(VERSION)
+            .bits::<1, 4, 4>("CMA header IP version", self.ip_version)?
+            .u16::<2>(self.port)
+            .array::<4, 16>(&self.src)
+            .array::<20, 16>(&self.dst);
+        put("CMA header", &b.finish(), out)
+    }
+}
+
+const fn widen(addr: Ipv4Addr) -> [u8; 16] {
+    let [a, b, c, d] = addr.octets();
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d]
+}
+
+impl fmt::Display for CmaHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} port {} -> {}",
+            self.src_addr(),
+            self.port,
+            self.dst_addr()
+        )
+    }
+}

@@ -1,0 +1,164 @@
+//! AETH: acknowledgement, credits and refusals.
+
+use core::fmt;
+
+use crate::bytes::{Builder, Fields, header};
+use crate::timer::rnr_timer_us;
+use crate::{Error, Result};
+
+/// The credit code that means "not limited" (IBTA 9.7.7.2): what a queue pair on a shared receive
+/// queue, or one without end-to-end flow control, sends.
+pub const CREDITS_UNLIMITED: u8 = 31;
+
+/// How many receive requests a credit code stands for (IBTA 9.7.7.2); `None` for
+/// [`CREDITS_UNLIMITED`] and for codes over five bits.
+pub const fn credits_count(code: u8) -> Option<u16> {
+    match code {
+        // The steps are 1, 1.5, 2, 3, 4, 6, 8, 12, …: two codes to each doubling.
+        0..=3 => Some(code as u16),
+        4..CREDITS_UNLIMITED => {
+            let base = if code & 1 == 0 { 2 } else { 3 };
+            Some(base << (code / 2 - 1))
+        }
+        _ => None,
+    }
+}
+
+/// Acknowledge extended transport header (IBTA 9.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AethRepr {
+    /// What is acknowledged, or refused.
+    pub syndrome: Syndrome,
+    /// Message sequence number, 24 bits: how many messages the responder has completed.
+    pub msn: u32,
+}
+
+header!(AethRepr, "AETH", 4);
+
+impl AethRepr {
+    fn from_fields(f: Fields<'_, 4>) -> Self {
+        AethRepr {
+            syndrome: Syndrome::from_value(f.u8::<0>()),
+            msn: f.u24::<1>(),
+        }
+    }
+
+    fn build(&self, b: &mut Builder<4>) -> Result<()> {
+        b.u8::<0>(self.syndrome.to_value()?)
+            .u24::<1>("AETH MSN", self.msn)?;
+        Ok(())
+    }
+}
+
+/// What an AETH says (IBTA 9.7.5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Positive acknowledgement.
+    Ack {
+        /// Credit code, five bits; see [`credits_count`].
+        credits: u8,
+    },
+    /// The responder has no receive request posted: try again later.
+    RnrNak {
+        /// Timer code, five bits; see [`rnr_timer_us`].
+        timer: u8,
+    },
+    /// Refusal.
+    Nak(NakCode),
+    /// A value that the standard reserves, whole.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// The meaning of a syndrome byte.
+    pub const fn from_value(value: u8) -> Syndrome {
+        let code = value & 0x1F;
+        match value >> 5 {
+            0 => Syndrome::Ack { credits: code },
+            1 => Syndrome::RnrNak { timer: code },
+            3 => match NakCode::from_value(code) {
+                Some(code) => Syndrome::Nak(code),
+                None => Syndrome::Reserved(value),
+            },
+            _ => Syndrome::Reserved(value),
+        }
+    }
+
+    /// The syndrome byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a credit or timer code above 31.
+    pub const fn to_value(self) -> Result<u8> {
+        match self {
+            Syndrome::Ack { credits } => five_bits("AETH credits", credits, 0x00),
+            Syndrome::RnrNak { timer } => five_bits("AETH RNR timer", timer, 0x20),
+            Syndrome::Nak(code) => Ok(0x60 | code as u8),
+            Syndrome::Reserved(value) => Ok(value),
+        }
+    }
+}
+
+const fn five_bits(what: &'static str, code: u8, class: u8) -> Result<u8> {
+    if code > 0x1F {
+        return Err(Error::OutOfRange {
+            what,
+            max: 0x1F,
+            got: code as u64,
+        });
+    }
+    Ok(class | code)
+}
+
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Syndrome::Ack { .. } => f.write_str("ACK"),
+            Syndrome::RnrNak { timer } => write!(f, "RNR NAK wait {} us", rnr_timer_us(timer)),
+            Syndrome::Nak(code) => write!(f, "NAK {code}"),
+            Syndrome::Reserved(value) => write!(f, "reserved syndrome 0x{value:02x}"),
+        }
+    }
+}
+
+/// Why a request was refused (IBTA 9.7.5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum NakCode {
+    /// A packet is missing before this one: send again from the given PSN.
+    PsnSequenceError = 0,
+    /// The request makes no sense: unsupported, too long, out of order within its message.
+    InvalidRequest = 1,
+    /// The key, range or access does not allow it.
+    RemoteAccessError = 2,
+    /// The responder failed to carry it out.
+    RemoteOperationalError = 3,
+    /// A reliable datagram's request was invalid.
+    InvalidRdRequest = 4,
+}
+
+impl NakCode {
+    /// The code with this value, `None` for reserved ones.
+    pub const fn from_value(value: u8) -> Option<NakCode> {
+        Some(match value {
+            0 => NakCode::PsnSequenceError,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccessError,
+            3 => NakCode::RemoteOperationalError,
+            4 => NakCode::InvalidRdRequest,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for NakCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            NakCode::PsnSequenceError => "PSN sequence error",
+            NakCode::InvalidRequest => "invalid request",
+            NakCode::RemoteAccessError => "remote access error",
+            NakCode::RemoteOperationalError => "remote operational error",
+            NakCode::InvalidRdRequest => "invalid RD request",
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! The headers against bytes written down by hand from the standard's figures.
+
+use super::*;
+use crate::{Error, QKey, Qpn};
+
+#[test]
+fn a_deth_holds_key_reserved_byte_and_source() {
+    let bytes = [0x80, 0x01, 0x00, 0x00, 0xFF, 0x00, 0x00, 0x01];
+    let deth = DethRepr::parse(&bytes).unwrap();
+    assert_eq!((deth.qkey, deth.src_qp), (QKey::GSI, Qpn::GSI));
+    let mut out = [0xA5; 8];
+    deth.emit(&mut out).unwrap();
+    assert_eq!(
+        out,
+        [0x80, 0x01, 0, 0, 0, 0, 0, 1],
+        "reserved bits are written as zero"
+    );
+}
+
+#[test]
+fn syndromes_are_told_apart_by_their_class_bits() {
+    assert_eq!(
+        Syndrome::from_value(0x1F),
+        Syndrome::Ack {
+            credits: CREDITS_UNLIMITED
+        }
+    );
+    assert_eq!(Syndrome::from_value(0x2E), Syndrome::RnrNak { timer: 14 });
+    assert_eq!(
+        Syndrome::from_value(0x60),
+        Syndrome::Nak(NakCode::PsnSequenceError)
+    );
+    assert_eq!(
+        Syndrome::from_value(0x62),
+        Syndrome::Nak(NakCode::RemoteAccessError)
+    );
+    assert_eq!(Syndrome::from_value(0x65), Syndrome::Reserved(0x65));
+    assert_eq!(Syndrome::from_value(0x40), Syndrome::Reserved(0x40));
+    assert_eq!(Syndrome::from_value(0x80), Syndrome::Reserved(0x80));
+}
+
+#[test]
+fn every_syndrome_byte_survives_and_wide_codes_are_refused() {
+    for value in 0..=u8::MAX {
+        assert_eq!(Syndrome::from_value(value).to_value(), Ok(value));
+    }
+    assert!(matches!(
+        Syndrome::RnrNak { timer: 32 }.to_value(),
+        Err(Error::OutOfRange {
+            max: 31,
+            got: 32,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn credit_codes_are_the_standards_table() {
+    const TABLE: [u16; 31] = [
+        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+        2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+    ];
+    for (code, count) in (0..).zip(TABLE) {
+        assert_eq!(credits_count(code), Some(count), "code {code}");
+    }
+    assert_eq!(credits_count(CREDITS_UNLIMITED), None);
+    assert_eq!(credits_count(32), None);
+}
+
+#[test]
+fn a_reth_holds_address_key_and_length() {
+    let mut bytes = [0; 16];
+    bytes[7] = 1;
+    bytes[11] = 2;
+    bytes[15] = 3;
+    assert_eq!(
+        RethRepr::parse(&bytes),
+        Ok(RethRepr {
+            va: 1,
+            rkey: 2,
+            dma_len: 3
+        })
+    );
+}

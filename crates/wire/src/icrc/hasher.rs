@@ -1,0 +1,141 @@
+//! The ICRC computed piece by piece.
+
+use core::fmt;
+
+use crc32fast::Hasher;
+
+use super::{Flow, FlowV4, FlowV6};
+use crate::bth;
+use crate::bytes::Builder;
+
+/// CRC-32 of eight bytes of ones, from which every ICRC goes on. They stand for the link header
+/// that InfiniBand has and RoCEv2 has not.
+const CRC_OF_EIGHT_ONES: u32 = 0x2144_DF1C;
+
+const UDP_HEADER_LEN: usize = 8;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const PROTOCOL_UDP: u8 = 17;
+const ONES: u8 = 0xFF;
+
+/// Room for the largest masked prefix: IPv6, UDP and BTH.
+const PREFIX_LEN_MAX: usize = IPV6_LEN + UDP_HEADER_LEN + bth::LEN;
+
+/// Computes an ICRC over a UDP payload that lies in several pieces.
+#[derive(Clone)]
+pub struct IcrcHasher {
+    crc: Hasher,
+    /// The masked headers, hashed in one go once the BTH is whole: small updates are slow.
+    prefix: [u8; PREFIX_LEN_MAX],
+    filled: usize,
+    prefix_len: usize,
+}
+
+impl IcrcHasher {
+    /// Begins a packet whose UDP payload takes `udp_payload_len` bytes, the ICRC's four included;
+    /// `ip_id` is the IPv4 identification in host order (not looked at over IPv6).
+    ///
+    /// The UDP payload without ICRC follows by [`update`](IcrcHasher::update).
+    pub fn start(flow: &Flow, udp_payload_len: usize, ip_id: u16) -> IcrcHasher {
+        let udp_len = udp_payload_len + UDP_HEADER_LEN;
+        let mut prefix = [0; PREFIX_LEN_MAX];
+        let filled = match flow {
+            Flow::V4(flow) => fill(&mut prefix, &ipv4_prefix(flow, udp_len, ip_id)),
+            Flow::V6(flow) => fill(&mut prefix, &ipv6_prefix(flow, udp_len)),
+        };
+        IcrcHasher {
+            crc: Hasher::new_with_initial(CRC_OF_EIGHT_ONES),
+            prefix,
+            filled,
+            prefix_len: filled + bth::LEN,
+        }
+    }
+
+    /// Takes in the next bytes of the UDP payload.
+    pub fn update(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        if self.filled < self.prefix_len {
+            let room = self
+                .prefix
+                .get_mut(self.filled..self.prefix_len)
+                .unwrap_or_default();
+            let taken = fill(room, bytes);
+            self.filled += taken;
+            rest = bytes.get(taken..).unwrap_or_default();
+            if self.filled == self.prefix_len {
+                self.hash_prefix();
+            }
+        }
+        if !rest.is_empty() {
+            self.crc.update(rest);
+        }
+    }
+
+    /// The ICRC, to be stored little-endian.
+    pub fn finish(mut self) -> u32 {
+        if self.filled < self.prefix_len {
+            self.hash_prefix();
+        }
+        self.crc.finalize()
+    }
+
+    fn hash_prefix(&mut self) {
+        let prefix = self.prefix.get_mut(..self.filled).unwrap_or_default();
+        let variant_at = self.prefix_len - bth::LEN + bth::VARIANT_BYTE;
+        if let Some(byte) = prefix.get_mut(variant_at) {
+            *byte = ONES;
+        }
+        self.crc.update(prefix);
+    }
+}
+
+impl fmt::Debug for IcrcHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IcrcHasher").finish_non_exhaustive()
+    }
+}
+
+/// Copies as much of `from` as `to` holds; returns how much that is.
+fn fill(to: &mut [u8], from: &[u8]) -> usize {
+    let len = to.len().min(from.len());
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    len
+}
+
+fn ipv4_prefix(flow: &FlowV4, udp_len: usize, ip_id: u16) -> [u8; IPV4_LEN + UDP_HEADER_LEN] {
+    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
+    const DONT_FRAGMENT: u16 = 0x4000;
+    let flags = if flow.dont_fragment { DONT_FRAGMENT } else { 0 };
+    let mut b = Builder::new();
+    b.u8::<0>(VERSION_AND_HEADER_WORDS)
+        .u8::<1>(ONES) // type of service
+        .u16::<2>((IPV4_LEN + udp_len) as u16)
+        .u16::<4>(ip_id)
+        .u16::<6>(flags)
+        .u8::<8>(ONES) // time to live
+        .u8::<9>(PROTOCOL_UDP)
+        .array::<10, 2>(&[ONES; 2]) // header checksum
+        .array::<12, 4>(&flow.src.octets())
+        .array::<16, 4>(&flow.dst.octets())
+        .u16::<20>(flow.src_port)
+        .u16::<22>(flow.dst_port)
+        .u16::<24>(udp_len as u16)
+        .array::<26, 2>(&[ONES; 2]); // UDP checksum
+    b.finish()
+}
+
+fn ipv6_prefix(flow: &FlowV6, udp_len: usize) -> [u8; IPV6_LEN + UDP_HEADER_LEN] {
+    const VERSION_AND_ONES: u32 = 0x6FFF_FFFF;
+    let mut b = Builder::new();
+    b.u32::<0>(VERSION_AND_ONES) // traffic class and flow label
+        .u16::<4>(udp_len as u16)
+        .u8::<6>(PROTOCOL_UDP)
+        .u8::<7>(ONES) // hop limit
+        .array::<8, 16>(&flow.src.octets())
+        .array::<24, 16>(&flow.dst.octets())
+        .u16::<40>(flow.src_port)
+        .u16::<42>(flow.dst_port)
+        .u16::<44>(udp_len as u16)
+        .array::<46, 2>(&[ONES; 2]); // UDP checksum
+    b.finish()
+}

@@ -1,0 +1,96 @@
+//! UDP (RFC 768).
+
+use core::net::IpAddr;
+
+use super::{PROTOCOL_UDP, checksum::Sum};
+use crate::bytes::{Builder, Fields, head, put};
+use crate::{Error, Result};
+
+/// A UDP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpRepr {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Bytes after the header.
+    pub payload_len: usize,
+    /// Checksum; zero is none, which RoCEv2 prefers, the ICRC doing its work.
+    pub checksum: u16,
+}
+
+impl UdpRepr {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Reads the header at the front of `input`; also returns what follows it, as long as it
+    /// states. The checksum is not checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] if the header, or the length it states, exceeds the input;
+    /// [`Error::Malformed`] if that length is shorter than the header.
+    pub fn parse(input: &[u8]) -> Result<(UdpRepr, &[u8])> {
+        let f = Fields::<{ Self::LEN }>(head("UDP header", input)?);
+        let len = usize::from(f.u16::<4>());
+        let datagram = input.get(..len).ok_or(Error::Truncated {
+            what: "UDP datagram",
+            needed: len,
+            got: input.len(),
+        })?;
+        let payload = datagram.get(Self::LEN..).ok_or(Error::Malformed {
+            what: "UDP length",
+            expected: "at least 8 bytes",
+            got: len as u64,
+        })?;
+        let header = UdpRepr {
+            src_port: f.u16::<0>(),
+            dst_port: f.u16::<2>(),
+            payload_len: payload.len(),
+            checksum: f.u16::<6>(),
+        };
+        Ok((header, payload))
+    }
+
+    /// The header with the checksum of a datagram from `src` to `dst` with this `payload`, as long as
+    /// the header states.
+    #[must_use]
+    pub fn with_checksum(self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> UdpRepr {
+        // Source, destination, protocol and length make the pseudo header; the sum of its
+        // 16-bit words does not depend on the layout, which differs between IPv4 and IPv6.
+        let len = (Self::LEN + self.payload_len) as u16;
+        let checksum = Sum::default()
+            .address(src)
+            .address(dst)
+            .word(PROTOCOL_UDP.into())
+            .word(len)
+            .word(self.src_port)
+            .word(self.dst_port)
+            .word(len)
+            .bytes(payload)
+            .finish();
+        // Zero would mean that there is none; its complement has the same value.
+        let checksum = if checksum == 0 { 0xFFFF } else { checksum };
+        UdpRepr { checksum, ..self }
+    }
+
+    /// Writes the header at the front of `out`; returns [`LEN`](UdpRepr::LEN).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::OutOfRange`] for a datagram of 64 KiB or more.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize> {
+        let len = Self::LEN + self.payload_len;
+        let len = u16::try_from(len).map_err(|_| Error::OutOfRange {
+            what: "UDP length",
+            max: u16::MAX.into(),
+            got: len as u64,
+        })?;
+        let mut b = Builder::<{ Self::LEN }>::new();
+        b.u16::<0>(self.src_port)
+            .u16::<2>(self.dst_port)
+            .u16::<4>(len)
+            .u16::<6>(self.checksum);
+        put("UDP header", &b.finish(), out)
+    }
+}

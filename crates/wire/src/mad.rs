@@ -1,0 +1,219 @@
+//! Management datagrams (IBTA 13.4): the header they all share, and RMPP's.
+
+use core::fmt;
+
+use crate::bytes::{Builder, Fields, header};
+use crate::{Error, Result};
+
+/// Bytes of a management datagram, always.
+pub const MAD_LEN: usize = 256;
+
+/// The only base version there is.
+pub const BASE_VERSION: u8 = 1;
+
+/// A management class (IBTA 13.4.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MgmtClass(pub u8);
+
+impl MgmtClass {
+    /// Subnet management, routed by LID.
+    pub const SUBN_LID_ROUTED: MgmtClass = MgmtClass(0x01);
+    /// Subnet administration.
+    pub const SUBN_ADM: MgmtClass = MgmtClass(0x03);
+    /// Performance management.
+    pub const PERF_MGMT: MgmtClass = MgmtClass(0x04);
+    /// Communication management: connections.
+    pub const CM: MgmtClass = MgmtClass(0x07);
+    /// Subnet management, by directed route.
+    pub const SUBN_DIRECTED_ROUTE: MgmtClass = MgmtClass(0x81);
+}
+
+impl fmt::Debug for MgmtClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MgmtClass(0x{:02x})", self.0)
+    }
+}
+
+/// A method (IBTA 13.4.5). The highest bit marks a response.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Method(pub u8);
+
+impl Method {
+    /// Get().
+    pub const GET: Method = Method(0x01);
+    /// Set().
+    pub const SET: Method = Method(0x02);
+    /// Send(): a datagram that asks for no response of its own method. All CM messages.
+    pub const SEND: Method = Method(0x03);
+    /// Trap().
+    pub const TRAP: Method = Method(0x05);
+    /// Report().
+    pub const REPORT: Method = Method(0x06);
+    /// TrapRepress().
+    pub const TRAP_REPRESS: Method = Method(0x07);
+    /// GetResp().
+    pub const GET_RESP: Method = Method(0x81);
+    /// ReportResp().
+    pub const REPORT_RESP: Method = Method(0x86);
+
+    /// True for responses.
+    pub const fn is_response(self) -> bool {
+        self.0 & 0x80 != 0
+    }
+}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Method(0x{:02x})", self.0)
+    }
+}
+
+/// The header of every management datagram (IBTA 13.4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadHeaderRepr {
+    /// Base version, [`BASE_VERSION`].
+    pub base_version: u8,
+    /// Management class.
+    pub mgmt_class: MgmtClass,
+    /// Version of the class's own format.
+    pub class_version: u8,
+    /// Method.
+    pub method: Method,
+    /// Status, zero in requests.
+    pub status: u16,
+    /// Use depends on the class.
+    pub class_specific: u16,
+    /// Transaction id, which a response repeats.
+    pub tid: u64,
+    /// Attribute id: for connection management, which message it is.
+    pub attribute_id: u16,
+    /// Attribute modifier.
+    pub attribute_modifier: u32,
+}
+
+header!(MadHeaderRepr, "MAD header", 24);
+
+impl MadHeaderRepr {
+    fn from_fields(f: Fields<'_, 24>) -> Self {
+        MadHeaderRepr {
+            base_version: f.u8::<0>(),
+            mgmt_class: MgmtClass(f.u8::<1>()),
+            class_version: f.u8::<2>(),
+            method: Method(f.u8::<3>()),
+            status: f.u16::<4>(),
+            class_specific: f.u16::<6>(),
+            tid: f.u64::<8>(),
+            attribute_id: f.u16::<16>(),
+            attribute_modifier: f.u32::<20>(),
+        }
+    }
+
+    fn build(&self, b: &mut Builder<24>) -> Result<()> {
+        b.u8::<0>(self.base_version)
+            .u8::<1>(self.mgmt_class.0)
+            .u8::<2>(self.class_version)
+            .u8::<3>(self.method.0)
+            .u16::<4>(self.status)
+            .u16::<6>(self.class_specific)
+            .u64::<8>(self.tid)
+            .u16::<16>(self.attribute_id)
+            .u32::<20>(self.attribute_modifier);
+        Ok(())
+    }
+}
+
+/// A checked view of a whole management datagram: header and data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadPacket<'a> {
+    bytes: &'a [u8; MAD_LEN],
+}
+
+impl<'a> MadPacket<'a> {
+    /// Wraps `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] and [`Error::Malformed`] if they are not [`MAD_LEN`] bytes.
+    pub fn new_checked(bytes: &'a [u8]) -> Result<MadPacket<'a>> {
+        let head = crate::bytes::head("MAD", bytes)?;
+        if bytes.len() > MAD_LEN {
+            return Err(Error::Malformed {
+                what: "MAD length",
+                expected: "256 bytes",
+                got: bytes.len() as u64,
+            });
+        }
+        Ok(MadPacket { bytes: head })
+    }
+
+    /// The header.
+    pub fn header(&self) -> MadHeaderRepr {
+        let (header, _) = self.split();
+        MadHeaderRepr::from_fields(Fields(header))
+    }
+
+    /// Everything after the header, in the class's own format.
+    pub fn data(&self) -> &'a [u8; DATA_LEN] {
+        self.split().1
+    }
+
+    fn split(&self) -> (&'a [u8; MadHeaderRepr::LEN], &'a [u8; DATA_LEN]) {
+        const ZEROS: (&[u8; MadHeaderRepr::LEN], &[u8; DATA_LEN]) =
+            (&[0; MadHeaderRepr::LEN], &[0; DATA_LEN]);
+        // The two halves make up the whole array, so the fallback is never taken.
+        self.bytes
+            .split_first_chunk()
+            .and_then(|(header, data)| Some((header, data.first_chunk()?)))
+            .unwrap_or(ZEROS)
+    }
+}
+
+/// Bytes after the header.
+pub const DATA_LEN: usize = MAD_LEN - MadHeaderRepr::LEN;
+
+/// The header of the reliable multi-packet protocol (IBTA 13.6.2), after the MAD header of those
+/// classes that use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RmppHeader {
+    /// Version, 1.
+    pub version: u8,
+    /// 1 data, 2 ACK, 3 STOP, 4 ABORT.
+    pub rmpp_type: u8,
+    /// Response time, exponent of 4.096 µs, five bits; 31 if none is given.
+    pub response_time: u8,
+    /// Flags, three bits: 1 active, 2 first, 4 last.
+    pub flags: u8,
+    /// Status.
+    pub status: u8,
+    /// Segment number in data and ACK.
+    pub data1: u32,
+    /// Payload length in data, new window's end in ACK.
+    pub data2: u32,
+}
+
+header!(RmppHeader, "RMPP header", 12);
+
+impl RmppHeader {
+    fn from_fields(f: Fields<'_, 12>) -> Self {
+        RmppHeader {
+            version: f.u8::<0>(),
+            rmpp_type: f.u8::<1>(),
+            response_time: f.bits::<2, 3, 5>(),
+            flags: f.bits::<2, 0, 3>(),
+            status: f.u8::<3>(),
+            data1: f.u32::<4>(),
+            data2: f.u32::<8>(),
+        }
+    }
+
+    fn build(&self, b: &mut Builder<12>) -> Result<()> {
+        b.u8::<0>(self.version)
+            .u8::<1>(self.rmpp_type)
+            .bits::<2, 3, 5>("RMPP response time", self.response_time)?
+            .bits::<2, 0, 3>("RMPP flags", self.flags)?
+            .u8::<3>(self.status)
+            .u32::<4>(self.data1)
+            .u32::<8>(self.data2);
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Frames as a capture holds them. Whatever parses is printed, and comes out again byte for byte.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use portolan_wire::icrc::{self, Identification};
+use portolan_wire::ip::{Datagram, LinkType};
+use portolan_wire::rocev2::{Headers, Packet};
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (link, bytes) = input;
+    let links = [
+        LinkType::Ethernet,
+        LinkType::RawIp,
+        LinkType::LinuxSll,
+        LinkType::LinuxSll2,
+    ];
+    transport(bytes);
+    let link = links[usize::from(link) % links.len()];
+    if let Ok(Some(datagram)) = Datagram::parse(link, bytes) {
+        if let Ok((flow, identification)) = datagram.flow() {
+            for identification in [identification, Identification::Hidden] {
+                let _ = icrc::verify(&flow, identification, datagram.payload);
+            }
+        }
+        transport(datagram.payload);
+    }
+});
+
+fn transport(bytes: &[u8]) {
+    let Ok(packet) = Packet::parse(bytes) else {
+        return;
+    };
+    let _ = packet.to_string();
+    let headers = packet.headers();
+    let mut again = vec![0; headers.len()];
+    let written = headers.emit(&mut again).expect("headers that were parsed");
+    assert_eq!(written, again.len());
+    let reread = Headers::parse(&again).expect("headers that were emitted");
+    assert_eq!(reread, *headers, "what is emitted says the same");
+}

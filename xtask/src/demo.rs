@@ -1,0 +1,54 @@
+//! The demo, run as an ordinary user, and three pairs of processes on one address.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::test::{Outcome, Workspace};
+
+/// `nobody`, where the tests run as root.
+const ORDINARY_USER: u32 = 65_534;
+/// The promise of the README.
+const DEMO_TIME_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    // An ordinary user may not read the folder of root's build.
+    let folder = std::env::temp_dir().join(format!("portolan-demo-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let program = folder.join("portolan");
+    std::fs::copy(&workspace.portolan, &program).context("the command is not built")?;
+    let ran = demo(workspace, &program);
+    std::fs::remove_dir_all(&folder)?;
+    let took = ran?;
+    if took > DEMO_TIME_MAX {
+        bail!(
+            "the demo took {:.1} s, promised are {DEMO_TIME_MAX:?}",
+            took.as_secs_f64()
+        );
+    }
+    let user = if workspace.is_root {
+        " as an ordinary user"
+    } else {
+        ""
+    };
+    Ok(Outcome::Passed(format!(
+        "{:.2} s{user}",
+        took.as_secs_f64()
+    )))
+}
+
+fn demo(workspace: &Workspace, program: &std::path::Path) -> Result<Duration> {
+    let mut command = Command::new(program);
+    command.arg("demo").stdin(Stdio::null()).current_dir("/");
+    if workspace.is_root {
+        command.uid(ORDINARY_USER).gid(ORDINARY_USER);
+    }
+    let started = Instant::now();
+    let status = command.status().context("cannot start the demo")?;
+    if !status.success() {
+        bail!("the demo ended with {status}");
+    }
+    Ok(started.elapsed())
+}

@@ -1,0 +1,163 @@
+//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, built with libFuzzer and its coverage counters.
+//!
+//! The instrumentation is that of cargo-fuzz without a sanitizer, so that the project's own toolchain
+//! does: the fuzzed crates have no unsafe code, what is looked for are panics, overflows, broken
+//! promises, hangs and growth.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use pcap_file::pcap::PcapReader;
+use portolan_lab::machine::{MachineError, Package, ensure_installed};
+
+use crate::test::{Outcome, Workspace, cargo};
+
+/// The targets: each reads what a peer or a file may hold, or performs operations in any order.
+const TARGETS: [&str; 4] = ["packets", "cm_messages", "cm_operations", "queue_pairs"];
+/// Seconds that each target runs as a part of the tests.
+const TEST_SECONDS: u32 = 10;
+/// Longest that a single input may take, in seconds.
+const INPUT_SECONDS_MAX: u32 = 5;
+/// libFuzzer is C++.
+const PACKAGES: [Package; 1] = [Package {
+    name: "g++",
+    purpose: "libFuzzer",
+}];
+const INSTRUMENTATION: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 --cfg fuzzing";
+
+/// Arguments of `fuzz`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only this target.
+    target: Option<String>,
+    /// How long each target runs.
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let wanted = |target: &&&str| {
+        arguments
+            .target
+            .as_ref()
+            .is_none_or(|wanted| wanted == **target)
+    };
+    let targets: Vec<&str> = TARGETS.iter().filter(wanted).copied().collect();
+    ensure!(
+        !targets.is_empty(),
+        "no such target; there are {}",
+        TARGETS.join(", ")
+    );
+    fuzz(&Workspace::here()?, &targets, arguments.seconds)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each target for a short time, as a part of the tests.
+pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
+    match ensure_installed(&PACKAGES) {
+        Ok(()) => {}
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let runs = fuzz(workspace, &TARGETS, TEST_SECONDS)?;
+    Ok(Outcome::Passed(format!("{runs} inputs")))
+}
+
+/// Builds and runs targets one after the other; how many inputs they took.
+fn fuzz(workspace: &Workspace, targets: &[&str], seconds: u32) -> Result<u64> {
+    let folder = workspace.target.join("fuzz");
+    let triple = host_triple()?;
+    build(workspace, &folder, &triple)?;
+    let seeds = golden_seeds(workspace, &folder)?;
+    let mut runs = 0;
+    for target in targets {
+        let program = folder.join(&triple).join("release").join(target);
+        let corpus = folder.join("corpus").join(target);
+        std::fs::create_dir_all(&corpus)?;
+        let seeds = (*target == "packets").then_some(seeds.as_path());
+        runs += run_target(&program, &corpus, seeds, seconds)
+            .with_context(|| format!("target {target}"))?;
+    }
+    Ok(runs)
+}
+
+fn build(workspace: &Workspace, folder: &Path, triple: &str) -> Result<()> {
+    // A target triple, even the host's, keeps the flags from build scripts and procedural macros.
+    let status = Command::new(cargo())
+        .args(["build", "--quiet", "--release", "--manifest-path"])
+        .arg(workspace.root.join("fuzz/Cargo.toml"))
+        .args(["--target", triple])
+        .env("CARGO_TARGET_DIR", folder)
+        .env("RUSTFLAGS", INSTRUMENTATION)
+        .status()?;
+    ensure!(status.success(), "building the fuzz targets: {status}");
+    Ok(())
+}
+
+fn host_triple() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .map(str::to_owned)
+        .context("rustc names its host")
+}
+
+/// The frames of the golden capture as inputs of `packets`: which link type, then the frame.
+fn golden_seeds(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let seeds = folder.join("seeds");
+    std::fs::create_dir_all(&seeds)?;
+    let capture = workspace
+        .root
+        .join("crates/wire/tests/golden/rxe-linux-6.1.pcap");
+    let mut reader = PcapReader::new(std::fs::File::open(capture)?)?;
+    let mut number = 0;
+    while let Some(packet) = reader.next_packet() {
+        let mut input = vec![0];
+        input.extend_from_slice(&packet?.data);
+        std::fs::write(seeds.join(format!("frame-{number}")), input)?;
+        number += 1;
+    }
+    Ok(seeds)
+}
+
+fn run_target(program: &Path, corpus: &Path, seeds: Option<&Path>, seconds: u32) -> Result<u64> {
+    let findings = corpus.with_extension("findings");
+    std::fs::create_dir_all(&findings)?;
+    let output = Command::new(program)
+        .arg(corpus)
+        .args(seeds)
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
+        .arg(format!("-artifact_prefix={}/", findings.display()))
+        .args(["-print_final_stats=1", "-max_len=4096"])
+        .output()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let tail: Vec<&str> = text.lines().rev().take(60).collect();
+        tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        bail!(
+            "ended with {}; the input is in {}",
+            output.status,
+            findings.display()
+        );
+    }
+    let runs = text
+        .lines()
+        .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+        .and_then(|count| count.trim().parse().ok())
+        .context("libFuzzer tells how many inputs it ran")?;
+    let name = program.file_name().unwrap_or_default().display();
+    println!("{name:<16} {runs:>10} inputs in {seconds} s, nothing found");
+    ensure!(runs > 1000, "so few inputs say nothing");
+    Ok(runs)
+}

@@ -1,0 +1,53 @@
+//! `cargo xtask`: the project's own tasks.
+
+mod crowd;
+mod demo;
+mod dissect;
+mod floors;
+mod fuzz;
+mod holder;
+mod leftovers;
+mod netem;
+mod pairs;
+mod processes;
+mod simulate;
+mod survivors;
+mod test;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run the fuzz targets.
+    Fuzz(fuzz::Arguments),
+    /// Run whole engines on a virtual clock and a network that follows from a seed.
+    Simulate(simulate::Arguments),
+    /// Run everything that judges the project.
+    Test(test::Arguments),
+    /// Boot a kernel machine with rdma_rxe and run a script in it.
+    Vm(vm::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Simulate(arguments) => simulate::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Vm(arguments) => vm::run(&arguments),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,30 @@
+//! Two hosts of ours on a network that loses and reorders.
+
+use anyhow::Result;
+use portolan_lab::judge;
+use portolan_lab::machine::{Cache, MachineError};
+
+use crate::test::{Outcome, Workspace, cargo};
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    let build = ["build", "--quiet", "--release", "--package", "portolan-cli"];
+    workspace.run(
+        &cargo(),
+        &[&build[..], &["--example", "rdma_write"]].concat(),
+    )?;
+    let rdma_write = workspace.target.join("release/examples/rdma_write");
+    let cache = Cache::locate()?;
+    match judge::bad_network(&cache, &workspace.portolan, &rdma_write) {
+        Ok(report) => {
+            println!("{report}");
+            anyhow::ensure!(report.passed(), "what failed is above");
+            Ok(Outcome::Passed(
+                "1000 pings, 64 MiB, each over 3 kinds of address".into(),
+            ))
+        }
+        Err(MachineError::Unavailable(unavailable)) => {
+            Ok(Outcome::LeftOut(unavailable.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

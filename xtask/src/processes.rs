@@ -1,0 +1,101 @@
+//! The command's processes: listeners that are awaited, pings that wait for a listener to start.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// How long a listener may take to start or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a ping may take.
+const PING_TIME_MAX: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A `portolan listen`; killed when dropped.
+pub(crate) struct Listener {
+    address: String,
+    child: Child,
+}
+
+impl Listener {
+    /// Listens for one connection.
+    pub(crate) fn start(portolan: &Path, address: &str, capture: Option<&Path>) -> Result<Self> {
+        let mut command = Command::new(portolan);
+        command.args(["listen", address, "--count", "1"]);
+        if let Some(capture) = capture {
+            command.arg("--pcap").arg(capture);
+        }
+        let child = command
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a listener")?;
+        Ok(Self {
+            address: address.to_owned(),
+            child,
+        })
+    }
+
+    /// Waits until it has served its connection.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let status = wait(&mut self.child, PATIENCE)
+            .with_context(|| format!("the listener on {}", self.address))?;
+        ensure!(
+            status.success(),
+            "the listener on {} ended with {status}",
+            self.address
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Gone already after `finish`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `portolan ping` with these arguments; a listener that is still starting is given time.
+pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Result<Output> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut child = Command::new(portolan)
+            .args(["ping", address])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start a ping")?;
+        // Its output is small enough for a pipe to hold: with --quiet a summary.
+        wait(&mut child, PING_TIME_MAX).with_context(|| format!("the ping of {address}"))?;
+        let output = child.wait_with_output()?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "no ping of {address}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn wait(child: &mut Child, patience: Duration) -> Result<std::process::ExitStatus> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            bail!("did not end within {patience:?}");
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}

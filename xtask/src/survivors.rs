@@ -1,0 +1,252 @@
+//! Three pairs of `listen` and `ping` in six processes, one of which is killed: each of the six in
+//! turn, so that the holder of the UDP port is among them. The other pairs lose no ping.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::holder;
+use crate::test::{Outcome, Workspace};
+
+const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
+/// Pings of each pair.
+const PINGS: u64 = 20_000;
+/// How long a process may take to say that it listens, or is connected.
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long after the kill everybody may take to end.
+const END_TIME_MAX: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    let mut longest = 0.0_f64;
+    let mut holders = 0;
+    for victim in 0..2 * ADDRESSES.len() {
+        let round = round(&workspace.portolan, victim)
+            .with_context(|| format!("round {}: {}", victim + 1, name(victim)))?;
+        println!("{round}");
+        longest = longest.max(round.longest_gap_ms);
+        holders += u32::from(round.was_holder);
+    }
+    ensure!(holders > 0, "the holder of the port was never killed");
+    Ok(Outcome::Passed(format!(
+        "6 kills, the port's holder among them; longest gap {longest:.1} ms"
+    )))
+}
+
+/// The victims by number: the listeners first.
+fn name(victim: usize) -> String {
+    let side = if victim < ADDRESSES.len() {
+        "listen"
+    } else {
+        "ping"
+    };
+    format!("{side} of {}", ADDRESSES[victim % ADDRESSES.len()])
+}
+
+/// What came of one round.
+struct Round {
+    victim: String,
+    was_holder: bool,
+    longest_gap_ms: f64,
+    bereaved: Duration,
+    complaint: String,
+}
+
+impl std::fmt::Display for Round {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let holder = if self.was_holder {
+            ", which held the port"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "killed {}{holder}: the others' longest gap {:.1} ms; its peer ended after {:.2} s: {}",
+            self.victim,
+            self.longest_gap_ms,
+            self.bereaved.as_secs_f64(),
+            self.complaint
+        )
+    }
+}
+
+fn round(portolan: &Path, victim: usize) -> Result<Round> {
+    let mut processes = Vec::new();
+    for address in ADDRESSES {
+        let listen = ["listen", address, "--once", "--json"];
+        let mut listener = Process::start(portolan, &listen)?;
+        // One after the other: the first founds the group and holds the port.
+        listener.await_line("listening")?;
+        processes.push(listener);
+    }
+    let count = PINGS.to_string();
+    for address in ADDRESSES {
+        let ping = ["ping", address, "--count", &count, "--json", "--quiet"];
+        processes.push(Process::start(portolan, &ping)?);
+    }
+    let (listeners, pings) = processes.split_at_mut(ADDRESSES.len());
+    for ping in &mut *pings {
+        ping.await_line("connected")?;
+    }
+    for listener in listeners {
+        listener.await_line("connect_request")?;
+    }
+    let holder = holder::pid(portolan)?;
+    for process in &mut processes {
+        let status = process.child.try_wait()?;
+        ensure!(
+            status.is_none(),
+            "`{}` ended before the kill",
+            process.arguments
+        );
+    }
+    let killed = processes
+        .get_mut(victim)
+        .context("a victim by its number")?;
+    let was_holder = holder == killed.child.id();
+    killed.child.kill()?;
+    let killed_at = Instant::now();
+    let pair = victim % ADDRESSES.len();
+    let mut round = Round {
+        victim: name(victim),
+        was_holder,
+        longest_gap_ms: 0.0,
+        bereaved: Duration::ZERO,
+        complaint: String::new(),
+    };
+    // The peer of the killed first, for its time is taken.
+    let mut numbered: Vec<_> = processes.iter_mut().enumerate().collect();
+    numbered.sort_by_key(|(number, _)| number % ADDRESSES.len() != pair);
+    for (number, process) in numbered {
+        let (status, took) = process.await_end(killed_at)?;
+        let said = process.last_line()?;
+        let error = said["error"].as_str();
+        if number == victim {
+            continue;
+        } else if number % ADDRESSES.len() == pair {
+            let error = error.with_context(|| {
+                format!("the peer of the killed ended with {status} and no error: {said}")
+            })?;
+            ensure!(
+                status.code() == Some(1),
+                "the peer of the killed ended with {status}, expected exit code 1"
+            );
+            (round.bereaved, round.complaint) = (took, error.to_owned());
+        } else {
+            ensure!(
+                status.success(),
+                "{} ended with {status}: {said}",
+                name(number)
+            );
+            if number >= ADDRESSES.len() {
+                check_summary(&said)?;
+                let gap_us = said["longest_gap_us"].as_f64().context("a longest gap")?;
+                round.longest_gap_ms = round.longest_gap_ms.max(gap_us / 1000.0);
+            } else {
+                ensure!(
+                    said["pings"] == PINGS,
+                    "the listener counts otherwise: {said}"
+                );
+            }
+        }
+    }
+    Ok(round)
+}
+
+fn check_summary(summary: &Value) -> Result<()> {
+    let counts = ["sent", "answered", "lost", "mismatched"].map(|key| summary[key].as_u64());
+    ensure!(
+        counts == [Some(PINGS), Some(PINGS), Some(0), Some(0)],
+        "not every ping came back as it went: {summary}"
+    );
+    Ok(())
+}
+
+/// A process of the command, whose lines of JSON are read as they come. Killed when dropped.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    last: Option<String>,
+    arguments: String,
+}
+
+impl Process {
+    fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(portolan)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the command")?;
+        let stdout = child.stdout.take().context("its output is a pipe")?;
+        let (send, lines) = channel();
+        // Ends with the process, whose end closes the pipe.
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            child,
+            lines,
+            last: None,
+            arguments: arguments.join(" "),
+        })
+    }
+
+    /// Waits for the next line, which must be an object of this type.
+    fn await_line(&mut self, kind: &str) -> Result<()> {
+        let line = match self.lines.recv_timeout(START_TIME_MAX) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("`{}`: no {kind} within {START_TIME_MAX:?}", self.arguments)
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait()?;
+                bail!("`{}` ended with {status} before {kind}", self.arguments)
+            }
+        };
+        let object: Value = serde_json::from_str(&line)?;
+        ensure!(object["type"] == kind, "expected {kind}, found {line}");
+        self.last = Some(line);
+        Ok(())
+    }
+
+    /// Waits for its end; how it ended, and how long after `since`.
+    fn await_end(&mut self, since: Instant) -> Result<(ExitStatus, Duration)> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok((status, since.elapsed()));
+            }
+            ensure!(
+                since.elapsed() < END_TIME_MAX,
+                "`{}` did not end within {END_TIME_MAX:?} of the kill",
+                self.arguments
+            );
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// The last line it wrote, once it has ended.
+    fn last_line(&mut self) -> Result<Value> {
+        let last = self.lines.iter().last().or(self.last.take());
+        let last = last.with_context(|| format!("`{}` said nothing", self.arguments))?;
+        Ok(serde_json::from_str(&last)?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended, unless the round failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
