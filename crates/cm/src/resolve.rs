@@ -145,20 +145,17 @@ impl Cm {
     }
 
     /// Makes the path to the resolved destination (`rdma_resolve_route`). On RoCE it follows from the
-    /// address, so the answer, `RouteResolved`, is there at once.
+    /// address, so the answer, `RouteResolved`, is there at once. Where the way there is gone since, the
+    /// caller tells by [`route_failed`](Self::route_failed) instead.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for a timeout of zero.
     pub fn resolve_route(&mut self, now: Duration, id: IdNumber, timeout: Duration) -> Result<()> {
         let step = Step::ResolveRoute;
-        self.begin(now, step)?;
+        let next = self.begin_route(now, id, timeout)?;
         let lifetime_exp = self.config.packet_lifetime_exp;
         let number = id;
         let id = self.ids.find_mut(id, step)?;
-        let next = id.command(Event::ResolveRoute, step)?;
-        if timeout.is_zero() {
-            return Err(id.locate(Error::invalid(step, "timeout", "more than zero", "0 ms")));
-        }
         let (Some(local), Some(remote), Some(path)) = (id.local, id.remote, id.path.as_mut())
         else {
             let expected = "address resolved";
@@ -182,6 +179,36 @@ impl Cm {
         self.follow_neighbour(number);
         self.report_bare(number, EventType::RouteResolved, 0);
         Ok(())
+    }
+
+    /// Ends `rdma_resolve_route` with `RouteError`: the way to the resolved destination is gone, for this
+    /// reason, a positive errno. The id's address stays resolved, so that it may try again
+    /// (`cma_query_handler`).
+    ///
+    /// # Errors
+    /// As [`resolve_route`](Self::resolve_route).
+    pub fn route_failed(
+        &mut self,
+        now: Duration,
+        id: IdNumber,
+        timeout: Duration,
+        errno: i32,
+    ) -> Result<()> {
+        self.begin_route(now, id, timeout)?;
+        self.report_bare(id, EventType::RouteError, -errno.abs());
+        Ok(())
+    }
+
+    /// The state that a resolved route leads to, if one may be asked for now.
+    fn begin_route(&mut self, now: Duration, id: IdNumber, timeout: Duration) -> Result<State> {
+        let step = Step::ResolveRoute;
+        self.begin(now, step)?;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::ResolveRoute, step)?;
+        if timeout.is_zero() {
+            return Err(id.locate(Error::invalid(step, "timeout", "more than zero", "0 ms")));
+        }
+        Ok(next)
     }
 
     /// Reports that nobody answered the address query in time.

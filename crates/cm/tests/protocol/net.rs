@@ -348,6 +348,14 @@ impl Net {
     }
 
     pub(crate) fn resolve(&mut self, id: IdNumber) {
+        self.resolve_address(id);
+        let (now, timeout) = (self.now, Duration::from_secs(2));
+        self.cm(0).resolve_route(now, id, timeout).unwrap();
+        self.drain();
+        self.expect(0, EventType::RouteResolved);
+    }
+
+    pub(crate) fn resolve_address(&mut self, id: IdNumber) {
         let destination = SocketAddr::new(ip(1), PORT);
         let (now, timeout) = (self.now, Duration::from_secs(2));
         self.cm(0)
@@ -355,9 +363,6 @@ impl Net {
             .unwrap();
         self.drain();
         self.expect(0, EventType::AddrResolved);
-        self.cm(0).resolve_route(now, id, timeout).unwrap();
-        self.drain();
-        self.expect(0, EventType::RouteResolved);
     }
 
     /// An id of host 0 that has sent its REQ.

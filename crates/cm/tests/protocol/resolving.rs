@@ -140,6 +140,35 @@ fn an_address_that_cannot_be_resolved_is_an_event_and_the_id_may_try_again() {
 }
 
 #[test]
+fn a_route_that_is_gone_is_an_event_and_the_id_may_try_again() {
+    let mut net = Net::new();
+    let id = net.cm(0).create_id(UserId(2), RC).unwrap();
+    let (now, timeout) = (net.now, Duration::from_secs(1));
+    let too_early = net.cm(0).route_failed(now, id, timeout, errno::ENETUNREACH);
+    assert!(matches!(
+        too_early.unwrap_err().cause,
+        Cause::InvalidState { .. }
+    ));
+    net.resolve_address(id);
+    let in_no_time = net
+        .cm(0)
+        .route_failed(now, id, Duration::ZERO, errno::ENETUNREACH);
+    assert_eq!(in_no_time.unwrap_err().errno(), errno::EINVAL);
+    net.cm(0)
+        .route_failed(now, id, timeout, errno::ENETUNREACH)
+        .unwrap();
+    net.drain();
+    let error = net.expect(0, EventType::RouteError);
+    assert_eq!(
+        (error.id, error.status, error.param),
+        (id, -errno::ENETUNREACH, EventParam::None)
+    );
+    net.cm(0).resolve_route(now, id, timeout).unwrap();
+    net.drain();
+    net.expect(0, EventType::RouteResolved);
+}
+
+#[test]
 fn an_address_query_that_nobody_answers_times_out_and_its_late_answer_is_ignored() {
     let mut net = Net::new();
     let id = net.cm(0).create_id(UserId(2), RC).unwrap();

@@ -71,15 +71,8 @@ fn look_up(
     source: Option<SocketAddr>,
     destination: SocketAddr,
 ) -> Result<(ResolvedAddress, Option<(IpAddr, u32)>), Cause> {
-    let pinned = source
-        .map(|source| source.ip())
-        .filter(|ip| !ip.is_unspecified());
-    let route = route::lookup(&route::Query {
-        destination: destination.ip(),
-        interface_index: scope_of(destination),
-        source: pinned,
-    })?;
-    let source_ip = pinned.unwrap_or(route.source);
+    let route = find_route(source, destination)?;
+    let source_ip = pinned(source).unwrap_or(route.source);
     let device = core.find_device(source_ip).ok_or_else(|| Cause::NoDevice {
         why: format!(
             "{source_ip}, the source for {}, is on no interface",
@@ -99,6 +92,25 @@ fn look_up(
         resolved,
         asks.then(|| (route.next_hop(), route.interface_index)),
     ))
+}
+
+/// The way that the routing tables give from a source, if one is given, to a destination.
+pub(super) fn find_route(
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<route::Route, Cause> {
+    route::lookup(&route::Query {
+        destination: destination.ip(),
+        interface_index: scope_of(destination),
+        source: pinned(source),
+    })
+}
+
+/// The address of a source that is more than a port.
+fn pinned(source: Option<SocketAddr>) -> Option<IpAddr> {
+    source
+        .map(|source| source.ip())
+        .filter(|ip| !ip.is_unspecified())
 }
 
 /// The interface that the zone of an address names.

@@ -9,8 +9,9 @@ use portolan_cm::{BoundDevice, QueryNumber, ResolvedAddress};
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::cm::IdNumber;
 use portolan_provider::error::errno;
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Address, Cause, Error, Result, Step};
 
+use super::address;
 use super::claim::PortClaim;
 use super::core::Core;
 use super::ports::HUB_TIMEOUT;
@@ -62,6 +63,22 @@ impl Core {
             }
         };
         self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))
+    }
+
+    /// The path follows from what was found with the address, if the way there is still the routing
+    /// tables' to give: what was there at the time of `resolve_addr` may be gone.
+    pub(super) fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
+        let known = self.state().cm.addresses(id)?;
+        let inet = |address: Option<Address>| address.and_then(|address| address.inet());
+        let checked = match (inet(known.local), inet(known.remote)) {
+            (Some(local), Some(remote)) => address::find_route(Some(local), remote).map(|_| ()),
+            // The engine says what is missing.
+            _ => Ok(()),
+        };
+        self.run(|cm, now| match checked {
+            Ok(()) => cm.resolve_route(now, id, timeout),
+            Err(cause) => cm.route_failed(now, id, timeout, cause.errno()),
+        })
     }
 
     pub(super) fn listen(&self, id: IdNumber, backlog: i32) -> Result<()> {

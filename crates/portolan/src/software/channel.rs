@@ -107,8 +107,7 @@ impl CmChannel for SoftwareChannel {
     }
 
     fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
-        self.core(Step::ResolveRoute)?
-            .run(|cm, now| cm.resolve_route(now, id, timeout))
+        self.core(Step::ResolveRoute)?.resolve_route(id, timeout)
     }
 
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {

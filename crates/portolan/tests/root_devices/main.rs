@@ -14,6 +14,7 @@ mod harness;
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;
 mod rounds;
+mod route_error;
 #[path = "../../../addrinfo/tests/support/mod.rs"]
 mod support;
 mod unreachable;
