@@ -13,7 +13,7 @@ use crate::process::Peer;
 /// How long the members have to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-fn look(port: u16) -> portolan::Result<Option<Survey>> {
+pub(crate) fn look(port: u16) -> portolan::Result<Option<Survey>> {
     let mut group = StackConfig::default().group;
     group.port = port;
     group.name_prefix = GROUP_PREFIX.into();

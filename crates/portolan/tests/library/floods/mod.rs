@@ -1,11 +1,16 @@
 //! Floods of the UDP port: connections of others go on.
 
+mod forged;
+mod junk;
+mod requests;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use portolan::Connection;
+use portolan::wire::Qpn;
 
 use crate::harness::*;
 
@@ -15,28 +20,34 @@ const FLOOD: Duration = Duration::from_secs(3);
 /// flood.
 const GAP_MAX: Duration = Duration::from_secs(2);
 
-/// Sends what `next` gives to the port as fast as the kernel takes it, while `flooded` runs; how many.
-fn flood(
-    port: u16,
-    next: impl Fn(u64) -> Vec<u8> + Sync,
-    flooded: impl FnOnce(&dyn Fn() -> bool),
-) -> u64 {
+/// Ends what runs beside a test, though a check of the test failed.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Calls `send` with ever new numbers, as fast as the kernel takes what it sends, while `flooded` runs;
+/// how many it were.
+fn flood(send: impl Fn(u64) + Sync, flooded: impl FnOnce()) -> u64 {
     let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    let target = SocketAddr::from(([127, 0, 0, 1], port));
     thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             while !over.load(Ordering::Relaxed) {
-                // A full buffer is a flood, too.
-                let number = sent.fetch_add(1, Ordering::Relaxed);
-                let _ = socket.send_to(&next(number), target);
+                send(sent.fetch_add(1, Ordering::Relaxed));
             }
         });
-        let end = Instant::now() + FLOOD;
-        flooded(&|| Instant::now() < end);
-        over.store(true, Ordering::Relaxed);
+        flooded();
     });
     sent.into_inner()
+}
+
+/// Where packets to a UDP port of this host go.
+fn target(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 /// Messages there and back while `lasts`: how many, and the longest time one took.
@@ -57,15 +68,33 @@ fn exchange(near: &Connection, far: &Connection, lasts: &dyn Fn() -> bool) -> (u
     (count, longest)
 }
 
+/// A connection goes on while `next` gives packets to its host's port.
 #[track_caller]
 fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    goes_on_under(port, what, |_, number| {
+        // A full buffer is a flood, too.
+        let _ = socket.send_to(&next(number), target(port));
+    });
+}
+
+/// A connection goes on while `send` floods its host's port; it is told both queue pairs.
+#[track_caller]
+fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
     // The flood's target is the hub, whose socket the junk goes to; the others have theirs.
     let hub = start(port);
     let listener = listener_on(hub.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (near, far) = pair_at(connector_on(start(port)), &listener, address, &options());
+    let queue_pairs = [near.qp_num(), far.qp_num()];
     let mut went = (0, Duration::ZERO);
-    let sent = flood(port, next, |lasts| went = exchange(&near, &far, lasts));
+    let sent = flood(
+        |number| send(queue_pairs, number),
+        || {
+            let end = Instant::now() + FLOOD;
+            went = exchange(&near, &far, &|| Instant::now() < end);
+        },
+    );
     let (count, longest) = went;
     println!("{what}: {sent} packets of it, {count} messages there and back, longest {longest:?}");
     assert!(sent > 1000, "{sent} packets are no flood");
