@@ -2,10 +2,12 @@
 //!
 //! Numeric text never reaches a name service. Everything else goes to the system's resolver
 //! (getaddrinfo(3): nsswitch, `/etc/hosts`, DNS, service names), in the caller's thread, for as
-//! long as the system's own settings let it take.
+//! long as the system's own settings let it take. Callers that may not block have it run by a
+//! [`pool`].
 
 mod error;
 mod literal;
+pub mod pool;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 

@@ -1,4 +1,4 @@
-//! After fork(2) the child has neither the resolver's thread nor a socket of its own: the library
+//! After fork(2) the child has neither the threads of resolver and pool nor a socket of its own: the library
 //! must notice and make new ones.
 
 #![allow(unsafe_code, reason = "fork(2), waitpid(2) and _exit(2)")]
@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use portolan_addrinfo::names::pool::Pool;
 use portolan_addrinfo::{LinkAddress, Query, Resolver, lookup};
 use portolan_provider::Cause;
 
@@ -82,4 +83,42 @@ fn parent_child_and_grandchild_each_resolve() {
         resolve(Resolver::shared().expect("resolver")),
         Ok(LinkAddress::NONE)
     );
+}
+
+#[test]
+fn a_child_has_a_pool_of_its_own_and_leaves_its_parents_alone() {
+    let pool = Pool::shared().expect("pool");
+    assert_eq!(run(pool), Ok(42));
+    let (open, waits) = channel::<()>();
+    let work = move || {
+        let _ = waits.recv();
+    };
+    let pending = pool.submit(DEADLINE, work, |_| {}).expect("room");
+    let status = in_child(move || {
+        if !matches!(run(pool), Err(Cause::InvalidState { .. })) {
+            return 1;
+        }
+        // The parent's job is not the child's to cancel; nor does it wait for the parent's lock.
+        drop(pending);
+        match Pool::shared().and_then(run) {
+            Ok(42) => 0,
+            _ => 2,
+        }
+    });
+    assert_eq!(status, 0);
+    drop(open);
+    assert_eq!(run(pool), Ok(42));
+}
+
+/// Has the pool run a job.
+fn run(pool: &Pool) -> Result<u32, Cause> {
+    let (send, receive) = channel();
+    let done = move |outcome| {
+        let _ = send.send(outcome);
+    };
+    let _pending = pool.submit(DEADLINE, || 42, done)?;
+    let outcome = receive.recv_timeout(DEADLINE * 2);
+    outcome
+        .expect("told")
+        .map_err(|why| panic!("not run: {why:?}"))
 }

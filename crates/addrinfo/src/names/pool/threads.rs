@@ -1,0 +1,227 @@
+//! The threads of a pool: some that work, and one that waits for deadlines.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use portolan_provider::Cause;
+use portolan_provider::error::errno;
+
+use super::jobs::Jobs;
+use super::{JOBS_MAX, Unanswered};
+use crate::sys::process_cell::ProcessKey;
+use crate::sys::signal;
+
+/// The threads' names, as `top -H` shows them (15 bytes at most).
+const WORKER_NAME: &str = "portolan-names";
+const TIMER_NAME: &str = "portolan-timer";
+/// How long a thread without work stays for more.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// What a job does; its result goes its own way.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
+/// Who is told that it is done, or why it never will be.
+pub(super) type Done = Box<dyn FnOnce(Result<(), Unanswered>) + Send>;
+
+/// What callers and threads share.
+pub(super) struct Shared {
+    /// The process that has the threads. A child of it has neither threads nor a sound lock.
+    owner: ProcessKey,
+    threads_max: usize,
+    state: Mutex<State>,
+    /// There is work, or the end has come.
+    work: Condvar,
+    /// The first deadline is another, or the end has come.
+    timer: Condvar,
+}
+
+struct State {
+    jobs: Jobs<Work, Done>,
+    threads: usize,
+    /// Threads that wait for work.
+    idle: usize,
+    stopped: bool,
+}
+
+/// Starts the timer's thread; those that work start with the work.
+pub(super) fn start(threads_max: usize) -> Result<Arc<Shared>, Cause> {
+    let shared = Arc::new(Shared {
+        owner: ProcessKey::current(),
+        threads_max,
+        state: Mutex::new(State {
+            jobs: Jobs::new(),
+            threads: 0,
+            idle: 0,
+            stopped: false,
+        }),
+        work: Condvar::new(),
+        timer: Condvar::new(),
+    });
+    let of_timer = Arc::clone(&shared);
+    spawn(TIMER_NAME, move || of_timer.time())?;
+    Ok(shared)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Cause> {
+    let builder = std::thread::Builder::new().name(name.into());
+    let started = signal::with_all_blocked(|| builder.spawn(run));
+    started.map(drop).map_err(|error| Cause::Os {
+        call: "starting a thread for name look-ups",
+        errno: error.raw_os_error().unwrap_or(errno::EAGAIN),
+    })
+}
+
+impl Shared {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        deadline: Instant,
+        work: Work,
+        done: Done,
+    ) -> Result<u64, Cause> {
+        if !self.is_own() {
+            return Err(Cause::InvalidState {
+                expected: "the process that started the pool",
+                found: "a child forked from it",
+            });
+        }
+        let mut state = self.lock();
+        let first = state.jobs.next_timeout();
+        let ticket = state.jobs.add(deadline, JOBS_MAX, work, done)?;
+        if first.is_none_or(|first| deadline < first) {
+            self.timer.notify_one();
+        }
+        if state.jobs.queued() <= state.idle {
+            self.work.notify_one();
+            return Ok(ticket);
+        }
+        if state.threads == self.threads_max {
+            return Ok(ticket);
+        }
+        state.threads += 1;
+        drop(state);
+        let of_worker = Arc::clone(self);
+        let Err(cause) = spawn(WORKER_NAME, move || of_worker.work()) else {
+            return Ok(ticket);
+        };
+        let mut state = self.lock();
+        state.threads -= 1;
+        if state.threads > 0 {
+            // Those that there are will come to it.
+            return Ok(ticket);
+        }
+        let cancelled = state.jobs.cancel(ticket);
+        drop(state);
+        drop(cancelled);
+        Err(cause)
+    }
+
+    pub(super) fn cancel(&self, ticket: u64) {
+        if self.is_own() {
+            // The closures are dropped after the lock: they may own anything.
+            let cancelled = self.lock().jobs.cancel(ticket);
+            drop(cancelled);
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        if self.is_own() {
+            self.lock().stopped = true;
+            self.work.notify_all();
+            self.timer.notify_all();
+        }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        if self.is_own() {
+            self.lock().threads
+        } else {
+            0
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        ProcessKey::current() == self.owner
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of a thread that works.
+    fn work(&self) {
+        while let Some((ticket, work)) = self.next_work() {
+            let ran = catch_unwind(AssertUnwindSafe(work));
+            let done = self.lock().jobs.finish(ticket);
+            if let Some(done) = done {
+                tell(done, ran.map_err(|_| Unanswered::Panicked));
+            }
+        }
+    }
+
+    /// Waits for work; `None` when the thread should end.
+    fn next_work(&self) -> Option<(u64, Work)> {
+        let mut state = self.lock();
+        let mut waited_for_long = false;
+        loop {
+            if !state.stopped
+                && let Some(work) = state.jobs.take_work()
+            {
+                return Some(work);
+            }
+            if state.stopped || waited_for_long {
+                state.threads -= 1;
+                return None;
+            }
+            state.idle += 1;
+            let (woken, waited) = self
+                .work
+                .wait_timeout(state, IDLE_MAX)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            waited_for_long = waited.timed_out();
+        }
+    }
+
+    /// The life of the timer's thread.
+    fn time(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                let left = state.jobs.take_all();
+                drop(state);
+                for (work, done) in left {
+                    drop(work);
+                    tell(done, Err(Unanswered::Stopped));
+                }
+                return;
+            }
+            let now = Instant::now();
+            if let Some((work, done)) = state.jobs.take_expired(now) {
+                drop(state);
+                drop(work);
+                tell(done, Err(Unanswered::Expired));
+                state = self.lock();
+                continue;
+            }
+            state = match state.jobs.next_timeout() {
+                None => self
+                    .timer
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let left = at.saturating_duration_since(now);
+                    let waited = self.timer.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// Hands an outcome out, without the lock.
+fn tell(done: Done, outcome: Result<(), Unanswered>) {
+    if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
+        tracing::error!("a name look-up's completion panicked");
+    }
+}
