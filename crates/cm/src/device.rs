@@ -58,8 +58,9 @@ impl Neighbour {
 impl Cm {
     /// A device is gone: every id that is bound to it hears `DeviceRemoval` and is good for nothing
     /// any more but to be destroyed; nothing is said to peers, for there is no way to them. Listeners
-    /// on a wildcard address are bound to no device and go on. It looks at every id; the events are
-    /// one for each, and are queued even if the queue is full.
+    /// on a wildcard address are bound to no device and go on. For each group that an id had joined it
+    /// hears `MulticastError` before. It looks at every id; the events are one for each and one for each
+    /// of its groups, and are queued even if the queue is full.
     pub fn device_removed(&mut self, now: Duration, device_index: u32) {
         for number in self.bound_to(device_index) {
             let Some(id) = self.ids.get(number) else {
@@ -72,6 +73,7 @@ impl Cm {
             self.listeners.remove(id, number);
             self.forget_neighbour(number);
             self.enter(now, number, next);
+            self.lose_groups(number);
             self.report_bare(number, EventType::DeviceRemoval, 0);
         }
     }

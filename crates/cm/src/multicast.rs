@@ -6,6 +6,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
 use portolan_provider::cm::{EventParam, EventType, IdNumber, JoinKind, UdParam, UserId};
+use portolan_provider::error::errno::ENODEV;
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::{AhAttr, QpType};
 use portolan_wire::{Gid, QKey, Qpn};
@@ -45,7 +46,7 @@ enum Progress {
     Asked,
     /// The host is a member, and must be told to leave.
     Joined,
-    /// The host could not join.
+    /// The host could not join, or is no member any more.
     Failed,
 }
 
@@ -218,6 +219,24 @@ impl Cm {
             }
         }
         None
+    }
+
+    /// Tells the owner of an id whose device is gone that no packet of its groups can come any more:
+    /// `MulticastError` for each group that was joined. The host leaves them. Who still waits for the
+    /// host's answer hears by that.
+    pub(crate) fn lose_groups(&mut self, number: IdNumber) {
+        let memberships = self.ids.get(number).map(|id| id.memberships.clone());
+        for membership in memberships.into_iter().flatten() {
+            let member = self.groups.members.get_mut(&membership);
+            let Some(member) = member.filter(|member| member.progress == Progress::Joined) else {
+                continue;
+            };
+            member.progress = Progress::Failed;
+            let (uid, lost) = (member.uid, member.membership);
+            self.groups.queries.push_back(GroupQuery::Leave(lost));
+            let param = param_without_queue_pair(&[]);
+            self.report_membership(&lost, uid, EventType::MulticastError, -ENODEV, param);
+        }
     }
 
     /// Leaves every group of an id that is about to be destroyed (`destroy_mc`).

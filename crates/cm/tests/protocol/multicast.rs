@@ -121,6 +121,43 @@ fn a_group_that_the_host_cannot_join_is_multicast_error_and_is_not_left() {
 }
 
 #[test]
+fn a_joined_group_whose_device_is_gone_is_multicast_error_and_the_host_leaves_it() {
+    let (mut cm, id) = bound();
+    let joined = asked(&mut cm, id, JoinKind::FullMember);
+    cm.group_joined(NOW, joined.number, Ok(())).unwrap();
+    let waits = asked(&mut cm, id, JoinKind::FullMember);
+    assert_eq!(
+        cm.poll_event().map(|event| event.event),
+        Some(EventType::MulticastJoin)
+    );
+
+    cm.device_removed(NOW, device(0).device_index);
+    let lost = cm.poll_event().expect("an event");
+    assert_eq!(
+        (lost.event, lost.uid, lost.id, lost.status),
+        (EventType::MulticastError, JOINS, id, -ENODEV)
+    );
+    assert_eq!((ud(&lost).qp_num, ud(&lost).qkey), (Qpn::new(0), QKey(0)));
+    let removal = cm.poll_event().map(|event| event.event);
+    assert_eq!(removal, Some(EventType::DeviceRemoval));
+    assert_eq!(cm.poll_event(), None);
+    assert_eq!(cm.poll_group_query(), Some(GroupQuery::Leave(joined)));
+    assert_eq!(cm.poll_group_query(), None, "of the other it waits to hear");
+
+    // Leaving afterwards has nothing to tell the host.
+    cm.leave(NOW, id, joined.number).unwrap();
+    cm.group_joined(NOW, waits.number, Err(ENODEV)).unwrap();
+    assert_eq!(
+        cm.poll_event().map(|event| event.status),
+        Some(-ENODEV),
+        "its own answer"
+    );
+    cm.destroy_id(NOW, id).unwrap();
+    assert_eq!(cm.poll_group_query(), None);
+    assert_eq!(cm.table_sizes(), TableSizes::default());
+}
+
+#[test]
 fn an_answer_counts_once() {
     let (mut cm, id) = bound();
     let number = join(&mut cm, id, JoinKind::FullMember);

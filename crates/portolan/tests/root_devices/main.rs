@@ -13,6 +13,7 @@ mod harness;
 #[path = "../library/low.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;
+mod multicast_error;
 mod rounds;
 mod route_error;
 #[path = "../../../addrinfo/tests/support/mod.rs"]
