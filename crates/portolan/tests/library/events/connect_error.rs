@@ -33,3 +33,24 @@ fn connect_error_comes_when_the_queue_pair_cannot_take_up_the_peers_reply() {
     assert_eq!(next(&passive.channel, EventType::Rejected).status(), 28);
     assert!(channel.next_event_within(SHORT).is_err());
 }
+
+#[test]
+fn on_the_passive_side_it_is_the_accept_that_fails_where_the_queue_pair_cannot_be_taken_up() {
+    let passive = Passive::listen();
+    let (channel, id) = routed(passive.address);
+    id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    let verbs = Verbs::of(&child.device().unwrap());
+    let qp = verbs.give(&child);
+    let broken = QpAttr {
+        state: QpState::Err,
+        ..QpAttr::default()
+    };
+    qp.modify(&broken, QpAttrMask::STATE).unwrap();
+    let error = child.accept(&param(b"")).unwrap_err();
+    assert_eq!(error.errno(), 22, "{error}");
+    // No reply has left, so that the request may still be answered.
+    assert!(channel.next_event_within(SHORT).is_err());
+    child.reject(b"").unwrap();
+    assert_eq!(next(&channel, EventType::Rejected).status(), 28);
+}

@@ -5,6 +5,7 @@ mod addr_resolved;
 mod connect_error;
 mod connect_request;
 mod connect_response;
+mod data;
 mod disconnected;
 mod established;
 mod multicast_error;
