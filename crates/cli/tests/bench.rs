@@ -152,6 +152,14 @@ fn connects_and_streams_are_measured_beside_their_yardsticks() {
         .map(|times| times["of"].as_str().unwrap())
         .collect();
     assert!(names.contains(&"TCP connect") && names.contains(&"RDMA connect"));
+    let yardsticks: Vec<&str> = of(&told, "ratio")
+        .iter()
+        .map(|ratio| ratio["yardstick"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        yardsticks,
+        ["TCP connect", "TCP connect + accept", "5 wake-ups"]
+    );
     let file = plot("bandwidth");
     let svg = file.to_str().unwrap();
     let told = bench(&["bandwidth", "--rounds", "1", "--time", "20", "--svg", svg]);

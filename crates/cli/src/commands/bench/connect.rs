@@ -10,6 +10,7 @@ use portolan::provider::software_provider;
 
 use super::args::ConnectArgs;
 use super::process::Peer;
+use super::relay::Relay;
 use super::report::{Comparison, Floor, tell_latencies, tell_round};
 use super::request::Request;
 use super::{PATIENCE, chart, connect_options, write_chart};
@@ -27,6 +28,8 @@ struct Times {
     tcp: Latencies,
     /// TCP's connect until the peer's program has accepted it and said so.
     tcp_served: Latencies,
+    /// Five threads that wake each other.
+    relay: Latencies,
     /// RDMA, until established: the peer's program has accepted it.
     rdma: Latencies,
     /// RDMA's disconnect, until the peer has answered.
@@ -39,26 +42,30 @@ pub(super) fn run(args: &ConnectArgs, output: &mut Output) -> Result<()> {
         .provider(software_provider()?)
         .options(connect_options());
     peer.call(Request::ServeConnects)?;
+    let relay = Relay::to(peer.udp)?;
     let mut all = Times::new();
     let mut comparisons = [
         Comparison::new("RDMA connect", "TCP connect", CONNECT_FLOOR),
         Comparison::new("RDMA connect", "TCP connect + accept", Floor::None),
+        Comparison::new("RDMA connect", "5 wake-ups", Floor::None),
     ];
     // The first ones start threads, learn routes and touch memory for the first time.
     let mut warm_up = Times::new();
-    warm_up.add_round(&connector, &peer, args.count.div_ceil(10))?;
+    warm_up.add_round(&connector, &peer, &relay, args.count.div_ceil(10))?;
     let rounds = args.rounds.rounds;
     for round in 0..rounds {
         let mut times = Times::new();
-        times.add_round(&connector, &peer, args.count)?;
+        times.add_round(&connector, &peer, &relay, args.count)?;
         let (tcp, served) = (times.tcp.median_ns(), times.tcp_served.median_ns());
-        let rdma = times.rdma.median_ns();
+        let (relayed, rdma) = (times.relay.median_ns(), times.rdma.median_ns());
         let measured = [
             ("RDMA", rdma),
             ("TCP", tcp),
             ("TCP + accept", served),
+            ("5 wake-ups", relayed),
             ("ratio", comparisons[0].add(rdma, tcp)),
-            ("ratio to the latter", comparisons[1].add(rdma, served)),
+            ("ratio to accepted", comparisons[1].add(rdma, served)),
+            ("ratio to wake-ups", comparisons[2].add(rdma, relayed)),
         ];
         tell_round(round, rounds, &measured, output)?;
         all.merge(&times);
@@ -66,6 +73,7 @@ pub(super) fn run(args: &ConnectArgs, output: &mut Output) -> Result<()> {
     let named = [
         ("TCP connect", &all.tcp),
         ("TCP connect + accept", &all.tcp_served),
+        ("5 wake-ups", &all.relay),
         ("RDMA connect", &all.rdma),
         ("RDMA disconnect", &all.rdma_end),
     ];
@@ -85,14 +93,26 @@ impl Times {
         Times {
             tcp: Latencies::new(),
             tcp_served: Latencies::new(),
+            relay: Latencies::new(),
             rdma: Latencies::new(),
             rdma_end: Latencies::new(),
         }
     }
 
-    fn add_round(&mut self, connector: &Connector, peer: &Peer, count: u32) -> Result<()> {
+    fn add_round(
+        &mut self,
+        connector: &Connector,
+        peer: &Peer,
+        relay: &Relay,
+        count: u32,
+    ) -> Result<()> {
         for _ in 0..count {
             self.connect_tcp(peer.tcp)?;
+        }
+        for _ in 0..count {
+            let start = Instant::now();
+            relay.turn()?;
+            self.relay.record(start.elapsed());
         }
         for _ in 0..count {
             self.connect_rdma(connector, peer.rdma)?;
@@ -122,6 +142,7 @@ impl Times {
     fn merge(&mut self, other: &Times) {
         self.tcp.merge(&other.tcp);
         self.tcp_served.merge(&other.tcp_served);
+        self.relay.merge(&other.relay);
         self.rdma.merge(&other.rdma);
         self.rdma_end.merge(&other.rdma_end);
     }

@@ -12,6 +12,7 @@ mod latency;
 mod memory;
 pub(super) mod peer;
 mod process;
+mod relay;
 mod report;
 mod request;
 mod storm;

@@ -12,7 +12,7 @@ use portolan::{Connection, Listener};
 use serde_json::{Value, json};
 
 use super::request::Request;
-use super::{PATIENCE, bandwidth, connect_options, latency, memory, options, storm, udp};
+use super::{PATIENCE, bandwidth, connect_options, latency, memory, options, relay, storm, udp};
 use crate::exit::Outcome;
 
 /// Where it listens: free ports of the loopback address.
@@ -82,6 +82,7 @@ impl Served {
                 // They end with the process; the first one notices what they fail of.
                 thread::spawn(move || accept_tcp(&tcp));
                 thread::spawn(move || accept_rdma(&rdma));
+                relay::serve(&self.udp)?;
                 json!({ "serving": true })
             }
             Request::StreamDatagrams { to, time } => {

@@ -17,7 +17,7 @@ pub(super) enum Request {
     EchoUdp { from: SocketAddr, count: u32 },
     /// Answer messages of the kept connection, polling.
     EchoMessages { count: u32 },
-    /// Take connections over TCP and RDMA until the end, asleep in between.
+    /// Take connections over TCP and RDMA, and pass bytes on, until the end, asleep in between.
     ServeConnects,
     /// Send datagrams to this address as fast as it goes.
     StreamDatagrams { to: SocketAddr, time: Duration },

@@ -1,0 +1,93 @@
+//! What five sleeping threads of two processes cost that wake each other in turn: the least that a
+//! connection can take whose protocol is a program on both sides.
+//!
+//! The chain of a connect: the caller's request wakes the thread that holds the peer's port (1), which
+//! wakes the program that listens (2); its reply goes to the thread of the port again (3), which passes
+//! it to the caller's own (4), which wakes the caller (5). Here each hands on one byte.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use super::PATIENCE;
+
+/// A byte on its way to the program that listens.
+const REQUEST: u8 = 0;
+/// A byte on its way back.
+const REPLY: u8 = 1;
+
+/// The caller's end.
+#[derive(Debug)]
+pub(super) struct Relay {
+    socket: UdpSocket,
+    /// What the caller's own thread hands on.
+    replies: Receiver<()>,
+}
+
+impl Relay {
+    /// Begins to send requests to the chain that [`serve`] started there.
+    ///
+    /// # Errors
+    ///
+    /// No socket is to be had.
+    pub(super) fn to(peer: SocketAddr) -> Result<Relay> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(peer)?;
+        let own = socket.try_clone()?;
+        let (replied, replies) = mpsc::channel();
+        // Ends with the process, or at the first reply that nobody awaits.
+        thread::spawn(
+            move || {
+                while own.recv(&mut [0]).is_ok() && replied.send(()).is_ok() {}
+            },
+        );
+        Ok(Relay { socket, replies })
+    }
+
+    /// Wakes all five once.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone, or does not answer in time.
+    pub(super) fn turn(&self) -> Result<()> {
+        self.socket.send(&[REQUEST])?;
+        self.replies
+            .recv_timeout(PATIENCE)
+            .map_err(|error| Error::new(ErrorKind::TimedOut, error))
+    }
+}
+
+/// Starts the peer's two threads, which end with the process.
+///
+/// # Errors
+///
+/// No socket is to be had.
+pub(super) fn serve(port: &UdpSocket) -> Result<()> {
+    let port = port.try_clone()?;
+    let to_port = port.local_addr()?;
+    let program = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let (requested, requests) = mpsc::channel();
+    thread::spawn(move || pass_on(&port, &requested));
+    thread::spawn(
+        move || {
+            while requests.recv().is_ok() && program.send_to(&[REPLY], to_port).is_ok() {}
+        },
+    );
+    Ok(())
+}
+
+/// The thread of the port.
+fn pass_on(port: &UdpSocket, requested: &Sender<()>) -> Result<()> {
+    let mut caller = None;
+    loop {
+        let mut byte = [0];
+        let (_, from) = port.recv_from(&mut byte)?;
+        if byte == [REQUEST] {
+            caller = Some(from);
+            requested.send(()).map_err(Error::other)?;
+        } else if let Some(caller) = caller {
+            port.send_to(&byte, caller)?;
+        }
+    }
+}
