@@ -7,7 +7,6 @@ use std::time::Duration;
 use portolan_provider::verbs::{
     Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
 };
-use portolan_provider::verbs::{WcOpcode, WcStatus};
 use portolan_roce::engine::{
     CompletionQueue, FlowConfig, MemoryTable, Payload, QpConfig, QpLimits, Queue, QueuePair,
 };
@@ -205,7 +204,7 @@ impl PolledQueue {
 
     /// Takes all completions; they come as they went in.
     fn drain(&mut self) -> Result<(), Violation> {
-        let mut batch = [EMPTY; POLL_BATCH];
+        let mut batch = [WorkCompletion::EMPTY; POLL_BATCH];
         loop {
             let count = self.queue.poll(&mut batch);
             for wc in &batch[..count] {
@@ -228,15 +227,3 @@ impl PolledQueue {
         Ok(())
     }
 }
-
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::GeneralErr,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};

@@ -59,6 +59,7 @@ impl Inner {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
+            srq: None,
             init,
         };
         let qp = id.create_queue_pair(&new)?;

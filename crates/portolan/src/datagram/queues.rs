@@ -67,6 +67,7 @@ impl Queues {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
+            srq: None,
             init: QpInit {
                 qp_type: QpType::Ud,
                 cap,
@@ -204,7 +205,7 @@ impl Queues {
 
     /// Takes completions; how many.
     fn collect(&mut self) -> Result<usize> {
-        let mut batch = [EMPTY; BATCH];
+        let mut batch = [WorkCompletion::EMPTY; BATCH];
         let taken = self.cq.poll(&mut batch)?;
         for completion in &batch[..taken] {
             let is_receive = completion.opcode == WcOpcode::Recv;
@@ -239,15 +240,3 @@ impl Drop for Queues {
         let _ = self.qp.destroy();
     }
 }
-
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use portolan_provider::traits::{CompChannel, Cq, Qp};
 use portolan_provider::verbs::{
-    RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
+    RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_wire::addr::Qpn;
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
@@ -223,7 +222,7 @@ impl Work {
 
     /// Takes completions from the queue and dispatches them; the number taken.
     pub(crate) fn collect(&self) -> Result<usize> {
-        let mut batch = [EMPTY; COLLECT_BATCH];
+        let mut batch = [WorkCompletion::EMPTY; COLLECT_BATCH];
         let mut total = 0;
         loop {
             let taken = self.cq.poll(&mut batch)?;
@@ -392,15 +391,3 @@ impl Kind {
         }
     }
 }
-
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};

@@ -10,8 +10,7 @@ use portolan::provider::default_provider;
 use portolan::seam::cm::{ConnParam, EventType};
 use portolan::seam::traits::{Cq, Device, Mr, Pd, Provider, Qp};
 use portolan::seam::verbs::{
-    QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
-    WorkCompletion,
+    QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WorkCompletion,
 };
 
 /// The variable that names a local address of an RDMA device.
@@ -136,6 +135,7 @@ impl End {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
+            srq: None,
             init,
         };
         let qp = id.create_queue_pair(&new).unwrap();
@@ -186,7 +186,7 @@ impl End {
     #[track_caller]
     pub(crate) fn complete(&self) -> WorkCompletion {
         let deadline = Instant::now() + PATIENCE;
-        let mut found = [EMPTY];
+        let mut found = [WorkCompletion::EMPTY];
         while self.cq.poll(&mut found).unwrap() == 0 {
             assert!(Instant::now() < deadline, "no completion came");
             std::thread::yield_now();
@@ -201,18 +201,6 @@ impl Drop for End {
         assert!(deregistered.is_ok() || std::thread::panicking());
     }
 }
-
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: portolan::wire::Qpn::new(0),
-    src_qp: portolan::wire::Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};
 
 /// Both ends of a connection that is established.
 pub(crate) fn connected() -> (End, End) {

@@ -138,6 +138,7 @@ impl Verbs {
             pd: &self.pd,
             send_cq: &self.cq,
             recv_cq: &self.cq,
+            srq: None,
             init: INIT,
         }
     }

@@ -5,11 +5,8 @@ use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
 use portolan::seam::cm::{EventType, IdOption};
 use portolan::seam::error::errno::{EIO, ENXIO};
-use portolan::seam::verbs::{
-    AsyncEvent, MwType, QpState, RecvWr, WcOpcode, WcStatus, WorkCompletion,
-};
+use portolan::seam::verbs::{AsyncEvent, MwType, QpState, RecvWr, WcStatus, WorkCompletion};
 use portolan::software::Usage;
-use portolan::wire::addr::Qpn;
 
 use crate::harness::*;
 use crate::low::{Verbs, param, state_of};
@@ -96,7 +93,7 @@ fn a_removed_device_flushes_its_queue_pairs_refuses_new_work_and_lets_go_of_ever
         hear(&channel, &id, EventType::DeviceRemoval, 0);
 
         assert_eq!(state_of(&qp), QpState::Err);
-        let mut completions = [EMPTY];
+        let mut completions = [WorkCompletion::EMPTY];
         assert_eq!(verbs.cq.poll(&mut completions).unwrap(), 1);
         assert_eq!(
             (completions[0].wr_id, completions[0].status),
@@ -198,19 +195,6 @@ fn a_wildcard_listener_serves_a_device_that_appears_later_and_one_that_comes_aga
         });
     });
 }
-
-/// Room for a completion.
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Recv,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};
 
 fn provider_devices(provider: &portolan::software::SoftwareProvider) -> Vec<String> {
     use portolan::seam::traits::Provider;

@@ -229,3 +229,19 @@ pub struct WorkCompletion {
     /// The key that a send of the peer invalidated.
     pub invalidated_rkey: Option<u32>,
 }
+
+impl WorkCompletion {
+    /// A place for a completion, as [`Cq::poll`](crate::traits::Cq::poll) fills them. Its status is
+    /// [`WcStatus::GeneralErr`], so that a place that was not filled is taken for no success.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        status: WcStatus::GeneralErr,
+        opcode: WcOpcode::Send,
+        byte_len: 0,
+        imm_data: None,
+        qp_num: Qpn::new(0),
+        src_qp: Qpn::new(0),
+        has_grh: false,
+        invalidated_rkey: None,
+    };
+}

@@ -21,7 +21,7 @@ use crate::harness::{
 
 const GRH: usize = NETWORK_HEADER.len();
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         qp_type: QpType::Ud,
         ..Options::default()
@@ -40,7 +40,7 @@ fn path(last: u8) -> Path {
 }
 
 /// The right host of a pair.
-fn right() -> Destination {
+pub(crate) fn right() -> Destination {
     Destination {
         path: path(2),
         qpn: Host::qpn(1),
@@ -67,7 +67,7 @@ fn try_send(host: &mut Host, wr_id: u64, op: SendOp, sge: Sge, to: Destination) 
     posted
 }
 
-fn send(host: &mut Host, wr_id: u64, sge: Sge, to: Destination) {
+pub(crate) fn send(host: &mut Host, wr_id: u64, sge: Sge, to: Destination) {
     try_send(host, wr_id, SendOp::Send, sge, to).expect("the send queue takes it");
 }
 

@@ -11,6 +11,7 @@ use portolan_roce::engine::{
     DropReason, PdId, QpLimits, ReceiveEntry, ReceiveSource, SharedReceiveQueue,
 };
 
+use crate::datagram;
 use crate::harness::*;
 
 const OK: WcStatus = WcStatus::Success;
@@ -315,5 +316,42 @@ fn queue_pairs_of_different_types_share_one_queue() {
     }
     assert_eq!(receives(reliable.right()), [(1, OK), (3, OK)]);
     assert_eq!(receives(unreliable.right()), [(2, OK), (4, OK)]);
+    assert!(shared.with(|queue| queue.is_empty()));
+}
+
+#[test]
+fn datagrams_take_receives_in_the_order_they_come_and_are_lost_when_none_is_left() {
+    let (mut pair, shared) = pair(datagram::options());
+    let length = 1000 + NETWORK_HEADER.len() as u32;
+    let places = [0, 2048].map(|at| piece(pair.right(), TARGET + at, length));
+    for (wr_id, place) in (7..).zip(places) {
+        shared.post(wr_id, &[place]);
+    }
+    for seed in 1..=3 {
+        pair.left().fill(0, 1000, seed);
+        let from = piece(pair.left(), 0, 1000);
+        datagram::send(pair.left(), seed, from, datagram::right());
+        pair.run();
+    }
+    assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(receives(pair.right()), [(7, OK), (8, OK)]);
+    let counters = pair.right().qp.counters();
+    assert_eq!(counters.drops(DropReason::NoReceive), 1);
+    for (at, seed) in [(0, 1), (2048, 2)] {
+        let header = TARGET + at;
+        let data = header + NETWORK_HEADER.len() as u64;
+        assert_eq!(
+            pair.right().bytes(header, NETWORK_HEADER.len()),
+            NETWORK_HEADER
+        );
+        assert!(pair.right().bytes(data, 1000) == pattern(1000, seed));
+    }
+    // One too short for a datagram and its header is used up, and ends the queue pair's receiving.
+    let short = piece(pair.right(), TARGET, length - 1);
+    shared.post(9, &[short]);
+    let from = piece(pair.left(), 0, 1000);
+    datagram::send(pair.left(), 4, from, datagram::right());
+    pair.run();
+    assert_eq!(receives(pair.right())[2], (9, WcStatus::LocLenErr));
     assert!(shared.with(|queue| queue.is_empty()));
 }

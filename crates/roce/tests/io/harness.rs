@@ -314,7 +314,7 @@ impl End {
     }
 
     pub fn try_poll(&self) -> Option<WorkCompletion> {
-        let mut out = [empty_completion()];
+        let mut out = [WorkCompletion::EMPTY];
         (self.cq.poll(&mut out).unwrap() == 1).then(|| out[0])
     }
 
@@ -354,20 +354,6 @@ impl End {
 pub fn expect(wc: WorkCompletion, wr_id: u64) -> WorkCompletion {
     assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, wr_id), "{wc:?}");
     wc
-}
-
-pub fn empty_completion() -> WorkCompletion {
-    WorkCompletion {
-        wr_id: 0,
-        status: WcStatus::GeneralErr,
-        opcode: portolan_provider::verbs::WcOpcode::Send,
-        byte_len: 0,
-        imm_data: None,
-        qp_num: Qpn::new(0),
-        src_qp: Qpn::new(0),
-        has_grh: false,
-        invalidated_rkey: None,
-    }
 }
 
 /// Two connected ends on stacks of their own.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_provider::Cause;
-use portolan_provider::verbs::{QpAttrMask, QpState, SendOp, WcStatus};
+use portolan_provider::verbs::{QpAttrMask, QpState, SendOp, WcStatus, WorkCompletion};
 
 use crate::harness::{Pair, Shape, until};
 
@@ -101,7 +101,7 @@ fn a_forked_child_is_refused_and_leaves_the_parent_its_connection() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        let poll = a.cq.poll(&mut [crate::harness::empty_completion()]);
+        let poll = a.cq.poll(&mut [WorkCompletion::EMPTY]);
         let post = a.qp.post_recv(&portolan_provider::verbs::RecvWr {
             wr_id: 2,
             sges: &[],

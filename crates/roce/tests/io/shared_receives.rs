@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use portolan_provider::traits::Device;
 use portolan_provider::verbs::{
-    AsyncEvent, Counter, QpAttr, QpAttrMask, QpState, RecvWr, SendOp, SrqAttr,
+    AsyncEvent, Counter, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendOp, SrqAttr,
 };
 use portolan_provider::{Cause, error::errno};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::harness::{End, PATIENCE, Pair, Shape, config, stack};
+use crate::harness::{End, PATIENCE, Pair, Shape, config, stack, until};
+use crate::ud_end::{UdEnd, make_ready};
 
 const ATTR: SrqAttr = SrqAttr {
     max_wr: 16,
@@ -91,6 +92,87 @@ fn queue_pairs_of_several_peers_draw_on_one_queue_and_the_limit_is_told() {
         .pd
         .create_qp(&init, &server.cq, &server.cq, Some(&srq));
     assert!(made.is_err(), "a queue pair on a queue that is gone");
+}
+
+#[test]
+fn reliable_and_unreliable_connections_and_datagrams_draw_on_one_queue() {
+    const PLACE: usize = 1024;
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
+    let server = End::new(&stacks[1], ip, shape);
+    let srq = server.pd.create_srq(&ATTR).unwrap();
+    let of_server = server.qp.query().unwrap().1;
+    let drawing = |qp_type| {
+        let init = QpInit {
+            qp_type,
+            ..of_server
+        };
+        let made = server
+            .pd
+            .create_qp(&init, &server.cq, &server.cq, Some(&srq));
+        made.unwrap()
+    };
+    let connected = [QpType::Rc, QpType::Uc].map(|qp_type| {
+        let client = End::of_type(&stacks[0], ip, shape, qp_type);
+        let qp = drawing(qp_type);
+        client.connect(ip, qp.qpn(), shape);
+        server.connect_qp(&qp, ip, client.qp.qpn(), shape);
+        (client, qp)
+    });
+    let sender = UdEnd::new(&stacks[0], ip);
+    let datagrams = drawing(QpType::Ud);
+    make_ready(&datagrams);
+    let ah = sender.ah(ip);
+    let post = |wr_id: u64| {
+        let sges = [server.sge(wr_id as usize * PLACE, PLACE)];
+        srq.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    };
+    let holds = |wr_id: u64, at: usize, text: &[u8]| {
+        let place = wr_id as usize * PLACE + at;
+        assert_eq!(server.memory.read(place, text.len()), text);
+    };
+    (0..6).for_each(post);
+    for round in 0..2 {
+        for (index, (client, qp)) in connected.iter().enumerate() {
+            let (wr_id, text) = (round * 3 + index as u64, [round as u8 + 1; 64]);
+            client.memory.write(0, &text);
+            client.post(9, SendOp::Send, client.sge(0, text.len()));
+            let wc = server.expect(wr_id);
+            assert_eq!((wc.qp_num, wc.byte_len, wc.has_grh), (qp.qpn(), 64, false));
+            client.expect(9);
+            holds(wr_id, 0, &text);
+        }
+        let (wr_id, text) = (round * 3 + 2, [round as u8 + 11; 100]);
+        sender.memory.write(0, &text);
+        sender.send(8, 0, text.len(), &*ah, datagrams.qpn());
+        let wc = server.expect(wr_id);
+        assert_eq!((wc.qp_num, wc.src_qp), (datagrams.qpn(), sender.qp.qpn()));
+        assert_eq!((wc.byte_len, wc.has_grh), (140, true));
+        holds(wr_id, 40, &text);
+        assert_eq!(sender.poll().wr_id, 8);
+    }
+    // None is left: what nobody repeats is lost, and counted; what is acknowledged waits.
+    let [(reliable, _), (unreliable, unreliable_qp)] = &connected;
+    unreliable.post(1, SendOp::Send, unreliable.sge(0, 64));
+    unreliable.expect(1);
+    sender.send(2, 0, 64, &*ah, datagrams.qpn());
+    assert_eq!(sender.poll().wr_id, 2);
+    for qp in [unreliable_qp, &datagrams] {
+        until("a message is lost", || {
+            let counters = qp.counters().unwrap();
+            counters
+                .iter()
+                .any(|counter| counter.name == "dropped_no_receive_posted" && counter.value == 1)
+        });
+    }
+    reliable.memory.write(0, &[77; 64]);
+    reliable.post(3, SendOp::Send, reliable.sge(0, 64));
+    post(7);
+    assert_eq!(server.expect(7).qp_num, connected[0].1.qpn());
+    reliable.expect(3);
+    holds(7, 0, &[77; 64]);
+    assert_eq!(server.try_poll(), None);
 }
 
 #[test]

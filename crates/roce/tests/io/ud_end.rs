@@ -13,7 +13,7 @@ use portolan_provider::verbs::{
 use portolan_roce::io::Stack;
 use portolan_wire::{QKey, Qpn};
 
-use crate::harness::{Memory, empty_completion, until};
+use crate::harness::{Memory, until};
 
 /// The Q_Key of all of them.
 pub const QKEY: QKey = QKey(0x1357_9bdf);
@@ -26,6 +26,23 @@ pub struct UdEnd {
     pub qp: Arc<dyn Qp>,
     mr: Arc<dyn Mr>,
     pub memory: Memory,
+}
+
+/// Modifies a UD queue pair to RTS.
+pub fn make_ready(qp: &Arc<dyn Qp>) {
+    let attr = QpAttr {
+        qkey: QKEY,
+        ..QpAttr::default()
+    };
+    use QpAttrMask as M;
+    for (state, mask) in [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
+        (QpState::Rtr, M::empty()),
+        (QpState::Rts, M::SQ_PSN),
+    ] {
+        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE)
+            .unwrap();
+    }
 }
 
 impl UdEnd {
@@ -50,19 +67,7 @@ impl UdEnd {
         let memory = Memory::new(MEMORY);
         // SAFETY: the memory outlives the region (`mr` is dropped before `memory`).
         let mr = unsafe { pd.register(memory.addr(), MEMORY as u64, Access::LOCAL_WRITE) }.unwrap();
-        let attr = QpAttr {
-            qkey: QKEY,
-            ..QpAttr::default()
-        };
-        use QpAttrMask as M;
-        for (state, mask) in [
-            (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
-            (QpState::Rtr, M::empty()),
-            (QpState::Rts, M::SQ_PSN),
-        ] {
-            qp.modify(&QpAttr { state, ..attr }, mask | M::STATE)
-                .unwrap();
-        }
+        make_ready(&qp);
         Self {
             ip,
             device,
@@ -129,7 +134,7 @@ impl UdEnd {
     }
 
     pub fn try_poll(&self) -> Option<WorkCompletion> {
-        let mut out = [empty_completion()];
+        let mut out = [WorkCompletion::EMPTY];
         (self.cq.poll(&mut out).unwrap() == 1).then(|| out[0])
     }
 

@@ -221,6 +221,7 @@ impl Endpoint {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
+            srq: None,
             init: QpInit {
                 qp_type: id.service().qp_type,
                 cap,

@@ -19,6 +19,8 @@ pub struct NewQueuePair<'a> {
     pub send_cq: &'a Arc<dyn Cq>,
     /// Completions of receives.
     pub recv_cq: &'a Arc<dyn Cq>,
+    /// Where receives are posted, if several queue pairs share them; of the protection domain.
+    pub srq: Option<&'a Arc<dyn Srq>>,
     /// Type and sizes.
     pub init: QpInit,
 }
@@ -68,7 +70,7 @@ impl CmId {
             channel: None,
         };
         let queues = (queue(new.send_cq), queue(new.recv_cq));
-        self.create_on(new.pd, queues, None, &new.init)
+        self.create_on(new.pd, queues, new.srq, &new.init)
     }
 
     /// Creates the id's queue pair as planned, and the completion queues that the plan does not name.

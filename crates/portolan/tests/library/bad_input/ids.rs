@@ -237,6 +237,7 @@ fn an_id_has_queue_pairs_of_its_own_type_alone() {
         ..INIT
     };
     let new = portolan::cm::NewQueuePair {
+        srq: None,
         init,
         ..verbs.new_queue_pair()
     };

@@ -68,6 +68,7 @@ fn multicast_error_tells_that_the_queue_pair_cannot_be_attached() {
         .zip([EventType::MulticastJoin, EventType::MulticastError])
     {
         let new = portolan::cm::NewQueuePair {
+            srq: None,
             init,
             ..verbs.new_queue_pair()
         };

@@ -10,9 +10,8 @@ use portolan::seam::cm::{EventType, JoinKind};
 use portolan::seam::traits::{Mr, Provider, Qp};
 use portolan::seam::verbs::{
     QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
-    UdDestination, WcOpcode, WcStatus, WorkCompletion,
+    UdDestination, WcStatus, WorkCompletion,
 };
-use portolan::wire::addr::Qpn;
 
 use crate::harness::*;
 use crate::low::*;
@@ -20,19 +19,6 @@ use crate::low::*;
 /// The area in front of what a datagram queue pair receives.
 const GRH: usize = 40;
 const MEMORY: usize = 4096;
-
-/// To be overwritten.
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::GeneralErr,
-    opcode: WcOpcode::Recv,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
-};
 
 /// An id with a queue pair of its own, and memory for one datagram.
 struct Station {
@@ -56,6 +42,7 @@ impl Station {
             sq_sig_all: false,
         };
         let new = portolan::cm::NewQueuePair {
+            srq: None,
             init,
             ..verbs.new_queue_pair()
         };
@@ -128,7 +115,7 @@ impl Station {
     }
 
     fn poll(&self) -> Option<WorkCompletion> {
-        let mut out = [EMPTY];
+        let mut out = [WorkCompletion::EMPTY];
         (self.verbs.cq.poll(&mut out).unwrap() == 1).then_some(out[0])
     }
 

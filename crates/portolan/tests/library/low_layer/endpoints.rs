@@ -4,14 +4,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
-use portolan::cm::{AddressInfo, CmId, QueuePairPlan, RESOURCES_MAX};
+use portolan::cm::{AddressInfo, CmId, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
 use portolan::resolve::{resolve, resolve_passive};
 use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::{QpState, SrqAttr};
+use portolan::seam::verbs::{
+    QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr, WcStatus, WorkCompletion,
+};
 use portolan::{Cause, Step};
 
 use crate::harness::*;
 use crate::low::*;
+
+const SRQ: SrqAttr = SrqAttr {
+    max_wr: 4,
+    max_sge: 1,
+    srq_limit: 0,
+};
 
 fn plan() -> QueuePairPlan {
     QueuePairPlan {
@@ -193,12 +201,7 @@ fn a_request_says_whether_its_queue_pair_shares_a_receive_queue() {
     for shares in [false, true] {
         let active = CmId::endpoint(provider(), &info, None, PATIENCE).unwrap();
         let verbs = Verbs::of(&active.device().unwrap());
-        let attr = SrqAttr {
-            max_wr: 4,
-            max_sge: 1,
-            srq_limit: 0,
-        };
-        let srq = shares.then(|| verbs.pd.create_srq(&attr).unwrap());
+        let srq = shares.then(|| verbs.pd.create_srq(&SRQ).unwrap());
         let with = QueuePairPlan {
             pd: Some(verbs.pd.clone()),
             srq,
@@ -219,4 +222,54 @@ fn a_request_says_whether_its_queue_pair_shares_a_receive_queue() {
             passive.reject(b"").unwrap();
         });
     }
+}
+
+#[test]
+fn queue_pairs_of_several_ids_draw_on_one_shared_receive_queue() {
+    let passive = Passive::listen();
+    let verbs = Verbs::of(&provider().device_of(passive.address.ip()).unwrap().0);
+    let srq = verbs.pd.create_srq(&SRQ).unwrap();
+    for wr_id in 0..2 {
+        // Room for no bytes: what comes is told by its completion.
+        srq.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    let connected: Vec<_> = (0..2)
+        .map(|_| {
+            let (channel, active) = routed(passive.address);
+            let active_verbs = Verbs::of(&active.device().unwrap());
+            let active_qp = active_verbs.give(&active);
+            active.connect(&ConnParam::default()).unwrap();
+            let child = passive.request();
+            let new = NewQueuePair {
+                srq: Some(&srq),
+                ..verbs.new_queue_pair()
+            };
+            let qp = child.create_queue_pair(&new).unwrap();
+            child.accept(&ConnParam::default()).unwrap();
+            let accepted = next(&channel, EventType::Established);
+            assert!(accepted.conn().unwrap().srq, "the reply says so");
+            next(&passive.channel, EventType::Established);
+            (active_qp, qp, active_verbs, active, child)
+        })
+        .collect();
+    let mut found = [WorkCompletion::EMPTY];
+    // The later connection's message takes the first receive.
+    for (wr_id, (active_qp, qp, ..)) in (0..).zip(connected.iter().rev()) {
+        let error = qp.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap_err();
+        assert_eq!(error.step, Step::PostReceive, "{error}");
+        let send = SendWr {
+            wr_id: 9,
+            op: SendOp::Send,
+            data: SendData::Sges(&[]),
+            flags: SendFlags::SIGNALED,
+            ud: None,
+        };
+        active_qp.post_send(&send).unwrap();
+        eventually("a message", || verbs.cq.poll(&mut found).unwrap() == 1);
+        let [completion] = found;
+        assert_eq!(completion.status, WcStatus::Success);
+        assert_eq!((completion.wr_id, completion.qp_num), (wr_id, qp.qpn()));
+    }
+    // Sharing it keeps it.
+    assert_eq!(srq.destroy().unwrap_err().errno(), 16);
 }

@@ -228,6 +228,7 @@ fn operations_in_the_wrong_state_say_which_state_they_need() {
         pd: &verbs.pd,
         send_cq: &verbs.cq,
         recv_cq: &verbs.cq,
+        srq: None,
         init: INIT,
     };
     let error = second.create_queue_pair(&new).unwrap_err();

@@ -9,12 +9,8 @@ fn wc(wr_id: u64, status: WcStatus) -> WorkCompletion {
         wr_id,
         status,
         opcode: WcOpcode::Recv,
-        byte_len: 0,
-        imm_data: None,
         qp_num: Qpn::new(1),
-        src_qp: Qpn::new(0),
-        has_grh: false,
-        invalidated_rkey: None,
+        ..WorkCompletion::EMPTY
     }
 }
 

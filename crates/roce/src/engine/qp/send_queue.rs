@@ -104,11 +104,8 @@ impl SendEntry {
             status,
             opcode,
             byte_len: if self.awaits_data() { self.len } else { 0 },
-            imm_data: None,
             qp_num: qpn,
-            src_qp: Qpn::new(0),
-            has_grh: false,
-            invalidated_rkey: None,
+            ..WorkCompletion::EMPTY
         }
     }
 }

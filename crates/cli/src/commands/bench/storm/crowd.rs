@@ -10,7 +10,6 @@ use portolan::seam::verbs::{
     QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
     WorkCompletion,
 };
-use portolan::wire::addr::Qpn;
 use portolan::{Access, SharedMemory};
 
 use super::MESSAGE_LEN;
@@ -29,19 +28,6 @@ const INIT: QpInit = QpInit {
         max_inline_data: MESSAGE_LEN as u32,
     },
     sq_sig_all: false,
-};
-
-/// What an empty completion queue leaves in a batch.
-const NOTHING: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    imm_data: None,
-    qp_num: Qpn::new(0),
-    src_qp: Qpn::new(0),
-    has_grh: false,
-    invalidated_rkey: None,
 };
 
 /// The queue pairs.
@@ -73,6 +59,7 @@ impl Crowd {
             pd: &self.pd,
             send_cq: &self.cq,
             recv_cq: &self.cq,
+            srq: None,
             init: INIT,
         })?;
         let number = self.members.len();
@@ -120,7 +107,7 @@ impl Crowd {
 
     /// The members whose messages have arrived since; drives the device.
     pub(super) fn arrivals(&self) -> Result<Vec<usize>> {
-        let mut batch = [NOTHING; BATCH];
+        let mut batch = [WorkCompletion::EMPTY; BATCH];
         let taken = self.cq.poll(&mut batch)?;
         let mut arrived = Vec::new();
         for completion in batch.iter().take(taken) {

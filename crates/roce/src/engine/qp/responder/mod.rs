@@ -295,11 +295,7 @@ pub(super) fn receive_completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> Work
         wr_id,
         status,
         opcode: WcOpcode::Recv,
-        byte_len: 0,
-        imm_data: None,
         qp_num: qpn,
-        src_qp: Qpn::new(0),
-        has_grh: false,
-        invalidated_rkey: None,
+        ..WorkCompletion::EMPTY
     }
 }
