@@ -20,11 +20,27 @@
 //! The decisions are pure code; sockets, threads and libc are under `sys/` and in
 //! `neighbour/driver.rs`.
 
+pub mod addrinfo;
 pub mod endpoint;
+pub mod error;
+pub mod explain;
+pub mod hints;
+pub mod lookups;
 pub mod names;
 pub mod neighbour;
+pub mod path;
+pub mod plan;
 pub mod route;
 mod sys;
+
+pub use addrinfo::{AddrInfo, get_addrinfo, get_addrinfo_with};
+pub use error::{AddrInfoError, Problem};
+pub use explain::{Decision, Explain};
+pub use hints::{Family, Flags, Hints, QpType, RawHints};
+pub use lookups::{Answer, Lookups, Question};
+pub use names::Eai;
+pub use path::PathData;
+pub use plan::Plan;
 
 pub use endpoint::{Endpoint, EndpointError, parse_endpoint};
 pub use names::{NameError, NameOptions, NameResult, resolve};

@@ -11,6 +11,7 @@ pub mod pool;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
+pub(crate) use error::asked;
 pub use error::{Eai, NameError, Reason};
 pub(crate) use literal::{Literal, Service, Zone};
 
@@ -128,6 +129,25 @@ enum Plan<'a> {
     },
 }
 
+/// Refuses what no resolver needs to see.
+pub(crate) fn check(
+    node: Option<&str>,
+    service: Option<&str>,
+    options: NameOptions,
+) -> Result<(), Reason> {
+    plan(node, service, options).map(drop)
+}
+
+/// Whether the system's resolver would be asked.
+pub(crate) fn may_block(node: Option<&str>, service: Option<&str>, options: NameOptions) -> bool {
+    matches!(plan(node, service, options), Ok(Plan::Ask { .. }))
+}
+
+/// Whether the text is a numeric address, with or without a zone.
+pub(crate) fn is_numeric(node: &str) -> bool {
+    Literal::parse(node).is_some()
+}
+
 /// Checks the question and decides who answers it.
 fn plan<'a>(
     node: Option<&'a str>,
@@ -165,7 +185,7 @@ fn plan<'a>(
     }
 }
 
-fn plan_service(text: &str) -> Result<PlannedService<'_>, Reason> {
+pub(crate) fn plan_service(text: &str) -> Result<PlannedService<'_>, Reason> {
     match text {
         "" => return Err(Reason::EmptyService),
         _ if text.contains('\0') => return Err(Reason::EmbeddedNul("service")),

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use portolan_provider::Cause;
 
 pub use client::{Client, EXCHANGE_DEADLINE};
+pub(crate) use message::is_link_local;
 
 use crate::sys::process_cell::ProcessKey;
 

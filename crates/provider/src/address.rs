@@ -3,33 +3,13 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use portolan_wire::addr::{Gid, PKey};
+use portolan_wire::addr::Gid;
 
-/// `AF_IB` as Linux numbers it (`include/linux/socket.h`).
-pub const AF_IB: u16 = 27;
+mod ib;
+mod sockaddr;
 
-/// An InfiniBand socket address: Linux `struct sockaddr_ib` (`rdma/ib.h`), fields in host order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SockaddrIb {
-    /// Partition key; 0xFFFF is the default partition with full membership.
-    pub pkey: PKey,
-    /// Flow label and traffic class, as an IPv6 `flowinfo`.
-    pub flowinfo: u32,
-    /// Port GID.
-    pub gid: Gid,
-    /// Service id: port space in bits 16 and up, port in the low 16 bits for IP port spaces.
-    pub sid: u64,
-    /// Bits of `sid` that count; zero bits are a wildcard.
-    pub sid_mask: u64,
-    /// Scope of a link-local GID: a device index, or 0.
-    pub scope_id: u64,
-}
-
-impl fmt::Display for SockaddrIb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{}]sid={:#018x}", self.gid, self.sid)
-    }
-}
+pub use ib::{IbText, IbTextError, SockaddrIb};
+pub use sockaddr::{AF_IB, AF_INET, AF_INET6, SOCKADDR_LEN_MAX, SockaddrError};
 
 /// The address of an endpoint, in any family that the rdma_cm accepts.
 ///

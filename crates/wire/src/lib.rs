@@ -41,6 +41,7 @@ pub mod icrc;
 pub mod ip;
 pub mod mad;
 pub mod rocev2;
+pub mod sa;
 pub mod timer;
 
 pub use addr::{Gid, PKey, PortSpace, Psn, QKey, Qpn, ServiceId};

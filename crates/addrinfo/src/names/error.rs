@@ -19,7 +19,9 @@ pub enum Eai {
     Fail,
     NoData,
     Family,
-    SockType,
+    /// `EAI_QPTYPE` of rdma_getaddrinfo(3). `netdb.h` does not have it; it is `EAI_SOCKTYPE`, so that
+    /// gai_strerror(3) prints what it means.
+    QpType,
     Service,
     AddrFamily,
     Memory,
@@ -40,7 +42,7 @@ impl Eai {
             -4 => Self::Fail,
             -5 => Self::NoData,
             -6 => Self::Family,
-            -7 => Self::SockType,
+            -7 => Self::QpType,
             -8 => Self::Service,
             -9 => Self::AddrFamily,
             -10 => Self::Memory,
@@ -59,13 +61,32 @@ impl Eai {
             Self::Fail => -4,
             Self::NoData => -5,
             Self::Family => -6,
-            Self::SockType => -7,
+            Self::QpType => -7,
             Self::Service => -8,
             Self::AddrFamily => -9,
             Self::Memory => -10,
             Self::System(_) => -11,
             Self::Overflow => -12,
             Self::Other(code) => code,
+        }
+    }
+
+    /// The name of the code in the manual, such as `EAI_NONAME`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BadFlags => "EAI_BADFLAGS",
+            Self::NoName => "EAI_NONAME",
+            Self::Again => "EAI_AGAIN",
+            Self::Fail => "EAI_FAIL",
+            Self::NoData => "EAI_NODATA",
+            Self::Family => "EAI_FAMILY",
+            Self::QpType => "EAI_QPTYPE",
+            Self::Service => "EAI_SERVICE",
+            Self::AddrFamily => "EAI_ADDRFAMILY",
+            Self::Memory => "EAI_MEMORY",
+            Self::System(_) => "EAI_SYSTEM",
+            Self::Overflow => "EAI_OVERFLOW",
+            Self::Other(_) => "EAI_?",
         }
     }
 
@@ -80,7 +101,10 @@ impl Eai {
             }
             Self::NoData => "the name exists but has no address of the family asked for",
             Self::Family => "the address family is not supported on this machine",
-            Self::SockType => "the socket type is not supported",
+            Self::QpType => {
+                "the queue pair type is not supported, or not in this port space: RC, UC and XRC belong to \
+                 RDMA_PS_TCP, UD to RDMA_PS_UDP and RDMA_PS_IPOIB, all of them to RDMA_PS_IB"
+            }
             Self::Service => {
                 "the service is not known for this socket type; give a port number or add it to \
                  /etc/services"
@@ -176,19 +200,24 @@ impl NameError {
 
     /// The EAI code for C programs.
     pub fn eai(&self) -> Eai {
-        match &self.reason {
-            Reason::Nothing | Reason::EmptyNode | Reason::EmbeddedNul(_) | Reason::NotNumeric => {
+        self.reason.eai()
+    }
+}
+
+impl Reason {
+    /// The EAI code for C programs.
+    pub fn eai(&self) -> Eai {
+        match self {
+            Self::Nothing | Self::EmptyNode | Self::EmbeddedNul(_) | Self::NotNumeric => {
                 Eai::NoName
             }
-            Reason::NoSuchZone { .. } => Eai::NoName,
-            Reason::EmptyService | Reason::PortOutOfRange | Reason::MalformedService => {
-                Eai::Service
+            Self::NoSuchZone { .. } => Eai::NoName,
+            Self::EmptyService | Self::PortOutOfRange | Self::MalformedService => Eai::Service,
+            Self::NodeTooLong { .. } | Self::ServiceTooLong { .. } | Self::TooManyAddresses => {
+                Eai::Overflow
             }
-            Reason::NodeTooLong { .. }
-            | Reason::ServiceTooLong { .. }
-            | Reason::TooManyAddresses => Eai::Overflow,
-            Reason::WrongFamily { .. } => Eai::AddrFamily,
-            Reason::Resolver(eai) => *eai,
+            Self::WrongFamily { .. } => Eai::AddrFamily,
+            Self::Resolver(eai) => *eai,
         }
     }
 }
@@ -227,7 +256,7 @@ impl From<NameError> for Cause {
                     call: "getaddrinfo",
                     errno: errno::ENOMEM,
                 },
-                Eai::BadFlags | Eai::SockType => invalid("flags that agree"),
+                Eai::BadFlags | Eai::QpType => invalid("flags that agree"),
                 _ => Self::NameNotKnown(found),
             },
         }
@@ -241,7 +270,7 @@ impl From<NameError> for Error {
 }
 
 /// What was asked, for the front of the message. Quoted with escapes: it may be any text.
-fn asked(node: Option<&str>, service: Option<&str>) -> String {
+pub(crate) fn asked(node: Option<&str>, service: Option<&str>) -> String {
     match (node, service) {
         (Some(node), Some(service)) => format!("{:?} service {:?}", clip(node), clip(service)),
         (Some(node), None) => format!("{:?}", clip(node)),

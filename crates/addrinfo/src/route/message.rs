@@ -54,7 +54,7 @@ pub(super) fn check(query: &Query) -> Result<(), Cause> {
 
 /// Whether the address means nothing without an interface (RFC 4007). IPv4's link-local
 /// addresses are routed like any other on Linux.
-pub(super) fn is_link_local(address: IpAddr) -> bool {
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
         // Interface-local and link-local multicast (RFC 4291 section 2.7) are scoped too.

@@ -1,0 +1,225 @@
+//! Why a result is what it is: each decision as data that prints as a sentence.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use portolan_provider::{Address, Cause};
+use portolan_wire::addr::PortSpace;
+
+use crate::hints::{Family, QpType};
+use crate::lookups::DeviceChoice;
+use crate::route::Route;
+
+/// The tables that Linux's default rules look into: local and main (`rt_tables`).
+const DEFAULT_TABLES: [u32; 2] = [255, 254];
+
+/// The decisions that led to a result, in the order in which they were taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explain {
+    /// One after the other.
+    pub decisions: Vec<Decision>,
+}
+
+/// One decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// Queue pair type and port space.
+    Service {
+        /// Queue pair type.
+        qp_type: QpType,
+        /// Port space.
+        port_space: PortSpace,
+        /// Whether hints gave the type; else it is the port space's, or RC.
+        qp_type_given: bool,
+        /// Whether hints gave the port space; else it is the type's.
+        port_space_given: bool,
+    },
+    /// The family asked for is not looked at, for RAI_FAMILY is not set.
+    FamilyUnused(Family),
+    /// The text was the address.
+    Numeric,
+    /// The system's resolver was asked.
+    Resolver {
+        /// How many addresses it gave.
+        addresses: usize,
+        /// The canonical name.
+        canonical_name: Option<String>,
+    },
+    /// There is no node: the resolver's address for this machine (loopback; wildcard for listening).
+    ThisMachine,
+    /// A field of the hints gave the address.
+    FromHints(&'static str),
+    /// A field of the hints says nothing here.
+    HintUnused {
+        /// The field.
+        field: &'static str,
+        /// Why.
+        why: &'static str,
+    },
+    /// A destination was left out.
+    Skipped {
+        /// The destination.
+        address: Address,
+        /// Why.
+        why: String,
+    },
+    /// The kernel's routing decided.
+    Route(Route),
+    /// RAI_NOROUTE: nothing was looked up.
+    RouteNotAsked,
+    /// There is no route, and so no source.
+    NoRoute(Cause),
+    /// Why no route was looked up.
+    RouteMeaningless(&'static str),
+    /// The source was given.
+    SourcePinned(Address),
+    /// The RDMA device of the source.
+    Device(DeviceChoice),
+    /// No RDMA device has the source that routing chose, which is therefore left out.
+    SourceLeftOut {
+        /// The source.
+        source: IpAddr,
+        /// What was looked at.
+        why: String,
+    },
+    /// No RDMA device has the source that was given, or the address to listen at.
+    NoDevice {
+        /// The address.
+        source: IpAddr,
+        /// What was looked at.
+        why: String,
+    },
+    /// RDMA devices were not looked at.
+    DevicesUnknown,
+    /// The transport needs no path: RoCE finds its way by IP.
+    NoPathNeeded,
+    /// Paths of InfiniBand.
+    Paths {
+        /// How many there are.
+        found: usize,
+        /// How many of them meet hints.ai_route.
+        kept: usize,
+    },
+    /// No path could be had.
+    NoPath(Cause),
+    /// The subnet administrator's record.
+    ServiceRecord {
+        /// Service id.
+        id: u64,
+    },
+    /// The place in the list.
+    Order {
+        /// From 1.
+        position: usize,
+        /// Length of the list.
+        of: usize,
+        /// The rule that decided against the one before; none for the first.
+        rule: Option<OrderRule>,
+    },
+}
+
+/// Why a result comes after another (RFC 6724 section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OrderRule {
+    /// Rule 1: destinations without a route or source come last.
+    Unusable,
+    /// The resolver's order, which is RFC 6724's with the machine's policy table (`gai.conf(5)`).
+    Resolver,
+}
+
+impl fmt::Display for OrderRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unusable => "it cannot be used from here (RFC 6724 rule 1)",
+            Self::Resolver => "the resolver says so (RFC 6724 with gai.conf)",
+        })
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service {
+                qp_type,
+                port_space,
+                qp_type_given,
+                port_space_given,
+            } => {
+                let origin = |given| if given { "asked for" } else { "by default" };
+                write!(
+                    f,
+                    "queue pair type {qp_type} {}, port space {port_space} {}",
+                    origin(*qp_type_given),
+                    origin(*port_space_given)
+                )
+            }
+            Self::FamilyUnused(family) => {
+                write!(f, "{family} of the hints says nothing without RAI_FAMILY")
+            }
+            Self::Numeric => f.write_str("the host is a numeric address; no resolver was asked"),
+            Self::Resolver {
+                addresses,
+                canonical_name,
+            } => {
+                write!(f, "the system's resolver gave {addresses} addresses")?;
+                match canonical_name {
+                    Some(name) => write!(f, " for {name}"),
+                    None => Ok(()),
+                }
+            }
+            Self::ThisMachine => f.write_str("no host is given: this machine"),
+            Self::FromHints(field) => write!(f, "the address is that of hints.{field}"),
+            Self::HintUnused { field, why } => write!(f, "hints.{field} says nothing: {why}"),
+            Self::Skipped { address, why } => write!(f, "{address} left out: {why}"),
+            Self::Route(route) => {
+                write!(f, "route: {route}")?;
+                if DEFAULT_TABLES.contains(&route.table) {
+                    Ok(())
+                } else {
+                    write!(f, " (a policy rule chose that table; see `ip rule`)")
+                }
+            }
+            Self::RouteNotAsked => f.write_str("no route was looked up: RAI_NOROUTE"),
+            Self::NoRoute(cause) => write!(f, "no source: {cause}"),
+            Self::RouteMeaningless(why) => write!(f, "no route was looked up: {why}"),
+            Self::SourcePinned(address) => write!(f, "the source is given: {address}"),
+            Self::Device(device) => write!(f, "device: {device}"),
+            Self::SourceLeftOut { source, why } => {
+                write!(f, "source {source} left out, no RDMA device has it: {why}")
+            }
+            Self::NoDevice { source, why } => {
+                write!(f, "no RDMA device has {source}: {why}")
+            }
+            Self::DevicesUnknown => f.write_str("RDMA devices were not looked at"),
+            Self::NoPathNeeded => f.write_str("no path record: RoCE finds its way by IP"),
+            Self::Paths { found, kept } => {
+                write!(f, "{kept} of {found} paths meet hints.ai_route")
+            }
+            Self::NoPath(cause) => write!(f, "no path record: {cause}"),
+            Self::ServiceRecord { id } => {
+                write!(f, "the subnet administrator has service {id:#018x}")
+            }
+            Self::Order { position, of, rule } => {
+                write!(f, "place {position} of {of}")?;
+                match rule {
+                    Some(rule) => write!(f, ": {rule}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Explain {
+    /// A decision a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, decision) in self.decisions.iter().enumerate() {
+            if number > 0 {
+                f.write_str("\n")?;
+            }
+            decision.fmt(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Paths as rdma_getaddrinfo(3) takes and gives them: `struct ibv_path_data`.
+
+use std::fmt;
+
+use portolan_wire::sa::PathRecord;
+
+use crate::error::Problem;
+
+/// Most records of a route: as many as the rdma_cm answers a query with.
+///
+/// It also tells the two kinds of records apart by the length of their array: 9 records of one kind would
+/// be as long as 8 of the other.
+pub const ROUTE_RECORDS_MAX: usize = 6;
+
+/// A path and what it is for (`struct ibv_path_data` of `infiniband/sa.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathData {
+    /// `IBV_PATH_FLAG_*`.
+    pub flags: u32,
+    /// The path.
+    pub record: PathRecord,
+}
+
+impl PathData {
+    /// Bytes of `struct ibv_path_data`.
+    pub const LEN: usize = 8 + PathRecord::LEN;
+    /// `IBV_PATH_FLAG_GMP`: management datagrams may go this way.
+    pub const GMP: u32 = 1 << 0;
+    /// `IBV_PATH_FLAG_PRIMARY`: the path to use first.
+    pub const PRIMARY: u32 = 1 << 1;
+    /// `IBV_PATH_FLAG_ALTERNATE`.
+    pub const ALTERNATE: u32 = 1 << 2;
+    /// `IBV_PATH_FLAG_OUTBOUND`: away from here.
+    pub const OUTBOUND: u32 = 1 << 3;
+    /// `IBV_PATH_FLAG_INBOUND`: towards here.
+    pub const INBOUND: u32 = 1 << 4;
+    /// `IBV_PATH_FLAG_INBOUND_REVERSE`: towards here, as the reverse of the way out.
+    pub const INBOUND_REVERSE: u32 = 1 << 5;
+    /// `IBV_PATH_FLAG_BIDIRECTIONAL`: away from here, and back the same way.
+    pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
+
+    /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags.
+    pub(crate) fn parse_array(bytes: &[u8]) -> Result<Vec<Self>, Problem> {
+        let problem = || Problem::RouteLength {
+            length: bytes.len(),
+        };
+        let count = |length: usize| bytes.len() / length;
+        if bytes.len().is_multiple_of(Self::LEN) && count(Self::LEN) <= ROUTE_RECORDS_MAX {
+            let read = |chunk| Self::parse(chunk).ok_or_else(problem);
+            return bytes.chunks(Self::LEN).map(read).collect();
+        }
+        let fits = bytes.len().is_multiple_of(PathRecord::LEN);
+        if !fits || count(PathRecord::LEN) > ROUTE_RECORDS_MAX {
+            return Err(problem());
+        }
+        let read = |chunk| {
+            let record = PathRecord::parse(chunk).map_err(|_| problem())?;
+            Ok(Self { flags: 0, record })
+        };
+        bytes.chunks(PathRecord::LEN).map(read).collect()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            flags: u32::from_ne_bytes(*bytes.first_chunk()?),
+            record: PathRecord::parse(bytes.get(8..)?).ok()?,
+        })
+    }
+
+    /// The bytes of `struct ibv_path_data`: flags in host order, the record as on the wire.
+    ///
+    /// # Errors
+    /// [`portolan_wire::Error::OutOfRange`] for a value wider than its field.
+    pub fn to_bytes(&self) -> Result<[u8; Self::LEN], portolan_wire::Error> {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.flags.to_ne_bytes());
+        self.record.emit(&mut out[8..])?;
+        Ok(out)
+    }
+
+    /// Whether this path is one that `wanted` allows: each field of `wanted` that is not zero must be
+    /// the path's. A selected value (MTU, rate, lifetime) must be met as its selector says.
+    pub fn meets(&self, wanted: &Self) -> bool {
+        let (have, want) = (&self.record, &wanted.record);
+        fn same<T: PartialEq + Default>(have: T, want: T) -> bool {
+            want == T::default() || have == want
+        }
+        let selected = |have: portolan_wire::sa::Selected, want: portolan_wire::sa::Selected| {
+            use portolan_wire::sa::Selector;
+            want.value == 0
+                || match want.selector {
+                    Selector::GreaterThan => have.value > want.value,
+                    Selector::LessThan => have.value < want.value,
+                    Selector::Exactly => have.value == want.value,
+                    Selector::Largest => true,
+                }
+        };
+        same(have.service_id, want.service_id)
+            && same(have.dgid, want.dgid)
+            && same(have.sgid, want.sgid)
+            && same(have.dlid, want.dlid)
+            && same(have.slid, want.slid)
+            && same(have.flow_label, want.flow_label)
+            && same(have.hop_limit, want.hop_limit)
+            && same(have.traffic_class, want.traffic_class)
+            && (have.reversible || !want.reversible)
+            && same(have.pkey.0, want.pkey.0)
+            && same(have.qos_class, want.qos_class)
+            && same(have.sl, want.sl)
+            && selected(have.mtu, want.mtu)
+            && selected(have.rate, want.rate)
+            && selected(have.packet_lifetime, want.packet_lifetime)
+            && self.flags & wanted.flags == wanted.flags
+    }
+}
+
+impl fmt::Display for PathData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} flags {:#x}", self.record, self.flags)
+    }
+}

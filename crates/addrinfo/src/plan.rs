@@ -1,0 +1,282 @@
+//! The decisions of rdma_getaddrinfo(3), as pure code: a node, a service and hints in, questions out;
+//! answers in, results out.
+//!
+//! A [`Plan`] is driven by whoever can answer: take [`Plan::question`], find the answer, give it to
+//! [`Plan::answer`], until there is no question left; then [`Plan::finish`]. Questions come one at a
+//! time, names first; only they may take long ([`Question::may_block`]).
+
+mod candidate;
+mod ib;
+mod settle;
+mod source;
+mod start;
+
+use crate::addrinfo::AddrInfo;
+use crate::error::{AddrInfoError, Problem};
+use crate::explain::Decision;
+use crate::hints::{Family, Hints};
+use crate::lookups::{Answer, NameQuestion, Question};
+use crate::names::{self, Eai, NameError, NameResult};
+
+use self::candidate::Candidate;
+use self::settle::Settled;
+use self::start::Start;
+
+/// The look-ups that a node, a service and hints need, and what they found so far.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    node: Option<String>,
+    service: Option<String>,
+    settled: Settled,
+    candidates: Vec<Candidate>,
+    /// What was left out, and why: told if nothing is left, and explained otherwise.
+    skipped: Vec<Decision>,
+    why_skipped: Option<Problem>,
+    stage: Stage,
+    question: Option<Question>,
+    failed: Option<Problem>,
+}
+
+/// What the question at hand is for.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// The addresses of the node or, without one, of this machine.
+    Names,
+    /// Whether a name without an address of the family asked for has any: what it failed with first.
+    AnyFamily { expected: Family, first: NameError },
+    /// The port of a service that goes with given addresses.
+    Port,
+    /// The device that the zone of a GID names.
+    Zone,
+    /// The records of a service of InfiniBand.
+    ServiceRecords,
+    /// The way to a candidate.
+    Route(usize),
+    /// The device of a candidate's source.
+    Device(usize),
+    /// The paths to a candidate.
+    Paths(usize),
+    /// Nothing is left to ask.
+    Done,
+}
+
+impl Plan {
+    /// Checks what is asked, and finds the first question.
+    ///
+    /// # Errors
+    /// What no look-up is needed to refuse: see [`Problem`].
+    pub fn new(
+        node: Option<&str>,
+        service: Option<&str>,
+        hints: Option<&Hints>,
+    ) -> Result<Self, AddrInfoError> {
+        Self::checked(node, service, hints)
+            .map_err(|problem| AddrInfoError::new(node, service, problem))
+    }
+
+    fn checked(
+        node: Option<&str>,
+        service: Option<&str>,
+        hints: Option<&Hints>,
+    ) -> Result<Self, Problem> {
+        let settled = Settled::of(hints)?;
+        let start = start::start(&settled, node, service)?;
+        let mut plan = Self {
+            node: node.map(Into::into),
+            service: service.map(Into::into),
+            settled,
+            candidates: Vec::new(),
+            skipped: Vec::new(),
+            why_skipped: None,
+            stage: Stage::Done,
+            question: None,
+            failed: None,
+        };
+        match start {
+            Start::Names(question) => plan.ask(Stage::Names, Question::Names(question)),
+            Start::ServiceRecords(service) => {
+                plan.ask(Stage::ServiceRecords, Question::ServiceRecords(service));
+            }
+            Start::Given { candidate, port } => {
+                plan.candidates.push(*candidate);
+                match port {
+                    Some(question) => plan.ask(Stage::Port, Question::Names(question)),
+                    None => plan.after_port(),
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The look-up to make now; `None` when all is known.
+    pub fn question(&self) -> Option<&Question> {
+        self.question.as_ref()
+    }
+
+    /// Takes the answer to [`Plan::question`], which leads to the next question.
+    pub fn answer(&mut self, answer: Answer) {
+        if self.question.take().is_none() {
+            return;
+        }
+        let stage = std::mem::replace(&mut self.stage, Stage::Done);
+        if let Err(problem) = self.take(stage, answer) {
+            self.question = None;
+            self.failed = Some(problem);
+        }
+    }
+
+    /// The results, in the order to try them. There is at least one.
+    ///
+    /// # Errors
+    /// Why there is none. Before the last question is answered, `EAI_AGAIN`.
+    pub fn finish(self) -> Result<Vec<AddrInfo>, AddrInfoError> {
+        let (node, service) = (self.node.clone(), self.service.clone());
+        self.results().map_err(|problem| AddrInfoError {
+            node,
+            service,
+            problem: Box::new(problem),
+        })
+    }
+
+    fn results(self) -> Result<Vec<AddrInfo>, Problem> {
+        if let Some(problem) = self.failed {
+            return Err(problem);
+        }
+        if self.question.is_some() {
+            return Err(Problem::Name(names::Reason::Resolver(Eai::Again)));
+        }
+        if self.candidates.is_empty() {
+            let none = Problem::Name(names::Reason::Resolver(Eai::NoData));
+            return Err(self.why_skipped.unwrap_or(none));
+        }
+        let ordered = candidate::in_order(self.candidates);
+        let result = |candidate: Candidate| candidate.result(&self.settled, &self.skipped);
+        Ok(ordered.into_iter().map(result).collect())
+    }
+
+    fn ask(&mut self, stage: Stage, question: Question) {
+        self.stage = stage;
+        self.question = Some(question);
+    }
+
+    fn take(&mut self, stage: Stage, answer: Answer) -> Result<(), Problem> {
+        match (stage, answer) {
+            (Stage::Names, Answer::Names(answer)) => self.take_names(answer),
+            (Stage::AnyFamily { expected, first }, Answer::Names(answer)) => match answer {
+                Ok(found) => Err(Problem::NoneOfFamily {
+                    expected,
+                    found: found.len(),
+                }),
+                Err(_) => Err(Problem::Name(first.reason)),
+            },
+            (Stage::Port, Answer::Names(answer)) => {
+                let found = answer.map_err(|error| Problem::Name(error.reason))?;
+                let port = found.first().map_or(0, |result| result.addr.port());
+                for candidate in &mut self.candidates {
+                    candidate.set_port(&self.settled, port);
+                }
+                self.after_port();
+                Ok(())
+            }
+            (Stage::Zone, Answer::Device(answer)) => self.take_zone(answer),
+            (Stage::ServiceRecords, Answer::ServiceRecords(answer)) => {
+                self.take_service_records(answer)
+            }
+            (Stage::Route(at), Answer::Route(answer)) => self.take_route(at, answer),
+            (Stage::Device(at), Answer::Device(answer)) => {
+                self.take_device(at, answer);
+                Ok(())
+            }
+            (Stage::Paths(at), Answer::Paths(answer)) => {
+                self.take_paths(at, answer);
+                Ok(())
+            }
+            _ => Err(Problem::WrongAnswer),
+        }
+    }
+
+    fn take_names(&mut self, answer: Result<Vec<NameResult>, NameError>) -> Result<(), Problem> {
+        let found = match answer {
+            Ok(found) => found,
+            Err(error) => return self.without_names(error),
+        };
+        let name = found
+            .iter()
+            .find_map(|result| result.canonical_name.clone());
+        let origin = match &self.node {
+            None => Decision::ThisMachine,
+            Some(node) if names::is_numeric(node) => Decision::Numeric,
+            Some(_) => Decision::Resolver {
+                addresses: found.len(),
+                canonical_name: name.clone(),
+            },
+        };
+        self.settled.decisions.push(origin);
+        for result in found {
+            let address = result.addr;
+            let candidate = Candidate::of_name(&self.settled, address, name.clone());
+            let same = |other: &Candidate| other.asked_for() == candidate.asked_for();
+            if !self.candidates.iter().any(same) {
+                self.candidates.push(candidate);
+            }
+        }
+        self.leave_out_unusable();
+        self.look_at(0);
+        Ok(())
+    }
+
+    /// Tells a host without an address of the family from one without any.
+    fn without_names(&mut self, error: NameError) -> Result<(), Problem> {
+        let tells_nothing = matches!(error.eai(), Eai::NoName | Eai::NoData | Eai::AddrFamily);
+        let by_name = self
+            .node
+            .as_deref()
+            .is_some_and(|node| !names::is_numeric(node))
+            && matches!(error.reason, names::Reason::Resolver(_));
+        match self.settled.family {
+            Some(expected) if tells_nothing && by_name => {
+                let mut options = self.settled.name_options();
+                options.family = None;
+                let question = NameQuestion {
+                    node: self.node.clone(),
+                    service: None,
+                    options,
+                };
+                let stage = Stage::AnyFamily {
+                    expected,
+                    first: error,
+                };
+                self.ask(stage, Question::Names(question));
+                Ok(())
+            }
+            _ => Err(Problem::Name(error.reason)),
+        }
+    }
+
+    /// Addresses and ports are given: next is the device that a zone names, else the way.
+    fn after_port(&mut self) {
+        match self.candidates.first().and_then(Candidate::zone_question) {
+            Some(question) => self.ask(Stage::Zone, Question::Device(question)),
+            None => {
+                self.leave_out_unusable();
+                self.look_at(0);
+            }
+        }
+    }
+
+    /// Leaves out the candidates that cannot be what was asked for.
+    fn leave_out_unusable(&mut self) {
+        for candidate in std::mem::take(&mut self.candidates) {
+            let address = candidate.asked_for();
+            match candidate.usable_with(&self.settled) {
+                Ok(candidate) => self.candidates.push(candidate),
+                Err(problem) => {
+                    let why = problem.to_string();
+                    let skipped = address.map(|address| Decision::Skipped { address, why });
+                    self.skipped.extend(skipped);
+                    self.why_skipped.get_or_insert(problem);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! An address on its way to become a result.
+
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_provider::Address;
+use portolan_provider::address::SockaddrIb;
+
+use super::settle::Settled;
+use crate::addrinfo::AddrInfo;
+use crate::error::Problem;
+use crate::explain::{Decision, Explain, OrderRule};
+use crate::hints::{Family, Flags};
+use crate::lookups::{DeviceChoice, DeviceQuestion};
+use crate::path::PathData;
+use crate::route;
+
+/// An address, and what is known of the way to it.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    /// The destination; `None` for listening, and where hints give a source alone.
+    pub(super) dst: Option<Address>,
+    /// The source; for listening what was asked for.
+    pub(super) src: Option<Address>,
+    /// The source was given; routing does not choose it.
+    pub(super) is_pinned: bool,
+    /// Canonical name of what was asked for.
+    pub(super) canonical_name: Option<String>,
+    /// The device that the zone of a GID names, not yet looked for.
+    pub(super) zone: Option<String>,
+    pub(super) device: Option<DeviceChoice>,
+    pub(super) route: Vec<PathData>,
+    pub(super) decisions: Vec<Decision>,
+    /// There is a way to it, as far as was looked.
+    pub(super) is_usable: bool,
+}
+
+impl Candidate {
+    pub(super) fn new(dst: Option<Address>, src: Option<Address>, origin: Decision) -> Self {
+        Self {
+            dst,
+            src,
+            is_pinned: false,
+            canonical_name: None,
+            zone: None,
+            device: None,
+            route: Vec::new(),
+            decisions: vec![origin],
+            is_usable: true,
+        }
+    }
+
+    /// An address that a name has.
+    pub(super) fn of_name(settled: &Settled, address: SocketAddr, name: Option<String>) -> Self {
+        let address = Some(Address::Inet(address));
+        let (dst, src) = match settled.is_passive() {
+            true => (None, address),
+            false => (address, None),
+        };
+        Self {
+            dst,
+            src,
+            is_pinned: false,
+            canonical_name: name,
+            zone: None,
+            device: None,
+            route: Vec::new(),
+            decisions: Vec::new(),
+            is_usable: true,
+        }
+    }
+
+    /// The address that was asked for: the destination or, for listening, the source.
+    pub(super) fn asked_for(&self) -> Option<Address> {
+        self.dst.or(self.src)
+    }
+
+    pub(super) fn is_ib(&self) -> bool {
+        matches!(self.asked_for(), Some(Address::Ib(_)))
+    }
+
+    fn asked_for_mut(&mut self) -> Option<&mut Address> {
+        self.dst.as_mut().or(self.src.as_mut())
+    }
+
+    /// Gives the source, where routing would choose it otherwise.
+    pub(super) fn pin(&mut self, source: Address) {
+        self.src = Some(source);
+        self.is_pinned = true;
+    }
+
+    /// Sets the port of what was asked for.
+    pub(super) fn set_port(&mut self, settled: &Settled, port: u16) {
+        match self.asked_for_mut() {
+            Some(Address::Inet(address)) => address.set_port(port),
+            Some(Address::Ib(ib)) => {
+                (ib.sid, ib.sid_mask) = SockaddrIb::service(settled.port_space, port);
+            }
+            None => {}
+        }
+    }
+
+    /// Sets the whole service id; an internet address has none.
+    pub(super) fn set_service_id(&mut self, id: u64) {
+        if let Some(Address::Ib(ib)) = self.asked_for_mut() {
+            (ib.sid, ib.sid_mask) = (id, u64::MAX);
+        }
+    }
+
+    /// The device to look for before anything else.
+    pub(super) fn zone_question(&self) -> Option<DeviceQuestion> {
+        let name = self.zone.clone()?;
+        Some(DeviceQuestion::Named { name })
+    }
+
+    /// Settles the source as far as hints do, or says why the address cannot be what was asked for.
+    pub(super) fn usable_with(mut self, settled: &Settled) -> Result<Self, Problem> {
+        let source = settled.src_addr.filter(|_| self.dst.is_some());
+        if let (Some(source), Some(address)) = (source, self.dst) {
+            let expected = Family::of(&source);
+            if Family::of(&address) != expected {
+                let found = 1;
+                return Err(Problem::NoneOfFamily { expected, found });
+            }
+            if !source.is_unspecified() {
+                self.decisions.push(Decision::SourcePinned(source));
+            }
+            self.pin(source);
+        }
+        let link = self.src.and_then(|source| scope_of(&source));
+        match self.asked_for_mut() {
+            Some(Address::Inet(SocketAddr::V6(v6)))
+                if v6.scope_id() == 0 && route::is_link_local((*v6.ip()).into()) =>
+            {
+                let Some(link) = link else {
+                    let address = *v6.ip();
+                    return Err(Problem::NoZone { address });
+                };
+                v6.set_scope_id(link);
+                Ok(self)
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// The result, with the decisions that hold for all.
+    pub(super) fn result(self, settled: &Settled, skipped: &[Decision]) -> AddrInfo {
+        let Self {
+            dst,
+            src,
+            canonical_name,
+            route,
+            mut decisions,
+            ..
+        } = self;
+        let asked_for = dst.or(src);
+        let shared = settled.decisions.iter();
+        let explained = shared.cloned().chain(decisions.drain(..));
+        let explain = Explain {
+            decisions: explained.chain(skipped.iter().cloned()).collect(),
+        };
+        let (mut src_canonname, mut dst_canonname) = (src.map(as_name), dst.map(as_name));
+        if canonical_name.is_some() {
+            let named = match dst {
+                Some(_) => &mut dst_canonname,
+                None => &mut src_canonname,
+            };
+            *named = canonical_name;
+        }
+        AddrInfo {
+            flags: settled.flags & Flags::PASSIVE,
+            family: asked_for.as_ref().map_or(Family::Inet, Family::of),
+            qp_type: settled.qp_type,
+            port_space: settled.port_space,
+            src_addr: src,
+            dst_addr: dst,
+            src_canonname,
+            dst_canonname,
+            route,
+            connect: settled.connect.clone(),
+            explain,
+        }
+    }
+}
+
+/// The interface that an address is bound to.
+fn scope_of(address: &Address) -> Option<u32> {
+    match address {
+        Address::Inet(SocketAddr::V6(v6)) => Some(v6.scope_id()).filter(|scope| *scope != 0),
+        _ => None,
+    }
+}
+
+/// The canonical name of an address that no name led to: its text, as getaddrinfo(3) has it.
+fn as_name(address: Address) -> String {
+    match address {
+        Address::Inet(SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
+            format!("{}%{}", v6.ip(), v6.scope_id())
+        }
+        Address::Inet(inet) => inet.ip().to_string(),
+        Address::Ib(ib) => ib.gid.to_string(),
+    }
+}
+
+/// Those that can be used first, else in the resolver's order; each told its place.
+pub(super) fn in_order(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    candidates.sort_by_key(|candidate| !candidate.is_usable);
+    let of = candidates.len();
+    let mut before_is_usable = true;
+    for (at, candidate) in candidates.iter_mut().enumerate() {
+        let rule = match at {
+            0 => None,
+            _ if before_is_usable != candidate.is_usable => Some(OrderRule::Unusable),
+            _ => Some(OrderRule::Resolver),
+        };
+        before_is_usable = candidate.is_usable;
+        let position = at + 1;
+        candidate
+            .decisions
+            .push(Decision::Order { position, of, rule });
+    }
+    candidates
+}
+
+/// The IP address by which routing knows an address; a GID of RoCE is one (IBTA annex A17).
+pub(super) fn ip_of(address: &Address) -> IpAddr {
+    match address {
+        Address::Inet(inet) => inet.ip(),
+        Address::Ib(ib) => ib.gid.to_ip(),
+    }
+}

@@ -1,0 +1,304 @@
+//! The way to a candidate: route, source, device and paths, each where it means something.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use portolan_provider::address::{SockaddrIb, ip_to_gid};
+use portolan_provider::{Address, Cause};
+use portolan_wire::addr::PortSpace;
+
+use super::candidate::{Candidate, ip_of};
+use super::{Plan, Stage};
+use crate::error::Problem;
+use crate::explain::Decision;
+use crate::hints::Flags;
+use crate::lookups::{
+    DeviceAnswer, DeviceChoice, DeviceQuestion, LinkLayer, PathQuestion, Question, ServiceRecord,
+};
+use crate::path::PathData;
+use crate::route::{self, Query, Route};
+
+/// What to do with a candidate first.
+enum First {
+    Ask(Query),
+    AskDevice(DeviceQuestion),
+    Nothing(Option<Decision>),
+}
+
+impl Plan {
+    /// Turns to the candidate at `at`, and to those after it until one has a question.
+    pub(super) fn look_at(&mut self, at: usize) {
+        for at in at..self.candidates.len() {
+            match self.first_step(at) {
+                First::Ask(query) => return self.ask(Stage::Route(at), Question::Route(query)),
+                First::AskDevice(question) => {
+                    return self.ask(Stage::Device(at), Question::Device(question));
+                }
+                First::Nothing(decision) => self.candidates[at].decisions.extend(decision),
+            }
+        }
+        self.stage = Stage::Done;
+    }
+
+    fn first_step(&self, at: usize) -> First {
+        let candidate = &self.candidates[at];
+        if self.settled.is_without_routes() {
+            return First::Nothing(candidate.dst.map(|_| Decision::RouteNotAsked));
+        }
+        let Some(destination) = candidate.dst else {
+            return local_step(candidate);
+        };
+        if candidate.device.is_some() {
+            // The zone of a GID named it.
+            return First::Nothing(None);
+        }
+        let ip = ip_of(&destination);
+        let pinned = candidate.src.filter(|_| candidate.is_pinned);
+        let source = pinned.as_ref().map(ip_of).filter(|ip| !ip.is_unspecified());
+        let scopes = [Some(destination), pinned];
+        let interface_index = scopes.into_iter().flatten().find_map(scope);
+        if destination.inet().is_none() && route::is_link_local(ip) {
+            let why = "a link-local GID without its device leads nowhere: write GID%DEVICE";
+            return First::Nothing(Some(Decision::RouteMeaningless(why)));
+        }
+        First::Ask(Query {
+            destination: ip,
+            interface_index,
+            source,
+        })
+    }
+
+    pub(super) fn take_zone(&mut self, answer: DeviceAnswer) -> Result<(), Problem> {
+        let Some(candidate) = self.candidates.first_mut() else {
+            return Ok(());
+        };
+        let name = candidate.zone.take().unwrap_or_default();
+        match answer {
+            DeviceAnswer::Found(device) => {
+                candidate.enter_zone(device.index.into());
+                candidate.decisions.push(Decision::Device(device.clone()));
+                if let Some(Address::Ib(to)) = candidate.dst {
+                    let source = ib_source(&to, &device, self.settled.port_space);
+                    candidate.src = Some(source);
+                }
+                candidate.device = Some(device);
+            }
+            // An index means something even to those who know no devices.
+            DeviceAnswer::Unknown => match name.parse() {
+                Ok(index) => candidate.enter_zone(index),
+                Err(_) => {
+                    let why = "devices are not known here".into();
+                    return Err(Problem::NoSuchDevice { name, why });
+                }
+            },
+            DeviceAnswer::None { why } => return Err(Problem::NoSuchDevice { name, why }),
+        }
+        self.leave_out_unusable();
+        self.look_at(0);
+        Ok(())
+    }
+
+    pub(super) fn take_service_records(
+        &mut self,
+        answer: Result<Vec<ServiceRecord>, Cause>,
+    ) -> Result<(), Problem> {
+        let records = answer.map_err(Problem::Sa)?;
+        if records.is_empty() {
+            return Err(Problem::SaNothing);
+        }
+        self.settled.flags |= Flags::SA;
+        self.settled.port_space = PortSpace::Ib;
+        for record in records {
+            let (own_sid, own_mask) = SockaddrIb::service(PortSpace::Ib, 0);
+            let address = |gid, sid, sid_mask| {
+                Some(Address::Ib(SockaddrIb {
+                    pkey: record.pkey,
+                    flowinfo: 0,
+                    gid,
+                    sid,
+                    sid_mask,
+                    scope_id: 0,
+                }))
+            };
+            self.candidates.push(Candidate::new(
+                address(record.gid, record.id, u64::MAX),
+                address(record.local_gid, own_sid, own_mask),
+                Decision::ServiceRecord { id: record.id },
+            ));
+        }
+        self.stage = Stage::Done;
+        Ok(())
+    }
+
+    pub(super) fn take_route(
+        &mut self,
+        at: usize,
+        answer: Result<Route, Cause>,
+    ) -> Result<(), Problem> {
+        let candidate = &mut self.candidates[at];
+        let route = match answer {
+            Ok(route) => route,
+            Err(cause) => {
+                if let (true, Some(source_address), Cause::AddressNotAvailable) =
+                    (is_pinned(candidate), candidate.src, &cause)
+                {
+                    return Err(Problem::Source {
+                        source_address,
+                        cause,
+                    });
+                }
+                candidate.is_usable = false;
+                candidate.decisions.push(Decision::NoRoute(cause));
+                self.look_at(at + 1);
+                return Ok(());
+            }
+        };
+        if !is_pinned(candidate) {
+            let port = candidate.src.map_or(0, |source| source.port());
+            candidate.src = candidate
+                .dst
+                .map(|to| source_towards(&to, &route, port, self.settled.port_space));
+        }
+        candidate.decisions.push(Decision::Route(route));
+        let question = DeviceQuestion::OfAddress {
+            ip: route.source,
+            interface_index: route::is_link_local(route.source).then_some(route.interface_index),
+        };
+        self.ask(Stage::Device(at), Question::Device(question));
+        Ok(())
+    }
+
+    pub(super) fn take_device(&mut self, at: usize, answer: DeviceAnswer) {
+        let candidate = &mut self.candidates[at];
+        match answer {
+            DeviceAnswer::Unknown => candidate.decisions.push(Decision::DevicesUnknown),
+            DeviceAnswer::None { why } => candidate.leave_without_device(why),
+            DeviceAnswer::Found(device) => {
+                candidate.decisions.push(Decision::Device(device.clone()));
+                candidate.device = Some(device.clone());
+                let ends = candidate.src.zip(candidate.dst);
+                if let Some((source, destination)) = ends {
+                    if device.link_layer == LinkLayer::InfiniBand {
+                        let question = PathQuestion {
+                            device,
+                            source,
+                            destination,
+                            wanted: self.settled.route.clone(),
+                        };
+                        return self.ask(Stage::Paths(at), Question::Paths(question));
+                    }
+                    candidate.decisions.push(Decision::NoPathNeeded);
+                }
+            }
+        }
+        self.look_at(at + 1);
+    }
+
+    pub(super) fn take_paths(&mut self, at: usize, answer: Result<Vec<PathData>, Cause>) {
+        let wanted = &self.settled.route;
+        let candidate = &mut self.candidates[at];
+        match answer {
+            Ok(paths) => {
+                let found = paths.len();
+                let allowed = |path: &PathData| {
+                    wanted.is_empty() || wanted.iter().any(|wanted| path.meets(wanted))
+                };
+                candidate.route = paths.into_iter().filter(allowed).collect();
+                let kept = candidate.route.len();
+                candidate.is_usable = kept > 0;
+                candidate.decisions.push(Decision::Paths { found, kept });
+            }
+            Err(cause) => candidate.decisions.push(Decision::NoPath(cause)),
+        }
+        self.look_at(at + 1);
+    }
+}
+
+impl Candidate {
+    fn enter_zone(&mut self, scope_id: u64) {
+        for address in [&mut self.dst, &mut self.src] {
+            if let Some(Address::Ib(ib)) = address {
+                ib.scope_id = scope_id;
+            }
+        }
+    }
+
+    /// A source that routing chose is left out, one that was given or asked for stays.
+    fn leave_without_device(&mut self, why: String) {
+        let Some(source) = self.src else { return };
+        self.is_usable = false;
+        let source_ip = ip_of(&source);
+        let is_chosen = self.dst.is_some() && !is_pinned(self);
+        if is_chosen {
+            self.src = None;
+        }
+        self.decisions.push(match is_chosen {
+            true => Decision::SourceLeftOut {
+                source: source_ip,
+                why,
+            },
+            false => Decision::NoDevice {
+                source: source_ip,
+                why,
+            },
+        });
+    }
+}
+
+/// For listening: the device of the address, which is told and changes nothing.
+fn local_step(candidate: &Candidate) -> First {
+    let Some(source) = candidate.src.filter(|source| !source.is_unspecified()) else {
+        return First::Nothing(None);
+    };
+    if candidate.device.is_some() {
+        return First::Nothing(None);
+    }
+    First::AskDevice(DeviceQuestion::OfAddress {
+        ip: ip_of(&source),
+        interface_index: scope(source),
+    })
+}
+
+/// Whether hints decided the source's address (a wildcard decides its port only).
+fn is_pinned(candidate: &Candidate) -> bool {
+    candidate.is_pinned && candidate.src.is_some_and(|source| !source.is_unspecified())
+}
+
+fn scope(address: Address) -> Option<u32> {
+    match address {
+        Address::Inet(SocketAddr::V6(v6)) => Some(v6.scope_id()).filter(|scope| *scope != 0),
+        _ => None,
+    }
+}
+
+/// The source that routing chose, in the destination's family.
+fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace) -> Address {
+    match (to, route.source) {
+        (Address::Ib(to), source) => {
+            let (sid, sid_mask) = SockaddrIb::service(port_space, port);
+            Address::Ib(SockaddrIb {
+                gid: ip_to_gid(source),
+                sid,
+                sid_mask,
+                flowinfo: 0,
+                ..*to
+            })
+        }
+        (Address::Inet(_), IpAddr::V6(v6)) if route::is_link_local(v6.into()) => {
+            let address = SocketAddrV6::new(v6, port, 0, route.interface_index);
+            Address::Inet(address.into())
+        }
+        (Address::Inet(_), source) => Address::Inet((source, port).into()),
+    }
+}
+
+/// The source on a device that a zone named.
+fn ib_source(to: &SockaddrIb, device: &DeviceChoice, port_space: PortSpace) -> Address {
+    let (sid, sid_mask) = SockaddrIb::service(port_space, 0);
+    Address::Ib(SockaddrIb {
+        gid: device.gid,
+        sid,
+        sid_mask,
+        flowinfo: 0,
+        ..*to
+    })
+}
