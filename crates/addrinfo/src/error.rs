@@ -43,6 +43,9 @@ pub enum Problem {
     /// The host or service did not resolve.
     #[error("{0}")]
     Name(Reason),
+    /// A service that no queue pair type has.
+    #[error("the service is not known; give a port number or add it to /etc/services")]
+    UnknownService,
     /// Flags that do not exist.
     #[error(
         "flags {unknown:#x} of ai_flags do not exist; there are RAI_PASSIVE, RAI_NUMERICHOST, \
@@ -195,9 +198,11 @@ impl Problem {
     /// [`Eai::System`] carries the errno.
     pub fn code(&self) -> Eai {
         match self {
-            Self::Nothing | Self::NoZone { .. } | Self::NotGid(_) | Self::NoSuchDevice { .. } => {
-                Eai::NoName
-            }
+            Self::Nothing
+            | Self::UnknownService
+            | Self::NoZone { .. }
+            | Self::NotGid(_)
+            | Self::NoSuchDevice { .. } => Eai::NoName,
             Self::Name(reason) => name_code(reason),
             Self::UnknownFlags { .. } | Self::SaAndDns => Eai::BadFlags,
             Self::UnknownFamily(_) => Eai::Family,
@@ -302,7 +307,9 @@ impl From<AddrInfoError> for Cause {
             }
             .into(),
             Problem::Source { cause, .. } | Problem::Sa(cause) => cause,
-            Problem::SaNothing | Problem::NoneOfFamily { .. } => Self::NameNotKnown(found),
+            Problem::SaNothing | Problem::UnknownService | Problem::NoneOfFamily { .. } => {
+                Self::NameNotKnown(found)
+            }
             Problem::NoSuchDevice { .. } => Self::NoDevice { why: found },
             Problem::Deadline { after_ms } => Self::TimedOut {
                 after_ms,

@@ -16,7 +16,7 @@ use crate::error::{AddrInfoError, Problem};
 use crate::explain::Decision;
 use crate::hints::{Family, Hints};
 use crate::lookups::{Answer, NameQuestion, Question};
-use crate::names::{self, Eai, NameError, NameResult};
+use crate::names::{self, Eai, NameError, NameResult, SocketType};
 
 use self::candidate::Candidate;
 use self::settle::Settled;
@@ -44,6 +44,9 @@ enum Stage {
     Names,
     /// Whether a name without an address of the family asked for has any: what it failed with first.
     AnyFamily { expected: Family, first: NameError },
+    /// Whether a service that this queue pair type does not have is there for the other kind: what it failed
+    /// with first.
+    OtherKind { first: NameError },
     /// The port of a service that goes with given addresses.
     Port,
     /// The device that the zone of a GID names.
@@ -169,8 +172,12 @@ impl Plan {
                 }),
                 Err(_) => Err(Problem::Name(first.reason)),
             },
-            (Stage::Port, Answer::Names(answer)) => {
-                let found = answer.map_err(|error| Problem::Name(error.reason))?;
+            (Stage::OtherKind { first }, Answer::Names(answer)) => Err(match answer {
+                Ok(_) => Problem::Name(first.reason),
+                Err(_) => Problem::UnknownService,
+            }),
+            (Stage::Port, Answer::Names(Err(error))) => self.without_names(error),
+            (Stage::Port, Answer::Names(Ok(found))) => {
                 let port = found.first().map_or(0, |result| result.addr.port());
                 for candidate in &mut self.candidates {
                     candidate.set_port(&self.settled, port);
@@ -225,8 +232,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Tells a host without an address of the family from one without any.
+    /// Tells a host without an address of the family from one without any, and a service that is there
+    /// for another queue pair type from one that is not.
     fn without_names(&mut self, error: NameError) -> Result<(), Problem> {
+        if matches!(error.reason, names::Reason::Resolver(Eai::Service)) {
+            let question = self.other_kind();
+            self.ask(Stage::OtherKind { first: error }, Question::Names(question));
+            return Ok(());
+        }
         let tells_nothing = matches!(error.eai(), Eai::NoName | Eai::NoData | Eai::AddrFamily);
         let by_name = self
             .node
@@ -250,6 +263,21 @@ impl Plan {
                 Ok(())
             }
             _ => Err(Problem::Name(error.reason)),
+        }
+    }
+
+    /// The service, for the queue pair types that were not asked for.
+    fn other_kind(&self) -> NameQuestion {
+        let mut options = self.settled.name_options();
+        options.family = None;
+        options.socket_type = match options.socket_type {
+            SocketType::Stream => SocketType::Datagram,
+            SocketType::Datagram => SocketType::Stream,
+        };
+        NameQuestion {
+            node: None,
+            service: self.service.clone(),
+            options,
         }
     }
 

@@ -1,0 +1,114 @@
+//! `ai_route` and `ai_connect`.
+
+use portolan_addrinfo::{Hints, PathData, RawHints};
+use portolan_provider::Cause;
+use portolan_wire::sa::PathRecord;
+
+use crate::script::*;
+
+/// A path with this service level.
+fn path(sl: u8) -> PathData {
+    PathData {
+        flags: PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL,
+        record: PathRecord {
+            sl,
+            hop_limit: 1,
+            ..PathRecord::default()
+        },
+    }
+}
+
+/// The service levels of the first result's paths.
+fn levels(script: &Script, hints: &Hints) -> Vec<u8> {
+    let results = script.found("192.0.2.1", hints);
+    let paths = results[0].route.iter();
+    paths.map(|path| path.record.sl).collect()
+}
+
+#[test]
+fn over_infiniband_a_result_has_the_fabrics_paths() {
+    let script = Script::infiniband(vec![path(1), path(2)]);
+    let results = script.found("192.0.2.1", &Hints::new());
+    assert_eq!(results[0].route, [path(1), path(2)]);
+    assert_eq!(script.asked(), ["text", "route", "device", "paths"]);
+    // As an array of ibv_path_data.
+    let bytes = results[0]
+        .route
+        .iter()
+        .map(|path| path.to_bytes().unwrap().len());
+    assert_eq!(bytes.sum::<usize>(), 2 * 72);
+}
+
+#[test]
+fn over_ethernet_no_path_is_needed_and_none_is_asked_for() {
+    let script = Script::ethernet();
+    let results = script.found("192.0.2.1", &Hints::new());
+    assert!(results[0].route.is_empty() && results[0].src_addr.is_some());
+    assert_eq!(script.asked(), ["text", "route", "device"]);
+}
+
+#[test]
+fn a_path_that_cannot_be_found_is_left_out() {
+    let none = Script::infiniband(Vec::new());
+    assert_eq!(levels(&none, &Hints::new()), []);
+    let mut deaf = Script::infiniband(Vec::new());
+    deaf.paths = Err(Cause::TimedOut {
+        after_ms: 1,
+        retries: 0,
+    });
+    assert_eq!(levels(&deaf, &Hints::new()), []);
+}
+
+#[test]
+fn fields_of_a_path_that_hints_set_restrict_the_paths() {
+    let script = Script::infiniband(vec![path(1), path(2), path(3)]);
+    let wanted = |sl| PathData {
+        flags: 0,
+        record: PathRecord {
+            sl,
+            ..PathRecord::default()
+        },
+    };
+    let hints = Hints::new().route([wanted(2)]);
+    assert_eq!(levels(&script, &hints), [2]);
+    let two = Hints::new().route([wanted(3), wanted(1)]);
+    assert_eq!(levels(&script, &two), [1, 3]);
+    assert_eq!(levels(&script, &Hints::new().route([wanted(9)])), []);
+}
+
+#[test]
+fn hints_may_have_an_array_of_either_kind_of_record() {
+    let script = Script::infiniband(vec![path(1), path(2)]);
+    let wanted = PathData {
+        flags: 0,
+        record: PathRecord {
+            sl: 2,
+            ..PathRecord::default()
+        },
+    };
+    let data = wanted.to_bytes().unwrap();
+    for route in [&data[..], &data[8..]] {
+        let raw = RawHints {
+            route,
+            ..RawHints::default()
+        };
+        assert_eq!(
+            levels(&script, &raw.read().unwrap()),
+            [2],
+            "{} bytes",
+            route.len()
+        );
+    }
+}
+
+#[test]
+fn connection_data_of_the_hints_is_the_results_and_there_is_none_else() {
+    let script = Script::ethernet();
+    let hints = Hints::new().connect(*b"header");
+    for result in script.found(HOST, &hints) {
+        assert_eq!(result.connect, b"header");
+    }
+    for result in script.found(HOST, &Hints::new()) {
+        assert!(result.connect.is_empty());
+    }
+}

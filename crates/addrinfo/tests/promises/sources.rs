@@ -1,0 +1,126 @@
+//! Addresses, their lengths and names: `ai_src_addr`, `ai_dst_addr`, and what is found without a node.
+
+use portolan_addrinfo::{Decision, Eai, Family, Hints, PathData};
+use portolan_provider::Address;
+use portolan_wire::sa::PathRecord;
+
+use crate::script::*;
+
+#[test]
+fn the_source_is_what_routing_chooses_on_a_device_that_has_it() {
+    let script = Script::ethernet();
+    let results = script.found(HOST, &Hints::new());
+    assert_eq!(
+        sources(&results),
+        ["[fd00::1]:0", "10.0.0.1:0", "10.0.0.1:0"]
+    );
+    for result in &results {
+        let device = result
+            .explain
+            .decisions
+            .iter()
+            .find_map(|decision| match decision {
+                Decision::Device(device) => Some(device),
+                _ => None,
+            });
+        let source = result.src_addr.unwrap();
+        assert_eq!(device.unwrap().gid, source.gid());
+    }
+}
+
+#[test]
+fn there_is_no_source_where_there_is_no_route_or_no_device() {
+    let script = Script::ethernet();
+    assert_eq!(sources(&script.found(UNREACHABLE, &Hints::new())), ["-"]);
+    let mut bare = Script::ethernet();
+    bare.devices = None;
+    let results = bare.found("192.0.2.1", &Hints::new());
+    assert_eq!(sources(&results), ["-"]);
+    assert_eq!(destinations(&results), ["192.0.2.1:7471"]);
+}
+
+#[test]
+fn addresses_have_the_length_of_their_family() {
+    let script = Script::ethernet();
+    for (node, family, length) in [
+        ("192.0.2.1", Family::Inet, 16),
+        ("2001:db8::1", Family::Inet6, 28),
+        ("2001:db8::1", Family::Ib, 48),
+    ] {
+        let result = &script.found(node, &Hints::new().family(family))[0];
+        for address in [result.src_addr, result.dst_addr] {
+            assert_eq!(address.unwrap().to_sockaddr().len(), length);
+        }
+    }
+}
+
+#[test]
+fn canonical_names_are_those_of_the_name_and_else_the_addresses() {
+    let script = Script::ethernet();
+    for result in script.found(HOST, &Hints::new()) {
+        assert_eq!(result.dst_canonname.as_deref(), Some(CANONICAL));
+        let source = result.src_addr.unwrap().inet().unwrap().ip().to_string();
+        assert_eq!(result.src_canonname, Some(source));
+    }
+    let listening = &script.found(HOST, &Hints::new().passive())[0];
+    assert_eq!(listening.src_canonname.as_deref(), Some(CANONICAL));
+    assert_eq!(listening.dst_canonname, None);
+    let numeric = &script.found("192.0.2.1", &Hints::new())[0];
+    assert_eq!(numeric.dst_canonname.as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn without_a_node_the_source_of_the_hints_is_what_there_is() {
+    let script = Script::ethernet();
+    let hints = Hints::new().src_addr(inet("10.0.0.9:5").unwrap());
+    let passive = script
+        .resolve(None, None, &hints.clone().passive())
+        .unwrap();
+    assert_eq!(sources(&passive), ["10.0.0.9:5"]);
+    let active = script.resolve(None, None, &hints).unwrap();
+    assert_eq!(sources(&active), ["10.0.0.9:5"]);
+    assert_eq!(destinations(&active), ["-"]);
+}
+
+#[test]
+fn without_a_node_the_destination_of_the_hints_is_resolved_with_its_source() {
+    let script = Script::ethernet();
+    let hints = Hints::new().dst_addr(inet("192.0.2.1:7").unwrap());
+    let results = script.resolve(None, None, &hints).unwrap();
+    assert_eq!(destinations(&results), ["192.0.2.1:7"]);
+    assert_eq!(sources(&results), ["10.0.0.1:0"]);
+    // A service gives it another port.
+    let served = script.resolve(None, Some("7471"), &hints).unwrap();
+    assert_eq!(destinations(&served), ["192.0.2.1:7471"]);
+}
+
+#[test]
+fn without_a_node_the_route_of_the_hints_has_both_gids() {
+    let script = Script::ethernet();
+    let (sgid, dgid) = (ip("fd00::1"), ip("fd00::2"));
+    let gid = |ip| Address::Inet(std::net::SocketAddr::new(ip, 0)).gid();
+    let record = PathRecord {
+        sgid: gid(sgid),
+        dgid: gid(dgid),
+        ..PathRecord::default()
+    };
+    let hints = Hints::new().route([PathData { flags: 0, record }]);
+    let results = script.resolve(None, None, &hints).unwrap();
+    let result = &results[0];
+    assert_eq!(result.family, Family::Ib);
+    assert_eq!(result.dst_addr.map(|to| to.gid()), Some(gid(dgid)));
+    assert_eq!(result.src_addr.map(|from| from.gid()), Some(gid(sgid)));
+}
+
+#[test]
+fn a_source_that_is_given_stays_and_must_fit_the_destination() {
+    let script = Script::ethernet();
+    let hints = Hints::new().src_addr(inet("10.0.0.9:77").unwrap());
+    let results = script.found(HOST, &hints);
+    assert_eq!(sources(&results), ["10.0.0.9:77", "10.0.0.9:77"]);
+    assert_eq!(destinations(&results), ["10.0.0.2:7471", "10.0.0.3:7471"]);
+    let other = script
+        .resolve(Some("2001:db8::1"), None, &hints)
+        .unwrap_err();
+    assert_eq!(other.code(), Eai::AddrFamily);
+}
