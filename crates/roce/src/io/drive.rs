@@ -38,22 +38,42 @@ pub(super) enum Answer {
 }
 
 impl Shared {
-    /// Drives the device from a thread that polls a completion queue: takes packets, unless another
-    /// thread is at it, and serves timers.
+    /// Drives the device from a thread that polls a completion queue: takes packets and then serves
+    /// timers, unless another thread is at it.
     pub(super) fn drive(&self) {
         let now = self.clock.now();
         self.progress.poller_is_here(now);
         self.owed.settle(self);
         let taken = match self.receiver.try_lock() {
-            Ok(mut receiver) => receiver.turn(self),
+            Ok(mut receiver) => {
+                let taken = receiver.turn(self, Answer::AfterTheOwner);
+                drop(receiver);
+                self.serve_timers(now);
+                taken
+            }
+            // Whoever has the lock serves the timers, too, once it has read.
             Err(_) => 0,
         };
-        self.serve_timers(now);
         make_way(taken > 0);
     }
 
-    /// Calls the queue pairs whose time has come.
-    pub(super) fn serve_timers(&self, now: Duration) {
+    /// Calls the queue pairs whose time has come, after taking what waits in the sockets: it may be
+    /// what they wait for. By the progress thread, which may not have been woken for it: pollers read
+    /// the sockets, and all of them may have been stopped meanwhile.
+    pub(super) fn read_and_serve_timers(&self) {
+        let now = self.clock.now();
+        if self.timers.next_ns() > as_nanos(now) {
+            return;
+        }
+        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        receiver.turn(self, Answer::Now);
+        drop(receiver);
+        self.serve_timers(now);
+    }
+
+    /// Calls the queue pairs whose time had come at `now`. The caller has read the sockets since: an
+    /// answer that waits there is none that is missing.
+    fn serve_timers(&self, now: Duration) {
         if self.timers.next_ns() > as_nanos(now) {
             return;
         }

@@ -70,15 +70,15 @@ impl Receiver {
         }
     }
 
-    /// Takes, for a poller, what waits in the sockets that connected queue pairs use, within bounds;
-    /// how many datagrams that were.
-    pub(super) fn turn(&mut self, shared: &Shared) -> usize {
+    /// Takes what waits in the sockets that connected queue pairs use, within bounds; how many
+    /// datagrams that were.
+    pub(super) fn turn(&mut self, shared: &Shared, answer: Answer) -> usize {
         let mut taken = 0;
         for socket in shared.group.sockets() {
             if !shared.progress.is_connected(socket.family().into()) {
                 continue;
             }
-            taken += self.drain(shared, socket, Answer::AfterTheOwner);
+            taken += self.drain(shared, socket, answer);
         }
         taken
     }

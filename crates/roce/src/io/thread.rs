@@ -133,11 +133,16 @@ impl Worker {
             tv_sec: (wait_ns / 1_000_000_000) as i64,
             tv_nsec: (wait_ns % 1_000_000_000) as _,
         };
-        let waited = epoll::wait(
-            &progress.epoll,
-            rustix::buffer::spare_capacity(events),
-            Some(&timeout),
-        );
+        let look = |events: &mut Vec<_>, timeout| {
+            let room = rustix::buffer::spare_capacity(events);
+            epoll::wait(&progress.epoll, room, Some(timeout))
+        };
+        let mut waited = look(events, &timeout);
+        if waited == Err(Errno::INTR) {
+            // The process was stopped and goes on (signal(7)). What came meanwhile is not told by
+            // that, and it is to be read before any timer is served.
+            waited = look(events, &Timespec::default());
+        }
         progress.sleep().end();
         match waited {
             Ok(_) | Err(Errno::INTR) => {}
@@ -191,7 +196,7 @@ impl Worker {
     fn serve_timers(&mut self) {
         let now = self.shared.clock.now();
         self.shared.owed.settle(&self.shared);
-        self.shared.serve_timers(now);
+        self.shared.read_and_serve_timers();
         if self.shared.group.next_timeout() == Some(Duration::ZERO) {
             self.serve_group();
         }

@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::verbs::{RemoteAddr, SendOp, WcStatus};
 use portolan_roce::io::StackConfig;
 use portolan_wire::Qpn;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{End, PATIENCE, Shape, config, expect, pattern, stack, until};
 use crate::ud_end::UdEnd;
@@ -36,6 +37,11 @@ struct Peer {
 
 impl Peer {
     fn start(config: &StackConfig, ip: IpAddr) -> Self {
+        Self::start_with(config, ip, SHAPE.timeout)
+    }
+
+    /// Starts one with a local ACK timeout of its own.
+    fn start_with(config: &StackConfig, ip: IpAddr, timeout: u8) -> Self {
         let test = [
             "--ignored",
             "--exact",
@@ -47,7 +53,7 @@ impl Peer {
             .args(test)
             .env(
                 PEER_VARIABLE,
-                format!("{} {} {ip}", group.port, group.name_prefix),
+                format!("{} {} {ip} {timeout}", group.port, group.name_prefix),
             )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -81,6 +87,11 @@ impl Peer {
         }
     }
 
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -103,7 +114,7 @@ fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
     let end = End::new(&stack, ip, shape);
     // The stack lives on without its handle only as long as nobody needs its thread: keep it.
     std::mem::forget(stack);
-    let mut peer = Peer::start(&config, ip);
+    let mut peer = Peer::start_with(&config, ip, shape.timeout);
     let theirs = peer.answer();
     let mut words = theirs.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut word = || words.next().unwrap();
@@ -171,6 +182,41 @@ fn a_process_killed_in_the_middle_of_a_transfer_is_noticed() {
         let wc = end.poll();
         assert_eq!((wc.wr_id, wc.status), (number, WcStatus::WrFlushErr));
     }
+}
+
+/// A process that writes all the while is stopped, again and again, for several times as long as its
+/// connection may be without an answer.
+fn stop_a_writer(verb: &str) {
+    // 67 ms, and 0.5 s in all.
+    let shape = Shape {
+        timeout: 14,
+        ..SHAPE
+    };
+    let (end, mut peer, remote) = connect("127.0.0.1", shape);
+    let mine = end.remote(0);
+    peer.tell(&format!("{verb} {}", mine.addr));
+    peer.tell(&mine.rkey.to_string());
+    assert_eq!(peer.answer(), "writing");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(100));
+        peer.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(1500));
+        peer.signal(Signal::CONT);
+    }
+    end.memory.write(0, &[1; 8]);
+    end.post(1, SendOp::RdmaWrite(remote), end.sge(0, 8));
+    end.expect(1);
+    assert_eq!(peer.answer(), "wrote");
+}
+
+#[test]
+fn a_process_stopped_while_its_progress_thread_drives_loses_no_connection() {
+    stop_a_writer("write-waiting");
+}
+
+#[test]
+fn a_process_stopped_while_it_polls_loses_no_connection() {
+    stop_a_writer("write-polling");
 }
 
 #[test]
@@ -257,22 +303,26 @@ fn say(what: &str) {
 #[ignore = "runs as a process of its own, started by other tests"]
 fn peer_process() {
     let told = std::env::var(PEER_VARIABLE).expect("port, group name and IP address");
-    let [port, name, ip] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [port, name, ip, timeout] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let mut config = StackConfig::default();
     config.group.port = port.parse().unwrap();
     config.group.name_prefix = name.into();
     let ip = ip.parse().unwrap();
+    let shape = Shape {
+        timeout: timeout.parse().unwrap(),
+        ..SHAPE
+    };
     let stack = stack(&config);
-    let end = End::new(&stack, ip, SHAPE);
+    let end = End::new(&stack, ip, shape);
     let (qpn, addr, rkey) = (end.qp.qpn().value(), end.memory.addr(), end.mr.rkey());
     say(&format!("{qpn} {addr} {rkey}"));
     let mut lines = std::io::stdin().lines();
     let theirs: u32 = lines.next().unwrap().unwrap().parse().unwrap();
-    end.connect(ip, Qpn::new(theirs), SHAPE);
+    end.connect(ip, Qpn::new(theirs), shape);
     say("connected");
     let datagrams = UdEnd::new(&stack, ip);
     let mut heard = 0;
-    for line in lines {
+    while let Some(line) = lines.next() {
         let line = line.unwrap();
         let (verb, number) = line.split_once(' ').unwrap();
         let number: usize = number.parse().unwrap();
@@ -289,6 +339,30 @@ fn peer_process() {
                     usize::from(end.memory.byte(8999)) == number
                 });
                 say(&format!("saw {number}"));
+            }
+            "write-waiting" | "write-polling" => {
+                let rkey = lines.next().unwrap().unwrap().parse().unwrap();
+                let addr = number as u64;
+                let next: fn(&End) -> _ = match verb {
+                    "write-waiting" => End::wait,
+                    _ => End::poll,
+                };
+                say("writing");
+                // Until the other end writes here.
+                while end.memory.byte(0) == 0 {
+                    for wr_id in 0..16 {
+                        let remote = RemoteAddr {
+                            addr: addr + 8,
+                            rkey,
+                        };
+                        let sge = end.sge(8, SHAPE.memory - 8);
+                        end.post(wr_id, SendOp::RdmaWrite(remote), sge);
+                    }
+                    for wr_id in 0..16 {
+                        expect(next(&end), wr_id);
+                    }
+                }
+                say("wrote");
             }
             "attach" => {
                 let group = ip_to_gid(group_of(number as u16));

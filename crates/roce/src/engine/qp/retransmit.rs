@@ -7,6 +7,10 @@
 //! which nothing is acknowledged ends after `(retry_cnt + 1)` local ACK timeouts, no sooner and no
 //! later. With `retry_cnt` zero nothing is sent again; with `timeout` zero there is no timer and no
 //! deadline (IBTA 9.7.6.1.3).
+//!
+//! A process may be stopped or starved for longer than all of that. A timer that is served late says
+//! nothing of the peer: what it came too late does not count, and a last wait that was cut into is
+//! waited again, after sending once more.
 
 use core::time::Duration;
 
@@ -42,8 +46,11 @@ pub(super) struct Retransmit {
     /// A packet sent once, and when: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
-    /// When something was last acknowledged, or the first packet sent after a pause.
+    /// When something was last acknowledged, or the first packet sent after a pause; later by what
+    /// the timer was late since.
     progress_at: Duration,
+    /// Last waits since then that did not count, as the timer was late.
+    late_ends: u8,
     /// When to send again.
     deadline: Option<Duration>,
     /// The peer had no receive posted: nothing is sent until then.
@@ -64,6 +71,7 @@ impl Retransmit {
             sample: None,
             backoff: 0,
             progress_at: Duration::ZERO,
+            late_ends: 0,
             deadline: None,
             rnr_until: None,
         }
@@ -88,7 +96,7 @@ impl Retransmit {
     /// they were sent for the first time.
     pub(super) fn on_transmit(&mut self, now: Duration, end: u64, idle: bool, fresh: bool) {
         if idle {
-            self.progress_at = now;
+            self.note_progress(now);
         }
         if fresh && self.sample.is_none() {
             self.sample = Some((end, now));
@@ -108,7 +116,7 @@ impl Retransmit {
             self.sample = None;
         }
         self.backoff = 0;
-        self.progress_at = now;
+        self.note_progress(now);
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
         self.deadline = None;
@@ -150,7 +158,7 @@ impl Retransmit {
     pub(super) fn end_rnr_wait(&mut self, now: Duration) {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
-            self.progress_at = now;
+            self.note_progress(now);
         }
     }
 
@@ -159,15 +167,32 @@ impl Retransmit {
     /// # Errors
     /// [`Exhausted`] if it is time to give up.
     pub(super) fn on_timeout(&mut self, now: Duration) -> Result<bool, Exhausted> {
-        if self.deadline.is_none_or(|deadline| deadline > now) {
+        let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) else {
             return Ok(false);
-        }
+        };
+        let late = now - deadline;
+        self.progress_at += late;
         if self.give_up_at().is_some_and(|at| at <= now) {
-            return Err(Exhausted);
+            self.wait_again_if(late >= self.wait_min, now)?;
         }
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         self.arm(now);
-        Ok(true)
+        Ok(self.retry_cnt > 0)
+    }
+
+    /// The last wait is over. If it was not one that the peer could use, it begins anew; but no
+    /// oftener than there are tries, so that a host that is always late gives up, too.
+    fn wait_again_if(&mut self, was_late: bool, now: Duration) -> Result<(), Exhausted> {
+        let Some(ack_timeout) = self.ack_timeout.filter(|_| was_late) else {
+            return Err(Exhausted);
+        };
+        if self.late_ends > self.retry_cnt {
+            return Err(Exhausted);
+        }
+        self.late_ends += 1;
+        let tries_before = u32::from(self.retry_cnt);
+        self.progress_at = now.saturating_sub(ack_timeout * tries_before);
+        Ok(())
     }
 
     /// Nothing is awaited any more.
@@ -175,6 +200,11 @@ impl Retransmit {
         self.deadline = None;
         self.rnr_until = None;
         self.sample = None;
+    }
+
+    fn note_progress(&mut self, now: Duration) {
+        self.progress_at = now;
+        self.late_ends = 0;
     }
 
     fn arm(&mut self, now: Duration) {
@@ -266,6 +296,75 @@ mod tests {
         retransmit.on_progress(101 * MS, 1, false);
         retransmit.on_transmit(200 * MS, 2, true, true);
         assert_eq!(retransmit.next_timeout(), Some(300 * MS));
+    }
+
+    /// Serves each deadline so much too late until it gives up: how often it sent again, and when it
+    /// gave up.
+    fn give_up(
+        retransmit: &mut Retransmit,
+        mut late: impl FnMut(u32) -> Duration,
+    ) -> (u32, Duration) {
+        for sent_again in 0..1000 {
+            let now = retransmit.next_timeout().expect("a deadline") + late(sent_again);
+            if retransmit.on_timeout(now).is_err() {
+                return (sent_again, now);
+            }
+        }
+        panic!("it never gives up");
+    }
+
+    /// What all tries of [`retransmit`] take.
+    fn all_tries() -> Duration {
+        Duration::from_micros(cm_timeout_us(16)) * 8
+    }
+
+    #[test]
+    fn it_gives_up_after_all_local_ack_timeouts_no_sooner_and_no_later() {
+        let mut retransmit = retransmit();
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        let (sent_again, at) = give_up(&mut retransmit, |_| Duration::ZERO);
+        assert_eq!((sent_again, at), (8, all_tries()));
+    }
+
+    #[test]
+    fn however_late_the_first_timer_is_all_retries_are_still_sent() {
+        let mut retransmit = retransmit();
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        let hour = Duration::from_secs(3600);
+        let late = |step| if step == 0 { hour } else { Duration::ZERO };
+        let (sent_again, at) = give_up(&mut retransmit, late);
+        assert_eq!((sent_again, at), (8, hour + all_tries()));
+    }
+
+    #[test]
+    fn a_last_wait_that_ends_late_is_waited_again_after_sending_once_more() {
+        let mut retransmit = retransmit();
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        let late = |step| if step == 8 { 500 * MS } else { Duration::ZERO };
+        let (sent_again, at) = give_up(&mut retransmit, late);
+        let ack_timeout = all_tries() / 8;
+        assert_eq!((sent_again, at), (9, all_tries() + 500 * MS + ack_timeout));
+    }
+
+    #[test]
+    fn without_retries_nothing_is_sent_again_but_a_wait_that_ends_late_is_waited_again() {
+        let mut retransmit = retransmit();
+        retransmit.retry_cnt = 0;
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        let ack_timeout = all_tries() / 8;
+        assert_eq!(retransmit.on_timeout(ack_timeout + 50 * MS), Ok(false));
+        let again = ack_timeout * 2 + 50 * MS;
+        assert_eq!(retransmit.next_timeout(), Some(again));
+        assert_eq!(retransmit.on_timeout(again), Err(Exhausted));
+    }
+
+    #[test]
+    fn a_host_that_is_always_late_gives_up_too() {
+        let mut retransmit = retransmit();
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        let (sent_again, _) = give_up(&mut retransmit, |_| 100 * MS);
+        // The ends that did not count, one for each try.
+        assert_eq!(sent_again, 8 + 8);
     }
 
     #[test]
