@@ -47,10 +47,22 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
     software().map(|provider| provider.set_tap(tap))
 }
 
+static SOFTWARE: Mutex<Option<Arc<SoftwareProvider>>> = Mutex::new(None);
+/// The process that has or makes the provider; 0 is none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// The process's provider, if it was opened; never opens it.
+pub(crate) fn opened_provider() -> Option<Arc<dyn Provider>> {
+    // In a forked child the lock may be its parent's for ever.
+    if OWNER.load(Ordering::Acquire) != std::process::id() {
+        return None;
+    }
+    lock(&SOFTWARE)
+        .clone()
+        .map(|provider| provider as Arc<dyn Provider>)
+}
+
 fn software() -> Result<Arc<SoftwareProvider>> {
-    static SOFTWARE: Mutex<Option<Arc<SoftwareProvider>>> = Mutex::new(None);
-    /// The process that has or makes the provider; 0 is none.
-    static OWNER: AtomicU32 = AtomicU32::new(0);
     let pid = std::process::id();
     let owner = OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
     if owner.is_err_and(|owner| owner != pid) {

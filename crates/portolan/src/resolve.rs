@@ -1,22 +1,45 @@
-//! Names to addresses: the basic form. `rdma_getaddrinfo`'s hints and routes build on it.
+//! Names to addresses, with the way to each: rdma_getaddrinfo(3) for Rust.
+//!
+//! [`resolve()`] takes `host:port`. [`Request`] takes all that rdma_getaddrinfo takes:
+//!
+//! ```
+//! use portolan::resolve::{Family, Hints, Request};
+//!
+//! let request = Request::parse("127.0.0.1:7471")?.hints(Hints::new().family(Family::Inet));
+//! for address in request.addresses()? {
+//!     println!("{:?} from {:?}", address.dst_addr, address.src_addr);
+//!     println!("{}", address.explain);
+//! }
+//! # Ok::<(), portolan::Error>(())
+//! ```
+
+mod machine;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::vec::IntoIter;
 
-use portolan_addrinfo::names::{self, NameOptions, NameResult};
-use portolan_addrinfo::route;
-pub use portolan_addrinfo::{Endpoint, parse_endpoint};
+pub use portolan_addrinfo::{
+    AddrInfo, AddrInfoError, Decision, Eai, Endpoint, Explain, Family, Flags, Hints, PathData,
+    Problem, QpType, get_addrinfo_with, parse_endpoint,
+};
+use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
+
+pub use self::machine::Machine;
 
 /// An address of a name, and the way to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// The address; for listening the local one, else the destination.
     pub addr: SocketAddr,
-    /// The name's canonical form, on the first result.
+    /// The name's canonical form.
     pub canonical_name: Option<String>,
-    /// The local address that the routing table chooses for the destination; `None` for listening
-    /// and where there is no route.
+    /// The local address that the routing table chooses for the destination, if an RDMA device has it;
+    /// `None` for listening and where there is no route.
     pub source: Option<SocketAddr>,
+    /// Why all this is so.
+    pub explain: Explain,
 }
 
 /// Resolves `host:port` (`[ipv6%zone]:port`, `host`) to the addresses to connect to, in the order
@@ -26,13 +49,18 @@ pub struct Resolved {
 /// The text is no endpoint (`InvalidArgument`), the host or service is not known
 /// (`NameNotKnown`), or the name server failed for the moment (`NameTemporaryFailure`).
 pub fn resolve(text: &str) -> Result<Vec<Resolved>> {
-    let found = look_up(text, false)?;
-    let with_source = |result: NameResult| Resolved {
-        source: source_for(result.addr),
-        addr: result.addr,
-        canonical_name: result.canonical_name,
+    let active = |info: AddrInfo| {
+        Some(Resolved {
+            addr: info.dst_addr?.inet()?,
+            canonical_name: info.dst_canonname,
+            source: info.src_addr.and_then(|address| address.inet()),
+            explain: info.explain,
+        })
     };
-    Ok(found.into_iter().map(with_source).collect())
+    Ok(Request::parse(text)?
+        .addresses()?
+        .filter_map(active)
+        .collect())
 }
 
 /// Resolves `addr:port`, `name:port` or `:port` to the addresses to listen on.
@@ -40,34 +68,115 @@ pub fn resolve(text: &str) -> Result<Vec<Resolved>> {
 /// # Errors
 /// As for [`resolve`].
 pub fn resolve_passive(text: &str) -> Result<Vec<Resolved>> {
-    let found = look_up(text, true)?;
-    let local = |result: NameResult| Resolved {
-        addr: result.addr,
-        canonical_name: result.canonical_name,
-        source: None,
+    let passive = |info: AddrInfo| {
+        Some(Resolved {
+            addr: info.src_addr?.inet()?,
+            canonical_name: info.src_canonname,
+            source: None,
+            explain: info.explain,
+        })
     };
-    Ok(found.into_iter().map(local).collect())
+    let request = Request::parse(text)?.hints(Hints::new().passive());
+    Ok(request.addresses()?.filter_map(passive).collect())
 }
 
-fn look_up(text: &str, passive: bool) -> Result<Vec<NameResult>> {
-    let failed = |cause: Cause| Error::new(Step::ResolveName, cause);
-    let endpoint = parse_endpoint(text).map_err(|error| failed(error.into()))?;
-    let options = NameOptions {
-        passive,
-        canonical_name: true,
-        ..NameOptions::default()
-    };
-    names::resolve(endpoint.node(), endpoint.service(), options)
-        .map_err(|error| failed(error.into()))
+/// Finds the addresses of a node, a service or hints on this machine, in the caller's thread
+/// (rdma_getaddrinfo(3)), in the order to try them. There is at least one.
+///
+/// # Errors
+/// [`AddrInfoError`], with the codes of the manual.
+pub fn get_addrinfo(
+    node: Option<&str>,
+    service: Option<&str>,
+    hints: Option<&Hints>,
+) -> std::result::Result<Vec<AddrInfo>, AddrInfoError> {
+    get_addrinfo_with(&Machine::new(), node, service, hints)
 }
 
-/// The source that routing chooses; the port is the connection manager's to choose.
-fn source_for(destination: SocketAddr) -> Option<SocketAddr> {
-    let query = route::Query {
-        destination: destination.ip(),
-        interface_index: crate::software::scope_of(destination),
-        source: None,
-    };
-    let route = route::lookup(&query).ok()?;
-    Some(SocketAddr::new(route.source, 0))
+/// What to resolve.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    node: Option<String>,
+    service: Option<String>,
+    hints: Option<Hints>,
+    provider: Option<Arc<dyn Provider>>,
 }
+
+impl Request {
+    /// A host, a service, or both; neither, if hints say where to.
+    pub fn new(node: Option<&str>, service: Option<&str>) -> Self {
+        Self {
+            node: node.map(Into::into),
+            service: service.map(Into::into),
+            ..Self::default()
+        }
+    }
+
+    /// The parts of `host:port` and its like ([`parse_endpoint`]).
+    ///
+    /// # Errors
+    /// The text is no endpoint (`InvalidArgument`).
+    pub fn parse(text: &str) -> Result<Self> {
+        let failed = |cause: Cause| Error::new(Step::ResolveName, cause);
+        let endpoint = parse_endpoint(text).map_err(|error| failed(error.into()))?;
+        Ok(Self::new(endpoint.node(), endpoint.service()))
+    }
+
+    /// With these hints.
+    #[must_use]
+    pub fn hints(mut self, hints: Hints) -> Self {
+        self.hints = Some(hints);
+        self
+    }
+
+    /// With the devices of this provider, instead of the process's own.
+    #[must_use]
+    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Resolves, in the caller's thread.
+    ///
+    /// # Errors
+    /// [`AddrInfoError`] as an [`Error`] of the step `ResolveName`.
+    pub fn addresses(&self) -> Result<Addresses> {
+        Ok(self.run()?)
+    }
+
+    /// The same with the error as it is, which has the codes of the manual.
+    ///
+    /// # Errors
+    /// [`AddrInfoError`].
+    pub fn run(&self) -> std::result::Result<Addresses, AddrInfoError> {
+        let machine = match &self.provider {
+            Some(provider) => Machine::on(provider.clone()),
+            None => Machine::new(),
+        };
+        let (node, service) = (self.node.as_deref(), self.service.as_deref());
+        let found = get_addrinfo_with(&machine, node, service, self.hints.as_ref())?;
+        Ok(Addresses {
+            found: found.into_iter(),
+        })
+    }
+}
+
+/// The addresses that were found, in the order to try them.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    found: IntoIter<AddrInfo>,
+}
+
+impl Iterator for Addresses {
+    type Item = AddrInfo;
+
+    fn next(&mut self) -> Option<AddrInfo> {
+        self.found.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.found.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Addresses {}

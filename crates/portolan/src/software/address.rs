@@ -114,7 +114,7 @@ fn pinned(source: Option<SocketAddr>) -> Option<IpAddr> {
 }
 
 /// The interface that the zone of an address names.
-pub(crate) fn scope_of(address: SocketAddr) -> Option<u32> {
+fn scope_of(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
         _ => None,

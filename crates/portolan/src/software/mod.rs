@@ -34,7 +34,6 @@ use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 pub use portolan_roce::io::{Direction, StackConfig, Tap, TappedPacket};
 
-pub(crate) use self::address::scope_of;
 use self::channel::SoftwareChannel;
 use self::core::Core;
 

@@ -18,6 +18,7 @@ mod low;
 mod low_layer;
 mod memory;
 mod process;
+mod resolving;
 mod survey;
 #[cfg(feature = "tokio")]
 mod tasks;

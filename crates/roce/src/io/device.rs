@@ -25,12 +25,13 @@ use crate::engine::QpCounters;
 
 mod identity;
 
-use identity::{device_name, node_guid};
+pub(super) use identity::device_name;
+use identity::node_guid;
 
 /// The one port of a software device.
 pub(super) const PORT: u8 = 1;
 /// Slots of the GID table: as many as an address vector's index can name.
-const GID_TABLE_LEN: usize = 256;
+pub(super) const GID_TABLE_LEN: usize = 256;
 /// P_Keys: the default one.
 const PKEY_TABLE_LEN: u16 = 1;
 /// Linux's rxe reports this for itself; the CM adds it to its acknowledgement timeouts.

@@ -3,7 +3,7 @@
 use super::Interface;
 
 /// `sw_` and the interface's name; its number, too, if another device has that name.
-pub(super) fn device_name(interface: &Interface, is_taken: impl Fn(&str) -> bool) -> String {
+pub(in crate::io) fn device_name(interface: &Interface, is_taken: impl Fn(&str) -> bool) -> String {
     let name = format!("sw_{}", interface.name);
     match is_taken(&name) {
         true => format!("{name}_{}", interface.index),

@@ -1,0 +1,48 @@
+//! The devices that there would be, for those who only ask.
+
+use std::net::IpAddr;
+
+use portolan_provider::Result;
+use portolan_provider::verbs::Mtu;
+
+use super::device::{GID_TABLE_LEN, device_name};
+
+use super::interfaces;
+
+/// A device as a [`Stack`](super::Stack) would make it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePreview {
+    /// Name, such as `sw_eth0`.
+    pub name: String,
+    /// Linux interface index of the network device behind it; the device's own index, too.
+    pub interface_index: u32,
+    /// The GID table, by slot.
+    pub gids: Vec<IpAddr>,
+}
+
+/// The devices that a stack would have if it started now. Nothing is started, no port is needed.
+///
+/// # Errors
+/// `Os` if the system does not tell its interfaces.
+pub fn preview() -> Result<Vec<DevicePreview>> {
+    let mut previews: Vec<DevicePreview> = Vec::new();
+    for interface in interfaces::list()? {
+        if interface.addresses.is_empty() || Mtu::for_interface(interface.mtu).is_none() {
+            continue;
+        }
+        let is_taken = |name: &str| previews.iter().any(|other| other.name == name);
+        let name = device_name(&interface, is_taken);
+        let mut gids = Vec::new();
+        for ip in interface.addresses.into_iter().take(GID_TABLE_LEN) {
+            if !gids.contains(&ip) {
+                gids.push(ip);
+            }
+        }
+        previews.push(DevicePreview {
+            name,
+            interface_index: interface.index,
+            gids,
+        });
+    }
+    Ok(previews)
+}
