@@ -10,6 +10,7 @@ mod leftovers;
 mod netem;
 mod pairs;
 mod processes;
+mod resolve;
 mod simulate;
 mod survivors;
 mod test;

@@ -92,6 +92,11 @@ const PARTS: &[Part] = &[
         run: crate::crowd::run,
     },
     Part {
+        name: "resolve",
+        what: "names in a namespace with a name server; a thousand at once, under valgrind too",
+        run: crate::resolve::run,
+    },
+    Part {
         name: "captures",
         what: "tshark and a CRC of its own read our captures",
         run: crate::dissect::run,
@@ -308,6 +313,7 @@ fn tests(workspace: &Workspace) -> Result<Outcome> {
         "--no-fail-fast",
     ];
     if workspace.is_root {
+        crate::resolve::install()?;
         workspace.cargo(&all)?;
         return Ok(Outcome::Passed(String::new()));
     }

@@ -191,6 +191,9 @@ pub enum Problem {
     /// The look-up was given an answer to another question.
     #[error("a look-up was answered with something else (a defect of the program)")]
     WrongAnswer,
+    /// A look-up panicked.
+    #[error("a look-up panicked (a defect of the program)")]
+    Defect,
 }
 
 impl Problem {
@@ -221,7 +224,7 @@ impl Problem {
             Self::Source { cause, .. } | Self::Sa(cause) => Eai::System(cause.errno()),
             Self::SaNode => Eai::System(errno::EOPNOTSUPP),
             Self::SaNothing => Eai::System(errno::ENOENT),
-            Self::WrongAnswer => Eai::System(errno::EIO),
+            Self::WrongAnswer | Self::Defect => Eai::System(errno::EIO),
         }
     }
 }
@@ -316,7 +319,7 @@ impl From<AddrInfoError> for Cause {
                 retries: 0,
             },
             Problem::SaNode => Self::Unsupported("a node with RAI_SA"),
-            Problem::WrongAnswer => Self::Os {
+            Problem::WrongAnswer | Problem::Defect => Self::Os {
                 call: "rdma_getaddrinfo",
                 errno: errno::EIO,
             },

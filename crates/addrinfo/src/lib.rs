@@ -21,6 +21,7 @@
 //! `neighbour/driver.rs`.
 
 pub mod addrinfo;
+pub mod background;
 pub mod endpoint;
 pub mod error;
 pub mod explain;
@@ -34,6 +35,7 @@ pub mod route;
 mod sys;
 
 pub use addrinfo::{AddrInfo, get_addrinfo, get_addrinfo_with};
+pub use background::start_addrinfo;
 pub use error::{AddrInfoError, Problem};
 pub use explain::{Decision, Explain};
 pub use hints::{Family, Flags, Hints, QpType, RawHints};

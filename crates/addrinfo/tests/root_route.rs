@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portolan_addrinfo::route::Client;
 use portolan_addrinfo::{Query, Route, RouteKind};
 use portolan_provider::Cause;
-use support::Namespace;
+use support::{Namespace, TWO_UPLINKS};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
@@ -34,23 +34,10 @@ fn lookup(namespace: &Namespace, query: Query) -> Result<Route, Cause> {
     namespace.run(move || Client::open()?.lookup(&query))
 }
 
-/// Two uplinks: `one` with the default route, `two` for those that the rules send there.
+/// A namespace with two uplinks whose addresses are ready.
 fn two_uplinks() -> Namespace {
     let namespace = Namespace::new();
-    namespace.ip("link add one type veth peer name one-end
-        link set one-end up
-        link set one up
-        addr add 192.0.2.1/24 dev one
-        addr add 2001:db8:1::1/64 dev one nodad
-        route add default via 192.0.2.254 dev one mtu 1400 hoplimit 9
-        route add default via 2001:db8:1::fe dev one
-        link add two type veth peer name two-end
-        link set two-end up
-        link set two up
-        addr add 198.51.100.1/24 dev two
-        addr add 2001:db8:2::1/64 dev two nodad
-        route add default via 198.51.100.254 dev two table 1234
-        route add default via 2001:db8:2::fe dev two table 1234");
+    namespace.ip(TWO_UPLINKS);
     await_local(
         &namespace,
         &[("2001:db8:1::1", None), ("2001:db8:2::1", None)],

@@ -8,6 +8,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
+/// Two uplinks for ip(8): `one` with the default route, `two` for those that policy rules send to table
+/// 1234.
+pub(crate) const TWO_UPLINKS: &str = "link add one type veth peer name one-end
+    link set one-end up
+    link set one up
+    addr add 192.0.2.1/24 dev one
+    addr add 2001:db8:1::1/64 dev one nodad
+    route add default via 192.0.2.254 dev one mtu 1400 hoplimit 9
+    route add default via 2001:db8:1::fe dev one
+    link add two type veth peer name two-end
+    link set two-end up
+    link set two up
+    addr add 198.51.100.1/24 dev two
+    addr add 2001:db8:2::1/64 dev two nodad
+    route add default via 198.51.100.254 dev two table 1234
+    route add default via 2001:db8:2::fe dev two table 1234";
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace with loopback up. It lives as long as the value.
@@ -23,6 +40,29 @@ impl Namespace {
     /// # Panics
     /// Without root: these tests are left out by the test runner, never passed unrun.
     pub(crate) fn new() -> Self {
+        Self::made_by(|| unshare(libc::CLONE_NEWNET))
+    }
+
+    /// Makes a namespace with files of its own: each path, which must exist, has this content there
+    /// and nowhere else.
+    ///
+    /// # Panics
+    /// As [`Namespace::new`].
+    pub(crate) fn with_files(files: &'static [(&'static str, &'static str)]) -> Self {
+        Self::made_by(|| {
+            unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS);
+            run("mount", "--make-rprivate /");
+            // Gone with the namespace.
+            run("mount", "-t tmpfs files /mnt");
+            for (at, (path, content)) in files.iter().enumerate() {
+                let file = format!("/mnt/{at}");
+                std::fs::write(&file, content).expect("a file of a fresh file system");
+                run("mount", &format!("--bind {file} {path}"));
+            }
+        })
+    }
+
+    fn made_by(make: impl FnOnce() + Send + 'static) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
             "this test makes network namespaces: run it as root"
@@ -30,9 +70,7 @@ impl Namespace {
         let (jobs, queue) = channel::<Job>();
         let (ready, thread_id) = channel();
         std::thread::spawn(move || {
-            // SAFETY: the call changes this thread's network namespace and nothing else.
-            let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-            assert_eq!(result, 0, "unshare: {}", std::io::Error::last_os_error());
+            make();
             ip("link set lo up");
             // SAFETY: the call has no arguments and cannot fail.
             let thread_id = unsafe { libc::gettid() };
@@ -141,11 +179,23 @@ pub(crate) fn ip_batch(commands: &str) {
     assert!(child.wait().expect("ip ends").success(), "ip -batch");
 }
 
+/// Gives this thread namespaces of its own.
+fn unshare(namespaces: libc::c_int) {
+    // SAFETY: the call changes what this thread is in and nothing else.
+    let result = unsafe { libc::unshare(namespaces) };
+    assert_eq!(result, 0, "unshare: {}", std::io::Error::last_os_error());
+}
+
 fn ip(arguments: &str) {
-    let output = Command::new("ip")
+    run("ip", arguments);
+}
+
+/// Runs a program that every Debian has, or its package iproute2.
+fn run(program: &str, arguments: &str) {
+    let output = Command::new(program)
         .args(arguments.split_whitespace())
         .output()
-        .expect("ip(8) is installed (package iproute2)");
+        .unwrap_or_else(|error| panic!("{program} is not installed: {error}"));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
+    assert!(output.status.success(), "{program} {arguments}: {error}");
 }

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use portolan_addrinfo::AddrInfoError;
 use portolan_provider::cm::{CmEvent, ConnParam, Ece, EventParam, EventType, UdParam};
 use portolan_provider::error::errno;
 use portolan_provider::{Cause, Error, Step};
@@ -33,6 +34,7 @@ pub struct EventData {
     param: EventParam,
     ece: Ece,
     membership: Option<Membership>,
+    addrinfo_error: Option<AddrInfoError>,
 }
 
 impl Event {
@@ -56,6 +58,12 @@ impl Event {
                 return None;
             }
             EventType::Rejected => id.fail_queue_pair(),
+            EventType::AddrinfoResolved | EventType::AddrinfoError => {
+                // The number of the look-up, which is the library's own.
+                let number = data.arg()?;
+                data.param = EventParam::None;
+                data.addrinfo_error = id.take_lookup(number)?.err();
+            }
             _ => {}
         }
         let counts = id.counts().clone();
@@ -181,6 +189,11 @@ impl EventData {
         self.membership.as_ref()
     }
 
+    /// Why a name look-up failed, with the code of rdma_getaddrinfo(3) (`AddrinfoError`).
+    pub fn addrinfo_error(&self) -> Option<&AddrInfoError> {
+        self.addrinfo_error.as_ref()
+    }
+
     /// The peer's vendor options.
     pub fn ece(&self) -> Ece {
         self.ece
@@ -202,7 +215,13 @@ impl EventData {
                 },
             ),
             EventType::MulticastError => (Step::JoinMulticast, self.errno_cause()),
-            EventType::AddrinfoError => (Step::ResolveName, self.errno_cause()),
+            EventType::AddrinfoError => {
+                let known = self.addrinfo_error.clone().map(Cause::from);
+                (
+                    Step::ResolveName,
+                    known.unwrap_or_else(|| self.errno_cause()),
+                )
+            }
             _ => return None,
         };
         Some(Error::new(step, cause))
@@ -263,6 +282,7 @@ impl From<CmEvent> for EventData {
             param: raw.param,
             ece: raw.ece,
             membership: None,
+            addrinfo_error: None,
         }
     }
 }

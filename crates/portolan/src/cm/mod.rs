@@ -10,6 +10,7 @@ mod endpoint;
 mod event;
 mod id;
 mod multicast;
+mod names;
 mod sync;
 
 pub use channel::EventChannel;
@@ -17,3 +18,4 @@ pub use endpoint::AddressInfo;
 pub use event::{Event, EventData};
 pub use id::{CmId, Completions, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
 pub use multicast::Membership;
+pub use names::RESOLVE_ADDRINFO_TIMEOUT;

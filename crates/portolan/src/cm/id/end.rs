@@ -70,6 +70,7 @@ impl IdShared {
         if self.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.close_lookup();
         let qp = lock(&self.queue_pair).take();
         let channel = lock(&self.channel).clone();
         channel.forget(self.uid);

@@ -26,6 +26,7 @@ pub use self::queue_pair::{Completions, NewQueuePair, QueuePairPlan};
 use super::channel::{ChannelShared, EventChannel};
 use super::counts::Counts;
 use super::multicast::Held;
+use super::names::NameLookup;
 use super::sync::Synchronous;
 use crate::lock;
 
@@ -59,6 +60,7 @@ pub(in crate::cm) struct IdShared {
     pub(in crate::cm) plan: Mutex<Option<QueuePairPlan>>,
     /// Private data of an endpoint that goes before the user's.
     pub(in crate::cm) connect_prefix: Mutex<Vec<u8>>,
+    pub(in crate::cm) name_lookup: Mutex<NameLookup>,
     released: AtomicBool,
 }
 
@@ -294,6 +296,7 @@ impl IdShared {
             synchronous: Mutex::default(),
             plan: Mutex::default(),
             connect_prefix: Mutex::default(),
+            name_lookup: Mutex::default(),
             released: AtomicBool::new(false),
         });
         channel.enroll(uid, &shared);

@@ -2,6 +2,8 @@
 
 mod addr_error;
 mod addr_resolved;
+mod addrinfo_error;
+mod addrinfo_resolved;
 mod connect_error;
 mod connect_request;
 mod connect_response;

@@ -6,4 +6,5 @@ mod ending;
 mod endpoints;
 mod handshake;
 mod migration;
+mod names;
 mod synchronous;

@@ -1,0 +1,82 @@
+//! Names in a network namespace with a name server of its own, and what looking them up leaves behind.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use portolan_lab::machine::{MachineError, Package, ensure_installed};
+use serde_json::Value;
+
+use crate::test::{Outcome, Workspace, cargo};
+
+/// The test target.
+const TARGET: &str = "root_names";
+/// Its tests that look up a thousand names at once, and drop ids meanwhile.
+const MANY: &str = "many::";
+
+const PACKAGES: [Package; 2] = [
+    Package {
+        name: "dnsmasq-base",
+        purpose: "a name server in a network namespace",
+    },
+    Package {
+        name: "valgrind",
+        purpose: "finding leaks",
+    },
+];
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    if !workspace.is_root {
+        let why = "making network namespaces needs root";
+        return Ok(Outcome::LeftOut(why.into()));
+    }
+    match install() {
+        Ok(()) => {}
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let test = ["test", "--package", "portolan", "--test", TARGET];
+    workspace.run(&cargo(), &[&test[..], &["--quiet"]].concat())?;
+    let program = program(workspace, &test)?;
+    let status = Command::new("valgrind")
+        .args(["--quiet", "--leak-check=full", "--error-exitcode=1"])
+        // Libc's own clean-up at the end would take its resolver from threads that still have it; padding
+        // of structures that the kernel does not look at is not looked at here either.
+        .args(["--run-libc-freeres=no", "--undef-value-errors=no"])
+        .args(["--show-leak-kinds=definite,indirect"])
+        .args(["--errors-for-leak-kinds=definite,indirect"])
+        .arg(program)
+        .args([MANY, "--nocapture"])
+        .current_dir(&workspace.root)
+        .status()
+        .context("cannot start valgrind")?;
+    ensure!(status.success(), "valgrind's findings are above ({status})");
+    Ok(Outcome::Passed(
+        "1000 names at once, and nothing is lost when ids go meanwhile".into(),
+    ))
+}
+
+/// Installs what the tests need; see [`ensure_installed`].
+pub(crate) fn install() -> Result<(), MachineError> {
+    ensure_installed(&PACKAGES)
+}
+
+/// The program of the test target.
+fn program(workspace: &Workspace, test: &[&str]) -> Result<PathBuf> {
+    let output = Command::new(cargo())
+        .args(test)
+        .args(["--no-run", "--message-format", "json"])
+        .current_dir(&workspace.root)
+        .output()?;
+    ensure!(output.status.success(), "{TARGET} does not build");
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    messages
+        .filter(|message: &Value| message["target"]["name"] == TARGET)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo names the test's program")
+}
