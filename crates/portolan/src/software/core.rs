@@ -28,7 +28,7 @@ pub(super) struct Core {
     pub(super) claims: Arc<Claims>,
     pub(super) groups: groups::HostGroups,
     pub(super) watches: Watches,
-    /// Both set once, when the stack runs and its block is known.
+    /// Both set once, when the block is known and before the stack runs.
     state: OnceLock<Mutex<State>>,
     stack: OnceLock<Arc<Stack>>,
     me: Weak<Self>,
@@ -49,15 +49,19 @@ impl Core {
         let gsi = Arc::new(GsiPort(core.me.clone()));
         let hub = Box::new(Hub::new(u64::from_le_bytes(random()?)));
         let member = Arc::new(Member::new(core.me.clone(), claims));
-        let stack = Stack::start(config.stack, gsi, hub, member)?;
-        let cm = portolan_cm::Config {
-            comm_id_block: stack.block().index(),
-            ..config.cm
-        };
-        let state = State::new(Cm::new(cm, random()?));
-        // Neither was set: this is the only place that does.
-        let _ = core.state.set(Mutex::new(state));
-        let _ = core.stack.set(stack);
+        // Before the stack's thread runs: the group asks for reports, tells of deaths and delivers
+        // datagrams from then on.
+        Stack::start_with(config.stack, hub, member, |stack| {
+            let cm = portolan_cm::Config {
+                comm_id_block: stack.block().index(),
+                ..config.cm
+            };
+            let state = State::new(Cm::new(cm, random()?));
+            // Neither was set: this is the only place that does.
+            let _ = core.state.set(Mutex::new(state));
+            let _ = core.stack.set(stack.clone());
+            Ok(gsi)
+        })?;
         Ok(core)
     }
 

@@ -83,6 +83,21 @@ impl Stack {
         hub: Box<dyn HubService>,
         member: Arc<dyn MemberService>,
     ) -> Result<Arc<Self>> {
+        Self::start_with(config, hub, member, |_| Ok(gsi))
+    }
+
+    /// As [`start`](Self::start), for a `gsi`, a `hub` or a `member` that need the stack themselves:
+    /// `prepare` is given it when its block and its devices are known and before its thread may call
+    /// any of them, and gives the first.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), and those of `prepare`.
+    pub fn start_with(
+        config: StackConfig,
+        hub: Box<dyn HubService>,
+        member: Arc<dyn MemberService>,
+        prepare: impl FnOnce(&Arc<Self>) -> Result<Arc<dyn Gsi>>,
+    ) -> Result<Arc<Self>> {
         config.check()?;
         let fork = Arc::new(ForkGuard::new()?);
         let transmitter = Transmitter::open(&config)?;
@@ -128,6 +143,7 @@ impl Stack {
         let thread = Mutex::default();
         let stack = Arc::new(Self { shared, thread });
         stack.shared.follow_interfaces(&BTreeSet::new())?;
+        let gsi = prepare(&stack)?;
         let started = thread::start(&stack.shared, gsi, interfaces)?;
         *stack.thread() = Some(started);
         Ok(stack)

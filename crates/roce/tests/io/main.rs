@@ -14,6 +14,7 @@ mod lifetime;
 mod multicast;
 mod process;
 mod shared_receives;
+mod start;
 mod tap;
 mod transfer;
 mod ud_end;

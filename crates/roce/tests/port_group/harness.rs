@@ -116,18 +116,29 @@ impl HubService for Names {
 pub(crate) struct Claims {
     pub(crate) held: Mutex<Vec<Vec<u8>>>,
     pub(crate) departed: Mutex<Vec<Block>>,
+    /// Has it panic whatever it is asked.
+    pub(crate) panics: AtomicBool,
+}
+
+impl Claims {
+    fn may_panic(&self) {
+        assert!(!self.panics.load(Ordering::Relaxed), "the test wants it");
+    }
 }
 
 impl MemberService for Claims {
     fn replay(&self) -> Vec<Vec<u8>> {
+        self.may_panic();
         self.held.lock().unwrap().clone()
     }
 
     fn report(&self) -> Vec<Vec<u8>> {
+        self.may_panic();
         vec![b"a ".to_vec(), b"member".to_vec()]
     }
 
     fn departed(&self, blocks: &[Block]) {
+        self.may_panic();
         self.departed.lock().unwrap().extend_from_slice(blocks);
     }
 }

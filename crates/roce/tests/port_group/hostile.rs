@@ -1,5 +1,6 @@
 //! Strangers on the group's name.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
@@ -292,4 +293,28 @@ fn an_observer_is_told_of_everybody_and_may_ask_for_nothing_else() {
     eventually("its end", || hub.group.status().counters.violations == 1);
     assert_eq!(hub.group.status().members.len(), 2);
     is_well(&hub, &config);
+}
+
+#[test]
+fn a_member_whose_service_panics_stays_in_the_group() {
+    let config = config();
+    let hub = Member::join(&config).unwrap();
+    let member = Member::join(&config).unwrap();
+    let gone = Member::join(&config).unwrap();
+    let departed = gone.group.block();
+    member.claims.panics.store(true, Ordering::Relaxed);
+    let look = || observe(&config, PATIENCE).unwrap().expect("a group");
+    let _ = look();
+    drop(gone);
+    eventually("news of the death", || {
+        hub.claims.departed.lock().unwrap().contains(&departed)
+    });
+    member.claims.panics.store(false, Ordering::Relaxed);
+    eventually("a report", || {
+        look().reports.contains_key(&member.group.block())
+    });
+    assert_eq!(member.ask("echo here"), "here");
+    drop(hub);
+    eventually("another hub", || member.is_hub());
+    is_well(&member, &config);
 }

@@ -58,6 +58,7 @@ mod vault;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -200,7 +201,8 @@ impl Group {
         delivery.deliver(&mut |delivery| match delivery {
             Delivery::Datagram(datagram) => deliver(datagram),
             Delivery::Departed(blocks) => {
-                self.member.departed(&blocks.iter().collect::<Vec<_>>());
+                let blocks: Vec<_> = blocks.iter().collect();
+                unharmed(|| self.member.departed(&blocks));
             }
         });
     }
@@ -355,13 +357,13 @@ impl Group {
         let mut shared = shared;
         if let Some(epoch) = turned.replay {
             drop(shared);
-            let payloads = self.member.replay();
+            let payloads = unharmed(|| self.member.replay());
             shared = self.lock();
             shared.state.replay(epoch, &payloads);
         }
         if !turned.surveys.is_empty() {
             drop(shared);
-            let payloads = self.member.report();
+            let payloads = unharmed(|| self.member.report());
             shared = self.lock();
             shared.state.report(&turned.surveys, &payloads);
         }
@@ -421,6 +423,15 @@ impl fmt::Debug for Group {
             .field("block", &self.block)
             .finish_non_exhaustive()
     }
+}
+
+/// Calls the member's service. If that panics, the panic is told and ends there, with an empty answer:
+/// the whole process depends on the thread that called.
+fn unharmed<R: Default>(call: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        tracing::error!("the member's service panicked");
+        R::default()
+    })
 }
 
 fn too_many_requests() -> Error {

@@ -1,0 +1,54 @@
+//! What may happen to a process while it starts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use portolan_roce::io::Stack;
+use portolan_roce::io::group::{Block, MemberService, observe};
+
+use crate::harness::{Nobody, PATIENCE, config, stack};
+
+/// A member that says whether it was asked before it was ready.
+#[derive(Debug, Default)]
+struct Asked {
+    is_ready: AtomicBool,
+    was_early: AtomicBool,
+}
+
+impl MemberService for Asked {
+    fn replay(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn report(&self) -> Vec<Vec<u8>> {
+        if !self.is_ready.load(Ordering::Acquire) {
+            self.was_early.store(true, Ordering::Release);
+        }
+        vec![b"ready".to_vec()]
+    }
+
+    fn departed(&self, _: &[Block]) {
+        self.report();
+    }
+}
+
+#[test]
+fn nobody_is_called_before_the_stack_is_prepared() {
+    let config = config();
+    let _hub = stack(&config);
+    let member = Arc::new(Asked::default());
+    let look = |timeout| observe(&config.group, timeout).unwrap().expect("a group");
+    let started = Stack::start_with(config.clone(), Box::new(Nobody), member.clone(), |stack| {
+        // It is a member by now, and is asked as one: it answers when it runs.
+        let seen = look(Duration::from_secs(1));
+        assert_eq!(seen.members.len(), 2);
+        assert!(!seen.reports.contains_key(&stack.block()));
+        member.is_ready.store(true, Ordering::Release);
+        Ok(Arc::new(Nobody))
+    });
+    let stack = started.unwrap();
+    let seen = look(PATIENCE);
+    assert_eq!(seen.reports[&stack.block()].concat(), b"ready");
+    assert!(!member.was_early.load(Ordering::Acquire));
+}
