@@ -1,16 +1,16 @@
 //! Sixty-four processes that listen and ping, some of which are killed all the time and replaced. When
 //! all are gone nothing of theirs is left.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::leftovers;
+use crate::processes::Speaker;
 use crate::test::{Outcome, Workspace};
 
 /// Listeners, and as many pings.
@@ -132,7 +132,7 @@ impl<'a> Crowd<'a> {
     /// Kills them all at once, the holder of the port among them.
     fn end(mut self) -> Result<()> {
         for member in &mut self.members {
-            member.child.kill()?;
+            member.speaker.child.kill()?;
         }
         Ok(())
     }
@@ -143,19 +143,19 @@ impl<'a> Crowd<'a> {
         while let Some(member) = self.members.get_mut(at) {
             member.listen_in()?;
             self.tally.pings += std::mem::take(&mut member.new_pings);
-            let Some(status) = member.child.try_wait()? else {
+            let Some(status) = member.speaker.child.try_wait()? else {
                 at += 1;
                 continue;
             };
             let mut words = String::new();
-            if let Some(mut stderr) = member.child.stderr.take() {
+            if let Some(mut stderr) = member.speaker.child.stderr.take() {
                 stderr.read_to_string(&mut words)?;
             }
             // Exit code 1: it ran, and its peer did not stay, or was gone before it came.
             ensure!(
                 member.serves.is_none() && status.code() == Some(1),
                 "`{}` ended with {status}: {words}",
-                member.arguments
+                member.speaker.arguments
             );
             self.tally.bereaved += u32::from(member.was_connected);
             self.members.swap_remove(at);
@@ -197,11 +197,9 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// A process of the command. Killed when dropped.
+/// A process of the command.
 struct Member {
-    child: Child,
-    lines: Receiver<String>,
-    arguments: String,
+    speaker: Speaker,
     started: Instant,
     /// Where it listens, if it does.
     serves: Option<String>,
@@ -212,27 +210,8 @@ struct Member {
 
 impl Member {
     fn start(portolan: &Path, arguments: &[&str], serves: Option<&str>) -> Result<Self> {
-        let mut child = Command::new(portolan)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start the command")?;
-        let stdout = child.stdout.take().context("its output is a pipe")?;
-        let (send, lines) = channel();
-        // Ends with the process, whose end closes the pipe.
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    return;
-                }
-            }
-        });
         Ok(Self {
-            child,
-            lines,
-            arguments: arguments.join(" "),
+            speaker: Speaker::start(portolan, arguments, Stdio::piped())?,
             started: Instant::now(),
             serves: serves.map(str::to_owned),
             is_ready: false,
@@ -243,7 +222,7 @@ impl Member {
 
     /// Reads what it has said since the last time.
     fn listen_in(&mut self) -> Result<()> {
-        while let Ok(line) = self.lines.try_recv() {
+        while let Ok(line) = self.speaker.lines.try_recv() {
             let object: serde_json::Value = serde_json::from_str(&line)?;
             match object["type"].as_str() {
                 Some("listening") => self.is_ready = true,
@@ -252,7 +231,11 @@ impl Member {
                     self.was_connected = true;
                 }
                 Some("ping") => {
-                    ensure!(object["error"].is_null(), "{}: {line}", self.arguments);
+                    ensure!(
+                        object["error"].is_null(),
+                        "{}: {line}",
+                        self.speaker.arguments
+                    );
                     self.new_pings += 1;
                 }
                 _ => {}
@@ -262,17 +245,9 @@ impl Member {
         ensure!(
             self.is_ready || self.serves.is_none() || self.started.elapsed() < START_TIME_MAX,
             "`{}` does not listen after {START_TIME_MAX:?}",
-            self.arguments
+            self.speaker.arguments
         );
         Ok(())
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

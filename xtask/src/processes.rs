@@ -1,8 +1,11 @@
 //! The command's processes: listeners that are awaited, pings that wait for a listener to start.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,6 +15,51 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a ping may take.
 const PING_TIME_MAX: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A process of the command whose lines are read as they come, so that its pipe never fills. Killed when
+/// dropped.
+pub(crate) struct Speaker {
+    pub(crate) child: Child,
+    pub(crate) lines: Receiver<String>,
+    /// What it was started with, for errors.
+    pub(crate) arguments: String,
+}
+
+impl Speaker {
+    pub(crate) fn start(portolan: &Path, arguments: &[&str], stderr: Stdio) -> Result<Self> {
+        let mut child = Command::new(portolan)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .context("cannot start the command")?;
+        let stdout = child.stdout.take().context("its output is a pipe")?;
+        let (send, lines) = channel();
+        // Ends with the process, whose end closes the pipe.
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let arguments = arguments.join(" ");
+        Ok(Self {
+            child,
+            lines,
+            arguments,
+        })
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 /// A `portolan listen`; killed when dropped.
 pub(crate) struct Listener {
@@ -81,7 +129,7 @@ pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Resu
                 String::from_utf8_lossy(&output.stderr)
             );
         }
-        std::thread::sleep(LOOK_AGAIN);
+        thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -96,6 +144,6 @@ fn wait(child: &mut Child, patience: Duration) -> Result<std::process::ExitStatu
             child.wait()?;
             bail!("did not end within {patience:?}");
         }
-        std::thread::sleep(LOOK_AGAIN);
+        thread::sleep(LOOK_AGAIN);
     }
 }

@@ -1,10 +1,9 @@
 //! Three pairs of `listen` and `ping` in six processes, one of which is killed: each of the six in
 //! turn, so that the holder of the UDP port is among them. The other pairs lose no ping.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{ExitStatus, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::holder;
+use crate::processes::Speaker;
 use crate::test::{Outcome, Workspace};
 
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
@@ -99,18 +99,18 @@ fn round(portolan: &Path, victim: usize) -> Result<Round> {
     }
     let holder = holder::pid(portolan)?;
     for process in &mut processes {
-        let status = process.child.try_wait()?;
+        let status = process.speaker.child.try_wait()?;
         ensure!(
             status.is_none(),
             "`{}` ended before the kill",
-            process.arguments
+            process.speaker.arguments
         );
     }
     let killed = processes
         .get_mut(victim)
         .context("a victim by its number")?;
-    let was_holder = holder == killed.child.id();
-    killed.child.kill()?;
+    let was_holder = holder == killed.speaker.child.id();
+    killed.speaker.child.kill()?;
     let killed_at = Instant::now();
     let pair = victim % ADDRESSES.len();
     let mut round = Round {
@@ -168,50 +168,35 @@ fn check_summary(summary: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A process of the command, whose lines of JSON are read as they come. Killed when dropped.
+/// A process of the command that writes lines of JSON.
 struct Process {
-    child: Child,
-    lines: Receiver<String>,
+    speaker: Speaker,
     last: Option<String>,
-    arguments: String,
 }
 
 impl Process {
     fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
-        let mut child = Command::new(portolan)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the command")?;
-        let stdout = child.stdout.take().context("its output is a pipe")?;
-        let (send, lines) = channel();
-        // Ends with the process, whose end closes the pipe.
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self {
-            child,
-            lines,
-            last: None,
-            arguments: arguments.join(" "),
-        })
+        let speaker = Speaker::start(portolan, arguments, Stdio::inherit())?;
+        let last = None;
+        Ok(Self { speaker, last })
     }
 
     /// Waits for the next line, which must be an object of this type.
     fn await_line(&mut self, kind: &str) -> Result<()> {
-        let line = match self.lines.recv_timeout(START_TIME_MAX) {
+        let line = match self.speaker.lines.recv_timeout(START_TIME_MAX) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => {
-                bail!("`{}`: no {kind} within {START_TIME_MAX:?}", self.arguments)
+                bail!(
+                    "`{}`: no {kind} within {START_TIME_MAX:?}",
+                    self.speaker.arguments
+                )
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let status = self.child.wait()?;
-                bail!("`{}` ended with {status} before {kind}", self.arguments)
+                let status = self.speaker.child.wait()?;
+                bail!(
+                    "`{}` ended with {status} before {kind}",
+                    self.speaker.arguments
+                )
             }
         };
         let object: Value = serde_json::from_str(&line)?;
@@ -223,13 +208,13 @@ impl Process {
     /// Waits for its end; how it ended, and how long after `since`.
     fn await_end(&mut self, since: Instant) -> Result<(ExitStatus, Duration)> {
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.speaker.child.try_wait()? {
                 return Ok((status, since.elapsed()));
             }
             ensure!(
                 since.elapsed() < END_TIME_MAX,
                 "`{}` did not end within {END_TIME_MAX:?} of the kill",
-                self.arguments
+                self.speaker.arguments
             );
             thread::sleep(LOOK_AGAIN);
         }
@@ -237,16 +222,8 @@ impl Process {
 
     /// The last line it wrote, once it has ended.
     fn last_line(&mut self) -> Result<Value> {
-        let last = self.lines.iter().last().or(self.last.take());
-        let last = last.with_context(|| format!("`{}` said nothing", self.arguments))?;
+        let last = self.speaker.lines.iter().last().or(self.last.take());
+        let last = last.with_context(|| format!("`{}` said nothing", self.speaker.arguments))?;
         Ok(serde_json::from_str(&last)?)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended, unless the round failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

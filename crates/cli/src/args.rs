@@ -14,7 +14,9 @@ use crate::commands::BenchCommand;
 use crate::exit;
 use crate::rping::{DEFAULT_SIZE, MAX_SIZE};
 use crate::terminal::ColorChoice;
-pub(crate) use events::{EventsArgs, EventsConnectArgs, EventsListenArgs, FollowArgs, Whose};
+pub(crate) use events::{
+    EventsArgs, EventsConnectArgs, EventsJoinArgs, EventsListenArgs, FollowArgs, Whose,
+};
 pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
 
 /// Private data that a connection request holds beside rdma_cm's own header, and a reply

@@ -129,3 +129,43 @@ fn the_answer_is_to_accept_or_to_reject_and_the_count_is_at_least_one() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn a_group_is_joined_and_everything_that_is_needed_to_send_to_it_is_told() {
+    let join = ["events", "join", "239.77.3.1", "--bind", "127.0.0.1"];
+    for how in [&[][..], &["--send-only"]] {
+        let until = ["--json", "--count", "2"];
+        let output = run(&[&join[..], &until, how].concat());
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+        assert_eq!(names(&text), ["ADDR_RESOLVED", "MULTICAST_JOIN"]);
+        let joined = &objects(&text)[1];
+        assert_eq!(joined["membership"]["group"], "239.77.3.1");
+        assert_eq!(joined["membership"]["send_only"], !how.is_empty());
+        assert_eq!(joined["ud"]["qp_num"], 0xff_ffff);
+        assert_eq!(joined["ud"]["qkey"], 0x0123_4567);
+        assert_eq!(joined["ud"]["ah_attr"]["dgid"], "::ffff:239.77.3.1");
+    }
+    let output = run(&[&join[..], &["--count", "2"]].concat());
+    let text = stdout(&output);
+    for told in ["MULTICAST_JOIN", "group 239.77.3.1,", "q_key 0x01234567"] {
+        assert!(text.contains(told), "{told} in {text}");
+    }
+}
+
+#[test]
+fn a_membership_is_followed_until_interrupted_and_what_cannot_be_joined_says_why() {
+    let join = ["events", "join", "239.77.3.2", "--bind", "127.0.0.1"];
+    let output = run(&[&join[..], &["--json", "--timeout", "1"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(names(&stdout(&output)).len(), 2, "nothing befalls it");
+    // Linux's rdma_cm refuses IPv6 groups over RoCEv2.
+    let output = run(&["events", "join", "ff15::77", "--bind", "::1"]);
+    assert_ne!(output.status.code(), Some(0));
+    assert!(!stderr(&output).is_empty());
+    let output = portolan()
+        .args(["events", "join", "127.0.0.1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "no group");
+}

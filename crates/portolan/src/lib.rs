@@ -41,7 +41,7 @@ pub use portolan_provider::{Cause, Error, Result, Step};
 pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use sys::{Buffer, RemoteMemory, SharedMemory};
-pub use work::{Done, Failed, Message, Transfer};
+pub use work::{Done, Failed, Keepalive, Message, Transfer};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

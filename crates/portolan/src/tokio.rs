@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::tokio::io::unix::AsyncFd;
-use ::tokio::time::timeout_at;
+use ::tokio::time::{sleep_until, timeout_at};
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -124,6 +124,7 @@ impl AsyncConnection {
     async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
         let inner: &Inner = &self.connection.inner;
         loop {
+            let watch = inner.watch_peer();
             let turn = inner.work.turn();
             inner.work.collect()?;
             if let Some(found) = ready() {
@@ -135,6 +136,7 @@ impl AsyncConnection {
             }
             ::tokio::select! {
                 () = inner.work.turned_since(turn) => {}
+                () = reached(watch) => {}
                 readable = self.completions.readable() => {
                     let mut guard = readable.map_err(runtime_error)?;
                     while inner.work.channel.take_event()?.is_some() {}
@@ -253,6 +255,14 @@ impl Connector {
                 return AsyncConnection::new(connection);
             }
         }
+    }
+}
+
+/// Waits until a moment, or for ever.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -225,6 +225,13 @@ pub enum Cause {
     /// The process at the other end died, and so the connection ended.
     #[error("the process at the other end died")]
     PeerDied,
+    /// The peer gave no sign of life, asked for it as the connection's options say, and so the
+    /// connection ended.
+    #[error("the peer has given no sign of life for {after_ms} ms")]
+    PeerSilent {
+        /// For how long, milliseconds.
+        after_ms: u64,
+    },
     /// A bound was reached; nothing was lost.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
@@ -410,7 +417,7 @@ impl Cause {
             Self::NetworkUnreachable => ENETUNREACH,
             Self::HostUnreachable => EHOSTUNREACH,
             Self::NameTemporaryFailure(_) | Self::WouldBlock => EAGAIN,
-            Self::TimedOut { .. } | Self::GroupSilent { .. } => ETIMEDOUT,
+            Self::TimedOut { .. } | Self::GroupSilent { .. } | Self::PeerSilent { .. } => ETIMEDOUT,
             Self::Rejected { .. } | Self::SidrRefused(_) => ECONNREFUSED,
             Self::Disconnected => ENOTCONN,
             Self::InUse { .. } => EBUSY,

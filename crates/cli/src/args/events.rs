@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{MAX_REPLY_DATA, MAX_REQUEST_DATA, endpoint, private_data, seconds};
+use super::{GroupArgs, MAX_REPLY_DATA, MAX_REQUEST_DATA, endpoint, private_data, seconds};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsArgs {
@@ -25,6 +25,11 @@ pub(crate) enum Whose {
     /// Resolves address and route, connects, and follows the connection to its end. Data is neither sent
     /// nor received.
     Connect(EventsConnectArgs),
+    /// Join a multicast group, and print what befalls the membership
+    ///
+    /// Resolves the group's address, joins, and follows the membership until it ends with an error.
+    /// Datagrams are neither sent nor received.
+    Join(EventsJoinArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -43,6 +48,9 @@ pub(crate) struct EventsListenArgs {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REPLY_DATA>)]
     pub(crate) private_data: String,
+    /// The datagram service (UD, port space UDP) instead of connections
+    #[arg(long)]
+    pub(crate) ud: bool,
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 }
@@ -56,16 +64,27 @@ pub(crate) struct EventsConnectArgs {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REQUEST_DATA>)]
     pub(crate) private_data: String,
+    /// The datagram service (UD, port space UDP) instead of connections
+    #[arg(long)]
+    pub(crate) ud: bool,
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 }
 
-/// How long events are followed, and of which service.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EventsJoinArgs {
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+    /// Join only to send, and not as a member that could receive
+    #[arg(long)]
+    pub(crate) send_only: bool,
+    #[command(flatten)]
+    pub(crate) follow: FollowArgs,
+}
+
+/// How long events are followed.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FollowArgs {
-    /// The datagram service (UD, port space UDP) instead of connections
-    #[arg(long)]
-    pub(crate) ud: bool,
     /// End after this many events
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,

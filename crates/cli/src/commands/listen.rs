@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use portolan::tokio::AsyncListener;
-use portolan::{Incoming, Options};
+use portolan::{Incoming, Keepalive, Options};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -27,6 +27,12 @@ const MAX_CONNECTIONS: usize = 4096;
 const BUSY: &[u8] = b"too many connections";
 /// How long a peer may take to confirm the connection it asked for.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How peers that say nothing are looked after: a connection with nothing under way does not notice
+/// that its peer's machine is gone. Retries of the queue pair end sooner than this time to answer.
+const KEEPALIVE: Keepalive = Keepalive {
+    interval: Duration::from_secs(5),
+    timeout: Duration::from_secs(30),
+};
 
 /// Listens until interrupted, or until as many connections as asked for have been established and
 /// have ended.
@@ -66,7 +72,10 @@ async fn serve(
     interrupt: &Interrupt,
     output: &mut Output,
 ) -> Result<Outcome> {
-    let options = messages::rping_options(&args.private_data, ACCEPT_TIMEOUT);
+    let options = Options {
+        keepalive: Some(KEEPALIVE),
+        ..messages::rping_options(&args.private_data, ACCEPT_TIMEOUT)
+    };
     let wanted = if args.once { Some(1) } else { args.count };
     let mut sessions = JoinSet::new();
     let (mut ended, mut broken) = (0_u64, 0_u64);

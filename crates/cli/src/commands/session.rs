@@ -1,23 +1,10 @@
 //! One connection served: rping's server over the library's asynchronous face.
 
-use std::time::Duration;
-
 use portolan::tokio::AsyncConnection;
-use portolan::{Buffer, Cause, Message, RemoteMemory};
+use portolan::{Buffer, Cause, RemoteMemory};
 
 use super::messages::Outbox;
 use crate::rping::{self, Advertisement, GO_AHEAD, MESSAGE_LEN, Server, ServerStep};
-
-/// After so long without a message the peer is asked for a sign of life: a connection with nothing
-/// under way does not notice that its peer was killed. If none comes, the retries of the queue pair
-/// end the connection.
-const IDLE: Duration = Duration::from_secs(5);
-/// What is read of the peer for a sign of life: no bytes, which need no memory (IBTA C9-88).
-const NOTHING: RemoteMemory = RemoteMemory {
-    addr: 0,
-    length: 0,
-    rkey: 0,
-};
 
 /// Why a session ended other than by the peer's disconnect between two pings.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +28,6 @@ pub(super) struct Session {
     outbox: Outbox,
     /// The data of the ping under way, exactly as long as it; kept from one ping to the next.
     data: Option<Buffer>,
-    /// For reading nothing into.
-    probe: Option<Buffer>,
 }
 
 impl Session {
@@ -52,7 +37,6 @@ impl Session {
             server: Server::new(),
             outbox: Outbox::new(MESSAGE_LEN),
             data: None,
-            probe: None,
         }
     }
 
@@ -64,7 +48,7 @@ impl Session {
     /// Serves until the peer disconnects.
     pub(super) async fn serve(&mut self) -> Result<(), Broken> {
         loop {
-            let step = match self.message().await {
+            let step = match self.connection.receive().await {
                 Ok(message) => self.server.message(&message)?,
                 Err(error) if matches!(error.cause, Cause::Disconnected) => {
                     return if self.server.is_busy() {
@@ -91,26 +75,6 @@ impl Session {
             }
             self.go_ahead().await?;
         }
-    }
-
-    /// The peer's next message.
-    async fn message(&mut self) -> portolan::Result<Message> {
-        loop {
-            match tokio::time::timeout(IDLE, self.connection.receive()).await {
-                Ok(message) => return message,
-                Err(_idle) => self.ask_for_sign_of_life().await?,
-            }
-        }
-    }
-
-    async fn ask_for_sign_of_life(&mut self) -> portolan::Result<()> {
-        let buffer = match self.probe.take() {
-            Some(buffer) => buffer,
-            None => self.connection.get_ref().buffer(1)?,
-        };
-        let read = self.connection.read(buffer, NOTHING).await;
-        self.probe = Some(read.map_err(|failed| failed.error)?.buffer);
-        Ok(())
     }
 
     /// The kept buffer if it has this length, else a new one.

@@ -196,6 +196,7 @@ impl Connection {
     pub fn try_receive(&self) -> Result<Option<Message>> {
         self.inner.work.collect()?;
         self.inner.take_events()?;
+        self.inner.watch_peer();
         self.next_arrival().transpose()
     }
 

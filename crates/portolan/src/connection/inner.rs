@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use portolan_provider::cm::{EventType, IdAddresses};
@@ -16,7 +16,7 @@ use super::spin::Spin;
 use crate::cm::{CmId, EventChannel, NewQueuePair};
 use crate::deadline;
 use crate::sys::Buffer;
-use crate::work::{Turn, Work};
+use crate::work::{Turn, Watched, Work};
 
 /// How long a peer waits that found no receive posted: 0.64 ms (IBTA 9.7.5.2.8). The connection's own
 /// receives are posted again as soon as messages are dropped; the standard's 0 would be 655 ms.
@@ -36,6 +36,9 @@ pub(crate) struct Inner {
     disconnected: AtomicBool,
     /// It ended because the peer's process died.
     peer_died: AtomicBool,
+    /// For how many milliseconds the peer gave no sign of life, if the connection ended by that;
+    /// otherwise 0.
+    silent_ms: AtomicU64,
 }
 
 impl Inner {
@@ -66,12 +69,13 @@ impl Inner {
         id.set_min_rnr_timer(MIN_RNR_TIMER)?;
         let inner = Self {
             addresses: id.addresses()?,
-            work: Work::new(qp, cq, channel, options.depths()),
+            work: Work::new(qp, cq, channel, options.depths(), options.keepalive),
             device: device.name().to_owned(),
             spin: Spin::new(),
             closing: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
             peer_died: AtomicBool::new(false),
+            silent_ms: AtomicU64::new(0),
             id,
             events,
             pd,
@@ -94,6 +98,7 @@ impl Inner {
     ) -> Result<T> {
         let started = Instant::now();
         loop {
+            let watch = self.watch_peer();
             let turn = self.work.turn();
             if let Some(found) = ready() {
                 return Ok(found);
@@ -112,8 +117,9 @@ impl Inner {
                 };
                 return Err(self.explain(Error::new(Step::Transfer, cause)));
             }
-            if self.work.drive_or_wait(turn, deadline) {
-                let driven = self.drive(turn, deadline);
+            let look = [deadline, watch].into_iter().flatten().min();
+            if self.work.drive_or_wait(turn, look) {
+                let driven = self.drive(turn, look);
                 self.work.stop_driving();
                 driven?;
             }
@@ -201,6 +207,26 @@ impl Inner {
         Ok(any)
     }
 
+    /// Looks after a peer that says nothing, if the options ask for it, and ends the connection if it
+    /// gives no sign of life; when to look again.
+    pub(crate) fn watch_peer(&self) -> Option<Instant> {
+        match self.work.watch_peer() {
+            Watched::Not => None,
+            Watched::Until(at) => self.how_ended().is_none().then_some(at),
+            Watched::Silent(since) => {
+                if self.how_ended().is_none() {
+                    let silent_ms = since.as_millis() as u64;
+                    self.silent_ms.store(silent_ms.max(1), Ordering::Relaxed);
+                    self.disconnected.store(true, Ordering::Release);
+                    // Flushes what is posted, and tells the peer, should it hear again.
+                    let _ = self.id.disconnect();
+                    self.work.nudge();
+                }
+                None
+            }
+        }
+    }
+
     /// Ends the connection from this side.
     pub(crate) fn disconnect(&self) -> Result<()> {
         if self.is_disconnected() {
@@ -223,11 +249,14 @@ impl Inner {
         if self.closing.load(Ordering::Acquire) {
             return Some(Cause::Disconnected);
         }
-        self.is_disconnected()
-            .then(|| match self.peer_died.load(Ordering::Relaxed) {
+        self.is_disconnected().then(|| {
+            let after_ms = self.silent_ms.load(Ordering::Relaxed);
+            match self.peer_died.load(Ordering::Relaxed) {
+                _ if after_ms > 0 => Cause::PeerSilent { after_ms },
                 true => Cause::PeerDied,
                 false => Cause::Disconnected,
-            })
+            }
+        })
     }
 
     /// The error of a queue pair that broke or was disconnected; `None` while it works.

@@ -6,7 +6,7 @@ use portolan_provider::cm::ConnParam;
 use portolan_provider::verbs::{QpCap, QpInit, QpType};
 use portolan_provider::{Error, Result, Step};
 
-use crate::work::Depths;
+use crate::work::{Depths, Keepalive};
 
 /// Bytes a receive of the connection's own may be long at most.
 const RECEIVE_SIZE_MAX_BYTES: usize = 1 << 30;
@@ -35,6 +35,8 @@ pub struct Options {
     pub private_data: Vec<u8>,
     /// The deadline of the whole of connecting or accepting.
     pub timeout: Duration,
+    /// How a peer that says nothing is looked after; `None`, as by default, sends nothing to it.
+    pub keepalive: Option<Keepalive>,
 }
 
 impl Default for Options {
@@ -50,6 +52,7 @@ impl Default for Options {
             rnr_retry_count: 7,
             private_data: Vec::new(),
             timeout: Duration::from_secs(10),
+            keepalive: None,
         }
     }
 }
@@ -98,8 +101,21 @@ impl Options {
                 self.receive_size,
             ));
         }
+        if let Some(keepalive) = self.keepalive {
+            for (what, time) in [
+                ("keepalive interval", keepalive.interval),
+                ("keepalive timeout", keepalive.timeout),
+            ] {
+                if !Keepalive::RANGE.contains(&time) {
+                    let (expected, found) = ("1 ms to a day", format_args!("{time:?}"));
+                    return Err(Error::invalid(Step::CreateQp, what, expected, found));
+                }
+            }
+        }
+        // A question of the keepalive's takes no place of the caller's.
+        let questions = u32::from(self.keepalive.is_some());
         let cap = QpCap {
-            max_send_wr: self.send_depth,
+            max_send_wr: self.send_depth.saturating_add(questions),
             max_recv_wr,
             max_send_sge: 1,
             max_recv_sge: 1,

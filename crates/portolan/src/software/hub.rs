@@ -1,6 +1,7 @@
 //! The hub's part: the host's port table, and to which process a management datagram goes.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 
 use portolan_cm::ports::{BindOptions, BindingId, PortConfig, PortTable};
@@ -34,7 +35,8 @@ pub(super) fn holder_name(member: Block) -> String {
 #[derive(Debug)]
 pub(super) struct Hub {
     ports: PortTable<Owner>,
-    bindings: HashMap<Owner, Held>,
+    /// By member, so that one who leaves is found with all it held.
+    bindings: HashMap<Block, HashMap<ClaimId, Held>>,
     seed: u64,
 }
 
@@ -57,7 +59,8 @@ impl Hub {
     }
 
     fn claim(&mut self, owner: Owner, claim: &PortClaim) -> Response {
-        let held = match self.bindings.get(&owner) {
+        let of_member = self.bindings.get(&owner.member);
+        let held = match of_member.and_then(|claims| claims.get(&owner.claim)) {
             // Asked again: by a repeated request, or to listen.
             Some(held) => *held,
             None => match self.bind(owner, claim) {
@@ -69,13 +72,11 @@ impl Hub {
             if let Err(cause) = self.ports.listen(held.binding) {
                 return Response::refusal(&cause);
             }
-            self.bindings.insert(
-                owner,
-                Held {
-                    listening: true,
-                    ..held
-                },
-            );
+            let listening = Held {
+                listening: true,
+                ..held
+            };
+            self.note(owner, listening);
         }
         Response::Granted { port: held.port }
     }
@@ -102,8 +103,27 @@ impl Hub {
             port: bound.port,
             listening: false,
         };
-        self.bindings.insert(owner, held);
+        self.note(owner, held);
         Ok(held)
+    }
+
+    fn note(&mut self, owner: Owner, held: Held) {
+        let of_member = self.bindings.entry(owner.member).or_default();
+        of_member.insert(owner.claim, held);
+    }
+
+    fn release(&mut self, member: Block, claims: &[ClaimId]) {
+        let Entry::Occupied(mut of_member) = self.bindings.entry(member) else {
+            return;
+        };
+        for claim in claims {
+            if let Some(held) = of_member.get_mut().remove(claim) {
+                self.ports.release(held.binding);
+            }
+        }
+        if of_member.get().is_empty() {
+            of_member.remove();
+        }
     }
 }
 
@@ -116,11 +136,7 @@ impl HubService for Hub {
         let response = match Request::decode(payload) {
             Some(Request::Claim(claim, wanted)) => self.claim(Owner { member, claim }, &wanted),
             Some(Request::Release(claims)) => {
-                for claim in claims {
-                    if let Some(held) = self.bindings.remove(&Owner { member, claim }) {
-                        self.ports.release(held.binding);
-                    }
-                }
+                self.release(member, &claims);
                 Response::Granted { port: 0 }
             }
             None => Response::Refused {
@@ -132,10 +148,13 @@ impl HubService for Hub {
     }
 
     fn report(&self) -> Vec<Vec<u8>> {
-        survey::hub_report(self.bindings.iter().filter_map(|(owner, held)| {
+        let members = self.bindings.iter();
+        let held =
+            members.flat_map(|(member, claims)| claims.values().map(move |held| (member, held)));
+        survey::hub_report(held.filter_map(|(member, held)| {
             let (_, address) = self.ports.binding(held.binding)?;
             Some(SurveyedPort {
-                block: owner.member.index(),
+                block: member.index(),
                 port_space: held.port_space,
                 address,
                 listening: held.listening,
@@ -144,8 +163,7 @@ impl HubService for Hub {
     }
 
     fn member_left(&mut self, member: Block) {
-        let gone = |owner: &Owner| owner.member == member;
-        for (_, held) in self.bindings.extract_if(|owner, _| gone(owner)) {
+        for held in self.bindings.remove(&member).unwrap_or_default().values() {
             self.ports.release(held.binding);
         }
     }
@@ -252,6 +270,29 @@ mod tests {
             );
         }
         assert!(hub.ports.is_empty());
+        assert!(
+            hub.bindings.is_empty(),
+            "nothing is kept of who holds nothing"
+        );
+    }
+
+    #[test]
+    fn a_member_that_leaves_takes_all_it_held_along_and_nothing_of_others() {
+        let mut hub = Hub::new(7);
+        for id in 0..20 {
+            for member in [A, B] {
+                let address = format!("127.0.0.{}:7471", id * 2 + u32::from(member.index()));
+                let granted = Response::Granted { port: 7471 };
+                assert_eq!(claim(&mut hub, member, id, &address, true), granted);
+            }
+        }
+        assert_eq!(hub.ports.len(), 40);
+        hub.member_left(A);
+        hub.member_left(A);
+        assert_eq!(hub.ports.len(), 20);
+        assert_eq!(claim(&mut hub, A, 0, "127.0.0.2:7471", true), in_use_by(B));
+        hub.member_left(B);
+        assert!(hub.ports.is_empty() && hub.bindings.is_empty());
     }
 
     #[test]

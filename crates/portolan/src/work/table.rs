@@ -14,7 +14,9 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
+use super::keepalive::QUESTION;
 use super::transfer::Failed;
+use super::vigil::{Keepalive, Vigil};
 use crate::sys::Buffer;
 use crate::{deadline, lock};
 
@@ -28,6 +30,7 @@ pub(crate) struct Work {
     pub(crate) cq: Arc<dyn Cq>,
     pub(crate) channel: Arc<dyn CompChannel>,
     depths: Depths,
+    pub(super) keeps_alive: bool,
     pub(super) state: Mutex<State>,
     turned: Condvar,
     /// Readable once completions were dispatched while the driver slept; see [`Work::fall_asleep`].
@@ -62,7 +65,8 @@ pub(super) struct State {
     /// Tasks that wait for the next dispatch, which takes them all.
     pub(super) wakers: Slab<Waker>,
     /// The first completion error: the queue pair is in error since.
-    broken: Option<WcStatus>,
+    pub(super) broken: Option<WcStatus>,
+    pub(super) vigil: Option<Vigil>,
 }
 
 #[derive(Debug)]
@@ -93,13 +97,19 @@ impl Work {
         cq: Arc<dyn Cq>,
         channel: Arc<dyn CompChannel>,
         depths: Depths,
+        keepalive: Option<Keepalive>,
     ) -> Self {
+        let vigil = keepalive.map(|settings| Vigil::new(settings, Instant::now()));
         Self {
             qp,
             cq,
             channel,
             depths,
-            state: Mutex::default(),
+            keeps_alive: vigil.is_some(),
+            state: Mutex::new(State {
+                vigil,
+                ..State::default()
+            }),
             turned: Condvar::new(),
             roused: OnceLock::new(),
         }
@@ -244,6 +254,12 @@ impl Work {
             for completion in completions {
                 freed.extend(state.finish(completion));
             }
+            let succeeded = |completion: &WorkCompletion| completion.status == WcStatus::Success;
+            if let Some(vigil) = &mut state.vigil
+                && completions.iter().any(succeeded)
+            {
+                vigil.heard(Instant::now());
+            }
             self.wake_all(&mut state)
         };
         wakers.into_iter().for_each(Waker::wake);
@@ -349,16 +365,21 @@ fn rousing_descriptor() -> Result<OwnedFd> {
 impl State {
     /// Records the end of a work request; gives the buffer if nobody wants it.
     fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        let failed = completion.status != WcStatus::Success;
+        if completion.wr_id == QUESTION {
+            if let Some(vigil) = &mut self.vigil {
+                vigil.answered();
+            }
+            self.note_failure(completion);
+            return None;
+        }
         let key = usize::try_from(completion.wr_id).ok()?;
         let slot = self.slots.get_mut(key)?;
         let kind = slot.kind;
-        let failed = completion.status != WcStatus::Success;
         slot.done = Some(*completion);
         let unwanted = slot.abandoned || (kind == Kind::Ring && failed);
         *self.posted(kind) -= 1;
-        if failed && (self.broken.is_none() || self.broken == Some(WcStatus::WrFlushErr)) {
-            self.broken = Some(completion.status);
-        }
+        self.note_failure(completion);
         if unwanted {
             return Some(self.slots.remove(key).buffer);
         }
@@ -366,6 +387,19 @@ impl State {
             self.arrived.push_back(key);
         }
         None
+    }
+
+    /// Keeps the status that broke the queue pair: the first that is not of what broke with it.
+    fn note_failure(&mut self, completion: &WorkCompletion) {
+        let failed = completion.status != WcStatus::Success;
+        if failed && (self.broken.is_none() || self.broken == Some(WcStatus::WrFlushErr)) {
+            self.broken = Some(completion.status);
+        }
+    }
+
+    /// Whether sends are under way.
+    pub(super) fn is_sending(&self) -> bool {
+        self.posted[Kind::Send as usize] > 0
     }
 
     fn posted(&mut self, kind: Kind) -> &mut u32 {

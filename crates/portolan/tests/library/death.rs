@@ -26,7 +26,11 @@ fn echoing(provider: &Arc<SoftwareProvider>, peer: &mut Peer) -> Connection {
     connection
 }
 
-fn connected(provider: &Arc<SoftwareProvider>, peer: &mut Peer, options: &Options) -> Connection {
+pub(crate) fn connected(
+    provider: &Arc<SoftwareProvider>,
+    peer: &mut Peer,
+    options: &Options,
+) -> Connection {
     let address = peer.listen();
     peer.tell("accept");
     let connector = connector_on(provider.clone()).options(options.clone());

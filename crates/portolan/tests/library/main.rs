@@ -14,6 +14,7 @@ mod events;
 mod floods;
 mod fork;
 mod harness;
+mod keepalive;
 mod low;
 mod low_layer;
 mod memory;

@@ -10,6 +10,7 @@ mod follow;
 #[path = "../library/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod harness;
+mod keepalive;
 #[path = "../library/low.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;

@@ -7,11 +7,14 @@ use portolan_provider::Cause;
 use portolan_roce::io::group::{GroupConfig, observe};
 use rustix::fd::OwnedFd;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, send,
-    socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+    connect, listen, recv, send, socket_with,
 };
 
 use super::harness::*;
+
+/// The version of the group's protocol that this program speaks.
+const VERSION: u8 = 2;
 
 fn name(config: &GroupConfig) -> SocketAddrUnix {
     let name = format!("{}/{}", config.name_prefix, config.port);
@@ -40,7 +43,7 @@ fn is_well(hub: &Member, config: &GroupConfig) {
 fn garbage_closes_its_own_connection_and_nothing_else() {
     let config = config();
     let hub = Member::join(&config).unwrap();
-    let hello = [1u8, b'P', b'R', b'T', b'L', 1, 0];
+    let hello = [1u8, b'P', b'R', b'T', b'L', VERSION, 0];
     let mut garbage: Vec<Vec<u8>> = vec![
         vec![0],
         vec![255; 9000],
@@ -83,7 +86,7 @@ fn a_member_that_breaks_the_protocol_loses_its_place_and_no_one_else_does() {
     let connection = call(&config);
     send(
         &connection,
-        &[1, b'P', b'R', b'T', b'L', 1, 0],
+        &[1, b'P', b'R', b'T', b'L', VERSION, 0],
         SendFlags::empty(),
     )
     .unwrap();
@@ -91,7 +94,7 @@ fn a_member_that_breaks_the_protocol_loses_its_place_and_no_one_else_does() {
     // A second hello.
     send(
         &connection,
-        &[1, b'P', b'R', b'T', b'L', 1, 0],
+        &[1, b'P', b'R', b'T', b'L', VERSION, 0],
         SendFlags::empty(),
     )
     .unwrap();
@@ -110,14 +113,13 @@ fn nobody_comes_back_with_a_block_that_is_not_theirs() {
         let connection = call(&config);
         send(
             &connection,
-            &[1, b'P', b'R', b'T', b'L', 1, block],
+            &[1, b'P', b'R', b'T', b'L', VERSION, block],
             SendFlags::empty(),
         )
         .unwrap();
         assert!(readable(&connection, PATIENCE));
         let mut answer = [0; 16];
-        let (bytes, _) =
-            rustix::net::recv(&connection, &mut answer, rustix::net::RecvFlags::empty()).unwrap();
+        let (bytes, _) = recv(&connection, &mut answer, RecvFlags::empty()).unwrap();
         assert!(
             bytes > 0 && answer[0] != 2,
             "no welcome: {:?}",
@@ -158,7 +160,7 @@ fn a_member_that_reads_nothing_does_not_stop_the_hub() {
     let deaf = call(&config);
     send(
         &deaf,
-        &[1, b'P', b'R', b'T', b'L', 1, 0],
+        &[1, b'P', b'R', b'T', b'L', VERSION, 0],
         SendFlags::empty(),
     )
     .unwrap();
@@ -190,20 +192,53 @@ fn a_process_of_another_version_is_told_which_one_is_spoken() {
     let connection = call(&config);
     send(
         &connection,
-        &[1, b'P', b'R', b'T', b'L', 2, 0],
+        &[1, b'P', b'R', b'T', b'L', VERSION - 1, 0],
         SendFlags::empty(),
     )
     .unwrap();
     assert!(readable(&connection, PATIENCE));
     let mut answer = [0; 16];
-    let (bytes, _) =
-        rustix::net::recv(&connection, &mut answer, rustix::net::RecvFlags::empty()).unwrap();
+    let (bytes, _) = recv(&connection, &mut answer, RecvFlags::empty()).unwrap();
     assert_eq!(
         answer[..bytes],
-        [3, 2, 0, 0, 0, 1],
-        "refused, for its version; here it is 1"
+        [3, 2, 0, 0, 0, VERSION],
+        "refused, for its version; and which it is here"
     );
     is_well(&hub, &config);
+}
+
+#[test]
+fn a_process_that_finds_a_group_of_another_version_says_which_versions_do_not_meet() {
+    let config = config();
+    let hub = seqpacket();
+    bind(&hub, &name(&config)).unwrap();
+    listen(&hub, 8).unwrap();
+    std::thread::scope(|scope| {
+        // As a hub of the version before answers, whoever asks.
+        let answering = scope.spawn(|| {
+            for _ in 0..2 {
+                assert!(readable(&hub, PATIENCE), "somebody calls");
+                let caller = accept(&hub).unwrap();
+                assert!(readable(&caller, PATIENCE), "it says something");
+                let mut hello = [0; 16];
+                let (bytes, _) = recv(&caller, &mut hello, RecvFlags::empty()).unwrap();
+                assert_eq!((&hello[1..5], hello[5]), (&b"PRTL"[..], VERSION), "{bytes}");
+                let refusal = [3, 2, 0, 0, 0, VERSION - 1];
+                send(&caller, &refusal, SendFlags::empty()).unwrap();
+            }
+        });
+        let joined = Member::join(&config).map(|_| ());
+        let looked = observe(&config, PATIENCE).map(|_| ());
+        answering.join().unwrap();
+        for outcome in [joined, looked] {
+            let error = outcome.expect_err("no member of such a group");
+            assert!(matches!(error.cause, Cause::GroupRefused(_)), "{error}");
+            let text = error.to_string();
+            for part in ["speak version 1", "this process speaks 2"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    });
 }
 
 #[test]
@@ -257,7 +292,7 @@ fn a_member_that_speaks_for_another_loses_its_place() {
     let hub = Member::join(&config).unwrap();
     let member = Member::join(&config).unwrap();
     let connection = call(&config);
-    let hello = [1, b'P', b'R', b'T', b'L', 1, 0];
+    let hello = [1, b'P', b'R', b'T', b'L', VERSION, 0];
     send(&connection, &hello, SendFlags::empty()).unwrap();
     eventually("a third member", || hub.group.status().members.len() == 3);
     // A report in the name of another member's block.
@@ -286,7 +321,7 @@ fn an_observer_is_told_of_everybody_and_may_ask_for_nothing_else() {
     assert_eq!(seen.hub_report.concat(), b"the hub");
     // One that goes on to ask is sent away, and has taken no block.
     let connection = call(&config);
-    let observe = [12, b'P', b'R', b'T', b'L', 1];
+    let observe = [12, b'P', b'R', b'T', b'L', VERSION];
     send(&connection, &observe, SendFlags::empty()).unwrap();
     let request = [5, 0, 0, 0, 0, 0, 0, 0, 1, b'x'];
     send(&connection, &request, SendFlags::empty()).unwrap();

@@ -13,7 +13,7 @@ use crate::args::{EventsArgs, FollowArgs, Whose};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
-use party::{Connecting, Listening, Next, Party};
+use party::{Connecting, Joining, Listening, Next, Party};
 
 /// How long a wait may take no notice of Ctrl-C.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
@@ -35,6 +35,10 @@ pub(crate) fn run(args: &EventsArgs, output: &mut Output) -> Result<Outcome> {
         Whose::Connect(args) => {
             let mut connecting = Connecting::start(&channel, args)?;
             follow(&channel, &mut connecting, &args.follow, &interrupt, output)
+        }
+        Whose::Join(args) => {
+            let mut joining = Joining::start(&channel, args)?;
+            follow(&channel, &mut joining, &args.follow, &interrupt, output)
         }
     };
     output.flush()?;

@@ -1,19 +1,19 @@
 //! What each side does upon its events, so that more of them come.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
 use portolan::resolve::{resolve, resolve_passive};
-use portolan::seam::cm::{ConnParam, EventType, IdNumber, Service};
+use portolan::seam::cm::{ConnParam, EventType, IdNumber, JoinKind, Service};
 use portolan::seam::traits::{Cq, Pd};
 use portolan::seam::verbs::{QpCap, QpInit, QpType};
 use portolan::wire::addr::PortSpace;
 
-use crate::args::{EventsConnectArgs, EventsListenArgs};
+use crate::args::{EventsConnectArgs, EventsJoinArgs, EventsListenArgs};
 use crate::exit::Outcome;
 
 /// Requests and connections that a listener holds at once; further requests are rejected.
@@ -73,7 +73,7 @@ impl Listening {
             Answer::None
         };
         let explain = |error: portolan::Error| error.between(Some(address.into()), None);
-        let listener = CmId::with_service(channel, service(args.follow.ud))?;
+        let listener = CmId::with_service(channel, service(args.ud))?;
         listener.bind(address).map_err(explain)?;
         listener.listen(BACKLOG).map_err(explain)?;
         Ok(Listening {
@@ -150,13 +150,13 @@ pub(super) struct Connecting {
 impl Connecting {
     pub(super) fn start(channel: &EventChannel, args: &EventsConnectArgs) -> Result<Connecting> {
         let address = first_address(resolve(&args.address)?, &args.address)?;
-        let id = CmId::with_service(channel, service(args.follow.ud))?;
+        let id = CmId::with_service(channel, service(args.ud))?;
         id.resolve_addr(None, address, RESOLVE_TIMEOUT)
             .map_err(|error| error.between(None, Some(address.into())))?;
         Ok(Connecting {
             id,
             param: conn_param(args.private_data.as_bytes()),
-            is_datagram: args.follow.ud,
+            is_datagram: args.ud,
             endpoint: None,
         })
     }
@@ -181,6 +181,55 @@ impl Party for Connecting {
             // Answers the peer, so that the time of waiting begins.
             EventType::Disconnected => drop(self.id.disconnect()),
             EventType::TimewaitExit => return Ok(Next::Over(Outcome::Good)),
+            _ => {}
+        }
+        Ok(Next::More)
+    }
+
+    fn outlives_failures(&self) -> bool {
+        false
+    }
+}
+
+/// A member of a multicast group.
+#[derive(Debug)]
+pub(super) struct Joining {
+    id: CmId,
+    group: IpAddr,
+    kind: JoinKind,
+    endpoint: Option<Endpoint>,
+}
+
+impl Joining {
+    pub(super) fn start(channel: &EventChannel, args: &EventsJoinArgs) -> Result<Joining> {
+        let (group, local) = (args.group.group, args.group.bind);
+        let id = CmId::with_service(channel, service(true))?;
+        // Binds it to the device that routing chooses, as mckey does.
+        id.resolve_addr(local, group, RESOLVE_TIMEOUT)
+            .map_err(|error| error.between(local.map(Into::into), Some(group.into())))?;
+        Ok(Joining {
+            id,
+            group: group.ip(),
+            kind: match args.send_only {
+                true => JoinKind::SendOnlyFullMember,
+                false => JoinKind::FullMember,
+            },
+            endpoint: None,
+        })
+    }
+}
+
+impl Party for Joining {
+    fn took(&mut self, event: &Event) -> portolan::Result<Next> {
+        match event.event_type() {
+            EventType::AddrResolved => {
+                // What is sent to the group comes to it, and is dropped for want of a receive.
+                self.endpoint = Some(Endpoint::with_queue_pair(&self.id)?);
+                self.id.join_multicast(self.group, self.kind, 0)?;
+            }
+            EventType::AddrError | EventType::MulticastError | EventType::DeviceRemoval => {
+                return Ok(Next::Over(Outcome::CheckFailed));
+            }
             _ => {}
         }
         Ok(Next::More)

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use portolan::cm::Event;
-use portolan::seam::cm::{ConnParam, Ece, EventType, UdParam};
+use portolan::cm::{Event, Membership};
+use portolan::seam::cm::{ConnParam, Ece, EventType, JoinKind, UdParam};
 use portolan::wire::addr::Qpn;
 use portolan::wire::cm::{RejectReason, SidrStatus};
 use serde_json::{Value, json};
@@ -56,6 +56,11 @@ fn line(event: &Event, at: Duration, output: &Output) -> String {
     parts.push(status_text(event_type, event.status()));
     parts.extend(ends.local.map(|local| format!("local {local}")));
     parts.extend(ends.peer.map(|peer| format!("peer {peer}")));
+    if let Some(membership) = event.membership() {
+        let (group, only) = (membership.group(), only_sends(membership));
+        let how = if only { " to send only" } else { "" };
+        parts.push(format!("group {group}{how}"));
+    }
     // Messages that carry private data alone come with empty parameters.
     let of_conn = event.conn().filter(|conn| conn.qp_num != Qpn::new(0));
     parts.extend(of_conn.map(conn_text));
@@ -107,6 +112,10 @@ fn ud_text(ud: &UdParam) -> String {
     )
 }
 
+fn only_sends(membership: &Membership) -> bool {
+    membership.kind() == JoinKind::SendOnlyFullMember
+}
+
 fn on_or_off(is_on: bool) -> &'static str {
     if is_on { "on" } else { "off" }
 }
@@ -128,6 +137,11 @@ fn object(event: &Event, at: Duration) -> Value {
         "peer": text(ends.peer),
         "private_data": hex(without_padding(event.private_data())),
         "private_data_length": event.private_data().len(),
+        "membership": event.membership().map(|membership| json!({
+            "group": membership.group().to_string(),
+            "send_only": only_sends(membership),
+            "context": membership.context(),
+        })),
         "conn": event.conn().map(conn_object),
         "ud": event.ud().map(ud_object),
         "ece": { "vendor_id": ece.vendor_id, "options": ece.options },

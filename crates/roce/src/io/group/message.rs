@@ -9,8 +9,11 @@ use super::block::{Block, BlockSet};
 use super::config::{DATAGRAM_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::datagram::Datagram;
 
-/// Version of this protocol.
-pub(super) const VERSION: u8 = 1;
+/// Version of this protocol, and of what its users carry in requests, datagrams and reports. A process
+/// of another version is refused, and told both: messages whose meaning changed must not be guessed at.
+///
+/// 2: observers, surveys and reports; several claims given back by one request; deaths told to members.
+pub(super) const VERSION: u8 = 2;
 
 /// Largest header before a payload: kind, block, and the addresses of an IPv6 datagram.
 const HEADER_BYTES_MAX: usize = 64;

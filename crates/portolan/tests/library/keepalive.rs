@@ -1,0 +1,184 @@
+//! Keepalive: an idle connection asks its peer for a sign of life, if its options say so. A peer
+//! process that is stopped stands for one whose machine is gone: nothing of it answers any more.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portolan::seam::verbs::Counter;
+use portolan::{Cause, Connection, Keepalive, Options};
+
+use crate::death::connected;
+use crate::harness::*;
+use crate::process::Peer;
+
+/// Shorter than all retries of a queue pair take.
+const KEEPALIVE: Keepalive = Keepalive {
+    interval: Duration::from_millis(300),
+    timeout: Duration::from_millis(700),
+};
+/// Several questions and answers long.
+const IDLE: Duration = Duration::from_secs(2);
+
+fn watchful() -> Options {
+    Options {
+        keepalive: Some(KEEPALIVE),
+        ..options()
+    }
+}
+
+fn sent(connection: &Connection) -> u64 {
+    let counters = connection.id().queue_pair().unwrap().counters().unwrap();
+    let packets = |counter: &&Counter| counter.name == "tx_packets";
+    counters.iter().find(packets).expect("it is counted").value
+}
+
+#[track_caller]
+fn is_silent(error: &portolan::Error, connection: &Connection, stopped: Instant) {
+    let Cause::PeerSilent { after_ms } = error.cause else {
+        panic!("{error}");
+    };
+    let least = (KEEPALIVE.interval + KEEPALIVE.timeout).as_millis() as u64;
+    assert!(after_ms >= least, "{error}");
+    assert!(stopped.elapsed() < PATIENCE);
+    assert_eq!(error.errno(), 110, "ETIMEDOUT");
+    assert_eq!(error.context.remote, connection.peer_addr().map(Into::into));
+}
+
+#[test]
+fn an_idle_connection_whose_peer_answers_no_more_ends_within_the_time_set() {
+    let port = free_port();
+    let provider = start(port);
+    let mut peer = Peer::start(port);
+    let connection = connected(&provider, &mut peer, &watchful());
+    let stopped = peer.stop();
+    let since = Instant::now();
+    thread::scope(|scope| {
+        // Another that waits, for something else.
+        scope.spawn(|| connection.wait_disconnected(PATIENCE).unwrap());
+        is_silent(&connection.receive().unwrap_err(), &connection, since);
+    });
+    let buffer = connection.buffer_from(b"too late").unwrap();
+    let failed = connection.send(buffer).unwrap().wait().unwrap_err();
+    is_silent(&failed.error, &connection, since);
+    assert!(failed.buffer.is_some());
+    is_silent(&connection.try_receive().unwrap_err(), &connection, since);
+    connection.disconnect().unwrap();
+    drop(stopped);
+}
+
+#[test]
+fn a_caller_that_only_looks_now_and_then_is_told_too() {
+    let port = free_port();
+    let provider = start(port);
+    let mut peer = Peer::start(port);
+    let connection = connected(&provider, &mut peer, &watchful());
+    let _stopped = peer.stop();
+    let mut ended = None;
+    eventually("an end", || {
+        ended = connection.try_receive().err();
+        ended.is_some()
+    });
+    let error = ended.unwrap();
+    assert!(matches!(error.cause, Cause::PeerSilent { .. }), "{error}");
+}
+
+#[test]
+fn an_idle_connection_whose_peer_answers_goes_on() {
+    let (near, far) = pair_with(&watchful(), &options());
+    let before = sent(&near);
+    let error = near.receive_within(IDLE).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    assert!(sent(&near) >= before + 2, "it was asked");
+    // The peer's program is told nothing of it.
+    assert!(far.try_receive().unwrap().is_none());
+    let posted = near.send(near.buffer_from(b"ahoy").unwrap()).unwrap();
+    assert_eq!(&far.receive_within(PATIENCE).unwrap()[..], b"ahoy");
+    posted.wait().unwrap();
+}
+
+#[test]
+fn without_the_option_nothing_is_sent() {
+    let (near, far) = pair();
+    let before = [sent(&near), sent(&far)];
+    let error = near.receive_within(IDLE).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    assert_eq!([sent(&near), sent(&far)], before);
+}
+
+#[test]
+fn a_peer_that_is_slow_to_receive_is_not_given_up() {
+    let none = Options {
+        receive_depth: 0,
+        ..options()
+    };
+    let (near, far) = pair_with(&watchful(), &none);
+    let posted = near.send(near.buffer_from(b"patience").unwrap()).unwrap();
+    // The message waits for a receive far longer than a peer may be silent.
+    let Err(posted) = posted.wait_within(IDLE) else {
+        panic!("nothing takes it");
+    };
+    let taking = far.post_receive(far.buffer(64).unwrap()).unwrap();
+    assert_eq!(taking.wait().unwrap().length, 8);
+    posted.wait().unwrap();
+}
+
+#[test]
+fn all_of_the_send_queue_is_the_callers() {
+    let shallow = Options {
+        send_depth: 1,
+        ..watchful()
+    };
+    let (near, far) = pair_with(&shallow, &options());
+    for _ in 0..3 {
+        // Posted beside a question, whose answer need not have come.
+        let _ = near.receive_within(KEEPALIVE.interval);
+        let posted = near.send(near.buffer_from(b"mine").unwrap()).unwrap();
+        assert_eq!(&far.receive_within(PATIENCE).unwrap()[..], b"mine");
+        posted.wait().unwrap();
+    }
+}
+
+#[test]
+fn times_of_nothing_and_of_ages_are_refused() {
+    let listener = listener("127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    for (interval, timeout, named) in [
+        (Duration::ZERO, day, "keepalive interval"),
+        (day * 2, day, "keepalive interval"),
+        (day, Duration::ZERO, "keepalive timeout"),
+        (day, Duration::MAX, "keepalive timeout"),
+    ] {
+        let keepalive = Some(Keepalive { interval, timeout });
+        let with = Options {
+            keepalive,
+            ..options()
+        };
+        let error = connector().options(with).connect_to(address).unwrap_err();
+        assert_eq!(error.errno(), 22, "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_waits_is_told_that_its_peer_answers_no_more() {
+    use portolan::tokio::AsyncConnection;
+
+    let port = free_port();
+    let provider = start(port);
+    let mut peer = Peer::start(port);
+    let connection = connected(&provider, &mut peer, &watchful());
+    let runtime = ::tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let connection = AsyncConnection::new(connection).unwrap();
+        let _stopped = peer.stop();
+        let since = Instant::now();
+        let (message, ended) = ::tokio::join!(connection.receive(), connection.disconnected());
+        is_silent(&message.unwrap_err(), connection.get_ref(), since);
+        ended.unwrap();
+    });
+}
