@@ -17,8 +17,9 @@ const NETWORK_PATH: &str = "/job/bad_network.sh";
 const KINDS: [(&str, &str); 3] = [
     ("4", "IPv4"),
     ("6", "IPv6"),
-    ("link-local", "IPv6 link-local with zone"),
+    ("local", "IPv6 link-local with zone"),
 ];
+const KINDS_NAMED: &str = "IPv4, IPv6 and IPv6 link-local with zone";
 /// Pings of each kind.
 const PINGS: u32 = 1000;
 /// MiB moved by RDMA write.
@@ -68,21 +69,22 @@ fn steps() -> Vec<Step> {
             .limit(STEP_LIMIT)
             .on_failure(OnFailure::Continue)
     };
-    let mut steps = Vec::new();
-    for (kind, name) in KINDS {
-        steps.push(step(
-            format!("{PINGS} pings, none lost, {name}"),
-            format!("pings {kind} {PINGS}"),
-        ));
-        steps.push(step(
-            format!("{PINGS} pings by datagrams, the loss told, {name}"),
-            format!("datagrams {kind} {PINGS}"),
-        ));
-        steps.push(step(
+    let mut steps = vec![
+        step(
+            format!("{PINGS} pings, none lost, over {KINDS_NAMED}"),
+            format!("pings {PINGS}"),
+        ),
+        step(
+            format!("{PINGS} pings by datagrams, the loss told, over {KINDS_NAMED}"),
+            format!("datagrams {PINGS}"),
+        ),
+    ];
+    steps.extend(KINDS.map(|(kind, name)| {
+        step(
             format!("{WRITTEN_MIB} MiB by RDMA write, verified, {name}"),
             format!("writes {kind} {WRITTEN_MIB}"),
-        ));
-    }
+        )
+    }));
     steps
 }
 

@@ -2,6 +2,8 @@
 # pair in each. Linux's rdma_rxe is not among them. Sourced by each step, after judge.sh.
 
 program_limit_s=120
+# IPv4, IPv6, and IPv6 link-local with its zone
+kinds='4 6 local'
 
 two_hosts() {
     for host in left right; do
@@ -36,7 +38,7 @@ right_end() {
     case $1 in
         4) echo "10.7.0.2:$2" ;;
         6) echo "[fd07::2]:$2" ;;
-        link-local) echo "[fe80::2%eth0]:$2" ;;
+        local) echo "[fe80::2%eth0]:$2" ;;
     esac
 }
 
@@ -56,31 +58,47 @@ on_a_bad_network() {
     [ $left_lost -gt 0 ] && [ $right_lost -gt 0 ] || fail "the network lost nothing"
 }
 
-# pings KIND COUNT: over a connection none is lost
+# pings COUNT: over a connection of each kind none is lost. They mostly wait for what was lost, and so
+# take their turns at the same time.
 pings() {
-    start server ip netns exec right portolan listen "$(right_end "$1" 7471)" --once
-    await_said server listening
-    start client ip netns exec left portolan ping "$(right_end "$1" 7471)" \
-        --count "$2" --quiet --timeout 60
-    must_succeed client
-    must_succeed server
-    must_say client "$2 pings sent, $2 answered, 0 lost"
+    for kind in $kinds; do
+        start "server_$kind" ip netns exec right portolan listen "$(right_end "$kind" 7471)" --once
+        await_said "server_$kind" listening
+    done
+    for kind in $kinds; do
+        start "client_$kind" ip netns exec left portolan ping "$(right_end "$kind" 7471)" \
+            --count "$1" --quiet --timeout 60
+    done
+    for kind in $kinds; do
+        must_succeed "client_$kind"
+        must_succeed "server_$kind"
+        must_say "client_$kind" "$1 pings sent, $1 answered, 0 lost"
+    done
 }
 
-# datagrams KIND COUNT: some are lost, and it is told how many
+# datagrams COUNT: by each kind some are lost, and it is told how many
 datagrams() {
-    start server ip netns exec right portolan listen "$(right_end "$1" 7471)" --ud
-    await_said server listening
-    start client ip netns exec left portolan ping "$(right_end "$1" 7471)" \
-        --ud --count "$2" --quiet --timeout 60
-    must_succeed client
-    must_say client "$2 datagrams sent"
-    answered=$(sed -n 's/.* sent, \([0-9]*\) answered.*/\1/p' /tmp/client)
-    # Each way one in twenty is lost: of a thousand about a hundred.
-    [ "$answered" -gt $(($2 * 8 / 10)) ] || fail "only $answered of $2 came back"
-    [ "$answered" -lt "$2" ] || fail "the count of those that were lost is wrong"
-    kill -s INT "$(pidof portolan)"
-    end server || true
+    for kind in $kinds; do
+        start "server_$kind" ip netns exec right portolan listen "$(right_end "$kind" 7471)" --ud
+        await_said "server_$kind" listening
+    done
+    for kind in $kinds; do
+        start "client_$kind" ip netns exec left portolan ping "$(right_end "$kind" 7471)" \
+            --ud --count "$1" --quiet --timeout 60
+    done
+    for kind in $kinds; do
+        must_succeed "client_$kind"
+        must_say "client_$kind" "$1 datagrams sent"
+        answered=$(sed -n 's/.* sent, \([0-9]*\) answered.*/\1/p' "/tmp/client_$kind")
+        # Each way one in twenty is lost: of a thousand about a hundred.
+        [ "$answered" -gt $(($1 * 8 / 10)) ] || fail "only $answered of $1 came back"
+        [ "$answered" -lt "$1" ] || fail "the count of those that were lost is wrong"
+    done
+    # Not in quotes: the three of them.
+    kill -s INT $(pidof portolan)
+    for kind in $kinds; do
+        end "server_$kind" || true
+    done
 }
 
 # writes KIND MIB: by RDMA write, verified by their receiver
