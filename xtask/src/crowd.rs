@@ -1,6 +1,7 @@
 //! Sixty-four processes that listen and ping, some of which are killed all the time and replaced. When
 //! all are gone nothing of theirs is left.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
@@ -29,12 +30,7 @@ const FIRST_PORT: u16 = 8000;
 const SEED_VARIABLE: &str = "PORTOLAN_CROWD_SEED";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let before = leftovers::find()?;
-    ensure!(
-        before.is_empty(),
-        "the part needs UDP port 4791 for itself; before it began there was\n{}",
-        before.join("\n")
-    );
+    await_nothing().context("the part needs UDP port 4791 for itself, before it begins")?;
     let seed = seed()?;
     println!("{SEED_VARIABLE}={seed}");
     let mut crowd = Crowd::new(&workspace.portolan, seed);
@@ -63,7 +59,10 @@ fn await_nothing() -> Result<()> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("all are dead, and there is still\n{}", left.join("\n"));
+            bail!(
+                "everybody should be gone, and there is still\n{}",
+                left.join("\n")
+            );
         }
         thread::sleep(LOOK_AGAIN);
     }
@@ -96,6 +95,8 @@ struct Crowd<'a> {
     chance: Chance,
     next_port: u16,
     members: Vec<Member>,
+    /// Where the listeners were that have been killed.
+    killed: HashSet<String>,
     tally: Tally,
 }
 
@@ -106,6 +107,7 @@ impl<'a> Crowd<'a> {
             chance: Chance(seed),
             next_port: FIRST_PORT,
             members: Vec::new(),
+            killed: HashSet::new(),
             tally: Tally::default(),
         }
     }
@@ -119,7 +121,8 @@ impl<'a> Crowd<'a> {
             self.fill()?;
             if Instant::now() >= next_kill {
                 let victim = self.chance.below(self.members.len() as u64) as usize;
-                self.members.swap_remove(victim);
+                self.killed
+                    .extend(self.members.swap_remove(victim).serves.take());
                 self.tally.kills += 1;
                 let pause = self.chance.below(KILL_PAUSE_MAX_MS);
                 next_kill = Instant::now() + Duration::from_millis(pause);
@@ -152,8 +155,12 @@ impl<'a> Crowd<'a> {
                 stderr.read_to_string(&mut words)?;
             }
             // Exit code 1: it ran, and its peer did not stay, or was gone before it came.
+            let lost_its_listener = member
+                .calls
+                .as_ref()
+                .is_some_and(|address| self.killed.contains(address));
             ensure!(
-                member.serves.is_none() && status.code() == Some(1),
+                lost_its_listener && status.code() == Some(1),
                 "`{}` ended with {status}: {words}",
                 member.speaker.arguments
             );
@@ -169,11 +176,8 @@ impl<'a> Crowd<'a> {
         for _ in listeners..LISTENERS {
             let address = format!("127.0.0.1:{}", self.next_port);
             self.next_port += 1;
-            let member = Member::start(
-                self.portolan,
-                &["listen", &address, "--json"],
-                Some(&address),
-            )?;
+            let mut member = Member::start(self.portolan, &["listen", &address, "--json"])?;
+            member.serves = Some(address);
             self.members.push(member);
             self.tally.started += 1;
         }
@@ -189,8 +193,9 @@ impl<'a> Crowd<'a> {
         while self.members.len() < 2 * LISTENERS {
             let address = &ready[self.chance.below(ready.len() as u64) as usize];
             let ping = ["ping", address, "--interval", "0.02", "--json"];
-            self.members
-                .push(Member::start(self.portolan, &ping, None)?);
+            let mut member = Member::start(self.portolan, &ping)?;
+            member.calls = Some(address.clone());
+            self.members.push(member);
             self.tally.started += 1;
         }
         Ok(())
@@ -203,17 +208,20 @@ struct Member {
     started: Instant,
     /// Where it listens, if it does.
     serves: Option<String>,
+    /// Whom it pings, if it does.
+    calls: Option<String>,
     is_ready: bool,
     was_connected: bool,
     new_pings: u64,
 }
 
 impl Member {
-    fn start(portolan: &Path, arguments: &[&str], serves: Option<&str>) -> Result<Self> {
+    fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
         Ok(Self {
             speaker: Speaker::start(portolan, arguments, Stdio::piped())?,
             started: Instant::now(),
-            serves: serves.map(str::to_owned),
+            serves: None,
+            calls: None,
             is_ready: false,
             was_connected: false,
             new_pings: 0,

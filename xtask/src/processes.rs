@@ -1,14 +1,14 @@
 //! The command's processes: listeners that are awaited, pings that wait for a listener to start.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 /// How long a listener may take to start or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -131,6 +131,30 @@ pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Resu
         }
         thread::sleep(LOOK_AGAIN);
     }
+}
+
+/// Runs a command that writes to its standard output; it is killed if it takes longer.
+pub(crate) fn output_within(command: &mut Command, time_max: Duration) -> Result<Output> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("it cannot be started")?;
+    let mut stdout = child.stdout.take().context("its output is a pipe")?;
+    // Ends with the process, whose end closes the pipe.
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let status = wait(&mut child, time_max)?;
+    let stdout = reader
+        .join()
+        .map_err(|_| anyhow!("the reader of its output panicked"))??;
+    Ok(Output {
+        status,
+        stdout,
+        stderr: Vec::new(),
+    })
 }
 
 fn wait(child: &mut Child, patience: Duration) -> Result<std::process::ExitStatus> {

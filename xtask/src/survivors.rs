@@ -17,8 +17,12 @@ use crate::test::{Outcome, Workspace};
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
 /// Pings of each pair.
 const PINGS: u64 = 20_000;
+/// How many of them the fastest pair has had when the kill comes.
+const PINGS_BEFORE: u64 = 12_000;
 /// How long a process may take to say that it listens, or is connected.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long it may take until the kill.
+const HALF_WAY_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long after the kill everybody may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -87,7 +91,7 @@ fn round(portolan: &Path, victim: usize) -> Result<Round> {
     }
     let count = PINGS.to_string();
     for address in ADDRESSES {
-        let ping = ["ping", address, "--count", &count, "--json", "--quiet"];
+        let ping = ["ping", address, "--count", &count, "--json"];
         processes.push(Process::start(portolan, &ping)?);
     }
     let (listeners, pings) = processes.split_at_mut(ADDRESSES.len());
@@ -97,7 +101,15 @@ fn round(portolan: &Path, victim: usize) -> Result<Round> {
     for listener in listeners {
         listener.await_line("connect_request")?;
     }
+    let connected_at = Instant::now();
     let holder = holder::pid(portolan)?;
+    while !pings.iter_mut().any(|ping| ping.answered() >= PINGS_BEFORE) {
+        ensure!(
+            connected_at.elapsed() < HALF_WAY_TIME_MAX,
+            "no pair had {PINGS_BEFORE} pings answered within {HALF_WAY_TIME_MAX:?}"
+        );
+        thread::sleep(LOOK_AGAIN);
+    }
     for process in &mut processes {
         let status = process.speaker.child.try_wait()?;
         ensure!(
@@ -125,11 +137,12 @@ fn round(portolan: &Path, victim: usize) -> Result<Round> {
     numbered.sort_by_key(|(number, _)| number % ADDRESSES.len() != pair);
     for (number, process) in numbered {
         let (status, took) = process.await_end(killed_at)?;
-        let said = process.last_line()?;
-        let error = said["error"].as_str();
         if number == victim {
             continue;
-        } else if number % ADDRESSES.len() == pair {
+        }
+        let said = process.last_line()?;
+        let error = said["error"].as_str();
+        if number % ADDRESSES.len() == pair {
             let error = error.with_context(|| {
                 format!("the peer of the killed ended with {status} and no error: {said}")
             })?;
@@ -172,13 +185,17 @@ fn check_summary(summary: &Value) -> Result<()> {
 struct Process {
     speaker: Speaker,
     last: Option<String>,
+    /// Lines of pings among those that were read.
+    pings: u64,
 }
 
 impl Process {
     fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
-        let speaker = Speaker::start(portolan, arguments, Stdio::inherit())?;
-        let last = None;
-        Ok(Self { speaker, last })
+        Ok(Self {
+            speaker: Speaker::start(portolan, arguments, Stdio::inherit())?,
+            last: None,
+            pings: 0,
+        })
     }
 
     /// Waits for the next line, which must be an object of this type.
@@ -203,6 +220,15 @@ impl Process {
         ensure!(object["type"] == kind, "expected {kind}, found {line}");
         self.last = Some(line);
         Ok(())
+    }
+
+    /// How many pings it has told of.
+    fn answered(&mut self) -> u64 {
+        while let Ok(line) = self.speaker.lines.try_recv() {
+            self.pings += u64::from(line.contains("\"type\":\"ping\""));
+            self.last = Some(line);
+        }
+        self.pings
     }
 
     /// Waits for its end; how it ended, and how long after `since`.

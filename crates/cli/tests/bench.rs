@@ -162,7 +162,7 @@ fn connects_and_streams_are_measured_beside_their_yardsticks() {
     );
     let file = plot("bandwidth");
     let svg = file.to_str().unwrap();
-    let told = bench(&["bandwidth", "--rounds", "1", "--time", "20", "--svg", svg]);
+    let told = bench(&["bandwidth", "--rounds", "1", "--time", "200", "--svg", svg]);
     assert_eq!(of(&told, "ratio").len(), 3, "a size each");
     for rate in of(&told, "rate") {
         assert!(rate["bytes_per_second"].as_f64().unwrap() > 1e6, "{rate}");

@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Listening, PATIENCE, interrupt, objects, output_of, portolan, run, stderr, stdout};
+use common::{
+    Listening, PATIENCE, await_answer, interrupt, objects, output_of, portolan, run, stderr, stdout,
+};
 use portolan::cm::{CmId, EventChannel};
 use portolan::seam::cm::{ConnParam, EventType};
 use portolan::wire::addr::Qpn;
@@ -175,13 +177,13 @@ fn a_port_in_use_and_an_unknown_host_are_told_as_such() {
 #[test]
 fn ctrl_c_ends_a_ping_with_its_sum_and_a_listener_in_good_order() {
     let listening = Listening::start("127.0.0.1", &[]);
-    let pinger = portolan()
+    let mut pinger = portolan()
         .args(["ping", &listening.address, "--interval", "0.05"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    await_answer(&mut pinger);
     interrupt(&pinger);
     let output = output_of(pinger);
     let text = stdout(&output);
@@ -195,13 +197,13 @@ fn ctrl_c_ends_a_ping_with_its_sum_and_a_listener_in_good_order() {
 #[test]
 fn a_listener_that_ends_breaks_the_ping_which_says_so() {
     let listening = Listening::start("127.0.0.1", &[]);
-    let pinger = portolan()
+    let mut pinger = portolan()
         .args(["ping", &listening.address, "--interval", "0.05"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    await_answer(&mut pinger);
     interrupt(&listening.child);
     listening.finish();
     let output = output_of(pinger);
@@ -216,7 +218,7 @@ fn a_listener_that_ends_breaks_the_ping_which_says_so() {
 #[test]
 fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
     let mut listening = Listening::start("127.0.0.1", &[]);
-    let pinger = portolan()
+    let mut pinger = portolan()
         .args([
             "ping",
             &listening.address,
@@ -229,7 +231,7 @@ fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    await_answer(&mut pinger);
     listening.child.kill().unwrap();
     let killed = Instant::now();
     let output = output_of(pinger);
@@ -244,7 +246,7 @@ fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
     assert!(text.contains("the process at the other end died"), "{text}");
     // Long before the ping's own deadline.
     assert!(
-        killed.elapsed() < Duration::from_secs(3),
+        killed.elapsed() < Duration::from_secs(15),
         "{:?}",
         killed.elapsed()
     );

@@ -118,20 +118,23 @@ fn a_machine_that_outlives_its_deadline_is_stopped() {
     let Some(machine) = machine("a_machine_that_outlives_its_deadline_is_stopped") else {
         return;
     };
-    let deadline = Duration::from_secs(20);
-    let job = Job::new()
-        .deadline(deadline)
-        .step(Step::new("sleeps", "sleep 600").limit(Duration::from_secs(600)));
-    let error = machine.run(&job, &mut io::sink()).unwrap_err();
-    assert!(
-        matches!(error, MachineError::Deadline { deadline: told, .. } if told == deadline),
-        "{error}"
-    );
-    // How far it came depends on the host; the kernel's messages have a time in brackets.
-    assert!(
-        error.to_string().contains("[    "),
-        "it tells how far the machine came: {error}"
-    );
+    // How far it comes depends on the host: a slow one may need longer to print anything at all.
+    let tells_how_far_it_came = [20, 80, 240].into_iter().any(|deadline_s| {
+        let deadline = Duration::from_secs(deadline_s);
+        let job = Job::new()
+            .deadline(deadline)
+            .step(Step::new("sleeps", "sleep 600").limit(Duration::from_secs(600)));
+        let error = machine.run(&job, &mut io::sink()).unwrap_err();
+        assert!(
+            matches!(error, MachineError::Deadline { deadline: told, .. } if told == deadline),
+            "{error}"
+        );
+        // The kernel's messages begin with their time in brackets.
+        let text = error.to_string();
+        text.lines()
+            .any(|line| line.starts_with('[') && line.contains("] "))
+    });
+    assert!(tells_how_far_it_came);
 }
 
 #[test]

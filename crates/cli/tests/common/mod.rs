@@ -45,6 +45,17 @@ pub(crate) fn output_of(mut child: Child) -> Output {
     }
 }
 
+/// Waits until a ping has told of its first answer; what it tells after that is still to be read.
+pub(crate) fn await_answer(pinger: &mut Child) {
+    let stdout = pinger.stdout.as_mut().unwrap();
+    let mut told = Vec::new();
+    while !told.ends_with(b" bytes from ") {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        told.push(byte[0]);
+    }
+}
+
 fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

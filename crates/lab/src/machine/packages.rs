@@ -2,9 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::command::{command, failure, output, run};
 use super::{Cache, MachineError, Unavailable};
+
+/// How often, and how far apart, the package lists are tried to be refreshed.
+const REFRESH_ATTEMPTS: u32 = 5;
+const REFRESH_PAUSE: Duration = Duration::from_secs(10);
 
 /// A Debian package that a check needs installed on this host, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,14 +195,28 @@ fn with_fresh_lists<T>(action: impl Fn() -> Result<T, MachineError>) -> Result<T
                     why: format!("{error} (refreshing the package lists needs root)"),
                 }));
             }
-            let mut update = apt_get(&["update"]);
-            let result = run(&mut update)?;
-            if !result.status.success() {
-                return Err(failure(&update, &result));
-            }
+            refresh_lists()?;
             action()
         }
         other => other,
+    }
+}
+
+/// Somebody else's refreshing, as new machines do by themselves, holds the lists for a while; that lock
+/// apt-get does not wait for.
+fn refresh_lists() -> Result<(), MachineError> {
+    let mut attempt = 1;
+    loop {
+        let mut update = apt_get(&["update"]);
+        let result = run(&mut update)?;
+        if result.status.success() {
+            return Ok(());
+        }
+        if attempt == REFRESH_ATTEMPTS {
+            return Err(failure(&update, &result));
+        }
+        attempt += 1;
+        thread::sleep(REFRESH_PAUSE);
     }
 }
 

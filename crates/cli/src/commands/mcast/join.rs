@@ -75,7 +75,10 @@ pub(super) fn run(args: &McastJoinArgs, output: &mut Output) -> Result<Outcome> 
             Err(error) => return Err(error.into()),
         }
     }
-    let missing: u64 = senders.values().map(Sender::missing).sum();
+    let missing: u64 = senders
+        .values()
+        .map(Sender::missing)
+        .fold(0, u64::saturating_add);
     if output.json {
         output.object(&json!({
             "type": "summary",
@@ -97,7 +100,7 @@ pub(super) fn run(args: &McastJoinArgs, output: &mut Output) -> Result<Outcome> 
 
 fn report(datagram: &Datagram, output: &mut Output) -> Result<()> {
     let (bytes, source, qpn) = (datagram.data.len(), datagram.source, datagram.source_qpn);
-    let number = message::number(&datagram.data).map(|number| number + 1);
+    let number = message::number(&datagram.data).map(|number| number.saturating_add(1));
     if output.json {
         output.object(&json!({
             "type": "datagram",
