@@ -202,7 +202,7 @@ impl CmId {
                 state: QpState::Err,
                 ..QpAttr::default()
             };
-            // Into ERR every state may go; it fails only for a queue pair that is gone.
+            // One in RESET, which has no work, refuses; else it fails only for one that is gone.
             let _ = qp.modify(&attr, QpAttrMask::STATE);
         }
     }

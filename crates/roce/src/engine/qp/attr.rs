@@ -47,8 +47,8 @@ const SQD_OPTIONAL: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::MIN_RNR_TIMER);
 
 /// The legal transitions of an RC queue pair between the states offered (IBTA 10.3.1;
-/// Linux `qp_state_table` of `ib_modify_qp_is_ok`). Every state may also go to RESET and to ERR
-/// with no attributes; that is not repeated here.
+/// Linux `qp_state_table` of `ib_modify_qp_is_ok`). Every state may also go to RESET, and every other
+/// than RESET to ERR, with no attributes; that is not repeated here.
 const RC_TRANSITIONS: [Transition; 8] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd};
     [
@@ -166,7 +166,8 @@ pub(super) fn check_modify(
 
 fn attributes_of(qp_type: QpType, from: QpState, to: QpState) -> Result<(QpAttrMask, QpAttrMask)> {
     match to {
-        QpState::Reset | QpState::Err => return Ok((NONE, NONE)),
+        QpState::Reset => return Ok((NONE, NONE)),
+        QpState::Err if from != QpState::Reset => return Ok((NONE, NONE)),
         QpState::Sqe => {
             let cause = Cause::Unsupported("a send queue put in error (SQE) by its owner");
             return Err(Error::new(Step::ModifyQp, cause));
@@ -182,6 +183,7 @@ fn attributes_of(qp_type: QpType, from: QpState, to: QpState) -> Result<(QpAttrM
                 QpState::Init => "RESET or INIT (to reach INIT)",
                 QpState::Rtr => "INIT (to reach RTR)",
                 QpState::Sqd => "RTS or SQD (to reach SQD)",
+                QpState::Err => "any other than RESET (to reach ERR)",
                 _ if qp_type == QpType::Rc => "RTR, RTS or SQD (to reach RTS)",
                 _ => "RTR, RTS, SQD or SQE (to reach RTS)",
             };

@@ -26,7 +26,6 @@ const LEGAL: &[Row] = {
     &[
         (Reset, Reset, "", ""),
         (Reset, Init, "ACCESS_FLAGS PKEY_INDEX PORT", ""),
-        (Reset, Err, "", ""),
         (Init, Reset, "", ""),
         (Init, Init, "", "ACCESS_FLAGS PKEY_INDEX PORT"),
         (
@@ -69,7 +68,6 @@ const LEGAL_UC: &[Row] = {
     &[
         (Reset, Reset, "", ""),
         (Reset, Init, "ACCESS_FLAGS PKEY_INDEX PORT", ""),
-        (Reset, Err, "", ""),
         (Init, Reset, "", ""),
         (Init, Init, "", "ACCESS_FLAGS PKEY_INDEX PORT"),
         (
@@ -104,7 +102,6 @@ const LEGAL_UD: &[Row] = {
     &[
         (Reset, Reset, "", ""),
         (Reset, Init, "PKEY_INDEX PORT QKEY", ""),
-        (Reset, Err, "", ""),
         (Init, Reset, "", ""),
         (Init, Init, "", "PKEY_INDEX PORT QKEY"),
         (Init, Rtr, "", "PKEY_INDEX QKEY"),
