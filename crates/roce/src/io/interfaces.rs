@@ -25,9 +25,14 @@ pub(super) struct Interface {
     pub(super) addresses: Vec<IpAddr>,
 }
 
+/// Readings at most until one finds no interface renamed or gone in its middle.
+const READINGS_MAX: u32 = 8;
+
 /// The interfaces, by index; those that have no IP address, too.
+///
+/// # Errors
+/// `Os` if the system does not tell, or if names change faster than they can be read.
 pub(super) fn list() -> Result<Vec<Interface>> {
-    let addresses = AddressList::read()?;
     let query = socket_with(
         AddressFamily::INET,
         SocketType::DGRAM,
@@ -35,41 +40,55 @@ pub(super) fn list() -> Result<Vec<Interface>> {
         None,
     )
     .map_err(|errno| os_error("socket", errno.raw_os_error()))?;
-    let mut found: BTreeMap<u32, Interface> = BTreeMap::new();
-    for entry in addresses.iter() {
-        let Some(name) = entry.interface_name() else {
+    list_asking(|name| interface_mtu(&query, name))
+}
+
+/// As [`list`]; `mtu_of` gives the MTU of the interface that has a name now, if one has.
+fn list_asking(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Vec<Interface>> {
+    for _ in 0..READINGS_MAX {
+        // An interface may go or get another name while it is being asked. To leave it out would be to
+        // say that it is gone: so all of it is read anew.
+        if let Some(interfaces) = read_once(&mtu_of)? {
+            return Ok(interfaces);
+        }
+    }
+    Err(os_error("ioctl (SIOCGIFMTU)", libc::ENODEV))
+}
+
+/// One reading; `None` if an interface of the list no longer has its name.
+fn read_once(mtu_of: impl Fn(&CStr) -> Option<u32>) -> Result<Option<Vec<Interface>>> {
+    let list = AddressList::read()?;
+    // Every interface has an entry of its own, which says its index.
+    let mut found: BTreeMap<CString, Interface> = BTreeMap::new();
+    for entry in list.iter() {
+        let (Some(name), Some(index)) = (entry.interface_name(), entry.link_index()) else {
             continue;
         };
-        // An interface may go away while it is being asked: it is left out then.
-        let Some(index) = interface_index(&name) else {
-            continue;
+        let Some(mtu) = mtu_of(&name) else {
+            return Ok(None);
         };
-        let Some(mtu) = interface_mtu(&query, &name) else {
-            continue;
-        };
-        let interface = found.entry(index).or_insert_with(|| Interface {
+        let interface = Interface {
             name: name.to_string_lossy().into_owned(),
             index,
             mtu,
             mac: None,
             running: entry.is_running(),
             addresses: Vec::new(),
-        });
-        match entry.address() {
-            Some(EntryAddress::Ip(ip)) => interface.addresses.push(ip),
-            Some(EntryAddress::Mac(mac)) => interface.mac = Some(mac),
-            None => {}
+        };
+        found.insert(name, interface);
+    }
+    for entry in list.iter() {
+        // IPv4 addresses have labels of their own, which begin with the name by custom alone.
+        let named = entry.interface_name().and_then(|name| found.get_mut(&name));
+        match (named, entry.address()) {
+            (Some(interface), Some(EntryAddress::Ip(ip))) => interface.addresses.push(ip),
+            (Some(interface), Some(EntryAddress::Mac(mac))) => interface.mac = Some(mac),
+            _ => {}
         }
     }
-    Ok(found.into_values().collect())
-}
-
-fn interface_index(name: &CStr) -> Option<u32> {
-    // SAFETY: `name` ends in NUL.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => None,
-        index => Some(index),
-    }
+    let mut interfaces: Vec<_> = found.into_values().collect();
+    interfaces.sort_unstable_by_key(|interface| interface.index);
+    Ok(Some(interfaces))
 }
 
 fn interface_mtu(query: &OwnedFd, name: &CStr) -> Option<u32> {
@@ -149,6 +168,17 @@ impl Entry<'_> {
         self.0.ifa_flags & wanted == wanted
     }
 
+    /// The interface's index, of the entry that is about the interface itself (packet(7)).
+    fn link_index(&self) -> Option<u32> {
+        let address = self.0.ifa_addr;
+        // SAFETY: not null, and every socket address begins with its family.
+        let is_link =
+            !address.is_null() && i32::from(unsafe { (*address).sa_family }) == libc::AF_PACKET;
+        // SAFETY: its family says that it is a `sockaddr_ll`; read without assuming alignment.
+        let link = is_link.then(|| unsafe { address.cast::<libc::sockaddr_ll>().read_unaligned() });
+        u32::try_from(link?.sll_ifindex).ok()
+    }
+
     fn address(&self) -> Option<EntryAddress> {
         let address = self.0.ifa_addr;
         if address.is_null() {
@@ -187,7 +217,28 @@ fn os_error(call: &'static str, errno: i32) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn an_interface_renamed_while_it_is_asked_is_asked_again_and_not_left_out() {
+        let asked = Cell::new(0);
+        let mtu_of = |_: &CStr| {
+            asked.set(asked.get() + 1);
+            (asked.get() > 2).then_some(1500)
+        };
+        let names = |interfaces: Vec<Interface>| -> Vec<_> {
+            interfaces.into_iter().map(|found| found.name).collect()
+        };
+        assert_eq!(names(list_asking(mtu_of).unwrap()), names(list().unwrap()));
+    }
+
+    #[test]
+    fn names_that_change_without_end_are_an_error_and_no_end_of_all_interfaces() {
+        let refused = list_asking(|_| None).unwrap_err();
+        assert_eq!(refused.errno(), libc::ENODEV);
+    }
 
     #[test]
     fn the_loopback_interface_is_listed_with_its_address_and_mtu() {
