@@ -141,7 +141,8 @@ impl Namespace {
     }
 }
 
-fn interface_index(name: &str) -> u32 {
+/// The index of an interface of the calling thread's namespace.
+pub(crate) fn interface_index(name: &str) -> u32 {
     let name = std::ffi::CString::new(name).expect("no NUL");
     // SAFETY: the name is NUL-terminated and outlives the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };

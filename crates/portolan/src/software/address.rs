@@ -73,12 +73,16 @@ fn look_up(
 ) -> Result<(ResolvedAddress, Option<(IpAddr, u32)>), Cause> {
     let route = find_route(source, destination)?;
     let source_ip = pinned(source).unwrap_or(route.source);
-    let device = core.find_device(source_ip).ok_or_else(|| Cause::NoDevice {
-        why: format!(
-            "{source_ip}, the source for {}, is on no interface",
-            destination.ip()
-        ),
-    })?;
+    // A link-local source is that of the link by which the destination is reached.
+    let interface = scope_of(destination).unwrap_or(route.interface_index);
+    let device = core
+        .find_device(source_ip, interface)
+        .ok_or_else(|| Cause::NoDevice {
+            why: format!(
+                "{source_ip}, the source for {}, is on no interface",
+                destination.ip()
+            ),
+        })?;
     let resolved = ResolvedAddress {
         source: with_scope(source_ip, source.map_or(0, |s| s.port()), destination),
         destination,
@@ -114,7 +118,7 @@ fn pinned(source: Option<SocketAddr>) -> Option<IpAddr> {
 }
 
 /// The interface that the zone of an address names.
-fn scope_of(address: SocketAddr) -> Option<u32> {
+pub(super) fn scope_of(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
         _ => None,

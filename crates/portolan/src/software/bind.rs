@@ -21,7 +21,7 @@ impl Core {
         let device = match local.ip().is_unspecified() {
             true => None,
             false => Some(
-                self.find_device(local.ip())
+                self.find_device(local.ip(), address::scope_of(local).unwrap_or(0))
                     .ok_or_else(|| no_address(local))?,
             ),
         };
@@ -124,10 +124,11 @@ impl Core {
         });
     }
 
-    /// The device, port and GID of a local address, as the engine wants them.
-    pub(super) fn bound_device(&self, ip: IpAddr) -> Option<BoundDevice> {
+    /// The device, port and GID of a local address, as the engine wants them. `interface` tells
+    /// link-local addresses apart.
+    pub(super) fn bound_device(&self, ip: IpAddr, interface: u32) -> Option<BoundDevice> {
         use portolan_provider::traits::Device;
-        let (device, gid_index) = self.stack().device_of(ip)?;
+        let (device, gid_index) = self.stack().device_of(ip, interface)?;
         let attr = device.attr().ok()?;
         Some(BoundDevice {
             device_index: device.index(),

@@ -141,7 +141,8 @@ impl Core {
         };
         // Another host's processes have blocks, too.
         let is_here = |path: &MadPath| {
-            path.remote.is_loopback() || self.stack().device_of(path.remote).is_some()
+            path.remote.is_loopback()
+                || self.stack().device_of(path.remote, path.scope_id).is_some()
         };
         let is_dead = |block: u8| blocks.iter().any(|dead| dead.index() == block);
         let ids = lock(state)

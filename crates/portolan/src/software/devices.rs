@@ -23,11 +23,11 @@ pub(super) struct Watches {
 impl Core {
     /// The device of a local address. An address that is not known may have come this very moment:
     /// the interfaces are looked at before it is said to be missing.
-    pub(super) fn find_device(&self, ip: IpAddr) -> Option<BoundDevice> {
-        self.bound_device(ip).or_else(|| {
+    pub(super) fn find_device(&self, ip: IpAddr, interface: u32) -> Option<BoundDevice> {
+        self.bound_device(ip, interface).or_else(|| {
             // If it cannot be looked at, what is known counts.
             let _ = self.stack().refresh();
-            self.bound_device(ip)
+            self.bound_device(ip, interface)
         })
     }
 

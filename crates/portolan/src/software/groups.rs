@@ -85,7 +85,7 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
     if membership.kind == JoinKind::SendOnlyFullMember {
         return Ok(());
     }
-    let (device, _) = core.stack().device_of(membership.local).ok_or_else(|| {
+    let (device, _) = core.stack().device_of(membership.local, 0).ok_or_else(|| {
         let why = format!("no interface has the address {}", membership.local);
         Error::new(Step::JoinMulticast, Cause::NoDevice { why })
     })?;

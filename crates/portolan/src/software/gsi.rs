@@ -18,7 +18,7 @@ impl Gsi for GsiPort {
     fn mad(&self, received: ReceivedMad<'_>) {
         let Some(core) = self.0.upgrade() else { return };
         // The address was taken from its interface while the datagram was under way.
-        let Some(device) = core.bound_device(received.local) else {
+        let Some(device) = core.bound_device(received.local, received.interface) else {
             return;
         };
         let scope_id = match received.remote {

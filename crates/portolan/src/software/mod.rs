@@ -115,10 +115,10 @@ impl Provider for SoftwareProvider {
 
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
         let stack = self.core.stack();
-        let found = stack.device_of(ip).or_else(|| {
+        let found = stack.device_of(ip, 0).or_else(|| {
             // It may have come this very moment.
             let _ = stack.refresh();
-            stack.device_of(ip)
+            stack.device_of(ip, 0)
         });
         found
             .map(|(device, index)| (device as Arc<dyn Device>, index))

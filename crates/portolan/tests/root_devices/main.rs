@@ -11,6 +11,7 @@ mod follow;
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod harness;
 mod keepalive;
+mod link_local;
 #[path = "../library/low.rs"]
 #[allow(dead_code, reason = "shared with the tests on loopback")]
 mod low;

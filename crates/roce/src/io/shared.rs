@@ -81,13 +81,22 @@ impl Shared {
         self.config.group.port
     }
 
-    /// The device that has an address, and the slot of its GID table.
-    pub(super) fn device_of(&self, ip: IpAddr) -> Option<(Arc<SoftDevice>, u32)> {
+    /// The device that has an address, and the slot of its GID table. Of a link-local address the
+    /// interface says which device is meant; without one (0) it must be the only device that has it.
+    /// Any other address is one device's, whichever interface its packets come by.
+    pub(super) fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<SoftDevice>, u32)> {
+        let ip = ip.to_canonical();
         let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
-        devices.iter().find_map(|device| {
-            let index = device.core().gid_index(ip.to_canonical())?;
+        let mut having = devices.iter().filter_map(|device| {
+            let index = device.core().gid_index(ip)?;
             Some((Arc::clone(device), index))
-        })
+        });
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        match (is_link_local, interface) {
+            (false, _) => having.next(),
+            (true, 0) => having.next().filter(|_| having.next().is_none()),
+            (true, _) => having.find(|(device, _)| device.core().interface() == interface),
+        }
     }
 }
 

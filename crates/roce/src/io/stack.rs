@@ -158,9 +158,11 @@ impl Stack {
             .clone()
     }
 
-    /// The device that has a local address, and the address's slot in its GID table.
-    pub fn device_of(&self, ip: IpAddr) -> Option<(Arc<SoftDevice>, u32)> {
-        self.shared.device_of(ip)
+    /// The device that has a local address, and the address's slot in its GID table. `interface` is
+    /// Linux's index; it says which device has a link-local address, which several may have. With 0
+    /// such an address is found if only one has it.
+    pub fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<SoftDevice>, u32)> {
+        self.shared.device_of(ip, interface)
     }
 
     /// Has the machine's interfaces read at once, and waits for it. Changes are noticed anyway, a

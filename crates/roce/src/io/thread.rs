@@ -358,7 +358,7 @@ impl Worker {
             interface: datagram.interface,
             device: self
                 .shared
-                .device_of(datagram.destination)
+                .device_of(datagram.destination, datagram.interface)
                 .map(|(device, _)| device),
             source_qp,
             traffic_class: datagram.traffic_class,

@@ -181,7 +181,7 @@ impl End {
 
     /// An end whose queue pair is RC or UC.
     pub fn of_type(stack: &Stack, ip: IpAddr, shape: Shape, qp_type: QpType) -> Self {
-        let (device, _) = stack.device_of(ip).expect("no device has the address");
+        let (device, _) = stack.device_of(ip, 0).expect("no device has the address");
         let device: Arc<dyn Device> = device;
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_comp_channel().unwrap();

@@ -169,7 +169,7 @@ fn a_membership_joins_without_a_queue_pair_and_counts_together_with_attachments(
     let config = config();
     let stack = stack(&config);
     let group = group(&config);
-    let (device, _) = stack.device_of("127.0.0.1".parse().unwrap()).unwrap();
+    let (device, _) = stack.device_of("127.0.0.1".parse().unwrap(), 0).unwrap();
     let first = stack.join_group(&device, group).unwrap();
     let second = stack.join_group(&device, group).unwrap();
     assert!(is_member(group));

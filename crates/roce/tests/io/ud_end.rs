@@ -48,7 +48,7 @@ pub fn make_ready(qp: &Arc<dyn Qp>) {
 impl UdEnd {
     pub fn new(stack: &Stack, ip: IpAddr) -> Self {
         const MEMORY: usize = 1 << 18;
-        let (device, _) = stack.device_of(ip).expect("no device has the address");
+        let (device, _) = stack.device_of(ip, 0).expect("no device has the address");
         let device: Arc<dyn Device> = device;
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(256, None, 0).unwrap();
