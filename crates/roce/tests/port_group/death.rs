@@ -426,3 +426,24 @@ fn a_member_that_reads_nothing_for_a_while_is_told_of_every_death_in_the_end() {
         });
     }
 }
+
+#[test]
+fn a_member_that_dies_before_it_came_back_to_a_new_hub_is_told_of_too() {
+    let config = config();
+    let mut hub = Process::spawn(config.port);
+    let mut stopped = Process::spawn(config.port);
+    let members = [(); 2].map(|()| Member::join(&config).unwrap());
+    stopped.stop();
+    hub.kill();
+    the_hub(&members);
+    for member in &members {
+        eventually("the news of the hub", || member.knows_dead(hub.block));
+        assert!(!member.knows_dead(stopped.block), "it is only stopped");
+    }
+    stopped.kill();
+    for member in &members {
+        eventually("the news of the member", || {
+            member.knows_dead(stopped.block)
+        });
+    }
+}

@@ -30,7 +30,8 @@ pub(super) struct Registry {
     /// Blocks whose members have yet to register again.
     missing: BTreeSet<Block>,
     since: Instant,
-    /// Blocks left by members, their names perhaps still held by the process.
+    /// Blocks left by members, or of members that have yet to come back to this new hub: the name
+    /// says whether the process lives.
     departed: BTreeSet<Block>,
     retire_at: Instant,
     /// Blocks whose processes are dead, and that nobody has been given since.
@@ -113,7 +114,7 @@ impl Registry {
             observers: 0,
             missing: alive.iter().collect(),
             since: now,
-            departed: BTreeSet::new(),
+            departed: alive.iter().filter(|block| *block != own).collect(),
             retire_at: now,
             dead,
             last_given: own,
@@ -316,13 +317,15 @@ impl Registry {
         self.departed.iter().copied().collect()
     }
 
-    /// A block has been put out of use: its process is dead.
+    /// A block has been put out of use: its process is dead, and registers nothing any more.
     pub(super) fn retired(&mut self, block: Block) {
         self.departed.remove(&block);
+        self.missing.remove(&block);
         self.dead.insert(block);
     }
 
-    /// Whether a block was left by a member that is not known to be dead yet.
+    /// Whether a block was left by a member, or is to be come back with, and its process is not known to
+    /// be dead yet.
     pub(super) fn is_departed(&self, block: Block) -> bool {
         self.departed.contains(&block)
     }

@@ -150,6 +150,20 @@ fn a_member_that_dies_before_it_registered_again_is_not_waited_for() {
 }
 
 #[test]
+fn a_member_that_dies_before_it_came_back_to_a_new_hub_is_found_dead_and_not_waited_for() {
+    let now = Instant::now();
+    let mut registry = Registry::new(block(1), USER, set([block(1), block(5)]), set([]), now);
+    registry.replayed(block(1));
+    assert_eq!(registry.take_departed(now), [block(5)]);
+    assert_eq!(registry.next_timeout(now), Some(now + RETIRE_INTERVAL));
+    assert!(registry.grace(now).is_some(), "its name is still held");
+    registry.retired(block(5));
+    assert_eq!(registry.dead(), set([block(5)]));
+    assert_eq!(registry.grace(now), None);
+    assert_eq!(registry.next_timeout(now), None);
+}
+
+#[test]
 fn a_block_that_is_connected_is_not_given_back_twice() {
     let now = Instant::now();
     let mut registry = founder(now);
