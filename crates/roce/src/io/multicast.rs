@@ -76,6 +76,13 @@ impl Multicast {
         groups.values().find(|group| group.token == token).cloned()
     }
 
+    /// Leaves all groups; whoever still needs them gets nothing any more.
+    pub(super) fn leave_all(&self) {
+        let groups = std::mem::take(&mut *self.lock());
+        // Their end closes sockets, with no lock held.
+        drop(groups);
+    }
+
     fn lock(&self) -> RwLockWriteGuard<'_, HashMap<GroupKey, Arc<Group>>> {
         self.groups.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,6 +171,10 @@ impl Shared {
         add: impl FnOnce(&mut Users) -> Result<()>,
     ) -> Result<()> {
         let mut groups = self.multicast.lock();
+        if self.progress.is_stopping() {
+            // Nobody would read the socket, which would keep the port from others.
+            return Err(Error::new(step, Cause::NoSuchObject("stack")));
+        }
         if let Some(group) = groups.get(&key) {
             return group.change(add).0;
         }

@@ -74,6 +74,10 @@ impl Receiver {
     /// datagrams that were.
     pub(super) fn turn(&mut self, shared: &Shared, answer: Answer) -> usize {
         let mut taken = 0;
+        if shared.progress.is_stopping() {
+            // The sockets are closed, or about to be.
+            return taken;
+        }
         for socket in shared.group.sockets() {
             if !shared.progress.is_connected(socket.family().into()) {
                 continue;

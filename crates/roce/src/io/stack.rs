@@ -60,8 +60,9 @@ pub struct Objects {
 /// All software devices of this process, and the thread behind them. A process wants one; it keeps it
 /// for as long as it runs.
 ///
-/// Dropping it ends the thread: devices, queue pairs and regions that are left stay valid, but
-/// nothing arrives any more unless completion queues are polled.
+/// Dropping it ends the thread and leaves the group of processes that share the UDP port: devices, queue
+/// pairs and regions that are left stay valid, but nothing arrives any more. Who was connected with them
+/// is told as of a process that died.
 #[derive(Debug)]
 pub struct Stack {
     shared: Arc<Shared>,
@@ -357,6 +358,9 @@ impl Drop for Stack {
             // It has nothing to tell, and panics of the caller's Gsi were printed.
             let _ = thread.join();
         }
+        // What is left of the stack must not hold a place in the group that nobody looks after.
+        self.shared.multicast.leave_all();
+        self.shared.group.leave();
         // Devices hold what they share, which holds the devices.
         let mut devices = self
             .shared

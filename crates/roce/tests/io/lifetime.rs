@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_provider::Cause;
+use portolan_provider::address::ip_to_gid;
 use portolan_provider::verbs::{QpAttrMask, QpState, SendOp, WcStatus, WorkCompletion};
 
-use crate::harness::{Pair, Shape, until};
+use crate::harness::{End, Pair, Shape, config, stack, until};
+use crate::ud_end::UdEnd;
 
 #[test]
 fn memory_is_not_touched_once_deregistering_returns_even_under_traffic() {
@@ -91,6 +93,33 @@ fn what_arrived_is_acknowledged_though_its_receiver_ends_at_once() {
             a.expect(1);
         }
     }
+}
+
+#[test]
+fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
+    let (config, ip) = (config(), "127.0.0.1".parse().unwrap());
+    let first = stack(&config);
+    let second = stack(&config);
+    assert!(first.group_status().is_hub);
+    let group = ip_to_gid("239.68.0.1".parse().unwrap());
+    let kept = UdEnd::new(&first, ip);
+    kept.qp.attach_mcast(&group).unwrap();
+    drop(first);
+    until("another leads", || second.group_status().is_hub);
+    until("the first is known to be gone", || {
+        second.group_status().members.len() == 1
+    });
+    let third = stack(&config);
+    // What is left of a stack is good for nothing but to be used without harm.
+    assert_eq!(kept.cq.poll(&mut [WorkCompletion::EMPTY]).unwrap(), 0);
+    kept.qp.attach_mcast(&group).unwrap_err();
+    kept.qp.detach_mcast(&group).unwrap_err();
+    let also_kept = End::new(&second, ip, Shape::default());
+    drop((second, third));
+    // With the last stack the port becomes free, too.
+    let founder = stack(&config);
+    assert!(founder.group_status().is_hub);
+    assert_eq!(also_kept.try_poll(), None);
 }
 
 #[test]

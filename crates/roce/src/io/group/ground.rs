@@ -40,7 +40,7 @@ pub(super) struct Ground {
     /// Surveys that this process has yet to answer.
     pub(super) surveys: Vec<u64>,
     /// Proof to every hub that this process lives: the block's name.
-    _block_name: PrivateFd,
+    block_name: PrivateFd,
     /// The descriptors of the present role.
     epoll: Arc<PrivateFd>,
     last_connection: ConnectionId,
@@ -75,7 +75,7 @@ impl Ground {
             inbox: Inbox::default(),
             counters: GroupCounters::default(),
             surveys: Vec::new(),
-            _block_name: block_name,
+            block_name,
             epoll: Arc::new(PrivateFd::make(|| {
                 epoll::create(epoll::CreateFlags::CLOEXEC)
             })?),
@@ -83,6 +83,13 @@ impl Ground {
             buffer: Vec::new(),
             encoded: Vec::new(),
         })
+    }
+
+    /// Lets go of what makes this process a member: to all others its block is free from now on.
+    pub(super) fn leave(&mut self) {
+        self.vault.vacate();
+        self.block_name.vacate();
+        self.surveys.clear();
     }
 
     /// Readable when a descriptor of the present role is ready.

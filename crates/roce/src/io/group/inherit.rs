@@ -151,6 +151,19 @@ impl PrivateFd {
         let window = Window::open()?;
         Self::adopt(&window, make()?)
     }
+
+    /// Lets go of the open file, as a forked child does: other threads may be using the number, which
+    /// stays taken and means nothing until this is dropped.
+    pub(super) fn vacate(&self) {
+        let _window = Window::wait();
+        if self.generation != GENERATION.load(Ordering::Relaxed) {
+            return;
+        }
+        let placeholder = PLACEHOLDER.load(Ordering::Acquire);
+        // SAFETY: the number is this owner's and stays open; `dup3` changes at once what it refers to.
+        // It fails of nothing but a placeholder that was never made, and then there is no `self`.
+        let _ = unsafe { libc::dup3(placeholder, self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+    }
 }
 
 impl AsFd for PrivateFd {
@@ -193,6 +206,18 @@ mod tests {
         // SAFETY: waits for the child made above; `status` is valid for the write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         status == 0
+    }
+
+    #[test]
+    fn a_vacated_descriptor_closes_its_file_and_keeps_its_number() {
+        let (kept, vacated) = pair();
+        vacated.vacate();
+        assert_eq!(
+            rustix::io::read(&kept, &mut [0u8; 1]),
+            Ok(0),
+            "the other end is closed"
+        );
+        assert!(rustix::io::fcntl_getfd(&vacated).is_ok());
     }
 
     fn pair() -> (PrivateFd, PrivateFd) {

@@ -321,6 +321,13 @@ impl Group {
         }
     }
 
+    /// Leaves the group, though this value lives on: to all others it is as if this process had died. Its
+    /// block's sockets are closed, and nothing can be asked any more.
+    pub(super) fn leave(&self) {
+        self.sockets.iter().for_each(BlockSocket::vacate);
+        self.lock().state.leave();
+    }
+
     /// The group as this process sees it.
     pub fn status(&self) -> GroupStatus {
         self.lock().state.status()

@@ -58,6 +58,11 @@ impl BlockSocket {
         self.drain();
     }
 
+    /// Closes the socket under the hands of whoever reads it, and who finds nothing any more.
+    pub(super) fn vacate(&self) {
+        self.fd.vacate();
+    }
+
     /// Throws away the packets that are queued.
     pub(super) fn drain(&self) {
         for _ in 0..DRAIN_MAX {

@@ -49,6 +49,8 @@ pub(super) enum Role {
     Member(Uplink),
     /// Has none.
     Orphan(Election),
+    /// Has left the group.
+    Left,
 }
 
 /// What a turn has left to do for the caller.
@@ -127,8 +129,17 @@ impl State {
                 hub.own_replay_done(&self.ground);
             }
             Role::Member(uplink) => uplink.replay(payloads, &mut self.ground),
-            Role::Orphan(_) => {}
+            Role::Orphan(_) | Role::Left => {}
         }
+    }
+
+    /// Leaves the group for good, as a process that dies does: if it was the hub, others find that it
+    /// is gone.
+    pub(super) fn leave(&mut self) {
+        self.ground.leave();
+        self.role = Role::Left;
+        self.replay_due = false;
+        self.shut_out = Some("this process has left it".to_owned());
     }
 
     /// Answers surveys of the present hub; one of a former has lost its observer.
@@ -139,7 +150,7 @@ impl State {
                 Role::Member(uplink) if uplink.is_joined() => {
                     uplink.report(*survey, payloads, &mut self.ground);
                 }
-                Role::Member(_) | Role::Orphan(_) => {}
+                Role::Member(_) | Role::Orphan(_) | Role::Left => {}
             }
         }
     }
@@ -153,7 +164,7 @@ impl State {
         match &self.role {
             Role::Hub(hub) => hub.forward(block, datagram, &mut self.ground),
             Role::Member(uplink) => uplink.forward(block, datagram, &mut self.ground),
-            Role::Orphan(_) => self.ground.counters.no_member += 1,
+            Role::Orphan(_) | Role::Left => self.ground.counters.no_member += 1,
         }
     }
 
@@ -171,6 +182,7 @@ impl State {
             Role::Member(uplink) if uplink.is_joined() => requests,
             Role::Member(uplink) => uplink.next_timeout(),
             Role::Orphan(election) => Some(election.next_at()),
+            Role::Left => None,
         }
     }
 
@@ -183,7 +195,7 @@ impl State {
     pub(super) fn hub(&self) -> Option<Credentials> {
         match &self.role {
             Role::Member(uplink) => Some(uplink.hub()),
-            Role::Hub(_) | Role::Orphan(_) => None,
+            Role::Hub(_) | Role::Orphan(_) | Role::Left => None,
         }
     }
 
@@ -213,7 +225,7 @@ impl State {
                 (true, Some(pid))
             }
             Role::Member(uplink) => (false, Some(uplink.hub().pid).filter(|pid| *pid != 0)),
-            Role::Orphan(_) => (false, None),
+            Role::Orphan(_) | Role::Left => (false, None),
         };
         members.sort_by_key(|member| member.block);
         GroupStatus {
@@ -231,7 +243,7 @@ impl State {
                 let outcome = uplink.ready(flags, &mut self.ground, &mut self.requests, now);
                 self.follow(outcome, now, turned);
             }
-            Role::Member(_) | Role::Orphan(_) => {}
+            Role::Member(_) | Role::Orphan(_) | Role::Left => {}
         }
     }
 
@@ -242,7 +254,7 @@ impl State {
                 let outcome = uplink.timers(now);
                 self.follow(outcome, now, turned);
             }
-            Role::Orphan(_) => {}
+            Role::Orphan(_) | Role::Left => {}
         }
         // Also right after the hub was lost: the first attempt is due at once.
         if let Role::Orphan(election) = &self.role
@@ -378,7 +390,7 @@ impl State {
                     uplink.request(id, &payload, &mut self.ground);
                 }
             }
-            Role::Hub(_) | Role::Member(_) | Role::Orphan(_) => {}
+            Role::Hub(_) | Role::Member(_) | Role::Orphan(_) | Role::Left => {}
         }
     }
 

@@ -104,6 +104,11 @@ impl Parking {
 }
 
 impl Vault {
+    /// Lets go of the sockets: they close if this was their last member.
+    pub(super) fn vacate(&self) {
+        self.receiver.vacate();
+    }
+
     /// The vault that came with a welcome.
     pub(super) fn from_descriptor(receiver: PrivateFd) -> Self {
         Self { receiver }
