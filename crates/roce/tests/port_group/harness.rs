@@ -19,6 +19,8 @@ use rustix::net::{RecvFlags, recv};
 
 /// How long anything may take that should take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Far more than an election takes on a slow machine, and less than nobody electing anybody.
+pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(8);
 /// How long a request waits.
 pub(crate) const ASK: Duration = Duration::from_secs(10);
 

@@ -277,7 +277,7 @@ fn fork_a_sleeper() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        std::thread::sleep(Duration::from_secs(5));
+        std::thread::sleep(Duration::from_secs(60));
         // SAFETY: ends the child at once, running nothing of the parent's.
         unsafe { libc::_exit(0) };
     }

@@ -64,7 +64,7 @@ fn claims_outlive_the_hub_and_stay_exclusive() {
             }
         });
         let took = asked.elapsed();
-        assert!(took < Duration::from_secs(1), "an election took {took:?}");
+        assert!(took < ELECTION_MAX, "an election took {took:?}");
         assert_eq!(members[0].ask(&format!("owner {gone_name}")), "nobody");
     }
 }
