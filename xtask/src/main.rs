@@ -6,6 +6,7 @@ mod dissect;
 mod floors;
 mod fuzz;
 mod holder;
+mod kernel_provider;
 mod leftovers;
 mod netem;
 mod pairs;

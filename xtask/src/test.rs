@@ -126,6 +126,11 @@ const PARTS: &[Part] = &[
         what: "rping, udaddy and mckey on Linux's rdma_rxe against ours",
         run: kernel,
     },
+    Part {
+        name: "kernel-provider",
+        what: "the conformance suite over Linux's rdma_rxe instead of our device",
+        run: crate::kernel_provider::run,
+    },
 ];
 
 /// The parts that run what the part `build` makes.

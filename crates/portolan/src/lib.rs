@@ -8,7 +8,7 @@
 //! * the low one, [`cm`]: event channels, ids and events with the semantics of `rdma_cm(7)`.
 //!
 //! The provider beneath is the software RoCEv2 device: user space, UDP port 4791, no root, no
-//! kernel module, no daemon.
+//! kernel module, no daemon. [`provider`] chooses the kernel's RDMA devices instead.
 //!
 //! ```no_run
 //! use portolan::Connector;

@@ -1,8 +1,12 @@
 //! Which provider serves this process.
+//!
+//! [`pin`] says, or else the environment variable [`PROVIDER_ENV`]; where neither does it is the software
+//! device. Single connections, listeners and event channels may be given another.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use portolan_kernel::KernelProvider;
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -12,72 +16,170 @@ use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 /// The environment variable that pins the provider: `software` or `kernel`.
 pub const PROVIDER_ENV: &str = "PORTOLAN_PROVIDER";
 
-/// The process's provider, opened at first use: the software device.
+/// A provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Choice {
+    /// The RoCEv2 device in user space.
+    Software = 1,
+    /// The kernel's RDMA devices, by the machine's libibverbs.
+    Kernel = 2,
+}
+
+impl Choice {
+    /// Its name, as [`PROVIDER_ENV`] has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    fn of_environment() -> Result<Option<Self>> {
+        match std::env::var(PROVIDER_ENV).as_deref() {
+            Err(_) | Ok("") => Ok(None),
+            Ok("software") => Ok(Some(Self::Software)),
+            Ok("kernel") => Ok(Some(Self::Kernel)),
+            Ok(other) => {
+                let expected = "software or kernel";
+                Err(Error::invalid(
+                    Step::OpenDevice,
+                    PROVIDER_ENV,
+                    expected,
+                    other,
+                ))
+            }
+        }
+    }
+}
+
+/// What [`pin`] chose; 0 is nothing.
+static PINNED: AtomicU8 = AtomicU8::new(0);
+
+/// Pins the provider of this process, or leaves the choice to the environment again. What exists already
+/// stays with the provider that it was made of.
+pub fn pin(choice: Option<Choice>) {
+    PINNED.store(choice.map_or(0, |choice| choice as u8), Ordering::Release);
+}
+
+fn pinned() -> Option<Choice> {
+    let pinned = PINNED.load(Ordering::Acquire);
+    let mut all = [Choice::Software, Choice::Kernel].into_iter();
+    all.find(|choice| *choice as u8 == pinned)
+}
+
+/// The process's provider, opened at first use.
 ///
 /// # Errors
-/// `PORTOLAN_PROVIDER` names a provider that this build does not have, or the software device
-/// cannot start (UDP port 4791 held by something else, no group membership). A failed start is
-/// tried again at the next call.
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; those of [`software_provider`] or of
+/// [`kernel_provider`]. A failed start is tried again at the next call.
 pub fn default_provider() -> Result<Arc<dyn Provider>> {
-    match std::env::var(PROVIDER_ENV).as_deref() {
-        Err(_) | Ok("" | "software") => software_provider(),
-        Ok(other) => Err(Error::invalid(
-            Step::OpenDevice,
-            PROVIDER_ENV,
-            "software",
-            other,
-        )),
+    match chosen()? {
+        Choice::Software => software_provider(),
+        Choice::Kernel => kernel_provider(),
+    }
+}
+
+/// The process's provider, if it was opened; never opens it.
+pub(crate) fn opened_provider() -> Option<Arc<dyn Provider>> {
+    match chosen().ok()? {
+        Choice::Software => SOFTWARE.opened().map(|provider| provider as _),
+        Choice::Kernel => KERNEL.opened().map(|provider| provider as _),
+    }
+}
+
+fn chosen() -> Result<Choice> {
+    match pinned() {
+        Some(choice) => Ok(choice),
+        None => Ok(Choice::of_environment()?.unwrap_or(Choice::Software)),
     }
 }
 
 /// The software provider of this process; every call gives the same one.
 ///
 /// # Errors
-/// See [`default_provider`].
+/// The software device cannot start: UDP port 4791 is held by something else, or the processes that
+/// share it refuse this one.
 pub fn software_provider() -> Result<Arc<dyn Provider>> {
     software().map(|provider| provider as Arc<dyn Provider>)
 }
+
+/// The kernel provider of this process; every call gives the same one.
+///
+/// # Errors
+/// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
+/// Portolan's own.
+pub fn kernel_provider() -> Result<Arc<dyn Provider>> {
+    let after_fork = "use in a process forked after the kernel provider was opened";
+    let provider = KERNEL.get(KernelProvider::open, after_fork)?;
+    Ok(provider)
+}
+
+static KERNEL: Opened<KernelProvider> = Opened::none();
+static SOFTWARE: Opened<SoftwareProvider> = Opened::none();
 
 /// Shows every packet that the software devices of this process send and take to `tap`, or to
 /// nobody.
 ///
 /// # Errors
-/// See [`default_provider`].
+/// See [`software_provider`].
 pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
     software().map(|provider| provider.set_tap(tap))
 }
 
-static SOFTWARE: Mutex<Option<Arc<SoftwareProvider>>> = Mutex::new(None);
-/// The process that has or makes the provider; 0 is none.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// The process's provider, if it was opened; never opens it.
-pub(crate) fn opened_provider() -> Option<Arc<dyn Provider>> {
-    // In a forked child the lock may be its parent's for ever.
-    if OWNER.load(Ordering::Acquire) != std::process::id() {
-        return None;
-    }
-    lock(&SOFTWARE)
-        .clone()
-        .map(|provider| provider as Arc<dyn Provider>)
+fn software() -> Result<Arc<SoftwareProvider>> {
+    let after_fork = "use in a process forked after the software device was opened";
+    let open = || SoftwareProvider::start(SoftwareConfig::default());
+    SOFTWARE.get(open, after_fork)
 }
 
-fn software() -> Result<Arc<SoftwareProvider>> {
-    let pid = std::process::id();
-    let owner = OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
-    if owner.is_err_and(|owner| owner != pid) {
-        // The parent's threads are not here, its queue pairs are not ours, and its lock may have been
-        // held when this process was forked off.
-        let after_fork = "use in a process forked after the software device was opened";
-        return Err(Error::new(Step::OpenDevice, Cause::Unsupported(after_fork)));
+/// A provider that a process opens once.
+struct Opened<P> {
+    provider: Mutex<Option<Arc<P>>>,
+    /// The process that has or makes it; 0 is none.
+    owner: AtomicU32,
+}
+
+impl<P> Opened<P> {
+    const fn none() -> Self {
+        Self {
+            provider: Mutex::new(None),
+            owner: AtomicU32::new(0),
+        }
     }
-    let mut software = lock(&SOFTWARE);
-    if let Some(provider) = &*software {
-        return Ok(provider.clone());
+
+    /// The provider, if this process has opened it.
+    fn opened(&self) -> Option<Arc<P>> {
+        // In a forked child the lock may be its parent's for ever.
+        let is_own = self.owner.load(Ordering::Acquire) == std::process::id();
+        is_own.then(|| lock(&self.provider).clone()).flatten()
     }
-    let started = SoftwareProvider::start(SoftwareConfig::default());
-    let started = started.inspect_err(|_| OWNER.store(0, Ordering::Release))?;
-    *software = Some(started.clone());
-    OWNER.store(pid, Ordering::Release);
-    Ok(started)
+
+    /// The provider, opened if there is none.
+    ///
+    /// # Errors
+    /// Those of `open`; `Unsupported`, in these words, in a process that was forked off since.
+    fn get(
+        &self,
+        open: impl FnOnce() -> Result<Arc<P>>,
+        after_fork: &'static str,
+    ) -> Result<Arc<P>> {
+        let pid = std::process::id();
+        let owner = self
+            .owner
+            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
+        if owner.is_err_and(|owner| owner != pid) {
+            // The parent's threads are not here, its queue pairs are not ours, and its lock may have
+            // been held when this process was forked off.
+            return Err(Error::new(Step::OpenDevice, Cause::Unsupported(after_fork)));
+        }
+        let mut provider = lock(&self.provider);
+        if let Some(provider) = &*provider {
+            return Ok(provider.clone());
+        }
+        let opened = open().inspect_err(|_| self.owner.store(0, Ordering::Release))?;
+        *provider = Some(opened.clone());
+        self.owner.store(pid, Ordering::Release);
+        Ok(opened)
+    }
 }

@@ -188,6 +188,14 @@ pub enum Cause {
     /// The RDMA device is gone, with the network interface behind it.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
+    /// A shared library that the provider rests on cannot be used.
+    #[error("{library} cannot be used: {why}")]
+    UnusableLibrary {
+        /// Its name.
+        library: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// There is no route to the destination.
     #[error("no route to the destination")]
     NetworkUnreachable,
@@ -412,7 +420,7 @@ impl Cause {
                 EADDRNOTAVAIL
             }
             Self::PrivilegedPort { .. } | Self::GroupRefused(_) => EACCES,
-            Self::NoDevice { .. } => ENODEV,
+            Self::NoDevice { .. } | Self::UnusableLibrary { .. } => ENODEV,
             Self::DeviceRemoved => ENXIO,
             Self::NetworkUnreachable => ENETUNREACH,
             Self::HostUnreachable => EHOSTUNREACH,

@@ -24,6 +24,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &'static str;
     /// The devices there are now, by index.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>>;
+    /// The device with this number ([`Device::index`]); `None` if there is none.
+    fn device(&self, index: u32) -> Result<Option<Arc<dyn Device>>> {
+        let mut devices = self.devices()?.into_iter();
+        Ok(devices.find(|device| device.index() == index))
+    }
     /// Opens an event channel (`open("/dev/infiniband/rdma_cm")`).
     fn open_channel(&self) -> Result<Arc<dyn CmChannel>>;
     /// The device and GID index that serve a local IP address.
@@ -98,6 +103,13 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     /// `AddrinfoError` are the library's word that a name was looked up, which the kernel carries as
     /// its event 19. Others are `InvalidArgument`.
     fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()>;
+    /// Whether [`CmChannel::write_event`] is there: not every kernel has the command.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn check_write_event(&self) -> Result<()> {
+        Ok(())
+    }
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }

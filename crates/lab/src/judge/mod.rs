@@ -7,6 +7,7 @@
 
 mod bad_network;
 mod capture;
+mod kernel_provider;
 mod report;
 
 use std::io;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 pub use bad_network::bad_network;
 pub use capture::{Dissection, dissect};
+pub use kernel_provider::kernel_provider;
 pub use report::{Part, Report};
 
 use crate::machine::{

@@ -128,6 +128,12 @@ impl CmId {
         hints: Option<&Hints>,
         timeout: Duration,
     ) -> Result<Option<Pending>> {
+        // Without it the end of the look-up could not be told.
+        let can_be_told = self.channel().check_write_event();
+        can_be_told.map_err(|mut error| {
+            error.step = Step::ResolveName;
+            self.explain(error)
+        })?;
         if hints.is_some_and(|hints| hints.flags.contains(Flags::SA)) {
             self.check_administrator(node, service, hints)?;
         }

@@ -6,6 +6,8 @@
 
 mod addresses;
 mod connections;
+mod datagrams;
 mod events;
 mod pair;
 mod transfers;
+mod verbs;

@@ -7,18 +7,33 @@ use std::time::{Duration, Instant};
 use portolan::Access;
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
 use portolan::provider::default_provider;
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::traits::{Cq, Device, Mr, Pd, Provider, Qp};
+use portolan::seam::cm::{ConnParam, EventType, Service};
+use portolan::seam::traits::{CompChannel, Cq, Device, Mr, Pd, Provider, Qp, Srq};
 use portolan::seam::verbs::{
-    QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WorkCompletion,
+    QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, SrqAttr,
+    WorkCompletion,
 };
+use portolan::wire::addr::PortSpace;
 
 /// The variable that names a local address of an RDMA device.
 const ADDRESS_ENV: &str = "PORTOLAN_TEST_ADDRESS";
 /// Longest wait for anything that is sure to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The name of an end's completion queue on its channel.
+pub(crate) const COOKIE: u64 = 0xfeed_0000_0000_4711;
 /// Bytes of memory at each end.
 pub(crate) const MEMORY_LEN: usize = 1 << 16;
+
+/// Reliable connections.
+const CONNECTIONS: Service = Service {
+    port_space: PortSpace::Tcp,
+    qp_type: QpType::Rc,
+};
+/// Datagrams.
+pub(crate) const DATAGRAMS: Service = Service {
+    port_space: PortSpace::Udp,
+    qp_type: QpType::Ud,
+};
 
 /// The provider under test.
 pub(crate) fn provider() -> Arc<dyn Provider> {
@@ -54,8 +69,12 @@ pub(crate) struct Passive {
 
 impl Passive {
     pub(crate) fn listen() -> Self {
+        Self::listen_for(CONNECTIONS)
+    }
+
+    pub(crate) fn listen_for(service: Service) -> Self {
         let channel = channel();
-        let listener = CmId::new(&channel).unwrap();
+        let listener = CmId::with_service(&channel, service).unwrap();
         listener.bind(SocketAddr::new(local_ip(), 0)).unwrap();
         listener.listen(0).unwrap();
         let local = listener.addresses().unwrap().local.unwrap();
@@ -74,16 +93,25 @@ impl Passive {
 
     /// The end of a request, on a channel of its own.
     pub(crate) fn end(&self, child: CmId) -> End {
+        self.end_drawing_on(child, None)
+    }
+
+    fn end_drawing_on(&self, child: CmId, srq: Option<SrqAttr>) -> End {
         let channel = channel();
         child.migrate(&channel, PATIENCE).unwrap();
-        End::new(channel, child)
+        End::drawing_on(channel, child, srq)
     }
 }
 
 /// An id that knows its route, on a channel of its own.
 pub(crate) fn routed(to: SocketAddr) -> (EventChannel, CmId) {
+    routed_for(CONNECTIONS, to)
+}
+
+/// The same for a service.
+pub(crate) fn routed_for(service: Service, to: SocketAddr) -> (EventChannel, CmId) {
     let channel = channel();
-    let id = CmId::new(&channel).unwrap();
+    let id = CmId::with_service(&channel, service).unwrap();
     id.resolve_addr(None, to, PATIENCE).unwrap();
     next(&channel, EventType::AddrResolved);
     id.resolve_route(PATIENCE).unwrap();
@@ -109,19 +137,29 @@ pub(crate) struct End {
     pub(crate) id: CmId,
     pub(crate) qp: Arc<dyn Qp>,
     pub(crate) mr: Arc<dyn Mr>,
-    cq: Arc<dyn Cq>,
-    _pd: Arc<dyn Pd>,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) cq: Arc<dyn Cq>,
+    pub(crate) comp_channel: Arc<dyn CompChannel>,
+    pub(crate) srq: Option<Arc<dyn Srq>>,
+    pub(crate) pd: Arc<dyn Pd>,
     // Behind the registration, so that it is dropped after it.
     pub(crate) memory: Box<[u8]>,
 }
 
 impl End {
     pub(crate) fn new(channel: EventChannel, id: CmId) -> Self {
+        Self::drawing_on(channel, id, None)
+    }
+
+    /// An end that draws its receives from a shared queue of its own.
+    pub(crate) fn drawing_on(channel: EventChannel, id: CmId, srq: Option<SrqAttr>) -> Self {
         let device: Arc<dyn Device> = id.device().unwrap();
         let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(64, None, 0).unwrap();
+        let comp_channel = device.create_comp_channel().unwrap();
+        let cq = device.create_cq(64, Some(&comp_channel), COOKIE).unwrap();
+        let srq = srq.map(|attr| pd.create_srq(&attr).unwrap());
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type: id.service().qp_type,
             cap: QpCap {
                 max_send_wr: 16,
                 max_recv_wr: 16,
@@ -135,12 +173,16 @@ impl End {
             pd: &pd,
             send_cq: &cq,
             recv_cq: &cq,
-            srq: None,
+            srq: srq.as_ref(),
             init,
         };
         let qp = id.create_queue_pair(&new).unwrap();
         let mut memory = vec![0; MEMORY_LEN].into_boxed_slice();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND;
         let (start, len) = (memory.as_mut_ptr() as u64, MEMORY_LEN as u64);
         // SAFETY: the memory outlives the region (`Drop`), and is looked at only while nothing is under
         // way.
@@ -151,8 +193,11 @@ impl End {
             id,
             qp,
             mr,
+            device,
             cq,
-            _pd: pd,
+            comp_channel,
+            srq,
+            pd,
             memory,
         }
     }
@@ -204,11 +249,16 @@ impl Drop for End {
 
 /// Both ends of a connection that is established.
 pub(crate) fn connected() -> (End, End) {
+    connected_drawing_on(None)
+}
+
+/// The same; the passive end draws its receives from a shared queue.
+pub(crate) fn connected_drawing_on(srq: Option<SrqAttr>) -> (End, End) {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let active = End::new(channel, id);
     active.id.connect(&param(b"")).unwrap();
-    let end = passive.end(passive.request());
+    let end = passive.end_drawing_on(passive.request(), srq);
     end.id.accept(&param(b"")).unwrap();
     next(&active.channel, EventType::Established);
     next(&end.channel, EventType::Established);

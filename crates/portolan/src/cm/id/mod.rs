@@ -213,10 +213,8 @@ impl CmId {
         let index = known
             .device_index
             .ok_or_else(|| missing("the id is bound to none yet"))?;
-        let mut devices = self.provider().devices()?.into_iter();
-        devices
-            .find(|device| device.index() == index)
-            .ok_or_else(|| missing("it is gone"))
+        let device = self.provider().device(index)?;
+        device.ok_or_else(|| missing("it is gone"))
     }
 
     /// The provider of the id's channel.

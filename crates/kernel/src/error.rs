@@ -1,0 +1,51 @@
+//! An errno of the kernel's as a cause.
+
+use portolan_provider::error::errno::*;
+use portolan_provider::{Cause, Error, Step};
+use rustix::io::Errno;
+
+/// The error of a command or verb that the kernel or libibverbs refused; `call` names it. What has a
+/// cause of its own gets it, everything else keeps its number.
+pub(crate) fn refused(step: Step, call: &'static str, errno: Errno) -> Error {
+    let errno = errno.raw_os_error();
+    let cause = match errno {
+        EAGAIN => Cause::WouldBlock,
+        EADDRINUSE => Cause::AddressInUse { holder: None },
+        EADDRNOTAVAIL => Cause::AddressNotAvailable,
+        ENETUNREACH => Cause::NetworkUnreachable,
+        EHOSTUNREACH => Cause::HostUnreachable,
+        ENXIO => Cause::DeviceRemoved,
+        ENODEV => Cause::NoDevice {
+            why: format!("the kernel refused {call} with ENODEV"),
+        },
+        _ => Cause::Os { call, errno },
+    };
+    Error::new(step, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_of_a_refusal_has_the_errno_it_came_with() {
+        let all = [
+            EAGAIN,
+            EADDRINUSE,
+            EADDRNOTAVAIL,
+            ENETUNREACH,
+            EHOSTUNREACH,
+            ENXIO,
+            ENODEV,
+            EINVAL,
+            EACCES,
+            ENOENT,
+            ENOMEM,
+            ETIMEDOUT,
+        ];
+        for errno in all {
+            let error = refused(Step::Bind, "BIND", Errno::from_raw_os_error(errno));
+            assert_eq!(error.errno(), errno, "{error}");
+        }
+    }
+}

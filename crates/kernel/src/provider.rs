@@ -1,0 +1,72 @@
+//! The provider: the rdma_cm device and libibverbs together.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_provider::traits::{CmChannel, Device, Provider};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use crate::sys::verbs::{Devices, SONAME};
+use crate::ucma::{ConnectionManager, Offers};
+
+/// The kernel's RDMA devices.
+///
+/// It belongs to the process that opened it: a forked child is refused, since its ids, queue pairs and
+/// their memory are the parent's. Descriptors are closed by exec.
+#[derive(Debug)]
+pub struct KernelProvider {
+    cm: Arc<ConnectionManager>,
+    devices: Devices,
+}
+
+impl KernelProvider {
+    /// Opens the rdma_cm device and loads libibverbs.
+    ///
+    /// # Errors
+    /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too
+    /// old, or Portolan's own; `Unsupported` for a kernel before Linux 5.8.
+    pub fn open() -> Result<Arc<Self>> {
+        let cm = ConnectionManager::open()?;
+        let devices = Devices::load(SONAME)?;
+        Ok(Arc::new(Self { cm, devices }))
+    }
+
+    /// What the running kernel offers beyond the least.
+    pub fn offers(&self) -> Offers {
+        self.cm.offers()
+    }
+}
+
+impl Provider for KernelProvider {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        self.cm.check_process(Step::OpenDevice)?;
+        let devices = self.devices.refresh()?.into_iter();
+        Ok(devices.map(|device| device as Arc<dyn Device>).collect())
+    }
+
+    fn device(&self, index: u32) -> Result<Option<Arc<dyn Device>>> {
+        self.cm.check_process(Step::OpenDevice)?;
+        let device = self.devices.find(index)?;
+        Ok(device.map(|device| device as Arc<dyn Device>))
+    }
+
+    fn open_channel(&self) -> Result<Arc<dyn CmChannel>> {
+        Ok(Arc::new(self.cm.open_channel()?))
+    }
+
+    fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
+        self.cm.check_process(Step::OpenDevice)?;
+        for device in self.devices.refresh()? {
+            // One that has just gone serves nothing.
+            if let Ok(Some(slot)) = device.slot_of(ip) {
+                return Ok((device, slot));
+            }
+        }
+        let why = format!("none of the kernel's has the address {ip}");
+        Err(Error::new(Step::OpenDevice, Cause::NoDevice { why }))
+    }
+}

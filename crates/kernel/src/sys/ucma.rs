@@ -1,0 +1,98 @@
+//! Commands on an open rdma_cm device: written to it as bytes, with the address where the kernel is
+//! to put its answer among them.
+
+#![allow(
+    unsafe_code,
+    reason = "the kernel writes to addresses within the bytes"
+)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::ucma::abi::{Header, SetOption, number};
+use crate::ucma::fields::Fields;
+
+/// A command without addresses in it.
+pub(crate) trait Command: Fields {
+    /// Its number in `enum rdma_ucm_cmd`.
+    const NUMBER: u32;
+}
+
+/// A command that the kernel answers.
+pub(crate) trait Question: Fields {
+    /// Names the address where the kernel is to write.
+    fn set_response(&mut self, address: u64);
+}
+
+/// An open rdma_cm device: an event channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    fd: OwnedFd,
+}
+
+impl Channel {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Carries out a command that has no answer.
+    pub(crate) fn command<C: Command>(&self, command: &C) -> Result<(), Errno> {
+        // SAFETY: a `Command` has no addresses.
+        unsafe { self.write(C::NUMBER, command, 0) }
+    }
+
+    /// Carries out a command and gives its answer. What the kernel does not write, because it is older
+    /// than the field, stays as `prefilled` has it.
+    pub(crate) fn ask<Q: Question, A: Fields>(
+        &self,
+        number: u32,
+        mut question: Q,
+        prefilled: &A,
+    ) -> Result<A, Errno> {
+        let mut answer = prefilled.to_bytes();
+        question.set_response(answer.as_mut_ptr().expose_provenance() as u64);
+        // SAFETY: the address is that of `answer`, which is as long as announced and outlives the call;
+        // the kernel writes plain bytes to it, and no more than announced.
+        unsafe { self.write(number, &question, answer.len())? };
+        Ok(A::from_bytes(&answer))
+    }
+
+    /// SET_OPTION with a value.
+    pub(crate) fn set_option(&self, mut option: SetOption, value: &[u8]) -> Result<(), Errno> {
+        option.optval = value.as_ptr().expose_provenance() as u64;
+        option.optlen = value.len() as u32;
+        // SAFETY: the address is that of `value`, from which the kernel reads as many bytes as it has.
+        unsafe { self.write(number::SET_OPTION, &option, 0) }
+    }
+
+    /// # Safety
+    /// Every address within the command is good for what the kernel does with it during the call.
+    unsafe fn write<C: Fields>(
+        &self,
+        number: u32,
+        command: &C,
+        answer: usize,
+    ) -> Result<(), Errno> {
+        const LENGTH: &str = "commands and answers are shorter than 64 KiB";
+        let header = Header {
+            cmd: number,
+            in_len: u16::try_from(C::SIZE).expect(LENGTH),
+            out_len: u16::try_from(answer).expect(LENGTH),
+        };
+        let bytes = [header.to_bytes(), command.to_bytes()].concat();
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &bytes))?;
+        // The kernel takes a command whole or not at all.
+        if written == bytes.len() {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

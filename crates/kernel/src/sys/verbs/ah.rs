@@ -1,0 +1,68 @@
+//! Address handles.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use portolan_provider::verbs::{Ah, AhAttr};
+use portolan_provider::{Result, Step};
+
+use super::pd::PdShared;
+use super::{abi, convert, made};
+
+/// An address handle of the kernel's.
+#[derive(Debug)]
+pub(super) struct KernelAh {
+    shared: Arc<AhShared>,
+    attr: AhAttr,
+}
+
+/// What datagrams that are posted keep of it.
+#[derive(Debug)]
+pub(super) struct AhShared {
+    pub(super) raw: NonNull<abi::Ah>,
+    pub(super) pd: Arc<PdShared>,
+}
+
+// SAFETY: libibverbs may be called by any thread.
+unsafe impl Send for AhShared {}
+// SAFETY: as above.
+unsafe impl Sync for AhShared {}
+
+impl KernelAh {
+    pub(super) fn new(pd: Arc<PdShared>, attr: &AhAttr) -> Result<Self> {
+        let mut raw = convert::ah_attr(attr);
+        // SAFETY: a protection domain, and attributes that the library reads.
+        let raw = unsafe { (pd.device.library.create_ah)(pd.raw.as_ptr(), &mut raw) };
+        let raw =
+            made(Step::CreateAh, "ibv_create_ah", raw).map_err(|error| pd.device.explain(error))?;
+        Ok(Self {
+            shared: Arc::new(AhShared { raw, pd }),
+            attr: *attr,
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<AhShared> {
+        &self.shared
+    }
+}
+
+impl Ah for KernelAh {
+    fn attr(&self) -> AhAttr {
+        self.attr
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for AhShared {
+    fn drop(&mut self) {
+        // SAFETY: no datagram that is under way goes by it, since that would keep it alive.
+        let code = unsafe { (self.pd.device.library.destroy_ah)(self.raw.as_ptr()) };
+        if code != 0 {
+            tracing::warn!(code, "address handle not destroyed");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Verbs through the machine's libibverbs, which has the drivers of the devices.
+//!
+//! * `abi`: the library's structures.
+//! * `library`: the library, loaded at run time; nothing of it is needed to build.
+//! * `list`: the devices there are.
+//! * `device`, `pd`, `mr`, `mw`, `ah`, `cq`, `channel`, `srq`, `qp`: its objects as those of the seam.
+//!   Each keeps alive what it was made from, and is given back to the library when dropped.
+//! * `convert`, `post`, `complete`: attributes, work requests and completions in both forms.
+//!
+//! The library may be called by any number of threads. An object that can be destroyed while others
+//! use it lies behind a lock of its own, which posting and polling only read.
+//!
+//! `ibv_fork_init` is not called: memory of a program that forks is safe since Linux 5.12, and before
+//! that `RDMAV_FORK_SAFE=1` in the environment makes it so.
+
+#![allow(unsafe_code, reason = "a foreign library, and the pointers it returns")]
+
+mod abi;
+mod ah;
+mod channel;
+mod complete;
+mod convert;
+mod cq;
+mod device;
+mod library;
+mod list;
+mod mr;
+mod mw;
+mod pd;
+mod post;
+mod qp;
+mod srq;
+
+use std::ffi::c_int;
+
+use portolan_provider::error::errno::EIO;
+use portolan_provider::{Cause, Error, Result, Step};
+use rustix::io::Errno;
+
+pub(crate) use self::library::SONAME;
+pub(crate) use self::list::Devices;
+use crate::error::refused;
+
+/// The error of a verb that returned the errno `code`, or -1 with the errno in the thread's variable.
+fn failed(step: Step, verb: &'static str, code: c_int) -> Error {
+    let errno = match code {
+        ..0 => last_errno(),
+        code => Errno::from_raw_os_error(code),
+    };
+    if errno.raw_os_error() == EIO {
+        // What uverbs says of everything on a device that is gone.
+        return Error::new(step, Cause::DeviceRemoved);
+    }
+    refused(step, verb, errno)
+}
+
+/// Whether a verb returned success; it returns an errno, or -1.
+fn check(step: Step, verb: &'static str, code: c_int) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        code => Err(failed(step, verb, code)),
+    }
+}
+
+/// A pointer that a verb returned, null with the errno in the thread's variable.
+fn made<T>(step: Step, verb: &'static str, object: *mut T) -> Result<std::ptr::NonNull<T>> {
+    std::ptr::NonNull::new(object).ok_or_else(|| failed(step, verb, -1))
+}
+
+fn last_errno() -> Errno {
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(errno.unwrap_or(EIO))
+}
+
+/// A `u32` as one of the ABI's `int`s, the largest if it does not fit.
+fn int(value: u32) -> c_int {
+    c_int::try_from(value).unwrap_or(c_int::MAX)
+}
+
+/// An object of another provider or device.
+fn foreign(step: Step, expected: &'static str) -> Error {
+    Error::invalid(step, "object", expected, "another provider's or device's")
+}

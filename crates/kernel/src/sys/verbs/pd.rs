@@ -1,0 +1,91 @@
+//! Protection domains.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq};
+use portolan_provider::verbs::{Access, Ah, AhAttr, MwType, QpInit, SrqAttr};
+use portolan_provider::{Result, Step};
+
+use super::ah::KernelAh;
+use super::device::KernelDevice;
+use super::mr::KernelMr;
+use super::mw::KernelMw;
+use super::qp::KernelQp;
+use super::srq::KernelSrq;
+use super::{abi, made};
+
+/// A protection domain of the kernel's.
+#[derive(Debug)]
+pub(super) struct KernelPd {
+    shared: Arc<PdShared>,
+}
+
+/// What is made in a protection domain keeps this.
+#[derive(Debug)]
+pub(super) struct PdShared {
+    pub(super) raw: NonNull<abi::Pd>,
+    pub(super) device: Arc<KernelDevice>,
+}
+
+// SAFETY: libibverbs may be called by any thread.
+unsafe impl Send for PdShared {}
+// SAFETY: as above.
+unsafe impl Sync for PdShared {}
+
+impl KernelPd {
+    pub(super) fn new(device: Arc<KernelDevice>) -> Result<Self> {
+        // SAFETY: an open device.
+        let raw = unsafe { (device.library.alloc_pd)(device.context.as_ptr()) };
+        let raw =
+            made(Step::AllocPd, "ibv_alloc_pd", raw).map_err(|error| device.explain(error))?;
+        let shared = Arc::new(PdShared { raw, device });
+        Ok(Self { shared })
+    }
+}
+
+impl Pd for KernelPd {
+    unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller's promise.
+        let mr = unsafe { KernelMr::register(self.shared.clone(), addr, length, access)? };
+        Ok(Arc::new(mr))
+    }
+
+    fn create_qp(
+        &self,
+        init: &QpInit,
+        send_cq: &Arc<dyn Cq>,
+        recv_cq: &Arc<dyn Cq>,
+        srq: Option<&Arc<dyn Srq>>,
+    ) -> Result<Arc<dyn Qp>> {
+        let qp = KernelQp::new(self.shared.clone(), init, send_cq, recv_cq, srq)?;
+        Ok(Arc::new(qp))
+    }
+
+    fn create_ah(&self, attr: &AhAttr) -> Result<Arc<dyn Ah>> {
+        Ok(Arc::new(KernelAh::new(self.shared.clone(), attr)?))
+    }
+
+    fn alloc_mw(&self, mw_type: MwType) -> Result<Arc<dyn Mw>> {
+        Ok(Arc::new(KernelMw::new(self.shared.clone(), mw_type)?))
+    }
+
+    fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<dyn Srq>> {
+        Ok(Arc::new(KernelSrq::new(self.shared.clone(), attr)?))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for PdShared {
+    fn drop(&mut self) {
+        // SAFETY: what was made in it is gone, since that keeps it alive.
+        let code = unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
+        if code != 0 {
+            tracing::warn!(code, "protection domain not deallocated");
+        }
+    }
+}

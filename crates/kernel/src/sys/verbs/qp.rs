@@ -1,0 +1,273 @@
+//! Queue pairs.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use portolan_provider::traits::{Cq, Mw, Qp, Srq};
+use portolan_provider::verbs::{
+    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::addr::{Gid, Qpn};
+
+use super::ah::{AhShared, KernelAh};
+use super::cq::KernelCq;
+use super::mw::{KernelMw, with_window};
+use super::pd::PdShared;
+use super::post::{Full, Objects, bind_info, with_recv, with_send};
+use super::srq::KernelSrq;
+use super::{abi, check, convert, foreign, made};
+use crate::lock;
+
+/// Attributes that a query asks for: all of them (`enum ibv_qp_attr_mask`, 21 bits).
+const QUERY_ALL: i32 = (1 << 21) - 1;
+
+/// A queue pair of the kernel's.
+#[derive(Debug)]
+pub(super) struct KernelQp {
+    /// `None` once it is destroyed. Posting reads the lock; destroying writes it.
+    raw: RwLock<Option<NonNull<abi::Qp>>>,
+    qpn: Qpn,
+    qp_type: QpType,
+    cap: QpCap,
+    /// Address handles of the datagrams that may still be under way: as many as the send queue holds.
+    handles: Mutex<VecDeque<Arc<AhShared>>>,
+    pd: Arc<PdShared>,
+    // Destroyed after the queue pair.
+    _cqs: [Arc<dyn Cq>; 2],
+    _srq: Option<Arc<dyn Srq>>,
+}
+
+// SAFETY: libibverbs may be called by any thread.
+unsafe impl Send for KernelQp {}
+// SAFETY: as above.
+unsafe impl Sync for KernelQp {}
+
+impl KernelQp {
+    pub(super) fn new(
+        pd: Arc<PdShared>,
+        init: &QpInit,
+        send_cq: &Arc<dyn Cq>,
+        recv_cq: &Arc<dyn Cq>,
+        srq: Option<&Arc<dyn Srq>>,
+    ) -> Result<Self> {
+        let device = &pd.device;
+        let shared = srq.map(|srq| shared_queue(srq, &pd)).transpose()?;
+        let create = |srq: *mut abi::Srq| {
+            let mut attr = abi::QpInitAttr {
+                qp_context: null_mut(),
+                send_cq: KernelCq::of(send_cq, device)?.raw.as_ptr(),
+                recv_cq: KernelCq::of(recv_cq, device)?.raw.as_ptr(),
+                srq,
+                cap: convert::qp_cap(&init.cap),
+                qp_type: init.qp_type as u32,
+                sq_sig_all: i32::from(init.sq_sig_all),
+            };
+            // SAFETY: objects of one device, which exist; the library writes the sizes it chose.
+            let raw = unsafe { (device.library.create_qp)(pd.raw.as_ptr(), &mut attr) };
+            let raw = made(Step::CreateQp, "ibv_create_qp", raw);
+            Ok((raw.map_err(|error| device.explain(error))?, attr))
+        };
+        let (raw, attr) = match shared {
+            Some(srq) => srq.with(Step::CreateQp, |raw| create(raw.as_ptr()))?,
+            None => create(null_mut())?,
+        };
+        // SAFETY: the queue pair exists; its number does not change.
+        let qpn = Qpn::new(unsafe { (*raw.as_ptr()).qp_num });
+        Ok(Self {
+            raw: RwLock::new(Some(raw)),
+            qpn,
+            qp_type: init.qp_type,
+            cap: convert::qp_init_from(&attr, init.qp_type).cap,
+            handles: Mutex::default(),
+            pd,
+            _cqs: [send_cq.clone(), recv_cq.clone()],
+            _srq: srq.cloned(),
+        })
+    }
+
+    /// Does something with the queue pair while it is not destroyed.
+    fn with<T>(&self, step: Step, act: impl FnOnce(NonNull<abi::Qp>) -> Result<T>) -> Result<T> {
+        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let gone = || Error::new(step, Cause::NoSuchObject("queue pair"));
+        raw.ok_or_else(gone).and_then(act)
+    }
+
+    /// Where a datagram goes. Its address handle is kept until it cannot be under way any more.
+    fn destination(&self, wr: &SendWr<'_>) -> Result<Option<abi::Ud>> {
+        let Some(ud) = &wr.ud else {
+            return Ok(None);
+        };
+        let ah = ud.ah.as_any().downcast_ref::<KernelAh>();
+        let ah = ah
+            .filter(|ah| Arc::ptr_eq(&ah.shared().pd.device, &self.pd.device))
+            .ok_or_else(|| foreign(Step::PostSend, "address handle of this device"))?;
+        let mut handles = lock(&self.handles);
+        handles.push_back(ah.shared().clone());
+        if handles.len() > self.cap.max_send_wr as usize {
+            handles.pop_front();
+        }
+        Ok(Some(abi::Ud {
+            ah: ah.shared().raw.as_ptr(),
+            remote_qpn: ud.qpn.value(),
+            remote_qkey: ud.qkey.0,
+        }))
+    }
+
+    fn post(&self, raw: NonNull<abi::Qp>, wr: &SendWr<'_>, objects: Objects) -> Result<()> {
+        let full = Full {
+            step: Step::PostSend,
+            verb: "ibv_post_send",
+            what: "work requests of the send queue",
+            limit: || self.cap.max_send_wr,
+        };
+        with_send(wr, objects, full, |request, bad| {
+            // SAFETY: the queue pair exists; the request is as good as the call is long.
+            unsafe { ((*(*raw.as_ptr()).context).ops.post_send)(raw.as_ptr(), request, bad) }
+        })
+    }
+
+    fn group(
+        &self,
+        step: Step,
+        verb: &'static str,
+        call: unsafe extern "C" fn(*mut abi::Qp, *const [u64; 2], u16) -> i32,
+        gid: &Gid,
+    ) -> Result<()> {
+        self.with(step, |raw| {
+            // SAFETY: the queue pair exists; RoCE's groups have no local identifier.
+            let code = unsafe { call(raw.as_ptr(), &convert::words(*gid), 0) };
+            check(step, verb, code).map_err(|error| self.pd.device.explain(error))
+        })
+    }
+}
+
+fn shared_queue<'a>(srq: &'a Arc<dyn Srq>, pd: &PdShared) -> Result<&'a KernelSrq> {
+    srq.as_any()
+        .downcast_ref::<KernelSrq>()
+        .filter(|srq| Arc::ptr_eq(&srq.pd.device, &pd.device))
+        .ok_or_else(|| foreign(Step::CreateQp, "shared receive queue of this device"))
+}
+
+impl Qp for KernelQp {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let mut raw_attr = convert::qp_attr(attr);
+        let mask = mask.bits().cast_signed();
+        self.with(Step::ModifyQp, |raw| {
+            let library = &self.pd.device.library;
+            // SAFETY: the queue pair exists.
+            let code = unsafe { (library.modify_qp)(raw.as_ptr(), &mut raw_attr, mask) };
+            check(Step::ModifyQp, "ibv_modify_qp", code)
+                .map_err(|error| self.pd.device.explain(error))
+        })
+    }
+
+    fn query(&self) -> Result<(QpAttr, QpInit)> {
+        let mut attr = abi::QpAttr::default();
+        let mut init = MaybeUninit::<abi::QpInitAttr>::zeroed();
+        self.with(Step::ModifyQp, |raw| {
+            let library = &self.pd.device.library;
+            // SAFETY: the queue pair exists, and there is room for both structures.
+            let code = unsafe {
+                (library.query_qp)(raw.as_ptr(), &mut attr, QUERY_ALL, init.as_mut_ptr())
+            };
+            check(Step::ModifyQp, "ibv_query_qp", code)
+                .map_err(|error| self.pd.device.explain(error))?;
+            // SAFETY: integers and null pointers, zero where the library wrote none.
+            let init = unsafe { init.assume_init() };
+            let init = convert::qp_init_from(&init, self.qp_type);
+            Ok((convert::qp_attr_from(&attr)?, init))
+        })
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>> {
+        let what = "counting by queue pair: the kernel's drivers count by port, which";
+        Err(Error::new(Step::Query, Cause::Unsupported(what)))
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let ud = self.destination(wr)?;
+        self.with(Step::PostSend, |raw| match &wr.op {
+            SendOp::BindMw { rkey, bind, .. } => {
+                with_window(&self.pd.device, *rkey, bind, |mw, mr| {
+                    let window = Some((mw, mr));
+                    self.post(raw, wr, Objects { ud, window })
+                })?
+            }
+            _ => self.post(raw, wr, Objects { ud, window: None }),
+        })
+    }
+
+    fn bind_mw(
+        &self,
+        mw: &Arc<dyn Mw>,
+        wr_id: u64,
+        bind: &MwBind,
+        flags: SendFlags,
+    ) -> Result<u32> {
+        let mw = mw.as_any().downcast_ref::<KernelMw>();
+        let mw = mw.ok_or_else(|| foreign(Step::BindMw, "memory window of this device"))?;
+        let request = abi::MwBind {
+            wr_id,
+            send_flags: flags.bits(),
+            bind_info: bind_info(null_mut(), Some(bind)),
+        };
+        self.with(Step::BindMw, |raw| {
+            // SAFETY: the queue pair is not destroyed meanwhile.
+            unsafe { mw.bind(&self.pd.device, raw, request, bind) }
+        })
+    }
+
+    fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        self.with(Step::PostReceive, |raw| {
+            let full = Full {
+                step: Step::PostReceive,
+                verb: "ibv_post_recv",
+                what: "work requests of the receive queue",
+                limit: || self.cap.max_recv_wr,
+            };
+            with_recv(wr, full, |request, bad| {
+                // SAFETY: the queue pair exists; the request is as good as the call is long.
+                unsafe { ((*(*raw.as_ptr()).context).ops.post_recv)(raw.as_ptr(), request, bad) }
+            })
+        })
+    }
+
+    fn attach_mcast(&self, gid: &Gid) -> Result<()> {
+        let attach = self.pd.device.library.attach_mcast;
+        self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, gid)
+    }
+
+    fn detach_mcast(&self, gid: &Gid) -> Result<()> {
+        let detach = self.pd.device.library.detach_mcast;
+        self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, gid)
+    }
+
+    fn destroy(&self) -> Result<()> {
+        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(qp) = *raw else {
+            return Ok(());
+        };
+        // SAFETY: the queue pair exists, and nobody uses it while the lock is held for writing.
+        let code = unsafe { (self.pd.device.library.destroy_qp)(qp.as_ptr()) };
+        check(Step::CreateQp, "ibv_destroy_qp", code)
+            .map_err(|error| self.pd.device.explain(error))?;
+        *raw = None;
+        lock(&self.handles).clear();
+        Ok(())
+    }
+}
+
+impl Drop for KernelQp {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            tracing::warn!(%error, "queue pair not destroyed");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Shared receive queues.
+
+use std::any::Any;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use portolan_provider::traits::Srq;
+use portolan_provider::verbs::{RecvWr, SrqAttr, Srqn};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::pd::PdShared;
+use super::post::{Full, with_recv};
+use super::{abi, check, made};
+
+/// `IBV_SRQ_MAX_WR`.
+const MASK_MAX_WR: i32 = 1;
+/// `IBV_SRQ_LIMIT`.
+const MASK_LIMIT: i32 = 1 << 1;
+
+/// A shared receive queue of the kernel's.
+#[derive(Debug)]
+pub(super) struct KernelSrq {
+    /// `None` once it is destroyed.
+    raw: RwLock<Option<NonNull<abi::Srq>>>,
+    number: Srqn,
+    pub(super) pd: Arc<PdShared>,
+}
+
+// SAFETY: libibverbs may be called by any thread.
+unsafe impl Send for KernelSrq {}
+// SAFETY: as above.
+unsafe impl Sync for KernelSrq {}
+
+impl KernelSrq {
+    pub(super) fn new(pd: Arc<PdShared>, attr: &SrqAttr) -> Result<Self> {
+        let mut init = abi::SrqInitAttr {
+            srq_context: null_mut(),
+            attr: abi::SrqAttr {
+                max_wr: attr.max_wr,
+                max_sge: attr.max_sge,
+                // Of creation the limit is no part (ibv_create_srq(3)).
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: a protection domain, and attributes that the library reads and writes.
+        let raw = unsafe { (pd.device.library.create_srq)(pd.raw.as_ptr(), &mut init) };
+        let raw = made(Step::CreateSrq, "ibv_create_srq", raw)
+            .map_err(|error| pd.device.explain(error))?;
+        // SAFETY: the queue exists.
+        let number = Srqn(unsafe { (*raw.as_ptr()).handle });
+        let srq = Self {
+            raw: RwLock::new(Some(raw)),
+            number,
+            pd,
+        };
+        if attr.srq_limit > 0 {
+            srq.modify(None, Some(attr.srq_limit))?;
+        }
+        Ok(srq)
+    }
+
+    /// Does something with the queue while it is not destroyed.
+    pub(super) fn with<T>(
+        &self,
+        step: Step,
+        act: impl FnOnce(NonNull<abi::Srq>) -> Result<T>,
+    ) -> Result<T> {
+        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let gone = Error::new(step, Cause::NoSuchObject("shared receive queue"));
+        raw.ok_or(gone).and_then(act)
+    }
+
+    fn attr(&self, raw: NonNull<abi::Srq>) -> Result<abi::SrqAttr> {
+        let mut attr = abi::SrqAttr::default();
+        // SAFETY: the queue exists, and there is room for the attributes.
+        let code = unsafe { (self.pd.device.library.query_srq)(raw.as_ptr(), &mut attr) };
+        check(Step::ModifySrq, "ibv_query_srq", code)
+            .map_err(|error| self.pd.device.explain(error))?;
+        Ok(attr)
+    }
+}
+
+impl Srq for KernelSrq {
+    fn number(&self) -> Srqn {
+        self.number
+    }
+
+    fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        self.with(Step::PostReceive, |raw| {
+            let full = Full {
+                step: Step::PostReceive,
+                verb: "ibv_post_srq_recv",
+                what: "work requests of the shared receive queue",
+                limit: || self.attr(raw).map_or(0, |attr| attr.max_wr),
+            };
+            with_recv(wr, full, |request, bad| {
+                // SAFETY: the queue exists; the request is as good as the call is long.
+                unsafe {
+                    let ops = &(*(*raw.as_ptr()).context).ops;
+                    (ops.post_srq_recv)(raw.as_ptr(), request, bad)
+                }
+            })
+        })
+    }
+
+    fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<()> {
+        let mut attr = abi::SrqAttr {
+            max_wr: max_wr.unwrap_or(0),
+            max_sge: 0,
+            srq_limit: srq_limit.unwrap_or(0),
+        };
+        let mask =
+            i32::from(max_wr.is_some()) * MASK_MAX_WR + i32::from(srq_limit.is_some()) * MASK_LIMIT;
+        self.with(Step::ModifySrq, |raw| {
+            let library = &self.pd.device.library;
+            // SAFETY: the queue exists.
+            let code = unsafe { (library.modify_srq)(raw.as_ptr(), &mut attr, mask) };
+            check(Step::ModifySrq, "ibv_modify_srq", code)
+                .map_err(|error| self.pd.device.explain(error))
+        })
+    }
+
+    fn query(&self) -> Result<SrqAttr> {
+        let attr = self.with(Step::ModifySrq, |raw| self.attr(raw))?;
+        Ok(SrqAttr {
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            srq_limit: attr.srq_limit,
+        })
+    }
+
+    fn destroy(&self) -> Result<()> {
+        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = *raw else {
+            return Ok(());
+        };
+        // SAFETY: the queue exists, and nobody uses it while the lock is held for writing.
+        let code = unsafe { (self.pd.device.library.destroy_srq)(queue.as_ptr()) };
+        check(Step::CreateSrq, "ibv_destroy_srq", code)
+            .map_err(|error| self.pd.device.explain(error))?;
+        *raw = None;
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for KernelSrq {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            tracing::warn!(%error, "shared receive queue not destroyed");
+        }
+    }
+}

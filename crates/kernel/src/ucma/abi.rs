@@ -1,0 +1,325 @@
+//! The structures of the rdma_cm device, `include/uapi/rdma/rdma_user_cm.h`, ABI 3 and 4.
+//!
+//! Fields are in the order of the header, in the host's byte order unless their comment says
+//! otherwise. Alignment never needs padding: the header itself sees to that.
+
+use super::fields::{Fields, fields};
+
+/// Private data of the ABI's parameters (`RDMA_MAX_PRIVATE_DATA`).
+pub(crate) const PRIVATE_DATA_LEN: usize = 256;
+/// Records of a path query; the kernel keeps no more for an id.
+pub(crate) const PATHS_MAX: usize = 6;
+/// `struct __kernel_sockaddr_storage`.
+pub(crate) type Storage = [u8; 128];
+
+/// Numbers of `enum rdma_ucm_cmd`.
+pub(crate) mod number {
+    pub(crate) const CREATE_ID: u32 = 0;
+    pub(crate) const DESTROY_ID: u32 = 1;
+    pub(crate) const RESOLVE_ROUTE: u32 = 4;
+    pub(crate) const CONNECT: u32 = 6;
+    pub(crate) const LISTEN: u32 = 7;
+    pub(crate) const ACCEPT: u32 = 8;
+    pub(crate) const REJECT: u32 = 9;
+    pub(crate) const DISCONNECT: u32 = 10;
+    pub(crate) const INIT_QP_ATTR: u32 = 11;
+    pub(crate) const GET_EVENT: u32 = 12;
+    pub(crate) const SET_OPTION: u32 = 14;
+    pub(crate) const NOTIFY: u32 = 15;
+    pub(crate) const LEAVE_MCAST: u32 = 17;
+    pub(crate) const MIGRATE_ID: u32 = 18;
+    pub(crate) const QUERY: u32 = 19;
+    pub(crate) const BIND: u32 = 20;
+    pub(crate) const RESOLVE_ADDR: u32 = 21;
+    pub(crate) const JOIN_MCAST: u32 = 22;
+    pub(crate) const RESOLVE_IB_SERVICE: u32 = 23;
+    pub(crate) const WRITE_CM_EVENT: u32 = 24;
+}
+
+/// `RDMA_USER_CM_QUERY_ADDR`.
+pub(crate) const QUERY_ADDR: u32 = 0;
+/// `RDMA_USER_CM_QUERY_PATH`.
+pub(crate) const QUERY_PATH: u32 = 1;
+/// `RDMA_USER_CM_QUERY_GID`.
+pub(crate) const QUERY_GID: u32 = 2;
+
+/// `RDMA_CM_EVENT_INTERNAL`: what the library tells itself through the kernel (Linux 6.18).
+pub(crate) const EVENT_INTERNAL: u32 = 19;
+/// `IBV_EVENT_COMM_EST`, the only event that NOTIFY takes.
+pub(crate) const NOTIFY_COMM_EST: u32 = 4;
+
+/// `RDMA_OPTION_ID`.
+pub(crate) const OPTION_LEVEL_ID: u32 = 0;
+/// `RDMA_OPTION_ID_TOS`, a u8.
+pub(crate) const OPTION_TOS: u32 = 0;
+/// `RDMA_OPTION_ID_REUSEADDR`, an int.
+pub(crate) const OPTION_REUSEADDR: u32 = 1;
+/// `RDMA_OPTION_ID_AFONLY`, an int.
+pub(crate) const OPTION_AFONLY: u32 = 2;
+/// `RDMA_OPTION_ID_ACK_TIMEOUT`, a u8.
+pub(crate) const OPTION_ACK_TIMEOUT: u32 = 3;
+
+fields! {
+    /// `struct rdma_ucm_cmd_hdr`: before every command. `in_len` is without this header.
+    pub(crate) struct Header { cmd: u32, in_len: u16, out_len: u16 }
+
+    pub(crate) struct CreateId { uid: u64, response: u64, ps: u16, qp_type: u8, reserved: [u8; 5] }
+    /// Answer to CREATE_ID and JOIN_MCAST.
+    pub(crate) struct CreateIdResp { id: u32 }
+    /// DESTROY_ID; LEAVE_MCAST with a membership for the id.
+    pub(crate) struct DestroyId { response: u64, id: u32, reserved: u32 }
+    /// Answer to DESTROY_ID, LEAVE_MCAST and MIGRATE_ID.
+    pub(crate) struct EventsReported { events_reported: u32 }
+    pub(crate) struct Bind { id: u32, addr_size: u16, reserved: u16, addr: Storage }
+    pub(crate) struct ResolveAddr {
+        id: u32,
+        timeout_ms: u32,
+        src_size: u16,
+        dst_size: u16,
+        reserved: u32,
+        src_addr: Storage,
+        dst_addr: Storage,
+    }
+    pub(crate) struct ResolveRoute { id: u32, timeout_ms: u32 }
+    pub(crate) struct Query { response: u64, id: u32, option: u32 }
+    /// Answer to QUERY for addresses, and for GIDs as addresses of `AF_IB`. `node_guid` and `pkey` are
+    /// big-endian.
+    pub(crate) struct QueryAddrResp {
+        node_guid: u64,
+        port_num: u8,
+        reserved: u8,
+        pkey: u16,
+        src_size: u16,
+        dst_size: u16,
+        src_addr: Storage,
+        dst_addr: Storage,
+        ibdev_index: u32,
+        reserved1: u32,
+    }
+    /// `struct ib_path_rec_data`; the record as management datagrams carry it.
+    pub(crate) struct PathData { flags: u32, reserved: u32, path_rec: [u8; 64] }
+    pub(crate) struct QueryPathResp {
+        num_paths: u32,
+        reserved: u32,
+        path_data: [PathData; PATHS_MAX],
+    }
+    /// `struct rdma_ucm_conn_param`.
+    pub(crate) struct ConnParam {
+        qp_num: u32,
+        qkey: u32,
+        private_data: [u8; PRIVATE_DATA_LEN],
+        private_data_len: u8,
+        srq: u8,
+        responder_resources: u8,
+        initiator_depth: u8,
+        flow_control: u8,
+        retry_count: u8,
+        rnr_retry_count: u8,
+        valid: u8,
+    }
+    /// `struct ib_uverbs_global_route` and the rest of `struct ib_uverbs_ah_attr`.
+    pub(crate) struct AhAttr {
+        dgid: [u8; 16],
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+        reserved: u8,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+        reserved1: u8,
+    }
+    /// `struct rdma_ucm_ud_param`.
+    pub(crate) struct UdParam {
+        qp_num: u32,
+        qkey: u32,
+        ah_attr: AhAttr,
+        private_data: [u8; PRIVATE_DATA_LEN],
+        private_data_len: u8,
+        reserved: [u8; 7],
+    }
+    /// `struct rdma_ucm_ece`.
+    pub(crate) struct Ece { vendor_id: u32, attr_mod: u32 }
+    pub(crate) struct Connect { conn_param: ConnParam, id: u32, reserved: u32, ece: Ece }
+    pub(crate) struct Listen { id: u32, backlog: u32 }
+    pub(crate) struct Accept {
+        uid: u64,
+        conn_param: ConnParam,
+        id: u32,
+        reserved: u32,
+        ece: Ece,
+    }
+    pub(crate) struct Reject {
+        id: u32,
+        private_data_len: u8,
+        reason: u8,
+        reserved: [u8; 2],
+        private_data: [u8; PRIVATE_DATA_LEN],
+    }
+    pub(crate) struct Disconnect { id: u32 }
+    pub(crate) struct InitQpAttr { response: u64, id: u32, qp_state: u32 }
+    /// `struct ib_uverbs_qp_attr`.
+    pub(crate) struct QpAttr {
+        qp_attr_mask: u32,
+        qp_state: u32,
+        cur_qp_state: u32,
+        path_mtu: u32,
+        path_mig_state: u32,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: u32,
+        ah_attr: AhAttr,
+        alt_ah_attr: AhAttr,
+        cap: [u32; 5],
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        reserved: [u8; 5],
+    }
+    pub(crate) struct GetEvent { response: u64 }
+    /// `struct rdma_ucm_event_resp`. `param` is a `ConnParam`, a `UdParam` or two words.
+    pub(crate) struct EventResp {
+        uid: u64,
+        id: u32,
+        event: u32,
+        status: u32,
+        param: [u8; UdParam::SIZE],
+        reserved: u32,
+        ece: Ece,
+    }
+    pub(crate) struct SetOption { optval: u64, id: u32, level: u32, optname: u32, optlen: u32 }
+    pub(crate) struct Notify { id: u32, event: u32 }
+    pub(crate) struct JoinMcast {
+        response: u64,
+        uid: u64,
+        id: u32,
+        addr_size: u16,
+        join_flags: u16,
+        addr: Storage,
+    }
+    pub(crate) struct MigrateId { response: u64, id: u32, fd: u32 }
+    /// `struct rdma_ucm_ib_service` within `struct rdma_ucm_resolve_ib_service` (Linux 6.18).
+    pub(crate) struct ResolveIbService { id: u32, service: [u8; 84] }
+    /// WRITE_CM_EVENT (Linux 6.18). The kernel reads `arg` at the beginning of its union, whose rest
+    /// is nothing to the events that a program may write.
+    pub(crate) struct WriteCmEvent {
+        id: u32,
+        reserved: u32,
+        event: u32,
+        status: u32,
+        arg: u64,
+        rest: [u8; UdParam::SIZE],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernels_with_the_header_before_commands() {
+        let command = |size: usize| Header::SIZE + size;
+        let sizes = [
+            ("CREATE_ID", command(CreateId::SIZE), 32),
+            ("DESTROY_ID", command(DestroyId::SIZE), 24),
+            ("BIND", command(Bind::SIZE), 144),
+            ("RESOLVE_ADDR", command(ResolveAddr::SIZE), 280),
+            ("RESOLVE_ROUTE", command(ResolveRoute::SIZE), 16),
+            ("QUERY", command(Query::SIZE), 24),
+            ("CONNECT", command(Connect::SIZE), 296),
+            ("LISTEN", command(Listen::SIZE), 16),
+            ("ACCEPT", command(Accept::SIZE), 304),
+            ("REJECT", command(Reject::SIZE), 272),
+            ("DISCONNECT", command(Disconnect::SIZE), 12),
+            ("INIT_QP_ATTR", command(InitQpAttr::SIZE), 24),
+            ("GET_EVENT", command(GetEvent::SIZE), 16),
+            ("SET_OPTION", command(SetOption::SIZE), 32),
+            ("NOTIFY", command(Notify::SIZE), 16),
+            ("JOIN_MCAST", command(JoinMcast::SIZE), 160),
+            ("MIGRATE_ID", command(MigrateId::SIZE), 24),
+            ("RESOLVE_IB_SERVICE", command(ResolveIbService::SIZE), 96),
+            ("WRITE_CM_EVENT", command(WriteCmEvent::SIZE), 336),
+            ("query_addr_resp", QueryAddrResp::SIZE, 280),
+            ("query_path_resp", QueryPathResp::SIZE, 8 + 72 * PATHS_MAX),
+            ("event_resp", EventResp::SIZE, 336),
+            ("conn_param", ConnParam::SIZE, 272),
+            ("ud_param", UdParam::SIZE, 304),
+            ("uverbs_ah_attr", AhAttr::SIZE, 32),
+            ("uverbs_qp_attr", QpAttr::SIZE, 144),
+        ];
+        for (name, size, expected) in sizes {
+            assert_eq!(size, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn fields_lie_where_the_kernel_has_them() {
+        let event = EventResp {
+            uid: 1,
+            id: 2,
+            event: 3,
+            status: 4,
+            ece: Ece {
+                vendor_id: 5,
+                attr_mod: 6,
+            },
+            ..EventResp::zeroed()
+        };
+        let bytes = event.to_bytes();
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..][..4].try_into().unwrap());
+        assert_eq!([word(0), word(8), word(12), word(16)], [1, 2, 3, 4]);
+        assert_eq!([word(328), word(332)], [5, 6]);
+
+        let accept = Accept {
+            id: 7,
+            ece: event.ece,
+            ..Accept::zeroed()
+        };
+        let bytes = accept.to_bytes();
+        let word = |at: usize| u32::from_ne_bytes(bytes[at - 8..][..4].try_into().unwrap());
+        assert_eq!([word(288), word(296), word(300)], [7, 5, 6]);
+
+        let attr = QpAttr {
+            pkey_index: 0x0102,
+            timeout: 9,
+            rnr_retry: 8,
+            ..QpAttr::zeroed()
+        };
+        let bytes = attr.to_bytes();
+        assert_eq!(bytes[124..126], 0x0102u16.to_ne_bytes());
+        assert_eq!((bytes[134], bytes[136]), (9, 8));
+    }
+
+    #[test]
+    fn what_was_written_reads_back() {
+        let join = JoinMcast {
+            response: u64::MAX - 1,
+            uid: 2,
+            id: 3,
+            addr_size: 16,
+            join_flags: 1,
+            addr: [9; 128],
+        };
+        assert_eq!(JoinMcast::from_bytes(&join.to_bytes()), join);
+        let mut paths = QueryPathResp::zeroed();
+        paths.num_paths = 1;
+        paths.path_data[5].path_rec = [7; 64];
+        assert_eq!(QueryPathResp::from_bytes(&paths.to_bytes()), paths);
+    }
+}

@@ -1,0 +1,459 @@
+//! Event channels: open descriptors of the rdma_cm device, and the commands on them.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portolan_provider::cm::{
+    CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
+    MembershipNumber, PathRecord, Service, UserId,
+};
+use portolan_provider::traits::CmChannel;
+use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, QpType};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::cm::RejectReason;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::abi::*;
+use super::fields::Fields;
+use super::param::{abi_ece, conn_param, internal_argument, padded, timeout_ms};
+use super::{ConnectionManager, address, event, query};
+use crate::error::refused;
+use crate::lock;
+use crate::sys::ucma::{Channel, Command};
+
+/// An event channel of the kernel's. Its descriptor is the device's own: the user may poll it and set
+/// `O_NONBLOCK`.
+#[derive(Debug)]
+pub(crate) struct KernelChannel {
+    cm: Arc<ConnectionManager>,
+    device: Channel,
+    /// Held from the look whether an event waits until it is taken, and by whoever takes events away
+    /// (an id's end or its move): taking would otherwise wait for one that is gone.
+    taking: Mutex<()>,
+    ids: Mutex<HashSet<IdNumber>>,
+}
+
+impl KernelChannel {
+    pub(super) fn new(cm: Arc<ConnectionManager>, device: Channel) -> Self {
+        Self {
+            cm,
+            device,
+            taking: Mutex::default(),
+            ids: Mutex::default(),
+        }
+    }
+
+    /// The descriptor, unless this process was forked off since.
+    fn device(&self, step: Step) -> Result<&Channel> {
+        self.cm.check_process(step)?;
+        Ok(&self.device)
+    }
+
+    fn run<C: Command>(&self, step: Step, name: &'static str, command: &C) -> Result<()> {
+        let done = self.device(step)?.command(command);
+        done.map_err(|errno| refused(step, name, errno))
+    }
+
+    /// Whether an event waits, or comes within `timeout`.
+    fn is_readable(&self, timeout: Option<Duration>) -> Result<bool> {
+        let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(refused(Step::Event, "poll", errno)),
+        }
+    }
+
+    fn is_nonblocking(&self) -> Result<bool> {
+        let flags = rustix::fs::fcntl_getfl(&self.device);
+        let flags = flags.map_err(|errno| refused(Step::Event, "fcntl", errno))?;
+        Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+
+    /// Adds what the kernel does not tell: the parameters' kind, and the id of a group's event.
+    fn complete(&self, raw: &EventResp) -> Result<CmEvent> {
+        let owner = self.cm.ids.owner(UserId(raw.uid));
+        let qp_type = owner.map_or(QpType::Rc, |(_, service)| service.qp_type);
+        let mut event = event::decode(raw, qp_type)?;
+        match (event.event, owner) {
+            (EventType::ConnectRequest, Some((_, service))) => {
+                self.cm.ids.insert(event.id, None, service);
+                lock(&self.ids).insert(event.id);
+            }
+            (EventType::MulticastJoin | EventType::MulticastError, Some((id, _))) => event.id = id,
+            _ => {}
+        }
+        Ok(event)
+    }
+}
+
+impl CmChannel for KernelChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    fn take_event(&self) -> Result<CmEvent> {
+        let device = self.device(Step::Event)?;
+        let raw = {
+            let _taking = lock(&self.taking);
+            if !self.is_readable(Some(Duration::ZERO))? {
+                return Err(Error::new(Step::Event, Cause::WouldBlock));
+            }
+            device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed())
+        };
+        let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
+        self.complete(&raw)
+    }
+
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {
+        // A deadline beyond what the clock can tell is none.
+        let started = Instant::now();
+        loop {
+            match self.take_event() {
+                Err(error) if error.is_would_block() => {}
+                taken => return taken,
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            if left == Some(Duration::ZERO) {
+                let after_ms = timeout.unwrap_or_default().as_millis() as u64;
+                let retries = 0;
+                let cause = Cause::TimedOut { after_ms, retries };
+                return Err(Error::new(Step::Event, cause));
+            }
+            if left.is_none() && self.is_nonblocking()? {
+                return Err(Error::new(Step::Event, Cause::WouldBlock));
+            }
+            self.is_readable(left)?;
+        }
+    }
+
+    fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber> {
+        let step = Step::CreateId;
+        let create = CreateId {
+            uid: uid.0,
+            ps: service.port_space.value(),
+            qp_type: service.qp_type as u8,
+            ..CreateId::zeroed()
+        };
+        let answer = self
+            .device(step)?
+            .ask(number::CREATE_ID, create, &CreateIdResp::zeroed());
+        let id = IdNumber(
+            answer
+                .map_err(|errno| refused(step, "CREATE_ID", errno))?
+                .id,
+        );
+        self.cm.ids.insert(id, Some(uid), service);
+        lock(&self.ids).insert(id);
+        Ok(id)
+    }
+
+    fn destroy_id(&self, id: IdNumber) -> Result<u32> {
+        let step = Step::DestroyId;
+        let device = self.device(step)?;
+        let destroy = DestroyId {
+            id: id.0,
+            ..DestroyId::zeroed()
+        };
+        let _taking = lock(&self.taking);
+        lock(&self.ids).remove(&id);
+        self.cm.ids.remove(id);
+        device
+            .ask(number::DESTROY_ID, destroy, &EventsReported::zeroed())
+            .map(|answer| answer.events_reported)
+            .map_err(|errno| unknown_id(step, "DESTROY_ID", errno))
+    }
+
+    fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
+        let step = Step::Bind;
+        let (addr, addr_size) = address::encode(local);
+        let bind = Bind {
+            id: id.0,
+            addr_size,
+            addr,
+            ..Bind::zeroed()
+        };
+        let bound = self.device(step)?.command(&bind);
+        bound.map_err(|errno| {
+            let error = match errno {
+                Errno::ACCESS => {
+                    let port = local.port();
+                    Error::new(step, Cause::PrivilegedPort { port })
+                }
+                Errno::NODEV => {
+                    let why = format!("none of the kernel's has the address {}", local.ip());
+                    Error::new(step, Cause::NoDevice { why })
+                }
+                _ => refused(step, "BIND", errno),
+            };
+            error.between(Some(local.into()), None)
+        })
+    }
+
+    fn resolve_addr(
+        &self,
+        id: IdNumber,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let (src_addr, src_size) = source.map_or(([0; 128], 0), address::encode);
+        let (dst_addr, dst_size) = address::encode(destination);
+        let resolve = ResolveAddr {
+            id: id.0,
+            timeout_ms: timeout_ms(timeout),
+            src_size,
+            dst_size,
+            reserved: 0,
+            src_addr,
+            dst_addr,
+        };
+        self.run(Step::ResolveAddress, "RESOLVE_ADDR", &resolve)
+            .map_err(|error| error.between(source.map(Into::into), Some(destination.into())))
+    }
+
+    fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
+        let resolve = ResolveRoute {
+            id: id.0,
+            timeout_ms: timeout_ms(timeout),
+        };
+        self.run(Step::ResolveRoute, "RESOLVE_ROUTE", &resolve)
+    }
+
+    fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
+        query::addresses(self.device(Step::Query)?, id)
+    }
+
+    fn paths(&self, id: IdNumber) -> Result<Vec<PathRecord>> {
+        query::paths(self.device(Step::Query)?, id)
+    }
+
+    fn listen(&self, id: IdNumber, backlog: i32) -> Result<()> {
+        let listen = Listen {
+            id: id.0,
+            backlog: backlog.cast_unsigned(),
+        };
+        self.run(Step::Listen, "LISTEN", &listen)
+    }
+
+    fn connect(&self, id: IdNumber, param: &ConnParam, ece: Ece) -> Result<()> {
+        let connect = Connect {
+            conn_param: conn_param(Step::Connect, param)?,
+            id: id.0,
+            reserved: 0,
+            ece: abi_ece(ece),
+        };
+        self.run(Step::Connect, "CONNECT", &connect)
+    }
+
+    fn accept(&self, id: IdNumber, uid: UserId, param: &ConnParam, ece: Ece) -> Result<()> {
+        let accept = Accept {
+            uid: uid.0,
+            conn_param: conn_param(Step::Accept, param)?,
+            id: id.0,
+            reserved: 0,
+            ece: abi_ece(ece),
+        };
+        self.cm.check_process(Step::Accept)?;
+        // Before the kernel is told: events under the name may be taken at once.
+        self.cm.ids.name(id, uid);
+        self.run(Step::Accept, "ACCEPT", &accept)
+    }
+
+    fn establish(&self, id: IdNumber) -> Result<()> {
+        // Parameters that are not valid: the reply is confirmed.
+        let accept = Accept {
+            id: id.0,
+            ..Accept::zeroed()
+        };
+        self.run(Step::Accept, "ACCEPT", &accept)
+    }
+
+    fn reject(&self, id: IdNumber, reason: RejectReason, private_data: &[u8]) -> Result<()> {
+        let step = Step::Reject;
+        let (private_data, private_data_len) = padded(step, private_data)?;
+        let reject = Reject {
+            id: id.0,
+            private_data_len,
+            reason: u8::try_from(reason.0)
+                .map_err(|_| Error::invalid(step, "reason", "0 to 255", reason.0))?,
+            reserved: [0; 2],
+            private_data,
+        };
+        self.run(step, "REJECT", &reject)
+    }
+
+    fn disconnect(&self, id: IdNumber) -> Result<()> {
+        self.run(Step::Disconnect, "DISCONNECT", &Disconnect { id: id.0 })
+    }
+
+    fn init_qp_attr(&self, id: IdNumber, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
+        query::qp_attr(self.device(Step::InitQpAttr)?, id, state)
+    }
+
+    fn migrate_id(&self, from: &dyn CmChannel, id: IdNumber) -> Result<u32> {
+        let step = Step::Event;
+        let from = from.as_any().downcast_ref::<Self>();
+        let Some(from) = from.filter(|from| Arc::ptr_eq(&from.cm, &self.cm)) else {
+            let expected = "a channel of the same provider";
+            let found = "another provider's";
+            return Err(Error::invalid(step, "channel", expected, found));
+        };
+        let migrate = MigrateId {
+            id: id.0,
+            fd: from.device.as_fd().as_raw_fd().cast_unsigned(),
+            ..MigrateId::zeroed()
+        };
+        let device = self.device(step)?;
+        let answer = {
+            let _taking = lock(&from.taking);
+            device.ask(number::MIGRATE_ID, migrate, &EventsReported::zeroed())
+        };
+        let answer = answer.map_err(|errno| unknown_id(step, "MIGRATE_ID", errno))?;
+        lock(&from.ids).remove(&id);
+        lock(&self.ids).insert(id);
+        Ok(answer.events_reported)
+    }
+
+    fn set_option(&self, id: IdNumber, option: IdOption) -> Result<()> {
+        let step = Step::SetOption;
+        let flag = |set: bool| u32::from(set).to_ne_bytes().to_vec();
+        let (optname, value) = match option {
+            IdOption::Tos(tos) => (OPTION_TOS, vec![tos]),
+            IdOption::ReuseAddr(reuse) => (OPTION_REUSEADDR, flag(reuse)),
+            IdOption::AfOnly(only) => (OPTION_AFONLY, flag(only)),
+            IdOption::AckTimeout(exponent) => (OPTION_ACK_TIMEOUT, vec![exponent]),
+            _ => return Err(Error::new(step, Cause::Unsupported("this option"))),
+        };
+        let set = SetOption {
+            id: id.0,
+            level: OPTION_LEVEL_ID,
+            optname,
+            ..SetOption::zeroed()
+        };
+        let done = self.device(step)?.set_option(set, &value);
+        done.map_err(|errno| refused(step, "SET_OPTION", errno))
+    }
+
+    fn notify_established(&self, id: IdNumber) -> Result<()> {
+        let notify = Notify {
+            id: id.0,
+            event: NOTIFY_COMM_EST,
+        };
+        self.run(Step::Notify, "NOTIFY", &notify)
+    }
+
+    fn join_multicast(
+        &self,
+        id: IdNumber,
+        uid: UserId,
+        group: SocketAddr,
+        kind: JoinKind,
+    ) -> Result<MembershipNumber> {
+        let step = Step::JoinMulticast;
+        let device = self.device(step)?;
+        let (addr, addr_size) = address::encode(group);
+        let join = JoinMcast {
+            response: 0,
+            uid: uid.0,
+            id: id.0,
+            addr_size,
+            join_flags: kind as u16,
+            addr,
+        };
+        // Before the kernel is told: the event may be taken at once.
+        self.cm.ids.expect_membership(id, uid);
+        let answer = device.ask(number::JOIN_MCAST, join, &CreateIdResp::zeroed());
+        let membership = answer.map(|answer| MembershipNumber(u64::from(answer.id)));
+        let noted = membership.as_ref().ok().copied();
+        self.cm.ids.note_membership(id, uid, noted);
+        membership.map_err(|errno| refused(step, "JOIN_MCAST", errno))
+    }
+
+    fn leave_multicast(&self, id: IdNumber, membership: MembershipNumber) -> Result<u32> {
+        let step = Step::LeaveMulticast;
+        let device = self.device(step)?;
+        let leave = DestroyId {
+            id: u32::try_from(membership.0).map_err(|_| missing_membership(step))?,
+            ..DestroyId::zeroed()
+        };
+        let _taking = lock(&self.taking);
+        self.cm.ids.forget_membership(id, membership);
+        device
+            .ask(number::LEAVE_MCAST, leave, &EventsReported::zeroed())
+            .map(|answer| answer.events_reported)
+            .map_err(|errno| match errno {
+                Errno::NOENT => missing_membership(step),
+                _ => refused(step, "LEAVE_MCAST", errno),
+            })
+    }
+
+    fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()> {
+        let step = Step::Event;
+        let (event, arg) = match event {
+            EventType::User => (event as u32, arg),
+            EventType::AddrinfoResolved | EventType::AddrinfoError => {
+                (EVENT_INTERNAL, internal_argument(step, event, arg)?)
+            }
+            _ => {
+                let expected = "User, AddrinfoResolved or AddrinfoError";
+                return Err(Error::invalid(step, "event", expected, event));
+            }
+        };
+        self.check_write_event()?;
+        let write = WriteCmEvent {
+            id: id.0,
+            event,
+            status: status.cast_unsigned(),
+            arg,
+            ..WriteCmEvent::zeroed()
+        };
+        self.run(step, "WRITE_CM_EVENT", &write)
+    }
+
+    fn check_write_event(&self) -> Result<()> {
+        if self.cm.offers.write_event {
+            return Ok(());
+        }
+        let what = "writing events to an id, which Linux 6.18 brought,";
+        Err(Error::new(Step::Event, Cause::Unsupported(what)))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for KernelChannel {
+    fn drop(&mut self) {
+        // Closing the descriptor destroys the ids, unless a forked child's copy is closed.
+        if self.cm.check_process(Step::DestroyId).is_ok() {
+            let ids = std::mem::take(&mut *lock(&self.ids));
+            ids.into_iter().for_each(|id| self.cm.ids.remove(id));
+        }
+    }
+}
+
+fn missing_membership(step: Step) -> Error {
+    Error::new(step, Cause::NoSuchObject("multicast membership"))
+}
+
+/// The error of a command that needs no more of an id than that it exists.
+fn unknown_id(step: Step, name: &'static str, errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::new(step, Cause::NoSuchObject("id")),
+        _ => refused(step, name, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests;

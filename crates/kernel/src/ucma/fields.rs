@@ -1,0 +1,102 @@
+//! Structures as bytes: fields one after the other in the host's byte order, without padding.
+
+/// A value with a place in a structure of the ABI.
+pub(crate) trait Fields: Clone {
+    /// Bytes it takes.
+    const SIZE: usize;
+
+    /// All bytes zero.
+    fn zeroed() -> Self;
+
+    /// Writes itself over the first [`Self::SIZE`] bytes of `out` and moves `out` behind them.
+    fn put(&self, out: &mut &mut [u8]);
+
+    /// Reads itself from the first [`Self::SIZE`] bytes of `from` and moves `from` behind them.
+    fn take(from: &mut &[u8]) -> Self;
+
+    /// The bytes as the kernel reads them.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; Self::SIZE];
+        self.put(&mut &mut bytes[..]);
+        bytes
+    }
+
+    /// The value of at least [`Self::SIZE`] bytes.
+    fn from_bytes(bytes: &[u8]) -> Self {
+        Self::take(&mut &bytes[..])
+    }
+}
+
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Fields for $integer {
+            const SIZE: usize = size_of::<$integer>();
+
+            fn zeroed() -> Self {
+                0
+            }
+
+            fn put(&self, out: &mut &mut [u8]) {
+                let (here, rest) = std::mem::take(out).split_at_mut(Self::SIZE);
+                here.copy_from_slice(&self.to_ne_bytes());
+                *out = rest;
+            }
+
+            fn take(from: &mut &[u8]) -> Self {
+                let (here, rest) = from.split_at(Self::SIZE);
+                *from = rest;
+                let mut bytes = [0; size_of::<$integer>()];
+                bytes.copy_from_slice(here);
+                <$integer>::from_ne_bytes(bytes)
+            }
+        }
+    )*};
+}
+
+integers!(u8, u16, u32, u64);
+
+impl<T: Fields, const N: usize> Fields for [T; N] {
+    const SIZE: usize = N * T::SIZE;
+
+    fn zeroed() -> Self {
+        std::array::from_fn(|_| T::zeroed())
+    }
+
+    fn put(&self, out: &mut &mut [u8]) {
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn take(from: &mut &[u8]) -> Self {
+        std::array::from_fn(|_| T::take(from))
+    }
+}
+
+/// Defines structures whose bytes are those of their fields, one after the other.
+macro_rules! fields {
+    ($(
+        $(#[$attr:meta])*
+        pub(crate) struct $name:ident { $($field:ident: $type:ty),* $(,)? }
+    )*) => {$(
+        $(#[$attr])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name { $(pub(crate) $field: $type),* }
+
+        impl Fields for $name {
+            const SIZE: usize = 0 $(+ <$type as Fields>::SIZE)*;
+
+            fn zeroed() -> Self {
+                Self { $($field: <$type>::zeroed()),* }
+            }
+
+            fn put(&self, out: &mut &mut [u8]) {
+                $(self.$field.put(out);)*
+            }
+
+            fn take(from: &mut &[u8]) -> Self {
+                Self { $($field: <$type>::take(from)),* }
+            }
+        }
+    )*};
+}
+
+pub(crate) use fields;

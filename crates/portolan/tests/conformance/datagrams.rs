@@ -1,0 +1,147 @@
+//! Datagrams: to a service that was asked for, and to a group.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use portolan::cm::{CmId, Event};
+use portolan::seam::cm::{EventType, JoinKind};
+use portolan::seam::verbs::{
+    SendData, SendFlags, SendOp, SendWr, UdDestination, WcOpcode, WcStatus, WorkCompletion,
+};
+use portolan::wire::Qpn;
+use portolan::wire::cm::SidrStatus;
+
+use crate::pair::*;
+
+/// The area in front of what a datagram queue pair receives (IBTA 11.4.1.2).
+const GRH_LEN: usize = 40;
+/// Private data that the answer to a question for a service holds (rdma_accept(3)).
+const ANSWER_LEN: usize = 136;
+/// And the question itself (rdma_connect(3)).
+const QUESTION_LEN: usize = 180;
+
+/// Sends to where an event says.
+fn send(from: &End, to: &Event, wr_id: u64, len: usize) {
+    let ud = to.ud().expect("an event of datagrams");
+    let ah = from.pd.create_ah(&ud.ah_attr).unwrap();
+    let sges = [from.sge(0, len)];
+    let datagram = SendWr {
+        wr_id,
+        op: SendOp::SendWithImm(0x0102_0304),
+        data: SendData::Sges(&sges),
+        flags: SendFlags::empty(),
+        ud: Some(UdDestination {
+            ah: &*ah,
+            qpn: ud.qp_num,
+            qkey: ud.qkey,
+        }),
+    };
+    from.qp.post_send(&datagram).unwrap();
+    // The handle goes before the datagram has; that is allowed.
+}
+
+fn assert_came(received: &WorkCompletion, from: &End, len: usize) {
+    assert_eq!(received.status, WcStatus::Success);
+    assert_eq!((received.opcode, received.has_grh), (WcOpcode::Recv, true));
+    assert_eq!(received.byte_len as usize, GRH_LEN + len);
+    assert_eq!(received.src_qp, from.qp.qpn());
+    assert_eq!(received.imm_data, Some(0x0102_0304));
+}
+
+#[test]
+fn a_service_is_asked_for_and_datagrams_reach_it() {
+    let passive = Passive::listen_for(DATAGRAMS);
+    let (channel, id) = routed_for(DATAGRAMS, passive.address);
+    let mut active = End::new(channel, id);
+    active.id.connect(&param(b"ahoy")).unwrap();
+
+    let event = next(&passive.channel, EventType::ConnectRequest);
+    assert_eq!(event.private_data().len(), QUESTION_LEN);
+    assert!(event.private_data().starts_with(b"ahoy\0"));
+    let child = event.id().clone();
+    drop(event);
+    let end = passive.end(child);
+    end.post_recv(1, 0, 4096);
+    end.id.accept(&param(b"welcome")).unwrap();
+
+    let event = next(&active.channel, EventType::Established);
+    assert_eq!(event.private_data().len(), ANSWER_LEN);
+    assert!(event.private_data().starts_with(b"welcome\0"));
+    assert_eq!(event.ud().unwrap().qp_num, end.qp.qpn());
+    active.memory[..5].copy_from_slice(b"hello");
+    send(&active, &event, 2, 5);
+    let sent = active.complete();
+    assert_eq!((sent.wr_id, sent.status), (2, WcStatus::Success));
+    assert_came(&end.complete(), &active, 5);
+    assert_eq!(end.memory[GRH_LEN..][..5], *b"hello");
+}
+
+#[test]
+fn a_service_that_rejects_or_is_not_there_is_unreachable_with_its_status() {
+    let passive = Passive::listen_for(DATAGRAMS);
+    let ask = |address: SocketAddr| {
+        let (channel, id) = routed_for(DATAGRAMS, address);
+        let active = End::new(channel, id);
+        active.id.connect(&param(b"")).unwrap();
+        active
+    };
+    let active = ask(passive.address);
+    passive.request().reject(b"no").unwrap();
+    let event = next(&active.channel, EventType::Unreachable);
+    assert_eq!(event.status(), i32::from(SidrStatus::REJECT.0));
+    assert!(event.private_data().starts_with(b"no\0"));
+    drop(event);
+
+    let address = passive.address;
+    passive.listener.destroy(PATIENCE).unwrap();
+    let active = ask(address);
+    let event = next(&active.channel, EventType::Unreachable);
+    assert_eq!(event.status(), i32::from(SidrStatus::UNSUPPORTED.0));
+}
+
+/// A member of a group, on an IPv4 address of the device under test: RoCEv2 has no groups of IPv6.
+fn member(group: IpAddr, kind: JoinKind) -> (End, Event) {
+    let (device, _) = provider().device_of(local_ip()).unwrap();
+    let mut gids = device.gids(1).unwrap().into_iter();
+    let ipv4: Ipv4Addr = gids
+        .find_map(|entry| entry.gid.to_ipv4())
+        .expect("the device has an IPv4 address");
+    let channel = channel();
+    let id = CmId::with_service(&channel, DATAGRAMS).unwrap();
+    id.bind(SocketAddr::new(ipv4.into(), 0)).unwrap();
+    let end = End::new(channel, id);
+    end.id.join_multicast(group, kind, 77).unwrap();
+    let event = next(&end.channel, EventType::MulticastJoin);
+    assert_eq!(event.membership().unwrap().context(), 77);
+    assert_eq!(event.ud().unwrap().qp_num, Qpn::MULTICAST);
+    (end, event)
+}
+
+#[test]
+fn a_datagram_to_a_group_reaches_its_members_until_they_leave() {
+    let group: IpAddr = "239.7.4.71".parse().unwrap();
+    let (mut sender, joined) = member(group, JoinKind::SendOnlyFullMember);
+    let (receiver, receiving) = member(group, JoinKind::FullMember);
+    drop(receiving);
+    receiver.post_recv(1, 0, 4096);
+    receiver.post_recv(2, 0, 4096);
+    sender.memory[..5].copy_from_slice(b"all o");
+    send(&sender, &joined, 3, 5);
+    assert_eq!(sender.complete().status, WcStatus::Success);
+    assert_came(&receiver.complete(), &sender, 5);
+    assert_eq!(receiver.memory[GRH_LEN..][..5], *b"all o");
+
+    receiver.id.leave_multicast(group, PATIENCE).unwrap();
+    let error = receiver.id.leave_multicast(group, PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("239.7.4.71"), "{error}");
+}
+
+#[test]
+fn an_ipv6_group_cannot_be_joined_over_rocev2() {
+    let channel = channel();
+    let id = CmId::with_service(&channel, DATAGRAMS).unwrap();
+    id.bind(SocketAddr::new(local_ip(), 0)).unwrap();
+    let group = "ff0e::7471".parse().unwrap();
+    let joined = id.join_multicast(group, JoinKind::FullMember, 0);
+    assert!(joined.is_err());
+    assert!(id.memberships().is_empty());
+}
