@@ -7,7 +7,7 @@ use std::fmt;
 use portolan_cm::ports::{BindOptions, BindingId, PortConfig, PortTable};
 use portolan_roce::io::group::{Block, Datagram, HubService, Route};
 use portolan_wire::addr::PortSpace;
-use portolan_wire::cm::CmMessage;
+use portolan_wire::cm::{CmMessage, RejectReason};
 use portolan_wire::rocev2::Packet;
 
 use super::claim::{ClaimId, PortClaim, Request, Response};
@@ -189,11 +189,19 @@ impl HubService for Hub {
         let Some(comm_id) = message.remote_comm_id() else {
             return Route::Drop;
         };
-        // The high byte of a communication id is its process's block; of a dead process's, this one
+        // Who gives a request up before it was answered does not know its receiver's id, and names
+        // itself instead (IBTA 12.6.7.2): each process looks whether the request came to it.
+        if let CmMessage::Rej(rej) = &message
+            && comm_id == 0
+            && rej.reason == RejectReason::TIMEOUT
+        {
+            return Route::Everyone;
+        }
+        // The high byte of a communication id is its process's block; of no process's, this one
         // answers that there is no such connection.
         match u8::try_from(comm_id >> 24).ok().and_then(Block::new) {
-            Some(block) => Route::Member(block),
-            None => Route::Local,
+            Some(block) if block != Block::HUB => Route::Member(block),
+            _ => Route::Local,
         }
     }
 }

@@ -64,11 +64,14 @@ pub(crate) fn config_on(port: u16) -> GroupConfig {
     }
 }
 
+/// Names every process in a management datagram.
+pub(crate) const EVERYONE: u8 = 200;
+
 /// A hub service that gives each name to the first who claims it.
 ///
 /// Requests: `claim NAME` answers `yours` or `taken by BLOCK`; `owner NAME` answers the block or
 /// `nobody`; `echo TEXT` answers `TEXT`. A management datagram's first byte after the headers names
-/// the block it is for, 0 the hub's own process.
+/// the block it is for, 0 the hub's own process, [`EVERYONE`] every process.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     owners: BTreeMap<String, Block>,
@@ -107,6 +110,7 @@ impl HubService for Names {
     fn route(&mut self, datagram: &Datagram<'_>) -> Route {
         match datagram.payload.get(HEADERS_BYTES) {
             Some(0) => Route::Local,
+            Some(&EVERYONE) => Route::Everyone,
             Some(index) => Block::new(*index).map_or(Route::Drop, Route::Member),
             None => Route::Drop,
         }

@@ -137,13 +137,59 @@ fn what_belongs_to_nobody_is_dropped_and_counted() {
     let sender = sender_to(target);
     sender.send(b"tiny").unwrap();
     sender.send(&packet(0xff_ffff, b"multicast")).unwrap();
-    sender.send(&packet(1, &[77])).unwrap();
     sender.send(&packet(1, &[255])).unwrap();
     eventually("counting", || {
         let counters = hub.group.status().counters;
-        counters.malformed == 1 && counters.no_member == 2 && counters.unrouted == 1
+        counters.malformed == 1 && counters.no_member == 1 && counters.unrouted == 1
     });
     assert!(hub.delivered().is_empty());
+}
+
+/// It was dropped once, and the dead one's peer, on another host perhaps, asked in vain until it gave up:
+/// that there is no such connection any more is an answer that somebody has to give.
+#[test]
+fn a_management_datagram_for_a_dead_process_comes_to_the_hubs_own_which_answers_for_it() {
+    let config = config();
+    let hub = Member::join(&config).unwrap();
+    let living = Member::join(&config).unwrap();
+    let dead = Member::join(&config).unwrap();
+    let of_dead = packet(1, &[dead.group.block().index(), 1]);
+    drop(dead);
+    eventually("its end", || hub.group.status().members.len() == 2);
+    let of_nobody = packet(1, &[77, 2]);
+    let of_living = packet(1, &[living.group.block().index(), 3]);
+    let sender = sender_to(loopbacks(config.port)[0]);
+    for sent in [&of_dead, &of_nobody, &of_living] {
+        sender.send(sent).unwrap();
+    }
+    eventually("delivery to the living", || living.delivered().len() == 1);
+    assert_eq!(living.delivered()[0].payload, of_living);
+    eventually("delivery to the hub", || hub.delivered().len() == 2);
+    let delivered = hub.delivered();
+    assert_eq!(delivered[0].payload, of_dead);
+    assert_eq!(delivered[1].payload, of_nobody);
+    assert_eq!(hub.group.status().counters.no_member, 0);
+}
+
+#[test]
+fn a_management_datagram_for_everyone_comes_to_each_process_once() {
+    let config = config();
+    let members: Vec<_> = (0..3).map(|_| Member::join(&config).unwrap()).collect();
+    let sender = sender_to(loopbacks(config.port)[0]);
+    let sent = packet(1, &[EVERYONE, 1, 2]);
+    sender.send(&sent).unwrap();
+    // What comes after it comes behind it.
+    for member in &members {
+        let index = match member.is_hub() {
+            true => 0,
+            false => member.group.block().index(),
+        };
+        sender.send(&packet(1, &[index])).unwrap();
+    }
+    for member in &members {
+        eventually("delivery", || member.delivered().len() == 2);
+        assert_eq!(member.delivered()[0].payload, sent);
+    }
 }
 
 #[test]

@@ -182,26 +182,6 @@ fn requests_that_wait_at_a_listener_are_rejected_when_it_goes() {
 }
 
 #[test]
-fn an_accept_of_a_request_that_was_withdrawn_fails() {
-    let listener = listener("127.0.0.1:0");
-    let address = listener.local_addr().unwrap();
-    let hasty = connector().timeout(std::time::Duration::from_millis(200));
-    let connecting = thread::spawn(move || hasty.connect_to(address));
-    let incoming = listener.accept_within(PATIENCE).unwrap();
-    let error = connecting.join().unwrap().unwrap_err();
-    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
-    let error = incoming.accept_with(&options()).unwrap_err();
-    assert!(
-        matches!(
-            error.cause,
-            Cause::InvalidState { .. } | Cause::Rejected { .. }
-        ),
-        "{error}"
-    );
-    assert_eq!(error.step, Step::Accept, "{error}");
-}
-
-#[test]
 fn objects_print_in_few_words_though_they_hold_each_other() {
     let (active, passive) = pair();
     let listener = listener("127.0.0.1:0");

@@ -92,7 +92,17 @@ impl Board {
                 }
                 Route::Local => ground.deliver(&datagram),
                 Route::Member(block) if block != Block::HUB => {
-                    self.dispatch(block, datagram, ground);
+                    if self.is_dead(block, ground) {
+                        ground.deliver(&datagram);
+                    } else {
+                        self.dispatch(block, datagram, ground);
+                    }
+                }
+                Route::Everyone => {
+                    ground.deliver(&datagram);
+                    for (block, _) in self.registry.members() {
+                        self.dispatch(block, datagram, ground);
+                    }
                 }
                 Route::Member(_) | Route::Drop => ground.counters.unrouted += 1,
             }
@@ -102,6 +112,14 @@ impl Board {
             Some(block) if block != Block::HUB => self.dispatch(block, datagram, ground),
             _ => ground.counters.no_member += 1,
         }
+    }
+
+    /// Whether nobody has a block, and nobody is on the way back who may: its name says so.
+    fn is_dead(&self, block: Block, ground: &Ground) -> bool {
+        block != ground.own
+            && self.registry.connection(block).is_none()
+            && self.registry.grace(Instant::now()).is_none()
+            && matches!(ground.name.claim_block(block), Ok(Some(_)))
     }
 
     /// Somebody connected.

@@ -9,7 +9,12 @@ pub enum Route {
     /// To this process.
     Local,
     /// To the member with this block.
+    ///
+    /// If its process is dead, and nobody else has its block yet, this one gets the datagram, as the one
+    /// that answers for it.
     Member(Block),
+    /// To this process and to every member: what is in it says to each of them whether it is for it.
+    Everyone,
     /// To nobody.
     Drop,
 }
