@@ -10,7 +10,7 @@ use portolan_provider::{Cause, Error, Step};
 use portolan_wire::cm::{RejectReason, SidrStatus};
 
 use super::counts::Counts;
-use super::id::CmId;
+use super::id::{CmId, Finished};
 use super::multicast::Membership;
 
 /// A connection-manager event (`struct rdma_cm_event`). It owns its data and is acknowledged when
@@ -48,8 +48,10 @@ impl Event {
                 if id.has_queue_pair() {
                     // With a queue pair of the id's, the library finishes the handshake itself.
                     match id.finish_connect(&data.param) {
-                        Ok(()) => data.event = EventType::Established,
-                        Err(error) => data.fail(EventType::ConnectError, &error),
+                        Finished::Established => data.event = EventType::Established,
+                        Finished::Failed(error) => data.fail(EventType::ConnectError, &error),
+                        // What the peer said since comes next.
+                        Finished::Overtaken => return None,
                     }
                 }
             }

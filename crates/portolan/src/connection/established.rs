@@ -53,7 +53,8 @@ impl Connection {
         self.inner.queue_pair().qpn()
     }
 
-    /// The id beneath.
+    /// The id beneath. It gives away neither its queue pair nor its completions, on which the safety of
+    /// posted buffers rests.
     pub fn id(&self) -> &CmId {
         &self.inner.id
     }

@@ -65,7 +65,7 @@ impl Inner {
             srq: None,
             init,
         };
-        let qp = id.create_queue_pair(&new)?;
+        let qp = id.create_private_queue_pair(&new)?;
         id.set_min_rnr_timer(MIN_RNR_TIMER)?;
         let inner = Self {
             addresses: id.addresses()?,
@@ -186,22 +186,19 @@ impl Inner {
         let mut any = false;
         while let Some(event) = self.events.try_next_event()? {
             any = true;
-            match event.event_type() {
-                EventType::Disconnected | EventType::DeviceRemoval => {
-                    let peer_died = matches!(
-                        event.failure(),
-                        Some(Error {
-                            cause: Cause::PeerDied,
-                            ..
-                        })
-                    );
-                    self.peer_died.fetch_or(peer_died, Ordering::Relaxed);
-                    self.disconnected.store(true, Ordering::Release);
-                    // Answers the peer's request; already done if ours crossed it.
-                    let _ = self.id.disconnect();
-                    self.work.nudge();
-                }
-                _ => {}
+            if ends_connection(event.event_type()) {
+                let peer_died = matches!(
+                    event.failure(),
+                    Some(Error {
+                        cause: Cause::PeerDied,
+                        ..
+                    })
+                );
+                self.peer_died.fetch_or(peer_died, Ordering::Relaxed);
+                self.disconnected.store(true, Ordering::Release);
+                // Answers the peer's request; already done if ours crossed it.
+                let _ = self.id.disconnect();
+                self.work.nudge();
             }
         }
         Ok(any)
@@ -277,6 +274,21 @@ impl Inner {
 
     pub(crate) fn queue_pair(&self) -> &Arc<dyn Qp> {
         &self.work.qp
+    }
+}
+
+/// Whether an event of an id that was connected says that it is so no more.
+fn ends_connection(event: EventType) -> bool {
+    match event {
+        EventType::Disconnected
+        | EventType::DeviceRemoval
+        // The peer that accepted gave up before it knew that we had its reply.
+        | EventType::Rejected
+        // It follows upon one of these.
+        | EventType::TimewaitExit => true,
+        // A way to the peer that changed ends nothing: what is lost is sent again, or the work fails.
+        // The rest is of the handshake, which is over, or was written by the program.
+        _ => false,
     }
 }
 

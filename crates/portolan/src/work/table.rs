@@ -374,7 +374,8 @@ impl State {
             return None;
         }
         let key = usize::try_from(completion.wr_id).ok()?;
-        let slot = self.slots.get_mut(key)?;
+        // One completion ends it: another is of no work of ours.
+        let slot = self.slots.get_mut(key).filter(|slot| slot.done.is_none())?;
         let kind = slot.kind;
         slot.done = Some(*completion);
         let unwanted = slot.abandoned || (kind == Kind::Ring && failed);

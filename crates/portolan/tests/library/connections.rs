@@ -522,3 +522,21 @@ fn the_offer_of_memory_reads_back_as_it_was_written() {
         .unwrap();
     assert_eq!(&done.buffer[..], b"here");
 }
+
+#[test]
+fn the_id_of_a_connection_gives_away_neither_its_queue_pair_nor_its_completions() {
+    let (active, passive) = pair();
+    for connection in [&active, &passive] {
+        let id = connection.id().clone();
+        assert!(id.queue_pair().is_none());
+        assert!(id.send_completions().is_none());
+        assert!(id.recv_completions().is_none());
+        assert!(id.device().is_ok(), "it is of use otherwise");
+    }
+    active
+        .send(active.buffer_from(b"ahoy").unwrap())
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], b"ahoy");
+}

@@ -13,6 +13,7 @@ mod death;
 mod events;
 mod floods;
 mod fork;
+mod given_up;
 mod harness;
 mod keepalive;
 mod low;

@@ -22,6 +22,18 @@ pub(super) struct Offer {
     initiator_depth: u8,
 }
 
+/// What became of a handshake upon the peer's reply.
+#[derive(Debug)]
+pub(in crate::cm) enum Finished {
+    /// It is complete.
+    Established,
+    /// This side could not complete it; the peer was told by a rejection.
+    Failed(Error),
+    /// The peer has taken its reply back, or died, before this side came to it: an event of its own
+    /// says so.
+    Overtaken,
+}
+
 impl CmId {
     /// Sends a connection request (`rdma_connect(3)`). Number and kind of receive queue are those of the
     /// id's queue pair, if it has one. With a queue pair of the id the handshake
@@ -64,7 +76,7 @@ impl CmId {
         self.fit_to_request(&mut param);
         self.fit_to_device(Step::Accept, &mut param)?;
         let is_datagram = self.is_datagram();
-        if let Some(qp) = self.queue_pair().filter(|_| !is_datagram) {
+        if let Some(qp) = self.own_queue_pair().filter(|_| !is_datagram) {
             self.ready_queue_pair(&*qp, param.responder_resources, param.initiator_depth)?;
         }
         let (number, uid) = (self.number(), self.shared.uid);
@@ -98,8 +110,7 @@ impl CmId {
     /// # Errors
     /// There is none, or the private data is longer than the message holds.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
-        self.channel()
-            .reject(self.number(), RejectReason::CONSUMER_DEFINED, private_data)
+        self.reject_for(RejectReason::CONSUMER_DEFINED, private_data)
     }
 
     /// Rejects a connection request or reply because of the peer's vendor options
@@ -108,11 +119,14 @@ impl CmId {
     /// # Errors
     /// As for [`CmId::reject`].
     pub fn reject_ece(&self, private_data: &[u8]) -> Result<()> {
-        self.channel().reject(
-            self.number(),
-            RejectReason::VENDOR_OPTION_NOT_SUPPORTED,
-            private_data,
-        )
+        self.reject_for(RejectReason::VENDOR_OPTION_NOT_SUPPORTED, private_data)
+    }
+
+    fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
+        let rejected = self.channel().reject(self.number(), reason, private_data);
+        let has_rejected = &self.shared.has_rejected;
+        has_rejected.fetch_or(rejected.is_ok(), Ordering::AcqRel);
+        rejected
     }
 
     /// Sets the vendor options that go out with the request or its answer (`rdma_set_local_ece(3)`).
@@ -146,8 +160,27 @@ impl CmId {
     }
 
     /// Brings the queue pair to RTS and completes the handshake, upon the peer's reply.
-    pub(in crate::cm) fn finish_connect(&self, reply: &EventParam) -> Result<()> {
-        let qp = self.queue_pair().ok_or(Error::new(
+    pub(in crate::cm) fn finish_connect(&self, reply: &EventParam) -> Finished {
+        let Err(error) = self.complete_handshake(reply) else {
+            return Finished::Established;
+        };
+        let told = self
+            .channel()
+            .reject(self.number(), RejectReason::CONSUMER_DEFINED, &[]);
+        let was_over =
+            matches!(&told, Err(error) if matches!(error.cause, Cause::InvalidState { .. }));
+        if was_over && !self.shared.has_rejected.load(Ordering::Acquire) {
+            return Finished::Overtaken;
+        }
+        // Nothing that the peer says comes after a rejection, so the order does not matter.
+        let has_failed = &self.shared.has_failed_to_connect;
+        has_failed.store(true, Ordering::Release);
+        self.fail_queue_pair();
+        Finished::Failed(error)
+    }
+
+    fn complete_handshake(&self, reply: &EventParam) -> Result<()> {
+        let qp = self.own_queue_pair().ok_or(Error::new(
             Step::Connect,
             Cause::NoSuchObject("the id's queue pair"),
         ))?;
@@ -155,19 +188,8 @@ impl CmId {
             EventParam::Conn(conn) => (conn.responder_resources, conn.initiator_depth),
             _ => (u8::MAX, u8::MAX),
         };
-        let ready = self
-            .ready_queue_pair(&*qp, responder, initiator)
-            .and_then(|()| self.channel().establish(self.number()));
-        if ready.is_err() {
-            self.shared
-                .has_failed_to_connect
-                .store(true, Ordering::Release);
-            self.fail_queue_pair();
-            let _ = self
-                .channel()
-                .reject(self.number(), RejectReason::CONSUMER_DEFINED, &[]);
-        }
-        ready
+        self.ready_queue_pair(&*qp, responder, initiator)?;
+        self.channel().establish(self.number())
     }
 
     pub(in crate::cm) fn has_failed_to_connect(&self) -> bool {
@@ -193,7 +215,7 @@ impl CmId {
 
     fn with_own_queue_pair(&self, param: &ConnParam) -> ConnParam {
         let mut param = param.clone();
-        if let Some(qp) = self.queue_pair() {
+        if let Some(qp) = self.own_queue_pair() {
             param.qp_num = qp.qpn();
             param.srq = self.shares_receives();
         }

@@ -19,6 +19,7 @@ use portolan_provider::verbs::QpType;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::PortSpace;
 
+pub(super) use self::connection::Finished;
 use self::connection::Offer;
 pub use self::connection::RESOURCES_MAX;
 use self::queue_pair::OwnQueuePair;
@@ -53,6 +54,8 @@ pub(in crate::cm) struct IdShared {
     request: Mutex<Option<Offer>>,
     /// The handshake failed on this side.
     has_failed_to_connect: AtomicBool,
+    /// The program has rejected the peer.
+    has_rejected: AtomicBool,
     counts: Arc<Counts>,
     pub(in crate::cm) memberships: Mutex<HashMap<UserId, Held>>,
     pub(in crate::cm) synchronous: Mutex<Option<Synchronous>>,
@@ -236,7 +239,8 @@ impl CmId {
     /// wakes whoever waits at the channel.
     ///
     /// # Errors
-    /// `LimitReached` while too many of them wait to be taken.
+    /// `LimitReached` while too many of them wait to be taken; `InvalidState` for the id of a request
+    /// that is not accepted: nothing comes to it before.
     pub fn write_event(&self, status: i32, arg: u64) -> Result<()> {
         let user = EventType::User;
         self.channel().write_event(self.number(), user, status, arg)
@@ -289,6 +293,7 @@ impl IdShared {
             ece: Mutex::default(),
             request: Mutex::default(),
             has_failed_to_connect: AtomicBool::new(false),
+            has_rejected: AtomicBool::new(false),
             counts: Arc::default(),
             memberships: Mutex::default(),
             synchronous: Mutex::default(),

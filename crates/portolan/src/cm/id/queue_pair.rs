@@ -56,6 +56,8 @@ pub(super) struct OwnQueuePair {
     pub(super) srq: Option<Arc<dyn Srq>>,
     send: Completions,
     recv: Completions,
+    /// Only its maker posts to it and takes its completions.
+    is_private: bool,
 }
 
 impl CmId {
@@ -65,12 +67,22 @@ impl CmId {
     /// # Errors
     /// The id has no device yet or has a queue pair already, or the sizes are beyond the device's.
     pub fn create_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
+        self.create_new(new, false)
+    }
+
+    /// As [`CmId::create_queue_pair`], for a queue pair that the id gives to nobody else: whoever could
+    /// post to it, or take its completions, could have a buffer given back whose work is still posted.
+    pub(crate) fn create_private_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
+        self.create_new(new, true)
+    }
+
+    fn create_new(&self, new: &NewQueuePair<'_>, is_private: bool) -> Result<Arc<dyn Qp>> {
         let queue = |cq: &Arc<dyn Cq>| Completions {
             cq: cq.clone(),
             channel: None,
         };
         let queues = (queue(new.send_cq), queue(new.recv_cq));
-        self.create_on(new.pd, queues, new.srq, &new.init)
+        self.create_on(new.pd, queues, new.srq, &new.init, is_private)
     }
 
     /// Creates the id's queue pair as planned, and the completion queues that the plan does not name.
@@ -95,7 +107,7 @@ impl CmId {
         };
         let send = queue(&plan.send_cq, plan.init.cap.max_send_wr)?;
         let recv = queue(&plan.recv_cq, plan.init.cap.max_recv_wr)?;
-        self.create_on(&pd, (send, recv), plan.srq.as_ref(), &plan.init)
+        self.create_on(&pd, (send, recv), plan.srq.as_ref(), &plan.init, false)
     }
 
     fn create_on(
@@ -104,6 +116,7 @@ impl CmId {
         (send, recv): (Completions, Completions),
         srq: Option<&Arc<dyn Srq>>,
         init: &QpInit,
+        is_private: bool,
     ) -> Result<Arc<dyn Qp>> {
         let mut held = lock(&self.shared.queue_pair);
         if held.is_some() {
@@ -136,26 +149,38 @@ impl CmId {
             srq,
             send,
             recv,
+            is_private,
         });
         Ok(created)
     }
 
-    /// The id's queue pair.
+    /// The id's queue pair; `None` for the id of a [`Connection`](crate::Connection), whose queue pair
+    /// and completions are the connection's alone.
     pub fn queue_pair(&self) -> Option<Arc<dyn Qp>> {
+        self.of_public(|own| own.qp.clone())
+    }
+
+    /// Where the completions of the queue pair's sends come (`send_cq`, `send_cq_channel`); `None` where
+    /// [`CmId::queue_pair`] is.
+    pub fn send_completions(&self) -> Option<Completions> {
+        self.of_public(|own| own.send.clone())
+    }
+
+    /// Where the completions of the queue pair's receives come (`recv_cq`, `recv_cq_channel`); `None`
+    /// where [`CmId::queue_pair`] is.
+    pub fn recv_completions(&self) -> Option<Completions> {
+        self.of_public(|own| own.recv.clone())
+    }
+
+    fn of_public<T>(&self, part: impl FnOnce(&OwnQueuePair) -> T) -> Option<T> {
+        let held = lock(&self.shared.queue_pair);
+        held.as_ref().filter(|own| !own.is_private).map(part)
+    }
+
+    /// The id's queue pair, whoever uses it.
+    pub(super) fn own_queue_pair(&self) -> Option<Arc<dyn Qp>> {
         let held = lock(&self.shared.queue_pair);
         held.as_ref().map(|own| own.qp.clone())
-    }
-
-    /// Where the completions of the queue pair's sends come (`send_cq`, `send_cq_channel`).
-    pub fn send_completions(&self) -> Option<Completions> {
-        let held = lock(&self.shared.queue_pair);
-        held.as_ref().map(|own| own.send.clone())
-    }
-
-    /// Where the completions of the queue pair's receives come (`recv_cq`, `recv_cq_channel`).
-    pub fn recv_completions(&self) -> Option<Completions> {
-        let held = lock(&self.shared.queue_pair);
-        held.as_ref().map(|own| own.recv.clone())
     }
 
     /// What to modify an external queue pair with to reach `state` (`rdma_init_qp_attr(3)`).
@@ -197,7 +222,7 @@ impl CmId {
 
     /// Moves the id's queue pair to ERR; its work is flushed.
     pub(crate) fn fail_queue_pair(&self) {
-        if let Some(qp) = self.queue_pair() {
+        if let Some(qp) = self.own_queue_pair() {
             let attr = QpAttr {
                 state: QpState::Err,
                 ..QpAttr::default()

@@ -1,0 +1,130 @@
+//! Handshakes that one side gives up while the other goes on.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use portolan::cm::{CmId, EventChannel};
+use portolan::seam::cm::EventType;
+use portolan::seam::verbs::QpState;
+use portolan::software::{Direction, SoftwareProvider, Tap, TappedPacket};
+use portolan::wire::cm::RejectReason;
+use portolan::{Cause, Step};
+
+use crate::harness::*;
+use crate::low::*;
+use crate::survey::look;
+
+/// Holds up whatever a provider receives while it is shut.
+#[derive(Debug, Default)]
+struct Gate {
+    is_shut: Mutex<bool>,
+    turned: Condvar,
+}
+
+impl Gate {
+    fn shut(provider: &SoftwareProvider) -> Arc<Self> {
+        let gate = Arc::new(Self::default());
+        *gate.is_shut.lock().unwrap() = true;
+        provider.set_tap(Some(gate.clone()));
+        gate
+    }
+
+    fn open(&self) {
+        *self.is_shut.lock().unwrap() = false;
+        self.turned.notify_all();
+    }
+}
+
+impl Tap for Gate {
+    fn packet(&self, packet: &TappedPacket<'_>) {
+        if packet.direction == Direction::Received {
+            let is_shut = self.is_shut.lock().unwrap();
+            drop(self.turned.wait_while(is_shut, |is_shut| *is_shut));
+        }
+    }
+}
+
+/// Waits until a process of a group says that an id with this local port is in one of some states.
+fn reaches(group: u16, local_port: u16, states: &[&str]) {
+    eventually("the state", || {
+        let seen = look(group).unwrap().expect("a group");
+        let reports = seen.members.into_iter().filter_map(|member| member.report);
+        let mut connections = reports.flat_map(|report| report.connections);
+        connections.any(|known| {
+            let port = known.local.map(|local| local.port());
+            port == Some(local_port) && states.contains(&known.state.as_str())
+        })
+    });
+}
+
+fn local_port(id: &CmId) -> u16 {
+    let local = id.addresses().unwrap().local.unwrap();
+    local.inet().unwrap().port()
+}
+
+#[test]
+fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() {
+    let port = free_port();
+    let ours = start(port);
+    let theirs = start(port);
+    let passive = Passive::listen_on(EventChannel::open_on(theirs.clone()).unwrap(), TCP);
+    let connector = connector_on(ours);
+    let address = passive.address;
+    let connecting = thread::spawn(move || connector.connect_to(address));
+    let child = passive.request();
+    let gate = Gate::shut(&theirs);
+    child.accept(&param(b"")).unwrap();
+    let active = connecting.join().unwrap().expect("the reply came");
+    drop(child);
+    let error = active.receive_within(PATIENCE).unwrap_err();
+    assert_eq!(error.cause, Cause::Disconnected, "{error}");
+    active.wait_disconnected(PATIENCE).unwrap();
+    active.close(PATIENCE).unwrap();
+    gate.open();
+}
+
+#[test]
+fn a_rejection_that_overtakes_the_program_is_told_with_its_reason_and_data() {
+    let port = free_port();
+    let provider = start(port);
+    let open = || EventChannel::open_on(provider.clone()).unwrap();
+    let passive = Passive::listen_on(open(), TCP);
+    let (channel, id) = routed_on(open(), TCP, passive.address);
+    let qp = Verbs::of(&id.device().unwrap()).give(&id);
+    id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    child.accept(&param(b"")).unwrap();
+    child.reject(b"not today").unwrap();
+    // The reply and the rejection have come before the program looks.
+    reaches(port, local_port(&id), &["time-wait", "closed"]);
+    let rejected = next(&channel, EventType::Rejected);
+    let reason = RejectReason::CONSUMER_DEFINED;
+    assert_eq!(rejected.status(), i32::from(reason.0));
+    assert!(rejected.private_data().starts_with(b"not today"));
+    assert_eq!(state_of(&qp), QpState::Err);
+}
+
+#[test]
+fn a_request_that_is_withdrawn_is_closed_at_the_listener_whichever_process_it_is() {
+    let port = free_port();
+    let hub = start(port);
+    let other = start(port);
+    for (listens, connects) in [
+        (&hub, &hub),
+        (&hub, &other),
+        (&other, &hub),
+        (&other, &other),
+    ] {
+        let listener = listener_on(listens.clone(), "127.0.0.1:0");
+        let address = listener.local_addr().unwrap();
+        let channel = EventChannel::open_on(connects.clone()).unwrap();
+        let (_channel, id) = routed_on(channel, TCP, address);
+        id.connect(&param(b"")).unwrap();
+        let incoming = listener.accept_within(PATIENCE).unwrap();
+        drop(id);
+        reaches(port, address.port(), &["closed"]);
+        let error = incoming.accept_with(&options()).unwrap_err();
+        assert_eq!(error.cause, Cause::Disconnected, "{error}");
+        assert_eq!(error.step, Step::Accept, "{error}");
+    }
+}
