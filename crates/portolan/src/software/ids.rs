@@ -80,7 +80,7 @@ impl Core {
     ) -> Result<()> {
         self.run_state(|state, now| {
             state.cm.accept(now, id, uid, param, ece)?;
-            state.note_accepted(id, param.qp_num);
+            state.note_accepted(id, uid, param.qp_num);
             Ok(())
         })
     }
@@ -111,6 +111,13 @@ impl Core {
         let reserved = u32::from(event != User);
         let mut state = self.state();
         let entry = state.entry_mut(id, Step::Event)?;
+        if entry.awaits_answer {
+            let (expected, found) = ("an id of one's own", "one whose request is not accepted");
+            return Err(Error::new(
+                Step::Event,
+                Cause::InvalidState { expected, found },
+            ));
+        }
         if entry.written >= WRITTEN_EVENTS_MAX + reserved {
             let (what, limit) = (
                 "written events waiting to be taken",

@@ -32,6 +32,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct IdEntry {
     pub(super) uid: UserId,
+    /// Made by a request that its taker has not accepted: `uid` names nobody.
+    pub(super) awaits_answer: bool,
     pub(super) service: Service,
     pub(super) queue: Arc<EventQueue>,
     pub(super) claim: Option<(ClaimId, SocketAddr)>,
@@ -113,7 +115,8 @@ impl State {
                 .and_then(|id| self.ids.get(id));
             let Some(listener) = listener else { return };
             let (queue, service) = (listener.queue.clone(), listener.service);
-            let child = IdEntry::new(UserId(0), service, queue.clone());
+            let mut child = IdEntry::new(UserId(0), service, queue.clone());
+            child.awaits_answer = true;
             self.insert(event.id, child);
             queue.push(event);
         } else if let Some(entry) = self.ids.get_mut(&event.id) {
@@ -146,9 +149,10 @@ impl State {
         Some(entry)
     }
 
-    /// Notes the queue pair that an id accepted with.
-    pub(super) fn note_accepted(&mut self, id: IdNumber, qp: Qpn) {
+    /// Notes the name and the queue pair that an id accepted with.
+    pub(super) fn note_accepted(&mut self, id: IdNumber, uid: UserId, qp: Qpn) {
         if let Some(entry) = self.ids.get_mut(&id) {
+            (entry.uid, entry.awaits_answer) = (uid, false);
             entry.accepted = Some(qp);
             self.accepted.insert(qp, id);
         }
@@ -185,6 +189,7 @@ impl IdEntry {
     pub(super) fn new(uid: UserId, service: Service, queue: Arc<EventQueue>) -> Self {
         Self {
             uid,
+            awaits_answer: false,
             service,
             queue,
             claim: None,

@@ -68,3 +68,18 @@ fn events_of_other_types_are_not_for_users_to_write() {
         assert_eq!(error.errno(), 22, "{error}");
     }
 }
+
+#[test]
+fn a_user_event_comes_to_the_id_of_a_request_once_it_is_accepted_and_is_refused_before() {
+    let passive = Passive::listen();
+    let (_channel, id) = routed(passive.address);
+    id.connect(&param(b"")).unwrap();
+    let child = passive.request();
+    let error = child.write_event(0, 1).unwrap_err();
+    assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
+    child.accept(&param(b"")).unwrap();
+    child.write_event(0, 2).unwrap();
+    let event = next(&passive.channel, EventType::User);
+    assert_eq!(event.arg(), Some(2));
+    assert_eq!(event.id().number(), child.number());
+}
