@@ -182,11 +182,12 @@ impl AsyncListener {
     /// Waits for the next connection request.
     ///
     /// # Errors
-    /// The channel failed.
+    /// As for [`Listener::accept`].
     pub async fn accept(&self) -> Result<Incoming> {
         loop {
+            self.listener.check()?;
             let event = next_event(&self.events).await?;
-            if let Some(incoming) = Incoming::from_event(&event) {
+            if let Some(incoming) = self.listener.take(&event)? {
                 return Ok(incoming);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use portolan_provider::cm::{ConnParam, EventType};
@@ -24,6 +24,8 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     id: CmId,
     events: EventChannel,
+    /// Why no request comes any more.
+    ended: OnceLock<Error>,
 }
 
 /// A connection request, to be accepted or rejected. Dropping it rejects.
@@ -68,7 +70,8 @@ impl Listener {
         let explain = |error: Error| error.between(Some(address.into()), None);
         id.bind(address).map_err(explain)?;
         id.listen(BACKLOG).map_err(explain)?;
-        Ok(Self { id, events })
+        let ended = OnceLock::new();
+        Ok(Self { id, events, ended })
     }
 
     /// The address that it listens on, with its port.
@@ -91,10 +94,11 @@ impl Listener {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// The channel failed.
+    /// The channel failed; `NoDevice` once the device of its address is gone.
     pub fn accept(&self) -> Result<Incoming> {
         loop {
-            if let Some(incoming) = Incoming::from_event(&self.events.next_event()?) {
+            self.check()?;
+            if let Some(incoming) = self.take(&self.events.next_event()?)? {
                 return Ok(incoming);
             }
         }
@@ -103,12 +107,13 @@ impl Listener {
     /// Waits for the next request, for `timeout` at most.
     ///
     /// # Errors
-    /// `TimedOut`.
+    /// `TimedOut`, or as for [`Listener::accept`].
     pub fn accept_within(&self, timeout: Duration) -> Result<Incoming> {
         let deadline = deadline::after(timeout);
         loop {
+            self.check()?;
             let left = deadline::left(deadline);
-            if let Some(incoming) = Incoming::from_event(&self.events.next_event_within(left)?) {
+            if let Some(incoming) = self.take(&self.events.next_event_within(left)?)? {
                 return Ok(incoming);
             }
         }
@@ -117,14 +122,29 @@ impl Listener {
     /// The next request if one has arrived.
     ///
     /// # Errors
-    /// The channel failed.
+    /// As for [`Listener::accept`].
     pub fn try_accept(&self) -> Result<Option<Incoming>> {
+        self.check()?;
         while let Some(event) = self.events.try_next_event()? {
-            if let Some(incoming) = Incoming::from_event(&event) {
+            if let Some(incoming) = self.take(&event)? {
                 return Ok(Some(incoming));
             }
         }
         Ok(None)
+    }
+
+    /// Fails if no request can come any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.ended.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// The request that an event brings; the error if it is the end of the listener.
+    pub(crate) fn take(&self, event: &Event) -> Result<Option<Incoming>> {
+        if let Some(mut error) = event.failure() {
+            error.step = Step::Accept;
+            return Err(self.ended.get_or_init(|| error).clone());
+        }
+        Ok(Incoming::from_event(event))
     }
 }
 
@@ -135,7 +155,7 @@ impl AsFd for Listener {
 }
 
 impl Incoming {
-    pub(crate) fn from_event(event: &Event) -> Option<Self> {
+    fn from_event(event: &Event) -> Option<Self> {
         if event.event_type() != EventType::ConnectRequest {
             return None;
         }

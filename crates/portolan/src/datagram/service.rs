@@ -35,7 +35,7 @@ pub struct Service {
 struct OnDevice {
     queues: Queues,
     /// The first who asked at the device: the queue pair is this id's.
-    _owner: CmId,
+    owner: CmId,
 }
 
 /// What came to a service.
@@ -48,7 +48,8 @@ pub enum Arrival {
         /// Their private data: the whole field of the question, zero-padded.
         private_data: Vec<u8>,
     },
-    /// Somebody asked, and could not be told.
+    /// Somebody asked, and could not be told; or what the service had on a device is gone, with its
+    /// queue pair. It goes on elsewhere, and there again when somebody asks.
     Failed(Error),
     /// A datagram.
     Datagram {
@@ -105,7 +106,7 @@ impl Service {
     /// Waits for a question, which is answered, or a datagram, for `timeout` at most.
     ///
     /// # Errors
-    /// `TimedOut`; `WorkFailed` if a queue pair is in error.
+    /// `TimedOut`; the channels' own failures.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Arrival> {
         let deadline = deadline::after(timeout);
         loop {
@@ -114,15 +115,21 @@ impl Service {
             {
                 return Ok(arrival);
             }
-            if let Some(arrival) = self.receive()? {
+            if let Some(arrival) = self.receive() {
                 return Ok(arrival);
             }
             if deadline::left(deadline).is_zero() {
                 return Err(timed_out(Step::Transfer, timeout));
             }
-            let mut is_ready = false;
-            for on in &mut self.devices {
-                is_ready |= on.queues.arm()?;
+            let (mut is_ready, mut broken) = (false, None);
+            for (at, on) in self.devices.iter_mut().enumerate() {
+                match on.queues.arm() {
+                    Ok(ready) => is_ready |= ready,
+                    Err(error) => broken = Some((at, error)),
+                }
+            }
+            if let Some((at, error)) = broken {
+                return Ok(self.let_go(at, error));
             }
             if !is_ready {
                 let queues = self.devices.iter().map(|on| on.queues.as_fd());
@@ -162,23 +169,37 @@ impl Service {
         )
     }
 
-    fn receive(&mut self) -> Result<Option<Arrival>> {
+    fn receive(&mut self) -> Option<Arrival> {
         let count = self.devices.len();
         for offset in 0..count {
             let at = (self.turn + offset) % count;
             let queues = &mut self.devices[at].queues;
-            if let Some(datagram) = queues.receive()? {
-                let qpn = queues.qpn();
-                self.turn = at + 1;
-                return Ok(Some(Arrival::Datagram { datagram, qpn }));
+            match queues.receive() {
+                Ok(None) => {}
+                Ok(Some(datagram)) => {
+                    let qpn = queues.qpn();
+                    self.turn = at + 1;
+                    return Some(Arrival::Datagram { datagram, qpn });
+                }
+                Err(error) => return Some(self.let_go(at, error)),
             }
         }
-        Ok(None)
+        None
+    }
+
+    /// A queue pair in error, as by the removal of its device, is of no more use; those of other devices
+    /// are.
+    fn let_go(&mut self, at: usize, error: Error) -> Arrival {
+        self.devices.remove(at);
+        Arrival::Failed(error)
     }
 
     fn take_event(&mut self, event: &Event) -> Option<Arrival> {
         if event.event_type() != EventType::ConnectRequest {
-            return event.failure().map(Arrival::Failed);
+            let failure = event.failure()?;
+            let number = event.id().number();
+            self.devices.retain(|on| on.owner.number() != number);
+            return Some(Arrival::Failed(failure));
         }
         let id = event.id();
         Some(match self.answer(id) {
@@ -206,7 +227,7 @@ impl Service {
             None => {
                 self.devices.push(OnDevice {
                     queues: Queues::new(id, &self.options)?,
-                    _owner: id.clone(),
+                    owner: id.clone(),
                 });
                 self.devices.len() - 1
             }

@@ -1,12 +1,13 @@
 //! RDMA_CM_EVENT_DEVICE_REMOVAL: the local RDMA device associated with the rdma_cm_id has been
 //! removed. Upon receiving this event, the user must destroy the related rdma_cm_id.
 
-use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
+use portolan::datagram::{Arrival, Service, Socket};
 use portolan::seam::cm::{EventType, IdOption};
 use portolan::seam::error::errno::{EIO, ENXIO};
 use portolan::seam::verbs::{AsyncEvent, MwType, QpState, RecvWr, WcStatus, WorkCompletion};
 use portolan::software::Usage;
+use portolan::{Cause, Step};
 
 use crate::harness::*;
 use crate::low::{Verbs, param, state_of};
@@ -193,6 +194,55 @@ fn a_wildcard_listener_serves_a_device_that_appears_later_and_one_that_comes_aga
         eventually("everything given back", || {
             provider.usage() == Usage::default()
         });
+    });
+}
+
+#[test]
+fn a_listener_fails_once_the_device_of_its_address_is_gone_and_one_on_every_address_does_not() {
+    on_interfaces(INTERFACES, || {
+        let provider = own_provider();
+        let there = listener_on(provider.clone(), "10.9.1.1:7475");
+        let everywhere = listener_on(provider.clone(), "0.0.0.0:7476");
+        ip_batch("link del tgone");
+        for _ in 0..2 {
+            let error = there.accept_within(PATIENCE).unwrap_err();
+            assert!(matches!(error.cause, Cause::NoDevice { .. }), "{error}");
+            assert_eq!(error.step, Step::Accept, "{error}");
+        }
+        assert!(there.try_accept().is_err());
+        assert!(there.accept().is_err());
+        assert!(everywhere.try_accept().unwrap().is_none());
+        let connector = connector_on(provider.clone());
+        let pair = pair_at(connector, &everywhere, addr("10.9.2.1:7476"), &options());
+        drop(pair);
+    });
+}
+
+#[test]
+fn a_datagram_service_lets_a_removed_device_go_and_serves_the_others() {
+    on_interfaces(INTERFACES, || {
+        let mut service = Service::bind("0.0.0.0:7477", &Default::default()).unwrap();
+        let asking = std::thread::spawn(|| {
+            let ask = |at: &str| Socket::connect(at, &Default::default()).unwrap();
+            (ask("10.9.1.1:7477"), ask("10.9.2.1:7477"))
+        });
+        for _ in 0..2 {
+            let asked = service.next_within(PATIENCE).unwrap();
+            assert!(matches!(asked, Arrival::Asked { .. }), "{asked:?}");
+        }
+        let (gone, (mut socket, reached)) = asking.join().unwrap();
+        ip_batch("link del tgone");
+        let told = service.next_within(PATIENCE).unwrap();
+        assert!(matches!(told, Arrival::Failed(_)), "{told:?}");
+        // Told once, and no more.
+        for round in 0..20_u8 {
+            socket.send(&reached.destination, &[round], None).unwrap();
+            match service.next_within(PATIENCE).unwrap() {
+                Arrival::Datagram { datagram, .. } => assert_eq!(datagram.data, [round]),
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(gone);
     });
 }
 
