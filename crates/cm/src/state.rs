@@ -247,6 +247,8 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         (S::DreqSent, E::Unanswered) => (S::Timewait, IbCm("cm_process_send_error")),
         (S::DreqRcvd, E::DreqReceived) => (S::DreqRcvd, IbCm("cm_dreq_handler")),
         (S::Timewait, E::DreqReceived) => (S::Timewait, IbCm("cm_dreq_handler")),
+        // Refused or given up here, and a connection in the peer's eyes.
+        (S::Closed, E::DreqReceived) => (S::Closed, Ibta("12.9")),
         (S::Timewait, E::ReqRepeated) => (S::Timewait, IbCm("cm_dup_req_handler")),
         (S::Timewait, E::TimewaitOver) => (S::Closed, IbCm("cm_timewait_handler")),
         // Where there is nothing to disconnect, rdma_disconnect succeeds and does nothing.

@@ -229,6 +229,8 @@ impl Cm {
                 self.counters.duplicates[AttributeId::Dreq] += 1;
                 self.send_drep(number);
             }
+            // The owner knows of the end.
+            State::Closed => self.send_drep(number),
             // Both sides disconnected at once.
             State::DreqSent => {
                 self.send_drep(number);

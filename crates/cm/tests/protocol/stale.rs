@@ -191,3 +191,32 @@ fn the_same_queue_pair_may_connect_again_during_the_time_wait() {
     net.exchange();
     net.expect(1, EventType::ConnectRequest);
 }
+
+#[test]
+fn an_acceptor_that_gave_up_unheard_answers_the_disconnect_of_a_peer_that_is_connected() {
+    let mut net = Net::new();
+    net.listen(0);
+    let (active, passive) = net.replied();
+    // Neither the confirmation nor word of the giving up gets through.
+    let is_lost = |kind| matches!(kind, AttributeId::Rtu | AttributeId::Rej);
+    net.disturb(move |passing| match is_lost(passing.kind()) {
+        true => Fate::Drop,
+        false => Fate::Deliver,
+    });
+    let now = net.now;
+    net.cm(0).establish(now, active).unwrap();
+    net.run_for(Duration::from_secs(200));
+    net.expect(1, EventType::Unreachable);
+    net.assert_state(1, passive, State::Closed);
+    net.assert_state(0, active, State::Established);
+
+    let now = net.now;
+    net.cm(0).disconnect(now, active).unwrap();
+    net.exchange();
+    assert_eq!(net.sent(0, AttributeId::Dreq), 1);
+    assert_eq!(net.sent(1, AttributeId::Drep), 1);
+    assert_eq!(net.expect(0, EventType::Disconnected).status, 0);
+    net.assert_state(0, active, State::Timewait);
+    net.assert_state(1, passive, State::Closed);
+    net.expect_silence(1);
+}

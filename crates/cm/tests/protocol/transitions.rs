@@ -194,6 +194,7 @@ fn legal(state: State) -> Vec<(Event, State)> {
             (E::HardwareAddressChanged, S::Timewait),
         ],
         S::Closed => vec![
+            (E::DreqReceived, S::Closed),
             (E::Disconnect, S::Closed),
             (E::DeviceRemoved, S::DeviceRemoval),
             (E::HardwareAddressChanged, S::Closed),
