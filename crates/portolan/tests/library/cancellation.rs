@@ -148,18 +148,14 @@ async fn accepting_may_be_dropped_at_every_wait() {
     at_every_wait(
         || async {
             let (connector, address) = (connector.clone(), address.clone());
-            // Later than the accept begins; gives up by itself once that has.
+            // Later than the accept begins. Whoever drops that lets the request be rejected.
             let connecting = async move {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 connector.connect_async(&address).await.map(drop)
             };
-            let connecting = tokio::spawn(timeout(Duration::from_millis(300), connecting));
+            let connecting = tokio::spawn(timeout(PATIENCE, connecting));
             let incoming = listener.accept().await.unwrap();
-            let options = Options {
-                timeout: Duration::from_millis(200),
-                ..options()
-            };
-            let accepted = incoming.accept_async(&options).await;
+            let accepted = incoming.accept_async(&options()).await;
             let _ = connecting.await;
             accepted.map(drop)
         },

@@ -9,9 +9,10 @@ use portolan::{Cause, Connection, Error, Options, Step};
 use crate::harness::*;
 use crate::process::Peer;
 
-const DEADLINE: Duration = Duration::from_millis(400);
+/// Long enough to resolve an address, and to come to the step that is to miss it, on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(2);
 /// How late a thread may be woken where tests share few cores.
-const LATE: Duration = Duration::from_secs(3);
+const LATE: Duration = Duration::from_secs(15);
 
 /// That something took its deadline and reports it.
 #[track_caller]
@@ -27,7 +28,7 @@ fn timed_out(started: Instant, step: Step, error: &Error) {
     };
     let reported = Duration::from_millis(after_ms);
     // An attempt's time begins when its address is known.
-    let plausible = DEADLINE / 2..=took;
+    let plausible = DEADLINE / 4..=took;
     assert!(plausible.contains(&reported), "after {took:?}: {error}");
     assert_eq!(error.errno(), 110, "ETIMEDOUT");
 }

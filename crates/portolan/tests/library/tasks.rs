@@ -264,7 +264,8 @@ async fn a_missed_deadline_of_a_connect_is_told_with_step_and_addresses() {
     let mut peer = crate::process::Peer::start(port);
     let address = peer.listen();
     let _stopped = peer.stop();
-    let connector = connector_on(ours).timeout(Duration::from_millis(300));
+    // Long enough to come to the step that misses it.
+    let connector = connector_on(ours).timeout(Duration::from_secs(3));
     let started = Instant::now();
     let error = soon(connector.connect_async(&address.to_string()))
         .await
