@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_provider::verbs::{Access, SendOp};
+use portolan_provider::verbs::{Access, Counter, SendOp};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
@@ -57,6 +57,15 @@ impl Connection {
     /// posted buffers rests.
     pub fn id(&self) -> &CmId {
         &self.inner.id
+    }
+
+    /// What the connection's queue pair counted: packets, retransmissions, what it dropped and why.
+    ///
+    /// # Errors
+    /// The provider refused.
+    pub fn counters(&self) -> Result<Vec<Counter>> {
+        let counted = self.inner.queue_pair().counters();
+        counted.map_err(|error| self.inner.explain(error))
     }
 
     /// Allocates a registered buffer.

@@ -27,7 +27,7 @@ fn watchful() -> Options {
 }
 
 fn sent(connection: &Connection) -> u64 {
-    let counters = connection.id().queue_pair().unwrap().counters().unwrap();
+    let counters = connection.counters().unwrap();
     let packets = |counter: &&Counter| counter.name == "tx_packets";
     counters.iter().find(packets).expect("it is counted").value
 }
