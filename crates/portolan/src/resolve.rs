@@ -1,6 +1,6 @@
 //! Names to addresses, with the way to each: rdma_getaddrinfo(3) for Rust.
 //!
-//! [`resolve()`] takes `host:port`. [`Request`] takes all that rdma_getaddrinfo takes:
+//! [`resolve()`] takes `host:port`; [`resolve_async`] does so without blocking. [`Request`] takes all that rdma_getaddrinfo takes:
 //!
 //! ```
 //! use portolan::resolve::{Family, Hints, Request};
@@ -13,6 +13,7 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 
+mod future;
 mod machine;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub use portolan_addrinfo::{
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
+pub use self::future::{Resolving, resolve_async};
 pub use self::machine::Machine;
 
 /// An address of a name, and the way to it.
@@ -49,18 +51,21 @@ pub struct Resolved {
 /// The text is no endpoint (`InvalidArgument`), the host or service is not known
 /// (`NameNotKnown`), or the name server failed for the moment (`NameTemporaryFailure`).
 pub fn resolve(text: &str) -> Result<Vec<Resolved>> {
-    let active = |info: AddrInfo| {
-        Some(Resolved {
+    Ok(Request::parse(text)?
+        .addresses()?
+        .filter_map(Resolved::active)
+        .collect())
+}
+
+impl Resolved {
+    fn active(info: AddrInfo) -> Option<Self> {
+        Some(Self {
             addr: info.dst_addr?.inet()?,
             canonical_name: info.dst_canonname,
             source: info.src_addr.and_then(|address| address.inet()),
             explain: info.explain,
         })
-    };
-    Ok(Request::parse(text)?
-        .addresses()?
-        .filter_map(active)
-        .collect())
+    }
 }
 
 /// Resolves `addr:port`, `name:port` or `:port` to the addresses to listen on.
@@ -149,15 +154,19 @@ impl Request {
     /// # Errors
     /// [`AddrInfoError`].
     pub fn run(&self) -> std::result::Result<Addresses, AddrInfoError> {
-        let machine = match &self.provider {
-            Some(provider) => Machine::on(provider.clone()),
-            None => Machine::new(),
-        };
+        let machine = self.machine();
         let (node, service) = (self.node.as_deref(), self.service.as_deref());
         let found = get_addrinfo_with(&machine, node, service, self.hints.as_ref())?;
         Ok(Addresses {
             found: found.into_iter(),
         })
+    }
+
+    fn machine(&self) -> Machine {
+        match &self.provider {
+            Some(provider) => Machine::on(provider.clone()),
+            None => Machine::new(),
+        }
     }
 }
 

@@ -9,16 +9,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::{JoinError, JoinSet};
 use ::tokio::time::{sleep_until, timeout_at};
+use portolan_addrinfo::names::pool::DEADLINE_MAX;
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::cm::{Event, EventChannel};
 use crate::connection::{
-    Attempt, Connection, Connector, Incoming, Inner, Listener, Options, accept_outcome, no_address,
-    shares, unconfirmed,
+    ATTEMPT_DELAY, Attempt, Connection, Connector, Failures, Incoming, Inner, Listener, Options,
+    accept_outcome, unconfirmed,
 };
 use crate::deadline;
+use crate::resolve::resolve_async;
 use crate::sys::{Buffer, RemoteMemory};
 use crate::work::{Done, Failed, Message, Transfer};
 
@@ -225,16 +228,41 @@ impl Connector {
     /// As for [`Connector::connect`].
     pub async fn connect_async(&self, destination: &str) -> Result<AsyncConnection> {
         let deadline = deadline::after(self.timeout_of_connect());
-        let name = destination.to_owned();
-        let names = off_runtime(move || crate::resolve::resolve(&name));
-        let mut last = no_address(destination);
-        for (address, share) in shares(within(deadline, Step::ResolveName, names).await?) {
-            match self.connect_async_to(address, share.of(deadline)).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+        let resolved = resolve_async(destination, deadline::left(deadline).min(DEADLINE_MAX));
+        let resolved = within(deadline, Step::ResolveName, resolved).await?;
+        let addresses: Vec<SocketAddr> = resolved.into_iter().map(|each| each.addr).collect();
+        match addresses[..] {
+            [only] => self.connect_async_to(only, deadline).await,
+            _ => self.race(destination, addresses, deadline).await,
+        }
+    }
+
+    /// Tries addresses side by side; see [`Connector::connect`].
+    async fn race(
+        &self,
+        name: &str,
+        addresses: Vec<SocketAddr>,
+        deadline: Instant,
+    ) -> Result<AsyncConnection> {
+        let mut waiting = addresses.into_iter();
+        // Dropping it ends the attempts that it still has.
+        let mut running = JoinSet::new();
+        let mut failed = Failures::of(name);
+        loop {
+            if let Some(address) = waiting.next() {
+                let connector = self.clone();
+                running.spawn(async move { connector.connect_async_to(address, deadline).await });
+            }
+            ::tokio::select! {
+                Some(ended) = running.join_next() => match ended {
+                    Ok(Ok(connection)) => return Ok(connection),
+                    Ok(Err(error)) => failed.add(error),
+                    Err(ended) => failed.add(of_ended_task(ended, Step::Connect)),
+                },
+                () = ::tokio::time::sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
+                else => return Err(failed.into_error()),
             }
         }
-        Err(last)
     }
 
     async fn connect_async_to(
@@ -308,12 +336,17 @@ async fn off_runtime<T: Send + 'static>(
 ) -> Result<T> {
     match ::tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
-        Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-        Err(_) => {
-            let gone = Cause::NoSuchObject("the runtime, which is shutting down,");
-            Err(Error::new(Step::ResolveName, gone))
-        }
+        Err(ended) => Err(of_ended_task(ended, Step::ResolveName)),
     }
+}
+
+/// Why a task of ours did not end by itself; its panic is the caller's.
+fn of_ended_task(ended: JoinError, step: Step) -> Error {
+    if ended.is_panic() {
+        std::panic::resume_unwind(ended.into_panic());
+    }
+    let gone = Cause::NoSuchObject("the runtime, which is shutting down,");
+    Error::new(step, gone)
 }
 
 /// Has the runtime watch a descriptor. Each of ours is owned by its wrapper and stays open and the

@@ -333,6 +333,8 @@ pub struct Context {
     pub device: Option<String>,
     /// Source GID.
     pub gid: Option<Gid>,
+    /// What failed before, where several ways were tried; this error is the last one's.
+    pub earlier: Vec<Error>,
 }
 
 /// An error of a provider or of the library: step, cause and context.
@@ -371,6 +373,13 @@ impl Error {
             self.context.device = Some(device.into());
         }
         self.context.gid = self.context.gid.or(gid);
+        self
+    }
+
+    /// The last of several failures, after the others.
+    #[must_use]
+    pub fn after(mut self, earlier: Vec<Self>) -> Self {
+        self.context.earlier = earlier;
         self
     }
 
@@ -462,10 +471,14 @@ impl fmt::Display for Error {
             part(f, "gid", gid)?;
         }
         if separator == ", " {
-            f.write_str("]")
-        } else {
-            Ok(())
+            f.write_str("]")?;
         }
+        let earlier = context.earlier.iter();
+        let lead = core::iter::once("; before that: ").chain(core::iter::repeat("; "));
+        for (error, lead) in earlier.zip(lead) {
+            write!(f, "{lead}{error}")?;
+        }
+        Ok(())
     }
 }
 

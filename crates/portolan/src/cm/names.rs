@@ -4,7 +4,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use portolan_addrinfo::background::{Outcome, start_addrinfo};
-use portolan_addrinfo::lookups::System;
 use portolan_addrinfo::names::pool::Pending;
 use portolan_addrinfo::{AddrInfo, AddrInfoError, Flags, Hints};
 use portolan_provider::cm::EventType;
@@ -12,6 +11,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::id::{CmId, IdShared};
 use crate::lock;
+use crate::resolve::Machine;
 
 /// How long a look-up may take whose caller does not say: as long as libc's resolver takes at most by
 /// itself (resolv.conf(5): 3 servers, 2 attempts at each, 5 s each).
@@ -141,7 +141,14 @@ impl CmId {
         // The id may go while its name is looked up.
         let id = Arc::downgrade(&self.shared);
         let done = move |outcome| end_lookup(&id, number, outcome);
-        start_addrinfo(System, node, service, hints, timeout, done)
+        start_addrinfo(
+            Machine::on(self.provider()),
+            node,
+            service,
+            hints,
+            timeout,
+            done,
+        )
     }
 
     /// That the subnet administrator can be asked: the id must be bound to a port of InfiniBand.

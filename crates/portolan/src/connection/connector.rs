@@ -11,6 +11,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use super::established::Connection;
 use super::inner::Inner;
 use super::options::Options;
+use super::race::Race;
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
 use crate::resolve::{Resolved, resolve};
@@ -44,7 +45,7 @@ impl Connector {
     }
 
     /// With this deadline for the whole of connecting, from name to establishment. Several addresses
-    /// of a name share it: none can use up the time of those after it. Only the system's resolver
+    /// of a name are tried side by side: none can use up the time of those after it. Only the system's resolver
     /// keeps its own time when the caller blocks; what it takes is missing afterwards.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -66,22 +67,21 @@ impl Connector {
         self
     }
 
-    /// Connects to `host:port`: resolves the name, tries its addresses in order, and gives the
-    /// first connection or the last error.
+    /// Connects to `host:port`: resolves the name and tries its addresses in order, each 250 ms after the
+    /// one before it or as soon as that failed (RFC 8305). The first connection is given and the other
+    /// attempts are given up; if all fail, the last error with those before it.
     ///
     /// # Errors
     /// The name is not known, the destination unreachable, nobody listens, the peer rejects, or
     /// the deadline passes: [`Error`] says which, and where.
     pub fn connect(&self, destination: &str) -> Result<Connection> {
         let deadline = deadline::after(self.options.timeout);
-        let mut last = no_address(destination);
-        for (address, share) in shares(resolve(destination)?) {
-            match self.connect_by(address, share.of(deadline)) {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
+        let resolved = resolve(destination)?.into_iter();
+        let addresses: Vec<SocketAddr> = resolved.map(|each| each.addr).collect();
+        match addresses[..] {
+            [only] => self.connect_by(only, deadline),
+            _ => Race::new(self, destination, addresses, deadline).run(),
         }
-        Err(last)
     }
 
     /// Connects to an address.
@@ -185,7 +185,19 @@ impl Attempt {
         Ok(None)
     }
 
-    #[cfg(feature = "tokio")]
+    /// Takes the events that wait; the connection, once it is made.
+    pub(super) fn take_events(&mut self) -> Result<Option<Connection>> {
+        loop {
+            let event = self.events.try_next_event();
+            let Some(event) = event.map_err(|error| self.explain(error))? else {
+                return Ok(None);
+            };
+            if let Some(connection) = self.advance(&event)? {
+                return Ok(Some(connection));
+            }
+        }
+    }
+
     pub(crate) fn events(&self) -> &EventChannel {
         &self.events
     }

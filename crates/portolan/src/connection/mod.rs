@@ -8,6 +8,7 @@ mod established;
 mod inner;
 mod listener;
 mod options;
+mod race;
 mod spin;
 
 #[cfg(feature = "tokio")]
@@ -20,3 +21,5 @@ pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};
 pub use options::Options;
+#[cfg(feature = "tokio")]
+pub(crate) use race::{ATTEMPT_DELAY, Failures};

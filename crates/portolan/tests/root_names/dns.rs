@@ -20,7 +20,10 @@ const NAMES: &str = "203.0.113.1 many.lab.test
 2001:db8:ffff::2 many.lab.test
 203.0.113.9 v4.lab.test
 2001:db8:ffff::9 v6.lab.test
-127.0.0.1 local.lab.test
+2001:db8:1::99 half.lab.test
+192.0.2.1 half.lab.test
+2001:db8:1::1 both.lab.test
+192.0.2.1 both.lab.test
 ";
 
 /// Serves `lab.test` and `foreign.test` in the calling thread's namespaces, on port 53 of loopback.

@@ -15,6 +15,7 @@ mod harness;
 mod low;
 mod many;
 mod pending;
+mod racing;
 #[path = "../../../addrinfo/tests/support/mod.rs"]
 mod support;
 
@@ -58,6 +59,8 @@ fn on_network<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R
         namespace.ip(TWO_UPLINKS);
         namespace.ip("rule add to 203.0.113.0/24 lookup 1234
             -6 rule add to 2001:db8:ffff::/48 lookup 1234");
+        // A host that is not there is looked for for a minute, instead of three seconds.
+        namespace.sysctl("net/ipv6/neigh/one/mcast_solicit", "60");
         let server = namespace.run(|| dns::serve(NUMBERED));
         (namespace, server)
     });

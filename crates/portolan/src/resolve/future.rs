@@ -1,0 +1,129 @@
+//! Resolution awaited, by whatever runtime: the process's few threads for names do what blocks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use portolan_addrinfo::background::{Outcome, start_addrinfo};
+use portolan_addrinfo::names::pool::Pending;
+use portolan_provider::Result;
+
+use super::{AddrInfo, AddrInfoError, Addresses, Request, Resolved};
+use crate::lock;
+
+/// The addresses of a [`Request`], to be awaited. Dropping it cancels the look-up.
+#[derive(Debug)]
+#[must_use = "a future does nothing for you unless it is awaited"]
+pub struct Resolving {
+    slot: Arc<Mutex<Slot>>,
+    /// Held for its drop; nothing if all was known at once.
+    _pending: Option<Pending>,
+}
+
+/// Where the outcome goes, and who waits for it.
+#[derive(Debug, Default)]
+struct Slot {
+    outcome: Option<Outcome>,
+    waiter: Option<Waker>,
+}
+
+impl Request {
+    /// Starts to resolve and never blocks: numeric text is resolved at once, names within `timeout`,
+    /// after which the outcome is `EAI_AGAIN`. Needs no runtime of any kind.
+    ///
+    /// # Errors
+    /// It could not start: the question is wrong in itself, or too many look-ups are under way.
+    pub fn start(&self, timeout: Duration) -> Result<Resolving> {
+        let slot = Arc::new(Mutex::new(Slot::default()));
+        let of_outcome = Arc::clone(&slot);
+        let done = move |outcome| {
+            let mut slot = lock(&of_outcome);
+            slot.outcome = Some(outcome);
+            let waiter = slot.waiter.take();
+            drop(slot);
+            waiter.inspect(Waker::wake_by_ref);
+        };
+        let (node, service) = (self.node.as_deref(), self.service.as_deref());
+        let hints = self.hints.as_ref();
+        let pending = start_addrinfo(self.machine(), node, service, hints, timeout, done)?;
+        Ok(Resolving {
+            slot,
+            _pending: pending,
+        })
+    }
+}
+
+impl Future for Resolving {
+    type Output = std::result::Result<Addresses, AddrInfoError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = lock(&self.slot);
+        match slot.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome.map(|found| Addresses {
+                found: found.into_iter(),
+            })),
+            None => {
+                slot.waiter = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Resolves `host:port` as [`resolve()`](super::resolve()) does, within `timeout` and without blocking
+/// the caller's thread.
+///
+/// # Errors
+/// As for [`resolve()`](super::resolve()), and `TimedOut`.
+pub async fn resolve_async(text: &str, timeout: Duration) -> Result<Vec<Resolved>> {
+    let found: Vec<AddrInfo> = Request::parse(text)?.start(timeout)?.await?.collect();
+    Ok(found.into_iter().filter_map(Resolved::active).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::task::Wake;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Bell(Mutex<Sender<()>>);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            let _ = lock(&self.0).send(());
+        }
+    }
+
+    #[test]
+    fn numbers_are_ready_at_once_and_names_wake_whoever_awaits_them() {
+        let (ring, rung) = channel();
+        let waker = Waker::from(Arc::new(Bell(Mutex::new(ring))));
+        let mut cx = Context::from_waker(&waker);
+        let mut number = Box::pin(resolve_async("127.0.0.1:7471", PATIENCE));
+        assert!(number.as_mut().poll(&mut cx).is_ready());
+
+        let mut name = Box::pin(resolve_async("localhost:7471", PATIENCE));
+        let found = loop {
+            match name.as_mut().poll(&mut cx) {
+                Poll::Ready(found) => break found.expect("every machine knows localhost"),
+                Poll::Pending => rung.recv_timeout(PATIENCE).expect("woken"),
+            }
+        };
+        assert!(found.iter().all(|each| each.addr.ip().is_loopback()));
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut wrong = Box::pin(resolve_async("::1:7471:what", PATIENCE));
+        let Poll::Ready(Err(error)) = wrong.as_mut().poll(&mut cx) else {
+            panic!("it is known at once");
+        };
+        assert_eq!(error.errno(), 22, "{error}");
+    }
+}
