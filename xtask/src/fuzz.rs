@@ -14,7 +14,14 @@ use portolan_lab::machine::{MachineError, Package, ensure_installed};
 use crate::test::{Outcome, Workspace, cargo};
 
 /// The targets: each reads what a peer or a file may hold, or performs operations in any order.
-const TARGETS: [&str; 4] = ["packets", "cm_messages", "cm_operations", "queue_pairs"];
+const TARGETS: [&str; 6] = [
+    "packets",
+    "cm_messages",
+    "cm_operations",
+    "queue_pairs",
+    "hints",
+    "address_texts",
+];
 /// Seconds that each target runs as a part of the tests.
 const TEST_SECONDS: u32 = 10;
 /// Longest that a single input may take, in seconds.

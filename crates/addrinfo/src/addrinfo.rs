@@ -8,7 +8,7 @@ use crate::explain::Explain;
 use crate::hints::{Family, Flags, Hints, QpType};
 use crate::lookups::{Lookups, System};
 use crate::path::PathData;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 
 /// An address to connect to or to listen at, with what is needed to do so (`struct rdma_addrinfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,11 @@ pub fn get_addrinfo_with(
     service: Option<&str>,
     hints: Option<&Hints>,
 ) -> Result<Vec<AddrInfo>, AddrInfoError> {
+    let at_once = plan::without_look_ups(node, service, hints)
+        .map_err(|problem| AddrInfoError::new(node, service, problem))?;
+    if let Some(found) = at_once {
+        return Ok(found);
+    }
     let mut plan = Plan::new(node, service, hints)?;
     while let Some(question) = plan.question() {
         let answer = lookups.answer(question);

@@ -129,13 +129,19 @@ enum Plan<'a> {
     },
 }
 
-/// Refuses what no resolver needs to see.
+/// Refuses what no resolver needs to see, and answers what neither it nor the machine's interfaces need to
+/// see: a numeric address without a zone, with a port.
 pub(crate) fn check(
     node: Option<&str>,
     service: Option<&str>,
     options: NameOptions,
-) -> Result<(), Reason> {
-    plan(node, service, options).map(drop)
+) -> Result<Option<SocketAddr>, Reason> {
+    match plan(node, service, options)? {
+        Plan::Numeric { literal, port } if literal.zone.is_none() => {
+            Ok(Some(SocketAddr::new(literal.address, port)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Whether the system's resolver would be asked.

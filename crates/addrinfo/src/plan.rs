@@ -11,10 +11,12 @@ mod settle;
 mod source;
 mod start;
 
+use std::net::SocketAddr;
+
 use crate::addrinfo::AddrInfo;
 use crate::error::{AddrInfoError, Problem};
 use crate::explain::Decision;
-use crate::hints::{Family, Hints};
+use crate::hints::{Family, Flags, Hints};
 use crate::lookups::{Answer, NameQuestion, Question};
 use crate::names::{self, Eai, NameError, NameResult, SocketType};
 
@@ -63,6 +65,30 @@ enum Stage {
     Done,
 }
 
+/// What needs no look-up at all, which is a numeric address without routes; `None` for anything else.
+///
+/// A [`Plan`] comes to the same. This is for those who ask often and at once.
+pub(crate) fn without_look_ups(
+    node: Option<&str>,
+    service: Option<&str>,
+    hints: Option<&Hints>,
+) -> Result<Option<Vec<AddrInfo>>, Problem> {
+    if !hints.is_some_and(|hints| hints.flags.contains(Flags::NOROUTE)) {
+        return Ok(None);
+    }
+    let mut settled = Settled::of(hints)?;
+    let Start::Numeric(address) = start::start(&settled, node, service)? else {
+        return Ok(None);
+    };
+    let mut candidate = candidate::numeric(&mut settled, address, node);
+    candidate.fit(&settled)?;
+    candidate
+        .decisions
+        .extend(source::without_route(&candidate));
+    candidate::tell_place(&mut candidate, 1, 1, None);
+    Ok(Some(vec![candidate.result(&settled, &[])]))
+}
+
 impl Plan {
     /// Checks what is asked, and finds the first question.
     ///
@@ -85,8 +111,8 @@ impl Plan {
         let settled = Settled::of(hints)?;
         let start = start::start(&settled, node, service)?;
         let mut plan = Self {
-            node: node.map(Into::into),
-            service: service.map(Into::into),
+            node: None,
+            service: None,
             settled,
             candidates: Vec::new(),
             skipped: Vec::new(),
@@ -101,12 +127,18 @@ impl Plan {
                 plan.ask(Stage::ServiceRecords, Question::ServiceRecords(service));
             }
             Start::Given { candidate, port } => {
-                plan.candidates.push(*candidate);
+                plan.candidates = vec![*candidate];
                 match port {
                     Some(question) => plan.ask(Stage::Port, Question::Names(question)),
                     None => plan.after_port(),
                 }
             }
+            Start::Numeric(address) => plan.take_numeric(address, node),
+        }
+        // What is found already needs no words for questions and errors.
+        if plan.question.is_some() || plan.candidates.is_empty() {
+            plan.node = node.map(Into::into);
+            plan.service = service.map(Into::into);
         }
         Ok(plan)
     }
@@ -133,8 +165,9 @@ impl Plan {
     /// # Errors
     /// Why there is none. Before the last question is answered, `EAI_AGAIN`.
     pub fn finish(self) -> Result<Vec<AddrInfo>, AddrInfoError> {
-        let (node, service) = (self.node.clone(), self.service.clone());
-        self.results().map_err(|problem| AddrInfoError {
+        let mut plan = self;
+        let (node, service) = (plan.node.take(), plan.service.take());
+        plan.results().map_err(|problem| AddrInfoError {
             node,
             service,
             problem: Box::new(problem),
@@ -153,8 +186,12 @@ impl Plan {
             return Err(self.why_skipped.unwrap_or(none));
         }
         let ordered = candidate::in_order(self.candidates);
-        let result = |candidate: Candidate| candidate.result(&self.settled, &self.skipped);
-        Ok(ordered.into_iter().map(result).collect())
+        // Candidates are larger than results: collected in place these would keep their room.
+        let mut results = Vec::with_capacity(ordered.len());
+        for candidate in ordered {
+            results.push(candidate.result(&self.settled, &self.skipped));
+        }
+        Ok(results)
     }
 
     fn ask(&mut self, stage: Stage, question: Question) {
@@ -218,7 +255,7 @@ impl Plan {
                 canonical_name: name.clone(),
             },
         };
-        self.settled.decisions.push(origin);
+        self.settled.origin = Some(origin);
         for result in found {
             let address = result.addr;
             let candidate = Candidate::of_name(&self.settled, address, name.clone());
@@ -230,6 +267,13 @@ impl Plan {
         self.leave_out_unusable();
         self.look_at(0);
         Ok(())
+    }
+
+    /// The text was the address.
+    fn take_numeric(&mut self, address: SocketAddr, node: Option<&str>) {
+        self.candidates = vec![candidate::numeric(&mut self.settled, address, node)];
+        self.leave_out_unusable();
+        self.look_at(0);
     }
 
     /// Tells a host without an address of the family from one without any, and a service that is there
@@ -294,17 +338,22 @@ impl Plan {
 
     /// Leaves out the candidates that cannot be what was asked for.
     fn leave_out_unusable(&mut self) {
-        for candidate in std::mem::take(&mut self.candidates) {
+        let Self {
+            candidates,
+            settled,
+            skipped,
+            why_skipped,
+            ..
+        } = self;
+        candidates.retain_mut(|candidate| {
             let address = candidate.asked_for();
-            match candidate.usable_with(&self.settled) {
-                Ok(candidate) => self.candidates.push(candidate),
-                Err(problem) => {
-                    let why = problem.to_string();
-                    let skipped = address.map(|address| Decision::Skipped { address, why });
-                    self.skipped.extend(skipped);
-                    self.why_skipped.get_or_insert(problem);
-                }
-            }
-        }
+            let Err(problem) = candidate.fit(settled) else {
+                return true;
+            };
+            let why = problem.to_string();
+            skipped.extend(address.map(|address| Decision::Skipped { address, why }));
+            why_skipped.get_or_insert(problem);
+            false
+        });
     }
 }

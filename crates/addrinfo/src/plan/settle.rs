@@ -21,13 +21,18 @@ pub(super) struct Settled {
     pub(super) dst_addr: Option<Address>,
     pub(super) route: Vec<PathData>,
     pub(super) connect: Vec<u8>,
-    /// Decisions that hold for every result.
-    pub(super) decisions: Vec<Decision>,
+    /// Where the addresses come from, if that holds for every result.
+    pub(super) origin: Option<Decision>,
+    /// What was said of queue pair type and port space.
+    given: (bool, bool),
+    /// The family of hints without RAI_FAMILY.
+    unused_family: Option<Family>,
 }
 
 impl Settled {
     pub(super) fn of(hints: Option<&Hints>) -> Result<Self, Problem> {
-        let hints = hints.cloned().unwrap_or_default();
+        let nothing = Hints::default();
+        let hints = hints.unwrap_or(&nothing);
         let unknown = hints.flags.bits() & !Flags::all().bits();
         if unknown != 0 {
             return Err(Problem::UnknownFlags { unknown });
@@ -35,19 +40,10 @@ impl Settled {
         if hints.flags.contains(Flags::SA | Flags::DNS) {
             return Err(Problem::SaAndDns);
         }
-        check_sizes(&hints)?;
+        check_sizes(hints)?;
         let family = hints.family.filter(|_| hints.flags.contains(Flags::FAMILY));
-        check_families(&hints, family)?;
+        check_families(hints, family)?;
         let (qp_type, port_space) = service(hints.qp_type, hints.port_space)?;
-        let mut decisions = vec![Decision::Service {
-            qp_type,
-            port_space,
-            qp_type_given: hints.qp_type.is_some(),
-            port_space_given: hints.port_space.is_some(),
-        }];
-        if let (Some(unused), None) = (hints.family, family) {
-            decisions.push(Decision::FamilyUnused(unused));
-        }
         Ok(Self {
             flags: hints.flags,
             family,
@@ -55,10 +51,27 @@ impl Settled {
             port_space,
             src_addr: hints.src_addr,
             dst_addr: hints.dst_addr,
-            route: hints.route,
-            connect: hints.connect,
-            decisions,
+            route: hints.route.clone(),
+            connect: hints.connect.clone(),
+            origin: None,
+            given: (hints.qp_type.is_some(), hints.port_space.is_some()),
+            unused_family: hints.family.filter(|_| family.is_none()),
         })
+    }
+
+    /// The decisions that hold for every result.
+    pub(super) fn decisions(&self) -> impl Iterator<Item = Decision> {
+        let (qp_type_given, port_space_given) = self.given;
+        let service = Decision::Service {
+            qp_type: self.qp_type,
+            port_space: self.port_space,
+            qp_type_given,
+            port_space_given,
+        };
+        let unused = self.unused_family.map(Decision::FamilyUnused);
+        [Some(service), unused, self.origin.clone()]
+            .into_iter()
+            .flatten()
     }
 
     pub(super) fn is_passive(&self) -> bool {

@@ -42,7 +42,7 @@ impl Plan {
     fn first_step(&self, at: usize) -> First {
         let candidate = &self.candidates[at];
         if self.settled.is_without_routes() {
-            return First::Nothing(candidate.dst.map(|_| Decision::RouteNotAsked));
+            return First::Nothing(without_route(candidate));
         }
         let Some(destination) = candidate.dst else {
             return local_step(candidate);
@@ -135,6 +135,15 @@ impl Plan {
         answer: Result<Route, Cause>,
     ) -> Result<(), Problem> {
         let candidate = &mut self.candidates[at];
+        // The kernel's routes never cross families, but whoever stands in for it might say so.
+        let crosses = |route: &Route| {
+            let to = candidate.dst.as_ref().map(ip_of);
+            to.is_none_or(|to| to.is_ipv4() != route.source.is_ipv4())
+        };
+        let answer = match answer {
+            Ok(route) if crosses(&route) => Err(Cause::AddressNotAvailable),
+            answer => answer,
+        };
         let route = match answer {
             Ok(route) => route,
             Err(cause) => {
@@ -242,6 +251,11 @@ impl Candidate {
             },
         });
     }
+}
+
+/// What RAI_NOROUTE leaves out.
+pub(super) fn without_route(candidate: &Candidate) -> Option<Decision> {
+    candidate.dst.map(|_| Decision::RouteNotAsked)
 }
 
 /// For listening: the device of the address, which is told and changes nothing.

@@ -1,5 +1,7 @@
 //! What a node, a service and hints ask for, and the first look-up that it needs.
 
+use std::net::SocketAddr;
+
 use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, gid_to_ip};
 
@@ -17,6 +19,8 @@ use crate::names::{self, Reason};
 pub(super) enum Start {
     /// With names.
     Names(NameQuestion),
+    /// With a numeric address, which is as good as its text.
+    Numeric(SocketAddr),
     /// With an address that is known, and perhaps a service name whose port is not.
     Given {
         candidate: Box<Candidate>,
@@ -141,10 +145,13 @@ fn names(settled: &Settled, node: Option<&str>, service: Option<&str>) -> Result
             Some(Family::Ib) | None => None,
         };
     }
-    names::check(node, service, options).map_err(|reason| match reason {
+    let numeric = names::check(node, service, options).map_err(|reason| match reason {
         Reason::Nothing => Problem::Nothing,
         reason => Problem::Name(reason),
     })?;
+    if let Some(address) = numeric {
+        return Ok(Start::Numeric(address));
+    }
     Ok(Start::Names(NameQuestion {
         node: node.map(Into::into),
         service: service.map(Into::into),
