@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_cm::ports::{BindOptions, BindingId, PortConfig, PortTable};
 use portolan_wire::PortSpace;
-use portolan_wire::cm::CmMessage;
+use portolan_wire::cm::{CmMessage, RejectReason};
 
 use super::packet::Datagram;
 use super::rng::Rng;
@@ -56,6 +56,8 @@ pub(super) enum Recipient {
     Block(u8),
     /// The hub's own, which says that there is no such service.
     Hub,
+    /// Every process: it names the connection otherwise than by its receiver's id.
+    Everyone,
     Nobody,
 }
 
@@ -134,9 +136,15 @@ impl PortGroup {
             };
         }
         match message.remote_comm_id() {
+            Some(0) if is_withdrawal(&message) => Recipient::Everyone,
             Some(comm_id) if comm_id >> 24 == 0 => Recipient::Hub,
             Some(comm_id) => Recipient::Block((comm_id >> 24) as u8),
             None => Recipient::Nobody,
         }
     }
+}
+
+/// Whether a message takes back what its receiver has not answered yet.
+fn is_withdrawal(message: &CmMessage) -> bool {
+    matches!(message, CmMessage::Rej(rej) if rej.reason == RejectReason::TIMEOUT)
 }

@@ -132,8 +132,15 @@ impl World {
         let mad = packet.as_ref().ok().and_then(Packet::mad);
         let recipient = mad.map(|mad| self.port_groups[group].recipient(mad));
         let to = match recipient {
-            Some(Recipient::Hub) => Some(host),
-            Some(Recipient::Block(block)) => self.member(group, block),
+            Some(Recipient::Hub) => vec![host],
+            Some(Recipient::Everyone) => self.members(group),
+            Some(Recipient::Block(block)) => match self.member(group, block) {
+                Some(member) => vec![member],
+                // It may be about to register again.
+                None if !self.port_groups[group].unregistered.is_empty() => Vec::new(),
+                // A dead one's peers have their answer from the hub.
+                None => vec![host],
+            },
             Some(Recipient::Process(process)) => {
                 let is_alive = self.process(process.host) == process;
                 let is_known = self.port_groups[group].departed.contains(&process);
@@ -141,22 +148,23 @@ impl World {
                     is_alive || is_known,
                     "a request goes to {process}, which is dead"
                 );
-                is_alive.then_some(process.host)
+                is_alive.then_some(process.host).into_iter().collect()
             }
-            Some(Recipient::Nobody) | None => None,
+            Some(Recipient::Nobody) | None => Vec::new(),
         };
-        match to {
-            None => {
-                self.tally.count("datagram for no member");
-                Ok(())
-            }
-            Some(to) if to == host => self.take_mad(host, &datagram),
-            Some(to) => {
-                self.tally.count("datagram forwarded");
-                self.plan_on(to, FORWARD_DELAY, HostTask::TakeDatagram(datagram));
-                Ok(())
-            }
+        if to.is_empty() {
+            self.tally.count("datagram for no member");
         }
+        for to in to {
+            if to == host {
+                self.take_mad(host, &datagram)?;
+                continue;
+            }
+            self.tally.count("datagram forwarded");
+            let task = HostTask::TakeDatagram(datagram.clone());
+            self.plan_on(to, FORWARD_DELAY, task);
+        }
+        Ok(())
     }
 
     /// A process died. The hub sees that; if it was the hub, the others stand for it.
