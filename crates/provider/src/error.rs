@@ -179,6 +179,12 @@ pub enum Cause {
         /// The port asked for.
         port: u16,
     },
+    /// A controlled Q_Key, one with the highest bit set, without the right to have it (IBTA 3.5.3).
+    #[error("Q_Key {qkey:#010x} is a controlled one: it needs CAP_NET_RAW")]
+    ControlledQKey {
+        /// The Q_Key asked for.
+        qkey: u32,
+    },
     /// No RDMA device serves the address.
     #[error("no RDMA device serves it: {why}")]
     NoDevice {
@@ -430,6 +436,7 @@ impl Cause {
             }
             Self::PrivilegedPort { .. } | Self::GroupRefused(_) => EACCES,
             Self::NoDevice { .. } | Self::UnusableLibrary { .. } => ENODEV,
+            Self::ControlledQKey { .. } => EPERM,
             Self::DeviceRemoved => ENXIO,
             Self::NetworkUnreachable => ENETUNREACH,
             Self::HostUnreachable => EHOSTUNREACH,

@@ -17,9 +17,6 @@ pub(super) const ROCE_PORT: u16 = 4791;
 /// Source ports begin here (IBTA A17.9.2).
 const SOURCE_PORT_MIN: u16 = 0xC000;
 
-/// Q_Key of queue pair 1 (IBTA 3.5.3).
-const GSI_QKEY: QKey = QKey(0x8001_0000);
-
 /// The byte of a packet that the ICRC does not cover (IBTA 7.8.1: BTH byte 4).
 const UNCOVERED_BYTE: usize = 4;
 
@@ -128,7 +125,7 @@ pub(super) fn assemble(headers: &Headers, payload: &[&[u8]]) -> Result<Vec<u8>, 
 pub(super) fn assemble_mad(psn: Psn, mad: &[u8; MAD_LEN]) -> Result<Vec<u8>, Violation> {
     let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, psn);
     headers.deth = Some(DethRepr {
-        qkey: GSI_QKEY,
+        qkey: QKey::GSI,
         src_qp: Qpn::GSI,
     });
     assemble(&headers, &[mad])

@@ -45,6 +45,8 @@ fn an_idle_connection_to_a_host_that_is_gone_ends_within_the_time_set() {
         assert!(after_ms as u128 >= least.as_millis(), "{error}");
         assert!(gone.elapsed() < PATIENCE, "{:?}", gone.elapsed());
         assert!(error.to_string().contains("10.9.5.2:7475"), "{error}");
-        drop(far);
+        drop((near, far, listener));
+        // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.
+        ip_batch("link del tlink");
     });
 }

@@ -5,6 +5,7 @@
 //! the namespace where it was first asked for.
 
 mod addr_change;
+mod addr_error;
 mod device_removal;
 mod follow;
 #[path = "../library/harness.rs"]

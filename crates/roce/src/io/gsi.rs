@@ -15,8 +15,6 @@ use portolan_wire::{Psn, QKey, Qpn};
 use super::device::SoftDevice;
 use super::hotplug::DeviceChange;
 
-/// The Q_Key of QP1 (IBTA 3.5.3).
-pub(super) const GSI_QKEY: QKey = QKey(0x8001_0000);
 /// UDP payload of a management datagram: BTH, DETH, MAD, ICRC.
 pub(super) const MAD_PACKET_LEN: usize =
     portolan_wire::bth::LEN + DethRepr::LEN + MAD_LEN + ICRC_LEN;
@@ -79,7 +77,7 @@ pub(super) fn emit(
 ) -> portolan_wire::Result<()> {
     let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, psn);
     headers.deth = Some(DethRepr {
-        qkey: GSI_QKEY,
+        qkey: QKey::GSI,
         src_qp: Qpn::GSI,
     });
     let at = headers.emit(out)?;
@@ -109,7 +107,7 @@ pub(super) fn parse(
     let valid = icrc::verify(&flow, Identification::Hidden, payload).map_err(|_| MadDrop::Icrc)?;
     let deth = packet
         .deth()
-        .filter(|deth| deth.qkey == GSI_QKEY)
+        .filter(|deth| deth.qkey == QKey::GSI)
         .ok_or(MadDrop::NotAMad)?;
     if packet.bth().opcode != Opcode::UdSendOnly || packet.bth().dest_qp != Qpn::GSI {
         return Err(MadDrop::NotAMad);

@@ -9,7 +9,7 @@ use portolan_provider::verbs::{
     SendOp, SendWr, UdDestination,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_wire::{Gid, Qpn};
+use portolan_wire::{Gid, QKey, Qpn};
 
 use super::ah::SoftAh;
 use super::cq::{CqCore, SoftCq};
@@ -220,6 +220,9 @@ impl Qp for SoftQp {
     }
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        if mask.contains(QpAttrMask::QKEY) {
+            check_qkey(attr.qkey).map_err(|error| self.explain(error, None))?;
+        }
         let mut state = self.open_present(Step::ModifyQp)?;
         let now = self.shared.clock.now();
         let path = match mask.contains(QpAttrMask::AV) {
@@ -383,5 +386,22 @@ impl QpCore {
     fn forget_completions(&self) {
         self.send_cq.forget(self.qpn);
         self.recv_cq.forget(self.qpn);
+    }
+}
+
+/// A controlled Q_Key is for those who may have it alone: with QP1's, which is one, a program could speak
+/// for the host's connection manager. Linux wants CAP_NET_RAW of whoever sets one
+/// (`ib_uverbs_modify_qp`, since 6.4).
+fn check_qkey(qkey: QKey) -> Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    if !qkey.is_controlled() {
+        return Ok(());
+    }
+    match capabilities(None).map(|sets| sets.effective) {
+        Ok(effective) if effective.contains(CapabilitySet::NET_RAW) => Ok(()),
+        _ => {
+            let cause = Cause::ControlledQKey { qkey: qkey.0 };
+            Err(Error::new(Step::ModifyQp, cause))
+        }
     }
 }

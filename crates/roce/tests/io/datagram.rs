@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
+use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    AhAttr, QpAttr, QpAttrMask, QpType, SendData, SendFlags, SendOp, SendWr, UdDestination,
+    AhAttr, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr, UdDestination,
     WcStatus,
 };
 use portolan_roce::io::Counters;
@@ -352,4 +353,43 @@ fn an_unreliable_connection_carries_messages_between_stacks() {
     });
     assert_eq!(ends[1].memory.read(100_000, 30_000), data);
     assert_eq!(stacks[1].counters().sent_packets, 0, "an answer was sent");
+}
+
+#[test]
+fn a_controlled_q_key_needs_the_right_to_have_it() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    let config = config();
+    let stack = stack(&config);
+    let end = UdEnd::new(&stack, "127.0.0.1".parse().unwrap());
+    let with_key = |qkey| {
+        let attr = QpAttr {
+            state: QpState::Rts,
+            qkey: QKey(qkey),
+            ..QpAttr::default()
+        };
+        end.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::QKEY)
+    };
+    // Rights are a thread's own, so that taking them from this one harms no other test.
+    std::thread::scope(|scope| {
+        let without = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::NET_RAW);
+            set_capabilities(None, sets).unwrap();
+            for controlled in [0x8000_0000, QKey::GSI.0] {
+                let error = with_key(controlled).unwrap_err();
+                assert_eq!(error.errno(), errno::EPERM, "{error}");
+                assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+                assert_ne!(end.qp.query().unwrap().0.qkey.0, controlled);
+            }
+            with_key(0x7fff_ffff).unwrap();
+        });
+        without.join().unwrap();
+    });
+    assert_eq!(end.qp.query().unwrap().0.qkey, QKey(0x7fff_ffff));
+    let effective = capabilities(None).unwrap().effective;
+    if effective.contains(CapabilitySet::NET_RAW) {
+        with_key(0x8765_4321).unwrap();
+        assert_eq!(end.qp.query().unwrap().0.qkey, QKey(0x8765_4321));
+    }
 }

@@ -11,9 +11,6 @@ use portolan::wire::mad::MAD_LEN;
 use portolan::wire::rocev2::{Headers, ICRC_LEN};
 use portolan::wire::{Gid, PKey, PortSpace, Psn, QKey, Qpn, ServiceId};
 
-/// The Q_Key of queue pair 1 (IBTA 3.5.3).
-const GSI_QKEY: QKey = QKey(0x8001_0000);
-
 /// A socket of the flood: an address of this host and a port that the kernel gave.
 pub(super) struct Source {
     socket: UdpSocket,
@@ -48,7 +45,7 @@ impl Source {
     pub(super) fn send_mad(&self, to: SocketAddr, mad: &[u8; MAD_LEN]) {
         let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
         headers.deth = Some(DethRepr {
-            qkey: GSI_QKEY,
+            qkey: QKey::GSI,
             src_qp: Qpn::GSI,
         });
         let mut bytes = vec![0; headers.len()];

@@ -1,0 +1,54 @@
+//! RDMA_CM_EVENT_ADDR_ERROR: address resolution (rdma_resolve_addr) failed, for a host on the link that
+//! does not answer.
+
+use std::time::Instant;
+
+use portolan::cm::{CmId, EventChannel};
+use portolan::seam::cm::EventType;
+use portolan::seam::error::errno::EHOSTUNREACH;
+use portolan::{Cause, Step};
+
+use crate::harness::*;
+use crate::support::{Namespace, ip_batch};
+use crate::{addr, assert_bare, assert_silent, on_interfaces};
+
+#[test]
+fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
+    on_interfaces("link add tlink type veth peer name tpeer\n", || {
+        let peer = Namespace::new();
+        ip_batch(&format!("link set tpeer netns {}", peer.thread_id()));
+        std::fs::write("/proc/sys/net/ipv6/conf/tlink/disable_ipv6", "0").unwrap();
+        ip_batch(
+            "addr add 10.9.6.1/24 dev tlink\n\
+             addr add fd09:6::1/64 dev tlink nodad\n\
+             link set tlink up",
+        );
+        // The other end of the wire is there and up, and nobody on it has the address asked for.
+        peer.ip("addr add 10.9.6.2/24 dev tpeer\nlink set tpeer up");
+        let provider = own_provider();
+        for silent in ["10.9.6.77:7471", "[fd09:6::77]:7471"] {
+            let channel = EventChannel::open_on(provider.clone()).unwrap();
+            let id = CmId::new(&channel).unwrap();
+            let asked = Instant::now();
+            id.resolve_addr(None, addr(silent), PATIENCE).unwrap();
+            let event = channel.next_event_within(PATIENCE).unwrap();
+            assert_bare(&event, &id, EventType::AddrError, -EHOSTUNREACH);
+            // The kernel gives up after three seconds; a deadline of ours would have been ETIMEDOUT.
+            assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+            let error = event.failure().unwrap();
+            assert_eq!((error.step, &error.cause), (Step::ResolveAddress, &Cause::HostUnreachable));
+            assert_silent(&channel);
+            drop(event);
+            // The id may try somebody else: itself always answers.
+            let own = if silent.starts_with('[') { "[fd09:6::1]:7471" } else { "10.9.6.1:7471" };
+            id.resolve_addr(None, addr(own), PATIENCE).unwrap();
+            let event = channel.next_event_within(PATIENCE).unwrap();
+            assert_bare(&event, &id, EventType::AddrResolved, 0);
+        }
+        let error = connector_on(provider).connect_to(addr("10.9.6.78:7471")).unwrap_err();
+        assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
+        assert!(error.to_string().contains("10.9.6.78:7471"), "{error}");
+        // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.
+        ip_batch("link del tlink");
+    });
+}
