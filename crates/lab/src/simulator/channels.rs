@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use portolan_provider::cm::{CmEvent, EventType, IdNumber};
 
 use super::failure::{Violation, ensure};
+use super::mutants::library::{Mutant, is_planted};
 
 /// Channels of a process.
 pub(super) const CHANNELS: usize = 3;
@@ -92,6 +93,13 @@ impl Channels {
             counts.taken
         );
         counts.taken = number;
+        let place = self.channel_of(event.id);
+        ensure!(
+            place == channel,
+            "{} of {} is taken from channel {channel}, but the id is on {place}",
+            event.event,
+            event.id
+        );
         Ok(Some(event))
     }
 
@@ -108,8 +116,18 @@ impl Channels {
         }
         self.places.insert(id, to);
         let waiting = std::mem::take(&mut self.queues[from]);
+        let moves = |event: &CmEvent| {
+            let is_request = event.event == EventType::ConnectRequest;
+            let is_left = is_planted(Mutant::EventsLeftBehind)
+                || is_request && is_planted(Mutant::RequestsLeftBehind);
+            belongs(event) && !is_left
+        };
         let (moved, kept): (VecDeque<_>, _) =
-            waiting.into_iter().partition(|one| belongs(&one.event));
+            waiting.into_iter().partition(|one| moves(&one.event));
+        if is_planted(Mutant::RequestsLeftBehind) {
+            let requests = kept.iter().filter(|one| belongs(&one.event));
+            self.places.extend(requests.map(|one| (one.event.id, to)));
+        }
         self.queues[from] = kept;
         for one in &moved {
             // The id of a request has its events where the request is taken.

@@ -17,7 +17,7 @@ use super::datagrams::DatagramSlot;
 use super::device::Slot;
 use super::failure::{Violation, violation};
 use super::groups::{Join, Sockets};
-use super::oracle::{Arena, EndpointIndex, Life};
+use super::oracle::{Arena, EndpointIndex, Lateness, Life};
 use super::plan::{HostPlan, Side};
 use super::port_group::Claim;
 use super::ram::Ram;
@@ -107,6 +107,8 @@ pub(super) struct Host {
     pub(super) stalled_until: Duration,
     /// All its stalls together.
     pub(super) stalled_for: Duration,
+    /// How many they were.
+    stalls: u32,
     /// Packets that wait in its socket for the end of the stall.
     socket_packets: usize,
     pub(super) cm: Cm,
@@ -164,6 +166,7 @@ impl Host {
             is_up: true,
             stalled_until: Duration::ZERO,
             stalled_for: Duration::ZERO,
+            stalls: 0,
             socket_packets: 0,
             cm: Cm::new(cm, rng.seed_32()),
             memory: MemoryTable::new(REGIONS_MAX),
@@ -193,10 +196,18 @@ impl Host {
         now < self.stalled_until
     }
 
+    pub(super) fn lateness(&self) -> Lateness {
+        Lateness {
+            total: self.stalled_for,
+            stalls: self.stalls,
+        }
+    }
+
     pub(super) fn stall(&mut self, now: Duration, lasts: Duration) {
         let until = self.stalled_until.max(now + lasts);
         self.stalled_for += until - self.stalled_until.max(now);
         self.stalled_until = until;
+        self.stalls += 1;
         self.socket_packets = 0;
     }
 

@@ -16,6 +16,9 @@
 //! What the engines leave to others is modelled: the host's sockets that join groups (`groups`), the
 //! channels that events wait in (`channels`), and what carries claims and datagrams between processes
 //! (`port_group`).
+//!
+//! What conversations do not try has an exchange of its own at the end of each run (`exchange`): atomics,
+//! unreliable connections, datagrams to groups and receives that queue pairs of all types share.
 
 mod agenda;
 mod campaign;
@@ -24,6 +27,7 @@ mod content;
 mod datagrams;
 mod device;
 mod drive;
+mod exchange;
 mod failure;
 mod groups;
 mod host;
@@ -45,7 +49,7 @@ mod world;
 
 pub use campaign::{Campaign, News, Summary, run_many};
 pub use failure::{Failure, Violation};
-pub use mutants::{Hunt, Mutant, SEEDS_TO_CATCH, check_mutants, hunt};
+pub use mutants::{Hunt, Mutant, SEEDS_TO_CATCH, check_mutants, hunt, library};
 pub use plan::Class;
 pub use report::Report;
 pub use run::{TRACE_LINES, run_seed, trace_seed};

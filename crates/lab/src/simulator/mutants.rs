@@ -9,13 +9,47 @@ use super::run::run_seed;
 /// Seeds within which each defect must be found.
 pub const SEEDS_TO_CATCH: u64 = 1000;
 
-/// A defect of one of the engines.
+pub mod library {
+    //! Planted defects of the model of event channels.
+
+    use std::cell::Cell;
+
+    /// A defect of how ids move between channels.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Mutant {
+        /// Events that wait stay behind when their id migrates.
+        EventsLeftBehind,
+        /// The requests that wait at a listener stay behind when it migrates, but not their ids.
+        RequestsLeftBehind,
+    }
+
+    impl Mutant {
+        /// Every one.
+        pub const ALL: [Self; 2] = [Self::EventsLeftBehind, Self::RequestsLeftBehind];
+    }
+
+    thread_local! {
+        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn plant(mutant: Option<Mutant>) {
+        PLANTED.set(mutant);
+    }
+
+    pub(in crate::simulator) fn is_planted(mutant: Mutant) -> bool {
+        PLANTED.get() == Some(mutant)
+    }
+}
+
+/// A defect of one of the engines, or above them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// Of the connection manager.
     Cm(cm::Mutant),
     /// Of the queue pairs.
     QueuePair(roce::Mutant),
+    /// Of what the library does above the engines, which is modelled here.
+    Library(library::Mutant),
 }
 
 impl Mutant {
@@ -23,6 +57,7 @@ impl Mutant {
     pub fn all() -> impl Iterator<Item = Self> {
         let cm = cm::Mutant::ALL.into_iter().map(Self::Cm);
         cm.chain(roce::Mutant::ALL.into_iter().map(Self::QueuePair))
+            .chain(library::Mutant::ALL.into_iter().map(Self::Library))
     }
 
     /// Runs with the defect planted in the engines of this thread, and without it afterwards.
@@ -30,10 +65,12 @@ impl Mutant {
         match self {
             Self::Cm(mutant) => cm::plant(Some(mutant)),
             Self::QueuePair(mutant) => roce::plant(Some(mutant)),
+            Self::Library(mutant) => library::plant(Some(mutant)),
         }
         let ended = run();
         cm::plant(None);
         roce::plant(None);
+        library::plant(None);
         ended
     }
 }

@@ -3,13 +3,18 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::exchange::Exchange;
 use super::failure::{Failure, Violation};
 use super::report::Report;
+use super::rng::Rng;
 use super::trace::Trace;
 use super::world::World;
 
 /// Lines of a failed run that are shown.
 pub const TRACE_LINES: usize = 200;
+
+/// What an exchange's chance differs by from that of the conversations.
+const EXCHANGE: u64 = 0x4558_4348_414e_4745;
 
 /// Runs a seed.
 ///
@@ -49,7 +54,12 @@ pub fn trace_seed(seed: u64) -> (Result<Report, Box<Failure>>, Vec<String>) {
 fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<String>) {
     let trace = Trace::new(trace_lines);
     let mut world = World::new(seed, trace.clone());
-    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        world.run()?;
+        // Chance of its own, so that the one does not change with the other.
+        let mut rng = Rng::new(seed ^ EXCHANGE);
+        Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)
+    }));
     let violation = match ended {
         Ok(Ok(())) => {
             let report = Report {

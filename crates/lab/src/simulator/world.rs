@@ -389,7 +389,7 @@ impl World {
             );
         }
         for slot in host.slots.values() {
-            let (state, late) = (slot.qp.state(), host.stalled_for);
+            let (state, late) = (slot.qp.state(), host.lateness());
             self.oracle
                 .check_silence(slot.endpoint, self.now, state, late)?;
         }

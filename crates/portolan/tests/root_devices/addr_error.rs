@@ -36,16 +36,25 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
             // The kernel gives up after three seconds; a deadline of ours would have been ETIMEDOUT.
             assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
             let error = event.failure().unwrap();
-            assert_eq!((error.step, &error.cause), (Step::ResolveAddress, &Cause::HostUnreachable));
+            assert_eq!(
+                (error.step, &error.cause),
+                (Step::ResolveAddress, &Cause::HostUnreachable)
+            );
             assert_silent(&channel);
             drop(event);
             // The id may try somebody else: itself always answers.
-            let own = if silent.starts_with('[') { "[fd09:6::1]:7471" } else { "10.9.6.1:7471" };
+            let own = if silent.starts_with('[') {
+                "[fd09:6::1]:7471"
+            } else {
+                "10.9.6.1:7471"
+            };
             id.resolve_addr(None, addr(own), PATIENCE).unwrap();
             let event = channel.next_event_within(PATIENCE).unwrap();
             assert_bare(&event, &id, EventType::AddrResolved, 0);
         }
-        let error = connector_on(provider).connect_to(addr("10.9.6.78:7471")).unwrap_err();
+        let error = connector_on(provider)
+            .connect_to(addr("10.9.6.78:7471"))
+            .unwrap_err();
         assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
         assert!(error.to_string().contains("10.9.6.78:7471"), "{error}");
         // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.

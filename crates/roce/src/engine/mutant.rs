@@ -8,6 +8,8 @@
 pub enum Mutant {
     /// An acknowledgement counts for one packet more than it says.
     AcknowledgesTooMuch,
+    /// A copy of an atomic is carried out like the first.
+    AtomicExecutedAgain,
     /// A request that was carried out is carried out again.
     DuplicateExecuted,
     /// A fenced request does not wait for the reads before it.
@@ -18,6 +20,10 @@ pub enum Mutant {
     GapUnnoticed,
     /// The data of a datagram takes the room of its network header.
     HeaderRoomTaken,
+    /// The limit of a shared receive queue stays armed when it was told.
+    LimitStaysArmed,
+    /// On an unreliable connection what follows a lost packet is taken for what was lost.
+    LossInMessageUnnoticed,
     /// "Receiver not ready" is not heard.
     NotReadyIgnored,
     /// "Receiver not ready" counts as an acknowledgement.
@@ -40,13 +46,16 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every one.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::AcknowledgesTooMuch,
+        Self::AtomicExecutedAgain,
         Self::DuplicateExecuted,
         Self::FenceIgnored,
         Self::FlushedBackwards,
         Self::GapUnnoticed,
         Self::HeaderRoomTaken,
+        Self::LimitStaysArmed,
+        Self::LossInMessageUnnoticed,
         Self::NotReadyIgnored,
         Self::NotReadyTakenForAck,
         Self::PsnsComparedAsIntegers,

@@ -7,6 +7,7 @@ use core::fmt;
 use portolan_provider::verbs::{RecvWr, Sge, SrqAttr, Srqn};
 use portolan_provider::{Error, Result, Step};
 
+use super::mutant::{Mutant, is_planted};
 use super::qp::{ReceiveEntry, check_pieces, full};
 use super::{PdId, QpLimits};
 
@@ -117,7 +118,9 @@ impl SharedReceiveQueue {
             self.spare_sges.push(spare);
         }
         if self.entries.len() < self.attr.srq_limit as usize {
-            self.attr.srq_limit = 0;
+            if !is_planted(Mutant::LimitStaysArmed) {
+                self.attr.srq_limit = 0;
+            }
             self.limit_reached = true;
         }
         Some(entry)

@@ -8,8 +8,8 @@ use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    AhAttr, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr, UdDestination,
-    WcStatus,
+    AhAttr, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
+    UdDestination, WcStatus,
 };
 use portolan_roce::io::Counters;
 use portolan_wire::bth::Opcode;

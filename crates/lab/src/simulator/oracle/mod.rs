@@ -25,6 +25,7 @@ use portolan_wire::{Psn, Qpn};
 
 pub(super) use inquiry::{Inquiry, Question, Told};
 pub(super) use life::{Life, Phase};
+pub(super) use silence::Lateness;
 pub(super) use stream::{Cursor, Target};
 pub(super) use wire::{Path, packets};
 pub(super) use work::{Circumstances, Posted, Receive};

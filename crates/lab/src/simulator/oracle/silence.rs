@@ -17,6 +17,17 @@ pub(in crate::simulator) struct Silence {
     /// The last new request sent, or the last response heard.
     since: Option<Duration>,
     limit: Duration,
+    /// One try, and how many there are.
+    once: Duration,
+    tries: u32,
+}
+
+/// What a machine missed of the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::simulator) struct Lateness {
+    /// All its stalls together, and how many they were.
+    pub(in crate::simulator) total: Duration,
+    pub(in crate::simulator) stalls: u32,
 }
 
 impl Silence {
@@ -25,7 +36,9 @@ impl Silence {
     pub(in crate::simulator) fn configure(&mut self, attr: &QpAttr, rnr_timer: u8) {
         let once = Duration::from_micros(cm_timeout_us(attr.timeout));
         let rnr_wait = Duration::from_micros(rnr_timer_us(rnr_timer).into());
-        self.limit = once * (u32::from(attr.retry_cnt) + 1) + rnr_wait + SLACK;
+        self.once = once;
+        self.tries = u32::from(attr.retry_cnt) + 1;
+        self.limit = once * self.tries + rnr_wait + SLACK;
     }
 
     pub(in crate::simulator) fn sent(&mut self, now: Duration) {
@@ -39,20 +52,24 @@ impl Silence {
 
 impl Oracle {
     /// A queue pair whose requests nobody answers gives up after all its retries, and not later,
-    /// unless its machine stalled, `late` altogether.
+    /// unless its machine stalled: what it missed does not count, and a last try that a stall cut into
+    /// is one more.
     pub(in crate::simulator) fn check_silence(
         &self,
         index: EndpointIndex,
         now: Duration,
         state: QpState,
-        late: Duration,
+        late: Lateness,
     ) -> Result<(), Violation> {
         let endpoint = &self.endpoints[index];
         let Some(since) = endpoint.silence.since.filter(|_| state == QpState::Rts) else {
             return Ok(());
         };
         let waited = now.saturating_sub(since);
-        if waited <= endpoint.silence.limit + late {
+        let Silence {
+            limit, once, tries, ..
+        } = endpoint.silence;
+        if waited <= limit + late.total + once * late.stalls.min(tries) {
             return Ok(());
         }
         let first = endpoint.sends_done;
@@ -63,8 +80,7 @@ impl Oracle {
         ensure!(
             oldest.is_none(),
             "endpoint {index} waited {waited:?} for an answer to request {oldest:?} and did not give \
-             up; its limit is {:?}",
-            endpoint.silence.limit
+             up; its limit is {limit:?}",
         );
         Ok(())
     }

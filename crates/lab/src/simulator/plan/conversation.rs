@@ -257,7 +257,7 @@ fn draw_delay(rng: &mut Rng, is_wild: bool, cm: &Config) -> Duration {
 }
 
 /// Anywhere, but often where the numbers wrap or change their sign.
-fn draw_psn(rng: &mut Rng) -> Psn {
+pub(in crate::simulator) fn draw_psn(rng: &mut Rng) -> Psn {
     let near = rng.below(600) as u32;
     Psn::new(match rng.below(4) {
         0 => Psn::MAX.value() - near,

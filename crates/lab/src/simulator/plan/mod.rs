@@ -13,7 +13,9 @@ use portolan_cm::Config;
 use portolan_provider::verbs::Mtu;
 use portolan_roce::engine::FlowConfig;
 
-pub(super) use conversation::{AddressAnswer, Answer, ConversationPlan, Ending, Expect, Side, Use};
+pub(super) use conversation::{
+    AddressAnswer, Answer, ConversationPlan, Ending, Expect, Side, Use, draw_psn,
+};
 pub(super) use inquiry::{
     InquiryPlan, Outcome, Reply, STATUS_REJECT, STATUS_UNSUPPORTED, ServicePlan,
 };
@@ -237,7 +239,7 @@ fn draw_hosts(rng: &mut Rng, class: Class) -> Vec<HostPlan> {
     (0..count).map(draw).collect()
 }
 
-fn draw_faults(rng: &mut Rng, class: Class) -> Faults {
+pub(super) fn draw_faults(rng: &mut Rng, class: Class) -> Faults {
     let latency_us = rng.pick(&[(1, 1), (5, 50), (20, 500), (1000, 3000), (5000, 20_000)]);
     let calm = Faults {
         latency_us,
@@ -391,7 +393,7 @@ fn draw_stalls(rng: &mut Rng, class: Class, hosts: usize) -> Vec<Stall> {
     (0..count).map(|_| draw()).collect()
 }
 
-fn draw_flow(rng: &mut Rng) -> FlowConfig {
+pub(super) fn draw_flow(rng: &mut Rng) -> FlowConfig {
     let mut flow = FlowConfig::default();
     if rng.percent(50) {
         flow.window_initial_bytes = rng.pick(&[1, 4 << 10, 64 << 10]);

@@ -9,6 +9,7 @@ use super::execute::{check_remote, check_right};
 use super::replies::{AtomicReply, Reply};
 use super::resources::AtomicRequest;
 use super::{Fault, Responder};
+use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::send_queue::ATOMIC_BYTES;
@@ -100,6 +101,13 @@ impl Responder {
         out: &mut Outbox,
     ) {
         let psn = packet.bth().psn;
+        if is_planted(Mutant::AtomicExecutedAgain) {
+            let expected = core::mem::replace(&mut self.expected, psn);
+            // What it is refused for does not matter: the defect is that it is looked at.
+            let _ = self.execute_atomic(cx, packet);
+            self.expected = expected;
+            return;
+        }
         let result = request_of(packet).and_then(|request| self.resources.result_of(psn, &request));
         let Some(original) = result else {
             out.counters.count_drop(DropReason::StaleAtomic);

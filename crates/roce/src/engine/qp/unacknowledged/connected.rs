@@ -5,6 +5,7 @@ use portolan_wire::Psn;
 use portolan_wire::rocev2::Packet;
 
 use super::{ReceiveFailed, Receiver};
+use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::responder::{check_dma_length, check_payload_length, receive_completion};
@@ -78,7 +79,7 @@ impl Receiver {
         out: &mut Outbox,
     ) -> Result<(), ReceiveFailed> {
         let (psn, opcode) = (packet.bth().psn, packet.bth().opcode);
-        let is_next = self.inbound.expects(psn);
+        let is_next = self.inbound.expects(psn) || is_planted(Mutant::LossInMessageUnnoticed);
         self.inbound.expected = psn.next();
         if !is_next || opcode.starts_message() {
             self.inbound.abandon();
