@@ -4,6 +4,7 @@ mod arrival;
 mod attr;
 mod build;
 mod context;
+mod inbound;
 mod outbox;
 mod receive_queue;
 mod requester;

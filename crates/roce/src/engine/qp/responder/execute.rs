@@ -1,16 +1,18 @@
 //! Carrying out a request packet that is next in sequence.
 
-use portolan_provider::verbs::{Access, WcOpcode, WcStatus, WorkCompletion};
+use portolan_provider::verbs::{Access, WcOpcode, WcStatus};
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{NakCode, Syndrome};
 use portolan_wire::rocev2::Packet;
 
 use super::validate::{check_dma_length, check_payload_length};
-use super::{Fault, Inbound, Reply, Responder, packets_of, read_reply, receive_completion};
+use super::{Fault, Inbound, Reply, Responder, packets_of, read_reply};
 use crate::engine::qp::context::Context;
+use crate::engine::qp::inbound::{
+    InboundWrite, SendRefusal, complete_receive, place_send, remote_range,
+};
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
-use crate::engine::{Placement, PlacementSource};
 
 /// The request is refused for now, for want of a receive: nothing was carried out.
 struct NotReady;
@@ -73,38 +75,24 @@ impl Responder {
                 0
             }
         };
-        // A shared receive's memory belongs to the protection domain of its queue.
-        let pd = self.queue.pd().unwrap_or(cx.pd);
-        let Some(receive) = self.queue.front() else {
+        let (queue, cursor) = (&mut self.queue, &mut self.scatter);
+        let total = place_send(queue, cursor, placed.into(), cx, packet, out);
+        let total = total.map_err(|refusal| match refusal {
             // A message under way keeps its receive; flushing ends both.
-            return Err(Fault::INVALID_REQUEST);
-        };
-        let cx = &Context { pd, ..*cx };
-        let (offset, payload) = (u64::from(placed), packet.payload().len());
-        let total = offset + payload as u64;
-        if total > receive.capacity {
-            return Err(Fault {
+            SendRefusal::NoReceive => Fault::INVALID_REQUEST,
+            SendRefusal::TooLong => Fault {
                 nak: NakCode::InvalidRequest,
                 receive_status: Some(WcStatus::LocLenErr),
-            });
-        }
-        self.scatter
-            .scatter(
-                &receive.sges,
-                offset,
-                PlacementSource::Payload,
-                payload,
-                cx,
-                out,
-            )
-            .map_err(|_| Fault {
+            },
+            SendRefusal::Forbidden => Fault {
                 nak: NakCode::RemoteOperationalError,
                 receive_status: Some(WcStatus::LocProtErr),
-            })?;
+            },
+        })?;
         let placed = u32::try_from(total).map_err(|_| Fault::INVALID_REQUEST)?;
         self.inbound = Inbound::Send { placed };
         if packet.bth().opcode.ends_message() {
-            self.complete_receive(cx, packet, WcOpcode::Recv, placed, out);
+            complete_receive(&mut self.queue, cx, packet, WcOpcode::Recv, placed, out);
         }
         Ok(())
     }
@@ -115,48 +103,22 @@ impl Responder {
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), Fault> {
-        let (rkey, va, remaining, total) = match (self.inbound, packet.reth()) {
-            (
-                Inbound::Write {
-                    rkey,
-                    va,
-                    remaining,
-                    total,
-                },
-                _,
-            ) => (rkey, va, remaining, total),
+        let write = match (self.inbound, packet.reth()) {
+            (Inbound::Write(write), _) => write,
             (_, Some(reth)) => {
                 check_right(cx, Access::REMOTE_WRITE)?;
                 check_dma_length(reth.dma_len)?;
                 check_remote(cx, reth.rkey, reth.va, reth.dma_len, Access::REMOTE_WRITE)?;
-                (reth.rkey, reth.va, reth.dma_len, reth.dma_len)
+                InboundWrite::begin(&reth)
             }
             (_, None) => return Err(Fault::INVALID_REQUEST),
         };
-        // A payload is no longer than an MTU.
-        let len = packet.payload().len() as u32;
-        let opcode = packet.bth().opcode;
-        let left = match remaining.checked_sub(len) {
-            Some(0) if opcode.ends_message() => 0,
-            Some(left) if left > 0 && !opcode.ends_message() => left,
-            _ => return Err(Fault::INVALID_REQUEST),
-        };
-        if let Some(addr) = check_remote(cx, rkey, va, len, Access::REMOTE_WRITE)? {
-            let source_range = 0..packet.payload().len();
-            out.placements.push_back(Placement {
-                addr,
-                source: PlacementSource::Payload,
-                source_range,
-            });
-        }
-        self.inbound = Inbound::Write {
-            rkey,
-            va: va.wrapping_add(len.into()),
-            remaining: left,
-            total,
-        };
+        let left = write.left_after(packet).ok_or(Fault::INVALID_REQUEST)?;
+        let placed = write.place(left, cx, packet, out);
+        self.inbound = Inbound::Write(placed.map_err(|_| Fault::ACCESS)?);
         if packet.immdt().is_some() {
-            self.complete_receive(cx, packet, WcOpcode::RecvRdmaWithImm, total, out);
+            let (queue, opcode) = (&mut self.queue, WcOpcode::RecvRdmaWithImm);
+            complete_receive(queue, cx, packet, opcode, write.total(), out);
         }
         Ok(())
     }
@@ -176,27 +138,6 @@ impl Responder {
         self.expected = psn.add(packets_of(reth.dma_len, cx.mtu()));
         self.unacknowledged = 0;
         Ok(())
-    }
-
-    fn complete_receive(
-        &mut self,
-        cx: &Context<'_>,
-        packet: &Packet<'_>,
-        opcode: WcOpcode,
-        byte_len: u32,
-        out: &mut Outbox,
-    ) {
-        let Some(wr_id) = self.queue.pop_front() else {
-            return;
-        };
-        let wc = WorkCompletion {
-            opcode,
-            byte_len,
-            invalidated_rkey: packet.ieth().map(|ieth| ieth.rkey),
-            imm_data: packet.immdt().map(|immdt| u32::from_ne_bytes(immdt.0)),
-            ..receive_completion(wr_id, WcStatus::Success, cx.qpn)
-        };
-        out.complete_receive(wc, packet.bth().solicited);
     }
 }
 
@@ -224,11 +165,5 @@ pub(super) fn check_remote(
     len: u32,
     access: Access,
 ) -> Result<Option<u64>, Fault> {
-    if len == 0 {
-        return Ok(None);
-    }
-    match cx.memory.check_remote(cx.pd, cx.qpn, rkey, va, len, access) {
-        Ok(addr) => Ok(Some(addr)),
-        Err(_) => Err(Fault::ACCESS),
-    }
+    remote_range(cx, rkey, va, len, access).map_err(|_| Fault::ACCESS)
 }

@@ -21,6 +21,7 @@ use portolan_wire::rocev2::Packet;
 use portolan_wire::{Psn, Qpn};
 
 use super::context::{Context, distance};
+use super::inbound::InboundWrite;
 use super::outbox::Outbox;
 use super::receive_queue::ReceiveQueue;
 use super::segment::SgeCursor;
@@ -65,14 +66,10 @@ enum Inbound {
     /// None: the next packet starts one.
     Idle,
     /// A send, going to the oldest receive.
-    Send { placed: u32 },
-    /// A write, at `va` with `remaining` bytes to come of `total`.
-    Write {
-        rkey: u32,
-        va: u64,
-        remaining: u32,
-        total: u32,
+    Send {
+        placed: u32,
     },
+    Write(InboundWrite),
 }
 
 /// The responder half of a queue pair.

@@ -12,7 +12,7 @@ impl Responder {
         let fits = match self.inbound {
             Inbound::Idle => opcode.starts_message(),
             Inbound::Send { .. } => opcode.is_send() && !opcode.starts_message(),
-            Inbound::Write { .. } => opcode.is_write() && !opcode.starts_message(),
+            Inbound::Write(_) => opcode.is_write() && !opcode.starts_message(),
         };
         if fits {
             Ok(())
