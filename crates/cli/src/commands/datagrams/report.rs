@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Result;
 use portolan::datagram::{Reached, Socket};
@@ -11,9 +10,8 @@ use serde_json::json;
 use super::ping::{Answer, Tally};
 use crate::args::PingArgs;
 use crate::commands::failure::private_data_text;
-use crate::latency;
+use crate::commands::ping::report::{PingLine, counts, flush_for_watchers, plot, summary_head};
 use crate::output::Output;
-use crate::terminal::Paint;
 use crate::text::{hex, without_padding};
 
 /// Tells that the service answered.
@@ -54,48 +52,36 @@ pub(super) fn answer(
     answer: &Answer,
     output: &mut Output,
 ) -> Result<()> {
-    let peer = service.address;
-    let us = |time: &Duration| time.as_nanos() as f64 / 1000.0;
-    if output.json {
-        output.object(&match answer {
-            Answer::Echo {
+    let peer = service.address.to_string();
+    let (object, line) = match answer {
+        &Answer::Echo {
+            seq,
+            time,
+            compared,
+        } => {
+            let peer = &peer;
+            let ping = PingLine {
                 seq,
                 time,
                 compared,
-            } => json!({
-                "type": "ping",
-                "seq": seq + 1,
-                "bytes": args.size,
-                "time_us": us(time),
-                "error": compared.err().map(|mismatch| mismatch.to_string()),
-            }),
-            Answer::Other { bytes } => json!({ "type": "answer", "bytes": bytes }),
-        })?;
+                peer,
+            };
+            (ping.object(args), ping.line(args, output))
+        }
+        Answer::Other { bytes } => (
+            json!({ "type": "answer", "bytes": bytes }),
+            (!args.quiet).then(|| format!("{bytes} bytes from {peer}: no echo")),
+        ),
+    };
+    if output.json {
+        output.object(&object)?;
     } else {
-        let line = match answer {
-            Answer::Echo {
-                seq,
-                compared: Err(mismatch),
-                ..
-            } => output
-                .theme
-                .paint(Paint::Bad, &format!("seq={} {mismatch}", seq + 1)),
-            _ if args.quiet => return Ok(()),
-            Answer::Echo { seq, time, .. } => format!(
-                "{} bytes from {peer}: seq={} time={}",
-                args.size,
-                seq + 1,
-                latency::time(us(time) * 1000.0)
-            ),
-            Answer::Other { bytes } => format!("{bytes} bytes from {peer}: no echo"),
-        };
-        output.line(&line)?;
+        match line {
+            Some(line) => output.line(&line)?,
+            None => return Ok(()),
+        }
     }
-    // Someone may be watching, unless pings follow each other at once.
-    if args.interval.unwrap_or_default() > Duration::ZERO || args.count.is_none() {
-        output.flush()?;
-    }
-    Ok(())
+    flush_for_watchers(args, output)
 }
 
 /// Tells what became of all pings.
@@ -119,23 +105,11 @@ pub(super) fn summary(
         }))?;
         return Ok(());
     }
-    if let Some(error) = error {
-        let line = output.theme.paint(Paint::Bad, &format!("broken: {error}"));
-        output.line(&line)?;
-    }
-    let heading = format!("--- {} ping statistics ---", args.address);
-    let heading = output.theme.paint(Paint::Bold, &heading);
-    output.line(&heading)?;
-    let loss = match tally.sent {
-        0 => 0.0,
-        sent => tally.lost() as f64 * 100.0 / sent as f64,
-    };
+    summary_head(args, error, output)?;
     output.line(&format!(
-        "{} datagrams sent, {} answered, {} lost ({loss:.1} %), {} came back changed",
+        "{} datagrams sent, {}",
         tally.sent,
-        tally.answered,
-        tally.lost(),
-        tally.mismatched
+        counts(tally.sent, tally.answered, tally.mismatched)
     ))?;
     if tally.untimed > 0 {
         output.line(&format!(
@@ -149,13 +123,7 @@ pub(super) fn summary(
     if let Some(summary) = tally.latencies.summary() {
         output.line(&format!("round trip {summary}"))?;
     }
-    if output.verbose {
-        let theme = output.theme;
-        for line in latency::plot(&tally.latencies, &theme) {
-            output.line(&line)?;
-        }
-    }
-    Ok(())
+    plot(&tally.latencies, output)
 }
 
 /// Tells where the service is offered.

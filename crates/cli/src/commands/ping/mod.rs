@@ -1,7 +1,7 @@
 //! `ping`: pings a listener, and tells how long each took and whether it came back whole.
 
 mod pinger;
-mod report;
+pub(super) mod report;
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use portolan::Connection;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::PingArgs;
 use crate::commands::failure::private_data_text;
@@ -101,38 +101,25 @@ pub(super) fn ping(
     compared: Result<(), Mismatch>,
     output: &mut Output,
 ) -> Result<()> {
-    let seq = seq + 1;
-    let us = microseconds(time);
+    let peer = address_text(connection.peer_addr());
+    let line = PingLine {
+        seq,
+        time,
+        compared,
+        peer: &peer,
+    };
     if output.json {
         if args.quiet && compared.is_ok() {
             return Ok(());
         }
-        output.object(&json!({
-            "type": "ping",
-            "seq": seq,
-            "bytes": args.size,
-            "time_us": us,
-            "error": compared.err().map(|mismatch| mismatch.to_string()),
-        }))?;
-    } else if let Err(mismatch) = compared {
-        let line = output
-            .theme
-            .paint(Paint::Bad, &format!("seq={seq} {mismatch}"));
-        output.line(&line)?;
-    } else if !args.quiet {
-        let (size, address) = (args.size, address_text(connection.peer_addr()));
-        let time = latency::time(us * 1000.0);
-        output.line(&format!(
-            "{size} bytes from {address}: seq={seq} time={time}"
-        ))?;
+        output.object(&line.object(args))?;
     } else {
-        return Ok(());
+        match line.line(args, output) {
+            Some(line) => output.line(&line)?,
+            None => return Ok(()),
+        }
     }
-    // Someone may be watching, unless pings follow each other at once.
-    if args.interval.unwrap_or_default() > Duration::ZERO || args.count.is_none() {
-        output.flush()?;
-    }
-    Ok(())
+    flush_for_watchers(args, output)
 }
 
 /// Tells what became of all of them.
@@ -155,23 +142,11 @@ pub(super) fn summary(
         }))?;
         return Ok(());
     }
-    if let Some(error) = error {
-        let line = output.theme.paint(Paint::Bad, &format!("broken: {error}"));
-        output.line(&line)?;
-    }
-    let heading = format!("--- {} ping statistics ---", args.address);
-    let heading = output.theme.paint(Paint::Bold, &heading);
-    output.line(&heading)?;
-    let loss = match tally.sent {
-        0 => 0.0,
-        sent => tally.lost() as f64 * 100.0 / sent as f64,
-    };
+    summary_head(args, error, output)?;
     output.line(&format!(
-        "{} pings sent, {} answered, {} lost ({loss:.1} %), {} came back changed",
+        "{} pings sent, {}",
         tally.sent,
-        tally.answered,
-        tally.lost(),
-        tally.mismatched
+        counts(tally.sent, tally.answered, tally.mismatched)
     ))?;
     if let Some(summary) = tally.latencies.summary() {
         output.line(&format!("round trip {summary}"))?;
@@ -180,11 +155,82 @@ pub(super) fn summary(
         let gap = latency::time(microseconds(gap) * 1000.0);
         output.line(&format!("longest gap between two answers {gap}"))?;
     }
+    plot(&tally.latencies, output)
+}
+
+/// Begins a summary for people: what broke the pings off, if anything did, and whose they were.
+pub(in crate::commands) fn summary_head(
+    args: &PingArgs,
+    error: Option<&dyn fmt::Display>,
+    output: &mut Output,
+) -> Result<()> {
+    if let Some(error) = error {
+        let line = output.theme.paint(Paint::Bad, &format!("broken: {error}"));
+        output.line(&line)?;
+    }
+    let heading = format!("--- {} ping statistics ---", args.address);
+    let heading = output.theme.paint(Paint::Bold, &heading);
+    Ok(output.line(&heading)?)
+}
+
+/// What became of so many that were sent.
+pub(in crate::commands) fn counts(sent: u64, answered: u64, mismatched: u64) -> String {
+    let lost = sent - answered;
+    let loss = match sent {
+        0 => 0.0,
+        sent => lost as f64 * 100.0 / sent as f64,
+    };
+    format!("{answered} answered, {lost} lost ({loss:.1} %), {mismatched} came back changed")
+}
+
+/// Draws how the round trips are spread, if more is to be said.
+pub(in crate::commands) fn plot(latencies: &Latencies, output: &mut Output) -> Result<()> {
     if output.verbose {
         let theme = output.theme;
-        for line in latency::plot(&tally.latencies, &theme) {
+        for line in latency::plot(latencies, &theme) {
             output.line(&line)?;
         }
+    }
+    Ok(())
+}
+
+/// An answer, for people and for machines.
+pub(in crate::commands) struct PingLine<'a> {
+    /// From 0 on.
+    pub(in crate::commands) seq: u64,
+    pub(in crate::commands) time: Duration,
+    pub(in crate::commands) compared: Result<(), Mismatch>,
+    pub(in crate::commands) peer: &'a str,
+}
+
+impl PingLine<'_> {
+    pub(in crate::commands) fn object(&self, args: &PingArgs) -> Value {
+        json!({
+            "type": "ping",
+            "seq": self.seq + 1,
+            "bytes": args.size,
+            "time_us": microseconds(self.time),
+            "error": self.compared.err().map(|mismatch| mismatch.to_string()),
+        })
+    }
+
+    /// `None` for one that is not worth a line: nothing is wrong with it and few are wanted.
+    pub(in crate::commands) fn line(&self, args: &PingArgs, output: &Output) -> Option<String> {
+        let seq = self.seq + 1;
+        if let Err(mismatch) = self.compared {
+            let text = format!("seq={seq} {mismatch}");
+            return Some(output.theme.paint(Paint::Bad, &text));
+        }
+        let (size, peer) = (args.size, self.peer);
+        let time = latency::time(microseconds(self.time) * 1000.0);
+        (!args.quiet).then(|| format!("{size} bytes from {peer}: seq={seq} time={time}"))
+    }
+}
+
+/// Shows what was said, unless pings follow each other at once: someone may be watching.
+pub(in crate::commands) fn flush_for_watchers(args: &PingArgs, output: &mut Output) -> Result<()> {
+    if args.interval.unwrap_or_default() > Duration::ZERO || args.count.is_none() {
+        output.flush()?;
     }
     Ok(())
 }
