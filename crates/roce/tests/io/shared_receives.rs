@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_provider::traits::Device;
+use portolan_provider::traits::{Device, Qp};
 use portolan_provider::verbs::{
     AsyncEvent, Counter, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendOp, SrqAttr,
 };
@@ -186,6 +186,11 @@ fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
         .pd
         .create_qp(&init, &end.cq, &end.cq, Some(&srq))
         .unwrap();
+    // From RESET there is no way to ERR.
+    let to_init = |qp: &Arc<dyn Qp>| {
+        end.connect_to(qp, end.ip, end.qp.qpn(), Shape::default(), QpState::Init)
+    };
+    to_init(&qp);
     let attr = QpAttr {
         state: QpState::Err,
         ..QpAttr::default()
@@ -198,6 +203,7 @@ fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
         .pd
         .create_qp(&init, &end.cq, &end.cq, Some(&srq))
         .unwrap();
+    to_init(&qp);
     qp.modify(&attr, QpAttrMask::STATE).unwrap();
     qp.destroy().unwrap();
     assert_eq!(end.device.take_async_event().unwrap(), None);
