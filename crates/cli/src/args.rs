@@ -2,6 +2,7 @@
 
 mod events;
 mod mcast;
+mod resolve;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub(crate) use events::{
     EventsArgs, EventsConnectArgs, EventsJoinArgs, EventsListenArgs, FollowArgs, Whose,
 };
 pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
+pub(crate) use resolve::ResolveArgs;
 
 /// Private data that a connection request holds beside rdma_cm's own header, and a reply
 /// (rdma_connect(3), rdma_accept(3)).
@@ -99,6 +101,12 @@ pub(crate) enum Command {
     /// connected to, and what went wrong: drops by reason, retransmissions (with --verbose, or in
     /// JSON, all that they counted). Exits with 1 if one of them does not answer.
     Ps(PsArgs),
+    /// Resolve hosts and services to addresses, sources, routes and devices, as `rdma_getaddrinfo` does
+    ///
+    /// Prints a table of the results in the order to try them. With --json it prints, for each target, a
+    /// line with an array of objects whose keys are the fields of `struct rdma_addrinfo`. Exits with 1 if a
+    /// target is not found.
+    Resolve(ResolveArgs),
     /// Measure connects, latency, bandwidth and storms, beside what plain sockets do
     ///
     /// Two processes on the loopback interface, the second one started by the first. Yardstick and

@@ -57,6 +57,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Ping(args) if args.ud => commands::ping_datagrams(args, &mut output),
         Command::Ping(args) => commands::ping(args, &mut output),
         Command::Ps(args) => commands::ps(args, &mut output),
+        Command::Resolve(args) => commands::resolve(args, &mut output),
     }
 }
 

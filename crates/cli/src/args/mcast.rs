@@ -77,7 +77,7 @@ pub(crate) struct GroupArgs {
 }
 
 /// A numeric address, with a zone if it has one.
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let (ip, zone) = text
         .split_once('%')
         .map_or((text, None), |(ip, zone)| (ip, Some(zone)));

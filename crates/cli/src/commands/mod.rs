@@ -11,6 +11,7 @@ mod mcast;
 mod messages;
 mod ping;
 mod ps;
+mod resolve;
 mod session;
 
 pub(crate) use bench::peer::run as bench_peer;
@@ -24,3 +25,4 @@ pub(crate) use listen::run as listen;
 pub(crate) use mcast::run as mcast;
 pub(crate) use ping::run as ping;
 pub(crate) use ps::run as ps;
+pub(crate) use resolve::run as resolve;

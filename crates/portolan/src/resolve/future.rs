@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use portolan_addrinfo::Plan;
 use portolan_addrinfo::background::{Outcome, start_addrinfo};
 use portolan_addrinfo::names::pool::Pending;
 use portolan_provider::Result;
@@ -31,10 +32,11 @@ struct Slot {
 
 impl Request {
     /// Starts to resolve and never blocks: numeric text is resolved at once, names within `timeout`,
-    /// after which the outcome is `EAI_AGAIN`. Needs no runtime of any kind.
+    /// after which the outcome is `EAI_AGAIN`. A question that is wrong in itself has its outcome at
+    /// once. Needs no runtime of any kind.
     ///
     /// # Errors
-    /// It could not start: the question is wrong in itself, or too many look-ups are under way.
+    /// It could not start: too many look-ups are under way, or there is no thread for it.
     pub fn start(&self, timeout: Duration) -> Result<Resolving> {
         let slot = Arc::new(Mutex::new(Slot::default()));
         let of_outcome = Arc::clone(&slot);
@@ -47,6 +49,13 @@ impl Request {
         };
         let (node, service) = (self.node.as_deref(), self.service.as_deref());
         let hints = self.hints.as_ref();
+        if let Err(refused) = Plan::new(node, service, hints) {
+            lock(&slot).outcome = Some(Err(refused));
+            return Ok(Resolving {
+                slot,
+                _pending: None,
+            });
+        }
         let pending = start_addrinfo(self.machine(), node, service, hints, timeout, done)?;
         Ok(Resolving {
             slot,

@@ -1,0 +1,79 @@
+//! Many targets at once, each within its time, told in the order in which they were given.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use portolan::resolve::{AddrInfo, AddrInfoError, Hints, Request};
+use tokio::task::JoinSet;
+
+use super::progress::Progress;
+use super::target::Target;
+
+/// Targets under way at a time.
+const UNDER_WAY_MAX: usize = 256;
+
+/// What became of a target.
+pub(super) type Found = std::result::Result<Vec<AddrInfo>, AddrInfoError>;
+
+/// Resolves all targets and tells of each, in their order.
+///
+/// # Errors
+/// A look-up cannot start, or `tell` fails.
+pub(super) fn resolve_all(
+    targets: &[Target],
+    hints: Option<&Hints>,
+    timeout: Duration,
+    progress: &mut Progress,
+    tell: impl FnMut(&Target, Found) -> Result<()>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    runtime.block_on(resolve_each(targets, hints, timeout, progress, tell))
+}
+
+async fn resolve_each(
+    targets: &[Target],
+    hints: Option<&Hints>,
+    timeout: Duration,
+    progress: &mut Progress,
+    mut tell: impl FnMut(&Target, Found) -> Result<()>,
+) -> Result<()> {
+    let mut waiting = targets.iter().enumerate();
+    let mut under_way = JoinSet::new();
+    let mut found = BTreeMap::new();
+    let mut untold = targets.iter().enumerate();
+    let mut next = untold.next();
+    while next.is_some() {
+        while under_way.len() < UNDER_WAY_MAX
+            && let Some((number, target)) = waiting.next()
+        {
+            let resolving = request(target, hints).start(timeout)?;
+            under_way.spawn(async move { (number, resolving.await) });
+        }
+        let ended = tokio::time::timeout(progress.interval(), under_way.join_next());
+        if let Ok(Some(ended)) = ended.await {
+            let (number, outcome) = ended?;
+            progress.count(outcome.is_ok());
+            found.insert(number, outcome.map(Iterator::collect));
+        }
+        while let Some((number, target)) = next
+            && let Some(outcome) = found.remove(&number)
+        {
+            progress.clear();
+            tell(target, outcome)?;
+            next = untold.next();
+        }
+        progress.tell();
+    }
+    Ok(())
+}
+
+fn request(target: &Target, hints: Option<&Hints>) -> Request {
+    let request = Request::new(target.node.as_deref(), target.service.as_deref());
+    match hints {
+        Some(hints) => request.hints(hints.clone()),
+        None => request,
+    }
+}

@@ -1,0 +1,99 @@
+//! How far it is, on standard error, while several targets are being resolved.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often it is told: on a terminal, where the line is drawn over, and elsewhere.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A line that counts targets. One target has none.
+#[derive(Debug)]
+pub(super) struct Progress {
+    targets: usize,
+    done: usize,
+    failed: usize,
+    is_terminal: bool,
+    told: Instant,
+    /// Whether the terminal's line is not empty.
+    is_drawn: bool,
+}
+
+impl Progress {
+    pub(super) fn new(targets: usize) -> Self {
+        Self {
+            targets,
+            done: 0,
+            failed: 0,
+            is_terminal: io::stderr().is_terminal(),
+            told: Instant::now(),
+            is_drawn: false,
+        }
+    }
+
+    /// Counts a target.
+    pub(super) fn count(&mut self, found: bool) {
+        self.done += 1;
+        self.failed += usize::from(!found);
+    }
+
+    /// Tells how far it is, if it is time to and there is something to wait for.
+    pub(super) fn tell(&mut self) {
+        let interval = if self.is_terminal {
+            TERMINAL_INTERVAL
+        } else {
+            INTERVAL
+        };
+        if self.targets < 2 || self.done == self.targets || self.told.elapsed() < interval {
+            return;
+        }
+        self.told = Instant::now();
+        let text = self.text();
+        // Where nobody can be told, the results tell.
+        let _ = if self.is_terminal {
+            self.is_drawn = true;
+            write!(io::stderr(), "\r\x1b[K{text}")
+        } else {
+            writeln!(io::stderr(), "{text}")
+        };
+    }
+
+    /// Takes the line away, so that something else may be written there.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// How long to wait before it is to be told again.
+    pub(super) fn interval(&self) -> Duration {
+        TERMINAL_INTERVAL
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            targets,
+            done,
+            failed,
+            ..
+        } = self;
+        match failed {
+            0 => format!("{done}/{targets} targets resolved"),
+            _ => format!("{done}/{targets} targets resolved, {failed} of them not found"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_counts_what_is_done_and_what_failed() {
+        let mut progress = Progress::new(3);
+        assert_eq!(progress.text(), "0/3 targets resolved");
+        progress.count(true);
+        progress.count(false);
+        assert_eq!(progress.text(), "2/3 targets resolved, 1 of them not found");
+    }
+}
