@@ -11,6 +11,7 @@ mod leftovers;
 mod netem;
 mod pairs;
 mod processes;
+mod promises;
 mod resolve;
 mod simulate;
 mod survivors;

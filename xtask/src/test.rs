@@ -62,6 +62,11 @@ const PARTS: &[Part] = &[
         run: documentation,
     },
     Part {
+        name: "promises",
+        what: "each promise of the man pages has a test",
+        run: crate::promises::run,
+    },
+    Part {
         name: "tests",
         what: "unit, property and integration tests",
         run: tests,

@@ -1,6 +1,7 @@
 //! `ai_flags`, `ai_family`, and addresses of the passive side.
 
-use portolan_addrinfo::{Eai, Family, Flags, Hints};
+use portolan_addrinfo::lookups::SaService;
+use portolan_addrinfo::{Eai, Family, Flags, Hints, Plan, Question};
 use portolan_provider::Address;
 
 use crate::script::*;
@@ -89,4 +90,27 @@ fn the_family_of_a_result_is_that_of_both_of_its_addresses() {
             }
         }
     }
+}
+
+#[test]
+fn rai_sa_takes_the_name_of_a_service_or_its_id() {
+    let hints = Hints::new().flags(Flags::SA);
+    for (service, expected) in [
+        ("storage", SaService::Name("storage".into())),
+        ("0x1000", SaService::Id(0x1000)),
+        ("4096", SaService::Id(4096)),
+    ] {
+        let plan = Plan::new(None, Some(service), Some(&hints)).unwrap();
+        let question = Question::ServiceRecords(expected);
+        assert_eq!(plan.question(), Some(&question));
+    }
+    let script = Script::ethernet();
+    let refused = |node, service| {
+        let error = script.resolve(node, service, &hints).unwrap_err();
+        error.code()
+    };
+    const EINVAL: i32 = 22;
+    const EOPNOTSUPP: i32 = 95;
+    assert_eq!(refused(None, None), Eai::System(EINVAL));
+    assert_eq!(refused(Some(HOST), Some("1")), Eai::System(EOPNOTSUPP));
 }

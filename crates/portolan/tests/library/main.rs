@@ -21,6 +21,7 @@ mod low_layer;
 mod memory;
 mod process;
 mod resolving;
+mod sample;
 mod survey;
 #[cfg(feature = "tokio")]
 mod tasks;

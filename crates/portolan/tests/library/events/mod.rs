@@ -2,6 +2,7 @@
 
 mod addr_error;
 mod addr_resolved;
+mod addrinfo_arguments;
 mod addrinfo_error;
 mod addrinfo_resolved;
 mod connect_error;

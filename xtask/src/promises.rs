@@ -1,0 +1,276 @@
+//! `docs/promises.md` against the tests: each promise of the man pages names the tests that prove it,
+//! and these are there.
+//!
+//! The file is made of pages (`## 1. name`), sections (`### 1.2 TITLE`) and rows
+//! (`| 1.2.3 | promise | tests |`). What a test promises is for people to read; that none is missing,
+//! none is named twice and every test is one that runs is checked here.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::test::{Outcome, Workspace};
+
+const FILE: &str = "docs/promises.md";
+
+/// The pages, in the file's order.
+const PAGES: [&str; 5] = [
+    "rdma_getaddrinfo(3)",
+    "rdma_getaddrinfo, the Chinese page",
+    "rdma_resolve_addrinfo(3)",
+    "ibv_gid_reachable(3)",
+    "rdma_get_cm_event(3)",
+];
+
+/// What stands in a section that promises nothing.
+const NONE: &str = "No promises.";
+
+/// What stands in place of tests, and the only sections where it may: of what is not built yet.
+const LATER: [(&str, &[&str]); 2] = [
+    (
+        "later: subnet administrator",
+        &["1.6", "2.5", "3.1", "3.6", "4.1", "4.2", "4.3", "4.4"],
+    ),
+    (
+        "later: C libraries",
+        &[
+            "1.2", "1.3", "1.5", "2.1", "2.2", "2.4", "2.6", "2.7", "3.2", "4.2", "5.2",
+        ],
+    ),
+];
+
+/// The attributes that make a function a test.
+const TEST_ATTRIBUTES: [&str; 2] = ["#[test]", "#[tokio::test"];
+
+/// Something wrong with the file, and where.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    /// From 1.
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{FILE}:{}: {}", self.line, self.what)
+    }
+}
+
+/// What the file holds.
+#[derive(Debug, Default)]
+struct Findings {
+    faults: Vec<Fault>,
+    promises: usize,
+    /// Each test that is named, as `path::name`.
+    tests: BTreeSet<String>,
+    /// How many promises have which mark.
+    later: BTreeMap<&'static str, usize>,
+}
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    let text = fs::read_to_string(workspace.root.join(FILE)).context(FILE)?;
+    let findings = check(&text, &|path| {
+        fs::read_to_string(workspace.root.join(path)).ok()
+    });
+    for fault in &findings.faults {
+        println!("{fault}");
+    }
+    if !findings.faults.is_empty() {
+        bail!("{} faults in {FILE}", findings.faults.len());
+    }
+    let later = LATER.map(|(mark, _)| {
+        let count = findings.later.get(mark).copied().unwrap_or(0);
+        format!("{count} {mark}")
+    });
+    Ok(Outcome::Passed(format!(
+        "{} promises, {} tests; {}",
+        findings.promises,
+        findings.tests.len(),
+        later.join(", ")
+    )))
+}
+
+/// Checks the whole text; `source` gives the text of a file of the workspace.
+fn check(text: &str, source: &dyn Fn(&str) -> Option<String>) -> Findings {
+    let mut reader = Reader {
+        source,
+        findings: Findings::default(),
+        page: 0,
+        section: 0,
+        row: 0,
+        line: 0,
+        said_none: false,
+    };
+    for (at, line) in text.lines().enumerate() {
+        reader.line = at + 1;
+        reader.read(line.trim());
+    }
+    reader.end_page();
+    if reader.page != PAGES.len() {
+        let (found, expected) = (reader.page, PAGES.len());
+        reader.fault(format!("{found} pages, and there are {expected}"));
+    }
+    reader.findings
+}
+
+/// Where in the file it is, and what it found.
+struct Reader<'a> {
+    source: &'a dyn Fn(&str) -> Option<String>,
+    findings: Findings,
+    page: usize,
+    section: usize,
+    row: usize,
+    line: usize,
+    /// Whether the section says that it promises nothing.
+    said_none: bool,
+}
+
+impl Reader<'_> {
+    fn fault(&mut self, what: String) {
+        let line = self.line;
+        self.findings.faults.push(Fault { line, what });
+    }
+
+    fn read(&mut self, line: &str) {
+        if let Some(heading) = line.strip_prefix("### ") {
+            self.begin_section(heading);
+        } else if let Some(heading) = line.strip_prefix("## ") {
+            self.begin_page(heading);
+        } else if line == NONE {
+            self.said_none = true;
+        } else if let Some(cells) = line.strip_prefix('|').and_then(|l| l.strip_suffix('|')) {
+            let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+            let is_head = cells[0] == "no." || cells[0].starts_with("--");
+            if !is_head {
+                self.read_row(&cells);
+            }
+        } else if line.starts_with('|') {
+            self.fault("a row without an end".into());
+        }
+    }
+
+    fn begin_page(&mut self, heading: &str) {
+        self.end_page();
+        let name = PAGES.get(self.page).copied().unwrap_or("no more pages");
+        self.page += 1;
+        self.section = 0;
+        let expected = format!("{}. {name}", self.page);
+        if heading != expected {
+            self.fault(format!("page `{heading}` where `{expected}` belongs"));
+        }
+    }
+
+    fn begin_section(&mut self, heading: &str) {
+        self.end_section();
+        self.section += 1;
+        self.row = 0;
+        self.said_none = false;
+        let expected = self.section_number();
+        if heading.split_once(' ').map(|(number, _)| number) != Some(&expected) {
+            self.fault(format!("section `{heading}` where {expected} belongs"));
+        }
+    }
+
+    fn section_number(&self) -> String {
+        format!("{}.{}", self.page, self.section)
+    }
+
+    fn end_page(&mut self) {
+        self.end_section();
+        if self.page > 0 && self.section == 0 {
+            self.fault(format!("page {} has no sections", self.page));
+        }
+    }
+
+    fn end_section(&mut self) {
+        if self.section > 0 && (self.row == 0) != self.said_none {
+            let number = self.section_number();
+            self.fault(format!(
+                "section {number} ends here: promises, or else the line `{NONE}`, are expected"
+            ));
+        }
+    }
+
+    fn read_row(&mut self, cells: &[&str]) {
+        self.row += 1;
+        self.findings.promises += 1;
+        let expected = format!("{}.{}", self.section_number(), self.row);
+        let &[number, promise, proof] = cells else {
+            let found = cells.len();
+            return self.fault(format!(
+                "{found} cells where number, promise and tests belong"
+            ));
+        };
+        if self.section == 0 || number != expected {
+            self.fault(format!("promise {number} where {expected} belongs"));
+        }
+        if promise.is_empty() {
+            self.fault(format!("promise {number} says nothing"));
+        }
+        match LATER.iter().find(|(mark, _)| *mark == proof) {
+            Some((mark, sections)) if sections.contains(&&*self.section_number()) => {
+                *self.findings.later.entry(mark).or_default() += 1;
+            }
+            Some((mark, _)) => self.fault(format!("promise {number} may not be `{mark}`")),
+            None => self.read_tests(number, proof),
+        }
+    }
+
+    fn read_tests(&mut self, number: &str, proof: &str) {
+        if proof.is_empty() {
+            return self.fault(format!("promise {number} has no test"));
+        }
+        for test in proof.split("<br>").map(str::trim) {
+            let name = test.strip_prefix('`').and_then(|t| t.strip_suffix('`'));
+            let Some((path, function)) = name.and_then(|name| name.split_once("::")) else {
+                self.fault(format!(
+                    "promise {number}: `path/file.rs::test` in backquotes expected, found {test}"
+                ));
+                continue;
+            };
+            match (self.source)(path) {
+                None => self.fault(format!("promise {number}: there is no file {path}")),
+                Some(source) => {
+                    if let Err(why) = find_test(&source, function) {
+                        self.fault(format!("promise {number}: {path}: {function} {why}"));
+                    }
+                }
+            }
+            self.findings.tests.insert(format!("{path}::{function}"));
+        }
+    }
+}
+
+/// Whether a source has this function, and it is a test that runs.
+fn find_test(source: &str, function: &str) -> Result<(), &'static str> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let is_function = |line: &&str| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        line.strip_prefix("fn ")
+            .and_then(|rest| rest.strip_prefix(function))
+            .is_some_and(|rest| rest.starts_with(['(', '<']))
+    };
+    let at = lines.iter().position(is_function).ok_or("is not there")?;
+    // Attributes and documentation are between the function and whatever ends before it.
+    let before = lines[..at].iter().rev();
+    let attributes: Vec<&&str> = before
+        .take_while(|line| !line.is_empty() && !line.ends_with(['{', '}', ';']))
+        .filter(|line| !line.starts_with("//"))
+        .collect();
+    let has = |what: &str| attributes.iter().any(|line| line.contains(what));
+    if !attributes
+        .iter()
+        .any(|line| TEST_ATTRIBUTES.iter().any(|test| line.starts_with(test)))
+    {
+        Err("is no test")
+    } else if has("ignore") {
+        Err("is ignored")
+    } else {
+        Ok(())
+    }
+}
