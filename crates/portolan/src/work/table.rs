@@ -426,3 +426,7 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

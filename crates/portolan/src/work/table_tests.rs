@@ -1,0 +1,38 @@
+use portolan_provider::traits::Provider;
+
+use super::*;
+use crate::software::{SoftwareConfig, SoftwareProvider};
+
+/// A buffer of a device whose group of processes is this test's own.
+fn buffer() -> Buffer {
+    let mut config = SoftwareConfig::default();
+    config.stack.group.name_prefix = "portolan-work-test".into();
+    config.stack.group.port = 9_000 + (std::process::id() % 900) as u16;
+    config.stack.group.join_timeout = Duration::from_secs(30);
+    let provider = SoftwareProvider::start(config).unwrap();
+    let device = provider.devices().unwrap().remove(0);
+    Buffer::new(&device.alloc_pd().unwrap(), 8).unwrap()
+}
+
+#[test]
+fn a_second_completion_of_the_same_work_changes_nothing() {
+    let mut state = State::default();
+    let kind = Kind::Ring;
+    *state.posted(kind) = 1;
+    let key = state.slots.insert(Slot {
+        buffer: buffer(),
+        kind,
+        done: None,
+        abandoned: false,
+    });
+    let completion = WorkCompletion {
+        wr_id: key as u64,
+        status: WcStatus::Success,
+        ..WorkCompletion::EMPTY
+    };
+    for _ in 0..2 {
+        assert!(state.finish(&completion).is_none());
+        assert_eq!(*state.posted(kind), 0);
+        assert_eq!(state.arrived, [key]);
+    }
+}
