@@ -107,6 +107,22 @@ pub fn resolve(
     outcome.map_err(|reason| NameError::new(node, service, reason))
 }
 
+/// Asks getaddrinfo(3) itself, numeric text too, and counts the entries that it gives: what benchmarks
+/// hold [`resolve`] against.
+///
+/// # Errors
+/// As for [`resolve`].
+pub fn count_by_libc(
+    node: Option<&str>,
+    service: Option<&str>,
+    options: NameOptions,
+) -> Result<usize, NameError> {
+    let planned = service.map_or(Ok(PlannedService::Port(0)), plan_service);
+    planned
+        .and_then(|planned| sys::getaddrinfo::count(node, planned, options))
+        .map_err(|reason| NameError::new(node, service, reason))
+}
+
 /// A service that the resolver still has to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlannedService<'a> {

@@ -187,3 +187,15 @@ fn people_see_rounds_as_they_come_and_the_shape_of_what_was_measured() {
         assert!(text.contains(shown), "{shown} in {text}");
     }
 }
+
+#[test]
+fn resolutions_are_told_beside_libc_round_by_round() {
+    let told = bench(&["resolve", "--rounds", "2", "--count", "20"]);
+    let ratios = of(&told, "ratio");
+    assert_eq!(ratios.len(), 3);
+    for ratio in ratios {
+        assert_eq!(ratio["rounds"].as_array().unwrap().len(), 2);
+        assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
+        assert!(ratio["at_most"].as_f64().unwrap() >= 1.1, "{ratio}");
+    }
+}

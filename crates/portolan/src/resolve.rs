@@ -15,6 +15,7 @@
 
 mod future;
 mod machine;
+pub mod yardstick;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -17,6 +17,23 @@ pub(crate) fn ask(
     service: PlannedService<'_>,
     options: NameOptions,
 ) -> Result<Vec<NameResult>, Reason> {
+    call(node, service, options)?.collect()
+}
+
+/// Asks the system's resolver and merely counts the entries that it gives. Blocks.
+pub(crate) fn count(
+    node: Option<&str>,
+    service: PlannedService<'_>,
+    options: NameOptions,
+) -> Result<usize, Reason> {
+    Ok(call(node, service, options)?.count())
+}
+
+fn call(
+    node: Option<&str>,
+    service: PlannedService<'_>,
+    options: NameOptions,
+) -> Result<List, Reason> {
     let node = node
         .map(CString::new)
         .transpose()
@@ -42,7 +59,7 @@ pub(crate) fn ask(
             eai => Reason::Resolver(eai),
         });
     }
-    List(head).collect()
+    Ok(List(head))
 }
 
 fn hints(options: NameOptions, has_node: bool, numeric_service: bool) -> libc::addrinfo {
@@ -77,6 +94,17 @@ fn hints(options: NameOptions, has_node: bool, numeric_service: bool) -> libc::a
 struct List(*mut libc::addrinfo);
 
 impl List {
+    fn count(&self) -> usize {
+        let mut next = self.0;
+        let mut count = 0;
+        // SAFETY: as in `collect`.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            next = entry.ai_next;
+            count += 1;
+        }
+        count
+    }
+
     fn collect(self) -> Result<Vec<NameResult>, Reason> {
         let mut results = Vec::new();
         let mut next = self.0;

@@ -15,6 +15,8 @@ pub(crate) enum BenchCommand {
     Bandwidth(BandwidthArgs),
     /// Many connects at once, many idle connections, many senders to one receiver
     Storm(StormArgs),
+    /// Resolving numbers and names, beside libc's getaddrinfo and bare route look-ups
+    Resolve(ResolveArgs),
 }
 
 /// How often subject and yardstick take turns, and where the plot goes.
@@ -61,6 +63,21 @@ pub(crate) struct BandwidthArgs {
     #[arg(long, value_name = "MS", default_value_t = 250,
           value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub(crate) time: u32,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ResolveArgs {
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Resolutions of a number in a round; a tenth as many of a name
+    #[arg(long, value_name = "N", default_value_t = 5000,
+          value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    pub(crate) count: u32,
+    /// Another name to resolve, such as one of a name server nearby
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,6 +1,7 @@
 //! `bench`: what the software device takes and gives, beside what plain sockets do in the same run.
 //!
-//! Two processes on the loopback interface, the second one started by the first. Yardstick and
+//! Two processes on the loopback interface, the second one started by the first; names are resolved by
+//! one. Yardstick and
 //! subject take turns, round by round, and what is told is the median of the rounds' ratios: noise of
 //! the machine hits both.
 
@@ -15,6 +16,7 @@ mod process;
 mod relay;
 mod report;
 mod request;
+mod resolve;
 mod storm;
 mod udp;
 
@@ -51,6 +53,7 @@ pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome
         BenchCommand::Latency(args) => latency::run(args, output),
         BenchCommand::Bandwidth(args) => bandwidth::run(args, output),
         BenchCommand::Storm(args) => storm::run(args, output),
+        BenchCommand::Resolve(args) => resolve::run(args, output),
     }?;
     output.flush()?;
     Ok(Outcome::Good)

@@ -1,0 +1,148 @@
+//! Resolving names and numbers, beside libc's getaddrinfo(3) and the kernel's routes by themselves.
+
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use portolan::provider::software_provider;
+use portolan::resolve::{AddrInfo, Hints, Request, yardstick};
+use portolan::seam::traits::Provider;
+
+use super::args::ResolveArgs;
+use super::report::{Comparison, Floor, tell_round};
+use crate::output::Output;
+
+/// A numeric address that every machine has.
+const NUMERIC: &str = "127.0.0.1";
+/// A name that every `/etc/hosts` has.
+const HOSTS_NAME: &str = "localhost";
+const SERVICE: &str = "7471";
+
+/// What is resolved, and what it is held against.
+struct Case {
+    comparison: Comparison,
+    request: Request,
+    node: String,
+    /// Where the results lead: the yardstick asks for a route to each.
+    destinations: Vec<SocketAddr>,
+    /// How often in a round.
+    count: u32,
+}
+
+pub(super) fn run(args: &ResolveArgs, output: &mut Output) -> Result<()> {
+    let provider: Arc<dyn Provider> = software_provider()?;
+    let pinned = Hints::new()
+        .no_route()
+        .src_addr(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let request = |node: &str| {
+        let request = Request::new(Some(node), Some(SERVICE));
+        request.provider(provider.clone())
+    };
+    let mut cases = vec![
+        Case::new(
+            ("number, source given, no route", "libc", 2.0),
+            request(NUMERIC).hints(pinned),
+            NUMERIC,
+            args.count,
+        )?,
+        Case::new(
+            ("number, with its source", "libc + routes", 1.5),
+            request(NUMERIC),
+            NUMERIC,
+            args.count,
+        )?,
+        Case::new(
+            ("name of /etc/hosts", "libc + routes", 1.1),
+            request(HOSTS_NAME),
+            HOSTS_NAME,
+            args.count.div_ceil(10),
+        )?,
+    ];
+    if let Some(name) = &args.name {
+        let of_name = ("name given", "libc + routes", 1.1);
+        cases.push(Case::new(
+            of_name,
+            request(name),
+            name,
+            args.count.div_ceil(10),
+        )?);
+    }
+    let rounds = args.rounds;
+    for round in 0..rounds {
+        let mut measured = Vec::new();
+        for case in &mut cases {
+            let (subject, yardstick) = case.round()?;
+            let ratio = case.comparison.add(subject, yardstick);
+            measured.extend([
+                (case.comparison.yardstick.clone(), yardstick),
+                (case.comparison.subject.clone(), subject),
+                ("ratio".into(), ratio),
+            ]);
+        }
+        let measured: Vec<(&str, f64)> = measured
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value))
+            .collect();
+        tell_round(round, rounds, &measured, output)?;
+    }
+    cases
+        .iter()
+        .try_for_each(|case| case.comparison.tell(output))?;
+    Ok(())
+}
+
+impl Case {
+    fn new(
+        (subject, yardstick, at_most): (&str, &str, f64),
+        request: Request,
+        node: &str,
+        count: u32,
+    ) -> Result<Case> {
+        let found = request.addresses()?;
+        // Sources are the yardstick's to find, too, where the subject finds them.
+        let with_routes = yardstick != "libc";
+        let destination = |info: AddrInfo| info.dst_addr?.inet();
+        let destinations = found.filter_map(destination).filter(|_| with_routes);
+        Ok(Case {
+            comparison: Comparison::new(subject, yardstick, Floor::AtMost(at_most)),
+            node: node.to_owned(),
+            destinations: destinations.collect(),
+            request,
+            count,
+        })
+    }
+
+    /// Nanoseconds of a resolution, and of its yardstick. They take turns, so that what disturbs one
+    /// disturbs the other.
+    fn round(&self) -> Result<(f64, f64)> {
+        const TURNS: u32 = 10;
+        let each = self.count.div_ceil(TURNS);
+        let (mut subject_ns, mut yardstick_ns) = (0, 0);
+        for _ in 0..TURNS {
+            let start = Instant::now();
+            for _ in 0..each {
+                black_box(self.request.addresses()?);
+            }
+            subject_ns += start.elapsed().as_nanos();
+            let start = Instant::now();
+            for _ in 0..each {
+                self.ask_libc()?;
+            }
+            yardstick_ns += start.elapsed().as_nanos();
+        }
+        let rounds = f64::from(each * TURNS);
+        Ok((subject_ns as f64 / rounds, yardstick_ns as f64 / rounds))
+    }
+
+    fn ask_libc(&self) -> Result<()> {
+        let entries = yardstick::getaddrinfo(&self.node, SERVICE)?;
+        ensure!(entries > 0, "getaddrinfo gave nothing");
+        for destination in &self.destinations {
+            // That there is no route costs as much to hear.
+            let _ = black_box(yardstick::route(*destination));
+        }
+        Ok(())
+    }
+}

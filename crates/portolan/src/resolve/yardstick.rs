@@ -1,0 +1,28 @@
+//! What a resolution is measured against: the parts of it that the system does, by themselves.
+
+use std::net::SocketAddr;
+
+use portolan_addrinfo::names::{NameOptions, count_by_libc};
+use portolan_addrinfo::route;
+use portolan_provider::{Error, Result, Step};
+
+/// Calls getaddrinfo(3), with canonical names; how many entries it gave.
+///
+/// # Errors
+/// What it returned.
+pub fn getaddrinfo(node: &str, service: &str) -> Result<usize> {
+    let options = NameOptions {
+        canonical_name: true,
+        ..NameOptions::default()
+    };
+    Ok(count_by_libc(Some(node), Some(service), options)?)
+}
+
+/// Asks the kernel for the route to an address (RTM_GETROUTE), on a socket that the thread keeps.
+///
+/// # Errors
+/// There is none.
+pub fn route(destination: SocketAddr) -> Result<()> {
+    let failed = |cause| Error::new(Step::ResolveRoute, cause);
+    route::lookup(&destination.into()).map(drop).map_err(failed)
+}
