@@ -154,11 +154,15 @@ impl Retransmit {
     }
 
     /// Ends the wait that the peer asked for, if it is over at `now`. The peer lives: its deadline
-    /// starts anew.
+    /// starts anew. So does a wait for an answer that an acknowledgement began meanwhile: that its end
+    /// has passed is not the lateness of a timer, for none was asked for.
     pub(super) fn end_rnr_wait(&mut self, now: Duration) {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             self.note_progress(now);
+            if self.deadline.is_some() {
+                self.arm(now);
+            }
         }
     }
 
@@ -256,6 +260,7 @@ mod tests {
         let attr = QpAttr {
             timeout: 16,
             retry_cnt: 7,
+            rnr_retry: 7,
             ..QpAttr::default()
         };
         retransmit.configure(&attr);
@@ -296,6 +301,24 @@ mod tests {
         retransmit.on_progress(101 * MS, 1, false);
         retransmit.on_transmit(200 * MS, 2, true, true);
         assert_eq!(retransmit.next_timeout(), Some(300 * MS));
+    }
+
+    #[test]
+    fn what_ended_while_the_peer_asked_to_wait_was_not_served_late() {
+        let mut retransmit = retransmit();
+        retransmit.on_transmit(Duration::ZERO, 1, true, true);
+        retransmit.on_rnr_nak(10 * MS, 0).unwrap();
+        // What was sent before is acknowledged meanwhile; more is under way.
+        retransmit.on_progress(20 * MS, 1, true);
+        let until = retransmit.next_timeout().expect("a wait");
+        assert!(until > 600 * MS, "{until:?}");
+        retransmit.end_rnr_wait(until);
+        // No timer is served before it was asked for.
+        let next = retransmit.next_timeout().expect("an answer is awaited");
+        let passed = until.saturating_sub(next);
+        let late = |sent_again| [passed, Duration::ZERO][usize::from(sent_again > 0)];
+        let (_, at) = give_up(&mut retransmit, late);
+        assert_eq!(at, until + Duration::from_micros(cm_timeout_us(16)) * 8);
     }
 
     /// Serves each deadline so much too late until it gives up: how often it sent again, and when it
