@@ -37,7 +37,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     }
-    let test = ["test", "--package", "portolan", "--test", TARGET];
+    // With the features of the part `tests`, so that nothing is built twice.
+    let package = ["test", "--package", "portolan", "--all-features"];
+    let test = [&package[..], &["--test", TARGET]].concat();
     workspace.run(&cargo(), &[&test[..], &["--quiet"]].concat())?;
     let program = program(workspace, &test)?;
     let status = Command::new("valgrind")
