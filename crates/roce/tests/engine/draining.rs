@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    AsyncEvent, Mtu, QpAttr, QpAttrMask, QpState, QpType, SendFlags, SendOp, WcStatus,
+    AsyncEvent, Mtu, QpAttr, QpAttrMask, QpState, QpType, SendFlags, SendOp, Sge, WcStatus,
 };
 use portolan_wire::bth::Opcode;
 
@@ -37,6 +37,53 @@ fn post_two(pair: &mut Pair) {
         let place = remote(pair.right(), TARGET + at);
         post(pair.left(), wr_id, SendOp::RdmaWrite(place), &[source]);
     }
+}
+
+/// Two writes; of the first nobody is told, so that the second was to ask for their acknowledgement.
+fn post_quiet_one_before(pair: &mut Pair, source: Sge) {
+    pair.left().fill(0, 20_000, 1);
+    let (quiet, place) = (piece(pair.left(), 0, 10_000), remote(pair.right(), TARGET));
+    let op = SendOp::RdmaWrite(place);
+    post_with(pair.left(), 1, op, &[quiet], SendFlags::empty());
+    post(pair.left(), 2, op, &[source]);
+}
+
+#[test]
+fn without_a_timer_a_send_queue_drains_though_its_last_packet_asked_for_no_acknowledgement() {
+    for packets in [1, 3] {
+        let mut pair = Pair::new(Options {
+            timeout: 0,
+            ..Options::default()
+        });
+        let source = piece(pair.left(), 0, 10_000);
+        post_quiet_one_before(&mut pair, source);
+        for _ in 0..packets {
+            let bytes = pair.left().next_packet(Duration::ZERO).expect("a write");
+            pair.network.send(Duration::ZERO, 0, bytes);
+        }
+        go(pair.left(), QpState::Sqd, NOTIFY);
+        pair.run();
+        assert_eq!(pair.hosts[0].events, drained(&pair.hosts[0]));
+        assert_eq!(pair.left().qp.counters().retransmits, 1);
+        go(pair.left(), QpState::Rts, QpAttrMask::empty());
+        pair.run();
+        assert_eq!(sends(pair.left()), [(2, OK)]);
+    }
+}
+
+#[test]
+fn without_a_timer_work_on_unusable_memory_fails_though_what_was_before_it_asked_for_nothing() {
+    let mut pair = Pair::new(Options {
+        timeout: 0,
+        ..Options::default()
+    });
+    let unusable = Sge {
+        lkey: KEY + 1,
+        ..piece(pair.left(), 0, 10)
+    };
+    post_quiet_one_before(&mut pair, unusable);
+    pair.run();
+    assert_eq!(sends(pair.left()), [(2, WcStatus::LocProtErr)]);
 }
 
 #[test]

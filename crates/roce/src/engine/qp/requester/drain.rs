@@ -1,14 +1,61 @@
 //! Draining: what was begun is brought to its end, nothing else is begun (IBTA 10.3.1.5, SQD).
 
+use alloc::vec::Vec;
+
 use portolan_provider::verbs::QpState;
 
-use super::{Requester, SendEntry};
+use super::{Built, Requester, SendEntry};
+use crate::engine::Segment;
 use crate::engine::qp::context::Context;
+use crate::engine::qp::outbox::Outbox;
 
 impl Requester {
     /// Whether the entry whose turn it is has to wait until the queue pair is back in RTS.
     pub(super) fn is_held_back(&self, cx: &Context<'_>, entry: &SendEntry) -> bool {
         cx.attr.state == QpState::Sqd && self.next >= self.frontier && entry.first >= self.next
+    }
+
+    /// For a sender that stops: if its last packet asked for no acknowledgement, for others were to
+    /// follow, that packet once more, which does. Else nothing would come back to go on with, unless a
+    /// timer runs, and then late.
+    pub(super) fn ask_for_acknowledgement(
+        &mut self,
+        cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> Option<Built> {
+        if self.next == self.una || self.since_ack_request == 0 {
+            return None;
+        }
+        let (next, entry) = (self.next, self.entry);
+        let last = next - 1;
+        let is_of_last =
+            |entry: &SendEntry| (entry.first..entry.end).contains(&last) && !entry.awaits_data();
+        let of_last = (0..=entry)
+            .rev()
+            .find(|at| self.queue.get(*at).is_some_and(is_of_last))?;
+        let gather = core::mem::take(&mut self.gather);
+        (self.next, self.entry) = (last, of_last);
+        let built = self.repeat(cx, segments, out);
+        (self.next, self.entry, self.gather) = (next, entry, gather);
+        built
+    }
+
+    /// The packet whose turn it is, with the wish for an acknowledgement.
+    fn repeat(
+        &mut self,
+        cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> Option<Built> {
+        let mut part = self.message_part(cx, self.queue.get(self.entry)?)?;
+        part.headers.bth.ack_request = true;
+        let source = self.locate(cx, &part, segments).ok()?;
+        self.advance(cx, &part, out);
+        Some(Built {
+            headers: part.headers,
+            source,
+        })
     }
 
     /// Whether all that was begun is complete.

@@ -62,7 +62,10 @@ impl Requester {
         let Some(entry) = self.queue.get(self.entry) else {
             return Ok(None);
         };
-        if self.is_held_back(cx, entry) || self.is_fenced(entry) {
+        if self.is_held_back(cx, entry) {
+            return Ok(self.ask_for_acknowledgement(cx, segments, out));
+        }
+        if self.is_fenced(entry) {
             return Ok(None);
         }
         if entry.is_local() {
@@ -80,7 +83,7 @@ impl Requester {
             return Ok(None);
         };
         let Ok(source) = self.locate(cx, &part, segments) else {
-            return self.stop_before_unusable_memory(cx, out);
+            return self.stop_before_unusable_memory(cx, segments, out);
         };
         let built = Built {
             headers: part.headers,
@@ -98,7 +101,7 @@ impl Requester {
     }
 
     /// The next packet of a send or write.
-    fn message_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
+    pub(super) fn message_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
         let mtu = cx.mtu();
         let in_flight = self.in_flight(mtu);
         if self.window.room(in_flight, mtu) < u64::from(mtu)
@@ -183,7 +186,7 @@ impl Requester {
 
     /// Finds the bytes of a packet, or makes sure that a read's or atomic's answer may be written; an error
     /// if the memory may not be used so.
-    fn locate(
+    pub(super) fn locate(
         &mut self,
         cx: &Context<'_>,
         part: &Part,
@@ -224,16 +227,17 @@ impl Requester {
     fn stop_before_unusable_memory(
         &mut self,
         cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> Result<Option<Built>, Broken> {
         if self.next > self.una {
-            return Ok(None);
+            return Ok(self.ask_for_acknowledgement(cx, segments, out));
         }
         Err(self.fail(self.next, WcStatus::LocProtErr, cx.qpn, out))
     }
 
     /// The part was built: it counts as sent.
-    fn advance(&mut self, cx: &Context<'_>, part: &Part, out: &mut Outbox) {
+    pub(super) fn advance(&mut self, cx: &Context<'_>, part: &Part, out: &mut Outbox) {
         let Some(entry) = self.queue.get(self.entry) else {
             return;
         };
