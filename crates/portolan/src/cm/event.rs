@@ -268,6 +268,7 @@ impl EventData {
             EHOSTUNREACH => Cause::HostUnreachable,
             ENETUNREACH => Cause::NetworkUnreachable,
             EADDRNOTAVAIL => Cause::AddressNotAvailable,
+            EADDRINUSE => Cause::AddressInUse { holder: None },
             errno => Cause::Os {
                 call: "rdma_cm",
                 errno,

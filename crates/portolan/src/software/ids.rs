@@ -8,6 +8,7 @@ use portolan_provider::cm::{
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
+use super::claim::ClaimId;
 use super::core::Core;
 use super::queue::EventQueue;
 use super::state::{IdEntry, is_of_group};
@@ -135,6 +136,16 @@ impl Core {
             ece: Ece::default(),
         });
         Ok(())
+    }
+
+    /// A new hub has given the port of a claim to another process: its listener, if it has one, hears
+    /// `ConnectError` with this errno, for no request comes to it any more. The kernel has no such event,
+    /// as its table of ports cannot be lost.
+    pub(super) fn port_lost(&self, claim: ClaimId, errno: i32) {
+        let _ = self.run_state(|state, _| {
+            state.tell_listener(claim, EventType::ConnectError, -errno);
+            Ok(())
+        });
     }
 
     /// Counts an event that the user took.

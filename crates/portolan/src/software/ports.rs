@@ -110,6 +110,13 @@ impl Claims {
         Ok(())
     }
 
+    /// Forgets a claim that a new hub refused; whether it was in use.
+    pub(super) fn lose(&self, id: ClaimId) -> bool {
+        let mut held = lock(&self.held);
+        held.spare.retain(|spare| spare.id != id);
+        held.in_use.remove(&id).is_some()
+    }
+
     /// How many are in use.
     pub(super) fn len(&self) -> usize {
         lock(&self.held).in_use.len()

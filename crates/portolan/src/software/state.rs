@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use portolan_addrinfo::neighbour::Watch;
 use portolan_cm::{Cm, GroupQuery, Query, Transmit};
-use portolan_provider::cm::{CmEvent, EventType, IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::cm::{
+    CmEvent, Ece, EventParam, EventType, IdNumber, MembershipNumber, Service, UserId,
+};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
@@ -127,6 +129,24 @@ impl State {
             if !waits.is_some_and(|waits| std::mem::replace(waits, true)) {
                 entry.queue.push(event);
             }
+        }
+    }
+
+    /// Queues an event that carries nothing but its status for the listener on the port of a claim. It
+    /// looks at every listener.
+    pub(super) fn tell_listener(&mut self, claim: ClaimId, event: EventType, status: i32) {
+        let is_its = |entry: &IdEntry| entry.claim.is_some_and(|(held, _)| held == claim);
+        let mut listeners = self.listeners.values();
+        let found = listeners.find(|id| self.ids.get(id).is_some_and(is_its));
+        if let Some((&id, entry)) = found.and_then(|id| self.ids.get_key_value(id)) {
+            entry.queue.push(CmEvent {
+                uid: entry.uid,
+                id,
+                event,
+                status,
+                param: EventParam::None,
+                ece: Ece::default(),
+            });
         }
     }
 

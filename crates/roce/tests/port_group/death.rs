@@ -459,3 +459,27 @@ fn a_member_that_dies_before_it_came_back_to_a_new_hub_is_told_of_too() {
         });
     }
 }
+
+#[test]
+fn a_claim_that_goes_to_another_while_its_owner_is_stopped_is_waited_for_and_told_to_the_owner() {
+    let config = config();
+    let mut hub = Process::spawn(config.port);
+    let mut stopped = Process::spawn(config.port);
+    let witness = Member::join(&config).unwrap();
+    for name in ["kept", "lost"] {
+        assert_eq!(stopped.ask(&format!("claim {name}")), "yours");
+    }
+    stopped.stop();
+    let killed = Instant::now();
+    hub.kill();
+    // It lives, as its name tells: so it is waited for.
+    assert_eq!(witness.claim("lost"), "yours");
+    let waited = killed.elapsed();
+    assert!(waited >= Duration::from_secs(2), "only {waited:?}");
+    stopped.signal(Signal::CONT);
+    eventually("the news", || stopped.ask("lost? lost") == "true");
+    let own = witness.group.block().to_string();
+    assert_eq!(stopped.ask("ask owner lost"), own);
+    assert_eq!(stopped.ask("ask owner kept"), stopped.block.to_string());
+    assert_eq!(stopped.ask("lost? kept"), "false");
+}

@@ -122,6 +122,8 @@ impl HubService for Names {
 pub(crate) struct Claims {
     pub(crate) held: Mutex<Vec<Vec<u8>>>,
     pub(crate) departed: Mutex<Vec<Block>>,
+    /// Claims that a new hub did not grant again.
+    pub(crate) lost: Mutex<Vec<String>>,
     /// Has it panic whatever it is asked.
     pub(crate) panics: AtomicBool,
 }
@@ -141,6 +143,14 @@ impl MemberService for Claims {
     fn report(&self) -> Vec<Vec<u8>> {
         self.may_panic();
         vec![b"a ".to_vec(), b"member".to_vec()]
+    }
+
+    fn replayed(&self, request: &[u8], answer: &[u8]) {
+        self.may_panic();
+        if answer != b"yours" {
+            let request = String::from_utf8_lossy(request);
+            self.lost.lock().unwrap().push(request.into_owned());
+        }
     }
 
     fn departed(&self, blocks: &[Block]) {

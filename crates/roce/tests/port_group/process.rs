@@ -217,6 +217,10 @@ fn member_process() {
         let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
             "dead?" => say(&member.knows_dead(rest.parse().unwrap()).to_string()),
+            "lost?" => {
+                let lost = member.claims.lost.lock().unwrap();
+                say(&lost.contains(&format!("claim {rest}")).to_string());
+            }
             "hub?" => say(&member.is_hub().to_string()),
             "claim" => say(&member.claim(rest)),
             "ask" => say(&member.ask(rest)),

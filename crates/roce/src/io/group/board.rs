@@ -221,8 +221,8 @@ impl Board {
             },
             Ok(Message::Replay { payload }) => match self.registry.member(id) {
                 Some(block) => {
-                    ground.ask_service(block, payload);
-                    true
+                    let answer = ground.ask_service(block, payload);
+                    self.respond(id, &Message::Replayed { payload: &answer }, ground)
                 }
                 None => self.violation(ground),
             },

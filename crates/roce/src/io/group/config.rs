@@ -32,9 +32,9 @@ pub(super) const STRANGERS_MAX: usize = 64;
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time a member waits for the hub's welcome before it tries again.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time a new hub waits for the others to come back before it answers new requests.
-pub(super) const GRACE: Duration = Duration::from_millis(200);
-/// Time it waits, all in all, for those who have come back to register everything again.
+/// Time a new hub waits for the others to come back and register everything again before it answers new
+/// requests: whose name is still held lives, and may have claimed what is asked for. Those who are found
+/// dead are not waited for.
 pub(super) const REPLAY_GRACE: Duration = Duration::from_secs(2);
 /// Time between attempts to clear a block whose process left the group but still lives.
 pub(super) const RETIRE_INTERVAL: Duration = Duration::from_millis(100);

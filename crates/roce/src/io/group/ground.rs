@@ -39,6 +39,8 @@ pub(super) struct Ground {
     pub(super) counters: GroupCounters,
     /// Surveys that this process has yet to answer.
     pub(super) surveys: Vec<u64>,
+    /// Replays that a new hub has answered, and its answers: this process is still to be told.
+    pub(super) replayed: Vec<(Vec<u8>, Vec<u8>)>,
     /// Proof to every hub that this process lives: the block's name.
     block_name: PrivateFd,
     /// The descriptors of the present role.
@@ -75,6 +77,7 @@ impl Ground {
             inbox: Inbox::default(),
             counters: GroupCounters::default(),
             surveys: Vec::new(),
+            replayed: Vec::new(),
             block_name,
             epoll: Arc::new(PrivateFd::make(|| {
                 epoll::create(epoll::CreateFlags::CLOEXEC)

@@ -25,6 +25,8 @@ pub(super) struct Uplink {
     phase: Phase,
     /// Messages that found the connection full: replays and requests, bounded by their own limits.
     outbox: VecDeque<Vec<u8>>,
+    /// Replays that the hub has not answered, oldest first.
+    replays: VecDeque<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,7 @@ impl Uplink {
             hub,
             phase: Phase::Joined,
             outbox: VecDeque::new(),
+            replays: VecDeque::new(),
         })
     }
 
@@ -96,6 +99,7 @@ impl Uplink {
             hub,
             phase,
             outbox: VecDeque::new(),
+            replays: VecDeque::new(),
         })
     }
 
@@ -176,6 +180,7 @@ impl Uplink {
         }
         for payload in payloads {
             self.send(&Message::Replay { payload }, ground);
+            self.replays.push_back(payload.clone());
         }
         self.send(&Message::ReplaysDone, ground);
         self.phase = Phase::Joined;
@@ -212,6 +217,7 @@ impl Uplink {
     ) -> Outcome {
         let awaiting_welcome = matches!(self.phase, Phase::AwaitingWelcome { .. });
         let (mut welcomed, mut answered) = (false, false);
+        let is_replaying = !self.replays.is_empty();
         match Message::decode(bytes) {
             Ok(Message::Welcome { block }) if awaiting_welcome && block == ground.own => {
                 self.phase = Phase::AwaitingReplay;
@@ -225,6 +231,11 @@ impl Uplink {
             }
             Ok(Message::Response { id, payload }) => {
                 answered = requests.answered(id, payload.to_vec());
+            }
+            Ok(Message::Replayed { payload }) if is_replaying => {
+                let replays = self.replays.pop_front();
+                let answered = replays.map(|replay| (replay, payload.to_vec()));
+                ground.replayed.extend(answered);
             }
             Ok(Message::ResponseLater { id, after_ms }) => {
                 requests.postponed(id, Duration::from_millis(after_ms.into()), now);

@@ -13,7 +13,8 @@ use super::datagram::Datagram;
 /// of another version is refused, and told both: messages whose meaning changed must not be guessed at.
 ///
 /// 2: observers, surveys and reports; several claims given back by one request; deaths told to members.
-pub(super) const VERSION: u8 = 2;
+/// 3: replays are answered.
+pub(super) const VERSION: u8 = 3;
 
 /// Largest header before a payload: kind, block, and the addresses of an IPv6 datagram.
 const HEADER_BYTES_MAX: usize = 64;
@@ -46,6 +47,7 @@ const OBSERVE: u8 = 12;
 const ROSTER: u8 = 13;
 const SURVEY: u8 = 14;
 const REPORT: u8 = 15;
+const REPLAYED: u8 = 16;
 
 /// A message between a member and the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +79,14 @@ pub(super) enum Message<'a> {
         /// The asker's own format.
         payload: &'a [u8],
     },
-    /// To a new hub: something registered with the old one. Wants no response.
+    /// To a new hub: something registered with the old one. Wants one [`Replayed`](Self::Replayed).
     Replay {
         /// The asker's own format.
+        payload: &'a [u8],
+    },
+    /// From the hub: the answer to a replay. They come in the order of the replays.
+    Replayed {
+        /// The answer, in the asker's own format.
         payload: &'a [u8],
     },
     /// To a new hub: everything has been replayed.
@@ -211,6 +218,10 @@ impl<'a> Message<'a> {
                 out.push(REPLAY);
                 out.extend_from_slice(payload);
             }
+            Self::Replayed { payload } => {
+                out.push(REPLAYED);
+                out.extend_from_slice(payload);
+            }
             Self::ReplaysDone => out.push(REPLAYS_DONE),
             Self::Response { id, payload } => encode_call(out, RESPONSE, id, payload),
             Self::ResponseLater { id, after_ms } => {
@@ -289,6 +300,9 @@ impl<'a> Message<'a> {
                 }
             }
             REPLAY => Self::Replay {
+                payload: r.rest(REQUEST_BYTES_MAX)?,
+            },
+            REPLAYED => Self::Replayed {
                 payload: r.rest(REQUEST_BYTES_MAX)?,
             },
             REPLAYS_DONE => Self::ReplaysDone,

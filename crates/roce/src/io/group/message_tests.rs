@@ -61,6 +61,7 @@ impl Owned {
                 last: id % 2 == 0,
                 payload,
             },
+            17 => Message::Replayed { payload },
             _ => Message::Datagram {
                 block,
                 datagram: Datagram {
@@ -87,7 +88,7 @@ fn socket_addr() -> impl Strategy<Value = SocketAddr> {
 fn message() -> impl Strategy<Value = Owned> {
     let payload = proptest::collection::vec(any::<u8>(), 0..REQUEST_BYTES_MAX);
     (
-        0..=17u8,
+        0..=18u8,
         0..128u8,
         any::<u64>(),
         socket_addr(),
@@ -127,7 +128,7 @@ proptest! {
     fn a_message_cut_short_in_its_header_is_malformed(owned in message(), cut in 0..48usize) {
         let payload_bytes = match owned.message() {
             Message::Request { .. } | Message::Replay { .. } | Message::Response { .. }
-            | Message::Report { .. } | Message::Datagram { .. } => owned.payload.len(),
+            | Message::Replayed { .. } | Message::Report { .. } | Message::Datagram { .. } => owned.payload.len(),
             _ => 0,
         };
         let bytes = encoded(&owned.message());

@@ -197,7 +197,12 @@ impl Group {
         let mut shared = self.lock();
         let turned = shared.state.turn(Instant::now());
         std::mem::swap(&mut *delivery, &mut shared.state.ground.inbox);
-        drop(self.after_turn(shared, turned));
+        let mut shared = self.after_turn(shared, turned);
+        let replayed = std::mem::take(&mut shared.state.ground.replayed);
+        drop(shared);
+        for (request, answer) in &replayed {
+            unharmed(|| self.member.replayed(request, answer));
+        }
         delivery.deliver(&mut |delivery| match delivery {
             Delivery::Datagram(datagram) => deliver(datagram),
             Delivery::Departed(blocks) => {
@@ -349,7 +354,8 @@ impl Group {
             (None, after) => after.is_some(),
             (Some(_), None) => false,
         };
-        if sooner || !shared.state.ground.inbox.is_empty() {
+        let ground = &shared.state.ground;
+        if sooner || !ground.inbox.is_empty() || !ground.replayed.is_empty() {
             add_count(&self.wake);
         }
         shared

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::block::{Block, BlockSet};
 use super::config::{
-    GRACE, HELLO_TIMEOUT, OBSERVER_TIMEOUT, OBSERVERS_MAX, REPLAY_GRACE, RETIRE_INTERVAL,
-    STRANGERS_MAX,
+    HELLO_TIMEOUT, OBSERVER_TIMEOUT, OBSERVERS_MAX, REPLAY_GRACE, RETIRE_INTERVAL, STRANGERS_MAX,
 };
 use super::message::{Refusal, VERSION};
 use super::trust::{Credentials, Trust};
@@ -96,8 +95,8 @@ pub(super) enum Ask {
 
 impl Registry {
     /// The registry of a new hub. `alive` are the blocks that living processes hold; their members
-    /// have [`GRACE`] to come back and [`REPLAY_GRACE`] to register again. `dead` are those that
-    /// nobody holds any more.
+    /// have [`REPLAY_GRACE`] to come back and register again. `dead` are those that nobody holds any
+    /// more.
     pub(super) fn new(
         own: Block,
         own_uid: u32,
@@ -258,13 +257,11 @@ impl Registry {
 
     /// How long new requests have to wait, if they have to.
     pub(super) fn grace(&self, now: Instant) -> Option<Duration> {
-        let is_back = |block: &Block| *block == self.own || self.blocks.contains_key(block);
-        let until = match self.missing.iter().any(is_back) {
-            _ if self.missing.is_empty() => return None,
-            true => self.since + REPLAY_GRACE,
-            false => self.since + GRACE,
-        };
-        Some(until.saturating_duration_since(now)).filter(|left| !left.is_zero())
+        if self.missing.is_empty() {
+            return None;
+        }
+        let left = (self.since + REPLAY_GRACE).saturating_duration_since(now);
+        Some(left).filter(|left| !left.is_zero())
     }
 
     /// A member asks something.

@@ -60,6 +60,14 @@ pub trait MemberService: Send + Sync {
     /// while it makes a request.
     fn replay(&self) -> Vec<Vec<u8>>;
 
+    /// A new hub has answered a request of [`replay`](Self::replay), as it answers requests: what was
+    /// granted before may have gone to another process, while this one was kept from registering again.
+    ///
+    /// Called by [`Group::process`](super::Group::process), without the group's lock.
+    fn replayed(&self, request: &[u8], answer: &[u8]) {
+        let _ = (request, answer);
+    }
+
     /// What this process says of itself to an observer: as [`HubService::report`], but called without
     /// the group's lock and by the threads that call [`replay`](Self::replay), of which the same
     /// holds.

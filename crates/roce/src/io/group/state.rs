@@ -124,7 +124,8 @@ impl State {
         match &mut self.role {
             Role::Hub(hub) => {
                 for payload in payloads {
-                    self.ground.ask_service(self.ground.own, payload);
+                    let answer = self.ground.ask_service(self.ground.own, payload);
+                    self.ground.replayed.push((payload.clone(), answer));
                 }
                 hub.own_replay_done(&self.ground);
             }
