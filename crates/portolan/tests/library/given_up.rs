@@ -1,6 +1,6 @@
 //! Handshakes that one side gives up while the other goes on.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use portolan::cm::{CmId, EventChannel};
@@ -21,17 +21,23 @@ struct Gate {
     turned: Condvar,
 }
 
+/// A gate that is shut until this is dropped.
+struct Shut(Arc<Gate>);
+
 impl Gate {
-    fn shut(provider: &SoftwareProvider) -> Arc<Self> {
+    fn shut(provider: &SoftwareProvider) -> Shut {
         let gate = Arc::new(Self::default());
         *gate.is_shut.lock().unwrap() = true;
         provider.set_tap(Some(gate.clone()));
-        gate
+        Shut(gate)
     }
+}
 
-    fn open(&self) {
-        *self.is_shut.lock().unwrap() = false;
-        self.turned.notify_all();
+impl Drop for Shut {
+    fn drop(&mut self) {
+        let is_shut = self.0.is_shut.lock();
+        *is_shut.unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.turned.notify_all();
     }
 }
 
@@ -72,7 +78,7 @@ fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() 
     let address = passive.address;
     let connecting = thread::spawn(move || connector.connect_to(address));
     let child = passive.request();
-    let gate = Gate::shut(&theirs);
+    let _shut = Gate::shut(&theirs);
     child.accept(&param(b"")).unwrap();
     let active = connecting.join().unwrap().expect("the reply came");
     drop(child);
@@ -80,7 +86,6 @@ fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() 
     assert_eq!(error.cause, Cause::Disconnected, "{error}");
     active.wait_disconnected(PATIENCE).unwrap();
     active.close(PATIENCE).unwrap();
-    gate.open();
 }
 
 #[test]
