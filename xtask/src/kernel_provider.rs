@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use portolan_lab::judge;
-use portolan_lab::machine::{Cache, MachineError};
+use portolan_lab::machine::{Cache, MachineError, Suite};
 
 use crate::test::{Outcome, Workspace, cargo};
 
@@ -15,17 +15,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::LeftOut(why.into()));
     }
     let suite = build(workspace)?;
-    match judge::kernel_provider(&Cache::locate()?, &suite) {
-        Ok(report) => {
-            println!("{report}");
-            ensure!(report.passed(), "what failed is above");
-            Ok(Outcome::Passed(format!("Linux {}", report.kernel_release)))
+    let mut judges = Vec::new();
+    for debian in [Suite::Bookworm, Suite::TrixieBackports] {
+        match judge::kernel_provider(&Cache::locate()?, debian, &suite) {
+            Ok(report) => {
+                println!("{report}");
+                ensure!(report.passed(), "what failed is above");
+                judges.push(format!("Linux {}", report.kernel_release));
+            }
+            Err(MachineError::Unavailable(unavailable)) => {
+                return Ok(Outcome::LeftOut(unavailable.to_string()));
+            }
+            Err(error) => return Err(error.into()),
         }
-        Err(MachineError::Unavailable(unavailable)) => {
-            Ok(Outcome::LeftOut(unavailable.to_string()))
-        }
-        Err(error) => Err(error.into()),
     }
+    Ok(Outcome::Passed(judges.join(", ")))
 }
 
 /// The suite's test program, which cargo names by a hash.

@@ -14,14 +14,14 @@ const SUITE_LIMIT: Duration = Duration::from_secs(300);
 /// Objects of the kernel's own on rxe0, for management datagrams: nothing else may stay.
 const OWN_OBJECTS: &str = "pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0";
 
-/// Runs the conformance suite over the kernel provider on the rdma_rxe of Linux 6.1; `suite` is its test
-/// program.
+/// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`; `suite` is
+/// its test program.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
 /// machine could not do its work. Tests that fail are in the [`Report`].
-pub fn kernel_provider(cache: &Cache, suite: &Path) -> Result<Report, MachineError> {
-    let machine = Machine::prepare(cache, Suite::Bookworm)?;
+pub fn kernel_provider(cache: &Cache, debian: Suite, suite: &Path) -> Result<Report, MachineError> {
+    let machine = Machine::prepare(cache, debian)?;
     let runs = ADDRESSES.map(|(family, address)| run_of_suite(family, address));
     let nothing_left = format!("rdma resource show\nrdma resource show | grep -q '{OWN_OBJECTS}'");
     let leaves_nothing = "no id, queue pair or region is left in the kernel";

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kernel::Kernel;
+use super::lists::Lists;
 use super::packages::{Candidate, unpack};
 use super::tree::Tree;
 use super::{Cache, MachineError, Package};
@@ -76,15 +77,14 @@ const PROGRAMS: &[&str] = &[
 ];
 
 /// Kernel modules, without those they depend on: the results disk and the wire, links between
-/// namespaces and their troubles, RDMA over Ethernet and its doors to user space. `rdma_rxe` asks
-/// the kernel's crypto layer for `crc32` by name (the ICRC), which no dependency tells.
-const MODULES: &[&str] = &[
+/// namespaces and their troubles, RDMA over Ethernet and its doors to user space. Those that
+/// only some kernels have are the suite's.
+pub(crate) const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "virtio_net", // the emulated devices
     "veth",
     "sch_netem", // hosts in one machine, and bad networks
-    "crc32_generic",
     "rdma_rxe",
     "ib_uverbs",
     "rdma_ucm",
@@ -125,8 +125,10 @@ fn add_programs(cache: &Cache, tree: &mut Tree) -> Result<(), MachineError> {
 }
 
 fn busybox(cache: &Cache) -> Result<PathBuf, MachineError> {
-    let newest = |candidate: &Candidate| Ok(candidate.version.clone());
-    let unpacked = unpack(cache, BUSYBOX_PACKAGE, newest, |_, _| Ok(()))?;
+    let newest = |candidate: &Candidate| Ok(vec![candidate.version.clone()]);
+    let unpacked = unpack(cache, &Lists::of_host(), BUSYBOX_PACKAGE, newest, |_, _| {
+        Ok(())
+    })?;
     Ok(unpacked.root.join("bin/busybox"))
 }
 
@@ -155,7 +157,7 @@ fn add_rxe_driver(tree: &mut Tree) -> Result<(), MachineError> {
 /// The modules, and `modules/order`: a line `FILE [PARAMETER]…` for each, as it is to be loaded.
 fn add_modules(kernel: &Kernel, tree: &mut Tree) -> Result<(), MachineError> {
     let mut order = String::new();
-    for module in kernel.load_order(MODULES)? {
+    for module in kernel.load_order()? {
         let name = module
             .file
             .file_name()

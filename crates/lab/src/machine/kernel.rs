@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::command::{command, output};
+use super::initramfs::MODULES;
+use super::lists::Lists;
 use super::packages::{Version, unpack};
 use super::{Cache, MachineError, Unavailable};
 
@@ -12,6 +14,9 @@ use super::{Cache, MachineError, Unavailable};
 pub enum Suite {
     /// Debian 12: Linux 6.1. Its rdma_rxe owns UDP 4791 of the initial network namespace only.
     Bookworm,
+    /// Debian 13's backports: the newest kernel that Debian has for a stable release, Linux 7. Its
+    /// rdma_rxe owns UDP 4791 of each namespace that has an rxe link.
+    TrixieBackports,
 }
 
 impl Suite {
@@ -20,13 +25,31 @@ impl Suite {
     pub fn codename(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
+            Self::TrixieBackports => "trixie-backports",
+        }
+    }
+
+    /// Where its packages are looked for: the host's lists may name another suite's kernel.
+    fn lists(self, cache: &Cache) -> Result<Lists, MachineError> {
+        match self {
+            Self::Bookworm => require_host_suite(self).map(|()| Lists::of_host()),
+            Self::TrixieBackports => Lists::of_suite(cache, self.codename()),
+        }
+    }
+
+    /// Modules that no dependency tells. The rdma_rxe of Linux 6.1 asks the crypto layer for `crc32` by
+    /// name (the ICRC); later ones have it built in.
+    fn own_modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Bookworm => &["crc32_generic"],
+            Self::TrixieBackports => &[],
         }
     }
 
     /// The package that depends on the suite's current kernel image.
     fn kernel_package(self) -> &'static str {
         match self {
-            Self::Bookworm => "linux-image-amd64",
+            Self::Bookworm | Self::TrixieBackports => "linux-image-amd64",
         }
     }
 }
@@ -38,6 +61,7 @@ pub(crate) struct Kernel {
     pub(crate) release: String,
     /// Folder the package was unpacked into.
     root: PathBuf,
+    suite: Suite,
 }
 
 /// One `insmod` of a load order.
@@ -53,31 +77,69 @@ impl Kernel {
     /// The kernel of `suite`: the one in the cache if there is one, else the newest that the
     /// host's package lists offer.
     pub(crate) fn unpack(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
-        require_host_suite(suite)?;
+        let lists = suite.lists(cache)?;
         let package = suite.kernel_package();
         let unpacked = unpack(
             cache,
+            &lists,
             package,
-            |meta| parse_exact_dependency(&meta.depends, package),
+            |meta| packages_of(&lists, &meta.depends, package),
             |image, root| {
-                let release = release_of(&image.package)?;
-                output(command("depmod").arg("-b").arg(root).arg(release)).map(drop)
+                let (release, root) = (release_of(&image.package)?.to_owned(), root.to_owned());
+                Self {
+                    release,
+                    root,
+                    suite,
+                }
+                .finish()
             },
         )?;
         let release = release_of(&unpacked.version.package)?.to_owned();
         Ok(Self {
             release,
             root: unpacked.root,
+            suite,
         })
     }
 
     /// The bootable image.
     pub(crate) fn image(&self) -> PathBuf {
-        self.root.join(format!("boot/vmlinuz-{}", self.release))
+        let beside_modules = format!("lib/modules/{}/vmlinuz", self.release);
+        let places = [format!("boot/vmlinuz-{}", self.release), beside_modules];
+        let [first, second] = places.map(|place| self.root.join(place));
+        if first.exists() { first } else { second }
     }
 
-    /// `modules` and all they depend on, each once, in an order in which they load.
-    pub(crate) fn load_order(&self, modules: &[&str]) -> Result<Vec<Module>, MachineError> {
+    /// Indexes the modules of a kernel just unpacked, and unpacks those that a machine loads: newer
+    /// kernels' are compressed.
+    fn finish(&self) -> Result<(), MachineError> {
+        let lib = self.root.join("lib");
+        if !lib.exists() {
+            // Packages of a system with merged /usr have only usr/lib, where depmod does not look.
+            std::os::unix::fs::symlink("usr/lib", &lib).map_err(MachineError::io("link", &lib))?;
+        }
+        self.index()?;
+        let compressed: Vec<_> = self
+            .load_order()?
+            .into_iter()
+            .filter(|module| module.file.extension().is_some_and(|kind| kind == "xz"))
+            .collect();
+        if compressed.is_empty() {
+            return Ok(());
+        }
+        let files = compressed.iter().map(|module| &module.file);
+        output(command("xz").arg("--decompress").args(files))?;
+        self.index()
+    }
+
+    fn index(&self) -> Result<(), MachineError> {
+        let mut depmod = command("depmod");
+        output(depmod.arg("-b").arg(&self.root).arg(&self.release)).map(drop)
+    }
+
+    /// What every machine loads and all that depends on, each once, in an order in which they load.
+    pub(crate) fn load_order(&self) -> Result<Vec<Module>, MachineError> {
+        let modules = self.suite.own_modules().iter().chain(MODULES);
         let text = output(
             command("modprobe")
                 .arg("--dirname")
@@ -95,6 +157,30 @@ impl Kernel {
         }
         Ok(order)
     }
+}
+
+/// The packages that a kernel's meta package stands for: the image, and where that is empty itself those
+/// that have its files.
+fn packages_of(lists: &Lists, depends: &str, origin: &str) -> Result<Vec<Version>, MachineError> {
+    let image = find_exact_dependency(depends, "linux-image-", origin)?;
+    let depends = lists.candidate(&image.package)?.depends;
+    let parts = ["linux-base-", "linux-binary-", "linux-modules-"];
+    let parts = parts.map(|prefix| find_exact_dependency(&depends, prefix, &image.package).ok());
+    Ok([image]
+        .into_iter()
+        .chain(parts.into_iter().flatten())
+        .collect())
+}
+
+/// The dependency whose name begins with `prefix`, of an exact version.
+fn find_exact_dependency(
+    depends: &str,
+    prefix: &str,
+    origin: &str,
+) -> Result<Version, MachineError> {
+    let mut all = depends.split(',').map(str::trim);
+    let found = all.find(|name| name.starts_with(prefix));
+    parse_exact_dependency(found.unwrap_or(depends), origin)
 }
 
 /// Reads `NAME (= VERSION)`, the form in which a kernel meta package names its image.
@@ -178,6 +264,15 @@ mod tests {
             version: "6.1.27-1".to_owned(),
         };
         assert_eq!(parsed.unwrap(), expected);
+    }
+
+    #[test]
+    fn a_dependency_is_found_among_others_by_how_its_name_begins() {
+        let depends = "linux-base (= 1), linux-image-7.3.4-amd64 (= 7.3.4-1~bpo13+1), x (= 2)";
+        let found = find_exact_dependency(depends, "linux-image-", "test").unwrap();
+        assert_eq!(found.package, "linux-image-7.3.4-amd64");
+        assert_eq!(found.version, "7.3.4-1~bpo13+1");
+        assert!(find_exact_dependency("dracut | x", "linux-binary-", "test").is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | file | job |
 //! |---|---|
 //! | `cache` | the folder that keeps what is slow to make |
+//! | `lists` | where apt looks for packages: the host's lists or another suite's |
 //! | `packages` | Debian packages: install what is missing, unpack what must not be installed |
 //! | `kernel` | the kernel of a suite and the order its modules load in |
 //! | `closure` | a program and the shared libraries it needs |
@@ -35,6 +36,7 @@ mod error;
 mod initramfs;
 mod job;
 mod kernel;
+mod lists;
 mod outcome;
 mod packages;
 mod qemu;

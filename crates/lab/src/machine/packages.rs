@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
-use super::command::{command, failure, output, run};
+use super::command::{command, output, run};
+use super::lists::Lists;
 use super::{Cache, MachineError, Unavailable};
 
 /// How often, and how far apart, the package lists are tried to be refreshed.
-const REFRESH_ATTEMPTS: u32 = 5;
-const REFRESH_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const REFRESH_ATTEMPTS: u32 = 5;
+pub(crate) const REFRESH_PAUSE: Duration = Duration::from_secs(10);
 
 /// A Debian package that a check needs installed on this host, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,10 @@ pub fn ensure_installed(packages: &[Package]) -> Result<(), MachineError> {
         return Err(MachineError::Unavailable(needs_root(&missing)));
     }
     let names = missing.iter().map(|package| package.name);
-    with_fresh_lists(|| {
-        output(apt_get(&["install", "--yes", "--no-install-recommends"]).args(names.clone()))
-            .map(drop)
+    let lists = Lists::of_host();
+    lists.fresh(|| {
+        let mut install = lists.apt_get(&["install", "--yes", "--no-install-recommends"]);
+        output(install.args(names.clone())).map(drop)
     })
 }
 
@@ -79,19 +80,21 @@ pub(crate) struct Unpacked {
     pub(crate) root: PathBuf,
 }
 
-/// Unpacks, without installing it, a package into a folder of the cache.
+/// Unpacks, without installing them, a package or several into one folder of the cache, which the first
+/// names.
 ///
-/// Which one is decided by `select` from what apt says of `package` (itself, or one it depends
+/// Which they are is decided by `select` from what apt says of `package` (itself, or those it depends
 /// on), and noted in the cache, so that later runs need neither network nor apt and repeat what
 /// the first one did. `finish` completes the folder, once, before it counts as unpacked.
 pub(crate) fn unpack(
     cache: &Cache,
+    lists: &Lists,
     package: &str,
-    select: impl Fn(&Candidate) -> Result<Version, MachineError>,
+    select: impl Fn(&Candidate) -> Result<Vec<Version>, MachineError>,
     finish: impl Fn(&Version, &Path) -> Result<(), MachineError>,
 ) -> Result<Unpacked, MachineError> {
     let folder = cache.folder("packages")?;
-    let note = folder.join(format!("{package}.unpacked"));
+    let note = folder.join(format!("{package}{}.unpacked", lists.suffix));
     if let Some(version) = fs::read_to_string(&note)
         .ok()
         .as_deref()
@@ -103,10 +106,11 @@ pub(crate) fn unpack(
         }
     }
     let partial = folder.join(format!("{package}.partial"));
-    let version = with_fresh_lists(|| {
-        let version = select(&Candidate::ask(package)?)?;
-        download(&version, &partial)?;
-        Ok(version)
+    let version = lists.fresh(|| {
+        let versions = select(&lists.candidate(package)?)?;
+        let nothing = || MachineError::unexpected(package, "nothing of it is to be unpacked");
+        lists.download(&versions, &partial)?;
+        versions.into_iter().next().ok_or_else(nothing)
     })?;
     finish(&version, &partial)?;
     // Renamed into place only when complete: an interrupted run leaves nothing half made.
@@ -143,8 +147,8 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    fn ask(package: &str) -> Result<Self, MachineError> {
-        let text = output(command("apt-cache").args(["show", "--no-all-versions", package]))?;
+    /// Reads what `apt-cache show` prints.
+    pub(crate) fn parse(package: &str, text: &str) -> Result<Self, MachineError> {
         let field = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name))
@@ -164,72 +168,13 @@ impl Candidate {
     }
 }
 
-/// Downloads one version of a package and unpacks it into the fresh folder `root`.
-fn download(version: &Version, root: &Path) -> Result<(), MachineError> {
-    if root.exists() {
-        fs::remove_dir_all(root).map_err(MachineError::io("remove", root))?;
-    }
-    let download = root.join("download");
-    fs::create_dir_all(&download).map_err(MachineError::io("create", &download))?;
-    let wanted = format!("{}={}", version.package, version.version);
-    output(apt_get(&["download", &wanted]).current_dir(&download))?;
-    let archive = single_entry(&download)?;
-    output(command("dpkg").arg("-x").arg(&archive).arg(root))?;
-    fs::remove_dir_all(&download).map_err(MachineError::io("remove", &download))
-}
-
 fn is_installed(package: &str) -> Result<bool, MachineError> {
     // dpkg-query fails for a package it has never heard of; that is an answer, not an error.
     let query = run(command("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]))?;
     Ok(query.status.success() && query.stdout == b"installed")
 }
 
-/// Tries `action`; if it fails and this process may, refreshes the package lists and tries again.
-/// Lists are absent on a fresh container and name vanished versions on one not updated lately.
-fn with_fresh_lists<T>(action: impl Fn() -> Result<T, MachineError>) -> Result<T, MachineError> {
-    match action() {
-        Err(error @ MachineError::Command { .. }) => {
-            if !rustix::process::geteuid().is_root() {
-                return Err(MachineError::Unavailable(Unavailable {
-                    what: "a package".to_owned(),
-                    why: format!("{error} (refreshing the package lists needs root)"),
-                }));
-            }
-            refresh_lists()?;
-            action()
-        }
-        other => other,
-    }
-}
-
-/// Somebody else's refreshing, as new machines do by themselves, holds the lists for a while; that lock
-/// apt-get does not wait for.
-fn refresh_lists() -> Result<(), MachineError> {
-    let mut attempt = 1;
-    loop {
-        let mut update = apt_get(&["update"]);
-        let result = run(&mut update)?;
-        if result.status.success() {
-            return Ok(());
-        }
-        if attempt == REFRESH_ATTEMPTS {
-            return Err(failure(&update, &result));
-        }
-        attempt += 1;
-        thread::sleep(REFRESH_PAUSE);
-    }
-}
-
-fn apt_get(arguments: &[&str]) -> std::process::Command {
-    let mut command = command("apt-get");
-    command
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .args(["--quiet", "-o", "DPkg::Lock::Timeout=120"])
-        .args(arguments);
-    command
-}
-
-fn single_entry(folder: &Path) -> Result<PathBuf, MachineError> {
+pub(crate) fn single_entry(folder: &Path) -> Result<PathBuf, MachineError> {
     let entries = fs::read_dir(folder).map_err(MachineError::io("list", folder))?;
     let paths: Vec<_> = entries
         .map(|entry| entry.map(|entry| entry.path()))
