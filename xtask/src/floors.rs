@@ -55,6 +55,18 @@ const FLOORS: &[Floor] = &[
         yardstick: "UDP with GSO and GRO",
         bound: Bound::AtLeast(0.25),
     },
+    Floor {
+        bench: &["resolve", "--rounds", "9"],
+        subject: "number, source given, no route",
+        yardstick: "libc",
+        bound: Bound::AtMost(2.0),
+    },
+    Floor {
+        bench: &["resolve", "--rounds", "9"],
+        subject: "number, with its source",
+        yardstick: "libc + routes",
+        bound: Bound::AtMost(1.5),
+    },
 ];
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use pcap_file::pcap::PcapReader;
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
+use crate::lanes::side_by_side;
 use crate::test::{Outcome, Workspace, cargo};
 
 /// The targets: each reads what a peer or a file may hold, or performs operations in any order.
@@ -78,22 +79,22 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{runs} inputs")))
 }
 
-/// Builds and runs targets one after the other; how many inputs they took.
+/// Builds and runs targets; how many inputs they took.
 fn fuzz(workspace: &Workspace, targets: &[&str], seconds: u32) -> Result<u64> {
     let folder = workspace.target.join("fuzz");
     let triple = host_triple()?;
     build(workspace, &folder, &triple)?;
     let seeds = golden_seeds(workspace, &folder)?;
-    let mut runs = 0;
-    for target in targets {
+    let fuzz_one = |target: &str| {
         let program = folder.join(&triple).join("release").join(target);
         let corpus = folder.join("corpus").join(target);
         std::fs::create_dir_all(&corpus)?;
-        let seeds = (*target == "packets").then_some(seeds.as_path());
-        runs += run_target(&program, &corpus, seeds, seconds)
-            .with_context(|| format!("target {target}"))?;
-    }
-    Ok(runs)
+        let seeds = (target == "packets").then_some(seeds.as_path());
+        run_target(&program, &corpus, seeds, seconds).with_context(|| format!("target {target}"))
+    };
+    side_by_side(targets, |target| fuzz_one(target))
+        .into_iter()
+        .sum()
 }
 
 fn build(workspace: &Workspace, folder: &Path, triple: &str) -> Result<()> {

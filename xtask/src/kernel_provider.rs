@@ -35,7 +35,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
 /// The suite's test program, which cargo names by a hash.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let output = Command::new(cargo())
-        .args(["test", "--quiet", "--package", "portolan", "--all-features"])
+        // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
+        .args(["test", "--quiet", "--workspace", "--all-features"])
         .args(["--test", "conformance", "--no-run"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(&workspace.root)

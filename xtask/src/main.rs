@@ -7,6 +7,7 @@ mod floors;
 mod fuzz;
 mod holder;
 mod kernel_provider;
+mod lanes;
 mod leftovers;
 mod netem;
 mod pairs;

@@ -37,9 +37,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     }
-    // With the features of the part `tests`, so that nothing is built twice.
-    let package = ["test", "--package", "portolan", "--all-features"];
-    let test = [&package[..], &["--test", TARGET]].concat();
+    // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
+    let all = ["test", "--workspace", "--all-features"];
+    let test = [&all[..], &["--test", TARGET]].concat();
     workspace.run(&cargo(), &[&test[..], &["--quiet"]].concat())?;
     let program = program(workspace, &test)?;
     let status = Command::new("valgrind")

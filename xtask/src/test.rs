@@ -9,6 +9,7 @@ use portolan_lab::judge;
 use portolan_lab::machine::{Cache, MachineError};
 
 use crate::fuzz;
+use crate::lanes::side_by_side;
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
@@ -108,7 +109,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "floors",
-        what: "latency, connects and bandwidth beside plain sockets",
+        what: "latency, connects, bandwidth and resolution beside plain sockets and libc",
         run: crate::floors::run,
     },
     Part {
@@ -150,6 +151,10 @@ const WITH_THE_COMMAND: &[&str] = &[
     "kernel",
 ];
 
+/// The parts that run in machines of their own, last and side by side: each machine has one processor, and
+/// nothing in it is measured.
+const IN_MACHINES: &[&str] = &["netem", "kernel", "kernel-provider"];
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     let asked_for = |name: &str| {
@@ -172,21 +177,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    let reports: Vec<Report> = parts
+    let started = Instant::now();
+    let announced = |(at, part): &(usize, &Part)| {
+        let (number, of) = (at + 1, parts.len());
+        println!("\n==> [{number}/{of}] {}: {}", part.name, part.what);
+        Report::of(part, &workspace, ci)
+    };
+    let (in_machines, alone): (Vec<_>, Vec<_>) = parts
         .iter()
+        .copied()
         .enumerate()
-        .map(|(at, part)| {
-            println!(
-                "\n==> [{}/{}] {}: {}",
-                at + 1,
-                parts.len(),
-                part.name,
-                part.what
-            );
-            Report::of(part, &workspace, ci)
-        })
-        .collect();
-    Ok(summarize(&reports))
+        .partition(|(_, part)| IN_MACHINES.contains(&part.name));
+    let mut reports: Vec<Report> = alone.iter().map(announced).collect();
+    reports.extend(side_by_side(&in_machines, announced));
+    Ok(summarize(&reports, started.elapsed()))
 }
 
 /// What became of a part.
@@ -221,7 +225,7 @@ impl Report {
     }
 }
 
-fn summarize(reports: &[Report]) -> ExitCode {
+fn summarize(reports: &[Report], took: Duration) -> ExitCode {
     println!("\n{:<14} {:>8}  result", "part", "time");
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for report in reports {
@@ -238,8 +242,7 @@ fn summarize(reports: &[Report]) -> ExitCode {
             report.name
         );
     }
-    let total: Duration = reports.iter().map(|report| report.took).sum();
-    println!("{:<14} {:>7.1}s", "total", total.as_secs_f64());
+    println!("{:<14} {:>7.1}s", "total", took.as_secs_f64());
     println!("\nparts: {passed} passed, {failed} failed, {left_out} skipped");
     if failed == 0 {
         ExitCode::SUCCESS

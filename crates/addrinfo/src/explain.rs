@@ -1,5 +1,6 @@
 //! Why a result is what it is: each decision as data that prints as a sentence.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -14,11 +15,80 @@ use crate::route::Route;
 const DEFAULT_TABLES: [u32; 2] = [255, 254];
 
 /// The decisions that led to a result, in the order in which they were taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Explain {
-    /// One after the other.
-    pub decisions: Vec<Decision>,
+#[derive(Clone, Debug)]
+pub struct Explain(Reasons);
+
+#[derive(Clone, Debug)]
+enum Reasons {
+    Listed(Vec<Decision>),
+    Numeric(NumericReasons),
 }
+
+/// Why a numeric address without routes is what it is. Put into a list when somebody looks at it: those who
+/// resolve numbers ask often, and for no reasons.
+#[derive(Clone, Debug)]
+pub(crate) struct NumericReasons {
+    /// [`Decision::Service`].
+    pub(crate) service: Decision,
+    /// The family that RAI_FAMILY was missing for.
+    pub(crate) unused_family: Option<Family>,
+    /// The source that was given.
+    pub(crate) pinned: Option<Address>,
+    /// Whether there is a destination, to which no route was looked up.
+    pub(crate) has_destination: bool,
+}
+
+impl Explain {
+    pub(crate) fn listed(decisions: Vec<Decision>) -> Self {
+        Self(Reasons::Listed(decisions))
+    }
+
+    pub(crate) fn numeric(reasons: NumericReasons) -> Self {
+        Self(Reasons::Numeric(reasons))
+    }
+
+    /// One after the other.
+    pub fn decisions(&self) -> Cow<'_, [Decision]> {
+        match &self.0 {
+            Reasons::Listed(decisions) => Cow::Borrowed(decisions),
+            Reasons::Numeric(reasons) => Cow::Owned(reasons.decisions()),
+        }
+    }
+}
+
+impl NumericReasons {
+    fn decisions(&self) -> Vec<Decision> {
+        let place = Decision::Order {
+            position: 1,
+            of: 1,
+            rule: None,
+        };
+        let decisions = [
+            Some(self.service.clone()),
+            self.unused_family.map(Decision::FamilyUnused),
+            Some(Decision::Numeric),
+            self.pinned.map(Decision::SourcePinned),
+            self.has_destination.then_some(Decision::RouteNotAsked),
+            Some(place),
+        ];
+        decisions.into_iter().flatten().collect()
+    }
+}
+
+impl Default for Explain {
+    /// No decisions.
+    fn default() -> Self {
+        Self::listed(Vec::new())
+    }
+}
+
+impl PartialEq for Explain {
+    fn eq(&self, other: &Self) -> bool {
+        self.decisions() == other.decisions()
+    }
+}
+
+impl Eq for Explain {}
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,7 +284,7 @@ impl fmt::Display for Decision {
 impl fmt::Display for Explain {
     /// A decision a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, decision) in self.decisions.iter().enumerate() {
+        for (number, decision) in self.decisions().iter().enumerate() {
             if number > 0 {
                 f.write_str("\n")?;
             }

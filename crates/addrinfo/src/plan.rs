@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use crate::addrinfo::AddrInfo;
 use crate::error::{AddrInfoError, Problem};
-use crate::explain::Decision;
+use crate::explain::{Decision, Explain, NumericReasons};
 use crate::hints::{Family, Flags, Hints};
 use crate::lookups::{Answer, NameQuestion, Question};
 use crate::names::{self, Eai, NameError, NameResult, SocketType};
@@ -81,12 +81,14 @@ pub(crate) fn without_look_ups(
         return Ok(None);
     };
     let mut candidate = candidate::numeric(&mut settled, address, node);
-    candidate.fit(&settled)?;
-    candidate
-        .decisions
-        .extend(source::without_route(&candidate));
-    candidate::tell_place(&mut candidate, 1, 1, None);
-    Ok(Some(vec![candidate.result(&settled, &[])]))
+    let reasons = NumericReasons {
+        service: settled.service(),
+        unused_family: settled.unused_family,
+        pinned: candidate.fit(&settled)?,
+        has_destination: candidate.dst.is_some(),
+    };
+    let explain = Explain::numeric(reasons);
+    Ok(Some(vec![candidate.explained(&settled, explain)]))
 }
 
 impl Plan {
@@ -346,9 +348,15 @@ impl Plan {
             ..
         } = self;
         candidates.retain_mut(|candidate| {
+            candidate.decisions.reserve(candidate::DECISIONS);
             let address = candidate.asked_for();
-            let Err(problem) = candidate.fit(settled) else {
-                return true;
+            let problem = match candidate.fit(settled) {
+                Ok(pinned) => {
+                    let pinned = pinned.map(Decision::SourcePinned);
+                    candidate.decisions.extend(pinned);
+                    return true;
+                }
+                Err(problem) => problem,
             };
             let why = problem.to_string();
             skipped.extend(address.map(|address| Decision::Skipped { address, why }));

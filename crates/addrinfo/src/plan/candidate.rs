@@ -10,7 +10,7 @@ use crate::addrinfo::AddrInfo;
 use crate::error::Problem;
 use crate::explain::{Decision, Explain, OrderRule};
 use crate::hints::{Family, Flags};
-use crate::lookups::{DeviceChoice, DeviceQuestion};
+use crate::lookups::DeviceQuestion;
 use crate::path::PathData;
 use crate::route;
 
@@ -27,15 +27,16 @@ pub(super) struct Candidate {
     pub(super) canonical_name: Option<String>,
     /// The device that the zone of a GID names, not yet looked for.
     pub(super) zone: Option<String>,
-    pub(super) device: Option<DeviceChoice>,
+    /// The device of the source is known.
+    pub(super) has_device: bool,
     pub(super) route: Vec<PathData>,
     pub(super) decisions: Vec<Decision>,
     /// There is a way to it, as far as was looked.
     pub(super) is_usable: bool,
 }
 
-/// How many decisions a result usually has.
-const DECISIONS: usize = 8;
+/// How many decisions a result usually has that takes look-ups.
+pub(super) const DECISIONS: usize = 8;
 /// Longest text of an IPv4 address.
 const IPV4_TEXT: usize = 15;
 
@@ -66,9 +67,9 @@ impl Candidate {
             is_pinned: false,
             canonical_name: None,
             zone: None,
-            device: None,
+            has_device: false,
             route: Vec::new(),
-            decisions: Vec::with_capacity(DECISIONS),
+            decisions: Vec::new(),
             is_usable: true,
         }
     }
@@ -116,8 +117,10 @@ impl Candidate {
         Some(DeviceQuestion::Named { name })
     }
 
-    /// Settles the source as far as hints do, or says why the address cannot be what was asked for.
-    pub(super) fn fit(&mut self, settled: &Settled) -> Result<(), Problem> {
+    /// Settles the source as far as hints do, and gives it if it is pinned to an address, or says why the
+    /// address cannot be what was asked for.
+    pub(super) fn fit(&mut self, settled: &Settled) -> Result<Option<Address>, Problem> {
+        let mut pinned = None;
         let source = settled.src_addr.filter(|_| self.dst.is_some());
         if let (Some(source), Some(address)) = (source, self.dst) {
             let expected = Family::of(&source);
@@ -125,9 +128,7 @@ impl Candidate {
                 let found = 1;
                 return Err(Problem::NoneOfFamily { expected, found });
             }
-            if !source.is_unspecified() {
-                self.decisions.push(Decision::SourcePinned(source));
-            }
+            pinned = Some(source).filter(|source| !source.is_unspecified());
             self.pin(source);
         }
         let link = self.src.and_then(|source| scope_of(&source));
@@ -140,36 +141,38 @@ impl Candidate {
                     return Err(Problem::NoZone { address });
                 };
                 v6.set_scope_id(link);
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(pinned)
     }
 
     /// The result, with the decisions that hold for all.
-    pub(super) fn result(self, settled: &Settled, skipped: &[Decision]) -> AddrInfo {
+    pub(super) fn result(mut self, settled: &Settled, skipped: &[Decision]) -> AddrInfo {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let own = decisions.len();
+        decisions.extend(settled.decisions());
+        decisions.rotate_left(own);
+        decisions.extend_from_slice(skipped);
+        self.explained(settled, Explain::listed(decisions))
+    }
+
+    /// The result, with its reasons.
+    pub(super) fn explained(self, settled: &Settled, explain: Explain) -> AddrInfo {
         let Self {
             dst,
             src,
             canonical_name,
             route,
-            mut decisions,
             ..
         } = self;
         let asked_for = dst.or(src);
-        let own = decisions.len();
-        decisions.extend(settled.decisions());
-        decisions.rotate_left(own);
-        decisions.extend_from_slice(skipped);
-        let explain = Explain { decisions };
-        let (mut src_canonname, mut dst_canonname) = (src.map(as_name), dst.map(as_name));
-        if canonical_name.is_some() {
-            let named = match dst {
-                Some(_) => &mut dst_canonname,
-                None => &mut src_canonname,
-            };
-            *named = canonical_name;
-        }
+        let (src_name, dst_name) = match dst {
+            Some(_) => (None, canonical_name),
+            None => (canonical_name, None),
+        };
+        let src_canonname = src_name.or_else(|| src.map(as_name));
+        let dst_canonname = dst_name.or_else(|| dst.map(as_name));
         AddrInfo {
             flags: settled.flags & (Flags::PASSIVE | Flags::SA),
             family: asked_for.as_ref().map_or(Family::Inet, Family::of),
@@ -236,12 +239,7 @@ pub(super) fn in_order(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates
 }
 
-pub(super) fn tell_place(
-    candidate: &mut Candidate,
-    position: usize,
-    of: usize,
-    rule: Option<OrderRule>,
-) {
+fn tell_place(candidate: &mut Candidate, position: usize, of: usize, rule: Option<OrderRule>) {
     let decision = Decision::Order { position, of, rule };
     candidate.decisions.push(decision);
 }

@@ -26,7 +26,7 @@ pub(super) struct Settled {
     /// What was said of queue pair type and port space.
     given: (bool, bool),
     /// The family of hints without RAI_FAMILY.
-    unused_family: Option<Family>,
+    pub(super) unused_family: Option<Family>,
 }
 
 impl Settled {
@@ -61,17 +61,21 @@ impl Settled {
 
     /// The decisions that hold for every result.
     pub(super) fn decisions(&self) -> impl Iterator<Item = Decision> {
+        let unused = self.unused_family.map(Decision::FamilyUnused);
+        [Some(self.service()), unused, self.origin.clone()]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Why queue pair type and port space are what they are.
+    pub(super) fn service(&self) -> Decision {
         let (qp_type_given, port_space_given) = self.given;
-        let service = Decision::Service {
+        Decision::Service {
             qp_type: self.qp_type,
             port_space: self.port_space,
             qp_type_given,
             port_space_given,
-        };
-        let unused = self.unused_family.map(Decision::FamilyUnused);
-        [Some(service), unused, self.origin.clone()]
-            .into_iter()
-            .flatten()
+        }
     }
 
     pub(super) fn is_passive(&self) -> bool {

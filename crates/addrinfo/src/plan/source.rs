@@ -47,7 +47,7 @@ impl Plan {
         let Some(destination) = candidate.dst else {
             return local_step(candidate);
         };
-        if candidate.device.is_some() {
+        if candidate.has_device {
             // The zone of a GID named it.
             return First::Nothing(None);
         }
@@ -75,12 +75,12 @@ impl Plan {
         match answer {
             DeviceAnswer::Found(device) => {
                 candidate.enter_zone(device.index.into());
-                candidate.decisions.push(Decision::Device(device.clone()));
                 if let Some(Address::Ib(to)) = candidate.dst {
                     let source = ib_source(&to, &device, self.settled.port_space);
                     candidate.src = Some(source);
                 }
-                candidate.device = Some(device);
+                candidate.decisions.push(Decision::Device(device));
+                candidate.has_device = true;
             }
             // An index means something even to those who know no devices.
             DeviceAnswer::Unknown => match name.parse() {
@@ -182,11 +182,11 @@ impl Plan {
             DeviceAnswer::Unknown => candidate.decisions.push(Decision::DevicesUnknown),
             DeviceAnswer::None { why } => candidate.leave_without_device(why),
             DeviceAnswer::Found(device) => {
-                candidate.decisions.push(Decision::Device(device.clone()));
-                candidate.device = Some(device.clone());
+                candidate.has_device = true;
                 let ends = candidate.src.zip(candidate.dst);
-                if let Some((source, destination)) = ends {
-                    if device.link_layer == LinkLayer::InfiniBand {
+                match ends {
+                    Some((source, destination)) if device.link_layer == LinkLayer::InfiniBand => {
+                        candidate.decisions.push(Decision::Device(device.clone()));
                         let question = PathQuestion {
                             device,
                             source,
@@ -195,6 +195,9 @@ impl Plan {
                         };
                         return self.ask(Stage::Paths(at), Question::Paths(question));
                     }
+                    _ => candidate.decisions.push(Decision::Device(device)),
+                }
+                if ends.is_some() {
                     candidate.decisions.push(Decision::NoPathNeeded);
                 }
             }
@@ -254,7 +257,7 @@ impl Candidate {
 }
 
 /// What RAI_NOROUTE leaves out.
-pub(super) fn without_route(candidate: &Candidate) -> Option<Decision> {
+fn without_route(candidate: &Candidate) -> Option<Decision> {
     candidate.dst.map(|_| Decision::RouteNotAsked)
 }
 
@@ -263,7 +266,7 @@ fn local_step(candidate: &Candidate) -> First {
     let Some(source) = candidate.src.filter(|source| !source.is_unspecified()) else {
         return First::Nothing(None);
     };
-    if candidate.device.is_some() {
+    if candidate.has_device {
         return First::Nothing(None);
     }
     First::AskDevice(DeviceQuestion::OfAddress {

@@ -15,14 +15,11 @@ fn the_source_is_what_routing_chooses_on_a_device_that_has_it() {
         ["[fd00::1]:0", "10.0.0.1:0", "10.0.0.1:0"]
     );
     for result in &results {
-        let device = result
-            .explain
-            .decisions
-            .iter()
-            .find_map(|decision| match decision {
-                Decision::Device(device) => Some(device),
-                _ => None,
-            });
+        let decisions = result.explain.decisions();
+        let device = decisions.iter().find_map(|decision| match decision {
+            Decision::Device(device) => Some(device),
+            _ => None,
+        });
         let source = result.src_addr.unwrap();
         assert_eq!(device.unwrap().gid, source.gid());
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use super::{MachineError, Unavailable};
 
@@ -44,6 +45,10 @@ pub(crate) fn output(command: &mut Command) -> Result<String, MachineError> {
 
 /// Runs `command` to its end, whatever its status.
 pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
+    // One apt-get at a time: it waits for some of its locks only.
+    static APT: Mutex<()> = Mutex::new(());
+    let _turn = (command.get_program() == "apt-get")
+        .then(|| APT.lock().unwrap_or_else(PoisonError::into_inner));
     command.output().map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
         if source.kind() == io::ErrorKind::NotFound {

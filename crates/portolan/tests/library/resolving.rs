@@ -24,7 +24,7 @@ fn a_source_is_bound_to_a_device_that_exists() {
         assert_eq!(result.src_addr, Some(inet("127.0.0.1:0")));
         let device = result
             .explain
-            .decisions
+            .decisions()
             .iter()
             .find_map(|decision| match decision {
                 Decision::Device(device) => Some(device.clone()),

@@ -14,7 +14,7 @@ use rustix::net::{
 use super::harness::*;
 
 /// The version of the group's protocol that this program speaks.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 fn name(config: &GroupConfig) -> SocketAddrUnix {
     let name = format!("{}/{}", config.name_prefix, config.port);

@@ -14,7 +14,8 @@ pub(super) fn results(results: &[AddrInfo], explain: bool, output: &mut Output) 
     let objects = results.iter().map(|result| {
         let mut object = object(result);
         if explain {
-            let decisions = result.explain.decisions.iter();
+            let decisions = result.explain.decisions();
+            let decisions = decisions.iter();
             object["explain"] = decisions.map(|decision| decision.to_string()).collect();
         }
         object

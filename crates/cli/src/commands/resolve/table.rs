@@ -35,7 +35,7 @@ pub(super) fn results(results: &[AddrInfo], explain: bool, output: &mut Output) 
     for (row, result) in rows.iter().zip(results) {
         output.line(&aligned(row.each_ref().map(String::as_str), widths))?;
         if explain {
-            for decision in &result.explain.decisions {
+            for decision in result.explain.decisions().iter() {
                 output.line(&format!("    {decision}"))?;
             }
         }
@@ -78,8 +78,8 @@ fn row(result: &AddrInfo) -> [String; 6] {
 
 /// The device that has the source.
 fn device(result: &AddrInfo) -> String {
-    let decisions = result.explain.decisions.iter();
-    let device = decisions.rev().find_map(|decision| match decision {
+    let decisions = result.explain.decisions();
+    let device = decisions.iter().rev().find_map(|decision| match decision {
         Decision::Device(device) => Some(device),
         _ => None,
     });
