@@ -36,11 +36,12 @@ impl Choice {
     }
 
     fn of_environment() -> Result<Option<Self>> {
-        match std::env::var(PROVIDER_ENV).as_deref() {
-            Err(_) | Ok("") => Ok(None),
-            Ok("software") => Ok(Some(Self::Software)),
-            Ok("kernel") => Ok(Some(Self::Kernel)),
-            Ok(other) => {
+        let value = std::env::var_os(PROVIDER_ENV).unwrap_or_default();
+        match &*value.to_string_lossy() {
+            "" => Ok(None),
+            "software" => Ok(Some(Self::Software)),
+            "kernel" => Ok(Some(Self::Kernel)),
+            other => {
                 let expected = "software or kernel";
                 Err(Error::invalid(
                     Step::OpenDevice,

@@ -273,7 +273,9 @@ impl Connector {
         // It asks the group of processes for a port, which may have to elect its hub first.
         let connector = self.clone();
         let start = off_runtime(move || Attempt::start(&connector, destination, deadline));
-        let mut attempt = within(deadline, Step::ResolveAddress, start).await?;
+        let mut attempt = within(deadline, Step::ResolveAddress, start)
+            .await
+            .map_err(|error| error.between(None, Some(destination.into())))?;
         let events = watch(EventFd(attempt.events().clone()))?;
         loop {
             let event = within(deadline, Step::Event, next_event(&events))

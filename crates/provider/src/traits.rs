@@ -103,13 +103,12 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     /// `AddrinfoError` are the library's word that a name was looked up, which the kernel carries as
     /// its event 19. Others are `InvalidArgument`.
     fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()>;
-    /// Whether [`CmChannel::write_event`] is there: not every kernel has the command.
+    /// Whether [`CmChannel::write_event`] will do for the id: not every kernel has the command, and a
+    /// request that is not accepted is nobody's id yet.
     ///
     /// # Errors
-    /// `Unsupported`.
-    fn check_write_event(&self) -> Result<()> {
-        Ok(())
-    }
+    /// `Unsupported`, `InvalidState`.
+    fn check_write_event(&self, id: IdNumber) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -6,7 +6,8 @@
     reason = "the kernel writes to addresses within the bytes"
 )]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -81,7 +82,13 @@ impl Channel {
             out_len: u16::try_from(answer).expect(LENGTH),
         };
         let bytes = [header.to_bytes(), command.to_bytes()].concat();
-        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &bytes))?;
+        let written = rustix::io::retry_on_intr(|| {
+            // SAFETY: `bytes` are readable; of the addresses in them see above. This is libc's write, for that
+            // of rustix promises the compiler that the call changes no memory.
+            let written =
+                unsafe { libc::write(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+            usize::try_from(written).map_err(|_| last_errno())
+        })?;
         // The kernel takes a command whole or not at all.
         if written == bytes.len() {
             Ok(())
@@ -89,6 +96,10 @@ impl Channel {
             Err(Errno::IO)
         }
     }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 impl AsFd for Channel {

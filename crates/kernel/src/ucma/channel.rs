@@ -409,7 +409,7 @@ impl CmChannel for KernelChannel {
                 return Err(Error::invalid(step, "event", expected, event));
             }
         };
-        self.check_write_event()?;
+        self.check_write_event(id)?;
         let write = WriteCmEvent {
             id: id.0,
             event,
@@ -420,7 +420,7 @@ impl CmChannel for KernelChannel {
         self.run(step, "WRITE_CM_EVENT", &write)
     }
 
-    fn check_write_event(&self) -> Result<()> {
+    fn check_write_event(&self, _id: IdNumber) -> Result<()> {
         if self.cm.offers.write_event {
             return Ok(());
         }

@@ -129,7 +129,7 @@ impl CmId {
         timeout: Duration,
     ) -> Result<Option<Pending>> {
         // Without it the end of the look-up could not be told.
-        let can_be_told = self.channel().check_write_event();
+        let can_be_told = self.channel().check_write_event(self.number());
         can_be_told.map_err(|mut error| {
             error.step = Step::ResolveName;
             self.explain(error)

@@ -80,7 +80,10 @@ impl<'a> Race<'a> {
         self.next_start = Instant::now() + ATTEMPT_DELAY;
         match Attempt::start(self.connector, address, self.deadline) {
             Ok(attempt) => self.running.push(attempt),
-            Err(error) => self.failed.add(error),
+            Err(error) => {
+                self.failed.add(error);
+                self.next_start = Instant::now();
+            }
         }
     }
 

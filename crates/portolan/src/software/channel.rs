@@ -198,6 +198,10 @@ impl CmChannel for SoftwareChannel {
         self.core(Step::Event)?.write_event(id, event, status, arg)
     }
 
+    fn check_write_event(&self, id: IdNumber) -> Result<()> {
+        self.core(Step::Event)?.check_write_event(id)
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

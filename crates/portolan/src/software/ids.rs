@@ -96,6 +96,11 @@ impl Core {
         });
     }
 
+    /// Whether an event may be written to the id.
+    pub(super) fn check_write_event(&self, id: IdNumber) -> Result<()> {
+        self.state().entry_mut(id, Step::Event)?.check_owned()
+    }
+
     /// Queues an event that the id's owner writes.
     pub(super) fn write_event(
         &self,
@@ -112,13 +117,7 @@ impl Core {
         let reserved = u32::from(event != User);
         let mut state = self.state();
         let entry = state.entry_mut(id, Step::Event)?;
-        if entry.awaits_answer {
-            let (expected, found) = ("an id of one's own", "one whose request is not accepted");
-            return Err(Error::new(
-                Step::Event,
-                Cause::InvalidState { expected, found },
-            ));
-        }
+        entry.check_owned()?;
         if entry.written >= WRITTEN_EVENTS_MAX + reserved {
             let (what, limit) = (
                 "written events waiting to be taken",

@@ -222,6 +222,18 @@ impl IdEntry {
         }
     }
 
+    /// That it is somebody's, who will hear of what is written to it.
+    pub(super) fn check_owned(&self) -> Result<()> {
+        if !self.awaits_answer {
+            return Ok(());
+        }
+        let (expected, found) = ("an id of one's own", "one whose request is not accepted");
+        Err(Error::new(
+            Step::Event,
+            Cause::InvalidState { expected, found },
+        ))
+    }
+
     /// Whether a hint of this type waits to be taken; nothing for other events.
     pub(super) fn hint_waiting(&mut self, event: EventType) -> Option<&mut bool> {
         let kind = HINTS.iter().position(|hint| *hint == event)?;

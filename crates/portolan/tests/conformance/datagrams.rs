@@ -136,6 +136,14 @@ fn a_datagram_to_a_group_reaches_its_members_until_they_leave() {
 }
 
 #[test]
+fn a_members_queue_pair_is_destroyed_without_leaving_first() {
+    let group: IpAddr = "239.7.4.72".parse().unwrap();
+    let (receiver, receiving) = member(group, JoinKind::FullMember);
+    drop(receiving);
+    receiver.qp.destroy().unwrap();
+}
+
+#[test]
 fn an_ipv6_group_cannot_be_joined_over_rocev2() {
     let channel = channel();
     let id = CmId::with_service(&channel, DATAGRAMS).unwrap();

@@ -5,6 +5,8 @@ use super::*;
 /// How long anything may take that should take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
+/// Enough for a thread to start on a busy machine.
+const START_TIME: Duration = Duration::from_secs(3);
 
 /// Work that ends when the sender is dropped, and says when it has begun.
 fn gate() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send) {
@@ -55,7 +57,7 @@ fn jobs_queued_and_running_are_answered_at_their_deadlines_while_every_thread_is
     let gates: Vec<_> = (0..2)
         .map(|number| {
             let (open, has_begun, work) = gate();
-            let pending = pool.submit(SHORT, work, done(number)).expect("room");
+            let pending = pool.submit(START_TIME, work, done(number)).expect("room");
             has_begun.recv_timeout(PATIENCE).expect("a thread took it");
             (open, pending)
         })

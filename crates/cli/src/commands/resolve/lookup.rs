@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use super::progress::Progress;
 use super::target::Target;
 
-/// Targets under way at a time.
-const UNDER_WAY_MAX: usize = 256;
+/// Targets under way at a time: as many as the library has threads for names. One that waited for a thread
+/// would spend its time on that.
+const UNDER_WAY_MAX: usize = 8;
 
 /// What became of a target.
 pub(super) type Found = std::result::Result<Vec<AddrInfo>, AddrInfoError>;

@@ -34,6 +34,8 @@ pub(super) struct KernelQp {
     cap: QpCap,
     /// Address handles of the datagrams that may still be under way: as many as the send queue holds.
     handles: Mutex<VecDeque<Arc<AhShared>>>,
+    /// The groups that it is attached to: the kernel destroys no queue pair that is.
+    groups: Mutex<Vec<Gid>>,
     pd: Arc<PdShared>,
     // Destroyed after the queue pair.
     _cqs: [Arc<dyn Cq>; 2],
@@ -82,6 +84,7 @@ impl KernelQp {
             qp_type: init.qp_type,
             cap: convert::qp_init_from(&attr, init.qp_type).cap,
             handles: Mutex::default(),
+            groups: Mutex::default(),
             pd,
             _cqs: [send_cq.clone(), recv_cq.clone()],
             _srq: srq.cloned(),
@@ -241,12 +244,19 @@ impl Qp for KernelQp {
 
     fn attach_mcast(&self, gid: &Gid) -> Result<()> {
         let attach = self.pd.device.library.attach_mcast;
-        self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, gid)
+        self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, gid)?;
+        let mut groups = lock(&self.groups);
+        if !groups.contains(gid) {
+            groups.push(*gid);
+        }
+        Ok(())
     }
 
     fn detach_mcast(&self, gid: &Gid) -> Result<()> {
         let detach = self.pd.device.library.detach_mcast;
-        self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, gid)
+        self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, gid)?;
+        lock(&self.groups).retain(|group| group != gid);
+        Ok(())
     }
 
     fn destroy(&self) -> Result<()> {
@@ -254,8 +264,14 @@ impl Qp for KernelQp {
         let Some(qp) = *raw else {
             return Ok(());
         };
-        // SAFETY: the queue pair exists, and nobody uses it while the lock is held for writing.
-        let code = unsafe { (self.pd.device.library.destroy_qp)(qp.as_ptr()) };
+        let library = &self.pd.device.library;
+        for gid in lock(&self.groups).drain(..) {
+            // A group that is gone already is as good.
+            // SAFETY: the queue pair exists, and nobody uses it while the lock is held for writing.
+            let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &convert::words(gid), 0) };
+        }
+        // SAFETY: as above.
+        let code = unsafe { (library.destroy_qp)(qp.as_ptr()) };
         check(Step::CreateQp, "ibv_destroy_qp", code)
             .map_err(|error| self.pd.device.explain(error))?;
         *raw = None;

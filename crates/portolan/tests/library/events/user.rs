@@ -77,6 +77,10 @@ fn a_user_event_comes_to_the_id_of_a_request_once_it_is_accepted_and_is_refused_
     let child = passive.request();
     let error = child.write_event(0, 1).unwrap_err();
     assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
+    let error = child
+        .resolve_addrinfo(Some("127.0.0.1"), None, None)
+        .unwrap_err();
+    assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
     child.accept(&param(b"")).unwrap();
     child.write_event(0, 2).unwrap();
     let event = next(&passive.channel, EventType::User);
