@@ -151,9 +151,9 @@ const WITH_THE_COMMAND: &[&str] = &[
     "kernel",
 ];
 
-/// The parts that run in machines of their own, last and side by side: each machine has one processor, and
-/// nothing in it is measured.
-const IN_MACHINES: &[&str] = &["netem", "kernel", "kernel-provider"];
+/// The parts that run last and side by side: each is a machine of one processor in which nothing is held
+/// against the clock.
+const IN_MACHINES: &[&str] = &["kernel", "kernel-provider"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
