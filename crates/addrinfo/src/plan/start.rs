@@ -73,8 +73,11 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
         };
         (!dgid.is_unspecified()).then(|| {
             let mut candidate = Candidate::remote(address(dgid), "ai_route");
-            if !sgid.is_unspecified() && settled.src_addr.is_none() {
-                candidate.pin(address(sgid));
+            // A path may be of GIDs that stand for addresses of different families.
+            let source = address(sgid);
+            let fits = Family::of(&source) == Family::of(&address(dgid));
+            if fits && !sgid.is_unspecified() && settled.src_addr.is_none() {
+                candidate.pin(source);
             }
             candidate
         })
