@@ -103,5 +103,6 @@ fn path() -> MadPath {
             mtu: Mtu::Mtu1024,
             ack_delay_exp: 15,
         },
+        lids: None,
     }
 }

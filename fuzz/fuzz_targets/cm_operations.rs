@@ -213,6 +213,7 @@ impl Net {
             remote: ip(from),
             scope_id: 0,
             device: device(to),
+            lids: None,
         };
         self.hosts[to].cm.handle_mad(self.now, &path, &transmit.mad);
     }

@@ -8,7 +8,7 @@ use portolan_addrinfo::lookups::{
     DeviceAnswer, DeviceChoice, DeviceQuestion, LinkLayer, NameQuestion, PathQuestion, SaService,
     ServiceRecord,
 };
-use portolan_addrinfo::names::Reason;
+use portolan_addrinfo::names::{Family as NameFamily, Reason};
 use portolan_addrinfo::{
     Eai, Family, Flags, Lookups, NameError, NameResult, PathData, Query, RawHints, Route,
     RouteKind, get_addrinfo_with,
@@ -58,7 +58,21 @@ impl Lookups for Answers {
             addr: *addr,
             canonical_name: self.canonical_name.then(|| "name.example".into()),
         };
-        Ok(self.names.iter().map(result).collect())
+        // As libc does, of the family asked for and no other.
+        let fits = |addr: &&std::net::SocketAddr| match question.options.family {
+            None => true,
+            Some(NameFamily::V4) => addr.is_ipv4(),
+            Some(NameFamily::V6) => addr.is_ipv6(),
+        };
+        let found: Vec<_> = self.names.iter().filter(fits).map(result).collect();
+        match found.is_empty() {
+            true => Err(NameError {
+                node: question.node.clone(),
+                service: question.service.clone(),
+                reason: Reason::Resolver(Eai::AddrFamily),
+            }),
+            false => Ok(found),
+        }
     }
 
     fn route(&self, query: &Query) -> Result<Route, Cause> {
@@ -83,7 +97,7 @@ impl Lookups for Answers {
         };
         let gid = match question {
             DeviceQuestion::OfAddress { ip, .. } => ip_to_gid(*ip),
-            DeviceQuestion::Named { .. } => Gid([0xFE; 16]),
+            DeviceQuestion::Named { .. } | DeviceQuestion::TowardsGid { .. } => Gid([0xFE; 16]),
         };
         DeviceAnswer::Found(DeviceChoice {
             name: "rdma0".into(),
@@ -95,6 +109,7 @@ impl Lookups for Answers {
                 true => LinkLayer::InfiniBand,
                 false => LinkLayer::Ethernet,
             },
+            provider: String::new(),
         })
     }
 
@@ -160,6 +175,13 @@ fuzz_target!(|input: Input<'_>| {
         }
         if hints.flags.contains(Flags::PASSIVE) && !hints.flags.contains(Flags::SA) {
             assert_eq!(result.dst_addr, None);
+        }
+        if let (true, false, Some(family)) = (
+            hints.flags.contains(Flags::FAMILY),
+            hints.flags.contains(Flags::SA),
+            hints.family,
+        ) {
+            assert_eq!(result.family, family);
         }
         assert_eq!(result.connect, hints.connect);
         assert_eq!(result.src_addr.is_some(), result.src_canonname.is_some());

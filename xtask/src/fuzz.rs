@@ -15,13 +15,14 @@ use crate::lanes::side_by_side;
 use crate::test::{Outcome, Workspace, cargo};
 
 /// The targets: each reads what a peer or a file may hold, or performs operations in any order.
-const TARGETS: [&str; 6] = [
+const TARGETS: [&str; 7] = [
     "packets",
     "cm_messages",
     "cm_operations",
     "queue_pairs",
     "hints",
     "address_texts",
+    "sa_answers",
 ];
 /// Seconds that each target runs as a part of the tests.
 const TEST_SECONDS: u32 = 10;

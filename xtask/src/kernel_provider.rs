@@ -1,60 +1,84 @@
-//! The conformance suite over the kernel's own devices, in a kernel machine.
+//! The library, the command, and C programs of Debian's on our librdmacm, over the kernel's own devices in kernel
+//! machines.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use portolan_lab::judge;
-use portolan_lab::machine::{Cache, MachineError, Suite};
+use portolan_lab::machine::{Cache, MachineError, Package, ensure_installed};
 
-use crate::test::{Outcome, Workspace, cargo};
+use crate::kernels;
+use crate::test::{Outcome, Workspace, test_program};
+
+/// What C programs are built with.
+pub(crate) const C_PACKAGES: [Package; 3] = [
+    Package {
+        name: "libibverbs-dev",
+        purpose: "libibverbs's headers",
+    },
+    Package {
+        name: "librdmacm-dev",
+        purpose: "librdmacm's headers",
+    },
+    Package {
+        name: "gcc",
+        purpose: "the compiler of C programs",
+    },
+];
+/// The C program that makes every call, built as Debian's programs are.
+const CALLS: &str = "crates/abi-rdmacm/tests/c/calls.c";
+
+/// Our headers.
+const HEADERS: &str = "crates/abi-rdmacm/include";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !workspace.is_root {
         let why = "it boots a kernel machine whose packages root installs";
         return Ok(Outcome::LeftOut(why.into()));
     }
-    let suite = build(workspace)?;
-    let mut judges = Vec::new();
-    for debian in [Suite::Bookworm, Suite::TrixieBackports] {
-        match judge::kernel_provider(&Cache::locate()?, debian, &suite) {
-            Ok(report) => {
-                println!("{report}");
-                ensure!(report.passed(), "what failed is above");
-                judges.push(format!("Linux {}", report.kernel_release));
-            }
-            Err(MachineError::Unavailable(unavailable)) => {
-                return Ok(Outcome::LeftOut(unavailable.to_string()));
-            }
-            Err(error) => return Err(error.into()),
+    let suite = test_program(workspace, "conformance")?;
+    // Cargo leaves it beside its own tests.
+    let library = test_program(workspace, "symbols")?.with_file_name("librdmacm.so");
+    match ensure_installed(&C_PACKAGES) {
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
         }
+        installed => installed?,
     }
+    let calls = every_call(workspace, "calls", &[])?;
+    let ours = every_call(workspace, "calls-by-our-headers", &["-I", HEADERS])?;
+    let programs = judge::KernelPrograms {
+        suite: &suite,
+        library: &library,
+        calls: &calls,
+        calls_by_our_headers: &ours,
+        command: &workspace.portolan,
+    };
+    let cache = Cache::locate()?;
+    let reports = match kernels::on_each(|debian| judge::kernel_provider(&cache, debian, programs))
+    {
+        Ok(reports) => reports,
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    reports.iter().for_each(|report| println!("{report}"));
+    let all_passed = reports.iter().all(|report| report.passed());
+    ensure!(all_passed, "what failed is above");
+    let judges = reports
+        .iter()
+        .map(|report| format!("Linux {}", report.kernel_release));
+    let judges: Vec<_> = judges.collect();
     Ok(Outcome::Passed(judges.join(", ")))
 }
 
-/// The suite's test program, which cargo names by a hash.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let output = Command::new(cargo())
-        // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
-        .args(["test", "--quiet", "--workspace", "--all-features"])
-        .args(["--test", "conformance", "--no-run"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .current_dir(&workspace.root)
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
-    ensure!(
-        output.status.success(),
-        "cargo ended with {}",
-        output.status
-    );
-    let text = String::from_utf8(output.stdout)?;
-    let messages = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    let is_suite = |message: &serde_json::Value| message["target"]["name"] == "conformance";
-    let program = messages
-        .filter(is_suite)
-        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)));
-    program.context("cargo names no program of the conformance suite")
+/// Builds [`CALLS`] against Debian's library and headers, or those that `options` name before them.
+fn every_call(workspace: &Workspace, name: &str, options: &[&str]) -> Result<PathBuf> {
+    let program = workspace.target.join(name);
+    let to = program.to_str().context("a path of UTF-8")?;
+    let strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"];
+    let rest = ["-o", to, CALLS, "-lrdmacm", "-libverbs"];
+    workspace.run("cc", &[&strict[..], options, &rest].concat())?;
+    Ok(program)
 }

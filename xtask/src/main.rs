@@ -3,17 +3,20 @@
 mod crowd;
 mod demo;
 mod dissect;
+mod fabric;
 mod floors;
 mod fuzz;
 mod holder;
+mod kernel_events;
 mod kernel_provider;
+mod kernels;
 mod lanes;
+mod leaks;
 mod leftovers;
 mod netem;
 mod pairs;
 mod processes;
 mod promises;
-mod resolve;
 mod simulate;
 mod survivors;
 mod test;
@@ -39,6 +42,9 @@ enum Task {
     Simulate(simulate::Arguments),
     /// Run everything that judges the project.
     Test(test::Arguments),
+    /// Run one part of the tests and write down what became of it.
+    #[command(hide = true)]
+    Part(test::PartArguments),
     /// Boot a kernel machine with rdma_rxe and run a script in it.
     Vm(vm::Arguments),
 }
@@ -48,6 +54,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
+        Task::Part(arguments) => test::run_part(&arguments),
         Task::Vm(arguments) => vm::run(&arguments),
     };
     result.unwrap_or_else(|error| {

@@ -4,14 +4,9 @@ use anyhow::Result;
 use portolan_lab::judge;
 use portolan_lab::machine::{Cache, MachineError};
 
-use crate::test::{Outcome, Workspace, cargo};
+use crate::test::{Outcome, Workspace};
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let build = ["build", "--quiet", "--release", "--package", "portolan-cli"];
-    workspace.run(
-        &cargo(),
-        &[&build[..], &["--example", "rdma_write"]].concat(),
-    )?;
     let rdma_write = workspace.target.join("release/examples/rdma_write");
     let cache = Cache::locate()?;
     match judge::bad_network(&cache, &workspace.portolan, &rdma_write) {

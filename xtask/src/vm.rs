@@ -21,12 +21,22 @@ pub(crate) struct Arguments {
     /// Program of this host to put into the machine's PATH, with its libraries; repeatable.
     #[arg(long = "program", value_name = "PATH")]
     programs: Vec<PathBuf>,
+    /// Debian release whose kernel it is: bookworm (Linux 6.1) or trixie-backports (Linux 7).
+    #[arg(long, value_parser = suite, default_value = Suite::Bookworm.codename())]
+    debian: Suite,
     /// Copy what the script leaves in the machine's $RESULTS folder to this one.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Stop the machine after this many seconds, boot included.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline_s: u64,
+}
+
+fn suite(codename: &str) -> Result<Suite, String> {
+    [Suite::Bookworm, Suite::TrixieBackports]
+        .into_iter()
+        .find(|suite| suite.codename() == codename)
+        .ok_or_else(|| "there is no machine with its kernel".to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -47,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => job.interactive(),
     };
 
-    let machine = Machine::prepare(&Cache::locate()?, Suite::Bookworm)?;
+    let machine = Machine::prepare(&Cache::locate()?, arguments.debian)?;
     eprintln!("booting Linux {} under emulation", machine.kernel_release());
     let mut outcome = machine.run(&job, &mut std::io::stdout())?;
     eprintln!("{outcome}");

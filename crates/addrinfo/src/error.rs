@@ -100,7 +100,7 @@ pub enum Problem {
     },
     /// The host has addresses, but none of the family asked for.
     #[error(
-        "the host has no {expected} address, only {found} of another family; ask for another family, or for any"
+        "the host has no {expected} address, but {found} of another family; ask for another family, or for any"
     )]
     NoneOfFamily {
         /// The family asked for.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portolan_provider::{Address, Cause};
 use portolan_wire::addr::PortSpace;
@@ -20,8 +21,23 @@ pub struct Explain(Reasons);
 
 #[derive(Clone, Debug)]
 enum Reasons {
-    Listed(Vec<Decision>),
+    Listed {
+        own: Vec<Decision>,
+        common: Arc<Common>,
+    },
     Numeric(NumericReasons),
+}
+
+/// How many decisions hold for all results, before those of each.
+pub(crate) const BEFORE: usize = 3;
+
+/// The decisions that the results of a resolution share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Common {
+    /// Those before a result's own.
+    pub(crate) before: [Option<Decision>; BEFORE],
+    /// Those behind them.
+    pub(crate) behind: Vec<Decision>,
 }
 
 /// Why a numeric address without routes is what it is. Put into a list when somebody looks at it: those who
@@ -39,18 +55,22 @@ pub(crate) struct NumericReasons {
 }
 
 impl Explain {
-    pub(crate) fn listed(decisions: Vec<Decision>) -> Self {
-        Self(Reasons::Listed(decisions))
+    pub(crate) fn listed(own: Vec<Decision>, common: Arc<Common>) -> Self {
+        Self(Reasons::Listed { own, common })
     }
 
     pub(crate) fn numeric(reasons: NumericReasons) -> Self {
         Self(Reasons::Numeric(reasons))
     }
 
-    /// One after the other.
+    /// One after the other; put together when they are asked for.
     pub fn decisions(&self) -> Cow<'_, [Decision]> {
         match &self.0 {
-            Reasons::Listed(decisions) => Cow::Borrowed(decisions),
+            Reasons::Listed { own, common } => {
+                let Common { before, behind } = &**common;
+                let before = before.iter().flatten();
+                Cow::Owned(before.chain(own).chain(behind).cloned().collect())
+            }
             Reasons::Numeric(reasons) => Cow::Owned(reasons.decisions()),
         }
     }
@@ -78,7 +98,7 @@ impl NumericReasons {
 impl Default for Explain {
     /// No decisions.
     fn default() -> Self {
-        Self::listed(Vec::new())
+        Self::listed(Vec::new(), Arc::default())
     }
 }
 
@@ -133,6 +153,11 @@ pub enum Decision {
         address: Address,
         /// Why.
         why: String,
+    },
+    /// More destinations were left out than are listed.
+    SkippedMore {
+        /// How many more.
+        count: usize,
     },
     /// The kernel's routing decided.
     Route(Route),
@@ -194,6 +219,16 @@ pub enum Decision {
 pub enum OrderRule {
     /// Rule 1: destinations without a route or source come last.
     Unusable,
+    /// Rule 2: its scope is not that of the source that was given.
+    MatchingScope,
+    /// Rule 5: its label is not that of the source that was given.
+    MatchingLabel,
+    /// Rule 6: its precedence is lower.
+    Precedence,
+    /// Rule 8: its scope is larger.
+    SmallerScope,
+    /// Rule 9: it has less in common with the source that was given.
+    LongestPrefix,
     /// The resolver's order, which is RFC 6724's with the machine's policy table (`gai.conf(5)`).
     Resolver,
 }
@@ -202,6 +237,11 @@ impl fmt::Display for OrderRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unusable => "it cannot be used from here (RFC 6724 rule 1)",
+            Self::MatchingScope => "its scope is not the given source's (RFC 6724 rule 2)",
+            Self::MatchingLabel => "its label is not the given source's (RFC 6724 rule 5)",
+            Self::Precedence => "its precedence is lower (RFC 6724 rule 6)",
+            Self::SmallerScope => "its scope is larger (RFC 6724 rule 8)",
+            Self::LongestPrefix => "the given source has less in common with it (RFC 6724 rule 9)",
             Self::Resolver => "the resolver says so (RFC 6724 with gai.conf)",
         })
     }
@@ -232,7 +272,8 @@ impl fmt::Display for Decision {
                 addresses,
                 canonical_name,
             } => {
-                write!(f, "the system's resolver gave {addresses} addresses")?;
+                let plural = if *addresses == 1 { "" } else { "es" };
+                write!(f, "the system's resolver gave {addresses} address{plural}")?;
                 match canonical_name {
                     Some(name) => write!(f, " for {name}"),
                     None => Ok(()),
@@ -242,6 +283,7 @@ impl fmt::Display for Decision {
             Self::FromHints(field) => write!(f, "the address is that of hints.{field}"),
             Self::HintUnused { field, why } => write!(f, "hints.{field} says nothing: {why}"),
             Self::Skipped { address, why } => write!(f, "{address} left out: {why}"),
+            Self::SkippedMore { count } => write!(f, "{count} more left out"),
             Self::Route(route) => {
                 write!(f, "route: {route}")?;
                 if DEFAULT_TABLES.contains(&route.table) {

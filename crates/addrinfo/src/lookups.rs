@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use portolan_provider::{Address, Cause};
 use portolan_wire::addr::{Gid, PKey};
 
+pub use portolan_provider::verbs::LinkLayer;
+
 use crate::names::{self, NameError, NameOptions, NameResult};
 use crate::path::PathData;
 use crate::route::{self, Query, Route};
@@ -79,11 +81,20 @@ pub enum DeviceQuestion {
         ip: IpAddr,
         /// The interface that it is on, where the address alone does not tell (link-local ones).
         interface_index: Option<u32>,
+        /// The interface by which the route leaves this machine, if it does.
+        leaves_by: Option<u32>,
     },
     /// The device that a zone of a GID names.
     Named {
         /// Its name, or its index as digits.
         name: String,
+    },
+    /// The port of InfiniBand whose subnet a GID is of.
+    TowardsGid {
+        /// The destination.
+        gid: Gid,
+        /// The GID of the port, where that is decided already.
+        source: Option<Gid>,
     },
 }
 
@@ -116,6 +127,8 @@ pub struct DeviceChoice {
     pub gid: Gid,
     /// What the port is linked by.
     pub link_layer: LinkLayer,
+    /// Whose device it is and why that provider serves, as a clause; empty if there is nothing to choose.
+    pub provider: String,
 }
 
 impl fmt::Display for DeviceChoice {
@@ -125,19 +138,15 @@ impl fmt::Display for DeviceChoice {
             port_num,
             gid_index,
             gid,
+            provider,
             ..
         } = self;
-        write!(f, "{name} port {port_num} GID index {gid_index} ({gid})")
+        write!(f, "{name} port {port_num} GID index {gid_index} ({gid})")?;
+        if provider.is_empty() {
+            return Ok(());
+        }
+        write!(f, ", provider {provider}")
     }
-}
-
-/// What a port is linked by (`IBV_LINK_LAYER_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkLayer {
-    /// Ethernet: RoCE, which finds its way by IP.
-    Ethernet,
-    /// InfiniBand: paths come from the subnet administrator.
-    InfiniBand,
 }
 
 /// Paths to look for.

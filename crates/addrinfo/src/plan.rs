@@ -7,21 +7,27 @@
 
 mod candidate;
 mod ib;
+mod order;
 mod settle;
+mod skipped;
 mod source;
 mod start;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_provider::Address;
 
 use crate::addrinfo::AddrInfo;
 use crate::error::{AddrInfoError, Problem};
-use crate::explain::{Decision, Explain, NumericReasons};
+use crate::explain::{Common, Decision, Explain, NumericReasons};
 use crate::hints::{Family, Flags, Hints};
 use crate::lookups::{Answer, NameQuestion, Question};
 use crate::names::{self, Eai, NameError, NameResult, SocketType};
 
 use self::candidate::Candidate;
 use self::settle::Settled;
+use self::skipped::Skipped;
 use self::start::Start;
 
 /// The look-ups that a node, a service and hints need, and what they found so far.
@@ -31,8 +37,9 @@ pub struct Plan {
     service: Option<String>,
     settled: Settled,
     candidates: Vec<Candidate>,
-    /// What was left out, and why: told if nothing is left, and explained otherwise.
-    skipped: Vec<Decision>,
+    /// What was left out, and why: explained with every result.
+    skipped: Skipped,
+    /// Why the first was left out: told if nothing is left.
     why_skipped: Option<Problem>,
     stage: Stage,
     question: Option<Question>,
@@ -55,6 +62,8 @@ enum Stage {
     Zone,
     /// The records of a service of InfiniBand.
     ServiceRecords,
+    /// The port of InfiniBand that leads to a candidate, if any does.
+    Fabric(usize),
     /// The way to a candidate.
     Route(usize),
     /// The device of a candidate's source.
@@ -117,7 +126,7 @@ impl Plan {
             service: None,
             settled,
             candidates: Vec::new(),
-            skipped: Vec::new(),
+            skipped: Skipped::default(),
             why_skipped: None,
             stage: Stage::Done,
             question: None,
@@ -137,8 +146,10 @@ impl Plan {
             }
             Start::Numeric(address) => plan.take_numeric(address, node),
         }
-        // What is found already needs no words for questions and errors.
-        if plan.question.is_some() || plan.candidates.is_empty() {
+        // What is found already needs no words for questions and errors, and a first question about names
+        // has them.
+        let is_asked = plan.question.is_some() && !matches!(plan.stage, Stage::Names);
+        if is_asked || plan.question.is_none() && plan.candidates.is_empty() {
             plan.node = node.map(Into::into);
             plan.service = service.map(Into::into);
         }
@@ -152,13 +163,23 @@ impl Plan {
 
     /// Takes the answer to [`Plan::question`], which leads to the next question.
     pub fn answer(&mut self, answer: Answer) {
-        if self.question.take().is_none() {
+        let Some(question) = self.question.take() else {
             return;
-        }
+        };
         let stage = std::mem::replace(&mut self.stage, Stage::Done);
+        if matches!(stage, Stage::Names) {
+            self.take_words(question);
+        }
         if let Err(problem) = self.take(stage, answer) {
             self.question = None;
             self.failed = Some(problem);
+        }
+    }
+
+    /// Has node and service back from the question about them.
+    fn take_words(&mut self, question: Question) {
+        if let Question::Names(question) = question {
+            (self.node, self.service) = (question.node, question.service);
         }
     }
 
@@ -168,6 +189,9 @@ impl Plan {
     /// Why there is none. Before the last question is answered, `EAI_AGAIN`.
     pub fn finish(self) -> Result<Vec<AddrInfo>, AddrInfoError> {
         let mut plan = self;
+        if let (Stage::Names, Some(question)) = (&plan.stage, plan.question.clone()) {
+            plan.take_words(question);
+        }
         let (node, service) = (plan.node.take(), plan.service.take());
         plan.results().map_err(|problem| AddrInfoError {
             node,
@@ -176,7 +200,7 @@ impl Plan {
         })
     }
 
-    fn results(self) -> Result<Vec<AddrInfo>, Problem> {
+    fn results(mut self) -> Result<Vec<AddrInfo>, Problem> {
         if let Some(problem) = self.failed {
             return Err(problem);
         }
@@ -187,11 +211,15 @@ impl Plan {
             let none = Problem::Name(names::Reason::Resolver(Eai::NoData));
             return Err(self.why_skipped.unwrap_or(none));
         }
-        let ordered = candidate::in_order(self.candidates);
+        let ordered = order::in_order(self.candidates);
+        let common = Arc::new(Common {
+            before: self.settled.decisions(),
+            behind: self.skipped.decisions().collect(),
+        });
         // Candidates are larger than results: collected in place these would keep their room.
         let mut results = Vec::with_capacity(ordered.len());
         for candidate in ordered {
-            results.push(candidate.result(&self.settled, &self.skipped));
+            results.push(candidate.result(&self.settled, &common));
         }
         Ok(results)
     }
@@ -228,6 +256,10 @@ impl Plan {
             (Stage::ServiceRecords, Answer::ServiceRecords(answer)) => {
                 self.take_service_records(answer)
             }
+            (Stage::Fabric(at), Answer::Device(answer)) => {
+                self.take_fabric(at, answer);
+                Ok(())
+            }
             (Stage::Route(at), Answer::Route(answer)) => self.take_route(at, answer),
             (Stage::Device(at), Answer::Device(answer)) => {
                 self.take_device(at, answer);
@@ -246,9 +278,10 @@ impl Plan {
             Ok(found) => found,
             Err(error) => return self.without_names(error),
         };
+        let mut found = found;
         let name = found
-            .iter()
-            .find_map(|result| result.canonical_name.clone());
+            .iter_mut()
+            .find_map(|result| result.canonical_name.take());
         let origin = match &self.node {
             None => Decision::ThisMachine,
             Some(node) if names::is_numeric(node) => Decision::Numeric,
@@ -258,11 +291,12 @@ impl Plan {
             },
         };
         self.settled.origin = Some(origin);
+        self.candidates.reserve(found.len());
         for result in found {
-            let address = result.addr;
-            let candidate = Candidate::of_name(&self.settled, address, name.clone());
-            let same = |other: &Candidate| other.asked_for() == candidate.asked_for();
+            let address = Some(Address::Inet(result.addr));
+            let same = |other: &Candidate| other.asked_for() == address;
             if !self.candidates.iter().any(same) {
+                let candidate = Candidate::of_name(&self.settled, result.addr, name.clone());
                 self.candidates.push(candidate);
             }
         }
@@ -358,8 +392,7 @@ impl Plan {
                 }
                 Err(problem) => problem,
             };
-            let why = problem.to_string();
-            skipped.extend(address.map(|address| Decision::Skipped { address, why }));
+            skipped.add(address, &problem);
             why_skipped.get_or_insert(problem);
             false
         });

@@ -114,6 +114,11 @@ impl Route {
         self.gateway.unwrap_or(self.destination)
     }
 
+    /// Whether packets stay on this machine.
+    pub fn is_on_this_machine(&self) -> bool {
+        matches!(self.kind, RouteKind::Local | RouteKind::Loopback)
+    }
+
     /// Whether the next hop's link-layer address must be known before packets can leave; see
     /// [`crate::neighbour`].
     pub fn needs_neighbour(&self) -> bool {

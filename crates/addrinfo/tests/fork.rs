@@ -3,12 +3,14 @@
 
 #![allow(unsafe_code, reason = "fork(2), waitpid(2) and _exit(2)")]
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use portolan_addrinfo::names::pool::Pool;
-use portolan_addrinfo::{LinkAddress, Query, Resolver, lookup};
+use portolan_addrinfo::{LinkAddress, ProcessCell, Query, Resolver, lookup};
 use portolan_provider::Cause;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -47,6 +49,26 @@ fn in_child(f: impl FnOnce() -> i32) -> i32 {
             libc::WEXITSTATUS(status)
         }
     }
+}
+
+#[test]
+fn a_cell_is_the_processs_own_even_if_another_thread_held_its_lock_at_the_fork() {
+    static CELL: ProcessCell<Mutex<Vec<u32>>> = ProcessCell::new();
+    fn cell() -> &'static Mutex<Vec<u32>> {
+        let made = CELL.get_or_try_make(|| Ok::<_, Infallible>(Mutex::default()));
+        let Ok(cell) = made;
+        cell
+    }
+    let mut held = cell().lock().expect("whole");
+    held.push(1);
+    let status = in_child(|| {
+        let Ok(mut own) = cell().try_lock() else {
+            return 1;
+        };
+        own.push(2);
+        i32::from(*own != [2])
+    });
+    assert_eq!((status, &held[..]), (0, &[1][..]));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod events;
 mod mcast;
 mod resolve;
+mod service;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use portolan::resolve::parse_endpoint;
+
+use portolan::provider::Choice;
 
 use crate::commands::BenchCommand;
 use crate::exit;
@@ -20,6 +23,9 @@ pub(crate) use events::{
 };
 pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
 pub(crate) use resolve::ResolveArgs;
+pub(crate) use service::{
+    PathArgs, PortArgs, ServiceArgs, ServiceCommand, ServiceListArgs, ServiceNamedArgs,
+};
 
 /// Private data that a connection request holds beside rdma_cm's own header, and a reply
 /// (rdma_connect(3), rdma_accept(3)).
@@ -29,7 +35,7 @@ const MAX_REPLY_DATA: usize = 196;
 /// What follows every help text.
 const AFTER_HELP: &str = "\
 Environment:
-  PORTOLAN_PROVIDER=software|kernel  pin the provider (demo always takes software)
+  PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always takes software)
   NO_COLOR                           no colors, if set and not empty";
 
 /// RDMA connections on any Linux machine, with or without RDMA hardware.
@@ -51,6 +57,9 @@ pub(crate) struct Global {
     /// Write one JSON object a line, for machines
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Pin the provider; otherwise the way to the destination decides, or the address to listen at
+    #[arg(long, global = true, value_name = "PROVIDER", value_parser = provider)]
+    pub(crate) provider: Option<Choice>,
     /// Say more
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
@@ -60,6 +69,13 @@ pub(crate) struct Global {
     /// Draw with ASCII characters alone
     #[arg(long, global = true)]
     pub(crate) ascii: bool,
+}
+
+/// A provider by its name.
+fn provider(text: &str) -> Result<Choice, String> {
+    let mut all = [Choice::Software, Choice::Kernel].into_iter();
+    let found = all.find(|choice| choice.name() == text);
+    found.ok_or_else(|| "expected software or kernel".into())
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,6 +93,13 @@ pub(crate) enum Command {
     /// With --watch it goes on until interrupted and prints what changes: devices that come and go with
     /// their network interfaces, addresses, and the state of links.
     Devices(DevicesArgs),
+    /// Look over this machine: what it has for RDMA, what would be used and why, what is in the way
+    ///
+    /// Looks at the provider, UDP port 4791 and who holds it, the kernel's modules and devices, permissions,
+    /// limits, firewall and names, and says what to do about each problem. With DEST it also says by which
+    /// way, source and device that would be reached. It changes nothing, and needs no root; what it could not
+    /// see it says. Exits with 0 if nothing is in the way, with 1 if something is.
+    Doctor(DoctorArgs),
     /// Follow an event channel: print each event with its fields as it comes
     ///
     /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can come.
@@ -88,6 +111,10 @@ pub(crate) enum Command {
     Listen(ListenArgs),
     /// Send to and receive from multicast groups, as `mckey` does
     Mcast(McastArgs),
+    /// Ask InfiniBand's subnet administrator for the path from one GID to another
+    ///
+    /// Prints the path record. Exits with 1 if there is no path.
+    Path(PathArgs),
     /// Ping a listener, as `rping -c` does
     ///
     /// Each ping is read by the peer by RDMA READ, written back by RDMA WRITE, and compared. The peer
@@ -101,12 +128,20 @@ pub(crate) enum Command {
     /// connected to, and what went wrong: drops by reason, retransmissions (with --verbose, or in
     /// JSON, all that they counted). Exits with 1 if one of them does not answer.
     Ps(PsArgs),
+    /// Ask whether GIDs can be reached, as `ibv_gid_reachable` does
+    ///
+    /// InfiniBand's ports ask the subnet administrator. On Ethernet a GID is an IP address: the kernel's route to it, and a next hop that answers on its link, are
+    /// the answer. Exits with 0 if all can be reached, with 1 if some cannot, and with 2 if that could not be
+    /// found out.
+    Reach(ReachArgs),
     /// Resolve hosts and services to addresses, sources, routes and devices, as `rdma_getaddrinfo` does
     ///
     /// Prints a table of the results in the order to try them. With --json it prints, for each target, a
     /// line with an array of objects whose keys are the fields of `struct rdma_addrinfo`. Exits with 1 if a
     /// target is not found.
     Resolve(ResolveArgs),
+    /// List, register and remove services at InfiniBand's subnet administrator
+    Service(ServiceArgs),
     /// Measure connects, latency, bandwidth and storms, beside what plain sockets do
     ///
     /// Two processes on the loopback interface, the second one started by the first. Yardstick and
@@ -128,6 +163,16 @@ pub(crate) struct DevicesArgs {
     /// Go on, and print changes as they happen
     #[arg(long, short)]
     pub(crate) watch: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DoctorArgs {
+    /// Where to: a host, or HOST:PORT (an IPv6 address in brackets)
+    #[arg(value_name = "DEST")]
+    pub(crate) destination: Option<String>,
+    /// Seconds that those who share the port, and name servers, have to answer
+    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -212,6 +257,28 @@ pub(crate) struct PsArgs {
     /// Seconds that the processes have to answer
     #[arg(long, short = 'W', value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReachArgs {
+    /// GIDs: IPv6 addresses, with %INTERFACE if link-local, or IPv4 addresses
+    #[arg(value_name = "GID", required_unless_present = "from")]
+    pub(crate) gids: Vec<String>,
+    /// The device that asks; without it the one that routing leads through
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
+    /// Its port; 0 for the first that is active
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u8,
+    /// A file with more GIDs, one a line; - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// Seconds that each answer may take
+    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// GIDs that are asked about at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 256)]
+    pub(crate) at_once: usize,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -7,7 +7,8 @@ pub(crate) const HELP: &str = "\
 Exit codes:
   0  all went well
   1  it ran, and something failed: a peer that rejected or did not answer, a ping lost or
-     changed, a connection that broke, a wrong ICRC, a target that `resolve` did not find
+     changed, a connection that broke, a wrong ICRC, a target that `resolve` did not find,
+     a problem that `doctor` found
   2  it could not run: wrong usage, an unknown name, a port in use, an unreadable file";
 
 /// How the command ends, short of an error.

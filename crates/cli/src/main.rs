@@ -40,6 +40,9 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Outcome> {
     let global = &cli.global;
+    if let Some(choice) = global.provider {
+        portolan::provider::pin(Some(choice));
+    }
     let theme = Theme::for_stdout(global.color, global.ascii);
     let stdout = Box::new(BufWriter::new(io::stdout()));
     let mut output = Output::new(stdout, theme, global.json, global.verbose);
@@ -50,14 +53,18 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Demo(args) => commands::demo(args, &mut output),
         Command::DemoPeer => commands::demo_peer(),
         Command::Devices(args) => commands::devices(args, &mut output),
+        Command::Doctor(args) => commands::doctor(args, &mut output),
         Command::Events(args) => commands::events(args, &mut output),
         Command::Listen(args) if args.ud => commands::listen_datagrams(args, &mut output),
         Command::Listen(args) => commands::listen(args, &mut output),
         Command::Mcast(args) => commands::mcast(args, &mut output),
+        Command::Path(args) => commands::path(args, &mut output),
         Command::Ping(args) if args.ud => commands::ping_datagrams(args, &mut output),
         Command::Ping(args) => commands::ping(args, &mut output),
         Command::Ps(args) => commands::ps(args, &mut output),
+        Command::Reach(args) => commands::reach(args, &mut output),
         Command::Resolve(args) => commands::resolve(args, &mut output),
+        Command::Service(args) => commands::service(args, &mut output),
     }
 }
 

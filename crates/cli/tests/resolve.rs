@@ -232,6 +232,15 @@ fn a_target_that_is_not_found_is_an_object_for_machines() {
 }
 
 #[test]
+fn hints_that_make_no_sense_for_any_of_several_targets_are_wrong_usage() {
+    let wrong = ["--qp-type", "rc", "--port-space", "udp"];
+    let targets = ["127.0.0.1", "1", "--target", "127.0.0.2:2"];
+    let text = refused(&[&targets[..], &wrong].concat(), 2);
+    // Each is told, and what it comes to.
+    assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
 fn several_targets_are_told_in_their_order_and_one_that_fails_harms_no_other() {
     let args = [
         "resolve",

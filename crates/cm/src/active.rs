@@ -17,9 +17,10 @@ use portolan_wire::{Psn, Qpn};
 use crate::config::{ack_timeout_exp, time_of_exponent};
 use crate::engine::Cm;
 use crate::id::{Connection, RemoteId, RemoteQp};
+use crate::infiniband::plain_private_data;
 use crate::params::{check_qpn, param_of_rep, retry_field, seam_ece, wire_ece};
 use crate::state::{Event, State};
-use crate::types::{BoundDevice, MadPath};
+use crate::types::{BoundDevice, Lids, MadPath};
 
 /// Bytes of private data that a request carries for its user: those of a REQ without the addresses
 /// that go before.
@@ -35,7 +36,7 @@ impl Cm {
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for private data of more than
-    /// 56 bytes (datagrams: 180) or a queue pair number that no connection can have.
+    /// 56 bytes (datagrams: 180; with InfiniBand addresses 92 and 216) or a queue pair number that no connection can have.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -66,8 +67,12 @@ impl Cm {
             (id.service.qp_type, id.starting_psn, id.service_id(&remote));
         let locate = |error| id.locate(error);
         check_qpn(step, param.qp_num).map_err(locate)?;
-        let private_data =
-            addressed_private_data(local, remote, &param.private_data).map_err(locate)?;
+        let private_data = match id.ib_service {
+            Some(_) => plain_private_data(&param.private_data),
+            None => addressed_private_data(local, remote, &param.private_data),
+        }
+        .map_err(locate)?;
+        let lids = id.lids;
         let ece = wire_ece(step, ece).map_err(locate)?;
 
         let local_comm_id = self.draw_comm_id().ok_or_else(|| {
@@ -100,14 +105,14 @@ impl Cm {
             rnr_retry_count: retry_field(param.rnr_retry_count),
             max_cm_retries: self.config.max_cm_retries,
             srq: param.srq,
-            primary: primary_path(&path, &device),
+            primary: primary_path(&path, &device, lids),
             private_data,
             ..ReqRepr::default()
         };
         let connection = Connection {
             waits_at: None,
             passive: false,
-            mad_path: mad_path(local, remote, device),
+            mad_path: mad_path(local, remote, device, lids),
             local_comm_id,
             remote_comm_id: None,
             remote_guid: 0,
@@ -182,7 +187,7 @@ impl Cm {
         if rep.local_qpn.value() <= Qpn::GSI.value() {
             return self.drop_malformed();
         }
-        let host = connection.mad_path.remote;
+        let host = connection.mad_path.host();
         let remote = RemoteId {
             guid: rep.local_ca_guid,
             host,
@@ -296,12 +301,18 @@ pub(crate) fn addressed_private_data<const N: usize>(
 }
 
 /// The path of a REQ (`cm_format_req`).
-fn primary_path(path: &PathRecord, device: &BoundDevice) -> PathRepr {
+fn primary_path(path: &PathRecord, device: &BoundDevice, lids: Option<Lids>) -> PathRepr {
     let routed = path.hop_limit > 1;
-    let lid = if routed { LID_PERMISSIVE } else { 0 };
+    let lids = lids.unwrap_or_else(|| {
+        let lid = if routed { LID_PERMISSIVE } else { 0 };
+        Lids {
+            local: lid,
+            remote: lid,
+        }
+    });
     PathRepr {
-        local_lid: lid,
-        remote_lid: lid,
+        local_lid: lids.local,
+        remote_lid: lids.remote,
         local_gid: path.sgid,
         remote_gid: path.dgid,
         flow_label: path.flow_label,
@@ -314,7 +325,12 @@ fn primary_path(path: &PathRecord, device: &BoundDevice) -> PathRepr {
     }
 }
 
-pub(crate) fn mad_path(local: SocketAddr, remote: SocketAddr, device: BoundDevice) -> MadPath {
+pub(crate) fn mad_path(
+    local: SocketAddr,
+    remote: SocketAddr,
+    device: BoundDevice,
+    lids: Option<Lids>,
+) -> MadPath {
     let scope_id = match remote {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
         _ => 0,
@@ -324,5 +340,6 @@ pub(crate) fn mad_path(local: SocketAddr, remote: SocketAddr, device: BoundDevic
         remote: remote.ip(),
         scope_id,
         device,
+        lids,
     }
 }

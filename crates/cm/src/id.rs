@@ -2,19 +2,22 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
-use portolan_provider::Address;
 use portolan_provider::cm::{IdNumber, PathRecord, Service, UserId};
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::Mtu;
-use portolan_wire::{Psn, QKey, Qpn, ServiceId};
+use portolan_provider::{Address, SockaddrIb};
+use portolan_wire::cma::CmaHeader;
+use portolan_wire::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 
 use crate::retry::Request;
 use crate::sidr::{Asked, Inquiry};
 use crate::state::{Event, State};
-use crate::types::{BoundDevice, IdOptions, MadPath, MembershipNumber, Neighbour, QueryNumber};
+use crate::types::{
+    BoundDevice, Host, IdOptions, Lids, MadPath, MembershipNumber, Neighbour, QueryNumber,
+};
 
 /// An id: `struct rdma_id_private` and `struct cm_id_private` together.
 #[derive(Debug)]
@@ -28,6 +31,11 @@ pub(crate) struct Id {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) device: Option<BoundDevice>,
     pub(crate) path: Option<PathRecord>,
+    /// The LIDs of `path`, on an InfiniBand port.
+    pub(crate) lids: Option<Lids>,
+    /// The service id of an InfiniBand address: its own if it listens, else the peer's. Its IP-like addresses
+    /// are GIDs then.
+    pub(crate) ib_service: Option<ServiceId>,
     /// The next hop to the destination, once resolved.
     pub(crate) neighbour: Option<Neighbour>,
     /// Our first PSN: the peer sends it first, our receive queue expects it.
@@ -102,6 +110,8 @@ impl Id {
             remote: None,
             device: None,
             path: None,
+            lids: None,
+            ib_service: None,
             neighbour: None,
             starting_psn,
             query: QueryNumber(0),
@@ -129,10 +139,41 @@ impl Id {
 
     /// Adds the id's addresses to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
-        error.between(
-            self.local.map(Address::Inet),
-            self.remote.map(Address::Inet),
-        )
+        error.between(self.local_address(), self.remote_address())
+    }
+
+    /// The local address in its own family.
+    pub(crate) fn local_address(&self) -> Option<Address> {
+        let service = self.ib_service.filter(|_| self.is_served());
+        self.local.map(|local| self.address(local, service))
+    }
+
+    /// The remote address in its own family.
+    pub(crate) fn remote_address(&self) -> Option<Address> {
+        let service = self.ib_service.filter(|_| !self.is_served());
+        self.remote.map(|remote| self.address(remote, service))
+    }
+
+    /// Whether the service id is its own, and not the peer's.
+    fn is_served(&self) -> bool {
+        let passive = |connection: &Connection| connection.passive;
+        self.remote.is_none()
+            || self.asked.is_some()
+            || self.connection.as_deref().is_some_and(passive)
+    }
+
+    fn address(&self, kept: SocketAddr, service: Option<ServiceId>) -> Address {
+        if self.ib_service.is_none() {
+            return Address::Inet(kept);
+        }
+        Address::Ib(SockaddrIb {
+            pkey: self.path.map_or(PKey::DEFAULT, |path| path.pkey),
+            flowinfo: 0,
+            gid: Gid::from(kept.ip()),
+            sid: service.map_or(0, |service| service.0),
+            sid_mask: service.map_or(0, |_| u64::MAX),
+            scope_id: 0,
+        })
     }
 
     /// The connection.
@@ -206,16 +247,25 @@ impl Id {
             .or_else(|| asked.and_then(|asked| asked.waits_at.take()))
     }
 
-    /// The service id of its port.
+    /// Bytes before the user's private data in a request: the IP addresses, if it has such.
+    pub(crate) fn request_header_len(&self) -> usize {
+        match self.ib_service {
+            Some(_) => 0,
+            None => CmaHeader::LEN,
+        }
+    }
+
+    /// The service id of its port, or that of its InfiniBand address.
     pub(crate) fn service_id(&self, address: &SocketAddr) -> ServiceId {
-        ServiceId::from_port(self.service.port_space, address.port())
+        self.ib_service
+            .unwrap_or_else(|| ServiceId::from_port(self.service.port_space, address.port()))
     }
 }
 
 impl Connection {
     /// Whether a message on `path` can be from this connection's peer.
     pub(crate) fn is_on(&self, path: &MadPath) -> bool {
-        (self.mad_path.remote, self.mad_path.local) == (path.remote, path.local)
+        self.mad_path.has_ends_of(path)
     }
 
     /// The name under which the peer's connection is known, once a message told it.
@@ -223,7 +273,7 @@ impl Connection {
         let comm_id = self.remote_comm_id?;
         Some(RemoteId {
             guid: self.remote_guid,
-            host: self.mad_path.remote,
+            host: self.mad_path.host(),
             comm_id,
         })
     }
@@ -232,7 +282,7 @@ impl Connection {
     pub(crate) fn remote_qp(&self) -> RemoteQp {
         RemoteQp {
             guid: self.remote_guid,
-            host: self.mad_path.remote,
+            host: self.mad_path.host(),
             qpn: self.remote_qpn,
         }
     }
@@ -243,14 +293,14 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteId {
     pub(crate) guid: u64,
-    pub(crate) host: IpAddr,
+    pub(crate) host: Host,
     pub(crate) comm_id: u32,
 }
 
 /// A SIDR request of a peer. A copy agrees in all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteRequest {
-    pub(crate) host: IpAddr,
+    pub(crate) host: Host,
     pub(crate) request_id: u32,
     pub(crate) tid: u64,
     pub(crate) service_id: ServiceId,
@@ -260,6 +310,6 @@ pub(crate) struct RemoteRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteQp {
     pub(crate) guid: u64,
-    pub(crate) host: IpAddr,
+    pub(crate) host: Host,
     pub(crate) qpn: Qpn,
 }

@@ -45,7 +45,7 @@
 //!   beside the engine and not inside.
 //! * Commands by the part of a connection's life they are for: `resolve`, `listen`, `active`,
 //!   `passive`, `teardown`; `sidr` for datagrams, which need no connection, and `multicast` for their
-//!   groups; `qp_attr` for queue pairs; and `query`, which changes nothing but options.
+//!   groups; `infiniband` for native addresses; `qp_attr` for queue pairs; and `query`, which changes nothing but options.
 //! * `device`: devices that go, and hardware addresses that change.
 //! * `receive` takes messages apart and hands them to those; `transmit` makes and sends them;
 //!   `advance` is the one place where an id changes its state.
@@ -70,6 +70,7 @@ mod device;
 mod engine;
 mod hash;
 mod id;
+mod infiniband;
 mod listen;
 mod multicast;
 #[doc(hidden)]
@@ -97,12 +98,13 @@ pub use active::REQ_PRIVATE_DATA_MAX;
 pub use config::{Config, MAX_IDS, time_of_exponent};
 pub use counters::{ByMessage, Counters, DropReason};
 pub use engine::Cm;
+pub use infiniband::IB_REQ_PRIVATE_DATA_MAX;
 pub use passive::REP_PRIVATE_DATA_MAX;
 pub use query::{Listed, TableSizes};
 pub use sidr::{SIDR_REP_PRIVATE_DATA_MAX, SIDR_REQ_PRIVATE_DATA_MAX};
 pub use state::State;
 pub use teardown::REJ_PRIVATE_DATA_MAX;
 pub use types::{
-    BoundDevice, GroupQuery, IdOptions, MadPath, Membership, MembershipNumber, Neighbour, Query,
-    QueryNumber, ResolvedAddress, Transmit,
+    BoundDevice, GroupQuery, IdOptions, Lids, MadPath, Membership, MembershipNumber, Neighbour,
+    Query, QueryNumber, ResolvedAddress, Transmit,
 };

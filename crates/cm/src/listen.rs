@@ -88,7 +88,8 @@ fn keys(id: &Id) -> [Option<(ServiceId, ListenAddr)>; 2] {
         SocketAddr::V4(_) => (ListenAddr::AnyV4, ListenAddr::AnyV6),
         SocketAddr::V6(_) => (ListenAddr::AnyV6, ListenAddr::AnyV4),
     };
-    let both = !id.options.serves_one_family(&local);
+    // An InfiniBand address is of its own family.
+    let both = id.ib_service.is_none() && !id.options.serves_one_family(&local);
     [Some((service, own)), both.then_some((service, other))]
 }
 
@@ -108,7 +109,8 @@ impl Cm {
         let number = id;
         let id = self.ids.find_mut(id, step)?;
         let next = id.command(Event::Listen, step)?;
-        let Some(local) = id.local.filter(|local| local.port() != 0) else {
+        let is_served = |local: &SocketAddr| id.ib_service.is_some() || local.port() != 0;
+        let Some(local) = id.local.filter(is_served) else {
             let cause = Cause::InvalidArgument {
                 what: "local port",
                 expected: "one that the port table gave".into(),
@@ -119,8 +121,8 @@ impl Cm {
         for key in keys(id).into_iter().flatten() {
             if let Some(other) = self.listeners.map.get(&key) {
                 let holder = Some(alloc::format!(
-                    "{other}, which listens on port {}",
-                    local.port()
+                    "{other}, which listens on {}",
+                    id.service_id(&local)
                 ));
                 return Err(id.fail(step, Cause::AddressInUse { holder }));
             }

@@ -6,14 +6,14 @@ use portolan_provider::cm::{ConnParam, Ece};
 use portolan_provider::error::{Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::cm::{RepRepr, ReqRepr};
-use portolan_wire::cma::CmaHeader;
 
 /// Largest value of the three-bit retry counts; as an RNR retry count it is without end.
 const RETRY_FIELD_MAX: u8 = 7;
 
 /// What a REQ says, seen from its receiver: the peer's initiator depth is our responder resources.
-pub(crate) fn param_of_req(req: &ReqRepr) -> ConnParam {
-    let user_data = req.private_data.get(CmaHeader::LEN..).unwrap_or_default();
+/// What goes before the user's private data is left out, `header_len` bytes.
+pub(crate) fn param_of_req(req: &ReqRepr, header_len: usize) -> ConnParam {
+    let user_data = req.private_data.get(header_len..).unwrap_or_default();
     ConnParam {
         private_data: Box::from(user_data),
         responder_resources: req.initiator_depth,

@@ -11,12 +11,13 @@ use portolan_wire::cm::{
     TransportService,
 };
 use portolan_wire::cma::CmaHeader;
-use portolan_wire::{Gid, PKey, Qpn};
+use portolan_wire::{Gid, PKey, Qpn, ServiceId};
 
 use crate::config::time_of_exponent;
 use crate::counters::DropReason;
 use crate::engine::Cm;
 use crate::id::{Connection, Id, RemoteId, RemoteQp};
+use crate::infiniband::{is_way_of, socket_of};
 use crate::mutant::{Mutant, is_planted};
 use crate::params::{check_qpn, param_of_req, retry_field, seam_ece, wire_ece};
 use crate::resolve::socket_addr;
@@ -57,12 +58,12 @@ impl Cm {
         }
         let remote = RemoteId {
             guid: req.local_ca_guid,
-            host: path.remote,
+            host: path.host(),
             comm_id: req.local_comm_id,
         };
         let qp = RemoteQp {
             guid: req.local_ca_guid,
-            host: path.remote,
+            host: path.host(),
             qpn: req.local_qpn,
         };
         if let Some(number) = self.ids.by_remote_id(&remote) {
@@ -120,32 +121,26 @@ impl Cm {
     fn admit(&self, path: &MadPath, req: &ReqRepr) -> core::result::Result<Admitted, Refusal> {
         let port = req.service_id.port();
         let local = socket_addr(path.local, port, path.scope_id);
-        let listener = req.service_id.port_space().and_then(|_| {
-            let number = self.listeners.find(req.service_id, &local)?;
-            self.ids
-                .get(number)
-                .and_then(|id| Some((number, id, id.uid?)))
+        let listener = self.listeners.find(req.service_id, &local);
+        let listener = listener.and_then(|number| {
+            let id = self.ids.get(number)?;
+            Some((number, id, id.uid?))
         });
         let (number, id, uid) = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
         // Linux refuses what follows with "consumer defined"; where a reason says more, it is given.
-        let header =
-            CmaHeader::parse(&req.private_data).map_err(|_| RejectReason::CONSUMER_DEFINED)?;
-        let addressed = (
-            header.src_addr().to_canonical(),
-            header.dst_addr().to_canonical(),
-        );
-        if addressed != (path.remote.to_canonical(), path.local.to_canonical()) {
-            return Err(RejectReason::CONSUMER_DEFINED.into());
-        }
+        let remote = match id.ib_service {
+            Some(_) => socket_of(req.primary.local_gid),
+            None => requester(path, req)?,
+        };
         if transport_of(id.service.qp_type) != Some(req.transport) {
             return Err(RejectReason::INVALID_TRANSPORT_TYPE.into());
         }
-        let primary = &req.primary;
         let own_gid = Gid::from(path.local);
-        if primary.remote_gid != own_gid
-            || primary.local_gid != Gid::from(path.remote)
-            || !PKey::DEFAULT.matches(req.pkey)
-        {
+        let is_its_way = match path.lids {
+            Some(lids) => is_way_of(path, lids, req),
+            None => is_routed_way_of(path, req),
+        };
+        if !is_its_way {
             let additional_info = Info::Gid(own_gid);
             return Err(Refusal {
                 reason: RejectReason::INVALID_GID,
@@ -157,13 +152,16 @@ impl Cm {
             reason: RejectReason::INVALID_MTU,
             additional_info: Info::Mtu(path.device.mtu),
         })?;
-        let remote = socket_addr(path.remote, header.port, path.scope_id);
         Ok(Admitted {
             listener: number,
             uid,
             service: id.service,
+            ib_service: id.ib_service,
             options: id.options,
-            local,
+            local: match id.ib_service {
+                Some(_) => socket_of(own_gid),
+                None => local,
+            },
             remote,
             mtu,
         })
@@ -197,6 +195,8 @@ impl Cm {
         let psn = self.random_psn();
         let mut child = Id::new(None, admitted.service, psn);
         child.options = admitted.options;
+        child.ib_service = admitted.ib_service;
+        child.lids = path.lids;
         child.local = Some(admitted.local);
         child.remote = Some(admitted.remote);
         child.device = Some(path.device);
@@ -229,6 +229,7 @@ impl Cm {
             request: None,
             disconnect_reported: false,
         }));
+        let header_len = child.request_header_len();
         let Ok(number) = self.ids.insert(child, Step::Event) else {
             return self.counters.drop(DropReason::IdsFull);
         };
@@ -243,7 +244,7 @@ impl Cm {
         {
             listener.waiting.insert(number);
         }
-        let param = EventParam::Conn(param_of_req(req));
+        let param = EventParam::Conn(param_of_req(req, header_len));
         self.report_request(admitted.uid, number, param, seam_ece(req.ece));
     }
 
@@ -353,10 +354,35 @@ struct Admitted {
     listener: IdNumber,
     uid: UserId,
     service: portolan_provider::cm::Service,
+    ib_service: Option<ServiceId>,
     options: crate::types::IdOptions,
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
     mtu: Mtu,
+}
+
+/// The peer's address as the request gives it; it must be the one that it came from.
+fn requester(
+    path: &MadPath,
+    req: &ReqRepr,
+) -> core::result::Result<core::net::SocketAddr, RejectReason> {
+    let header = CmaHeader::parse(&req.private_data).map_err(|_| RejectReason::CONSUMER_DEFINED)?;
+    let addressed = (
+        header.src_addr().to_canonical(),
+        header.dst_addr().to_canonical(),
+    );
+    if addressed != (path.remote.to_canonical(), path.local.to_canonical()) {
+        return Err(RejectReason::CONSUMER_DEFINED);
+    }
+    Ok(socket_addr(path.remote, header.port, path.scope_id))
+}
+
+/// Whether the primary path of a request is the one it came on, on RoCE.
+fn is_routed_way_of(path: &MadPath, req: &ReqRepr) -> bool {
+    let primary = &req.primary;
+    primary.remote_gid == Gid::from(path.local)
+        && primary.local_gid == Gid::from(path.remote)
+        && PKey::DEFAULT.matches(req.pkey)
 }
 
 fn check_accept(param: &ConnParam, ece: Ece) -> Result<(PrivateData<196>, portolan_wire::cm::Ece)> {

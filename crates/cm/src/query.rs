@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use portolan_provider::Address;
 use portolan_provider::cm::{IdAddresses, IdNumber, IdOption, PathRecord, UserId};
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::QpType;
@@ -158,8 +157,8 @@ impl Cm {
     pub fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
         let id = self.ids.find(id, Step::Query)?;
         Ok(IdAddresses {
-            local: id.local.map(Address::Inet),
-            remote: id.remote.map(Address::Inet),
+            local: id.local_address(),
+            remote: id.remote_address(),
             device_index: id.device.map(|device| device.device_index),
             port_num: id.device.map_or(0, |device| device.port_num),
             sgid: id.device.map(|device| device.sgid),

@@ -200,7 +200,12 @@ impl Cm {
     }
 
     /// The state that a resolved route leads to, if one may be asked for now.
-    fn begin_route(&mut self, now: Duration, id: IdNumber, timeout: Duration) -> Result<State> {
+    pub(crate) fn begin_route(
+        &mut self,
+        now: Duration,
+        id: IdNumber,
+        timeout: Duration,
+    ) -> Result<State> {
         let step = Step::ResolveRoute;
         self.begin(now, step)?;
         let id = self.ids.find_mut(id, step)?;

@@ -168,7 +168,7 @@ impl Cm {
             let guid = guid.map_or(0, u64::from_be_bytes);
             let remote = RemoteId {
                 guid,
-                host: path.remote,
+                host: path.host(),
                 comm_id: rej.local_comm_id,
             };
             if let Some(number) = self.ids.by_remote_id(&remote) {

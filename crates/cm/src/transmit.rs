@@ -131,6 +131,7 @@ impl Cm {
             traffic_class: 0,
             flow_label: 0,
             hop_limit,
+            sl: 0,
             mad,
         });
     }
@@ -159,6 +160,7 @@ impl Cm {
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
             hop_limit: path.hop_limit,
+            sl: path.sl,
             mad,
         });
     }

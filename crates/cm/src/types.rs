@@ -69,6 +69,41 @@ pub struct MadPath {
     pub scope_id: u32,
     /// The device that serves `local`.
     pub device: BoundDevice,
+    /// On an InfiniBand port the LIDs, by which its messages go, and the peer is known; `remote` may then be
+    /// unspecified, and `local` is the port's GID. `None` on RoCE.
+    pub lids: Option<Lids>,
+}
+
+/// The LIDs of a path on an InfiniBand subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lids {
+    /// Of this port.
+    pub local: u16,
+    /// Of the peer's port.
+    pub remote: u16,
+}
+
+/// What tells one port of the network from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Host {
+    Ip(IpAddr),
+    Lid(u16),
+}
+
+impl MadPath {
+    /// The peer.
+    pub(crate) fn host(&self) -> Host {
+        match self.lids {
+            Some(lids) => Host::Lid(lids.remote),
+            None => Host::Ip(self.remote),
+        }
+    }
+
+    /// Whether both ends are those of `other`.
+    pub(crate) fn has_ends_of(&self, other: &MadPath) -> bool {
+        let ends = |path: &MadPath| (path.host(), path.local, path.lids);
+        ends(self) == ends(other)
+    }
 }
 
 /// A management datagram to send from queue pair 1 to queue pair 1.
@@ -82,6 +117,8 @@ pub struct Transmit {
     pub flow_label: u32,
     /// Hop limit (TTL).
     pub hop_limit: u8,
+    /// Service level, on an InfiniBand port.
+    pub sl: u8,
     /// The whole datagram.
     pub mad: [u8; MAD_LEN],
 }

@@ -7,12 +7,13 @@
 
 mod error;
 mod provider;
+pub mod raw;
 mod sys;
 mod ucma;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use provider::KernelProvider;
+pub use provider::{KernelProvider, check_verbs_library, has_devices, kernel_offers};
 pub use ucma::Offers;
 
 /// Locks; a panic in another thread does not spread, for every critical section leaves its state

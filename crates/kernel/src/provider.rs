@@ -9,6 +9,16 @@ use portolan_provider::{Cause, Error, Result, Step};
 use crate::sys::verbs::{Devices, SONAME};
 use crate::ucma::{ConnectionManager, Offers};
 
+/// Where the kernel lists its RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// Whether the kernel has any RDMA device, which costs one look into sysfs. Whether they can be used shows when
+/// the provider opens.
+pub fn has_devices() -> bool {
+    let entries = std::fs::read_dir(DEVICES);
+    entries.is_ok_and(|mut entries| entries.next().is_some())
+}
+
 /// The kernel's RDMA devices.
 ///
 /// It belongs to the process that opened it: a forked child is refused, since its ids, queue pairs and
@@ -35,6 +45,23 @@ impl KernelProvider {
     pub fn offers(&self) -> Offers {
         self.cm.offers()
     }
+}
+
+/// What the running kernel's rdma_cm device offers beyond the least; needs no libibverbs.
+///
+/// # Errors
+/// `NoDevice` if the kernel has no rdma_cm device, `Os` if it may not be opened, `Unsupported` for a kernel
+/// before Linux 5.8.
+pub fn kernel_offers() -> Result<Offers> {
+    Ok(ConnectionManager::open()?.offers())
+}
+
+/// Loads the machine's libibverbs, which stays loaded, and looks for all that the provider needs of it.
+///
+/// # Errors
+/// `UnusableLibrary` if it is absent, too old, or Portolan's own.
+pub fn check_verbs_library() -> Result<()> {
+    Devices::load(SONAME).map(drop)
 }
 
 impl Provider for KernelProvider {

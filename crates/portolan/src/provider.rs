@@ -1,15 +1,28 @@
-//! Which provider serves this process.
+//! Which provider serves: the kernel's RDMA devices, or the software device.
 //!
-//! [`pin`] says, or else the environment variable [`PROVIDER_ENV`]; where neither does it is the software
-//! device. Single connections, listeners and event channels may be given another.
+//! [`pin`] says, or else the environment variable [`PROVIDER_ENV`]. Where neither does, the way to the
+//! destination decides ([`towards`]), or the address that is listened at ([`at`]): it is the kernel's, if one of
+//! its RDMA devices has the local address on the interface, else software's. A listener at the wildcard
+//! address listens with both ([`everywhere`]). Single connections, listeners and event channels may be given
+//! another.
+//!
+//! An event channel belongs to one provider, and is opened before any address is known: one that is opened
+//! without a provider is of the pinned one, or software's ([`default_provider`]).
+
+mod route;
+
+use std::fmt;
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portolan_kernel::KernelProvider;
+pub use portolan_kernel::{Offers, check_verbs_library, kernel_offers};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
+pub use self::route::{Chosen, Reason, at, everywhere, towards};
+pub(crate) use self::route::{Place, decide};
 use crate::lock;
 use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 
@@ -63,37 +76,77 @@ pub fn pin(choice: Option<Choice>) {
     PINNED.store(choice.map_or(0, |choice| choice as u8), Ordering::Release);
 }
 
-fn pinned() -> Option<Choice> {
+/// The pinned provider, and what pinned it.
+///
+/// # Errors
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`, unless the program pins one.
+pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
     let pinned = PINNED.load(Ordering::Acquire);
     let mut all = [Choice::Software, Choice::Kernel].into_iter();
-    all.find(|choice| *choice as u8 == pinned)
+    match all.find(|choice| *choice as u8 == pinned) {
+        Some(choice) => Ok(Some((choice, PinnedBy::Program))),
+        None => {
+            let of_environment = Choice::of_environment()?;
+            Ok(of_environment.map(|choice| (choice, PinnedBy::Environment)))
+        }
+    }
 }
 
-/// The process's provider, opened at first use.
+/// What pinned a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PinnedBy {
+    /// [`pin`].
+    Program,
+    /// [`PROVIDER_ENV`].
+    Environment,
+}
+
+impl fmt::Display for PinnedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Program => "the program",
+            Self::Environment => PROVIDER_ENV,
+        })
+    }
+}
+
+/// The provider of what says nothing of its addresses, opened at first use: the pinned one, else software's.
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; those of [`software_provider`] or of
 /// [`kernel_provider`]. A failed start is tried again at the next call.
 pub fn default_provider() -> Result<Arc<dyn Provider>> {
     match chosen()? {
-        Choice::Software => software_provider(),
         Choice::Kernel => kernel_provider(),
+        Choice::Software => software_provider(),
     }
 }
 
-/// The process's provider, if it was opened; never opens it.
-pub(crate) fn opened_provider() -> Option<Arc<dyn Provider>> {
-    match chosen().ok()? {
-        Choice::Software => SOFTWARE.opened().map(|provider| provider as _),
-        Choice::Kernel => KERNEL.opened().map(|provider| provider as _),
-    }
+/// The provider of what says nothing of its addresses, opened or not.
+///
+/// # Errors
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`.
+pub fn chosen() -> Result<Choice> {
+    Ok(pinned()?.map_or(Choice::Software, |(choice, _)| choice))
 }
 
-fn chosen() -> Result<Choice> {
-    match pinned() {
-        Some(choice) => Ok(choice),
-        None => Ok(Choice::of_environment()?.unwrap_or(Choice::Software)),
+/// The software provider, if it was opened; never opens it.
+pub(crate) fn opened_software() -> Option<Arc<dyn Provider>> {
+    SOFTWARE.opened().map(|provider| provider as _)
+}
+
+/// Settings of this process's software provider, in place of the defaults. They count when it is opened.
+///
+/// # Errors
+/// `InvalidState` if it is open.
+pub fn configure_software(config: SoftwareConfig) -> Result<()> {
+    if SOFTWARE.opened().is_some() {
+        let (expected, found) = ("not open", "open");
+        let cause = Cause::InvalidState { expected, found };
+        return Err(Error::new(Step::OpenDevice, cause));
     }
+    *lock(&SOFTWARE_CONFIG) = Some(config);
+    Ok(())
 }
 
 /// The software provider of this process; every call gives the same one.
@@ -111,13 +164,15 @@ pub fn software_provider() -> Result<Arc<dyn Provider>> {
 /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
 /// Portolan's own.
 pub fn kernel_provider() -> Result<Arc<dyn Provider>> {
-    let after_fork = "use in a process forked after the kernel provider was opened";
-    let provider = KERNEL.get(KernelProvider::open, after_fork)?;
+    let provider = KERNEL.get(KernelProvider::open, KERNEL_AFTER_FORK)?;
     Ok(provider)
 }
 
+const KERNEL_AFTER_FORK: &str = "use in a process forked after the kernel provider was opened";
+
 static KERNEL: Opened<KernelProvider> = Opened::none();
 static SOFTWARE: Opened<SoftwareProvider> = Opened::none();
+static SOFTWARE_CONFIG: Mutex<Option<SoftwareConfig>> = Mutex::new(None);
 
 /// Shows every packet that the software devices of this process send and take to `tap`, or to
 /// nobody.
@@ -130,7 +185,10 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
 
 fn software() -> Result<Arc<SoftwareProvider>> {
     let after_fork = "use in a process forked after the software device was opened";
-    let open = || SoftwareProvider::start(SoftwareConfig::default());
+    let open = || {
+        let config = lock(&SOFTWARE_CONFIG).clone();
+        SoftwareProvider::start(config.unwrap_or_default())
+    };
     SOFTWARE.get(open, after_fork)
 }
 

@@ -13,6 +13,7 @@
 //! # Ok::<(), portolan::Error>(())
 //! ```
 
+pub(crate) mod fabric;
 mod future;
 mod machine;
 pub mod yardstick;

@@ -36,8 +36,7 @@ pub struct AsyncConnection {
 /// A [`Listener`] whose requests are awaited.
 #[derive(Debug)]
 pub struct AsyncListener {
-    listener: Listener,
-    events: AsyncFd<EventFd>,
+    listener: AsyncFd<ListenerFd>,
 }
 
 impl AsyncConnection {
@@ -170,8 +169,13 @@ impl AsyncListener {
     /// # Errors
     /// The runtime cannot watch the listener's descriptor.
     pub fn new(listener: Listener) -> Result<Self> {
-        let events = watch(EventFd(listener.events().clone()))?;
-        Ok(Self { listener, events })
+        let listener = watch(ListenerFd(listener))?;
+        Ok(Self { listener })
+    }
+
+    /// The listener beneath, for all that does not wait.
+    pub fn get_ref(&self) -> &Listener {
+        &self.listener.get_ref().0
     }
 
     /// The address that it listens on, with its port.
@@ -179,7 +183,7 @@ impl AsyncListener {
     /// # Errors
     /// As for [`Listener::local_addr`].
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        self.listener.local_addr()
+        self.get_ref().local_addr()
     }
 
     /// Waits for the next connection request.
@@ -188,11 +192,15 @@ impl AsyncListener {
     /// As for [`Listener::accept`].
     pub async fn accept(&self) -> Result<Incoming> {
         loop {
-            self.listener.check()?;
-            let event = next_event(&self.events).await?;
-            if let Some(incoming) = self.listener.take(&event)? {
+            if let Some(incoming) = self.get_ref().try_accept()? {
                 return Ok(incoming);
             }
+            let mut guard = self.listener.readable().await.map_err(runtime_error)?;
+            // Looked at again after readiness was noted: a request between the two is not missed.
+            if let Some(incoming) = self.get_ref().try_accept()? {
+                return Ok(incoming);
+            }
+            guard.clear_ready();
         }
     }
 }
@@ -249,6 +257,12 @@ impl Connector {
         let mut running = JoinSet::new();
         let mut failed = Failures::of(name);
         loop {
+            if deadline::left(deadline).is_zero() {
+                // Those that run end by themselves.
+                waiting
+                    .by_ref()
+                    .for_each(|address| failed.add_untried(address));
+            }
             if let Some(address) = waiting.next() {
                 let connector = self.clone();
                 running.spawn(async move { connector.connect_async_to(address, deadline).await });
@@ -375,6 +389,15 @@ fn runtime_error(error: std::io::Error) -> Error {
 struct CompletionFd(Arc<dyn CompChannel>);
 
 impl AsRawFd for CompletionFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct ListenerFd(Listener);
+
+impl AsRawFd for ListenerFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }

@@ -506,11 +506,15 @@ pub mod errno {
     pub const EBUSY: i32 = 16;
     pub const ENODEV: i32 = 19;
     pub const EINVAL: i32 = 22;
+    pub const EMFILE: i32 = 24;
+    pub const ENOSYS: i32 = 38;
+    pub const EPROTO: i32 = 71;
     pub const EOPNOTSUPP: i32 = 95;
     pub const EADDRINUSE: i32 = 98;
     pub const EADDRNOTAVAIL: i32 = 99;
     pub const ENETUNREACH: i32 = 101;
     pub const ECONNRESET: i32 = 104;
+    pub const ENOBUFS: i32 = 105;
     pub const ENOTCONN: i32 = 107;
     pub const ETIMEDOUT: i32 = 110;
     pub const ECONNREFUSED: i32 = 111;

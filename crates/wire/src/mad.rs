@@ -1,6 +1,10 @@
 //! Management datagrams (IBTA 13.4): the header they all share, and RMPP's.
 
+mod rmpp;
+
 use core::fmt;
+
+pub use rmpp::{RmppFlags, RmppHeader, RmppStatus, RmppType};
 
 use crate::bytes::{Builder, Fields, header};
 use crate::{Error, Result};
@@ -51,10 +55,19 @@ impl Method {
     pub const REPORT: Method = Method(0x06);
     /// TrapRepress().
     pub const TRAP_REPRESS: Method = Method(0x07);
+    /// SubnAdmGetTable(), of subnet administration alone (IBTA 15.2.2).
+    pub const GET_TABLE: Method = Method(0x12);
+    /// SubnAdmDelete(), of subnet administration alone.
+    pub const DELETE: Method = Method(0x15);
     /// GetResp().
     pub const GET_RESP: Method = Method(0x81);
     /// ReportResp().
     pub const REPORT_RESP: Method = Method(0x86);
+
+    /// SubnAdmGetTableResp().
+    pub const GET_TABLE_RESP: Method = Method(0x92);
+    /// SubnAdmDeleteResp().
+    pub const DELETE_RESP: Method = Method(0x95);
 
     /// True for responses.
     pub const fn is_response(self) -> bool {
@@ -170,50 +183,3 @@ impl<'a> MadPacket<'a> {
 
 /// Bytes after the header.
 pub const DATA_LEN: usize = MAD_LEN - MadHeaderRepr::LEN;
-
-/// The header of the reliable multi-packet protocol (IBTA 13.6.2), after the MAD header of those
-/// classes that use it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RmppHeader {
-    /// Version, 1.
-    pub version: u8,
-    /// 1 data, 2 ACK, 3 STOP, 4 ABORT.
-    pub rmpp_type: u8,
-    /// Response time, exponent of 4.096 µs, five bits; 31 if none is given.
-    pub response_time: u8,
-    /// Flags, three bits: 1 active, 2 first, 4 last.
-    pub flags: u8,
-    /// Status.
-    pub status: u8,
-    /// Segment number in data and ACK.
-    pub data1: u32,
-    /// Payload length in data, new window's end in ACK.
-    pub data2: u32,
-}
-
-header!(RmppHeader, "RMPP header", 12);
-
-impl RmppHeader {
-    fn from_fields(f: Fields<'_, 12>) -> Self {
-        RmppHeader {
-            version: f.u8::<0>(),
-            rmpp_type: f.u8::<1>(),
-            response_time: f.bits::<2, 3, 5>(),
-            flags: f.bits::<2, 0, 3>(),
-            status: f.u8::<3>(),
-            data1: f.u32::<4>(),
-            data2: f.u32::<8>(),
-        }
-    }
-
-    fn build(&self, b: &mut Builder<12>) -> Result<()> {
-        b.u8::<0>(self.version)
-            .u8::<1>(self.rmpp_type)
-            .bits::<2, 3, 5>("RMPP response time", self.response_time)?
-            .bits::<2, 0, 3>("RMPP flags", self.flags)?
-            .u8::<3>(self.status)
-            .u32::<4>(self.data1)
-            .u32::<8>(self.data2);
-        Ok(())
-    }
-}

@@ -1,5 +1,17 @@
-//! Records of InfiniBand's subnet administrator (IBTA 15.2.5).
+//! Subnet administration (IBTA 15.2): its datagrams, and the records that they carry.
 
+mod mcmember_record;
+mod node_record;
+mod packet;
 mod path_record;
+mod query;
+mod service_record;
+mod status;
 
+pub use mcmember_record::{JoinState, McMemberRecord};
+pub use node_record::{NodeRecord, NodeType};
+pub use packet::{CLASS_VERSION, SA_DATA_LEN, SaHeader, SaPacket};
 pub use path_record::{PathRecord, Selected, Selector};
+pub use query::{AttributeId, ComponentMask, Query, Record};
+pub use service_record::{NAME_LEN, ServiceRecord};
+pub use status::{SaStatus, Status};

@@ -45,8 +45,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// This process's pool, in the network namespace of the threads that submit. Its threads start
-    /// with the first call; after a fork the child gets a pool of its own.
+    /// This process's pool. Its threads start with the first call; after a fork the child gets a pool of
+    /// its own.
+    ///
+    /// A thread of the pool is, and stays, in the network namespace of the thread whose call started it,
+    /// and whichever is free takes the next job. So all is well in a process that has one namespace. One
+    /// whose threads are in several (setns(2)) looks names up by [`resolve`](crate::resolve), in the caller's
+    /// thread, or has a [`Pool::start`] of its own in each.
     ///
     /// # Errors
     /// As [`Pool::start`].
@@ -95,9 +100,8 @@ impl Pool {
             *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         });
         let done = Box::new(move |ended: Result<(), Unanswered>| {
-            let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = result.take();
-            done(ended.and_then(|()| result.ok_or(Unanswered::Panicked)));
+            let made = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+            done(ended.and_then(|()| made.ok_or(Unanswered::Panicked)));
         });
         let ticket = self.shared.submit(Instant::now() + deadline, work, done)?;
         Ok(Pending {

@@ -1,6 +1,7 @@
 //! An address on its way to become a result.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_provider::Address;
 use portolan_provider::address::SockaddrIb;
@@ -8,9 +9,9 @@ use portolan_provider::address::SockaddrIb;
 use super::settle::Settled;
 use crate::addrinfo::AddrInfo;
 use crate::error::Problem;
-use crate::explain::{Decision, Explain, OrderRule};
+use crate::explain::{Common, Decision, Explain};
 use crate::hints::{Family, Flags};
-use crate::lookups::DeviceQuestion;
+use crate::lookups::{DeviceChoice, DeviceQuestion};
 use crate::path::PathData;
 use crate::route;
 
@@ -29,10 +30,24 @@ pub(super) struct Candidate {
     pub(super) zone: Option<String>,
     /// The device of the source is known.
     pub(super) has_device: bool,
+    /// Whether a port of InfiniBand leads there: not yet asked, or the port whose paths are not.
+    pub(super) fabric: Fabric,
     pub(super) route: Vec<PathData>,
     pub(super) decisions: Vec<Decision>,
     /// There is a way to it, as far as was looked.
     pub(super) is_usable: bool,
+}
+
+/// What is known of InfiniBand on the way to a GID.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Fabric {
+    /// Nothing.
+    #[default]
+    Unasked,
+    /// This port leads there; its paths are not known yet.
+    Port(DeviceChoice),
+    /// What there is to know.
+    Settled,
 }
 
 /// How many decisions a result usually has that takes look-ups.
@@ -68,6 +83,7 @@ impl Candidate {
             canonical_name: None,
             zone: None,
             has_device: false,
+            fabric: Fabric::Unasked,
             route: Vec::new(),
             decisions: Vec::new(),
             is_usable: true,
@@ -148,13 +164,9 @@ impl Candidate {
     }
 
     /// The result, with the decisions that hold for all.
-    pub(super) fn result(mut self, settled: &Settled, skipped: &[Decision]) -> AddrInfo {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        let own = decisions.len();
-        decisions.extend(settled.decisions());
-        decisions.rotate_left(own);
-        decisions.extend_from_slice(skipped);
-        self.explained(settled, Explain::listed(decisions))
+    pub(super) fn result(mut self, settled: &Settled, common: &Arc<Common>) -> AddrInfo {
+        let own = std::mem::take(&mut self.decisions);
+        self.explained(settled, Explain::listed(own, Arc::clone(common)))
     }
 
     /// The result, with its reasons.
@@ -220,28 +232,6 @@ fn as_name(address: Address) -> String {
         Address::Inet(inet) => inet.ip().to_string(),
         Address::Ib(ib) => ib.gid.to_string(),
     }
-}
-
-/// Those that can be used first, else in the resolver's order; each told its place.
-pub(super) fn in_order(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
-    candidates.sort_by_key(|candidate| !candidate.is_usable);
-    let of = candidates.len();
-    let mut before_is_usable = true;
-    for (at, candidate) in candidates.iter_mut().enumerate() {
-        let rule = match at {
-            0 => None,
-            _ if before_is_usable != candidate.is_usable => Some(OrderRule::Unusable),
-            _ => Some(OrderRule::Resolver),
-        };
-        before_is_usable = candidate.is_usable;
-        tell_place(candidate, at + 1, of, rule);
-    }
-    candidates
-}
-
-fn tell_place(candidate: &mut Candidate, position: usize, of: usize, rule: Option<OrderRule>) {
-    let decision = Decision::Order { position, of, rule };
-    candidate.decisions.push(decision);
 }
 
 /// The address that the node is itself.

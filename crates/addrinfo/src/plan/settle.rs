@@ -4,7 +4,7 @@ use portolan_provider::Address;
 use portolan_wire::addr::PortSpace;
 
 use crate::error::{CONNECT_DATA_MAX, Problem};
-use crate::explain::Decision;
+use crate::explain::{BEFORE, Decision};
 use crate::hints::{Family, Flags, Hints, QpType};
 use crate::names::{self, NameOptions, SocketType};
 use crate::path::{PathData, ROUTE_RECORDS_MAX};
@@ -60,11 +60,9 @@ impl Settled {
     }
 
     /// The decisions that hold for every result.
-    pub(super) fn decisions(&self) -> impl Iterator<Item = Decision> {
+    pub(super) fn decisions(&mut self) -> [Option<Decision>; BEFORE] {
         let unused = self.unused_family.map(Decision::FamilyUnused);
-        [Some(self.service()), unused, self.origin.clone()]
-            .into_iter()
-            .flatten()
+        [Some(self.service()), unused, self.origin.take()]
     }
 
     /// Why queue pair type and port space are what they are.
@@ -149,21 +147,28 @@ fn check_sizes(hints: &Hints) -> Result<(), Problem> {
 
 /// The addresses are of one family, and of the one asked for.
 fn check_families(hints: &Hints, family: Option<Family>) -> Result<(), Problem> {
-    let check =
-        |field, address: Option<Address>, expected: Option<Family>| match (address, expected) {
-            (Some(address), Some(expected)) if Family::of(&address) != expected => {
-                Err(Problem::AddressFamily {
-                    field,
-                    address,
-                    expected,
-                })
-            }
-            _ => Ok(()),
-        };
-    check("ai_src_addr", hints.src_addr, family)?;
-    check("ai_dst_addr", hints.dst_addr, family)?;
+    check_family("ai_src_addr", hints.src_addr, family)?;
+    check_family("ai_dst_addr", hints.dst_addr, family)?;
     let of_source = hints.src_addr.as_ref().map(Family::of);
-    check("ai_dst_addr", hints.dst_addr, of_source)
+    check_family("ai_dst_addr", hints.dst_addr, of_source)
+}
+
+/// An address of the hints, if there is one, is of the family expected, if there is one.
+pub(super) fn check_family(
+    field: &'static str,
+    address: Option<Address>,
+    expected: Option<Family>,
+) -> Result<(), Problem> {
+    match (address, expected) {
+        (Some(address), Some(expected)) if Family::of(&address) != expected => {
+            Err(Problem::AddressFamily {
+                field,
+                address,
+                expected,
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

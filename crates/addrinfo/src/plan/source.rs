@@ -6,7 +6,7 @@ use portolan_provider::address::{SockaddrIb, ip_to_gid};
 use portolan_provider::{Address, Cause};
 use portolan_wire::addr::PortSpace;
 
-use super::candidate::{Candidate, ip_of};
+use super::candidate::{Candidate, Fabric, ip_of};
 use super::{Plan, Stage};
 use crate::error::Problem;
 use crate::explain::Decision;
@@ -21,6 +21,8 @@ use crate::route::{self, Query, Route};
 enum First {
     Ask(Query),
     AskDevice(DeviceQuestion),
+    AskFabric(DeviceQuestion),
+    AskPaths(PathQuestion),
     Nothing(Option<Decision>),
 }
 
@@ -32,6 +34,12 @@ impl Plan {
                 First::Ask(query) => return self.ask(Stage::Route(at), Question::Route(query)),
                 First::AskDevice(question) => {
                     return self.ask(Stage::Device(at), Question::Device(question));
+                }
+                First::AskFabric(question) => {
+                    return self.ask(Stage::Fabric(at), Question::Device(question));
+                }
+                First::AskPaths(question) => {
+                    return self.ask(Stage::Paths(at), Question::Paths(question));
                 }
                 First::Nothing(decision) => self.candidates[at].decisions.extend(decision),
             }
@@ -47,9 +55,24 @@ impl Plan {
         let Some(destination) = candidate.dst else {
             return local_step(candidate);
         };
+        if let (Fabric::Port(port), Some(source)) = (&candidate.fabric, candidate.src) {
+            return First::AskPaths(PathQuestion {
+                device: port.clone(),
+                source,
+                destination,
+                wanted: self.settled.route.clone(),
+            });
+        }
         if candidate.has_device {
             // The zone of a GID named it.
             return First::Nothing(None);
+        }
+        if let (Address::Ib(to), Fabric::Unasked) = (&destination, &candidate.fabric) {
+            let source = candidate.src.filter(|_| is_pinned(candidate));
+            return First::AskFabric(DeviceQuestion::TowardsGid {
+                gid: to.gid,
+                source: source.map(|source| source.gid()),
+            });
         }
         let ip = ip_of(&destination);
         let pinned = candidate.src.filter(|_| candidate.is_pinned);
@@ -76,8 +99,11 @@ impl Plan {
             DeviceAnswer::Found(device) => {
                 candidate.enter_zone(device.index.into());
                 if let Some(Address::Ib(to)) = candidate.dst {
-                    let source = ib_source(&to, &device, self.settled.port_space);
+                    let source = ib_source(&to, &device, self.settled.port_space, 0);
                     candidate.src = Some(source);
+                }
+                if device.link_layer == LinkLayer::InfiniBand {
+                    candidate.fabric = Fabric::Port(device.clone());
                 }
                 candidate.decisions.push(Decision::Device(device));
                 candidate.has_device = true;
@@ -129,6 +155,27 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether a port of InfiniBand leads to the candidate. What none does lead to may be RoCE's.
+    pub(super) fn take_fabric(&mut self, at: usize, answer: DeviceAnswer) {
+        let port_space = self.settled.port_space;
+        let candidate = &mut self.candidates[at];
+        candidate.fabric = match (answer, candidate.dst) {
+            (DeviceAnswer::Found(port), Some(Address::Ib(to)))
+                if port.link_layer == LinkLayer::InfiniBand =>
+            {
+                if !is_pinned(candidate) {
+                    let own = candidate.src.map_or(0, |source| source.port());
+                    candidate.src = Some(ib_source(&to, &port, port_space, own));
+                }
+                candidate.has_device = true;
+                candidate.decisions.push(Decision::Device(port.clone()));
+                Fabric::Port(port)
+            }
+            _ => Fabric::Settled,
+        };
+        self.look_at(at);
+    }
+
     pub(super) fn take_route(
         &mut self,
         at: usize,
@@ -171,6 +218,7 @@ impl Plan {
         let question = DeviceQuestion::OfAddress {
             ip: route.source,
             interface_index: route::is_link_local(route.source).then_some(route.interface_index),
+            leaves_by: (!route.is_on_this_machine()).then_some(route.interface_index),
         };
         self.ask(Stage::Device(at), Question::Device(question));
         Ok(())
@@ -208,6 +256,7 @@ impl Plan {
     pub(super) fn take_paths(&mut self, at: usize, answer: Result<Vec<PathData>, Cause>) {
         let wanted = &self.settled.route;
         let candidate = &mut self.candidates[at];
+        candidate.fabric = Fabric::Settled;
         match answer {
             Ok(paths) => {
                 let found = paths.len();
@@ -272,6 +321,7 @@ fn local_step(candidate: &Candidate) -> First {
     First::AskDevice(DeviceQuestion::OfAddress {
         ip: ip_of(&source),
         interface_index: scope(source),
+        leaves_by: None,
     })
 }
 
@@ -309,8 +359,8 @@ fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace)
 }
 
 /// The source on a device that a zone named.
-fn ib_source(to: &SockaddrIb, device: &DeviceChoice, port_space: PortSpace) -> Address {
-    let (sid, sid_mask) = SockaddrIb::service(port_space, 0);
+fn ib_source(to: &SockaddrIb, device: &DeviceChoice, port_space: PortSpace, port: u16) -> Address {
+    let (sid, sid_mask) = SockaddrIb::service(port_space, port);
     Address::Ib(SockaddrIb {
         gid: device.gid,
         sid,

@@ -71,16 +71,20 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
                 })
             }
         };
-        (!dgid.is_unspecified()).then(|| {
-            let mut candidate = Candidate::remote(address(dgid), "ai_route");
-            // A path may be of GIDs that stand for addresses of different families.
-            let source = address(sgid);
-            let fits = Family::of(&source) == Family::of(&address(dgid));
-            if fits && !sgid.is_unspecified() && settled.src_addr.is_none() {
-                candidate.pin(source);
+        match dgid.is_unspecified() {
+            true => None,
+            false => {
+                let (source, destination) = (address(sgid), address(dgid));
+                super::settle::check_family("ai_route", Some(destination), settled.family)?;
+                let mut candidate = Candidate::remote(destination, "ai_route");
+                // A path may be of GIDs that stand for addresses of different families.
+                let fits = Family::of(&source) == Family::of(&destination);
+                if fits && !sgid.is_unspecified() && settled.src_addr.is_none() {
+                    candidate.pin(source);
+                }
+                Some(candidate)
             }
-            candidate
-        })
+        }
     } else {
         None
     };
@@ -88,6 +92,11 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
         return with_service(settled, candidate, service);
     }
     match (settled.src_addr, service) {
+        // This machine has no address of InfiniBand that stands for itself.
+        (_, Some(_)) if settled.family == Some(Family::Ib) => Err(Problem::NoneOfFamily {
+            expected: Family::Ib,
+            found: 0,
+        }),
         (_, Some(_)) => names(settled, None, service),
         (Some(address), None) => Ok(Start::Given {
             candidate: Box::new(Candidate::source_alone(address)),

@@ -43,13 +43,19 @@ impl ProcessKey {
 
 /// A value that each process makes for itself, at first use. Values are never dropped.
 #[derive(Debug)]
-pub(crate) struct ProcessCell<T: 'static> {
+pub struct ProcessCell<T: 'static> {
     current: AtomicPtr<(ProcessKey, T)>,
+}
+
+impl<T: Send + Sync> Default for ProcessCell<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T: Send + Sync> ProcessCell<T> {
     /// A cell with nothing in it.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
         }
@@ -57,10 +63,10 @@ impl<T: Send + Sync> ProcessCell<T> {
 
     /// This process's value; made by `make` if there is none. Of two threads that make it at
     /// once, one's is kept and the other's is dropped.
-    pub(crate) fn get_or_try_make<E>(
-        &self,
-        make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<&'static T, E> {
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn get_or_try_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'static T, E> {
         let key = ProcessKey::current();
         let mut seen = self.current.load(Ordering::Acquire);
         if let Some(value) = of_process(seen, key) {

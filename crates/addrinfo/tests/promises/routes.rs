@@ -1,7 +1,9 @@
 //! `ai_route` and `ai_connect`.
 
-use portolan_addrinfo::{Hints, PathData, RawHints};
-use portolan_provider::Cause;
+use portolan_addrinfo::{Family, Hints, PathData, RawHints};
+use portolan_provider::address::SockaddrIb;
+use portolan_provider::{Address, Cause};
+use portolan_wire::Gid;
 use portolan_wire::sa::PathRecord;
 
 use crate::script::*;
@@ -111,4 +113,67 @@ fn connection_data_of_the_hints_is_the_results_and_there_is_none_else() {
     for result in script.found(HOST, &Hints::new()) {
         assert!(result.connect.is_empty());
     }
+}
+
+/// A GID of the fabric.
+const FAR: &str = "fe80::10:2";
+
+fn ib(address: Option<Address>) -> SockaddrIb {
+    match address {
+        Some(Address::Ib(ib)) => ib,
+        other => panic!("an address of InfiniBand: {other:?}"),
+    }
+}
+
+#[test]
+fn a_gid_of_the_fabric_has_the_port_that_leads_there_and_its_paths() {
+    let script = Script::infiniband(vec![path(1)]);
+    let hints = Hints::new().family(Family::Ib).connect(*b"mine");
+    let found = script.resolve(Some(&format!("{FAR},pkey=0x8001")), Some("7471"), &hints);
+    let result = &found.unwrap()[0];
+    assert_eq!(script.asked(), ["port", "paths"]);
+    assert_eq!(result.route, [path(1)]);
+    let (from, to) = (ib(result.src_addr), ib(result.dst_addr));
+    assert_eq!(from.gid, PORT_GID);
+    assert_eq!((to.pkey.0, from.pkey.0), (0x8001, 0x8001));
+    assert_eq!(to.sid, 0x0106_1D2F);
+    assert_eq!(result.connect, b"mine");
+    // The same, by the name of the port's device.
+    let script = Script::infiniband(vec![path(1)]);
+    let found = script.found(&format!("{FAR}%ib0"), &Hints::new().family(Family::Ib));
+    assert_eq!(script.asked(), ["device", "paths"]);
+    assert_eq!(found[0].route, [path(1)]);
+    assert_eq!(ib(found[0].src_addr).gid, PORT_GID);
+}
+
+#[test]
+fn a_route_of_the_hints_leads_over_the_fabric_from_its_source() {
+    let mut like = path(1);
+    like.record.sgid = Gid([&PORT_GID.0[..15], &[9]].concat().try_into().unwrap());
+    like.record.dgid = Gid([&PORT_GID.0[..15], &[2]].concat().try_into().unwrap());
+    let script = Script::infiniband(vec![path(2), like]);
+    let hints = Hints::new().route([like]);
+    let results = script.resolve(None, None, &hints).unwrap();
+    assert_eq!(results[0].route, [like]);
+    assert_eq!(ib(results[0].src_addr).gid, like.record.sgid);
+    assert_eq!(ib(results[0].dst_addr).gid, like.record.dgid);
+    // Without routes nobody is asked.
+    let script = Script::infiniband(vec![path(2), like]);
+    let results = script.resolve(None, None, &hints.no_route()).unwrap();
+    assert!(results[0].route.is_empty() && script.asked().is_empty());
+}
+
+#[test]
+fn a_gid_that_no_port_leads_to_is_roces() {
+    let script = Script::infiniband(vec![path(1)]);
+    let results = script.found("fd00::2", &Hints::new().family(Family::Ib));
+    assert_eq!(script.asked(), ["route", "device", "paths"]);
+    let script = Script::ethernet();
+    assert_eq!(
+        script
+            .found("fd00::2", &Hints::new().family(Family::Ib))
+            .len(),
+        results.len()
+    );
+    assert_eq!(script.asked(), ["route", "device"]);
 }

@@ -13,6 +13,7 @@ use portolan_addrinfo::{
 };
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::{Address, Cause};
+use portolan_wire::Gid;
 
 /// A host with addresses of both families.
 pub(crate) const HOST: &str = "host.example";
@@ -29,6 +30,9 @@ pub(crate) const UNREACHABLE: &str = "203.0.113.9";
 /// The sources that routing chooses.
 pub(crate) const SOURCE_V4: &str = "10.0.0.1";
 pub(crate) const SOURCE_V6: &str = "fd00::1";
+
+/// The GID of the fabric's port here: of the default subnet prefix, as most have it.
+pub(crate) const PORT_GID: Gid = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 1]);
 
 /// What to answer.
 pub(crate) struct Script {
@@ -164,12 +168,28 @@ impl Lookups for Script {
     }
 
     fn device(&self, question: &DeviceQuestion) -> DeviceAnswer {
+        let none = || DeviceAnswer::None {
+            why: "the script has none".into(),
+        };
+        if let DeviceQuestion::TowardsGid { gid, source } = question {
+            return match self.devices {
+                Some(LinkLayer::InfiniBand) if gid.subnet_prefix() == PORT_GID.subnet_prefix() => {
+                    self.note("port");
+                    DeviceAnswer::Found(port(source.unwrap_or(PORT_GID)))
+                }
+                _ => none(),
+            };
+        }
         self.note("device");
+        if let (Some(LinkLayer::InfiniBand), DeviceQuestion::Named { name }) =
+            (self.devices, question)
+            && name == "ib0"
+        {
+            return DeviceAnswer::Found(port(PORT_GID));
+        }
         let (Some(link_layer), DeviceQuestion::OfAddress { ip, .. }) = (self.devices, question)
         else {
-            return DeviceAnswer::None {
-                why: "the script has none".into(),
-            };
+            return none();
         };
         DeviceAnswer::Found(DeviceChoice {
             name: "rdma0".into(),
@@ -178,12 +198,26 @@ impl Lookups for Script {
             gid_index: 3,
             gid: ip_to_gid(*ip),
             link_layer,
+            provider: String::new(),
         })
     }
 
     fn paths(&self, _question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
         self.note("paths");
         self.paths.clone()
+    }
+}
+
+/// The port of InfiniBand with this GID.
+fn port(gid: Gid) -> DeviceChoice {
+    DeviceChoice {
+        name: "ib0".into(),
+        index: 4,
+        port_num: 1,
+        gid_index: 0,
+        gid,
+        link_layer: LinkLayer::InfiniBand,
+        provider: String::new(),
     }
 }
 

@@ -110,6 +110,44 @@ fn without_a_node_the_route_of_the_hints_has_both_gids() {
 }
 
 #[test]
+fn gids_of_a_route_that_stand_for_addresses_of_two_families_pin_no_source() {
+    let script = Script::ethernet();
+    let gid = |text| Address::Inet(std::net::SocketAddr::new(ip(text), 0)).gid();
+    let path = |from, to| {
+        let record = PathRecord {
+            sgid: gid(from),
+            dgid: gid(to),
+            ..PathRecord::default()
+        };
+        [PathData { flags: 0, record }]
+    };
+    let hints = Hints::new().family(Family::Inet6);
+    let mixed = hints.clone().route(path("10.0.0.9", "fd00::2"));
+    let results = script.resolve(None, None, &mixed).unwrap();
+    assert_eq!(destinations(&results), ["[fd00::2]:0"]);
+    // The source is routing's, of the destination's family.
+    assert_eq!(sources(&results), ["[fd00::1]:0"]);
+    let alike = hints.clone().route(path("fd00::9", "fd00::2"));
+    let results = script.resolve(None, None, &alike).unwrap();
+    assert_eq!(sources(&results), ["[fd00::9]:0"]);
+    // A destination of another family than the one asked for is none.
+    let other = hints.route(path("10.0.0.9", "10.0.0.2"));
+    let refused = script.resolve(None, None, &other).unwrap_err();
+    assert_eq!(refused.code(), Eai::AddrFamily);
+}
+
+#[test]
+fn this_machine_has_no_address_of_infiniband_that_stands_for_itself() {
+    let script = Script::ethernet();
+    let hints = Hints::new().family(Family::Ib);
+    let refused = script.resolve(None, Some("7471"), &hints).unwrap_err();
+    assert_eq!(refused.code(), Eai::AddrFamily);
+    // To listen there is the wildcard.
+    let passive = script.resolve(None, Some("7471"), &hints.passive());
+    assert_eq!(passive.unwrap()[0].family, Family::Ib);
+}
+
+#[test]
 fn a_source_that_is_given_stays_and_must_fit_the_destination() {
     let script = Script::ethernet();
     let hints = Hints::new().src_addr(inet("10.0.0.9:77").unwrap());

@@ -13,6 +13,7 @@ use super::{Inquiry, param_without_queue_pair};
 use crate::active::{addressed_private_data, mad_path};
 use crate::config::time_of_exponent;
 use crate::engine::Cm;
+use crate::infiniband::plain_private_data;
 use crate::mutant::{Mutant, is_planted};
 use crate::params::seam_ece;
 use crate::qp_attr::ah_attr_of;
@@ -39,8 +40,12 @@ impl Cm {
             return Err(id.fail(step, Cause::InvalidState { expected, found }));
         };
         let service_id = id.service_id(&remote);
-        let private_data = addressed_private_data(local, remote, private_data)
-            .map_err(|error| id.locate(error))?;
+        let private_data = match id.ib_service {
+            Some(_) => plain_private_data(private_data),
+            None => addressed_private_data(local, remote, private_data),
+        }
+        .map_err(|error| id.locate(error))?;
+        let mad_path = mad_path(local, remote, device, id.lids);
 
         let request_id = self.draw_comm_id().ok_or_else(|| {
             let what = "communication ids";
@@ -54,7 +59,7 @@ impl Cm {
         })?;
         let tid = self.random_tid();
         let inquiry = Inquiry {
-            mad_path: mad_path(local, remote, device),
+            mad_path,
             request_id,
             response_timeout: time_of_exponent(self.config.response_timeout_exp),
             max_retries: self.config.max_cm_retries,
@@ -78,10 +83,7 @@ impl Cm {
     /// SIDR REP (`cm_sidr_rep_handler`, then `cma_sidr_rep_handler`).
     pub(crate) fn sidr_rep_received(&mut self, now: Duration, path: &MadPath, rep: &SidrRepRepr) {
         let found = self.ids.by_request_id(rep.request_id);
-        let asked = found.filter(|(_, inquiry)| {
-            let way = &inquiry.mad_path;
-            (way.remote, way.local) == (path.remote, path.local)
-        });
+        let asked = found.filter(|(_, inquiry)| inquiry.mad_path.has_ends_of(path));
         let Some((number, _)) = asked else {
             return self.drop_unknown();
         };

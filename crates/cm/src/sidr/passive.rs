@@ -1,6 +1,7 @@
 //! Answering: SIDR REQ in, SIDR REP out.
 
 use alloc::boxed::Box;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use portolan_provider::cm::{ConnParam, Ece, IdNumber, UserId};
@@ -8,13 +9,14 @@ use portolan_provider::error::{Result, Step};
 use portolan_provider::verbs::QpType;
 use portolan_wire::cm::{AttributeId, SidrRepRepr, SidrReqRepr, SidrStatus};
 use portolan_wire::cma::CmaHeader;
-use portolan_wire::{PKey, QKey};
+use portolan_wire::{Gid, PKey, QKey};
 
 use super::{Asked, answer_private_data, param_without_queue_pair};
 use crate::config::time_of_exponent;
 use crate::counters::DropReason;
 use crate::engine::Cm;
 use crate::id::{Id, RemoteRequest};
+use crate::infiniband::socket_of;
 use crate::mutant::{Mutant, is_planted};
 use crate::params::{check_qpn, wire_ece};
 use crate::resolve::socket_addr;
@@ -31,7 +33,7 @@ impl Cm {
         req: &SidrReqRepr,
     ) {
         let name = RemoteRequest {
-            host: path.remote,
+            host: path.host(),
             request_id: req.request_id,
             tid,
             service_id: req.service_id,
@@ -46,8 +48,8 @@ impl Cm {
             return self.answer_again(path, answer);
         }
         match self.admit_inquiry(path, req) {
-            Ok((listener, header)) => {
-                self.new_datagram_child(now, path, name, req, listener, &header)
+            Ok((listener, remote)) => {
+                self.new_datagram_child(now, path, name, req, listener, remote)
             }
             Err(status) => {
                 let rep = SidrRepRepr {
@@ -76,22 +78,27 @@ impl Cm {
         }
     }
 
-    /// Which listener takes the question, and the addresses it gives; else the status it is refused
+    /// Which listener takes the question, and the address that asks; else the status it is refused
     /// with.
     fn admit_inquiry(
         &self,
         path: &MadPath,
         req: &SidrReqRepr,
-    ) -> core::result::Result<(IdNumber, CmaHeader), SidrStatus> {
+    ) -> core::result::Result<(IdNumber, SocketAddr), SidrStatus> {
         let local = socket_addr(path.local, req.service_id.port(), path.scope_id);
-        let found = req
-            .service_id
-            .port_space()
-            .and_then(|_| self.listeners.find(req.service_id, &local));
+        let found = self.listeners.find(req.service_id, &local);
         let listener = found.and_then(|number| Some((number, self.ids.get(number)?)));
         let (number, id) = listener.ok_or(SidrStatus::UNSUPPORTED)?;
-        if id.service.qp_type != QpType::Ud || !PKey::DEFAULT.matches(req.pkey) {
+        let in_partition = match path.lids {
+            Some(_) => req.pkey.partition() != 0,
+            None => PKey::DEFAULT.matches(req.pkey),
+        };
+        if id.service.qp_type != QpType::Ud || !in_partition {
             return Err(SidrStatus::REJECT);
+        }
+        if id.ib_service.is_some() {
+            // A question tells no GID; the path may, by a global route.
+            return Ok((number, socket_of(Gid::from(path.remote))));
         }
         let header = CmaHeader::parse(&req.private_data).map_err(|_| SidrStatus::REJECT)?;
         let addressed = (
@@ -101,7 +108,7 @@ impl Cm {
         if addressed != (path.remote.to_canonical(), path.local.to_canonical()) {
             return Err(SidrStatus::REJECT);
         }
-        Ok((number, header))
+        Ok((number, socket_addr(path.remote, header.port, path.scope_id)))
     }
 
     /// Makes the child of an admitted question and tells the listener's owner (`cma_ib_new_udp_id`).
@@ -112,7 +119,7 @@ impl Cm {
         name: RemoteRequest,
         req: &SidrReqRepr,
         listener_number: IdNumber,
-        header: &CmaHeader,
+        remote: SocketAddr,
     ) {
         let Some(listener) = self.ids.get(listener_number) else {
             return;
@@ -126,16 +133,19 @@ impl Cm {
             return self.counters.drop(DropReason::BacklogFull);
         }
         let (service, options, qkey) = (listener.service, listener.options, listener.qkey);
+        let ib_service = listener.ib_service;
         let psn = self.random_psn();
         let mut child = Id::new(None, service, psn);
         child.options = options;
         child.qkey = qkey;
-        child.local = Some(socket_addr(
-            path.local,
-            req.service_id.port(),
-            path.scope_id,
-        ));
-        child.remote = Some(socket_addr(path.remote, header.port, path.scope_id));
+        child.ib_service = ib_service;
+        child.lids = path.lids;
+        let port = match ib_service {
+            Some(_) => 0,
+            None => req.service_id.port(),
+        };
+        child.local = Some(socket_addr(path.local, port, path.scope_id));
+        child.remote = Some(remote);
         child.device = Some(path.device);
         child.asked = Some(Box::new(Asked {
             waits_at: Some(listener_number),
@@ -143,6 +153,7 @@ impl Cm {
             name,
             answer: None,
         }));
+        let header_len = child.request_header_len();
         let Ok(number) = self.ids.insert(child, Step::Event) else {
             return self.counters.drop(DropReason::IdsFull);
         };
@@ -153,7 +164,7 @@ impl Cm {
         if let Some(listener) = listener.and_then(|id| id.listener.as_mut()) {
             listener.waiting.insert(number);
         }
-        let user_data = req.private_data.get(CmaHeader::LEN..).unwrap_or_default();
+        let user_data = req.private_data.get(header_len..).unwrap_or_default();
         let param = param_without_queue_pair(user_data);
         self.report_request(uid, number, param, Ece::default());
     }

@@ -52,6 +52,7 @@ fn server() -> (Cm, MadPath) {
         remote,
         scope_id: 0,
         device: device_with(local, 77),
+        lids: None,
     };
     (Cm::new(Config::default(), [3; 32]), path)
 }

@@ -10,6 +10,7 @@ mod devices;
 mod golden;
 mod handshake;
 mod hostile;
+mod infiniband;
 mod listeners;
 mod loss;
 mod multicast;

@@ -103,6 +103,7 @@ pub(crate) fn path(host: usize) -> MadPath {
         remote: ip(1 - host),
         scope_id: 0,
         device: device(host),
+        lids: None,
     }
 }
 
@@ -273,6 +274,7 @@ impl Net {
                 remote: transmit.path.local,
                 scope_id: 0,
                 device: device(to),
+                lids: None,
             };
             self.hosts[to].cm.handle_mad(now, &arrived, &transmit.mad);
         }

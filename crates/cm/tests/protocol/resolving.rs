@@ -63,6 +63,7 @@ fn link_local_addresses_keep_their_scope_on_both_ends() {
         remote: own,
         scope_id: 5,
         device,
+        lids: None,
     };
     server.handle_mad(now, &path, &req.mad);
     let request = server.poll_event().unwrap();

@@ -1,4 +1,5 @@
-//! The system underneath: the rdma_cm device, and the installed libibverbs.
+//! The system underneath: the rdma_cm device, the installed libibverbs, and what a fork means to both.
 
+pub(crate) mod fork;
 pub(crate) mod ucma;
 pub(crate) mod verbs;

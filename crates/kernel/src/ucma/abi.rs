@@ -6,72 +6,72 @@
 use super::fields::{Fields, fields};
 
 /// Private data of the ABI's parameters (`RDMA_MAX_PRIVATE_DATA`).
-pub(crate) const PRIVATE_DATA_LEN: usize = 256;
+pub const PRIVATE_DATA_LEN: usize = 256;
 /// Records of a path query; the kernel keeps no more for an id.
-pub(crate) const PATHS_MAX: usize = 6;
+pub const PATHS_MAX: usize = 6;
 /// `struct __kernel_sockaddr_storage`.
-pub(crate) type Storage = [u8; 128];
+pub type Storage = [u8; 128];
 
 /// Numbers of `enum rdma_ucm_cmd`.
-pub(crate) mod number {
-    pub(crate) const CREATE_ID: u32 = 0;
-    pub(crate) const DESTROY_ID: u32 = 1;
-    pub(crate) const RESOLVE_ROUTE: u32 = 4;
-    pub(crate) const CONNECT: u32 = 6;
-    pub(crate) const LISTEN: u32 = 7;
-    pub(crate) const ACCEPT: u32 = 8;
-    pub(crate) const REJECT: u32 = 9;
-    pub(crate) const DISCONNECT: u32 = 10;
-    pub(crate) const INIT_QP_ATTR: u32 = 11;
-    pub(crate) const GET_EVENT: u32 = 12;
-    pub(crate) const SET_OPTION: u32 = 14;
-    pub(crate) const NOTIFY: u32 = 15;
-    pub(crate) const LEAVE_MCAST: u32 = 17;
-    pub(crate) const MIGRATE_ID: u32 = 18;
-    pub(crate) const QUERY: u32 = 19;
-    pub(crate) const BIND: u32 = 20;
-    pub(crate) const RESOLVE_ADDR: u32 = 21;
-    pub(crate) const JOIN_MCAST: u32 = 22;
-    pub(crate) const RESOLVE_IB_SERVICE: u32 = 23;
-    pub(crate) const WRITE_CM_EVENT: u32 = 24;
+pub mod number {
+    pub const CREATE_ID: u32 = 0;
+    pub const DESTROY_ID: u32 = 1;
+    pub const RESOLVE_ROUTE: u32 = 4;
+    pub const CONNECT: u32 = 6;
+    pub const LISTEN: u32 = 7;
+    pub const ACCEPT: u32 = 8;
+    pub const REJECT: u32 = 9;
+    pub const DISCONNECT: u32 = 10;
+    pub const INIT_QP_ATTR: u32 = 11;
+    pub const GET_EVENT: u32 = 12;
+    pub const SET_OPTION: u32 = 14;
+    pub const NOTIFY: u32 = 15;
+    pub const LEAVE_MCAST: u32 = 17;
+    pub const MIGRATE_ID: u32 = 18;
+    pub const QUERY: u32 = 19;
+    pub const BIND: u32 = 20;
+    pub const RESOLVE_ADDR: u32 = 21;
+    pub const JOIN_MCAST: u32 = 22;
+    pub const RESOLVE_IB_SERVICE: u32 = 23;
+    pub const WRITE_CM_EVENT: u32 = 24;
 }
 
 /// `RDMA_USER_CM_QUERY_ADDR`.
-pub(crate) const QUERY_ADDR: u32 = 0;
+pub const QUERY_ADDR: u32 = 0;
 /// `RDMA_USER_CM_QUERY_PATH`.
-pub(crate) const QUERY_PATH: u32 = 1;
+pub const QUERY_PATH: u32 = 1;
 /// `RDMA_USER_CM_QUERY_GID`.
-pub(crate) const QUERY_GID: u32 = 2;
+pub const QUERY_GID: u32 = 2;
 
 /// `RDMA_CM_EVENT_INTERNAL`: what the library tells itself through the kernel (Linux 6.18).
-pub(crate) const EVENT_INTERNAL: u32 = 19;
+pub const EVENT_INTERNAL: u32 = 19;
 /// `IBV_EVENT_COMM_EST`, the only event that NOTIFY takes.
-pub(crate) const NOTIFY_COMM_EST: u32 = 4;
+pub const NOTIFY_COMM_EST: u32 = 4;
 
 /// `RDMA_OPTION_ID`.
-pub(crate) const OPTION_LEVEL_ID: u32 = 0;
+pub const OPTION_LEVEL_ID: u32 = 0;
 /// `RDMA_OPTION_ID_TOS`, a u8.
-pub(crate) const OPTION_TOS: u32 = 0;
+pub const OPTION_TOS: u32 = 0;
 /// `RDMA_OPTION_ID_REUSEADDR`, an int.
-pub(crate) const OPTION_REUSEADDR: u32 = 1;
+pub const OPTION_REUSEADDR: u32 = 1;
 /// `RDMA_OPTION_ID_AFONLY`, an int.
-pub(crate) const OPTION_AFONLY: u32 = 2;
+pub const OPTION_AFONLY: u32 = 2;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT`, a u8.
-pub(crate) const OPTION_ACK_TIMEOUT: u32 = 3;
+pub const OPTION_ACK_TIMEOUT: u32 = 3;
 
 fields! {
     /// `struct rdma_ucm_cmd_hdr`: before every command. `in_len` is without this header.
-    pub(crate) struct Header { cmd: u32, in_len: u16, out_len: u16 }
+    pub struct Header { cmd: u32, in_len: u16, out_len: u16 }
 
-    pub(crate) struct CreateId { uid: u64, response: u64, ps: u16, qp_type: u8, reserved: [u8; 5] }
+    pub struct CreateId { uid: u64, response: u64, ps: u16, qp_type: u8, reserved: [u8; 5] }
     /// Answer to CREATE_ID and JOIN_MCAST.
-    pub(crate) struct CreateIdResp { id: u32 }
+    pub struct CreateIdResp { id: u32 }
     /// DESTROY_ID; LEAVE_MCAST with a membership for the id.
-    pub(crate) struct DestroyId { response: u64, id: u32, reserved: u32 }
+    pub struct DestroyId { response: u64, id: u32, reserved: u32 }
     /// Answer to DESTROY_ID, LEAVE_MCAST and MIGRATE_ID.
-    pub(crate) struct EventsReported { events_reported: u32 }
-    pub(crate) struct Bind { id: u32, addr_size: u16, reserved: u16, addr: Storage }
-    pub(crate) struct ResolveAddr {
+    pub struct EventsReported { events_reported: u32 }
+    pub struct Bind { id: u32, addr_size: u16, reserved: u16, addr: Storage }
+    pub struct ResolveAddr {
         id: u32,
         timeout_ms: u32,
         src_size: u16,
@@ -80,11 +80,11 @@ fields! {
         src_addr: Storage,
         dst_addr: Storage,
     }
-    pub(crate) struct ResolveRoute { id: u32, timeout_ms: u32 }
-    pub(crate) struct Query { response: u64, id: u32, option: u32 }
+    pub struct ResolveRoute { id: u32, timeout_ms: u32 }
+    pub struct Query { response: u64, id: u32, option: u32 }
     /// Answer to QUERY for addresses, and for GIDs as addresses of `AF_IB`. `node_guid` and `pkey` are
     /// big-endian.
-    pub(crate) struct QueryAddrResp {
+    pub struct QueryAddrResp {
         node_guid: u64,
         port_num: u8,
         reserved: u8,
@@ -97,14 +97,14 @@ fields! {
         reserved1: u32,
     }
     /// `struct ib_path_rec_data`; the record as management datagrams carry it.
-    pub(crate) struct PathData { flags: u32, reserved: u32, path_rec: [u8; 64] }
-    pub(crate) struct QueryPathResp {
+    pub struct PathData { flags: u32, reserved: u32, path_rec: [u8; 64] }
+    pub struct QueryPathResp {
         num_paths: u32,
         reserved: u32,
         path_data: [PathData; PATHS_MAX],
     }
     /// `struct rdma_ucm_conn_param`.
-    pub(crate) struct ConnParam {
+    pub struct ConnParam {
         qp_num: u32,
         qkey: u32,
         private_data: [u8; PRIVATE_DATA_LEN],
@@ -118,7 +118,7 @@ fields! {
         valid: u8,
     }
     /// `struct ib_uverbs_global_route` and the rest of `struct ib_uverbs_ah_attr`.
-    pub(crate) struct AhAttr {
+    pub struct AhAttr {
         dgid: [u8; 16],
         flow_label: u32,
         sgid_index: u8,
@@ -134,7 +134,7 @@ fields! {
         reserved1: u8,
     }
     /// `struct rdma_ucm_ud_param`.
-    pub(crate) struct UdParam {
+    pub struct UdParam {
         qp_num: u32,
         qkey: u32,
         ah_attr: AhAttr,
@@ -143,27 +143,27 @@ fields! {
         reserved: [u8; 7],
     }
     /// `struct rdma_ucm_ece`.
-    pub(crate) struct Ece { vendor_id: u32, attr_mod: u32 }
-    pub(crate) struct Connect { conn_param: ConnParam, id: u32, reserved: u32, ece: Ece }
-    pub(crate) struct Listen { id: u32, backlog: u32 }
-    pub(crate) struct Accept {
+    pub struct Ece { vendor_id: u32, attr_mod: u32 }
+    pub struct Connect { conn_param: ConnParam, id: u32, reserved: u32, ece: Ece }
+    pub struct Listen { id: u32, backlog: u32 }
+    pub struct Accept {
         uid: u64,
         conn_param: ConnParam,
         id: u32,
         reserved: u32,
         ece: Ece,
     }
-    pub(crate) struct Reject {
+    pub struct Reject {
         id: u32,
         private_data_len: u8,
         reason: u8,
         reserved: [u8; 2],
         private_data: [u8; PRIVATE_DATA_LEN],
     }
-    pub(crate) struct Disconnect { id: u32 }
-    pub(crate) struct InitQpAttr { response: u64, id: u32, qp_state: u32 }
+    pub struct Disconnect { id: u32 }
+    pub struct InitQpAttr { response: u64, id: u32, qp_state: u32 }
     /// `struct ib_uverbs_qp_attr`.
-    pub(crate) struct QpAttr {
+    pub struct QpAttr {
         qp_attr_mask: u32,
         qp_state: u32,
         cur_qp_state: u32,
@@ -192,9 +192,9 @@ fields! {
         alt_timeout: u8,
         reserved: [u8; 5],
     }
-    pub(crate) struct GetEvent { response: u64 }
+    pub struct GetEvent { response: u64 }
     /// `struct rdma_ucm_event_resp`. `param` is a `ConnParam`, a `UdParam` or two words.
-    pub(crate) struct EventResp {
+    pub struct EventResp {
         uid: u64,
         id: u32,
         event: u32,
@@ -203,9 +203,9 @@ fields! {
         reserved: u32,
         ece: Ece,
     }
-    pub(crate) struct SetOption { optval: u64, id: u32, level: u32, optname: u32, optlen: u32 }
-    pub(crate) struct Notify { id: u32, event: u32 }
-    pub(crate) struct JoinMcast {
+    pub struct SetOption { optval: u64, id: u32, level: u32, optname: u32, optlen: u32 }
+    pub struct Notify { id: u32, event: u32 }
+    pub struct JoinMcast {
         response: u64,
         uid: u64,
         id: u32,
@@ -213,12 +213,12 @@ fields! {
         join_flags: u16,
         addr: Storage,
     }
-    pub(crate) struct MigrateId { response: u64, id: u32, fd: u32 }
+    pub struct MigrateId { response: u64, id: u32, fd: u32 }
     /// `struct rdma_ucm_ib_service` within `struct rdma_ucm_resolve_ib_service` (Linux 6.18).
-    pub(crate) struct ResolveIbService { id: u32, service: [u8; 84] }
+    pub struct ResolveIbService { id: u32, service: [u8; 84] }
     /// WRITE_CM_EVENT (Linux 6.18). The kernel reads `arg` at the beginning of its union, whose rest
     /// is nothing to the events that a program may write.
-    pub(crate) struct WriteCmEvent {
+    pub struct WriteCmEvent {
         id: u32,
         reserved: u32,
         event: u32,

@@ -32,7 +32,7 @@ use crate::sys::ucma::{Channel, Command};
 pub(crate) struct KernelChannel {
     cm: Arc<ConnectionManager>,
     device: Channel,
-    /// Held from the look whether an event waits until it is taken, and by whoever takes events away
+    /// Held from the look whether an event waits until it is understood, and by whoever takes events away
     /// (an id's end or its move): taking would otherwise wait for one that is gone.
     taking: Mutex<()>,
     ids: Mutex<HashSet<IdNumber>>,
@@ -79,6 +79,14 @@ impl KernelChannel {
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
+    /// Notes the id's addresses, which the kernel forgets when the device goes: they are asked for often,
+    /// and errors tell them when all is over.
+    fn settle_addresses(&self, id: IdNumber) {
+        // An id that has gone meanwhile has none; whoever asks for them is told so.
+        let known = query::addresses(&self.device, id).ok();
+        self.cm.ids.note_addresses(id, known);
+    }
+
     /// Adds what the kernel does not tell: the parameters' kind, and the id of a group's event.
     fn complete(&self, raw: &EventResp) -> Result<CmEvent> {
         let owner = self.cm.ids.owner(UserId(raw.uid));
@@ -88,8 +96,13 @@ impl KernelChannel {
             (EventType::ConnectRequest, Some((_, service))) => {
                 self.cm.ids.insert(event.id, None, service);
                 lock(&self.ids).insert(event.id);
+                self.settle_addresses(event.id);
             }
+            (EventType::AddrResolved, Some(_)) => self.settle_addresses(event.id),
             (EventType::MulticastJoin | EventType::MulticastError, Some((id, _))) => event.id = id,
+            (EventType::User | EventType::AddrinfoResolved | EventType::AddrinfoError, _) => {
+                self.cm.ids.note_taken(event.id);
+            }
             _ => {}
         }
         Ok(event)
@@ -103,13 +116,13 @@ impl CmChannel for KernelChannel {
 
     fn take_event(&self) -> Result<CmEvent> {
         let device = self.device(Step::Event)?;
-        let raw = {
-            let _taking = lock(&self.taking);
-            if !self.is_readable(Some(Duration::ZERO))? {
-                return Err(Error::new(Step::Event, Cause::WouldBlock));
-            }
-            device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed())
-        };
+        // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
+        // event's parameters are, or whose request it is.
+        let _taking = lock(&self.taking);
+        if !self.is_readable(Some(Duration::ZERO))? {
+            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        }
+        let raw = device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed());
         let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
         self.complete(&raw)
     }
@@ -196,7 +209,9 @@ impl CmChannel for KernelChannel {
                 _ => refused(step, "BIND", errno),
             };
             error.between(Some(local.into()), None)
-        })
+        })?;
+        self.settle_addresses(id);
+        Ok(())
     }
 
     fn resolve_addr(
@@ -217,6 +232,9 @@ impl CmChannel for KernelChannel {
             src_addr,
             dst_addr,
         };
+        self.cm.check_process(Step::ResolveAddress)?;
+        // Before the kernel is told: what becomes of it may be known at once.
+        self.cm.ids.note_addresses(id, None);
         self.run(Step::ResolveAddress, "RESOLVE_ADDR", &resolve)
             .map_err(|error| error.between(source.map(Into::into), Some(destination.into())))
     }
@@ -230,7 +248,11 @@ impl CmChannel for KernelChannel {
     }
 
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
-        query::addresses(self.device(Step::Query)?, id)
+        let device = self.device(Step::Query)?;
+        match self.cm.ids.addresses(id) {
+            Some(settled) => Ok(settled),
+            None => query::addresses(device, id),
+        }
     }
 
     fn paths(&self, id: IdNumber) -> Result<Vec<PathRecord>> {
@@ -242,7 +264,10 @@ impl CmChannel for KernelChannel {
             id: id.0,
             backlog: backlog.cast_unsigned(),
         };
-        self.run(Step::Listen, "LISTEN", &listen)
+        self.run(Step::Listen, "LISTEN", &listen)?;
+        // One that was not bound is now.
+        self.settle_addresses(id);
+        Ok(())
     }
 
     fn connect(&self, id: IdNumber, param: &ConnParam, ece: Ece) -> Result<()> {
@@ -265,8 +290,9 @@ impl CmChannel for KernelChannel {
         };
         self.cm.check_process(Step::Accept)?;
         // Before the kernel is told: events under the name may be taken at once.
-        self.cm.ids.name(id, uid);
+        let before = self.cm.ids.name(id, uid);
         self.run(Step::Accept, "ACCEPT", &accept)
+            .inspect_err(|_| self.cm.ids.name_again(id, before))
     }
 
     fn establish(&self, id: IdNumber) -> Result<()> {
@@ -399,7 +425,7 @@ impl CmChannel for KernelChannel {
 
     fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()> {
         let step = Step::Event;
-        let (event, arg) = match event {
+        let (number, arg) = match event {
             EventType::User => (event as u32, arg),
             EventType::AddrinfoResolved | EventType::AddrinfoError => {
                 (EVENT_INTERNAL, internal_argument(step, event, arg)?)
@@ -410,22 +436,31 @@ impl CmChannel for KernelChannel {
             }
         };
         self.check_write_event(id)?;
+        self.cm.ids.note_written(id, event)?;
         let write = WriteCmEvent {
             id: id.0,
-            event,
+            event: number,
             status: status.cast_unsigned(),
             arg,
             ..WriteCmEvent::zeroed()
         };
         self.run(step, "WRITE_CM_EVENT", &write)
+            .inspect_err(|_| self.cm.ids.note_taken(id))
     }
 
-    fn check_write_event(&self, _id: IdNumber) -> Result<()> {
-        if self.cm.offers.write_event {
-            return Ok(());
+    fn check_write_event(&self, id: IdNumber) -> Result<()> {
+        self.cm.check_process(Step::Event)?;
+        if !self.cm.offers.write_event {
+            let what = "writing events to an id, which Linux 6.18 brought,";
+            return Err(Error::new(Step::Event, Cause::Unsupported(what)));
         }
-        let what = "writing events to an id, which Linux 6.18 brought,";
-        Err(Error::new(Step::Event, Cause::Unsupported(what)))
+        // The kernel would take it, under no name: nobody could tell whose it is.
+        if self.cm.ids.is_unnamed(id) {
+            let (expected, found) = ("an id of one's own", "one whose request is not accepted");
+            let cause = Cause::InvalidState { expected, found };
+            return Err(Error::new(Step::Event, cause));
+        }
+        Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {

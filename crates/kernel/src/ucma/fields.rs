@@ -1,7 +1,7 @@
 //! Structures as bytes: fields one after the other in the host's byte order, without padding.
 
 /// A value with a place in a structure of the ABI.
-pub(crate) trait Fields: Clone {
+pub trait Fields: Clone {
     /// Bytes it takes.
     const SIZE: usize;
 
@@ -75,11 +75,11 @@ impl<T: Fields, const N: usize> Fields for [T; N] {
 macro_rules! fields {
     ($(
         $(#[$attr:meta])*
-        pub(crate) struct $name:ident { $($field:ident: $type:ty),* $(,)? }
+        pub struct $name:ident { $($field:ident: $type:ty),* $(,)? }
     )*) => {$(
         $(#[$attr])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub(crate) struct $name { $(pub(crate) $field: $type),* }
+        pub struct $name { $(pub $field: $type),* }
 
         impl Fields for $name {
             const SIZE: usize = 0 $(+ <$type as Fields>::SIZE)*;

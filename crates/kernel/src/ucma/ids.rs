@@ -1,10 +1,11 @@
 //! What the kernel does not tell with an event: the service of its id, and of a group's event the
-//! id itself.
+//! id itself. And the addresses of ids, which it forgets when their device goes.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use portolan_provider::cm::{IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::cm::{EventType, IdAddresses, IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::lock;
 
@@ -26,7 +27,16 @@ struct Known {
     service: Service,
     uid: Option<UserId>,
     memberships: HashMap<MembershipNumber, UserId>,
+    /// Events that were written to it and not taken yet.
+    written: usize,
+    /// Since they were settled: by binding, by resolution, or by the request that made the id.
+    addresses: Option<IdAddresses>,
 }
+
+/// The program's written events of one id that may wait to be taken. The kernel has no bound.
+const WRITTEN_MAX: usize = 256;
+/// Those of the library itself beside them: an id's one name look-up.
+const OWN_MAX: usize = 1;
 
 impl Ids {
     /// An id exists, with a name if its owner gave it one yet.
@@ -37,6 +47,8 @@ impl Ids {
             service,
             uid,
             memberships,
+            written: 0,
+            addresses: None,
         };
         tables.known.insert(id, known);
         if let Some(uid) = uid {
@@ -44,17 +56,60 @@ impl Ids {
         }
     }
 
-    /// The id's owner names it.
-    pub(crate) fn name(&self, id: IdNumber, uid: UserId) {
+    /// The id's owner names it; the name that it had before.
+    pub(crate) fn name(&self, id: IdNumber, uid: UserId) -> Option<UserId> {
+        self.rename(id, Some(uid))
+    }
+
+    /// The id has the name again, or none, that it had before [`Ids::name`].
+    pub(crate) fn name_again(&self, id: IdNumber, before: Option<UserId>) {
+        self.rename(id, before);
+    }
+
+    fn rename(&self, id: IdNumber, uid: Option<UserId>) -> Option<UserId> {
         let mut tables = lock(&self.tables);
-        let Some(known) = tables.known.get_mut(&id) else {
-            return;
-        };
-        let before = known.uid.replace(uid);
+        let known = tables.known.get_mut(&id)?;
+        let before = std::mem::replace(&mut known.uid, uid);
         if let Some(before) = before {
             tables.by_uid.remove(&before);
         }
-        tables.by_uid.insert(uid, id);
+        if let Some(uid) = uid {
+            tables.by_uid.insert(uid, id);
+        }
+        before
+    }
+
+    /// Whether the id has no name: it is a request's that is not accepted.
+    pub(crate) fn is_unnamed(&self, id: IdNumber) -> bool {
+        let tables = lock(&self.tables);
+        let known = tables.known.get(&id);
+        known.is_some_and(|known| known.uid.is_none())
+    }
+
+    /// An event is about to be written to the id.
+    ///
+    /// # Errors
+    /// `LimitReached` while as many as may wait do.
+    pub(crate) fn note_written(&self, id: IdNumber, event: EventType) -> Result<()> {
+        let mut tables = lock(&self.tables);
+        let Some(known) = tables.known.get_mut(&id) else {
+            return Ok(());
+        };
+        let own = if event == EventType::User { 0 } else { OWN_MAX };
+        if known.written >= WRITTEN_MAX + own {
+            let (what, limit) = ("written events that wait", WRITTEN_MAX as u64);
+            let cause = Cause::LimitReached { what, limit };
+            return Err(Error::new(Step::Event, cause));
+        }
+        known.written += 1;
+        Ok(())
+    }
+
+    /// An event that was written to the id waits no more.
+    pub(crate) fn note_taken(&self, id: IdNumber) {
+        if let Some(known) = lock(&self.tables).known.get_mut(&id) {
+            known.written = known.written.saturating_sub(1);
+        }
     }
 
     /// Events named `uid` are of the id: it joins a group.
@@ -88,6 +143,18 @@ impl Ids {
         if let Some(uid) = known.and_then(|known| known.memberships.remove(&membership)) {
             tables.by_uid.remove(&uid);
         }
+    }
+
+    /// The id's addresses are settled, or (`None`) may change.
+    pub(crate) fn note_addresses(&self, id: IdNumber, addresses: Option<IdAddresses>) {
+        if let Some(known) = lock(&self.tables).known.get_mut(&id) {
+            known.addresses = addresses;
+        }
+    }
+
+    /// The id's addresses, if they are settled.
+    pub(crate) fn addresses(&self, id: IdNumber) -> Option<IdAddresses> {
+        lock(&self.tables).known.get(&id)?.addresses.clone()
     }
 
     /// The id is about to be destroyed. Before it is: its number may be another's right after.
@@ -156,6 +223,23 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_known_from_when_they_are_settled_until_they_may_change() {
+        let ids = Ids::default();
+        let (id, settled) = (IdNumber(5), Some(IdAddresses::default()));
+        ids.note_addresses(id, settled.clone());
+        assert_eq!(ids.addresses(id), None, "nobody's id");
+        ids.insert(id, None, SERVICE);
+        assert_eq!(ids.addresses(id), None);
+        ids.note_addresses(id, settled.clone());
+        assert_eq!(ids.addresses(id), settled);
+        ids.note_addresses(id, None);
+        assert_eq!(ids.addresses(id), None);
+        ids.note_addresses(id, settled);
+        ids.remove(id);
+        assert_eq!(ids.addresses(id), None);
+    }
+
+    #[test]
     fn a_child_is_found_under_the_name_that_its_acceptance_gives_it() {
         let ids = Ids::default();
         let id = IdNumber(4);
@@ -164,5 +248,35 @@ mod tests {
         ids.name(id, UserId(2));
         assert_eq!(ids.owner(UserId(1)), None);
         assert_eq!(ids.owner(UserId(2)), Some((id, SERVICE)));
+    }
+
+    #[test]
+    fn an_acceptance_that_fails_leaves_the_child_without_a_name() {
+        let ids = Ids::default();
+        let id = IdNumber(4);
+        ids.insert(id, None, SERVICE);
+        assert!(ids.is_unnamed(id));
+        let before = ids.name(id, UserId(1));
+        assert!(!ids.is_unnamed(id));
+        ids.name_again(id, before);
+        assert!(ids.is_unnamed(id));
+        assert_eq!(ids.len(), (1, 0));
+    }
+
+    #[test]
+    fn written_events_that_nobody_takes_are_bounded_and_taking_one_makes_room() {
+        let ids = Ids::default();
+        let id = IdNumber(4);
+        ids.insert(id, Some(UserId(1)), SERVICE);
+        let write = |event| ids.note_written(id, event);
+        let written = (0..=WRITTEN_MAX).take_while(|_| write(EventType::User).is_ok());
+        assert_eq!(written.count(), WRITTEN_MAX);
+        let error = write(EventType::User).unwrap_err();
+        assert!(matches!(error.cause, Cause::LimitReached { .. }), "{error}");
+        write(EventType::AddrinfoResolved).unwrap();
+        for _ in 0..2 {
+            ids.note_taken(id);
+        }
+        write(EventType::User).unwrap();
     }
 }

@@ -9,6 +9,7 @@
 //! * `ids`: what the kernel does not tell with an event.
 //! * `channel`: an event channel, one open descriptor.
 
+#[allow(missing_docs, reason = "the kernel's header says what the fields are")]
 pub(crate) mod abi;
 mod address;
 mod attr;
@@ -32,6 +33,7 @@ use self::channel::KernelChannel;
 use self::ids::Ids;
 pub use self::offers::Offers;
 use crate::error::refused;
+use crate::sys::fork::ForkGuard;
 use crate::sys::ucma::Channel;
 
 /// The device that udev names so; it is one of class `misc`.
@@ -47,7 +49,7 @@ pub(crate) struct ConnectionManager {
     device: PathBuf,
     offers: Offers,
     ids: Ids,
-    pid: u32,
+    fork: ForkGuard,
 }
 
 impl ConnectionManager {
@@ -63,7 +65,7 @@ impl ConnectionManager {
             device,
             offers,
             ids: Ids::default(),
-            pid: std::process::id(),
+            fork: ForkGuard::new()?,
         }))
     }
 
@@ -80,12 +82,17 @@ impl ConnectionManager {
     /// Fails in a process that was forked off since: descriptors and ids are its parent's, and its
     /// locks may have been held at the fork.
     pub(crate) fn check_process(&self, step: Step) -> Result<()> {
-        if std::process::id() == self.pid {
-            return Ok(());
-        }
-        let after_fork = "use in a process forked after the kernel provider was opened";
-        Err(Error::new(step, Cause::Unsupported(after_fork)))
+        self.fork.check(step)
     }
+}
+
+/// Opens the rdma_cm device, after a look at the version of its ABI: an event channel.
+///
+/// # Errors
+/// `NoDevice` if the device is not there; `InvalidArgument` if its ABI is none that is spoken here.
+pub fn open() -> Result<Channel> {
+    check_abi_version(Path::new(ABI_VERSION))?;
+    open_device(Path::new(DEVICE))
 }
 
 fn open_device(path: &Path) -> Result<Channel> {

@@ -4,32 +4,103 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Report, step, topology};
+use super::{Report, c_library, doctor, step, topology};
 use crate::machine::{Cache, Machine, MachineError, Step, StepOutcome, Suite};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
 const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")];
 /// What one run of the suite may take; on a slow host it takes a twentieth.
 const SUITE_LIMIT: Duration = Duration::from_secs(300);
-/// Objects of the kernel's own on rxe0, for management datagrams: nothing else may stay.
-const OWN_OBJECTS: &str = "pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0";
+const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
+/// Where the steps find [`SCENES_SOURCE`].
+const SCENES_PATH: &str = "/job/kernel_provider.sh";
+/// What the command is led through after the suite, each with the script that does it.
+const SCENES: [(&str, &str); 16] = [
+    (
+        "no id, queue pair or region is left in the kernel by the suite",
+        "leaves_nothing",
+    ),
+    ("rping -c, our listen over rxe0, IPv4", "ours_serves 4 20"),
+    ("rping -c, our listen over rxe0, IPv6", "ours_serves 6 20"),
+    ("our ping over rxe0, rping -s, IPv4", "ours_calls 4 20"),
+    ("our ping over rxe0, rping -s, IPv6", "ours_calls 6 20"),
+    ("our ping and listen by route, IPv4", "ours_alone 4 20"),
+    ("our ping and listen by route, IPv6", "ours_alone 6 20"),
+    (
+        "our datagrams and their service by route",
+        "ours_alone 4 20 --ud",
+    ),
+    (
+        "each destination goes to the provider of its route",
+        "by_route",
+    ),
+    ("the peer is killed in mid-traffic", "peer_is_killed"),
+    ("we are killed in mid-traffic", "we_are_killed"),
+    (
+        "the interface goes down in mid-traffic",
+        "interface_goes_down",
+    ),
+    ("the link is deleted in mid-traffic", "link_goes"),
+    (
+        "the link is deleted under a listener that serves",
+        "link_goes_under_listener",
+    ),
+    (
+        "no id, queue pair or region is left in the kernel by all that",
+        "leaves_nothing",
+    ),
+    (
+        "the kernel has nothing to complain of",
+        "no_fault_of_the_kernels",
+    ),
+];
 
-/// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`; `suite` is
-/// its test program.
+/// What is run in a machine over its kernel's devices.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelPrograms<'a> {
+    /// The conformance suite's test program.
+    pub suite: &'a Path,
+    /// Our librdmacm.
+    pub library: &'a Path,
+    /// A C program that makes every call of librdmacm's, built with Debian's headers.
+    pub calls: &'a Path,
+    /// The same, built with our headers.
+    pub calls_by_our_headers: &'a Path,
+    /// The command.
+    pub command: &'a Path,
+}
+
+/// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`, then programs
+/// of Debian's on our librdmacm, then the command against rping and through faults; at the end
+/// `portolan doctor` looks over the machine.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
 /// machine could not do its work. Tests that fail are in the [`Report`].
-pub fn kernel_provider(cache: &Cache, debian: Suite, suite: &Path) -> Result<Report, MachineError> {
+pub fn kernel_provider(
+    cache: &Cache,
+    debian: Suite,
+    programs: KernelPrograms<'_>,
+) -> Result<Report, MachineError> {
     let machine = Machine::prepare(cache, debian)?;
     let runs = ADDRESSES.map(|(family, address)| run_of_suite(family, address));
-    let nothing_left = format!("rdma resource show\nrdma resource show | grep -q '{OWN_OBJECTS}'");
-    let leaves_nothing = "no id, queue pair or region is left in the kernel";
+    let command = SCENES.iter().map(|(name, script)| {
+        let script = format!(". {SCENES_PATH}\n{script}");
+        step((*name).to_owned(), &script)
+    });
     let job = runs
         .into_iter()
-        .chain([step(leaves_nothing.to_owned(), &nothing_left)])
+        .chain(c_library::steps())
+        .chain(command)
+        .chain(doctor::steps(debian != Suite::Bookworm))
         .fold(topology(), crate::machine::Job::step)
-        .program("conformance", suite);
+        .file(SCENES_PATH, SCENES_SOURCE)
+        .program("conformance", programs.suite)
+        .program("portolan", programs.command)
+        .program(c_library::NAME, programs.library)
+        .program("calls", programs.calls)
+        .program("calls_by_our_headers", programs.calls_by_our_headers)
+        .file(c_library::SCRIPT_PATH, c_library::SCRIPT);
     let outcome = machine.run(&job, &mut io::sink())?;
     let mut report = Report::new(machine.kernel_release(), &outcome, job.step_names());
     for (part, step) in report.parts.iter_mut().zip(&outcome.steps) {

@@ -6,7 +6,10 @@
 //! and looked over on this host by tshark, and by `portolan decode`, which checks every ICRC.
 
 mod bad_network;
+mod c_library;
 mod capture;
+mod doctor;
+mod events;
 mod kernel_provider;
 mod report;
 
@@ -16,7 +19,8 @@ use std::time::{Duration, Instant};
 
 pub use bad_network::bad_network;
 pub use capture::{Dissection, dissect};
-pub use kernel_provider::kernel_provider;
+pub use events::{Difference, documented, events};
+pub use kernel_provider::{KernelPrograms, kernel_provider};
 pub use report::{Part, Report};
 
 use crate::machine::{

@@ -1,9 +1,9 @@
 //! Running host tools and telling what they said when they fail.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use super::{MachineError, Unavailable};
 
@@ -45,10 +45,9 @@ pub(crate) fn output(command: &mut Command) -> Result<String, MachineError> {
 
 /// Runs `command` to its end, whatever its status.
 pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
-    // One apt-get at a time: it waits for some of its locks only.
-    static APT: Mutex<()> = Mutex::new(());
     let _turn = (command.get_program() == "apt-get")
-        .then(|| APT.lock().unwrap_or_else(PoisonError::into_inner));
+        .then(apt_turn)
+        .transpose()?;
     command.output().map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
         if source.kind() == io::ErrorKind::NotFound {
@@ -62,6 +61,16 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
             }
         }
     })
+}
+
+/// One apt-get at a time, of all processes of this user: it waits for some of its own locks only.
+fn apt_turn() -> Result<File, MachineError> {
+    let uid = rustix::process::getuid().as_raw();
+    let path = std::env::temp_dir().join(format!("portolan-lab-apt-{uid}.lock"));
+    let file = File::create(&path).map_err(MachineError::io("create", &path))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(|errno| MachineError::io("lock", &path)(errno.into()))?;
+    Ok(file)
 }
 
 pub(crate) fn failure(command: &Command, output: &Output) -> MachineError {

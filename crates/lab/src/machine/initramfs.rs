@@ -61,6 +61,7 @@ const PROGRAMS: &[&str] = &[
     "/bin/ip",
     "/bin/ping",
     "/sbin/tc",
+    "/usr/bin/cmtime",
     "/usr/bin/ibv_devices",
     "/usr/bin/ibv_devinfo",
     "/usr/bin/ibv_rc_pingpong",
@@ -68,6 +69,8 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/ibv_ud_pingpong",
     "/usr/bin/mckey",
     "/usr/bin/rdma",
+    "/usr/bin/rdma_client",
+    "/usr/bin/rdma_server",
     "/usr/bin/rping",
     "/usr/bin/tcpdump",
     "/usr/bin/timeout",
@@ -77,13 +80,14 @@ const PROGRAMS: &[&str] = &[
 ];
 
 /// Kernel modules, without those they depend on: the results disk and the wire, links between
-/// namespaces and their troubles, RDMA over Ethernet and its doors to user space. Those that
+/// namespaces, their bonds and their troubles, RDMA over Ethernet and its doors to user space. Those that
 /// only some kernels have are the suite's.
 pub(crate) const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "virtio_net", // the emulated devices
     "veth",
+    "bonding",
     "sch_netem", // hosts in one machine, and bad networks
     "rdma_rxe",
     "ib_uverbs",

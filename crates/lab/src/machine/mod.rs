@@ -103,6 +103,11 @@ impl Machine {
     }
 }
 
+/// Runs a command to its end and returns what it printed; any status but 0 is an error.
+pub(crate) fn checked(command: &mut std::process::Command) -> Result<String, MachineError> {
+    command::output(command)
+}
+
 /// Runs a tool of this host to its end and returns what it printed.
 ///
 /// # Errors

@@ -231,6 +231,7 @@ impl Host {
             remote,
             scope_id: 0,
             device: self.device,
+            lids: None,
         }
     }
 

@@ -7,11 +7,13 @@ use portolan_addrinfo::background::{Outcome, start_addrinfo};
 use portolan_addrinfo::names::pool::Pending;
 use portolan_addrinfo::{AddrInfo, AddrInfoError, Flags, Hints};
 use portolan_provider::cm::EventType;
+use portolan_provider::verbs::LinkLayer;
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Gid;
 
 use super::id::{CmId, IdShared};
 use crate::lock;
-use crate::resolve::Machine;
+use crate::resolve::{Machine, fabric};
 
 /// How long a look-up may take whose caller does not say: as long as libc's resolver takes at most by
 /// itself (resolv.conf(5): 3 servers, 2 attempts at each, 5 s each).
@@ -23,6 +25,8 @@ pub const RESOLVE_ADDRINFO_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct NameLookup {
     number: u64,
     stage: Stage,
+    /// The port of InfiniBand that the id is bound to, by its GID.
+    fabric_port: Option<Gid>,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +86,28 @@ impl CmId {
             .inspect_err(|_| self.abandon_lookup(number))
     }
 
+    /// Binds to the port of InfiniBand with this GID, an address of AF_IB (`rdma_bind_addr(3)`), for looking
+    /// services up at the administrator of its subnet ([`Flags::SA`]). The port is found by its user MAD
+    /// device, so this needs no provider that has it; nor does the provider know of it, and connections over
+    /// the port are not this id's.
+    ///
+    /// # Errors
+    /// `AddressNotAvailable` if no port of InfiniBand that is up has the GID; `InvalidState` if the id is bound
+    /// already.
+    pub fn bind_to_fabric_port(&self, gid: Gid) -> Result<()> {
+        let failed = |cause| Err(self.explain(Error::new(Step::Bind, cause)));
+        let is_bound = self.addresses()?.device_index.is_some();
+        if is_bound || lock(&self.shared.name_lookup).fabric_port.is_some() {
+            let (expected, found) = ("an id that is not bound", "one that is");
+            return failed(Cause::InvalidState { expected, found });
+        }
+        if !fabric::has_port(gid) {
+            return failed(Cause::AddressNotAvailable);
+        }
+        lock(&self.shared.name_lookup).fabric_port = Some(gid);
+        Ok(())
+    }
+
     /// Takes what was found (`rdma_query_addrinfo(3)`), once `AddrinfoResolved` was taken from the
     /// channel. After that the next look-up may start.
     ///
@@ -134,15 +160,17 @@ impl CmId {
             error.step = Step::ResolveName;
             self.explain(error)
         })?;
-        if hints.is_some_and(|hints| hints.flags.contains(Flags::SA)) {
-            self.check_administrator(node, service, hints)?;
-        }
+        let by_administrator = hints.is_some_and(|hints| hints.flags.contains(Flags::SA));
+        let port = match by_administrator {
+            true => Some(self.administrated_port(node, service, hints)?),
+            false => None,
+        };
         let timeout = self.waits_for().map_or(timeout, |most| timeout.min(most));
         // The id may go while its name is looked up.
         let id = Arc::downgrade(&self.shared);
         let done = move |outcome| end_lookup(&id, number, outcome);
         start_addrinfo(
-            Machine::on(self.provider()),
+            Machine::borrowing(&self.provider()).at_port(port),
             node,
             service,
             hints,
@@ -151,27 +179,43 @@ impl CmId {
         )
     }
 
-    /// That the subnet administrator can be asked: the id must be bound to a port of InfiniBand.
-    fn check_administrator(
+    /// The GID of the port whose administrator is to be asked: the id must be bound to a port of InfiniBand.
+    fn administrated_port(
         &self,
         node: Option<&str>,
         service: Option<&str>,
         hints: Option<&Hints>,
-    ) -> Result<()> {
+    ) -> Result<Gid> {
         // What is wrong with the question itself comes first.
         portolan_addrinfo::Plan::new(node, service, hints)?;
+        let bound = lock(&self.shared.name_lookup).fabric_port;
+        if let Some(gid) = bound {
+            return Ok(gid);
+        }
         let known = self.addresses()?;
-        let cause = if known.device_index.is_some() {
-            // Every device is RoCE's so far.
-            Cause::Unsupported("a subnet administrator (RAI_SA) on a port that is not InfiniBand's")
-        } else {
-            let (expected, found) = (
-                "an id bound to an InfiniBand port",
-                "one bound to no device",
-            );
-            Cause::InvalidState { expected, found }
+        let cause = match known.device_index {
+            None => Cause::InvalidState {
+                expected: "an id bound to an InfiniBand port",
+                found: "one bound to no device",
+            },
+            Some(index) => match known.sgid {
+                Some(gid) if self.is_infiniband(index, known.port_num)? => return Ok(gid),
+                _ => Cause::Unsupported(
+                    "a subnet administrator (RAI_SA) on a port that is not InfiniBand's",
+                ),
+            },
         };
         Err(self.explain(Error::new(Step::ResolveName, cause)))
+    }
+
+    /// Whether a port of a device of the provider is linked by InfiniBand.
+    fn is_infiniband(&self, device_index: u32, port_num: u8) -> Result<bool> {
+        let devices = self.provider().devices()?;
+        let mut devices = devices.iter();
+        match devices.find(|device| device.index() == device_index) {
+            Some(device) => Ok(device.port_attr(port_num)?.link_layer == LinkLayer::InfiniBand),
+            None => Ok(false),
+        }
     }
 
     /// Keeps what ends the look-up early, unless it has ended.
@@ -243,7 +287,7 @@ fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
     };
     // Not under the lock: it may be the last that holds the pool's job.
     drop(given_up);
-    let written = id.channel().write_event(id.number(), event, status, number);
+    let written = id.write_library_event(event, status, number);
     if let Err(error) = written {
         // The id was destroyed at its provider meanwhile.
         tracing::debug!(%error, "a name look-up ended for nobody");

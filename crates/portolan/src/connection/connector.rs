@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
+use portolan_provider::error::errno;
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::established::Connection;
 use super::inner::Inner;
 use super::options::Options;
-use super::race::Race;
+use super::race::{Race, Runner};
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
-use crate::resolve::{Resolved, resolve};
+use crate::resolve::resolve;
 
 /// Makes connections.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +61,8 @@ impl Connector {
         self
     }
 
-    /// On this provider.
+    /// On this provider, instead of the one that the way to the destination decides
+    /// ([`crate::provider::towards`]).
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
         self.provider = Some(provider);
@@ -80,7 +82,10 @@ impl Connector {
         let addresses: Vec<SocketAddr> = resolved.map(|each| each.addr).collect();
         match addresses[..] {
             [only] => self.connect_by(only, deadline),
-            _ => Race::new(self, destination, addresses, deadline).run(),
+            _ => {
+                let start = |address, deadline| Attempt::start(self, address, deadline);
+                Race::new(start, destination, addresses, deadline).run()
+            }
         }
     }
 
@@ -109,10 +114,16 @@ impl Connector {
     }
 }
 
+/// How long the provider is given to resolve an address at a time, of all the time there is. When a neighbour's
+/// answer was lost, or came before the question was noted (as it does on a veth pair), Linux looks again only
+/// when that time is over.
+const RESOLVE_TURN_MAX: Duration = Duration::from_secs(1);
+
 /// One attempt at one address: each event moves it a step on.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     options: Options,
+    source: Option<SocketAddr>,
     id: CmId,
     events: EventChannel,
     destination: SocketAddr,
@@ -131,13 +142,14 @@ impl Attempt {
     ) -> Result<Self> {
         let provider = match &connector.provider {
             Some(provider) => provider.clone(),
-            None => crate::provider::default_provider()?,
+            None => crate::provider::towards(connector.source, destination)?.provider,
         };
         let events = EventChannel::open_on(provider)?;
         let id = CmId::new(&events)?;
         let (options, step) = (connector.options.clone(), Step::ResolveAddress);
         let attempt = Self {
             options,
+            source: connector.source,
             id,
             events,
             destination,
@@ -146,11 +158,19 @@ impl Attempt {
             step,
             inner: None,
         };
-        let started = attempt
-            .id
-            .resolve_addr(connector.source, destination, attempt.left());
+        let started = attempt.resolve_address();
         started.map_err(|error| attempt.explain(error))?;
         Ok(attempt)
+    }
+
+    fn resolve_address(&self) -> Result<()> {
+        let turn = self.left().min(RESOLVE_TURN_MAX);
+        self.id.resolve_addr(self.source, self.destination, turn)
+    }
+
+    /// Whether it was only the time of a turn that was over.
+    fn may_resolve_again(&self, event: &Event) -> bool {
+        event.status() == -errno::ETIMEDOUT && !deadline::left(self.deadline).is_zero()
     }
 
     /// Takes the event that ends a step, and starts the next one; the connection after the last.
@@ -164,6 +184,9 @@ impl Attempt {
             (Step::ResolveAddress, EventType::AddrResolved) => {
                 self.step = Step::ResolveRoute;
                 self.id.resolve_route(self.left())?;
+            }
+            (Step::ResolveAddress, EventType::AddrError) if self.may_resolve_again(event) => {
+                self.resolve_address()?;
             }
             (Step::ResolveRoute, EventType::RouteResolved) => {
                 self.step = Step::Connect;
@@ -185,19 +208,7 @@ impl Attempt {
         Ok(None)
     }
 
-    /// Takes the events that wait; the connection, once it is made.
-    pub(super) fn take_events(&mut self) -> Result<Option<Connection>> {
-        loop {
-            let event = self.events.try_next_event();
-            let Some(event) = event.map_err(|error| self.explain(error))? else {
-                return Ok(None);
-            };
-            if let Some(connection) = self.advance(&event)? {
-                return Ok(Some(connection));
-            }
-        }
-    }
-
+    #[cfg(feature = "tokio")]
     pub(crate) fn events(&self) -> &EventChannel {
         &self.events
     }
@@ -221,20 +232,28 @@ impl Attempt {
     }
 }
 
-/// The part of the time left that an address may use: one of as many as are still to be tried.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Share(u32);
+impl Runner for Attempt {
+    type Prize = Connection;
 
-impl Share {
-    pub(crate) fn of(self, deadline: Instant) -> Instant {
-        Instant::now() + deadline::left(deadline) / self.0
+    fn take_events(&mut self) -> Result<Option<Connection>> {
+        loop {
+            let event = self.events.try_next_event();
+            let Some(event) = event.map_err(|error| self.explain(error))? else {
+                return Ok(None);
+            };
+            if let Some(connection) = self.advance(&event)? {
+                return Ok(Some(connection));
+            }
+        }
     }
-}
 
-/// Addresses in the order to try them, each with its share of the time.
-pub(crate) fn shares(resolved: Vec<Resolved>) -> impl Iterator<Item = (SocketAddr, Share)> {
-    let shares = (1..=resolved.len() as u32).rev().map(Share);
-    resolved.into_iter().map(|each| each.addr).zip(shares)
+    fn events(&self) -> &EventChannel {
+        &self.events
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        Self::explain(self, error)
+    }
 }
 
 pub(crate) fn no_address(name: &str) -> Error {

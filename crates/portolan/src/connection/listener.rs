@@ -1,13 +1,16 @@
 //! The passive side: listening, and answering connection requests.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use portolan_provider::cm::{ConnParam, EventType};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
 
 use super::established::Connection;
 use super::inner::Inner;
@@ -18,14 +21,49 @@ use crate::resolve::resolve_passive;
 
 /// Connection requests that may wait to be taken.
 const BACKLOG: i32 = 128;
+/// How often several providers are asked for a port that all of them have free.
+const PORT_ATTEMPTS: u32 = 8;
 
 /// Listens on an address.
 #[derive(Debug)]
 pub struct Listener {
-    id: CmId,
-    events: EventChannel,
+    /// One for each provider that it listens with; there is one at least.
+    doors: Vec<Door>,
+    /// With several doors: readable while a request waits at any of them.
+    any: Option<OwnedFd>,
+    /// The door that is looked at first, so that a flood at one does not shut the others.
+    turn: AtomicUsize,
+    /// Providers of which none of this machine's addresses is listened at.
+    left_out: Vec<Error>,
     /// Why no request comes any more.
     ended: OnceLock<Error>,
+}
+
+/// What listens with one provider.
+#[derive(Debug)]
+struct Door {
+    id: CmId,
+    events: EventChannel,
+}
+
+impl Door {
+    fn open(provider: Arc<dyn Provider>, address: SocketAddr) -> Result<Self> {
+        let events = EventChannel::open_on(provider)?;
+        let id = CmId::new(&events)?;
+        let explain = |error: Error| error.between(Some(address.into()), None);
+        id.bind(address).map_err(explain)?;
+        id.listen(BACKLOG).map_err(explain)?;
+        Ok(Self { id, events })
+    }
+
+    /// The address that it listens on, with its port.
+    fn local_addr(&self) -> Result<SocketAddr> {
+        let local = self.id.addresses()?.local.and_then(|local| local.inet());
+        local.ok_or(Error::new(
+            Step::Query,
+            Cause::NoSuchObject("the listener's address"),
+        ))
+    }
 }
 
 /// A connection request, to be accepted or rejected. Dropping it rejects.
@@ -52,12 +90,19 @@ impl Listener {
         Err(last.unwrap_or_else(|| Error::new(Step::Bind, none())))
     }
 
-    /// Listens on a socket address.
+    /// Listens on a socket address, with the provider that has it ([`crate::provider::at`]). The wildcard
+    /// address is listened on with all providers, on the same port; one that cannot start is left out
+    /// ([`Listener::left_out`]).
     ///
     /// # Errors
     /// As for [`Listener::bind`].
     pub fn bind_to(address: SocketAddr) -> Result<Self> {
-        Self::bind_on(crate::provider::default_provider()?, address)
+        let (chosen, left_out) = crate::provider::everywhere(address)?;
+        let providers: Vec<_> = chosen.into_iter().map(|chosen| chosen.provider).collect();
+        Ok(Self {
+            left_out,
+            ..Self::bind_on_all(&providers, address)?
+        })
     }
 
     /// Listens on a socket address of a provider.
@@ -65,13 +110,31 @@ impl Listener {
     /// # Errors
     /// As for [`Listener::bind`].
     pub fn bind_on(provider: Arc<dyn Provider>, address: SocketAddr) -> Result<Self> {
-        let events = EventChannel::open_on(provider)?;
-        let id = CmId::new(&events)?;
-        let explain = |error: Error| error.between(Some(address.into()), None);
-        id.bind(address).map_err(explain)?;
-        id.listen(BACKLOG).map_err(explain)?;
-        let ended = OnceLock::new();
-        Ok(Self { id, events, ended })
+        Self::bind_on_all(&[provider], address)
+    }
+
+    fn bind_on_all(providers: &[Arc<dyn Provider>], address: SocketAddr) -> Result<Self> {
+        let mut attempts = 1..=PORT_ATTEMPTS;
+        let doors = loop {
+            let opened = open_doors(providers, address);
+            // A port that one provider gave may be taken at the next.
+            let is_last = attempts.next().is_none() || address.port() != 0 || providers.len() < 2;
+            match opened {
+                Err(error) if !is_last && is_taken(&error) => {}
+                opened => break opened?,
+            }
+        };
+        let any = match doors.len() {
+            1 => None,
+            _ => Some(watch_all(&doors)?),
+        };
+        Ok(Self {
+            doors,
+            any,
+            turn: AtomicUsize::new(0),
+            left_out: Vec::new(),
+            ended: OnceLock::new(),
+        })
     }
 
     /// The address that it listens on, with its port.
@@ -79,16 +142,20 @@ impl Listener {
     /// # Errors
     /// The id is gone from its provider.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        let local = self.id.addresses()?.local.and_then(|local| local.inet());
-        local.ok_or(Error::new(
-            Step::Query,
-            Cause::NoSuchObject("the listener's address"),
-        ))
+        match self.doors.first() {
+            Some(door) => door.local_addr(),
+            None => Err(Error::new(Step::Query, Cause::NoSuchObject("the listener"))),
+        }
     }
 
-    #[cfg(feature = "tokio")]
-    pub(crate) fn events(&self) -> &EventChannel {
-        &self.events
+    /// The names of the providers that it listens with.
+    pub fn providers(&self) -> impl Iterator<Item = &'static str> {
+        self.doors.iter().map(|door| door.events.provider().name())
+    }
+
+    /// Of a wildcard address: why a provider that this machine has is not listened with.
+    pub fn left_out(&self) -> &[Error] {
+        &self.left_out
     }
 
     /// Waits for the next request.
@@ -97,10 +164,13 @@ impl Listener {
     /// The channel failed; `NoDevice` once the device of its address is gone.
     pub fn accept(&self) -> Result<Incoming> {
         loop {
-            self.check()?;
-            if let Some(incoming) = self.take(&self.events.next_event()?)? {
+            if let Some(incoming) = self.try_accept()? {
                 return Ok(incoming);
             }
+            if is_nonblocking(self.as_fd())? {
+                return Err(Error::new(Step::Accept, Cause::WouldBlock));
+            }
+            self.wait(None)?;
         }
     }
 
@@ -111,11 +181,18 @@ impl Listener {
     pub fn accept_within(&self, timeout: Duration) -> Result<Incoming> {
         let deadline = deadline::after(timeout);
         loop {
-            self.check()?;
-            let left = deadline::left(deadline);
-            if let Some(incoming) = self.take(&self.events.next_event_within(left)?)? {
+            if let Some(incoming) = self.try_accept()? {
                 return Ok(incoming);
             }
+            let left = deadline::left(deadline);
+            if left.is_zero() {
+                let (after_ms, retries) = (timeout.as_millis() as u64, 0);
+                return Err(Error::new(
+                    Step::Event,
+                    Cause::TimedOut { after_ms, retries },
+                ));
+            }
+            self.wait(Some(left))?;
         }
     }
 
@@ -125,21 +202,36 @@ impl Listener {
     /// As for [`Listener::accept`].
     pub fn try_accept(&self) -> Result<Option<Incoming>> {
         self.check()?;
-        while let Some(event) = self.events.try_next_event()? {
-            if let Some(incoming) = self.take(&event)? {
-                return Ok(Some(incoming));
+        let count = self.doors.len();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        for at in 0..count {
+            let door = &self.doors[first.wrapping_add(at) % count];
+            while let Some(event) = door.events.try_next_event()? {
+                if let Some(incoming) = self.take(&event)? {
+                    return Ok(Some(incoming));
+                }
             }
         }
         Ok(None)
     }
 
+    /// Sleeps until a request may wait, or until `timeout`.
+    fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());
+        let fd = self.as_fd();
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(os_error("poll", errno)),
+        }
+    }
+
     /// Fails if no request can come any more.
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         self.ended.get().cloned().map_or(Ok(()), Err)
     }
 
     /// The request that an event brings; the error if it is the end of the listener.
-    pub(crate) fn take(&self, event: &Event) -> Result<Option<Incoming>> {
+    fn take(&self, event: &Event) -> Result<Option<Incoming>> {
         if let Some(mut error) = event.failure() {
             error.step = Step::Accept;
             return Err(self.ended.get_or_init(|| error).clone());
@@ -149,9 +241,49 @@ impl Listener {
 }
 
 impl AsFd for Listener {
+    /// Readable while a request waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+        match &self.any {
+            Some(any) => any.as_fd(),
+            None => self.doors[0].events.as_fd(),
+        }
     }
+}
+
+/// A door at each provider, all on the port that the first has.
+fn open_doors(providers: &[Arc<dyn Provider>], mut address: SocketAddr) -> Result<Vec<Door>> {
+    let mut doors = Vec::with_capacity(providers.len());
+    for provider in providers {
+        let door = Door::open(provider.clone(), address)?;
+        address.set_port(door.local_addr()?.port());
+        doors.push(door);
+    }
+    Ok(doors)
+}
+
+fn is_taken(error: &Error) -> bool {
+    matches!(error.cause, Cause::AddressInUse { .. })
+}
+
+/// A descriptor that is readable while any door's is.
+fn watch_all(doors: &[Door]) -> Result<OwnedFd> {
+    let failed = |errno| os_error("epoll", errno);
+    let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    for door in doors {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&any, &door.events, data, epoll::EventFlags::IN).map_err(failed)?;
+    }
+    Ok(any)
+}
+
+fn is_nonblocking(fd: BorrowedFd<'_>) -> Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| os_error("fcntl", errno))?;
+    Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+fn os_error(call: &'static str, errno: Errno) -> Error {
+    let errno = errno.raw_os_error();
+    Error::new(Step::Accept, Cause::Os { call, errno })
 }
 
 impl Incoming {

@@ -14,7 +14,7 @@ mod spin;
 #[cfg(feature = "tokio")]
 pub(crate) use connector::Attempt;
 pub use connector::Connector;
-pub(crate) use connector::{no_address, shares};
+pub(crate) use connector::no_address;
 pub use established::Connection;
 pub(crate) use inner::Inner;
 pub use listener::{Incoming, Listener};
@@ -23,3 +23,4 @@ pub(crate) use listener::{accept_outcome, unconfirmed};
 pub use options::Options;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
+pub(crate) use race::{Race, Runner};

@@ -9,18 +9,33 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::connector::{Attempt, Connector, no_address};
-use super::established::Connection;
+use super::connector::no_address;
+use crate::cm::EventChannel;
 use crate::deadline;
 
 /// How long an attempt is alone before the next address is tried beside it (RFC 8305 section 5,
 /// Connection Attempt Delay).
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
+/// One that runs: an attempt at one address, which events drive.
+pub(crate) trait Runner: Sized {
+    /// What it is after.
+    type Prize;
+
+    /// Takes the events that wait; the prize, once it has it.
+    fn take_events(&mut self) -> Result<Option<Self::Prize>>;
+
+    /// Where its events come.
+    fn events(&self) -> &EventChannel;
+
+    /// Adds to an error what is known of both ends.
+    fn explain(&self, error: Error) -> Error;
+}
+
 /// The attempts, and what became of those that failed.
 #[derive(Debug)]
-pub(super) struct Race<'a> {
-    connector: &'a Connector,
+pub(crate) struct Race<Start, Attempt> {
+    start: Start,
     deadline: Instant,
     waiting: VecDeque<SocketAddr>,
     running: Vec<Attempt>,
@@ -35,15 +50,20 @@ pub(crate) struct Failures {
     errors: Vec<Error>,
 }
 
-impl<'a> Race<'a> {
-    pub(super) fn new(
-        connector: &'a Connector,
+impl<Start, Attempt> Race<Start, Attempt>
+where
+    Start: Fn(SocketAddr, Instant) -> Result<Attempt>,
+    Attempt: Runner,
+{
+    /// To the addresses of `name`, each attempt started by `start` with the deadline of all.
+    pub(crate) fn new(
+        start: Start,
         name: &str,
         addresses: impl IntoIterator<Item = SocketAddr>,
         deadline: Instant,
     ) -> Self {
         Self {
-            connector,
+            start,
             deadline,
             waiting: addresses.into_iter().collect(),
             running: Vec::new(),
@@ -53,10 +73,10 @@ impl<'a> Race<'a> {
     }
 
     /// Runs until an address has a connection, all have failed, or the deadline passes.
-    pub(super) fn run(mut self) -> Result<Connection> {
+    pub(crate) fn run(mut self) -> Result<Attempt::Prize> {
         loop {
-            if let Some(connection) = self.advance() {
-                return Ok(connection);
+            if let Some(prize) = self.advance() {
+                return Ok(prize);
             }
             let now = Instant::now();
             if now >= self.deadline {
@@ -69,16 +89,16 @@ impl<'a> Race<'a> {
                 None
             };
             match next {
-                Some(address) => self.start(address),
+                Some(address) => self.try_next(address),
                 None if self.running.is_empty() => return Err(self.failed.into_error()),
                 None => self.wait()?,
             }
         }
     }
 
-    fn start(&mut self, address: SocketAddr) {
+    fn try_next(&mut self, address: SocketAddr) {
         self.next_start = Instant::now() + ATTEMPT_DELAY;
-        match Attempt::start(self.connector, address, self.deadline) {
+        match (self.start)(address, self.deadline) {
             Ok(attempt) => self.running.push(attempt),
             Err(error) => {
                 self.failed.add(error);
@@ -88,11 +108,11 @@ impl<'a> Race<'a> {
     }
 
     /// Takes the events of the attempts. One that fails makes room for the next at once.
-    fn advance(&mut self) -> Option<Connection> {
+    fn advance(&mut self) -> Option<Attempt::Prize> {
         let mut at = 0;
         while let Some(attempt) = self.running.get_mut(at) {
             match attempt.take_events() {
-                Ok(Some(connection)) => return Some(connection),
+                Ok(Some(prize)) => return Some(prize),
                 Ok(None) => at += 1,
                 Err(error) => {
                     self.running.remove(at);
@@ -112,8 +132,7 @@ impl<'a> Race<'a> {
             self.failed.add(attempt.explain(late));
         }
         for address in self.waiting.drain(..) {
-            let late = Error::new(Step::Connect, Cause::TimedOut { after_ms, retries });
-            self.failed.add(late.between(None, Some(address.into())));
+            self.failed.add_untried(address);
         }
     }
 
@@ -124,7 +143,7 @@ impl<'a> Race<'a> {
             false => self.deadline.min(self.next_start),
         };
         let timeout = Timespec::try_from(deadline::left(until)).unwrap_or_default();
-        let events = self.running.iter().map(Attempt::events);
+        let events = self.running.iter().map(Runner::events);
         let mut ready: Vec<_> = events
             .map(|events| PollFd::new(events, PollFlags::IN))
             .collect();
@@ -148,6 +167,13 @@ impl Failures {
 
     pub(crate) fn add(&mut self, error: Error) {
         self.errors.push(error);
+    }
+
+    /// The deadline passed before this address was tried.
+    pub(crate) fn add_untried(&mut self, address: SocketAddr) {
+        let (after_ms, retries) = (0, 0);
+        let late = Error::new(Step::Connect, Cause::TimedOut { after_ms, retries });
+        self.add(late.between(None, Some(address.into())));
     }
 
     /// The last failure, with those before it.

@@ -70,11 +70,13 @@ struct Header {
 }
 
 impl Header {
-    /// Only one of both headers is there. The IPv4 header is known by its checksum, for what lies
-    /// before it means nothing (as `ibv_init_ah_from_wc(3)` tells them apart).
+    /// Only one of both headers is there, and what lies before the IPv4 header means nothing. Where that looks
+    /// like an IPv6 header the IPv4 header is known by its checksum; otherwise by its first byte alone, for
+    /// rdma_rxe leaves the checksum out of what it loops back (as `ibv_init_ah_from_wc(3)` tells them apart).
     fn parse(area: &[u8]) -> Option<Self> {
         let ipv4 = area.last_chunk::<IPV4_LEN>()?;
-        if ipv4[0] == IPV4_WITHOUT_OPTIONS && checksum(ipv4) == 0 {
+        let is_ipv6 = area.first().is_some_and(|byte| byte >> 4 == 6);
+        if ipv4[0] == IPV4_WITHOUT_OPTIONS && (!is_ipv6 || checksum(ipv4) == 0) {
             let address = |at: [u8; 4]| Gid::from(Ipv4Addr::from(at));
             let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *ipv4;
             return Some(Self {
@@ -84,7 +86,6 @@ impl Header {
                 flow_label: 0,
             });
         }
-        let is_ipv6 = area.first().is_some_and(|byte| byte >> 4 == 6);
         let grh = GrhRepr::parse(area).ok().filter(|_| is_ipv6)?;
         Some(Self {
             source: grh.sgid,
@@ -143,6 +144,14 @@ mod tests {
             assert_eq!(header.destination, Gid::from(IPV4.dst));
             assert_eq!((header.traffic_class, header.flow_label), (0xb8, 0));
         }
+    }
+
+    #[test]
+    fn an_ipv4_header_that_was_looped_back_has_no_checksum() {
+        let mut area = [0; AREA];
+        IPV4.emit(&mut area[AREA - IPV4_LEN..]).unwrap();
+        area[AREA - 10..][..2].fill(0);
+        assert_eq!(Header::parse(&area).unwrap().source, Gid::from(IPV4.src));
     }
 
     #[test]

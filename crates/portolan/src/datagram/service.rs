@@ -61,7 +61,8 @@ pub enum Arrival {
 }
 
 impl Service {
-    /// Offers a service at `addr:port`, `name:port` or `:port` (every address). Port 0 takes a free one.
+    /// Offers a service at `addr:port`, `name:port` or `:port` (every address of the software devices, unless a
+    /// provider is pinned). Port 0 takes a free one.
     ///
     /// # Errors
     /// The address is not known, is in use, or belongs to no device.
@@ -77,7 +78,7 @@ impl Service {
     }
 
     fn bind_to(address: SocketAddr, options: &Options) -> Result<Self> {
-        let events = EventChannel::open()?;
+        let events = EventChannel::open_on(crate::provider::at(address)?.provider)?;
         let listener = CmId::with_service(&events, UDP)?;
         let explain = |error: Error| error.between(Some(address.into()), None);
         listener.bind(address).map_err(explain)?;

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::queues::Queues;
 use super::{Datagram, Destination, Options};
 use crate::cm::{CmId, Event, EventChannel};
+use crate::connection::{Race, Runner};
 use crate::deadline;
 use crate::resolve::resolve;
 
@@ -54,21 +55,37 @@ pub struct Joined {
 }
 
 impl Socket {
-    /// Asks the service at `host:port` for its queue pair (service id resolution, IBTA 12.11), at each
-    /// of the name's addresses in turn.
+    /// Asks the service at `host:port` for its queue pair (service id resolution, IBTA 12.11). The
+    /// addresses of a name are asked in their order, each 250 ms after the one before it or as soon as that
+    /// failed (RFC 8305); the first that answers is given.
     ///
     /// # Errors
-    /// The name is not known, nobody answers in time, or the service refuses (`SidrRefused`).
+    /// The name is not known, nobody answers in time, or the service refuses (`SidrRefused`): of several
+    /// addresses the last error with those before it.
     pub fn connect(destination: &str, options: &Options) -> Result<(Self, Reached)> {
         let deadline = deadline::after(options.timeout);
-        let mut last = crate::connection::no_address(destination);
-        for (address, share) in crate::connection::shares(resolve(destination)?) {
-            match Self::connect_by(address, options, share.of(deadline)) {
-                Ok(reached) => return Ok(reached),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let resolved = resolve(destination)?.into_iter();
+        let addresses = resolved.map(|each| each.addr);
+        Self::ask(destination, addresses, options, deadline)
+    }
+
+    /// The same at addresses that are known.
+    ///
+    /// # Errors
+    /// As for [`Socket::connect`].
+    pub fn connect_to(addresses: &[SocketAddr], options: &Options) -> Result<(Self, Reached)> {
+        let deadline = deadline::after(options.timeout);
+        Self::ask("nobody", addresses.iter().copied(), options, deadline)
+    }
+
+    fn ask(
+        name: &str,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        options: &Options,
+        deadline: Instant,
+    ) -> Result<(Self, Reached)> {
+        let start = |address, deadline| Question::start(address, options, deadline);
+        Race::new(start, name, addresses, deadline).run()
     }
 
     /// Joins a multicast group: to send and receive, or only to send. The device is that of `source`, or
@@ -82,7 +99,7 @@ impl Socket {
         kind: JoinKind,
         options: &Options,
     ) -> Result<(Self, Joined)> {
-        let mut attempt = Attempt::new(group, deadline::after(options.timeout))?;
+        let mut attempt = Attempt::new(source, group, deadline::after(options.timeout))?;
         let socket = attempt.resolve(source, options)?;
         let joined = socket.id.join_multicast(group.ip(), kind, 0);
         joined.map_err(|error| attempt.explain(error))?;
@@ -91,35 +108,6 @@ impl Socket {
         let destination = attempt.destination(&socket.queues, &event)?;
         let group = group.ip();
         Ok((socket, Joined { destination, group }))
-    }
-
-    fn connect_by(
-        address: SocketAddr,
-        options: &Options,
-        deadline: Instant,
-    ) -> Result<(Self, Reached)> {
-        let mut attempt = Attempt::new(address, deadline)?;
-        let socket = attempt.resolve(None, options)?;
-        attempt.id.resolve_route(attempt.left())?;
-        attempt.step = Step::ResolveRoute;
-        attempt.expect(EventType::RouteResolved)?;
-        let param = ConnParam {
-            private_data: options.private_data.clone().into_boxed_slice(),
-            qp_num: socket.queues.qpn(),
-            ..ConnParam::default()
-        };
-        let asked = attempt.id.connect(&param);
-        asked.map_err(|error| attempt.explain(error))?;
-        attempt.step = Step::Connect;
-        let event = attempt.expect(EventType::Established)?;
-        let destination = attempt.destination(&socket.queues, &event)?;
-        let private_data = event.private_data().to_vec();
-        let reached = Reached {
-            destination,
-            address,
-            private_data,
-        };
-        Ok((socket, reached))
     }
 
     /// The local address.
@@ -253,8 +241,8 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn new(to: SocketAddr, deadline: Instant) -> Result<Self> {
-        let events = EventChannel::open()?;
+    fn new(source: Option<SocketAddr>, to: SocketAddr, deadline: Instant) -> Result<Self> {
+        let events = EventChannel::open_on(crate::provider::towards(source, to)?.provider)?;
         Ok(Self {
             id: CmId::with_service(&events, UDP)?,
             events,
@@ -267,9 +255,19 @@ impl Attempt {
 
     /// Finds the device, and makes the queue pair on it.
     fn resolve(&mut self, source: Option<SocketAddr>, options: &Options) -> Result<Socket> {
-        let resolving = self.id.resolve_addr(source, self.to, self.left());
-        resolving.map_err(|error| self.explain(error))?;
+        self.start(source)?;
         self.expect(EventType::AddrResolved)?;
+        self.socket(options)
+    }
+
+    /// Starts to resolve the address.
+    fn start(&self, source: Option<SocketAddr>) -> Result<()> {
+        let resolving = self.id.resolve_addr(source, self.to, self.left());
+        resolving.map_err(|error| self.explain(error))
+    }
+
+    /// The queue pair, on the device that was found.
+    fn socket(&self, options: &Options) -> Result<Socket> {
         let queues = Queues::new(&self.id, options).map_err(|error| self.explain(error))?;
         Ok(Socket {
             queues,
@@ -282,11 +280,15 @@ impl Attempt {
     fn expect(&self, expected: EventType) -> Result<Event> {
         let event = self.events.next_event_within(self.left());
         let event = event.map_err(|error| self.explain(error))?;
-        if event.event_type() == expected {
-            return Ok(event);
+        match event.event_type() == expected {
+            true => Ok(event),
+            false => Err(self.unexpected(&event, expected)),
         }
+    }
+
+    fn unexpected(&self, event: &Event, expected: EventType) -> Error {
         let other = || Error::invalid(self.step, "event", expected, event.event_type());
-        Err(self.explain(event.failure().unwrap_or_else(other)))
+        self.explain(event.failure().unwrap_or_else(other))
     }
 
     fn destination(&self, queues: &Queues, event: &Event) -> Result<Destination> {
@@ -311,5 +313,95 @@ impl Attempt {
     fn left(&self) -> Duration {
         // The provider takes no zero: then the wait, not the start, reports the deadline.
         deadline::left(self.deadline).max(Duration::from_millis(1))
+    }
+}
+
+/// A service that is asked for its queue pair.
+struct Question<'a> {
+    attempt: Attempt,
+    options: &'a Options,
+    /// Made once the device is known.
+    socket: Option<Socket>,
+}
+
+impl<'a> Question<'a> {
+    fn start(to: SocketAddr, options: &'a Options, deadline: Instant) -> Result<Self> {
+        let attempt = Attempt::new(None, to, deadline)?;
+        attempt.start(None)?;
+        Ok(Self {
+            attempt,
+            options,
+            socket: None,
+        })
+    }
+
+    /// Takes the event that ends a step and starts the next one; the answer after the last.
+    fn advance(&mut self, event: &Event) -> Result<Option<(Socket, Reached)>> {
+        let Self {
+            attempt,
+            options,
+            socket,
+        } = self;
+        match (attempt.step, event.event_type()) {
+            (Step::ResolveAddress, EventType::AddrResolved) => {
+                *socket = Some(attempt.socket(options)?);
+                attempt.step = Step::ResolveRoute;
+                attempt.id.resolve_route(attempt.left())?;
+            }
+            (Step::ResolveRoute, EventType::RouteResolved) => {
+                let param = ConnParam {
+                    private_data: options.private_data.clone().into_boxed_slice(),
+                    qp_num: socket.as_ref().map_or(Qpn::default(), Socket::qpn),
+                    ..ConnParam::default()
+                };
+                attempt.step = Step::Connect;
+                attempt.id.connect(&param)?;
+            }
+            (Step::Connect, EventType::Established) => {
+                let Some(socket) = socket.take() else {
+                    return Ok(None);
+                };
+                let reached = Reached {
+                    destination: attempt.destination(&socket.queues, event)?,
+                    address: attempt.to,
+                    private_data: event.private_data().to_vec(),
+                };
+                return Ok(Some((socket, reached)));
+            }
+            (step, _) => {
+                let expected = match step {
+                    Step::ResolveAddress => EventType::AddrResolved,
+                    Step::ResolveRoute => EventType::RouteResolved,
+                    _ => EventType::Established,
+                };
+                return Err(attempt.unexpected(event, expected));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Runner for Question<'_> {
+    type Prize = (Socket, Reached);
+
+    fn take_events(&mut self) -> Result<Option<Self::Prize>> {
+        loop {
+            let event = self.attempt.events.try_next_event();
+            let Some(event) = event.map_err(|error| self.explain(error))? else {
+                return Ok(None);
+            };
+            let advanced = self.advance(&event);
+            if let Some(prize) = advanced.map_err(|error| self.explain(error))? {
+                return Ok(Some(prize));
+            }
+        }
+    }
+
+    fn events(&self) -> &EventChannel {
+        &self.attempt.events
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        self.attempt.explain(error)
     }
 }

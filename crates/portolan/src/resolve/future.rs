@@ -10,8 +10,9 @@ use portolan_addrinfo::Plan;
 use portolan_addrinfo::background::{Outcome, start_addrinfo};
 use portolan_addrinfo::names::pool::Pending;
 use portolan_provider::Result;
+use portolan_provider::traits::Provider;
 
-use super::{AddrInfo, AddrInfoError, Addresses, Request, Resolved};
+use super::{AddrInfo, AddrInfoError, Addresses, Machine, Request, Resolved};
 use crate::lock;
 
 /// The addresses of a [`Request`], to be awaited. Dropping it cancels the look-up.
@@ -21,6 +22,8 @@ pub struct Resolving {
     slot: Arc<Mutex<Slot>>,
     /// Held for its drop; nothing if all was known at once.
     _pending: Option<Pending>,
+    /// Whose devices are asked. A look-up that was cancelled does not keep it.
+    _provider: Option<Arc<dyn Provider>>,
 }
 
 /// Where the outcome goes, and who waits for it.
@@ -54,12 +57,18 @@ impl Request {
             return Ok(Resolving {
                 slot,
                 _pending: None,
+                _provider: None,
             });
         }
-        let pending = start_addrinfo(self.machine(), node, service, hints, timeout, done)?;
+        let machine = match &self.provider {
+            Some(provider) => Machine::borrowing(provider),
+            None => Machine::new(),
+        };
+        let pending = start_addrinfo(machine, node, service, hints, timeout, done)?;
         Ok(Resolving {
             slot,
             _pending: pending,
+            _provider: self.provider.clone(),
         })
     }
 }

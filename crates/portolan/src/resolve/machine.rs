@@ -2,45 +2,83 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use portolan_addrinfo::lookups::{DeviceAnswer, DeviceChoice, DeviceQuestion, LinkLayer, Lookups};
+use portolan_addrinfo::PathData;
+use portolan_addrinfo::lookups::{
+    DeviceAnswer, DeviceChoice, DeviceQuestion, LinkLayer, Lookups, PathQuestion, SaService,
+    ServiceRecord,
+};
+use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{Device, Provider};
+use portolan_provider::verbs::GidEntry;
 use portolan_roce::io::{DevicePreview, preview};
 use portolan_wire::addr::Gid;
 
-use crate::provider::opened_provider;
+use super::fabric;
+use crate::provider::{Choice, Place, decide, kernel_provider, opened_software, pinned};
 
-/// Port of a software device.
+/// The port that is looked at: the only one of a software device, and the first of others.
 const PORT: u8 = 1;
 
-/// The system's resolver and routing tables, and the devices of the process's provider.
+/// The system's resolver and routing tables, and the devices of the provider that serves each address
+/// ([`crate::provider`]).
 ///
-/// A provider that is not open is not opened for a question: the devices that it would have are asked
-/// then, as they are at the first question of this value.
+/// The kernel's provider is opened for a question, which only looks at what is there. The software device is
+/// not: it would take part in the network from then on. The devices that it would have are asked then, as they
+/// are at the first question of this value.
 #[derive(Debug, Default)]
 pub struct Machine {
-    provider: Option<Arc<dyn Provider>>,
+    devices: Devices,
     preview: OnceCell<Vec<DevicePreview>>,
+    /// The port of InfiniBand that is asked, if not any.
+    fabric_port: Option<Gid>,
 }
 
+/// Whose devices.
+#[derive(Debug, Default)]
+enum Devices {
+    /// Those of the provider that serves an address.
+    #[default]
+    ByRoute,
+    /// A provider's.
+    Of(Arc<dyn Provider>),
+    /// A provider's, for as long as others have it.
+    OfOthers(Weak<dyn Provider>),
+}
+
+/// A device, or why there is none.
+type Found = Result<DeviceChoice, String>;
+
 impl Machine {
-    /// With the process's provider, if that is open.
+    /// With the devices of the provider that serves each address.
     pub fn new() -> Self {
-        Self::of(opened_provider())
+        Self::default()
     }
 
     /// With the devices of this provider.
     pub fn on(provider: Arc<dyn Provider>) -> Self {
-        Self::of(Some(provider))
+        Self::of(Devices::Of(provider))
     }
 
-    fn of(provider: Option<Arc<dyn Provider>>) -> Self {
+    /// The same for look-ups that may outlast their caller: they do not keep the provider.
+    pub(crate) fn borrowing(provider: &Arc<dyn Provider>) -> Self {
+        Self::of(Devices::OfOthers(Arc::downgrade(provider)))
+    }
+
+    fn of(devices: Devices) -> Self {
         Self {
-            provider,
+            devices,
             preview: OnceCell::new(),
+            fabric_port: None,
         }
+    }
+
+    /// Asks the administrator of this port's subnet alone.
+    pub(crate) fn at_port(mut self, gid: Option<Gid>) -> Self {
+        self.fabric_port = gid;
+        self
     }
 
     fn preview(&self) -> &[DevicePreview] {
@@ -48,87 +86,206 @@ impl Machine {
         self.preview.get_or_init(|| preview().unwrap_or_default())
     }
 
-    fn of_address(&self, ip: IpAddr, interface_index: Option<u32>) -> Option<DeviceChoice> {
-        if let Some(provider) = &self.provider {
-            // A link-local address may be on several interfaces; its zone tells.
-            if let Some(index) = interface_index {
-                return on_interface(&**provider, ip, index);
-            }
-            let (device, gid_index) = provider.device_of(ip).ok()?;
-            return Some(choice(&*device, gid_index, ip_to_gid(ip)));
+    /// A device that a provider has, or else a port of InfiniBand.
+    fn find(&self, question: &DeviceQuestion) -> Found {
+        let of_provider = self.find_at_provider(question);
+        if of_provider.is_ok() {
+            return of_provider;
         }
-        let mut previews = self.preview().iter();
-        previews.find_map(|device| {
-            if interface_index.is_some_and(|index| index != device.interface_index) {
-                return None;
+        let port = match question {
+            DeviceQuestion::TowardsGid { gid, source } => {
+                fabric::towards(*gid, source.or(self.fabric_port))
             }
-            let slot = device.gids.iter().position(|gid| *gid == ip)?;
-            Some(previewed(device, slot))
-        })
+            DeviceQuestion::Named { name } => fabric::named(name),
+            DeviceQuestion::OfAddress { .. } => None,
+        };
+        port.map_or(of_provider, Ok)
     }
 
-    fn named(&self, name: &str) -> Option<DeviceChoice> {
-        let is_it = |other: &str, index: u32| other == name || name.parse() == Ok(index);
-        if let Some(provider) = &self.provider {
-            let devices = provider.devices().ok()?;
-            let device = devices
-                .iter()
-                .find(|device| is_it(device.name(), device.index()))?;
-            let gids = device.gids(PORT).ok()?;
-            let entry = gids.iter().find(|entry| entry.gid.is_link_local());
-            let entry = entry.or(gids.first())?;
-            return Some(choice(&**device, entry.index, entry.gid));
+    fn find_at_provider(&self, question: &DeviceQuestion) -> Found {
+        match &self.devices {
+            Devices::Of(provider) => find_on(&**provider, question),
+            Devices::OfOthers(provider) => {
+                let provider = provider.upgrade().ok_or("the provider is gone")?;
+                find_on(&*provider, question)
+            }
+            Devices::ByRoute => match question {
+                DeviceQuestion::OfAddress {
+                    ip,
+                    interface_index,
+                    leaves_by,
+                } => self.by_route(question, *ip, leaves_by.or(*interface_index)),
+                DeviceQuestion::Named { .. } | DeviceQuestion::TowardsGid { .. } => {
+                    self.anywhere(question)
+                }
+            },
         }
-        let device = self
-            .preview()
-            .iter()
-            .find(|device| is_it(&device.name, device.interface_index))?;
-        let is_link_local = |ip: &IpAddr| ip_to_gid(*ip).is_link_local();
-        let slot = device.gids.iter().position(is_link_local).unwrap_or(0);
-        Some(previewed(device, slot))
+    }
+
+    /// The device of a local address, at the provider that serves it there.
+    fn by_route(
+        &self,
+        question: &DeviceQuestion,
+        address: IpAddr,
+        interface_index: Option<u32>,
+    ) -> Found {
+        let place = Place {
+            address,
+            interface_index,
+        };
+        let (choice, reason) = decide(|| Ok(place)).map_err(|error| error.to_string())?;
+        let found = match choice {
+            Choice::Kernel => self.at_kernel(question),
+            Choice::Software => self.at_software(question),
+        };
+        let provider = format!("{}: {reason}", choice.name());
+        match found {
+            Ok(device) => Ok(DeviceChoice { provider, ..device }),
+            Err(why) => Err(format!("{why} (provider {provider})")),
+        }
+    }
+
+    /// A device that is not looked for by an address: at the pinned provider, or the kernel's before software's.
+    fn anywhere(&self, question: &DeviceQuestion) -> Found {
+        match pinned().map_err(|error| error.to_string())? {
+            Some((Choice::Kernel, _)) => self.at_kernel(question),
+            None if portolan_kernel::has_devices() => {
+                let found = self.at_kernel(question);
+                found.or_else(|_| self.at_software(question))
+            }
+            _ => self.at_software(question),
+        }
+    }
+
+    fn at_kernel(&self, question: &DeviceQuestion) -> Found {
+        let provider = kernel_provider().map_err(|error| error.to_string())?;
+        find_on(&*provider, question)
+    }
+
+    fn at_software(&self, question: &DeviceQuestion) -> Found {
+        match opened_software() {
+            Some(provider) => find_on(&*provider, question),
+            None => self
+                .previewed(question)
+                .ok_or_else(|| none_of(Choice::Software.name())),
+        }
+    }
+
+    fn previewed(&self, question: &DeviceQuestion) -> Option<DeviceChoice> {
+        let mut previews = self.preview().iter();
+        match question {
+            DeviceQuestion::OfAddress {
+                ip,
+                interface_index,
+                ..
+            } => previews.find_map(|device| {
+                if interface_index.is_some_and(|index| index != device.interface_index) {
+                    return None;
+                }
+                let slot = device.gids.iter().position(|gid| gid == ip)?;
+                Some(previewed(device, slot))
+            }),
+            DeviceQuestion::Named { name } => {
+                let device = previews
+                    .find(|device| is_called(name, &device.name, device.interface_index))?;
+                let is_link_local = |ip: &IpAddr| ip_to_gid(*ip).is_link_local();
+                let slot = device.gids.iter().position(is_link_local).unwrap_or(0);
+                Some(previewed(device, slot))
+            }
+            DeviceQuestion::TowardsGid { .. } => None,
+        }
     }
 }
 
 impl Lookups for Machine {
     fn device(&self, question: &DeviceQuestion) -> DeviceAnswer {
-        let found = match question {
-            DeviceQuestion::OfAddress {
-                ip,
-                interface_index,
-            } => self.of_address(*ip, *interface_index),
-            DeviceQuestion::Named { name } => self.named(name),
-        };
-        match found {
-            Some(device) => DeviceAnswer::Found(device),
-            None => {
-                let why =
-                    "software devices are there for interfaces that are up and have an address";
-                DeviceAnswer::None { why: why.into() }
-            }
+        match self.find(question) {
+            Ok(device) => DeviceAnswer::Found(device),
+            Err(why) => DeviceAnswer::None { why },
         }
+    }
+
+    fn paths(&self, question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
+        fabric::paths(question)
+    }
+
+    fn service_records(&self, service: &SaService) -> Result<Vec<ServiceRecord>, Cause> {
+        fabric::service_records(service, self.fabric_port)
     }
 }
 
-fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<DeviceChoice> {
-    let devices = provider.devices().ok()?;
-    let device = devices
-        .iter()
-        .find(|device| device.interface_index() == index)?;
-    let gid = ip_to_gid(ip);
-    let gids = device.gids(PORT).ok()?;
-    let entry = gids.iter().find(|entry| entry.gid == gid)?;
-    Some(choice(&**device, entry.index, gid))
+/// What was looked at, for those who find nothing there.
+fn none_of(provider: &str) -> String {
+    let looked_at = match provider == Choice::Software.name() {
+        true => "software devices are there for interfaces that are up and have an address",
+        false => "none of the kernel's RDMA devices has it in its GID table",
+    };
+    looked_at.into()
 }
 
-fn choice(device: &dyn Device, gid_index: u32, gid: Gid) -> DeviceChoice {
-    DeviceChoice {
+fn find_on(provider: &dyn Provider, question: &DeviceQuestion) -> Found {
+    let found = match question {
+        // A link-local address may be on several interfaces; its zone tells.
+        DeviceQuestion::OfAddress {
+            ip,
+            interface_index: Some(index),
+            ..
+        } => on_interface(provider, *ip, *index),
+        DeviceQuestion::OfAddress { ip, leaves_by, .. } => leaves_by
+            .and_then(|index| on_interface(provider, *ip, index))
+            .or_else(|| of_address(provider, *ip)),
+        DeviceQuestion::Named { name } => named(provider, name),
+        DeviceQuestion::TowardsGid { .. } => None,
+    };
+    found.ok_or_else(|| none_of(provider.name()))
+}
+
+/// Whether a zone means the device of this name and number.
+fn is_called(zone: &str, name: &str, index: u32) -> bool {
+    zone == name || zone.parse() == Ok(index)
+}
+
+fn of_address(provider: &dyn Provider, ip: IpAddr) -> Option<DeviceChoice> {
+    let (device, gid_index) = provider.device_of(ip).ok()?;
+    choice(&*device, gid_index, ip_to_gid(ip))
+}
+
+fn named(provider: &dyn Provider, name: &str) -> Option<DeviceChoice> {
+    let devices = provider.devices().ok()?;
+    let mut devices = devices.iter();
+    let device = devices.find(|device| is_called(name, device.name(), device.index()))?;
+    let gids = device.gids(PORT).ok()?;
+    let entry = gids.iter().find(|entry| entry.gid.is_link_local());
+    let entry = entry.or(gids.first())?;
+    choice(&**device, entry.index, entry.gid)
+}
+
+fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<DeviceChoice> {
+    let gid = ip_to_gid(ip);
+    provider.devices().ok()?.iter().find_map(|device| {
+        let gids = device.gids(PORT).ok()?;
+        // A table may have addresses of several interfaces, such as those of VLANs.
+        let is_here = |entry: &&GidEntry| match entry.interface_index {
+            0 => device.interface_index() == index,
+            known => known == index,
+        };
+        let mut entries = gids.iter().filter(|entry| entry.gid == gid);
+        let entry = entries.find(is_here)?;
+        choice(&**device, entry.index, gid)
+    })
+}
+
+/// A slot of a device that is there; one that has just gone is none.
+fn choice(device: &dyn Device, gid_index: u32, gid: Gid) -> Option<DeviceChoice> {
+    Some(DeviceChoice {
         name: device.name().into(),
         index: device.index(),
         port_num: PORT,
         gid_index,
         gid,
-        link_layer: LinkLayer::Ethernet,
-    }
+        link_layer: device.port_attr(PORT).ok()?.link_layer,
+        provider: String::new(),
+    })
 }
 
 fn previewed(device: &DevicePreview, slot: usize) -> DeviceChoice {
@@ -142,5 +299,6 @@ fn previewed(device: &DevicePreview, slot: usize) -> DeviceChoice {
             .get(slot)
             .map_or(Gid::UNSPECIFIED, |ip| ip_to_gid(*ip)),
         link_layer: LinkLayer::Ethernet,
+        provider: String::new(),
     }
 }

@@ -240,7 +240,7 @@ impl fmt::Debug for Core {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     // Up to 256 bytes come whole or not at all (getrandom(2)).
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {

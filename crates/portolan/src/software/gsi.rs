@@ -30,6 +30,7 @@ impl Gsi for GsiPort {
             remote: received.remote.ip(),
             scope_id,
             device,
+            lids: None,
         };
         let _ = core.run(|cm, now| {
             if core.is_present(&path.device) {

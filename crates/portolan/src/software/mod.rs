@@ -15,7 +15,7 @@ mod address;
 mod bind;
 mod channel;
 mod claim;
-mod core;
+pub(crate) mod core;
 mod devices;
 mod groups;
 mod gsi;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
-pub use portolan_roce::io::{Direction, StackConfig, Tap, TappedPacket};
+pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
 
 use self::channel::SoftwareChannel;
 use self::core::Core;

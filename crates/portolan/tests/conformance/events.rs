@@ -53,6 +53,36 @@ fn an_id_is_not_destroyed_before_its_events_are_acknowledged() {
 }
 
 #[test]
+fn a_channel_that_closes_with_events_pending_takes_its_ids_along() {
+    let passive = Passive::listen();
+    let mut channels = Vec::new();
+    for _ in 0..4 {
+        let (channel, id) = routed(passive.address);
+        let active = End::new(channel, id);
+        active.id.connect(&param(b"")).unwrap();
+        channels.push(active);
+    }
+    let other = channel();
+    let id = portolan::cm::CmId::new(&other).unwrap();
+    id.resolve_addr(None, passive.address, PATIENCE).unwrap();
+    assert!(readable(&other, PATIENCE));
+    assert!(readable(&passive.channel, PATIENCE));
+    // Nobody takes the events: the ids, the requests that wait and the channels go as they are.
+    drop((id, other));
+    let address = passive.address;
+    drop(passive);
+    for active in channels {
+        let event = active.channel.next_event_within(PATIENCE).unwrap();
+        assert_eq!(event.event_type(), EventType::Rejected, "{event:?}");
+    }
+    // The port is free again.
+    let channel = channel();
+    let listener = portolan::cm::CmId::new(&channel).unwrap();
+    listener.bind(address).unwrap();
+    listener.listen(0).unwrap();
+}
+
+#[test]
 fn an_id_takes_its_queued_events_to_another_channel() {
     let passive = Passive::listen();
     let from = channel();
@@ -67,4 +97,31 @@ fn an_id_takes_its_queued_events_to_another_channel() {
     drop(event);
     id.resolve_route(PATIENCE).unwrap();
     next(&to, EventType::RouteResolved);
+}
+
+#[test]
+fn a_look_up_that_ends_while_its_id_moves_is_told_at_the_channel_where_the_id_is() {
+    const TURNS: usize = 60;
+    let channels = [channel(), channel()];
+    let id = portolan::cm::CmId::new(&channels[0]).unwrap();
+    if let Err(error) = id.resolve_addrinfo(Some("127.0.0.1"), Some("7471"), None) {
+        // A kernel before 6.18, which has no events that a library writes.
+        assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
+        return;
+    }
+    let mut at = 0;
+    for turn in 0..=TURNS {
+        if turn > 0 {
+            // Whatever becomes of it: the end is what is to be told. Another thread tells it, meanwhile.
+            id.resolve_addrinfo(Some("localhost"), Some("7471"), None)
+                .unwrap();
+            at = turn % 2;
+            id.migrate(&channels[at], PATIENCE).unwrap();
+        }
+        let event = channels[at].next_event_within(PATIENCE).unwrap();
+        let ends = [EventType::AddrinfoResolved, EventType::AddrinfoError];
+        assert!(ends.contains(&event.event_type()), "{event:?}");
+        drop(event);
+        let _ = id.query_addrinfo();
+    }
 }

@@ -5,9 +5,13 @@
 //! program of these tests runs by itself on any machine.
 
 mod addresses;
+mod by_route;
 mod connections;
 mod datagrams;
 mod events;
+mod forks;
 mod pair;
 mod transfers;
 mod verbs;
+mod windows;
+mod written;

@@ -167,7 +167,7 @@ fn a_memory_window_opens_a_part_until_it_is_invalidated() {
         new_rkey,
         bind,
     };
-    work(&passive, 1, op);
+    passive.work(1, op).unwrap();
     let bound = passive.complete();
     assert_eq!(
         (bound.status, bound.opcode),
@@ -181,20 +181,8 @@ fn a_memory_window_opens_a_part_until_it_is_invalidated() {
     assert_eq!(active.complete().status, WcStatus::Success);
     assert_eq!(passive.memory[4096..][..8], *b"through!");
 
-    work(&passive, 3, SendOp::LocalInv(new_rkey));
+    passive.work(3, SendOp::LocalInv(new_rkey)).unwrap();
     assert_eq!(passive.complete().status, WcStatus::Success);
     active.post_send(4, SendOp::RdmaWrite(remote), 0, 8);
     assert_eq!(active.complete().status, WcStatus::RemAccessErr);
-}
-
-/// Posts work that moves no bytes.
-fn work(end: &End, wr_id: u64, op: SendOp) {
-    let wr = SendWr {
-        wr_id,
-        op,
-        data: SendData::Sges(&[]),
-        flags: SendFlags::empty(),
-        ud: None,
-    };
-    end.qp.post_send(&wr).unwrap();
 }

@@ -145,3 +145,37 @@ fn where_noservice_is_offered_the_refusal_is_told_and_silence_ends_at_the_deadli
     let error = Socket::connect(&address, &patient).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
 }
+
+#[test]
+fn of_several_addresses_one_that_refuses_or_says_nothing_holds_the_next_up_for_a_moment_only() {
+    let silent = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
+    let live = service.local_addr().unwrap();
+    let refusing = "127.0.0.1:9".parse().unwrap();
+    let addresses = [refusing, silent.local_addr().unwrap(), live];
+    let serving = std::thread::spawn(move || {
+        // Answers, and is there until the datagram came.
+        next_datagram(&mut service)
+    });
+    let patient = Options {
+        timeout: PATIENCE * 4,
+        ..Options::default()
+    };
+    let asked = std::time::Instant::now();
+    let (mut socket, reached) = Socket::connect_to(&addresses, &patient).unwrap();
+    // One third of the time each, as they had once, would be more.
+    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+    assert_eq!(reached.address, live);
+    socket.send(&reached.destination, b"ahoy", None).unwrap();
+    assert_eq!(serving.join().unwrap().0.data, b"ahoy");
+
+    let short = Options {
+        timeout: Duration::from_millis(600),
+        ..Options::default()
+    };
+    let error = Socket::connect_to(&addresses[..2], &short).unwrap_err();
+    assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+    let text = error.to_string();
+    let refusal = &error.context.earlier[0];
+    assert!(matches!(refusal.cause, Cause::SidrRefused(_)), "{text}");
+}

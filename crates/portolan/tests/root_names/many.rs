@@ -1,5 +1,5 @@
 //! A thousand names at once, on one channel, with few threads; and ids that go while theirs is looked
-//! up. `cargo xtask test --only resolve` runs this under valgrind, too, which finds what leaks.
+//! up. `cargo xtask test --only leaks` runs this under valgrind, too, which finds what leaks.
 
 use std::collections::HashMap;
 use std::fs;

@@ -79,6 +79,17 @@ pub struct PortAttr {
     pub gid_tbl_len: u32,
     /// Slots of the P_Key table.
     pub pkey_tbl_len: u16,
+    /// What it is linked by.
+    pub link_layer: LinkLayer,
+}
+
+/// What a port is linked by (`IBV_LINK_LAYER_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkLayer {
+    /// Ethernet: RoCE, which finds its way by IP.
+    Ethernet,
+    /// InfiniBand: paths come from the subnet administrator.
+    InfiniBand,
 }
 
 /// An entry of a port's GID table (`struct ibv_gid_entry`).

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use portolan_provider::address::{gid_to_ip, ip_to_gid};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AhAttr, AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, Mtu, PortAttr, Srqn,
+    AhAttr, AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -176,6 +176,7 @@ impl Device for SoftDevice {
             active_mtu: self.core.max_mtu(),
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: PKEY_TABLE_LEN,
+            link_layer: LinkLayer::Ethernet,
         })
     }
 

@@ -14,10 +14,18 @@ use super::interfaces;
 pub struct DevicePreview {
     /// Name, such as `sw_eth0`.
     pub name: String,
+    /// Name of the network interface behind it.
+    pub interface: String,
     /// Linux interface index of the network device behind it; the device's own index, too.
     pub interface_index: u32,
     /// The GID table, by slot.
     pub gids: Vec<IpAddr>,
+    /// Largest packet that the interface sends, bytes of IP.
+    pub interface_mtu: u32,
+    /// The path MTU that its port would have.
+    pub active_mtu: Mtu,
+    /// Whether the interface is up and running.
+    pub running: bool,
 }
 
 /// The devices that a stack would have if it started now. Nothing is started, no port is needed.
@@ -27,7 +35,10 @@ pub struct DevicePreview {
 pub fn preview() -> Result<Vec<DevicePreview>> {
     let mut previews: Vec<DevicePreview> = Vec::new();
     for interface in interfaces::list()? {
-        if interface.addresses.is_empty() || Mtu::for_interface(interface.mtu).is_none() {
+        let Some(active_mtu) = Mtu::for_interface(interface.mtu) else {
+            continue;
+        };
+        if interface.addresses.is_empty() {
             continue;
         }
         let is_taken = |name: &str| previews.iter().any(|other| other.name == name);
@@ -40,8 +51,12 @@ pub fn preview() -> Result<Vec<DevicePreview>> {
         }
         previews.push(DevicePreview {
             name,
+            interface: interface.name,
             interface_index: interface.index,
             gids,
+            interface_mtu: interface.mtu,
+            active_mtu,
+            running: interface.running,
         });
     }
     Ok(previews)

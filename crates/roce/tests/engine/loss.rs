@@ -132,6 +132,36 @@ fn a_gap_is_reported_once_and_repaired_without_waiting_for_a_timer() {
     assert_eq!(pair.left().qp.counters().retransmits, 20);
 }
 
+/// Linux's rdma_rxe repeats at once only if an acknowledgement came since it last did.
+#[test]
+fn before_each_report_of_a_gap_what_arrived_before_it_is_acknowledged() {
+    let mut pair = Pair::new(Options::default());
+    let mut sent_of_111 = 0;
+    let mut first = true;
+    pair.network.script = Some(Box::new(move |sent| {
+        let psn = if sent.from == 0 { sent.psn.value() } else { 0 };
+        sent_of_111 += u32::from(psn == 111);
+        // The first of them as it is, the other one when it is repeated.
+        let is_lost = psn == 105 && std::mem::take(&mut first) || psn == 111 && sent_of_111 == 2;
+        if is_lost { Action::Drop } else { Action::Pass }
+    }));
+    let (source, target) = (
+        piece(pair.left(), SOURCE, 20_000),
+        remote(pair.right(), TARGET),
+    );
+    post(pair.left(), 1, SendOp::RdmaWrite(target), &[source]);
+    pair.run();
+    assert_eq!(sends(pair.left()), [(1, OK)]);
+    let answers: Vec<_> = pair
+        .sent_by(1)
+        .iter()
+        .map(|sent| (sent.psn.value(), is_sequence_nak(sent)))
+        .collect();
+    let reports = [(104, false), (105, true), (110, false), (111, true)];
+    assert_eq!(answers[..4], reports, "{answers:?}");
+    assert_eq!(pair.left().qp.counters().timeouts, 0);
+}
+
 #[test]
 fn lost_read_data_are_asked_for_again_from_where_they_are_missing() {
     let mut pair = Pair::new(Options::default());

@@ -65,6 +65,11 @@ impl Gid {
         self.to_ip().is_multicast()
     }
 
+    /// The subnet prefix: the first eight bytes (IBTA 4.1.1).
+    pub const fn subnet_prefix(self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+
     /// True for an IPv6 link-local address, `fe80::/10`.
     pub const fn is_link_local(self) -> bool {
         self.to_ipv6().is_unicast_link_local()

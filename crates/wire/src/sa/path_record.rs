@@ -91,7 +91,7 @@ impl Selected {
         }
     }
 
-    const fn from_byte(byte: u8) -> Self {
+    pub(super) const fn from_byte(byte: u8) -> Self {
         let selector = match byte >> 6 {
             0 => Selector::GreaterThan,
             1 => Selector::LessThan,
@@ -104,7 +104,7 @@ impl Selected {
         }
     }
 
-    fn to_byte(self, what: &'static str) -> crate::Result<u8> {
+    pub(super) fn to_byte(self, what: &'static str) -> crate::Result<u8> {
         Ok((self.selector as u8) << 6 | fit(what, self.value.into(), 6)? as u8)
     }
 }

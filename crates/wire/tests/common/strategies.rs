@@ -4,7 +4,9 @@ use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::cm::*;
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::eth::*;
-use portolan_wire::mad::{MadHeaderRepr, Method, MgmtClass, RmppHeader};
+use portolan_wire::mad::{
+    MadHeaderRepr, Method, MgmtClass, RmppFlags, RmppHeader, RmppStatus, RmppType,
+};
 use portolan_wire::rocev2::Headers;
 use portolan_wire::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 use proptest::array::uniform16;
@@ -192,10 +194,10 @@ pub(crate) fn rmpp() -> impl Strategy<Value = RmppHeader> {
     (any::<[u8; 3]>(), 0..=31u8, 0..=7u8, any::<(u32, u32)>()).prop_map(
         |([version, rmpp_type, status], response_time, flags, (data1, data2))| RmppHeader {
             version,
-            rmpp_type,
+            rmpp_type: RmppType(rmpp_type),
             response_time,
-            flags,
-            status,
+            flags: RmppFlags::from_bits_retain(flags),
+            status: RmppStatus(status),
             data1,
             data2,
         },

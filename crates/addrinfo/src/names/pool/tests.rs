@@ -150,3 +150,75 @@ fn too_many_jobs_and_too_long_deadlines_are_refused() {
     assert!(matches!(refused, Cause::InvalidArgument { .. }));
     drop(open);
 }
+
+#[test]
+fn a_job_is_refused_if_no_thread_can_be_started_even_while_others_try_the_same() {
+    const CALLERS: usize = 4;
+    let never = |_: &str, _: Box<dyn FnOnce() + Send>| {
+        // Long enough for the callers to meet.
+        std::thread::sleep(SHORT);
+        Err(Cause::Os {
+            call: "starting a thread",
+            errno: 11,
+        })
+    };
+    let shared = threads::start_with(CALLERS, never).expect("its timer");
+    let pool = Pool { shared };
+    std::thread::scope(|scope| {
+        let submit = || pool.submit(PATIENCE, || {}, |_| {});
+        let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(submit)).collect();
+        for caller in callers {
+            let refused = caller.join().expect("no panic");
+            assert!(
+                matches!(refused, Err(Cause::Os { errno: 11, .. })),
+                "{refused:?}"
+            );
+        }
+    });
+    assert_eq!(pool.threads(), 0);
+}
+
+/// Panics when it is dropped.
+struct PanicsAtItsEnd;
+
+impl Drop for PanicsAtItsEnd {
+    fn drop(&mut self) {
+        std::panic::panic_any("on purpose");
+    }
+}
+
+#[test]
+fn deadlines_are_kept_after_a_job_that_panics_when_it_is_dropped_unrun() {
+    let pool = Pool::start(1).expect("pool");
+    let (done, told) = outcomes();
+    let (open, has_begun, work) = gate();
+    let _running = pool.submit(PATIENCE, work, done(0)).expect("room");
+    has_begun.recv_timeout(PATIENCE).expect("a thread took it");
+    let bad = PanicsAtItsEnd;
+    let pending = [
+        pool.submit(SHORT, move || drop(bad), done(1)),
+        pool.submit(SHORT * 2, || {}, done(2)),
+    ];
+    for number in [1, 2] {
+        let late = Err(Unanswered::Expired);
+        assert_eq!(told.recv_timeout(PATIENCE), Ok((number, late)));
+    }
+    drop((open, pending));
+}
+
+#[test]
+fn who_is_told_may_look_up_the_next_name_at_once() {
+    let pool = Arc::new(Pool::start(1).expect("pool"));
+    let (done, told) = outcomes();
+    let (again, next) = (Arc::clone(&pool), done(1));
+    let (keep, kept) = channel();
+    let first = pool.submit(
+        PATIENCE,
+        || {},
+        move |_: Result<(), _>| {
+            let _ = keep.send(again.submit(PATIENCE, || {}, next));
+        },
+    );
+    assert_eq!(told.recv_timeout(PATIENCE), Ok((1, Ok(()))));
+    drop((first, kept));
+}

@@ -23,11 +23,15 @@ pub(super) type Work = Box<dyn FnOnce() + Send>;
 /// Who is told that it is done, or why it never will be.
 pub(super) type Done = Box<dyn FnOnce(Result<(), Unanswered>) + Send>;
 
+/// Starts a thread of this name.
+pub(super) type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Cause>;
+
 /// What callers and threads share.
 pub(super) struct Shared {
     /// The process that has the threads. A child of it has neither threads nor a sound lock.
     owner: ProcessKey,
     threads_max: usize,
+    spawn_worker: Spawn,
     state: Mutex<State>,
     /// There is work, or the end has come.
     work: Condvar,
@@ -45,9 +49,15 @@ struct State {
 
 /// Starts the timer's thread; those that work start with the work.
 pub(super) fn start(threads_max: usize) -> Result<Arc<Shared>, Cause> {
+    start_with(threads_max, spawn)
+}
+
+/// The same, with another way to start the threads that work.
+pub(super) fn start_with(threads_max: usize, spawn_worker: Spawn) -> Result<Arc<Shared>, Cause> {
     let shared = Arc::new(Shared {
         owner: ProcessKey::current(),
         threads_max,
+        spawn_worker,
         state: Mutex::new(State {
             jobs: Jobs::new(),
             threads: 0,
@@ -58,11 +68,11 @@ pub(super) fn start(threads_max: usize) -> Result<Arc<Shared>, Cause> {
         timer: Condvar::new(),
     });
     let of_timer = Arc::clone(&shared);
-    spawn(TIMER_NAME, move || of_timer.time())?;
+    spawn(TIMER_NAME, Box::new(move || of_timer.time()))?;
     Ok(shared)
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Cause> {
+fn spawn(name: &str, run: Box<dyn FnOnce() + Send>) -> Result<(), Cause> {
     let builder = std::thread::Builder::new().name(name.into());
     let started = signal::with_all_blocked(|| builder.spawn(run));
     started.map(drop).map_err(|error| Cause::Os {
@@ -97,14 +107,13 @@ impl Shared {
         if state.threads == self.threads_max {
             return Ok(ticket);
         }
-        state.threads += 1;
-        drop(state);
+        // Under the lock, so that nobody counts on a thread that is not there in the end.
         let of_worker = Arc::clone(self);
-        let Err(cause) = spawn(WORKER_NAME, move || of_worker.work()) else {
+        let Err(cause) = (self.spawn_worker)(WORKER_NAME, Box::new(move || of_worker.work()))
+        else {
+            state.threads += 1;
             return Ok(ticket);
         };
-        let mut state = self.lock();
-        state.threads -= 1;
         if state.threads > 0 {
             // Those that there are will come to it.
             return Ok(ticket);
@@ -191,7 +200,7 @@ impl Shared {
                 let left = state.jobs.take_all();
                 drop(state);
                 for (work, done) in left {
-                    drop(work);
+                    discard(work);
                     tell(done, Err(Unanswered::Stopped));
                 }
                 return;
@@ -199,7 +208,7 @@ impl Shared {
             let now = Instant::now();
             if let Some((work, done)) = state.jobs.take_expired(now) {
                 drop(state);
-                drop(work);
+                discard(work);
                 tell(done, Err(Unanswered::Expired));
                 state = self.lock();
                 continue;
@@ -216,6 +225,13 @@ impl Shared {
                 }
             };
         }
+    }
+}
+
+/// Drops work that nobody ran, whatever that does.
+fn discard(work: Option<Work>) {
+    if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
+        tracing::error!("dropping what a name look-up had panicked");
     }
 }
 

@@ -114,26 +114,26 @@ impl Case {
         })
     }
 
-    /// Nanoseconds of a resolution, and of its yardstick. They take turns, so that what disturbs one
-    /// disturbs the other.
+    /// Nanoseconds of a resolution, and of its yardstick. They take turns, short ones, and the median turn of
+    /// each counts: what else the machine does falls into others.
     fn round(&self) -> Result<(f64, f64)> {
-        const TURNS: u32 = 10;
+        const TURNS: u32 = 50;
         let each = self.count.div_ceil(TURNS);
-        let (mut subject_ns, mut yardstick_ns) = (0, 0);
+        let (mut subject_ns, mut yardstick_ns) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
             let start = Instant::now();
             for _ in 0..each {
                 black_box(self.request.addresses()?);
             }
-            subject_ns += start.elapsed().as_nanos();
+            subject_ns.push(start.elapsed().as_nanos());
             let start = Instant::now();
             for _ in 0..each {
                 self.ask_libc()?;
             }
-            yardstick_ns += start.elapsed().as_nanos();
+            yardstick_ns.push(start.elapsed().as_nanos());
         }
-        let rounds = f64::from(each * TURNS);
-        Ok((subject_ns as f64 / rounds, yardstick_ns as f64 / rounds))
+        let of_one = |turns: Vec<u128>| median(turns) as f64 / f64::from(each);
+        Ok((of_one(subject_ns), of_one(yardstick_ns)))
     }
 
     fn ask_libc(&self) -> Result<()> {
@@ -145,4 +145,11 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// The middle one of an even number of measurements, the lower of two.
+fn median(mut turns: Vec<u128>) -> u128 {
+    turns.sort_unstable();
+    let middle = turns.len().saturating_sub(1) / 2;
+    turns.get(middle).copied().unwrap_or_default()
 }

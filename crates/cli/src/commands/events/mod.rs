@@ -25,19 +25,18 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
 /// The address cannot be listened on or is not known; the output cannot be written.
 pub(crate) fn run(args: &EventsArgs, output: &mut Output) -> Result<Outcome> {
     let interrupt = Interrupt::install()?;
-    let channel = EventChannel::open()?;
     let outcome = match &args.whose {
         Whose::Listen(args) => {
-            let mut listening = Listening::start(&channel, args)?;
+            let (channel, mut listening) = Listening::start(args)?;
             report::listening(listening.local_addr()?, output)?;
             follow(&channel, &mut listening, &args.follow, &interrupt, output)
         }
         Whose::Connect(args) => {
-            let mut connecting = Connecting::start(&channel, args)?;
+            let (channel, mut connecting) = Connecting::start(args)?;
             follow(&channel, &mut connecting, &args.follow, &interrupt, output)
         }
         Whose::Join(args) => {
-            let mut joining = Joining::start(&channel, args)?;
+            let (channel, mut joining) = Joining::start(args)?;
             follow(&channel, &mut joining, &args.follow, &interrupt, output)
         }
     };

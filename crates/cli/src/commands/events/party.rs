@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
+use portolan::provider;
 use portolan::resolve::{resolve, resolve_passive};
 use portolan::seam::cm::{ConnParam, EventType, IdNumber, JoinKind, Service};
 use portolan::seam::traits::{Cq, Pd};
@@ -62,8 +63,9 @@ enum Answer {
 }
 
 impl Listening {
-    pub(super) fn start(channel: &EventChannel, args: &EventsListenArgs) -> Result<Listening> {
+    pub(super) fn start(args: &EventsListenArgs) -> Result<(EventChannel, Listening)> {
         let address = first_address(resolve_passive(&args.address)?, &args.address)?;
+        let channel = EventChannel::open_on(provider::at(address)?.provider)?;
         let private_data = args.private_data.as_bytes();
         let answer = if args.accept {
             Answer::Accept(conn_param(private_data))
@@ -73,14 +75,15 @@ impl Listening {
             Answer::None
         };
         let explain = |error: portolan::Error| error.between(Some(address.into()), None);
-        let listener = CmId::with_service(channel, service(args.ud))?;
+        let listener = CmId::with_service(&channel, service(args.ud))?;
         listener.bind(address).map_err(explain)?;
         listener.listen(BACKLOG).map_err(explain)?;
-        Ok(Listening {
+        let listening = Listening {
             listener,
             answer,
             held: HashMap::new(),
-        })
+        };
+        Ok((channel, listening))
     }
 
     /// Where it listens.
@@ -148,17 +151,19 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    pub(super) fn start(channel: &EventChannel, args: &EventsConnectArgs) -> Result<Connecting> {
+    pub(super) fn start(args: &EventsConnectArgs) -> Result<(EventChannel, Connecting)> {
         let address = first_address(resolve(&args.address)?, &args.address)?;
-        let id = CmId::with_service(channel, service(args.ud))?;
+        let channel = EventChannel::open_on(provider::towards(None, address)?.provider)?;
+        let id = CmId::with_service(&channel, service(args.ud))?;
         id.resolve_addr(None, address, RESOLVE_TIMEOUT)
             .map_err(|error| error.between(None, Some(address.into())))?;
-        Ok(Connecting {
+        let connecting = Connecting {
             id,
             param: conn_param(args.private_data.as_bytes()),
             is_datagram: args.ud,
             endpoint: None,
-        })
+        };
+        Ok((channel, connecting))
     }
 }
 
@@ -201,13 +206,14 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    pub(super) fn start(channel: &EventChannel, args: &EventsJoinArgs) -> Result<Joining> {
+    pub(super) fn start(args: &EventsJoinArgs) -> Result<(EventChannel, Joining)> {
         let (group, local) = (args.group.group, args.group.bind);
-        let id = CmId::with_service(channel, service(true))?;
+        let channel = EventChannel::open_on(provider::towards(local, group)?.provider)?;
+        let id = CmId::with_service(&channel, service(true))?;
         // Binds it to the device that routing chooses, as mckey does.
         id.resolve_addr(local, group, RESOLVE_TIMEOUT)
             .map_err(|error| error.between(local.map(Into::into), Some(group.into())))?;
-        Ok(Joining {
+        let joining = Joining {
             id,
             group: group.ip(),
             kind: match args.send_only {
@@ -215,7 +221,8 @@ impl Joining {
                 false => JoinKind::FullMember,
             },
             endpoint: None,
-        })
+        };
+        Ok((channel, joining))
     }
 }
 

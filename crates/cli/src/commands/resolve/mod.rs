@@ -15,7 +15,7 @@ use portolan::seam::error::errno;
 use crate::args::ResolveArgs;
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
-use progress::Progress;
+pub(super) use progress::Progress;
 use target::Target;
 
 /// Most targets of one command.
@@ -31,8 +31,9 @@ const LINE_MAX: u64 = 1100;
 pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
     let hints = args.hints.hints().map_err(|why| anyhow!(why))?;
     let targets = targets(args)?;
-    let mut progress = Progress::new(targets.len());
+    let mut progress = Progress::new(targets.len(), "targets resolved", "not found");
     let mut outcome = Outcome::Good;
+    let mut wrong = 0;
     let is_alone = targets.len() == 1;
     lookup::resolve_all(
         &targets,
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
                 }
                 Err(error) => {
                     outcome = Outcome::CheckFailed;
+                    wrong += usize::from(is_usage(error));
                     if output.json {
                         object::failure(target, error, output)?;
                     } else {
@@ -63,6 +65,9 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
             Ok(output.flush()?)
         },
     )?;
+    if wrong > 0 && wrong == targets.len() {
+        return Err(anyhow!("what is asked for makes no sense for any target"));
+    }
     Ok(outcome)
 }
 

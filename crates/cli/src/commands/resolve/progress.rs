@@ -1,4 +1,4 @@
-//! How far it is, on standard error, while several targets are being resolved.
+//! How far it is, on standard error, while there are several targets.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,8 +9,10 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// A line that counts targets. One target has none.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     targets: usize,
+    /// What is counted, and what those that failed are.
+    words: (&'static str, &'static str),
     done: usize,
     failed: usize,
     is_terminal: bool,
@@ -20,9 +22,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(targets: usize) -> Self {
+    pub(crate) fn new(targets: usize, what: &'static str, failed: &'static str) -> Self {
         Self {
             targets,
+            words: (what, failed),
             done: 0,
             failed: 0,
             is_terminal: io::stderr().is_terminal(),
@@ -32,13 +35,13 @@ impl Progress {
     }
 
     /// Counts a target.
-    pub(super) fn count(&mut self, found: bool) {
+    pub(crate) fn count(&mut self, found: bool) {
         self.done += 1;
         self.failed += usize::from(!found);
     }
 
     /// Tells how far it is, if it is time to and there is something to wait for.
-    pub(super) fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         let interval = if self.is_terminal {
             TERMINAL_INTERVAL
         } else {
@@ -59,27 +62,28 @@ impl Progress {
     }
 
     /// Takes the line away, so that something else may be written there.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
     /// How long to wait before it is to be told again.
-    pub(super) fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         TERMINAL_INTERVAL
     }
 
     fn text(&self) -> String {
         let Self {
             targets,
+            words: (what, failure),
             done,
             failed,
             ..
         } = self;
         match failed {
-            0 => format!("{done}/{targets} targets resolved"),
-            _ => format!("{done}/{targets} targets resolved, {failed} of them not found"),
+            0 => format!("{done}/{targets} {what}"),
+            _ => format!("{done}/{targets} {what}, {failed} of them {failure}"),
         }
     }
 }
@@ -90,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_line_counts_what_is_done_and_what_failed() {
-        let mut progress = Progress::new(3);
+        let mut progress = Progress::new(3, "targets resolved", "not found");
         assert_eq!(progress.text(), "0/3 targets resolved");
         progress.count(true);
         progress.count(false);

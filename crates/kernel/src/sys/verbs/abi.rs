@@ -169,7 +169,9 @@ pub(super) struct PortAttr {
     counters: [u32; 4],
     pub(super) pkey_tbl_len: u16,
     lids: [u16; 2],
-    rest: [u8; 14],
+    lanes: [u8; 8],
+    pub(super) link_layer: u8,
+    rest: [u8; 5],
 }
 
 /// `struct ibv_gid_entry`.
@@ -185,6 +187,8 @@ pub(super) struct GidEntry {
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 pub(super) const GID_TYPE_ROCE_V2: u32 = 2;
+/// `IBV_LINK_LAYER_ETHERNET`.
+pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_PORT_ACTIVE`.
 pub(super) const PORT_ACTIVE: c_uint = 4;
 
@@ -518,6 +522,7 @@ mod tests {
                 offset_of!(PortAttr, pkey_tbl_len),
                 32,
             ),
+            ("port_attr.link_layer", offset_of!(PortAttr, link_layer), 46),
             ("gid_entry.gid_type", offset_of!(GidEntry, gid_type), 24),
             ("qp_init_attr.qp_type", offset_of!(QpInitAttr, qp_type), 52),
             ("qp_attr.ah_attr", offset_of!(QpAttr, ah_attr), 56),

@@ -59,6 +59,9 @@ impl Ah for KernelAh {
 
 impl Drop for AhShared {
     fn drop(&mut self) {
+        if !self.pd.device.is_own() {
+            return;
+        }
         // SAFETY: no datagram that is under way goes by it, since that would keep it alive.
         let code = unsafe { (self.pd.device.library.destroy_ah)(self.raw.as_ptr()) };
         if code != 0 {

@@ -44,6 +44,8 @@ impl CompChannel for KernelCompChannel {
     }
 
     fn take_event(&self) -> Result<Option<u64>> {
+        // A forked child shares the descriptor with its parent, whose event it would take.
+        self.device.check(Step::PollCq)?;
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let library = &self.device.library;
         // SAFETY: room for both pointers.
@@ -65,6 +67,9 @@ impl CompChannel for KernelCompChannel {
 
 impl Drop for KernelCompChannel {
     fn drop(&mut self) {
+        if !self.device.is_own() {
+            return;
+        }
         // SAFETY: its queues are gone, since they keep it alive.
         let code = unsafe { (self.device.library.destroy_comp_channel)(self.raw.as_ptr()) };
         if code != 0 {

@@ -6,14 +6,15 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use portolan_provider::error::errno::EIO;
 use portolan_provider::traits::{CompChannel, Cq};
 use portolan_provider::verbs::WorkCompletion;
-use portolan_provider::{Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 
 use super::channel::KernelCompChannel;
 use super::complete::completion;
 use super::device::KernelDevice;
-use super::{abi, check, failed, foreign, int, made};
+use super::{abi, check, foreign, int, made};
 
 /// Completions taken from the library at a time.
 const BATCH: usize = 32;
@@ -90,6 +91,7 @@ impl KernelCq {
 
 impl Cq for KernelCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.device.check(Step::PollCq)?;
         let mut raw = [abi::Wc::default(); BATCH];
         let mut taken = 0;
         for chunk in out.chunks_mut(BATCH) {
@@ -101,7 +103,7 @@ impl Cq for KernelCq {
                 Ok(count) => count,
                 // What was taken before is not lost; the next call tells of the error.
                 Err(_) if taken > 0 => break,
-                Err(_) => return Err(failed(Step::PollCq, "ibv_poll_cq", -count)),
+                Err(_) => return Err(self.device.explain(poll_failed())),
             };
             for (wc, raw) in chunk.iter_mut().zip(&raw[..count]) {
                 *wc = completion(raw);
@@ -115,6 +117,7 @@ impl Cq for KernelCq {
     }
 
     fn arm(&self, solicited_only: bool) -> Result<()> {
+        self.device.check(Step::PollCq)?;
         // SAFETY: the queue exists.
         let code =
             unsafe { (self.ops().req_notify_cq)(self.raw.as_ptr(), i32::from(solicited_only)) };
@@ -126,6 +129,7 @@ impl Cq for KernelCq {
     }
 
     fn resize(&self, cqe: u32) -> Result<()> {
+        self.device.check(Step::ResizeCq)?;
         // SAFETY: the queue exists.
         let code = unsafe { (self.device.library.resize_cq)(self.raw.as_ptr(), int(cqe)) };
         check(Step::ResizeCq, "ibv_resize_cq", code).map_err(|error| self.device.explain(error))?;
@@ -138,8 +142,17 @@ impl Cq for KernelCq {
     }
 }
 
+/// A driver that cannot poll returns a negative number of its own, which is no errno (ibv_poll_cq(3)).
+fn poll_failed() -> Error {
+    let (call, errno) = ("ibv_poll_cq", EIO);
+    Error::new(Step::PollCq, Cause::Os { call, errno })
+}
+
 impl Drop for KernelCq {
     fn drop(&mut self) {
+        if !self.device.is_own() {
+            return;
+        }
         // SAFETY: its queue pairs are gone, since they keep it alive.
         let code = unsafe { (self.device.library.destroy_cq)(self.raw.as_ptr()) };
         if code != 0 {

@@ -13,18 +13,20 @@ use std::sync::{Arc, Mutex, Weak};
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, Mtu, PortAttr, Srqn,
+    AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
 };
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, Qpn};
 use rustix::fs::OFlags;
 
 use super::channel::KernelCompChannel;
 use super::cq::KernelCq;
 use super::library::Functions;
+use super::mw::Windows;
 use super::pd::KernelPd;
 use super::{abi, check, failed, last_errno};
 use crate::error::refused;
+use crate::sys::fork::ForkGuard;
 
 /// Longest GID table that is read; the largest of today's devices have 1024 slots.
 const GIDS_MAX: usize = 1 << 16;
@@ -39,19 +41,17 @@ pub(crate) struct KernelDevice {
     name: String,
     index: u32,
     interface_index: u32,
-    /// Regions and windows by their keys, which the seam names them by when a window is bound.
+    /// Windows and regions by their keys, which the seam names them by when a window is bound. Locked in
+    /// this order.
+    pub(super) windows: Mutex<Windows>,
     pub(super) regions: Mutex<HashMap<u32, RegionPointer>>,
-    pub(super) windows: Mutex<HashMap<u32, WindowPointer>>,
+    fork: ForkGuard,
     me: Weak<Self>,
 }
 
 /// A region that is registered for as long as it is in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionPointer(pub(super) NonNull<abi::Mr>);
-
-/// A window that is allocated for as long as it is in the table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WindowPointer(pub(super) NonNull<abi::Mw>);
 
 // SAFETY: libibverbs may be called by any thread; the tables are behind locks.
 unsafe impl Send for KernelDevice {}
@@ -68,6 +68,7 @@ impl KernelDevice {
     /// Takes over an open context.
     pub(super) fn of_context(
         library: &Arc<Functions>,
+        fork: ForkGuard,
         context: *mut abi::Context,
         name: String,
         index: u32,
@@ -79,8 +80,9 @@ impl KernelDevice {
             name,
             index,
             interface_index: 0,
-            regions: Mutex::default(),
             windows: Mutex::default(),
+            regions: Mutex::default(),
+            fork,
             me: Weak::new(),
         };
         // SAFETY: an open context; its descriptor is as good as it is.
@@ -138,6 +140,7 @@ impl KernelDevice {
     }
 
     fn raw_attr(&self) -> Result<abi::DeviceAttr> {
+        self.check(Step::Query)?;
         let mut attr = MaybeUninit::<abi::DeviceAttr>::zeroed();
         // SAFETY: room for the structure.
         let code = unsafe { (self.library.query_device)(self.context.as_ptr(), attr.as_mut_ptr()) };
@@ -147,6 +150,7 @@ impl KernelDevice {
     }
 
     fn raw_port_attr(&self, port_num: u8) -> Result<abi::PortAttr> {
+        self.check(Step::Query)?;
         let mut attr = MaybeUninit::<abi::PortAttr>::zeroed();
         let context = self.context.as_ptr();
         // SAFETY: room for the structure; the library writes what it knows of it.
@@ -156,11 +160,40 @@ impl KernelDevice {
         Ok(unsafe { attr.assume_init() })
     }
 
+    /// The outcome of a verb that ends an object without memory of its own. With a device that was removed the
+    /// kernel ends its objects by itself: that the verb fails is no failure. That the device is gone shows in that
+    /// it cannot be asked for its attributes either.
+    ///
+    /// It is not for regions and windows: the kernel refuses every verb before it ends the objects, and until then
+    /// the device may still write to memory. How long that takes is not told.
+    pub(super) fn ended(&self, step: Step, verb: &'static str, code: i32) -> Result<()> {
+        let ended = check(step, verb, code).map_err(|error| self.explain(error));
+        match ended {
+            Err(error) if is_removal(&error) && self.raw_attr().is_err_and(|e| is_removal(&e)) => {
+                tracing::debug!(device = self.name, verb, "ended by the device's removal");
+                Ok(())
+            }
+            ended => ended,
+        }
+    }
+
     pub(super) fn explain(&self, error: Error) -> Error {
         error.on(&self.name, None)
     }
 
+    /// Fails in a process that was forked off since: what it has are copies of its parent's.
+    #[inline]
+    pub(super) fn check(&self, step: Step) -> Result<()> {
+        self.fork.check(step)
+    }
+
+    /// Whether the device and what was made of it are this process's, to be given back.
+    pub(super) fn is_own(&self) -> bool {
+        self.fork.is_owner()
+    }
+
     pub(super) fn shared(&self) -> Result<Arc<Self>> {
+        self.check(Step::OpenDevice)?;
         let gone = || super::foreign(Step::OpenDevice, "a device that is open");
         self.me.upgrade().ok_or_else(gone)
     }
@@ -246,6 +279,11 @@ impl Device for KernelDevice {
             active_mtu: mtu(raw.active_mtu)?,
             gid_tbl_len: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
             pkey_tbl_len: raw.pkey_tbl_len,
+            // Those that say nothing are from before there was anything else.
+            link_layer: match raw.link_layer {
+                abi::LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+                _ => LinkLayer::InfiniBand,
+            },
         })
     }
 
@@ -277,6 +315,8 @@ impl Device for KernelDevice {
     }
 
     fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
+        // A forked child shares the descriptor with its parent, whose event it would take.
+        self.check(Step::Event)?;
         loop {
             let mut raw = abi::AsyncEvent {
                 element: abi::Element {
@@ -331,6 +371,9 @@ impl Device for KernelDevice {
 
 impl Drop for KernelDevice {
     fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         // SAFETY: nothing that was made of it is left, since all of that keeps it alive.
         let code = unsafe { (self.library.close_device)(self.context.as_ptr()) };
         if code != 0 {
@@ -392,6 +435,10 @@ fn counters_in(folder: &Path) -> Vec<Counter> {
         .collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+fn is_removal(error: &Error) -> bool {
+    matches!(error.cause, Cause::DeviceRemoved)
 }
 
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {

@@ -36,6 +36,23 @@ macro_rules! functions {
                     },)*
                 })
             }
+
+            /// Functions of which each ends the process: a test has its own for those that it needs.
+            #[cfg(test)]
+            pub(super) fn missing() -> Self {
+                extern "C" fn missing() {
+                    std::process::abort()
+                }
+                Self {
+                    // SAFETY: pointers to functions are alike; this one looks at nothing and never returns.
+                    $($field: unsafe {
+                        std::mem::transmute::<
+                            extern "C" fn(),
+                            unsafe extern "C" fn($($arg),*) $(-> $result)?,
+                        >(missing)
+                    },)*
+                }
+            }
         }
     };
 }

@@ -11,6 +11,7 @@ use super::device::KernelDevice;
 use super::failed;
 use super::library::{self, Functions};
 use crate::lock;
+use crate::sys::fork::ForkGuard;
 
 /// The library with the devices that were opened of it.
 #[derive(Debug)]
@@ -101,9 +102,11 @@ impl Devices {
 
     fn open(&self, listed: Listed) -> Option<Arc<KernelDevice>> {
         let Listed { raw, name, index } = listed;
-        // SAFETY: a device of the list.
-        let context = unsafe { (self.library.open_device)(raw) };
-        let opened = KernelDevice::of_context(&self.library, context, name.clone(), index);
+        let opened = ForkGuard::new().and_then(|fork| {
+            // SAFETY: a device of the list.
+            let context = unsafe { (self.library.open_device)(raw) };
+            KernelDevice::of_context(&self.library, fork, context, name.clone(), index)
+        });
         opened
             .inspect_err(|error| tracing::warn!(device = name, %error, "left out"))
             .ok()

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex};
 
-use portolan_provider::error::errno::EFAULT;
+use portolan_provider::error::errno::{EBUSY, EFAULT, EINVAL};
 use portolan_provider::traits::Mr;
 use portolan_provider::verbs::Access;
 use portolan_provider::{Cause, Error, Result, Step};
@@ -53,7 +53,7 @@ impl KernelMr {
             }
             _ => device.explain(error),
         })?;
-        // SAFETY: the region exists.
+        // SAFETY: the region exists and is this thread's alone.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         lock(&device.regions).insert(lkey, RegionPointer(raw));
         Ok(Self {
@@ -63,6 +63,58 @@ impl KernelMr {
             pd,
         })
     }
+
+    /// Deregisters, once.
+    fn end(&self, with_windows: WithWindows) -> Result<()> {
+        let device = &self.pd.device;
+        device.check(Step::RegisterMemory)?;
+        let mut raw = lock(&self.raw);
+        let Some(region) = *raw else {
+            return Ok(());
+        };
+        // Both held across the call: another region may get the key right after, and no window is bound
+        // meanwhile.
+        let mut windows = lock(&device.windows);
+        let mut regions = lock(&device.regions);
+        let deregister = || {
+            // SAFETY: the region exists, and it is taken from the table before anybody else looks.
+            let code = unsafe { (device.library.dereg_mr)(region.as_ptr()) };
+            // Of a device that was removed this fails: it may still write to the memory, which is to stay.
+            check(Step::RegisterMemory, "ibv_dereg_mr", code).map_err(|error| device.explain(error))
+        };
+        let bound = windows.count_on(self.lkey);
+        match deregister() {
+            Ok(()) => {}
+            Err(error) if bound == 0 || !is_refusal(&error) => return Err(error),
+            Err(_) => match with_windows {
+                WithWindows::Close => windows.close_on(self.lkey, device, deregister)?,
+                WithWindows::Refuse => return Err(device.explain(in_use(bound as u64))),
+            },
+        }
+        windows.forget_region(self.lkey);
+        regions.remove(&self.lkey);
+        *raw = None;
+        Ok(())
+    }
+}
+
+/// What becomes of windows that are bound to a region which is to go.
+#[derive(Clone, Copy, Debug)]
+enum WithWindows {
+    /// The region stays.
+    Refuse,
+    /// They go, too.
+    Close,
+}
+
+/// Whether the kernel may have refused since windows are bound to the region, which it does not tell apart.
+fn is_refusal(error: &Error) -> bool {
+    [EINVAL, EBUSY].contains(&error.errno())
+}
+
+fn in_use(count: u64) -> Error {
+    let (what, by) = ("memory region", "memory windows");
+    Error::new(Step::RegisterMemory, Cause::InUse { what, by, count })
 }
 
 impl Mr for KernelMr {
@@ -75,27 +127,124 @@ impl Mr for KernelMr {
     }
 
     fn deregister(&self) -> Result<()> {
-        let mut raw = lock(&self.raw);
-        let Some(region) = *raw else {
-            return Ok(());
-        };
-        let device = &self.pd.device;
-        // Held across the call: another region may get the key right after, and no window is bound
-        // meanwhile.
-        let mut regions = lock(&device.regions);
-        // SAFETY: the region exists, and it is taken from the table before anybody else looks.
-        let code = unsafe { (device.library.dereg_mr)(region.as_ptr()) };
-        check(Step::RegisterMemory, "ibv_dereg_mr", code).map_err(|error| device.explain(error))?;
-        regions.remove(&self.lkey);
-        *raw = None;
-        Ok(())
+        self.end(WithWindows::Refuse)
     }
 }
 
 impl Drop for KernelMr {
     fn drop(&mut self) {
-        if let Err(error) = self.deregister() {
+        if self.pd.device.is_own()
+            && let Err(error) = self.end(WithWindows::Close)
+        {
             tracing::warn!(%error, "memory region stays registered");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+    use std::mem::MaybeUninit;
+    use std::os::fd::IntoRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use portolan_provider::error::errno::EIO;
+    use portolan_provider::traits::Pd;
+
+    use super::*;
+    use crate::sys::fork::ForkGuard;
+    use crate::sys::verbs::device::KernelDevice;
+    use crate::sys::verbs::library::Functions;
+    use crate::sys::verbs::pd::KernelPd;
+
+    /// The only device of this test is gone: as uverbs does, it refuses every verb.
+    static REMOVED: AtomicBool = AtomicBool::new(false);
+
+    fn outcome() -> c_int {
+        if REMOVED.load(Ordering::Relaxed) {
+            EIO
+        } else {
+            0
+        }
+    }
+
+    unsafe extern "C" fn query_device(_: *mut abi::Context, _: *mut abi::DeviceAttr) -> c_int {
+        outcome()
+    }
+
+    unsafe extern "C" fn query_gid_table(
+        _: *mut abi::Context,
+        _: *mut abi::GidEntry,
+        _: usize,
+        _: u32,
+        _: usize,
+    ) -> isize {
+        0
+    }
+
+    unsafe extern "C" fn close_device(_: *mut abi::Context) -> c_int {
+        0
+    }
+
+    unsafe extern "C" fn alloc_pd(_: *mut abi::Context) -> *mut abi::Pd {
+        NonNull::dangling().as_ptr()
+    }
+
+    unsafe extern "C" fn dealloc_pd(_: *mut abi::Pd) -> c_int {
+        outcome()
+    }
+
+    unsafe extern "C" fn reg_mr(
+        _: *mut abi::Pd,
+        _: *mut c_void,
+        _: usize,
+        _: c_int,
+    ) -> *mut abi::Mr {
+        // SAFETY: the structure is of numbers and pointers.
+        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+    }
+
+    unsafe extern "C" fn dereg_mr(_: *mut abi::Mr) -> c_int {
+        outcome()
+    }
+
+    fn device() -> Arc<KernelDevice> {
+        let library = Functions {
+            query_device,
+            query_gid_table,
+            close_device,
+            alloc_pd,
+            dealloc_pd,
+            reg_mr,
+            dereg_mr,
+            ..Functions::missing()
+        };
+        let context: *mut abi::Context = Box::leak(Box::new(MaybeUninit::zeroed())).as_mut_ptr();
+        let (asynchronous, _) = std::io::pipe().unwrap();
+        // SAFETY: of the context only this is looked at.
+        unsafe { (&raw mut (*context).async_fd).write(asynchronous.into_raw_fd()) };
+        let fork = ForkGuard::new().unwrap();
+        KernelDevice::of_context(&Arc::new(library), fork, context, "gone0".into(), 0).unwrap()
+    }
+
+    #[test]
+    fn a_region_of_a_removed_device_stays_for_the_device_may_still_write_and_other_objects_end() {
+        let device = device();
+        let pd = KernelPd::new(device.clone()).unwrap();
+        let memory = [0u8; 64];
+        let addr = memory.as_ptr().expose_provenance() as u64;
+        // SAFETY: there is no device that could touch the memory.
+        let region = unsafe { pd.register(addr, 64, Access::LOCAL_WRITE) }.unwrap();
+        let destroyed = || device.ended(Step::CreateQp, "ibv_destroy_qp", EIO);
+        destroyed().unwrap_err();
+        REMOVED.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let error = region.deregister().unwrap_err();
+            assert_eq!(error.cause, Cause::DeviceRemoved);
+            assert_eq!(error.context.device.as_deref(), Some("gone0"));
+        }
+        destroyed().unwrap();
+        REMOVED.store(false, Ordering::Relaxed);
+        region.deregister().unwrap();
     }
 }

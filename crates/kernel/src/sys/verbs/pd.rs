@@ -47,6 +47,7 @@ impl KernelPd {
 
 impl Pd for KernelPd {
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
+        self.shared.device.check(Step::RegisterMemory)?;
         // SAFETY: the caller's promise.
         let mr = unsafe { KernelMr::register(self.shared.clone(), addr, length, access)? };
         Ok(Arc::new(mr))
@@ -59,19 +60,23 @@ impl Pd for KernelPd {
         recv_cq: &Arc<dyn Cq>,
         srq: Option<&Arc<dyn Srq>>,
     ) -> Result<Arc<dyn Qp>> {
+        self.shared.device.check(Step::CreateQp)?;
         let qp = KernelQp::new(self.shared.clone(), init, send_cq, recv_cq, srq)?;
         Ok(Arc::new(qp))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Arc<dyn Ah>> {
+        self.shared.device.check(Step::CreateAh)?;
         Ok(Arc::new(KernelAh::new(self.shared.clone(), attr)?))
     }
 
     fn alloc_mw(&self, mw_type: MwType) -> Result<Arc<dyn Mw>> {
+        self.shared.device.check(Step::AllocMw)?;
         Ok(Arc::new(KernelMw::new(self.shared.clone(), mw_type)?))
     }
 
     fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<dyn Srq>> {
+        self.shared.device.check(Step::CreateSrq)?;
         Ok(Arc::new(KernelSrq::new(self.shared.clone(), attr)?))
     }
 
@@ -82,6 +87,9 @@ impl Pd for KernelPd {
 
 impl Drop for PdShared {
     fn drop(&mut self) {
+        if !self.device.is_own() {
+            return;
+        }
         // SAFETY: what was made in it is gone, since that keeps it alive.
         let code = unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
         if code != 0 {

@@ -93,13 +93,14 @@ impl KernelQp {
 
     /// Does something with the queue pair while it is not destroyed.
     fn with<T>(&self, step: Step, act: impl FnOnce(NonNull<abi::Qp>) -> Result<T>) -> Result<T> {
+        self.pd.device.check(step)?;
         let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
         let gone = || Error::new(step, Cause::NoSuchObject("queue pair"));
         raw.ok_or_else(gone).and_then(act)
     }
 
-    /// Where a datagram goes. Its address handle is kept until it cannot be under way any more.
-    fn destination(&self, wr: &SendWr<'_>) -> Result<Option<abi::Ud>> {
+    /// The address handle of a datagram.
+    fn handle<'a>(&self, wr: &'a SendWr<'_>) -> Result<Option<(&'a Arc<AhShared>, abi::Ud)>> {
         let Some(ud) = &wr.ud else {
             return Ok(None);
         };
@@ -107,16 +108,24 @@ impl KernelQp {
         let ah = ah
             .filter(|ah| Arc::ptr_eq(&ah.shared().pd.device, &self.pd.device))
             .ok_or_else(|| foreign(Step::PostSend, "address handle of this device"))?;
-        let mut handles = lock(&self.handles);
-        handles.push_back(ah.shared().clone());
-        if handles.len() > self.cap.max_send_wr as usize {
-            handles.pop_front();
-        }
-        Ok(Some(abi::Ud {
+        let destination = abi::Ud {
             ah: ah.shared().raw.as_ptr(),
             remote_qpn: ud.qpn.value(),
             remote_qkey: ud.qkey.0,
-        }))
+        };
+        Ok(Some((ah.shared(), destination)))
+    }
+
+    /// Keeps the address handle of a datagram that was posted until it cannot be under way any more.
+    fn keep(&self, handle: &Arc<AhShared>) {
+        let mut handles = lock(&self.handles);
+        handles.push_back(handle.clone());
+        if handles.len() > most_under_way(self.cap.max_send_wr) {
+            let oldest = handles.pop_front();
+            drop(handles);
+            // Destroys it, unless it is held elsewhere: not under the lock.
+            drop(oldest);
+        }
     }
 
     fn post(&self, raw: NonNull<abi::Qp>, wr: &SendWr<'_>, objects: Objects) -> Result<()> {
@@ -145,6 +154,12 @@ impl KernelQp {
             check(step, verb, code).map_err(|error| self.pd.device.explain(error))
         })
     }
+}
+
+/// How many work requests a send queue of this length holds at most: drivers round it up to a power of two
+/// and do not all say so.
+fn most_under_way(max_send_wr: u32) -> usize {
+    (max_send_wr as usize + 1).next_power_of_two()
 }
 
 fn shared_queue<'a>(srq: &'a Arc<dyn Srq>, pd: &PdShared) -> Result<&'a KernelSrq> {
@@ -195,15 +210,23 @@ impl Qp for KernelQp {
     }
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let ud = self.destination(wr)?;
-        self.with(Step::PostSend, |raw| match &wr.op {
-            SendOp::BindMw { rkey, bind, .. } => {
-                with_window(&self.pd.device, *rkey, bind, |mw, mr| {
-                    let window = Some((mw, mr));
-                    self.post(raw, wr, Objects { ud, window })
-                })?
+        let handle = self.handle(wr)?;
+        let ud = handle.map(|(_, ud)| ud);
+        self.with(Step::PostSend, |raw| {
+            match &wr.op {
+                SendOp::BindMw { rkey, bind, .. } => {
+                    with_window(&self.pd.device, *rkey, bind, |mw, mr| {
+                        let window = Some((mw, mr));
+                        self.post(raw, wr, Objects { ud, window })
+                    })?;
+                }
+                _ => self.post(raw, wr, Objects { ud, window: None })?,
             }
-            _ => self.post(raw, wr, Objects { ud, window: None }),
+            // What was not posted holds no place in the queue: it must not push out what was.
+            if let Some((handle, _)) = handle {
+                self.keep(handle);
+            }
+            Ok(())
         })
     }
 
@@ -260,6 +283,7 @@ impl Qp for KernelQp {
     }
 
     fn destroy(&self) -> Result<()> {
+        self.pd.device.check(Step::CreateQp)?;
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         let Some(qp) = *raw else {
             return Ok(());
@@ -272,8 +296,8 @@ impl Qp for KernelQp {
         }
         // SAFETY: as above.
         let code = unsafe { (library.destroy_qp)(qp.as_ptr()) };
-        check(Step::CreateQp, "ibv_destroy_qp", code)
-            .map_err(|error| self.pd.device.explain(error))?;
+        let device = &self.pd.device;
+        device.ended(Step::CreateQp, "ibv_destroy_qp", code)?;
         *raw = None;
         lock(&self.handles).clear();
         Ok(())
@@ -282,7 +306,9 @@ impl Qp for KernelQp {
 
 impl Drop for KernelQp {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
+        if self.pd.device.is_own()
+            && let Err(error) = self.destroy()
+        {
             tracing::warn!(%error, "queue pair not destroyed");
         }
     }

@@ -65,6 +65,7 @@ impl KernelSrq {
         step: Step,
         act: impl FnOnce(NonNull<abi::Srq>) -> Result<T>,
     ) -> Result<T> {
+        self.pd.device.check(step)?;
         let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
         let gone = Error::new(step, Cause::NoSuchObject("shared receive queue"));
         raw.ok_or(gone).and_then(act)
@@ -130,14 +131,15 @@ impl Srq for KernelSrq {
     }
 
     fn destroy(&self) -> Result<()> {
+        self.pd.device.check(Step::CreateSrq)?;
         let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = *raw else {
             return Ok(());
         };
         // SAFETY: the queue exists, and nobody uses it while the lock is held for writing.
         let code = unsafe { (self.pd.device.library.destroy_srq)(queue.as_ptr()) };
-        check(Step::CreateSrq, "ibv_destroy_srq", code)
-            .map_err(|error| self.pd.device.explain(error))?;
+        let device = &self.pd.device;
+        device.ended(Step::CreateSrq, "ibv_destroy_srq", code)?;
         *raw = None;
         Ok(())
     }
@@ -149,7 +151,9 @@ impl Srq for KernelSrq {
 
 impl Drop for KernelSrq {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
+        if self.pd.device.is_own()
+            && let Err(error) = self.destroy()
+        {
             tracing::warn!(%error, "shared receive queue not destroyed");
         }
     }

@@ -129,9 +129,19 @@ impl CmId {
         rejected
     }
 
-    /// Sets the vendor options that go out with the request or its answer (`rdma_set_local_ece(3)`).
-    pub fn set_local_ece(&self, ece: Ece) {
+    /// Sets the vendor options that go out with the request or its answer (`rdma_set_local_ece(3)`), which
+    /// are those of an external queue pair.
+    ///
+    /// # Errors
+    /// `InvalidState` for an id with a queue pair of its own, whose options nobody has set.
+    pub fn set_local_ece(&self, ece: Ece) -> Result<()> {
+        if self.has_queue_pair() {
+            let (expected, found) = ("an id without queue pair", "one with");
+            let cause = Cause::InvalidState { expected, found };
+            return Err(self.explain(Error::new(Step::SetOption, cause)));
+        }
         lock(&self.shared.ece).local = ece;
+        Ok(())
     }
 
     /// The vendor options that go out with the request or its answer.

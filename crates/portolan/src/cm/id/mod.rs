@@ -242,8 +242,20 @@ impl CmId {
     /// `LimitReached` while too many of them wait to be taken; `InvalidState` for the id of a request
     /// that is not accepted: nothing comes to it before.
     pub fn write_event(&self, status: i32, arg: u64) -> Result<()> {
-        let user = EventType::User;
-        self.channel().write_event(self.number(), user, status, arg)
+        self.write_library_event(EventType::User, status, arg)
+    }
+
+    /// Queues an event for the id. It stays on its channel meanwhile: the kernel knows an id at one channel
+    /// only, and says of one that has just moved that there is none.
+    pub(super) fn write_library_event(
+        &self,
+        event: EventType,
+        status: i32,
+        arg: u64,
+    ) -> Result<()> {
+        let channel = lock(&self.shared.channel);
+        let number = self.number();
+        channel.channel.write_event(number, event, status, arg)
     }
 
     pub(super) fn counts(&self) -> &Arc<Counts> {

@@ -20,7 +20,7 @@ fn connect_request_names_a_new_id_and_its_listener_and_gives_the_peers_parameter
         vendor_id: 0x15b3,
         options: 0x1234_5678,
     };
-    id.set_local_ece(ece);
+    id.set_local_ece(ece).unwrap();
     let asked = ConnParam {
         responder_resources: 3,
         initiator_depth: 5,

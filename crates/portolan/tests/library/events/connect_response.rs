@@ -17,7 +17,7 @@ fn connect_response_gives_the_reply_and_leaves_the_handshake_to_an_id_without_qu
         vendor_id: 1,
         options: 2,
     };
-    child.set_local_ece(ece);
+    child.set_local_ece(ece).unwrap();
     let reply = ConnParam {
         responder_resources: 2,
         initiator_depth: 1,

@@ -61,7 +61,7 @@ impl Responder {
             limit,
         });
         self.expected = psn.next();
-        self.unacknowledged = 0;
+        self.answered_by_data();
         Ok(())
     }
 

@@ -136,7 +136,7 @@ impl Responder {
         let reply = Reply::Read(read_reply(psn, &reth, self.msn));
         self.replies.push_data(reply, cx.mtu());
         self.expected = psn.add(packets_of(reth.dma_len, cx.mtu()));
-        self.unacknowledged = 0;
+        self.answered_by_data();
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use portolan_provider::verbs::Access;
 use portolan_wire::bth::Opcode;
-use portolan_wire::eth::{AethRepr, AtomicAckEthRepr, CREDITS_UNLIMITED, Syndrome};
+use portolan_wire::eth::{AethRepr, AtomicAckEthRepr, CREDITS_UNLIMITED, NakCode, Syndrome};
 use portolan_wire::rocev2::Headers;
 
 use super::replies::{Acknowledge, AtomicReply, ReadReply, Reply};
@@ -32,11 +32,15 @@ impl Responder {
         match self.replies.front().copied() {
             None => Ok(None),
             Some(Reply::Acknowledge(acknowledge)) => {
-                let headers = acknowledge_headers(cx, &acknowledge);
+                let progress = self.progress_before(&acknowledge);
+                let headers = acknowledge_headers(cx, progress.as_ref().unwrap_or(&acknowledge));
                 if !fits(&headers, 0, budget_bytes) {
                     return Ok(None);
                 }
-                self.replies.pop_front();
+                self.progress_untold = false;
+                if progress.is_none() {
+                    self.replies.pop_front();
+                }
                 Ok(Some(headers))
             }
             Some(Reply::Atomic(atomic)) => {
@@ -49,6 +53,20 @@ impl Responder {
             }
             Some(Reply::Read(read)) => self.transmit_read(cx, &read, budget_bytes, segments, out),
         }
+    }
+
+    /// What is said before a gap is reported: that the packets before it arrived. The report says so, too,
+    /// but Linux's rdma_rxe starts no second repetition until it has seen an acknowledgement proper: of a
+    /// long message that loses a packet here and there it would wait for its timer each time.
+    fn progress_before(&self, acknowledge: &Acknowledge) -> Option<Acknowledge> {
+        let is_gap = acknowledge.syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+        (is_gap && self.progress_untold).then(|| Acknowledge {
+            psn: acknowledge.psn.sub(1),
+            syndrome: Syndrome::Ack {
+                credits: CREDITS_UNLIMITED,
+            },
+            msn: acknowledge.msn,
+        })
     }
 
     fn transmit_read(

@@ -1,13 +1,11 @@
-//! Names in a network namespace with a name server of its own, and what looking them up leaves behind.
+//! What looking up many names leaves behind: tests of the target `root_names` again, under valgrind.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
-use serde_json::Value;
 
-use crate::test::{Outcome, Workspace, cargo};
+use crate::test::{Outcome, Workspace, test_program};
 
 /// The test target.
 const TARGET: &str = "root_names";
@@ -37,11 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     }
-    // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
-    let all = ["test", "--workspace", "--all-features"];
-    let test = [&all[..], &["--test", TARGET]].concat();
-    workspace.run(&cargo(), &[&test[..], &["--quiet"]].concat())?;
-    let program = program(workspace, &test)?;
+    let program = test_program(workspace, TARGET)?;
     let status = Command::new("valgrind")
         .args(["--quiet", "--leak-check=full", "--error-exitcode=1"])
         // Libc's own clean-up at the end would take its resolver from threads that still have it; padding
@@ -63,22 +57,4 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
 /// Installs what the tests need; see [`ensure_installed`].
 pub(crate) fn install() -> Result<(), MachineError> {
     ensure_installed(&PACKAGES)
-}
-
-/// The program of the test target.
-fn program(workspace: &Workspace, test: &[&str]) -> Result<PathBuf> {
-    let output = Command::new(cargo())
-        .args(test)
-        .args(["--no-run", "--message-format", "json"])
-        .current_dir(&workspace.root)
-        .output()?;
-    ensure!(output.status.success(), "{TARGET} does not build");
-    let text = String::from_utf8(output.stdout)?;
-    let messages = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    messages
-        .filter(|message: &Value| message["target"]["name"] == TARGET)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo names the test's program")
 }

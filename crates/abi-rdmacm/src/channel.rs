@@ -1,0 +1,55 @@
+//! Event channels: C's structure is the descriptor, the library's is what commands are written to.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use portolan_kernel::raw;
+use portolan_provider::Cause;
+use rustix::io::Errno;
+
+use crate::guard::Result;
+use crate::layout::EventChannel;
+
+#[repr(C)]
+struct Whole {
+    c: EventChannel,
+    commands: raw::Channel,
+}
+
+/// `rdma_create_event_channel`.
+///
+/// # Errors
+/// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI is none that is spoken here; those of opening.
+pub(crate) fn create() -> Result<*mut EventChannel> {
+    let commands = raw::open().map_err(|error| match error.cause {
+        Cause::NoDevice { .. } => Errno::NODEV,
+        Cause::InvalidArgument { .. } => Errno::PERM,
+        _ => Errno::from_raw_os_error(error.errno()),
+    })?;
+    let fd = commands.as_fd().as_raw_fd();
+    let c = EventChannel { fd };
+    Ok(Box::into_raw(Box::new(Whole { c, commands })).cast())
+}
+
+/// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids.
+///
+/// # Safety
+/// It is null, or [`create`] made it and nobody uses it any more.
+pub(crate) unsafe fn destroy(channel: *mut EventChannel) {
+    if !channel.is_null() {
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(channel.cast::<Whole>()) });
+    }
+}
+
+/// Where its commands go.
+///
+/// # Errors
+/// `EINVAL` for null.
+///
+/// # Safety
+/// It is null, or [`create`] made it and it stays while this is used.
+pub(crate) unsafe fn commands<'a>(channel: *mut EventChannel) -> Result<&'a raw::Channel> {
+    // SAFETY: as the caller promises.
+    let whole = unsafe { channel.cast::<Whole>().as_ref() };
+    whole.map(|whole| &whole.commands).ok_or(Errno::INVAL)
+}

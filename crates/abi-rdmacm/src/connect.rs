@@ -1,0 +1,417 @@
+//! Connections: connect, accept, reject, and what goes with them.
+
+use std::ffi::c_void;
+
+use portolan_kernel::raw::{self, Fields};
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::event;
+use crate::guard::{Result, check};
+use crate::id::{Id, NO_ECE, get, set};
+use crate::layout::*;
+use crate::qp;
+use crate::verbs::verbs;
+
+/// Attempts of a program that says nothing: as many as there can be, for ever if no receive is posted.
+const RETRIES_DEFAULT: u8 = 7;
+/// IBTA's reject reasons: consumer defined, and vendor option not supported.
+pub(crate) const REASON_CONSUMER: u8 = 28;
+pub(crate) const REASON_VENDOR_OPTION: u8 = 35;
+
+/// `rdma_connect`.
+///
+/// # Errors
+/// `EINVAL` for parameters beyond what the device has, none without queue pair, and private data that does not
+/// fit; the kernel's; of a synchronous id the event's.
+///
+/// # Safety
+/// The parameters are null or C's structure, with as much private data as they say.
+pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let param = unsafe { param.as_ref() };
+    let device = id.device()?;
+    check_param(id, param, &device)?;
+    let or_most =
+        |wanted: Option<u8>, most: u8| wanted.filter(|n| *n != MAX_RESOURCES).unwrap_or(most);
+    let wanted = param.map(|param| param.responder_resources);
+    let responder_resources = or_most(wanted, device.responder_resources_max);
+    let wanted = param.map(|param| param.initiator_depth);
+    let initiator_depth = or_most(wanted, device.initiator_depth_max);
+    let prefix = {
+        let mut state = id.state();
+        state.responder_resources = responder_resources;
+        state.initiator_depth = initiator_depth;
+        state.connect.clone()
+    };
+    // SAFETY: as the caller promises.
+    let private_data = unsafe { private_data(param) };
+    let mut conn_param = kernels_param(id, param, &[&prefix, private_data].concat())?;
+    conn_param.responder_resources = responder_resources;
+    conn_param.initiator_depth = initiator_depth;
+    if !get!(id, qp).is_null()
+        && let Ok(ece) = query_ece(id)
+    {
+        id.state().local_ece = ece;
+    }
+    let connect = raw::Connect {
+        conn_param,
+        id: id.handle(),
+        reserved: 0,
+        ece: kernels_ece(id.state().local_ece),
+    };
+    event::settled(id, |commands| {
+        // Goes out once; it stays with the id if it does not.
+        let prefix = std::mem::take(&mut id.state().connect);
+        commands
+            .command(&connect)
+            .inspect_err(|_| id.state().connect = prefix)
+    })
+}
+
+/// # Errors
+/// `EINVAL` if a connection's parameters ask for more than the device has, or there are none and no queue pair
+/// either.
+fn check_param(id: Id, param: Option<&ConnParam>, device: &Device) -> Result<()> {
+    let has_pair = !get!(id, qp).is_null();
+    let most = (device.responder_resources_max, device.initiator_depth_max);
+    match get!(id, ps) != PS_TCP || is_within(param, has_pair, most) {
+        true => Ok(()),
+        false => Err(Errno::INVAL),
+    }
+}
+
+fn is_within(param: Option<&ConnParam>, has_pair: bool, most: (u8, u8)) -> bool {
+    let fits = |wanted: u8, most: u8| wanted == MAX_RESOURCES || wanted <= most;
+    param.map_or(has_pair, |param| {
+        fits(param.responder_resources, most.0) && fits(param.initiator_depth, most.1)
+    })
+}
+
+/// `rdma_accept`.
+///
+/// # Errors
+/// `EINVAL` as for [`connect`]; those of the queue pair's steps and the kernel's; of a synchronous id the event's.
+///
+/// # Safety
+/// As for [`connect`].
+pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let param = unsafe { param.as_ref() };
+    let device = id.device()?;
+    check_param(id, param, &device)?;
+    let is_datagram = id.is_datagram();
+    let (responder_resources, initiator_depth) = {
+        let mut state = id.state();
+        let given = param.map(|param| param.responder_resources);
+        state.responder_resources = match given.filter(|number| *number != MAX_RESOURCES) {
+            Some(number) => number,
+            None => state
+                .responder_resources
+                .min(device.responder_resources_max),
+        };
+        let given = param.map(|param| param.initiator_depth);
+        state.initiator_depth = match given.filter(|number| *number != MAX_RESOURCES) {
+            Some(number) => number,
+            None => state.initiator_depth.min(device.initiator_depth_max),
+        };
+        (state.responder_resources, state.initiator_depth)
+    };
+    // SAFETY: as the caller promises.
+    let private_data = unsafe { private_data(param) };
+    let mut conn_param = kernels_param(id, param, private_data)?;
+    conn_param.responder_resources = responder_resources;
+    conn_param.initiator_depth = initiator_depth;
+    let has_pair = !get!(id, qp).is_null() && !is_datagram;
+    if has_pair {
+        agree_on_ece(id)?;
+        qp::to_ready(id, responder_resources, initiator_depth)?;
+        confirm_ece(id);
+    }
+    let accept = raw::Accept {
+        uid: id.own().uid,
+        conn_param,
+        id: id.handle(),
+        reserved: 0,
+        ece: kernels_ece(id.state().local_ece),
+    };
+    let send = |commands: &raw::Channel| {
+        commands.command(&accept).inspect_err(|_| {
+            let _ = qp::to_error(id);
+        })
+    };
+    if !is_datagram {
+        return event::settled(id, send);
+    }
+    // Nothing follows for a service of datagrams.
+    send(id.commands()?)?;
+    if id.is_sync() {
+        event::drop_kept(id);
+    }
+    Ok(())
+}
+
+/// `rdma_reject` and `rdma_reject_ece`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The private data is as long as said.
+pub(crate) unsafe fn reject(id: Id, data: *const c_void, length: u8, reason: u8) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let data = unsafe { bytes(data, length) };
+    let mut private_data = [0; raw::PRIVATE_DATA_LEN];
+    private_data[..data.len()].copy_from_slice(data);
+    let reject = raw::Reject {
+        id: id.handle(),
+        private_data_len: data.len() as u8,
+        reason,
+        reserved: [0; 2],
+        private_data,
+    };
+    id.commands()?.command(&reject)
+}
+
+/// `rdma_establish`, of a program that has brought its queue pair there by itself.
+///
+/// # Errors
+/// `EINVAL` if the id has a queue pair; the kernel's.
+pub(crate) fn establish(id: Id) -> Result<()> {
+    if !get!(id, qp).is_null() {
+        return Err(Errno::INVAL);
+    }
+    confirm(id)
+}
+
+/// `rdma_disconnect`.
+///
+/// # Errors
+/// Those of the queue pair's step and the kernel's; of a synchronous id the event's.
+pub(crate) fn disconnect(id: Id) -> Result<()> {
+    match id.transport() {
+        Some(TRANSPORT_IWARP) => qp::to_drained(id)?,
+        Some(TRANSPORT_IB) => qp::to_error(id)?,
+        _ => return Err(Errno::INVAL),
+    }
+    let disconnect = raw::Disconnect { id: id.handle() };
+    event::settled(id, |commands| commands.command(&disconnect))
+}
+
+/// `rdma_notify`.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn notify(id: Id, event: u32) -> Result<()> {
+    let notify = raw::Notify {
+        id: id.handle(),
+        event,
+    };
+    id.commands()?.command(&notify)
+}
+
+/// The peer's reply has come: the queue pair goes on, and the peer hears so.
+pub(crate) fn finish(id: Id, remote: Ece) -> Result<()> {
+    if remote.vendor_id != 0 {
+        if id.state().local_ece.vendor_id != remote.vendor_id {
+            return Err(Errno::INVAL);
+        }
+        set_ece(id, remote)?;
+    }
+    qp::to_ready(id, MAX_RESOURCES, MAX_RESOURCES)?;
+    confirm(id)?;
+    confirm_ece(id);
+    Ok(())
+}
+
+/// Parameters that are not valid: the reply is confirmed.
+fn confirm(id: Id) -> Result<()> {
+    let accept = raw::Accept {
+        id: id.handle(),
+        ..raw::Accept::zeroed()
+    };
+    id.commands()?.command(&accept)
+}
+
+/// The options of the peer's vendor are used if the queue pair's is the same; otherwise none are.
+fn agree_on_ece(id: Id) -> Result<()> {
+    let remote = id.state().remote_ece;
+    let local = query_ece(id).unwrap_or(NO_ECE);
+    let agreed = remote.vendor_id != 0 && remote.vendor_id == local.vendor_id;
+    if agreed {
+        set_ece(id, remote)?;
+    }
+    id.state().local_ece = if agreed { remote } else { NO_ECE };
+    Ok(())
+}
+
+/// What of the options the queue pair really took.
+fn confirm_ece(id: Id) {
+    if id.state().local_ece.vendor_id != 0
+        && let Ok(ece) = query_ece(id)
+    {
+        id.state().local_ece = ece;
+    }
+}
+
+fn query_ece(id: Id) -> Result<Ece> {
+    let mut ece = NO_ECE;
+    // SAFETY: the id's queue pair, and a structure to write to.
+    check(unsafe { (verbs()?.query_ece)(get!(id, qp), &mut ece) })?;
+    Ok(ece)
+}
+
+/// A device without options leaves them.
+fn set_ece(id: Id, mut ece: Ece) -> Result<()> {
+    // SAFETY: the id's queue pair, and a structure to read.
+    match check(unsafe { (verbs()?.set_ece)(get!(id, qp), &mut ece) }) {
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        done => done,
+    }
+}
+
+fn kernels_ece(ece: Ece) -> raw::Ece {
+    raw::Ece {
+        vendor_id: ece.vendor_id,
+        attr_mod: ece.options,
+    }
+}
+
+/// The parameters as the kernel takes them, but for resources. What a queue pair of the id's says goes before what
+/// the program says.
+fn kernels_param(id: Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::ConnParam> {
+    let mut private_data = [0; raw::PRIVATE_DATA_LEN];
+    let private_data_len = u8::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+    private_data[..data.len()].copy_from_slice(data);
+    let qp = get!(id, qp);
+    let (qp_num, srq) = match qp.is_null() {
+        true => param.map_or((0, 0), |param| (param.qp_num, param.srq)),
+        // SAFETY: the id's queue pair.
+        false => unsafe { ((*qp).qp_num, u8::from(!(*qp).srq.is_null())) },
+    };
+    Ok(raw::ConnParam {
+        qp_num,
+        qkey: 0,
+        private_data,
+        private_data_len,
+        srq,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: param.map_or(0, |param| param.flow_control),
+        retry_count: param.map_or(RETRIES_DEFAULT, |param| param.retry_count),
+        rnr_retry_count: param.map_or(RETRIES_DEFAULT, |param| param.rnr_retry_count),
+        valid: 1,
+    })
+}
+
+unsafe fn private_data<'a>(param: Option<&ConnParam>) -> &'a [u8] {
+    match param {
+        // SAFETY: as the caller promises.
+        Some(param) => unsafe { bytes(param.private_data, param.private_data_len) },
+        None => &[],
+    }
+}
+
+/// A null pointer is none, whatever its length says.
+unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
+    match data.is_null() {
+        true => &[],
+        // SAFETY: as the caller promises.
+        false => unsafe { std::slice::from_raw_parts(data.cast(), length.into()) },
+    }
+}
+
+/// `rdma_init_qp_attr`: the state is the program's to say.
+///
+/// # Errors
+/// `EINVAL` for null; the kernel's.
+///
+/// # Safety
+/// Null or good to write to.
+pub(crate) unsafe fn init_qp_attr(id: Id, attr: *mut QpAttr, mask: *mut i32) -> Result<()> {
+    if attr.is_null() || mask.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as the caller promises.
+    let state = unsafe { (&raw const (*attr).qp_state).read() };
+    let (filled, which) = id.init_qp_attr(state)?;
+    // SAFETY: as the caller promises.
+    unsafe {
+        attr.write(filled);
+        mask.write((which & !qp_attr_mask::KERNELS_OWN).cast_signed());
+    }
+    Ok(())
+}
+
+/// `rdma_set_local_ece`, of a program with queue pairs of its own.
+///
+/// # Errors
+/// `EINVAL` for null, for an id with a queue pair, and without vendor.
+///
+/// # Safety
+/// Null or C's structure.
+pub(crate) unsafe fn set_local_ece(id: Id, ece: *const Ece) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let ece = unsafe { ece.as_ref() }.ok_or(Errno::INVAL)?;
+    if !get!(id, qp).is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
+        return Err(Errno::INVAL);
+    }
+    id.state().local_ece = *ece;
+    Ok(())
+}
+
+/// `rdma_get_remote_ece`.
+///
+/// # Errors
+/// `EINVAL` for null, and for an id with a queue pair.
+///
+/// # Safety
+/// Null or C's structure.
+pub(crate) unsafe fn get_remote_ece(id: Id, ece: *mut Ece) -> Result<()> {
+    if ece.is_null() || !get!(id, qp).is_null() {
+        return Err(Errno::INVAL);
+    }
+    let remote = id.state().remote_ece;
+    // SAFETY: as the caller promises.
+    unsafe { ece.write(remote) };
+    Ok(())
+}
+
+/// Data that an endpoint's address wants before the private data.
+pub(crate) fn prefix(id: Id, data: &[u8]) {
+    id.state().connect = data.to_vec();
+}
+
+/// The queue pair type of an id, where only its port space says so.
+pub(crate) fn set_kind(id: Id, ps: u32) {
+    let qp_type = match ps {
+        PS_IPOIB | PS_UDP => QPT_UD,
+        _ => QPT_RC,
+    };
+    set!(id, qp_type = qp_type);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_within_what_the_device_has_and_none_need_a_queue_pair() {
+        // SAFETY: the structure is of numbers and a pointer.
+        let mut param: ConnParam = unsafe { std::mem::zeroed() };
+        let most = (16, 4);
+        for (responder_resources, initiator_depth, fits) in [
+            (0, 0, true),
+            (16, 4, true),
+            (17, 4, false),
+            (16, 5, false),
+            (MAX_RESOURCES, MAX_RESOURCES, true),
+        ] {
+            param.responder_resources = responder_resources;
+            param.initiator_depth = initiator_depth;
+            assert_eq!(is_within(Some(&param), false, most), fits);
+        }
+        assert!(is_within(None, true, most));
+        assert!(!is_within(None, false, most));
+    }
+}

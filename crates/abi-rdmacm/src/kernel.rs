@@ -1,0 +1,161 @@
+//! What the kernel knows of an id, and what the library then writes into C's part of it.
+
+use portolan_kernel::raw::{self, CreateId, CreateIdResp, Fields, QueryAddrResp, QueryPathResp};
+use portolan_kernel::raw::{DestroyId, EventsReported, InitQpAttr, Query, number};
+use rustix::io::Errno;
+
+use crate::channel;
+use crate::convert;
+use crate::device::{self, NO_INDEX};
+use crate::guard::Result;
+use crate::id::{Id, get, set};
+use crate::layout::{Gid, QpAttr, SaPathRec, TRANSPORT_IB};
+
+/// Where the GID lies in an address of `AF_IB`.
+const IB_ADDRESS_GID: std::ops::Range<usize> = 8..24;
+
+impl Id {
+    /// Where its commands go.
+    pub(crate) fn commands<'a>(self) -> Result<&'a raw::Channel> {
+        // SAFETY: an id's channel stays as long as it.
+        unsafe { channel::commands(get!(self, channel)) }
+    }
+
+    /// CREATE_ID.
+    pub(crate) fn create_in_kernel(self) -> Result<()> {
+        let create = CreateId {
+            uid: self.own().uid,
+            ps: get!(self, ps) as u16,
+            qp_type: get!(self, qp_type) as u8,
+            ..CreateId::zeroed()
+        };
+        let commands = self.commands()?;
+        let answer = commands.ask(number::CREATE_ID, create, &CreateIdResp::zeroed())?;
+        self.set_handle(answer.id);
+        Ok(())
+    }
+
+    /// DESTROY_ID: gives how many events were reported.
+    pub(crate) fn destroy_in_kernel(self) -> Result<u32> {
+        let destroy = DestroyId {
+            id: self.handle(),
+            ..DestroyId::zeroed()
+        };
+        let commands = self.commands()?;
+        let answer = commands.ask(number::DESTROY_ID, destroy, &EventsReported::zeroed())?;
+        Ok(answer.events_reported)
+    }
+
+    /// Its addresses, and the device if it has come to one.
+    pub(crate) fn query_addresses(self) -> Result<()> {
+        let unknown = QueryAddrResp {
+            // Kernels before 5.8 do not write it.
+            ibdev_index: NO_INDEX,
+            ..QueryAddrResp::zeroed()
+        };
+        let query = self.query(raw::QUERY_ADDR);
+        let answer = self.commands()?.ask(number::QUERY, query, &unknown)?;
+        // SAFETY: within C's part of the id, which exists.
+        let route = unsafe { &raw mut (*self.as_c()).route.addr };
+        let copy = |from: &[u8; 128], length: u16, to: *mut u8| {
+            let length = usize::from(length).min(from.len());
+            // SAFETY: the place is as long as all the bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, length) };
+        };
+        // SAFETY: within C's part of the id.
+        let (source, destination) =
+            unsafe { (&raw mut (*route).src_storage, &raw mut (*route).dst_storage) };
+        copy(&answer.src_addr, answer.src_size, source.cast());
+        copy(&answer.dst_addr, answer.dst_size, destination.cast());
+        // Ports of devices count from one.
+        if answer.port_num != 0 && self.state().device.is_none() {
+            self.take_device(answer.node_guid, answer.ibdev_index)?;
+            set!(self, port_num = answer.port_num);
+            set!(self, route.addr.addr.pkey = answer.pkey);
+        }
+        Ok(())
+    }
+
+    fn take_device(self, guid: u64, index: u32) -> Result<()> {
+        let device = device::find(guid, index)?;
+        let domain = device.use_domain()?;
+        set!(self, verbs = device.context);
+        set!(self, pd = domain);
+        let mut state = self.state();
+        state.initiator_depth = device.initiator_depth_max;
+        state.responder_resources = device.responder_resources_max;
+        state.device = Some(device);
+        Ok(())
+    }
+
+    /// Its GIDs.
+    pub(crate) fn query_gids(self) -> Result<()> {
+        let query = self.query(raw::QUERY_GID);
+        let commands = self.commands()?;
+        let answer = commands.ask(number::QUERY, query, &QueryAddrResp::zeroed())?;
+        let gid = |address: &[u8; 128]| Gid {
+            raw: convert::gid_words(&address[IB_ADDRESS_GID]),
+        };
+        set!(self, route.addr.addr.sgid = gid(&answer.src_addr));
+        set!(self, route.addr.addr.dgid = gid(&answer.dst_addr));
+        Ok(())
+    }
+
+    /// Its paths.
+    pub(crate) fn query_paths(self) -> Result<()> {
+        let query = self.query(raw::QUERY_PATH);
+        let commands = self.commands()?;
+        let answer = commands.ask(number::QUERY, query, &QueryPathResp::zeroed())?;
+        let count = (answer.num_paths as usize).min(raw::PATHS_MAX);
+        let mut paths: Box<[SaPathRec]> = answer.path_data[..count]
+            .iter()
+            .map(convert::path)
+            .collect();
+        let place = match paths.is_empty() {
+            true => std::ptr::null_mut(),
+            false => paths.as_mut_ptr(),
+        };
+        set!(self, route.path_rec = place);
+        set!(self, route.num_paths = count as i32);
+        // The former go after C's part has forgotten them.
+        self.state().paths = paths;
+        Ok(())
+    }
+
+    fn query(self, option: u32) -> Query {
+        Query {
+            response: 0,
+            id: self.handle(),
+            option,
+        }
+    }
+
+    /// The transport of its device (`enum ibv_transport_type`).
+    pub(crate) fn transport(self) -> Option<i32> {
+        self.state().device.as_ref().map(|device| device.transport)
+    }
+
+    pub(crate) fn is_infiniband(self) -> bool {
+        self.transport() == Some(TRANSPORT_IB)
+    }
+
+    /// INIT_QP_ATTR: the attributes for the step of a queue pair to a state, and which they are.
+    pub(crate) fn init_qp_attr(self, state: u32) -> Result<(QpAttr, u32)> {
+        let ask = InitQpAttr {
+            response: 0,
+            id: self.handle(),
+            qp_state: state,
+        };
+        let commands = self.commands()?;
+        let answer = commands.ask(number::INIT_QP_ATTR, ask, &raw::QpAttr::zeroed())?;
+        Ok((convert::qp_attr(&answer), answer.qp_attr_mask))
+    }
+
+    /// The device.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is bound to none.
+    pub(crate) fn device(self) -> Result<std::sync::Arc<device::Device>> {
+        self.state().device.clone().ok_or(Errno::INVAL)
+    }
+}

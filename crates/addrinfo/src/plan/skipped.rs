@@ -1,0 +1,35 @@
+//! Destinations that were left out, as every result tells of them.
+
+use portolan_provider::Address;
+
+use crate::error::Problem;
+use crate::explain::Decision;
+
+/// Most that are listed by themselves. A name may have a thousand addresses, and each result tells what was
+/// left out beside it.
+const LISTED_MAX: usize = 8;
+
+/// What was left out, and why.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Skipped {
+    listed: Vec<Decision>,
+    more: usize,
+}
+
+impl Skipped {
+    pub(super) fn add(&mut self, address: Option<Address>, why: &Problem) {
+        let Some(address) = address else { return };
+        if self.listed.len() == LISTED_MAX {
+            self.more += 1;
+            return;
+        }
+        let why = why.to_string();
+        self.listed.push(Decision::Skipped { address, why });
+    }
+
+    pub(super) fn decisions(&self) -> impl Iterator<Item = Decision> {
+        let more = Some(self.more).filter(|more| *more > 0);
+        let more = more.map(|count| Decision::SkippedMore { count });
+        self.listed.iter().cloned().chain(more)
+    }
+}

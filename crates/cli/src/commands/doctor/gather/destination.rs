@@ -1,0 +1,67 @@
+//! The ways to a destination, as a connection of this process would take them.
+
+use std::time::Duration;
+
+use portolan::provider::{Choice, kernel_provider};
+use portolan::resolve::{AddrInfo, Decision, Request};
+
+use super::super::facts::{Destination, Way, WayFault};
+
+pub(super) fn look(
+    text: &str,
+    provider: &Result<Choice, String>,
+    timeout: Duration,
+) -> Destination {
+    Destination {
+        text: text.to_owned(),
+        ways: ways(text, provider, timeout),
+    }
+}
+
+fn ways(
+    text: &str,
+    provider: &Result<Choice, String>,
+    timeout: Duration,
+) -> Result<Vec<Way>, String> {
+    let mut request = Request::parse(text).map_err(|error| error.cause.to_string())?;
+    // The software provider is not started for a question.
+    if let Ok(Choice::Kernel) = provider {
+        let kernel = kernel_provider().map_err(|error| error.to_string())?;
+        request = request.provider(kernel);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let resolving = request.start(timeout).map_err(|error| error.to_string())?;
+    let found = runtime
+        .block_on(resolving)
+        .map_err(|error| error.to_string())?;
+    Ok(found.filter_map(|info| way(&info)).collect())
+}
+
+fn way(info: &AddrInfo) -> Option<Way> {
+    let mut way = Way {
+        address: info.dst_addr?.inet()?,
+        source: info.src_addr.and_then(|source| source.inet()),
+        device: None,
+        interface_index: None,
+        fault: None,
+        reasons: Vec::new(),
+    };
+    for decision in info.explain.decisions().iter() {
+        match decision {
+            Decision::Device(choice) => {
+                way.device = Some((choice.name.clone(), choice.gid_index));
+            }
+            Decision::Route(route) => way.interface_index = Some(route.interface_index),
+            Decision::NoRoute(cause) => way.fault = Some(WayFault::NoRoute(cause.to_string())),
+            Decision::SourceLeftOut { source, .. } | Decision::NoDevice { source, .. } => {
+                way.fault = Some(WayFault::NoDevice(*source));
+            }
+            _ => {}
+        }
+        way.reasons.push(decision.to_string());
+    }
+    Some(way)
+}

@@ -1,0 +1,79 @@
+//! The rules of the firewall, by the tools that there are.
+
+use super::super::facts::Unseen;
+use super::super::rules::{Chain, Ruleset};
+use super::{iptables, nft, tool};
+
+/// Tools of iptables with their family: the present ones and those of old, each with tables of its own.
+const SAVERS: [(&str, &str); 4] = [
+    ("iptables-save", "ip"),
+    ("ip6tables-save", "ip6"),
+    ("iptables-legacy-save", "ip"),
+    ("ip6tables-legacy-save", "ip6"),
+];
+
+pub(super) fn look(unseen: &mut Vec<Unseen>) -> Ruleset {
+    let mut rules = Ruleset::default();
+    let mut shared = Vec::new();
+    let mut complaints = Vec::new();
+    for (name, family) in SAVERS {
+        let Some(program) = tool::find(name) else {
+            continue;
+        };
+        match tool::run(&program, &[]) {
+            Ok(text) => {
+                let (chains, is_nft) = iptables::parse(&text, family);
+                // The plain name may be one of the two others.
+                let is_same = |one: &Chain, other: &Chain| {
+                    (&one.table, &one.name, &one.rules) == (&other.table, &other.name, &other.rules)
+                };
+                let is_told = |one: &Chain| rules.chains.iter().any(|other| is_same(one, other));
+                let is_new = chains.iter().any(|chain| !is_told(chain));
+                if is_nft {
+                    let chains = chains.iter();
+                    shared.extend(chains.map(|chain| (chain.table.clone(), chain.name.clone())));
+                }
+                if is_new {
+                    let chains = chains.into_iter().map(|chain| Chain {
+                        tool: name,
+                        ..chain
+                    });
+                    rules.chains.extend(chains);
+                }
+                rules.tools.push(name);
+            }
+            Err(why) => complaints.push((name, why)),
+        }
+    }
+    if let Some(program) = tool::find("nft") {
+        match tool::run(&program, &["-j", "list", "ruleset"]) {
+            Ok(text) => match nft::parse(&text) {
+                Some(chains) => {
+                    // Those that iptables keeps within nftables it tells of itself, in better words.
+                    let is_told = |chain: &Chain| {
+                        let mut told = shared.iter();
+                        told.any(|(table, name)| (table, name) == (&chain.table, &chain.name))
+                    };
+                    let others = chains.into_iter().filter(|chain| !is_told(chain));
+                    rules.chains.extend(others);
+                    rules.tools.push("nft");
+                }
+                None => complaints.push(("nft", "its answer is not understood".into())),
+            },
+            Err(why) => complaints.push(("nft", why)),
+        }
+    }
+    // One that tells is enough; each reads tables of its own, but a kernel has not all of them.
+    if rules.tools.is_empty() {
+        let why = match complaints.first() {
+            None => "neither nft nor iptables is installed (apt-get install nftables)".to_owned(),
+            Some(_) if !rustix::process::geteuid().is_root() => "root alone sees them".to_owned(),
+            Some((tool, why)) => format!("{tool}: {why}"),
+        };
+        unseen.push(Unseen {
+            what: "firewall rules".into(),
+            why,
+        });
+    }
+    rules
+}

@@ -1,0 +1,151 @@
+//! Looks at this machine. All that touches files, sockets and other programs for `doctor` is here; nothing
+//! is changed, and nothing is joined or opened that others would see, but the library's own question to
+//! those who share the port.
+
+mod destination;
+mod firewall;
+mod host;
+mod iptables;
+mod kernel;
+mod names;
+mod network;
+mod nft;
+mod tool;
+mod udp;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use portolan::provider::{self, PROVIDER_ENV};
+
+use super::facts::{Facts, Unseen};
+
+/// RoCEv2's UDP port (IBTA annex A17).
+pub(super) const ROCE_PORT: u16 = 4791;
+/// Longest file that is read.
+const FILE_MAX: u64 = 4 << 20;
+/// Most entries of a folder that are looked at.
+const ENTRIES_MAX: usize = 100_000;
+
+/// All that can be seen. What asks others (processes, names, the next hop) has `timeout` each.
+pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
+    let root = Root::of_machine();
+    let mut unseen = Vec::new();
+    let provider = provider::chosen().map_err(|error| error.to_string());
+    let destination = destination.map(|text| destination::look(text, &provider, timeout));
+    Facts {
+        is_pinned: std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty()),
+        host: host::look(&root),
+        kernel: kernel::look(&root),
+        software: preview(&mut unseen),
+        port: udp::look(&root, timeout, &mut unseen),
+        network: network::look(&root),
+        rules: firewall::look(&mut unseen),
+        names: names::look(&root),
+        provider: Some(provider),
+        destination,
+        unseen,
+    }
+}
+
+fn preview(unseen: &mut Vec<Unseen>) -> Vec<portolan::software::DevicePreview> {
+    portolan::software::preview().unwrap_or_else(|error| {
+        unseen.push(Unseen {
+            what: "network interfaces".into(),
+            why: error.to_string(),
+        });
+        Vec::new()
+    })
+}
+
+/// The file system, or a part of it that stands for all in tests.
+#[derive(Clone, Debug)]
+struct Root(PathBuf);
+
+impl Root {
+    fn of_machine() -> Self {
+        Self("/".into())
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path.trim_start_matches('/'))
+    }
+
+    /// The text of a file, if it can be read.
+    fn read(&self, path: &str) -> Option<String> {
+        let file = std::fs::File::open(self.path(path)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The text of a file of one line.
+    fn line(&self, path: &str) -> Option<String> {
+        Some(self.read(path)?.trim().to_owned())
+    }
+
+    fn number<N: std::str::FromStr>(&self, path: &str) -> Option<N> {
+        self.line(path)?.parse().ok()
+    }
+
+    /// The names in a folder, sorted; none if there is no such folder.
+    fn names(&self, path: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.path(path)) else {
+            return Vec::new();
+        };
+        let names = entries.flatten().take(ENTRIES_MAX);
+        let mut names: Vec<String> = names
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// The last part of where a link leads.
+    fn link_name(&self, path: &str) -> Option<String> {
+        let target = std::fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+}
+
+impl AsRef<Path> for Root {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A small file system, gone with the value.
+    pub(in crate::commands::doctor) struct Tree(pub(super) Root);
+
+    impl Tree {
+        /// One with these files: path and content. A content of `-> target` makes a link.
+        pub(super) fn of(name: &str, files: &[(&str, &str)]) -> Self {
+            let folder = format!("portolan-doctor-{name}-{}", std::process::id());
+            let tree = Self(Root(std::env::temp_dir().join(folder)));
+            for (path, content) in files {
+                let path = tree.0.path(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                match content.strip_prefix("-> ") {
+                    Some(target) => std::os::unix::fs::symlink(target, path).unwrap(),
+                    None => std::fs::write(path, content).unwrap(),
+                }
+            }
+            tree
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

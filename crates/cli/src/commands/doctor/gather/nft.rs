@@ -1,0 +1,365 @@
+//! `nft -j list ruleset` (libnftables-json(5)).
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::ROCE_PORT;
+use crate::commands::doctor::rules::{Action, Chain, Condition, Hook, Rule};
+
+/// The chains of a rule set; `None` if the text is none.
+pub(super) fn parse(text: &str) -> Option<Vec<Chain>> {
+    let whole: Value = serde_json::from_str(text).ok()?;
+    let objects = whole.get("nftables")?.as_array()?;
+    let mut chains: Vec<Chain> = Vec::new();
+    for object in objects {
+        if let Some(chain) = object.get("chain") {
+            let (family, table) = (field(chain, "family")?, field(chain, "table")?);
+            chains.push(read_chain(chain, family, table)?);
+        } else if let Some(rule) = object.get("rule") {
+            let table = format!("{} {}", field(rule, "family")?, field(rule, "table")?);
+            let name = field(rule, "chain")?;
+            let chain = chains
+                .iter_mut()
+                .find(|c| c.table == table && c.name == name);
+            if let Some(chain) = chain {
+                chain.rules.push(read_rule(rule.get("expr")?.as_array()?));
+            }
+        }
+    }
+    Some(chains)
+}
+
+fn field<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object.get(name)?.as_str()
+}
+
+fn read_chain(chain: &Value, family: &str, table: &str) -> Option<Chain> {
+    // Frames of bridges and devices are looked at elsewhere.
+    let is_ip = ["ip", "ip6", "inet"].contains(&family);
+    let hook = field(chain, "hook").filter(|_| is_ip);
+    Some(Chain {
+        table: format!("{family} {table}"),
+        name: field(chain, "name")?.to_owned(),
+        tool: "nft",
+        hook: hook.and_then(hook_of),
+        drops_by_default: field(chain, "policy") == Some("drop"),
+        rules: Vec::new(),
+    })
+}
+
+pub(super) fn hook_of(name: &str) -> Option<Hook> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "prerouting" => Hook::Prerouting,
+        "input" => Hook::Input,
+        "output" => Hook::Output,
+        "postrouting" => Hook::Postrouting,
+        "forward" => Hook::Forward,
+        _ => return None,
+    })
+}
+
+fn read_rule(statements: &[Value]) -> Rule {
+    let mut rule = Rule {
+        text: String::new(),
+        conditions: Vec::new(),
+        action: Action::Nothing,
+    };
+    let mut words = Vec::new();
+    for statement in statements {
+        let Some((name, body)) = statement
+            .as_object()
+            .and_then(|object| object.iter().next())
+        else {
+            continue;
+        };
+        match name.as_str() {
+            "match" => {
+                read_match(body, &mut rule.conditions);
+                words.push(match_text(body));
+            }
+            "accept" => rule.action = Action::Accept,
+            "drop" | "reject" => rule.action = Action::Drop,
+            "return" => rule.action = Action::Return,
+            "jump" | "goto" => {
+                let target = field(body, "target").unwrap_or_default();
+                words.push(format!("{name} {target}"));
+                rule.action = Action::Jump(target.to_owned());
+                continue;
+            }
+            "masquerade" | "snat" => rule.action = Action::SourceNat,
+            "dnat" | "redirect" | "tproxy" => rule.action = Action::DestinationNat,
+            "counter" | "log" | "comment" => continue,
+            // What the tools for iptables left, limits, sets, verdict maps: it may hold or not.
+            _ => rule.conditions.push(Condition::Other),
+        }
+        if name != "match" {
+            words.push(name.clone());
+        }
+    }
+    rule.text = words.join(" ");
+    rule
+}
+
+fn read_match(body: &Value, conditions: &mut Vec<Condition>) {
+    let right = body.get("right").unwrap_or(&Value::Null);
+    let is_negated = field(body, "op") == Some("!=");
+    let is_plain = is_negated || field(body, "op") == Some("==");
+    let left = body.get("left").unwrap_or(&Value::Null);
+    let payload = left.get("payload");
+    let of_payload = |name| {
+        payload
+            .and_then(|payload| field(payload, name))
+            .unwrap_or_default()
+    };
+    let (protocol, header) = (of_payload("protocol"), of_payload("field"));
+    let meta = left.get("meta").and_then(|meta| field(meta, "key"));
+    let names_protocol = meta == Some("l4proto") || ["protocol", "nexthdr"].contains(&header);
+    let read = if !is_plain {
+        None
+    } else if names_protocol {
+        contains(right, &|one| {
+            one.as_str() == Some("udp") || one.as_u64() == Some(17)
+        })
+        .map(|found| Condition::Udp(found != is_negated))
+    } else if header == "dport" && ["udp", "th"].contains(&protocol) {
+        contains(right, &|one| one.as_u64() == Some(u64::from(ROCE_PORT)))
+            .map(|found| Condition::Port(found != is_negated))
+    } else if header == "saddr" && ["ip", "ip6"].contains(&protocol) {
+        prefix(right).map(|(address, length)| Condition::Source {
+            address,
+            length,
+            negated: is_negated,
+        })
+    } else {
+        None
+    };
+    // To look into another protocol's header is to ask for that protocol.
+    if ["tcp", "sctp", "dccp", "icmp", "icmpv6", "igmp", "udplite"].contains(&protocol) {
+        conditions.push(Condition::Udp(false));
+    }
+    conditions.push(read.unwrap_or(Condition::Other));
+}
+
+/// Whether a value, set or range has one that is `wanted`; `None` if that cannot be told.
+fn contains(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> Option<bool> {
+    if let Some(set) = value.get("set").and_then(Value::as_array) {
+        let mut all = Some(false);
+        for element in set {
+            match contains(element, wanted) {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => all = None,
+            }
+        }
+        return all;
+    }
+    if let Some(range) = value.get("range").and_then(Value::as_array) {
+        let (first, last) = (range.first()?.as_u64()?, range.get(1)?.as_u64()?);
+        let port = u64::from(ROCE_PORT);
+        return Some((first..=last).contains(&port) && wanted(&port.into()));
+    }
+    // `@name` is a set that is told elsewhere.
+    match value {
+        Value::String(name) if name.starts_with('@') => None,
+        Value::String(_) | Value::Number(_) => Some(wanted(value)),
+        _ => None,
+    }
+}
+
+fn prefix(value: &Value) -> Option<(IpAddr, u8)> {
+    if let Some(prefix) = value.get("prefix") {
+        let address: IpAddr = field(prefix, "addr")?.parse().ok()?;
+        return Some((address, u8::try_from(prefix.get("len")?.as_u64()?).ok()?));
+    }
+    let address: IpAddr = value.as_str()?.parse().ok()?;
+    Some((address, if address.is_ipv4() { 32 } else { 128 }))
+}
+
+/// A match in nft's own words, as far as they are needed to find the rule.
+fn match_text(body: &Value) -> String {
+    let left = body.get("left").unwrap_or(&Value::Null);
+    let subject = match (left.get("payload"), left.get("meta"), left.get("ct")) {
+        (Some(payload), _, _) => format!(
+            "{} {}",
+            field(payload, "protocol").unwrap_or_default(),
+            field(payload, "field").unwrap_or_default()
+        ),
+        (_, Some(meta), _) => field(meta, "key").unwrap_or_default().to_owned(),
+        (_, _, Some(ct)) => format!("ct {}", field(ct, "key").unwrap_or_default()),
+        _ => "…".to_owned(),
+    };
+    let op = match field(body, "op") {
+        None | Some("==" | "in") => String::new(),
+        Some(op) => format!("{op} "),
+    };
+    format!(
+        "{subject} {op}{}",
+        value_text(body.get("right").unwrap_or(&Value::Null))
+    )
+}
+
+fn value_text(value: &Value) -> String {
+    let all = |values: &[Value], between: &str| {
+        values
+            .iter()
+            .map(value_text)
+            .collect::<Vec<_>>()
+            .join(between)
+    };
+    if let Some(set) = value.get("set").and_then(Value::as_array) {
+        return format!("{{ {} }}", all(set, ", "));
+    }
+    if let Some(range) = value.get("range").and_then(Value::as_array) {
+        return all(range, "-");
+    }
+    if let Some((address, length)) = value.get("prefix").and_then(|_| prefix(value)) {
+        return format!("{address}/{length}");
+    }
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Array(values) => all(values, ","),
+        _ => "…".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::rules::{Fate, Ruleset};
+
+    fn ruleset(rules: &str, policy: &str) -> Ruleset {
+        let text = format!(
+            r#"{{"nftables": [{{"metainfo": {{"json_schema_version": 1}}}},
+            {{"table": {{"family": "inet", "name": "t", "handle": 1}}}},
+            {{"chain": {{"family": "inet", "table": "t", "name": "in", "handle": 1, "type": "filter",
+              "hook": "input", "prio": 0, "policy": "{policy}"}}}},
+            {{"chain": {{"family": "inet", "table": "t", "name": "own", "handle": 2}}}}{rules}]}}"#
+        );
+        let chains = parse(&text).unwrap();
+        Ruleset {
+            chains,
+            tools: vec!["nft"],
+        }
+    }
+
+    fn rule(chain: &str, statements: &str) -> String {
+        format!(
+            r#",{{"rule": {{"family": "inet", "table": "t", "chain": "{chain}", "handle": 3,
+            "expr": [{statements}]}}}}"#
+        )
+    }
+
+    fn port(right: &str) -> String {
+        format!(
+            r#"{{"match": {{"op": "==", "left": {{"payload": {{"protocol": "udp", "field": "dport"}}}},
+            "right": {right}}}}}"#
+        )
+    }
+
+    fn fate(rules: &[String], policy: &str) -> Fate {
+        ruleset(&rules.concat(), policy).fate(Hook::Input)
+    }
+
+    fn stopped_by(fate: &Fate) -> &str {
+        match fate {
+            Fate::Stops {
+                rule: Some(rule), ..
+            } => rule,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_rule_that_drops_the_port_stops_the_packet_and_is_told_in_nfts_words() {
+        let drop = rule("in", &format!("{}, {{\"drop\": null}}", port("4791")));
+        assert_eq!(stopped_by(&fate(&[drop], "accept")), "udp dport 4791 drop");
+        let set = port(r#"{"set": [53, {"range": [4000, 5000]}]}"#);
+        let reject = rule(
+            "in",
+            &format!(r#"{set}, {{"counter": {{"packets": 0}}}}, {{"reject": null}}"#),
+        );
+        assert_eq!(
+            stopped_by(&fate(&[reject], "accept")),
+            "udp dport { 53, 4000-5000 } reject"
+        );
+    }
+
+    #[test]
+    fn rules_about_other_ports_and_protocols_do_not_stop_it() {
+        let other = rule("in", &format!("{}, {{\"drop\": null}}", port("4790")));
+        let tcp = port("4791").replace("udp", "tcp");
+        let tcp = rule("in", &format!("{tcp}, {{\"drop\": null}}"));
+        let state =
+            r#"{"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": "invalid"}}"#;
+        let state = rule("in", &format!("{state}, {{\"drop\": null}}"));
+        assert_eq!(fate(&[other, tcp, state], "accept"), Fate::Passes);
+    }
+
+    #[test]
+    fn a_policy_of_drop_stops_what_no_rule_accepts() {
+        let nothing = fate(&[], "drop");
+        let chain = "inet t/in".to_owned();
+        assert_eq!(
+            nothing,
+            Fate::Stops {
+                chain,
+                rule: None,
+                tool: "nft"
+            }
+        );
+        let accept = rule("in", &format!("{}, {{\"accept\": null}}", port("4791")));
+        assert_eq!(fate(&[accept], "drop"), Fate::Passes);
+        let only_loopback =
+            r#"{"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "lo"}}"#;
+        let only_loopback = rule("in", &format!("{only_loopback}, {{\"accept\": null}}"));
+        assert!(matches!(fate(&[only_loopback], "drop"), Fate::Stops { .. }));
+    }
+
+    #[test]
+    fn chains_that_are_jumped_to_count_and_loops_end() {
+        let jump = rule("in", r#"{"jump": {"target": "own"}}"#);
+        let again = rule("own", r#"{"jump": {"target": "own"}}"#);
+        let drop = rule("own", &format!("{}, {{\"drop\": null}}", port("4791")));
+        assert_eq!(
+            stopped_by(&fate(
+                &[jump.clone(), again.repeat(40), drop.clone()],
+                "accept"
+            )),
+            "udp dport 4791 drop"
+        );
+        assert_eq!(fate(&[drop], "accept"), Fate::Passes);
+        // An accept further down is for all chains.
+        let accept = rule("own", &format!("{}, {{\"accept\": null}}", port("4791")));
+        assert_eq!(fate(&[jump, accept], "drop"), Fate::Passes);
+    }
+
+    #[test]
+    fn translations_are_ours_if_our_addresses_are_meant() {
+        let source = r#"{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
+            "right": {"prefix": {"addr": "172.17.0.0", "len": 16}}}}"#;
+        let rules = rule("own", &format!("{source}, {{\"masquerade\": null}}"));
+        let rules = ruleset(&rules, "accept");
+        let of = |own: &str| rules.translations(&[own.parse().unwrap()]).len();
+        assert_eq!((of("172.17.0.3"), of("10.0.0.1"), of("fd00::1")), (1, 0, 0));
+        let all = ruleset(&rule("own", r#"{"masquerade": null}"#), "accept");
+        assert_eq!(all.translations(&[]).len(), 1);
+        let forwards = format!(r#"{}, {{"dnat": {{"addr": "10.0.0.2"}}}}"#, port("4791"));
+        let forwards = ruleset(&rule("own", &forwards), "accept");
+        assert_eq!(forwards.translations(&[])[0].rule, "udp dport 4791 dnat");
+    }
+
+    #[test]
+    fn what_is_no_rule_set_is_none() {
+        for text in [
+            "",
+            "{}",
+            "[]",
+            r#"{"nftables": 1}"#,
+            r#"{"nftables": [{"chain": {}}]}"#,
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Other programs that tell of the machine, within bounds.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest that a program may take; those that are asked take milliseconds.
+const TIME_MAX: Duration = Duration::from_secs(10);
+/// Most that is read of what it says.
+const OUTPUT_MAX: u64 = 16 << 20;
+/// How often it is looked at whether it has ended.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// Where administrators' programs are, for users whose PATH has them not.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
+
+/// Where a program is, if it is installed.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
+    folders
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// What a program says.
+///
+/// # Errors
+/// Why it says nothing: its own words, if it has any.
+pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<String, String> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let ended = wait(&mut child);
+    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
+        let bytes = reader
+            .and_then(|reader| reader.join().ok())
+            .unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let (said, complained) = (text(stdout), text(stderr));
+    match ended {
+        None => Err(format!("it did not end within {} s", TIME_MAX.as_secs())),
+        Some(status) if status.success() => Ok(said),
+        Some(status) => {
+            let first = complained
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.is_empty());
+            Err(first.map_or_else(|| status.to_string(), str::to_owned))
+        }
+    }
+}
+
+fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was said before an error is as good as all.
+        let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Waits for the program's end; one that takes too long is killed.
+fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + TIME_MAX;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(INTERVAL),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_is_told_in_its_own_words() {
+        let shell = find("sh").unwrap();
+        assert_eq!(run(&shell, &["-c", "echo said"]), Ok("said\n".into()));
+        let failed = run(&shell, &["-c", "echo; echo not permitted >&2; exit 1"]);
+        assert_eq!(failed, Err("not permitted".into()));
+        assert!(find("portolan-no-such-program").is_none());
+    }
+}

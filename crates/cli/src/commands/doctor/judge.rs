@@ -1,0 +1,60 @@
+//! From facts to findings. Nothing here looks at the machine.
+
+mod kernel;
+mod network;
+mod software;
+#[cfg(test)]
+mod tests;
+
+use super::facts::Facts;
+use super::finding::{Finding, Found, Severity};
+
+/// All findings, those that are in the way last.
+pub(super) fn judge(facts: &Facts) -> Vec<Found> {
+    let mut findings = Findings::default();
+    if let Some(Err(why)) = &facts.provider {
+        findings.problem(Finding::ProviderUnknown { why: why.clone() });
+    }
+    network::judge(facts, &mut findings);
+    kernel::judge(facts, &mut findings);
+    software::judge(facts, &mut findings);
+    network::judge_destination(facts, &mut findings);
+    let mut found = findings.0;
+    found.sort_by_key(|found| found.severity);
+    found
+}
+
+#[derive(Debug, Default)]
+struct Findings(Vec<Found>);
+
+impl Findings {
+    fn problem(&mut self, finding: Finding) {
+        self.add(Severity::Problem, finding);
+    }
+
+    fn note(&mut self, finding: Finding) {
+        self.add(Severity::Note, finding);
+    }
+
+    fn has(&self, code: &str) -> bool {
+        self.0.iter().any(|found| found.finding.code() == code)
+    }
+
+    /// A problem if it concerns the provider that would be used, else a note.
+    fn problem_if(&mut self, concerns: bool, finding: Finding) {
+        let severity = if concerns {
+            Severity::Problem
+        } else {
+            Severity::Note
+        };
+        self.add(severity, finding);
+    }
+
+    fn add(&mut self, severity: Severity, finding: Finding) {
+        match self.0.iter_mut().find(|found| found.finding == finding) {
+            // The graver view of the same holds.
+            Some(known) => known.severity = known.severity.max(severity),
+            None => self.0.push(Found { severity, finding }),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `doctor`: what this machine has for RDMA, what would be used and why, and what to do about each problem.
+//!
+//! * `facts`, `rules`: what is known, as plain data.
+//! * `gather`: the looking; all that touches the machine.
+//! * `judge`: from facts to `finding`s; pure.
+//! * `print`, `object`: for people, for machines (docs/doctor.md).
+
+mod facts;
+mod finding;
+mod gather;
+mod judge;
+mod object;
+mod print;
+mod rules;
+
+use anyhow::Result;
+
+use crate::args::DoctorArgs;
+use crate::exit::Outcome;
+use crate::output::Output;
+use finding::Severity;
+
+/// Looks over the machine and tells what was found.
+///
+/// # Errors
+///
+/// The output cannot be written. What cannot be seen is no error; it is told.
+pub(crate) fn run(args: &DoctorArgs, output: &mut Output) -> Result<Outcome> {
+    let facts = gather::gather(args.destination.as_deref(), args.timeout);
+    let found = judge::judge(&facts);
+    if output.json {
+        output.object(&object::object(&facts, &found))?;
+    } else {
+        print::print(&facts, &found, output)?;
+    }
+    output.flush()?;
+    let is_problem = |severity: Severity| severity == Severity::Problem;
+    Ok(match found.iter().any(|found| is_problem(found.severity)) {
+        true => Outcome::CheckFailed,
+        false => Outcome::Good,
+    })
+}

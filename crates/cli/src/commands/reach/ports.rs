@@ -1,0 +1,96 @@
+//! The ports that ask: those of the device that is named, or of all; for each GID the one that routing
+//! leads through.
+
+use anyhow::{Result, anyhow};
+use portolan::provider::{Choice, PROVIDER_ENV, chosen, kernel_provider};
+use portolan::reach::Reason;
+use portolan::sa::{LinkLayer, umad};
+use portolan::seam::verbs::LinkLayer as VerbsLinkLayer;
+
+use super::Port;
+use super::target::Target;
+
+/// The ports that may ask, at least one.
+///
+/// # Errors
+/// There is none, or not the one that was asked for.
+pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>> {
+    let (mut ports, mut refused) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut add = |name: &str, port: Result<Port, Reason>| {
+        names.push(name.to_owned());
+        if device.is_some_and(|device| device != name) {
+            return;
+        }
+        match port {
+            Ok(port) => ports.push(port),
+            Err(reason) => refused.push(anyhow!("{name}: {reason}")),
+        }
+    };
+    // An InfiniBand port asks its administrator, whichever provider programs would use.
+    for umad in umad::devices()? {
+        let is_infiniband = umad
+            .port()
+            .is_ok_and(|port| port.link_layer == LinkLayer::InfiniBand);
+        if is_infiniband && (port_num == 0 || port_num == umad.port_num) {
+            add(&umad.device, Port::of_umad(&umad));
+        }
+    }
+    let is_pinned = std::env::var_os(PROVIDER_ENV).is_some_and(|value| !value.is_empty());
+    let choice = chosen()?;
+    let kernel = match (choice, is_pinned) {
+        (Choice::Kernel, _) => kernel_provider()?.devices()?,
+        // A machine without them is as good.
+        (Choice::Software, false) => {
+            let provider = kernel_provider().ok();
+            provider
+                .and_then(|kernel| kernel.devices().ok())
+                .unwrap_or_default()
+        }
+        (Choice::Software, true) => Vec::new(),
+    };
+    for device in kernel {
+        // Those of InfiniBand are there already.
+        let first = device.port_attr(port_num.max(1));
+        if !first.is_ok_and(|attr| attr.link_layer == VerbsLinkLayer::InfiniBand) {
+            add(device.name(), Port::of(&*device, port_num));
+        }
+    }
+    if choice == Choice::Software {
+        // Nothing is started for a question.
+        for preview in portolan::software::preview()? {
+            let port = match port_num {
+                0 | 1 => Port::of_preview(&preview),
+                _ => Err(Reason::InvalidArgument {
+                    what: "port",
+                    expected: "1, or 0",
+                    found: port_num.to_string(),
+                }),
+            };
+            add(&preview.name, port);
+        }
+    }
+    match (ports.is_empty(), refused.into_iter().next(), device) {
+        (false, _, _) => Ok(ports),
+        (true, Some(error), _) => Err(error),
+        (true, None, Some(device)) => {
+            let names = names.join(", ");
+            Err(anyhow!("there is no device {device}; there are: {names}"))
+        }
+        (true, None, None) => Err(anyhow!("there is no RDMA device")),
+    }
+}
+
+/// The port that a GID is asked about from.
+pub(super) fn choose<'a>(ports: &'a [Port], target: &Target) -> &'a Port {
+    let of_zone = |port: &&Port| target.interface_index.is_none_or(|index| port.is_on(index));
+    let mut fitting = ports.iter().filter(of_zone);
+    let leading = fitting.clone().find(|port| port.leads_to(target.gid));
+    let last = || {
+        ports
+            .last()
+            .unwrap_or_else(|| unreachable!("there is at least one"))
+    };
+    // Where none leads there, the last says so: the first is mostly the loopback's.
+    leading.or_else(|| fitting.next_back()).unwrap_or_else(last)
+}

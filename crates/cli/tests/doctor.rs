@@ -1,0 +1,103 @@
+//! `portolan doctor` on this machine, whatever it is like.
+
+mod common;
+
+use serde_json::Value;
+
+use common::*;
+
+fn doctor(args: &[&str]) -> (Option<i32>, Value) {
+    let output = run(&[&["doctor", "--json"], args].concat());
+    let told = objects(&stdout(&output));
+    assert_eq!(told.len(), 1, "{}", stderr(&output));
+    (output.status.code(), told[0].clone())
+}
+
+fn has_problem(told: &Value) -> bool {
+    let mut findings = told["findings"].as_array().unwrap().iter();
+    findings.any(|finding| finding["severity"] == "problem")
+}
+
+#[test]
+fn the_exit_code_and_the_count_tell_whether_there_are_problems() {
+    let (code, told) = doctor(&[]);
+    assert_eq!(
+        (&told["type"], &told["version"]),
+        (&"doctor".into(), &1.into())
+    );
+    assert_eq!(code, Some(i32::from(has_problem(&told))), "{told}");
+    assert_eq!(told["problems"].as_u64() > Some(0), has_problem(&told));
+    assert_eq!(told["provider"]["name"], "route");
+    assert_eq!(told["provider"]["pinned"], false);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(told["host"]["kernel"], release.trim());
+    let mut software = told["software"].as_array().unwrap().iter();
+    assert!(software.any(|device| device["interface"] == "lo"), "{told}");
+}
+
+#[test]
+fn a_destination_is_told_with_its_way() {
+    let (_, told) = doctor(&["127.0.0.1:7471"]);
+    let way = &told["destination"]["ways"][0];
+    assert_eq!(way["address"], "127.0.0.1:7471");
+    assert_eq!(
+        (&way["device"], &way["fault"]),
+        (&"sw_lo".into(), &Value::Null)
+    );
+    assert!(
+        way["reasons"].to_string().contains("route: 127.0.0.1"),
+        "{way}"
+    );
+    let (code, told) = doctor(&["no.such.host.invalid:1", "--timeout", "5"]);
+    assert_eq!(code, Some(1));
+    assert!(told["destination"]["error"].is_string(), "{told}");
+}
+
+#[test]
+fn a_process_that_holds_the_port_is_told() {
+    let listening = Listening::start("127.0.0.1", &[]);
+    let pid = listening.child.id();
+    // Other tests' processes come and go, and may be electing another holder.
+    for _ in 0..100 {
+        let (_, told) = doctor(&[]);
+        let members = told["udp_port"]["group"]["members"].as_array();
+        if members.is_some_and(|members| members.contains(&pid.into())) {
+            let sockets = told["udp_port"]["sockets"].as_array().unwrap();
+            assert!(!sockets.is_empty());
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("process {pid} was never told");
+}
+
+#[test]
+fn people_read_of_the_provider_first_and_of_what_is_in_the_way_last() {
+    let text = stdout(&run(&["doctor", "127.0.0.1"]));
+    let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    let order = [
+        "provider",
+        "\nUDP 4791",
+        "\nsoftware",
+        "\nkernel",
+        "\nfirewall",
+        "\nto 127.0.0.1",
+    ]
+    .map(place);
+    assert!(order.is_sorted(), "{text}");
+    let last = ["nothing is in the way", "problems"]
+        .into_iter()
+        .find_map(|what| text.find(what));
+    assert!(last.unwrap() > order[5], "{text}");
+    let output = portolan()
+        .env("PORTOLAN_PROVIDER", "stone")
+        .args(["doctor"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stdout(&output).contains("unset PORTOLAN_PROVIDER"),
+        "{}",
+        stdout(&output)
+    );
+}

@@ -1,0 +1,215 @@
+//! `portolan doctor` in network namespaces with real firewalls and real programs on the port. Needs root.
+
+mod common;
+#[path = "../../addrinfo/tests/support/mod.rs"]
+mod support;
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use serde_json::Value;
+
+use common::*;
+use support::{Namespace, ip_batch};
+
+/// A host with one uplink.
+const UPLINK: &str = "link add up0 type veth peer name up1
+    link set up1 up
+    link set up0 up
+    addr add 192.0.2.1/24 dev up0
+    route add default via 192.0.2.254 dev up0";
+
+/// A namespace with these interfaces, in which `act` makes trouble before the doctor comes. What `act`
+/// gives stays until the doctor has gone.
+fn doctor_after<T>(
+    interfaces: &'static str,
+    act: impl FnOnce() -> T + Send + 'static,
+    args: &'static [&'static str],
+) -> (Option<i32>, Value) {
+    Namespace::new().run(move || {
+        ip_batch(interfaces);
+        let _trouble = act();
+        let output = run(&[&["doctor", "--json"], args].concat());
+        let told = objects(&stdout(&output));
+        assert_eq!(told.len(), 1, "{}", stderr(&output));
+        (output.status.code(), told[0].clone())
+    })
+}
+
+/// The finding of this code, which there is.
+#[track_caller]
+fn finding(told: &Value, code: &str) -> Value {
+    let mut findings = told["findings"].as_array().unwrap().iter();
+    let found = findings.find(|finding| finding["code"] == code);
+    found
+        .unwrap_or_else(|| panic!("no {code}: {told:#}"))
+        .clone()
+}
+
+fn problems(told: &Value) -> Vec<&str> {
+    let findings = told["findings"].as_array().unwrap().iter();
+    let problems = findings.filter(|finding| finding["severity"] == "problem");
+    problems
+        .filter_map(|finding| finding["code"].as_str())
+        .collect()
+}
+
+fn sh(script: &str) {
+    let output = Command::new("sh").args(["-euc", script]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {error}");
+}
+
+#[test]
+fn a_namespace_with_an_uplink_has_nothing_in_the_way() {
+    let (code, told) = doctor_after(UPLINK, || (), &["192.0.2.7:7471"]);
+    assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
+    let way = &told["destination"]["ways"][0];
+    assert_eq!(
+        (&way["source"], &way["device"]),
+        (&"192.0.2.1:0".into(), &"sw_up0".into())
+    );
+    assert_eq!(told["udp_port"]["sockets"], Value::Array(vec![]));
+    assert!(
+        !told["network"]["firewall"]["tools"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_program_that_holds_the_port_is_named_and_the_device_indeed_cannot_start() {
+    let holds = || UdpSocket::bind("0.0.0.0:4791").unwrap();
+    let (code, told) = doctor_after(UPLINK, holds, &[]);
+    assert_eq!(
+        (code, problems(&told)),
+        (Some(1), vec!["port-held"]),
+        "{told:#}"
+    );
+    let held = finding(&told, "port-held");
+    let own = std::process::id();
+    assert_eq!(held["remedy"], format!("kill {own}"));
+    let failed = Namespace::new().run(move || {
+        let _held = holds();
+        run(&["listen", "127.0.0.1:0"]).status.code()
+    });
+    assert_eq!(failed, Some(2));
+}
+
+#[test]
+fn rules_of_nftables_are_told_and_what_is_said_to_help_does() {
+    const RULES: &str = "nft -f - <<END
+        table inet house {
+            chain own { udp dport { 53, 4000-5000 } counter reject; }
+            chain in { type filter hook input priority 0; policy accept; jump own; }
+        }
+        table ip nat {
+            chain post { type nat hook postrouting priority 100; ip saddr 192.0.2.0/24 masquerade; }
+        }\nEND";
+    let (code, told) = doctor_after(UPLINK, || sh(RULES), &[]);
+    assert_eq!(
+        (code, problems(&told)),
+        (Some(1), vec!["firewall-stops", "translation"])
+    );
+    let stops = finding(&told, "firewall-stops");
+    assert!(
+        stops["text"]
+            .to_string()
+            .contains("inet house/own: udp dport { 53, 4000-5000 } reject"),
+        "{stops}"
+    );
+    assert!(
+        finding(&told, "translation")["text"]
+            .to_string()
+            .contains("ip nat/post")
+    );
+    let remedy = stops["remedy"].as_str().unwrap().to_owned();
+    let mend = move || {
+        sh(RULES);
+        sh("nft delete table ip nat");
+        sh(&remedy);
+    };
+    let (code, told) = doctor_after(UPLINK, mend, &[]);
+    assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
+}
+
+#[test]
+fn rules_of_iptables_old_and_new_are_told_and_what_is_said_to_help_does() {
+    for tool in ["iptables", "iptables-legacy", "ip6tables"] {
+        let rules = format!("{tool} -A OUTPUT -p udp -m multiport --dports 53,4791 -j DROP");
+        let again = rules.clone();
+        let (code, told) = doctor_after(UPLINK, move || sh(&rules), &[]);
+        assert_eq!(
+            (code, problems(&told)),
+            (Some(1), vec!["firewall-stops"]),
+            "{tool}: {told:#}"
+        );
+        let stops = finding(&told, "firewall-stops");
+        assert!(
+            stops["text"].to_string().contains("--dports 53,4791"),
+            "{stops}"
+        );
+        let remedy = stops["remedy"].as_str().unwrap().to_owned();
+        let mend = move || sh(&format!("{again}; {remedy}"));
+        let (code, told) = doctor_after(UPLINK, mend, &[]);
+        assert_eq!(
+            (code, problems(&told)),
+            (Some(0), vec![]),
+            "{tool}: {told:#}"
+        );
+    }
+}
+
+#[test]
+fn a_policy_of_drop_with_exceptions_for_others_is_in_the_way() {
+    const RULES: &str = "iptables -P INPUT DROP; iptables -A INPUT -i lo -j ACCEPT
+        iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+        iptables -A INPUT -p tcp --dport 22 -j ACCEPT";
+    let (_, told) = doctor_after(UPLINK, || sh(RULES), &[]);
+    assert_eq!(problems(&told), ["firewall-stops"], "{told:#}");
+    let text = finding(&told, "firewall-stops")["text"].to_string();
+    assert!(text.contains("its policy is to drop"), "{text}");
+}
+
+#[test]
+fn destinations_without_a_route_and_interfaces_without_a_carrier_are_told() {
+    const NO_DEFAULT: &str = "link add up0 type veth peer name up1
+        link set up0 up
+        addr add 192.0.2.1/24 dev up0";
+    let (code, told) = doctor_after(NO_DEFAULT, || (), &["198.51.100.7:1"]);
+    assert_eq!(
+        (code, problems(&told)),
+        (Some(1), vec!["destination-no-route"]),
+        "{told:#}"
+    );
+    // The other end of the pair is down.
+    assert_eq!(finding(&told, "interface-down")["severity"], "note");
+    let (code, told) = doctor_after(NO_DEFAULT, || (), &["192.0.2.7:1"]);
+    assert_eq!((code, problems(&told).len()), (Some(1), 1), "{told:#}");
+}
+
+#[test]
+fn a_user_without_privilege_is_told_what_was_not_seen() {
+    let output = Namespace::new().run(|| {
+        ip_batch(UPLINK);
+        sh("iptables -P INPUT DROP");
+        // The folder of the build may be root's alone.
+        let copy = std::env::temp_dir().join(format!("portolan-doctor-{}", std::process::id()));
+        std::fs::copy(env!("CARGO_BIN_EXE_portolan"), &copy).unwrap();
+        sh(&format!("chmod 755 {}", copy.display()));
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&copy)
+            .args(["doctor", "--json"])
+            .env_remove("PORTOLAN_PROVIDER")
+            .output()
+            .unwrap();
+        std::fs::remove_file(copy).unwrap();
+        output
+    });
+    let told = objects(&stdout(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(told[0]["host"]["root"], false);
+    assert_eq!(told[0]["unseen"][0]["what"], "firewall rules");
+}

@@ -1,0 +1,66 @@
+//! Debian's programs on our `librdmacm.so.1`, over the machine's own libibverbs and rdma_rxe: both ends, and
+//! each end with one that has Debian's library.
+
+use crate::machine::Step;
+
+use super::{FAMILIES, step};
+
+/// The library's name in the machine.
+pub(super) const NAME: &str = "librdmacm.so.1";
+/// What the steps are made of, after judge.sh.
+pub(super) const SCRIPT: &str = include_str!("guest/c_library.sh");
+/// Where the steps find it.
+pub(super) const SCRIPT_PATH: &str = "/job/c_library.sh";
+/// Iterations of an exchange.
+const ITERATIONS: u32 = 20;
+/// Connections of cmtime.
+const CONNECTIONS: u32 = 20;
+
+/// Every program over IPv4; those that differ by family over IPv6, too.
+pub(super) fn steps() -> Vec<Step> {
+    let over_families = FAMILIES.iter().flat_map(|family| {
+        [
+            (
+                "rping with rping",
+                format!("kernel_alone {family} {ITERATIONS}"),
+            ),
+            ("udaddy with udaddy", format!("datagrams_alone {family}")),
+        ]
+        .map(|(what, script)| (format!("{what}, IPv{family}"), script))
+    });
+    let others = [
+        ("the programs have our library", "ours_is_loaded".to_owned()),
+        ("mckey with mckey", "in_three_tries groups_alone".to_owned()),
+        ("ucmatose with ucmatose", "events_alone".to_owned()),
+        (
+            "rdma_client with rdma_server",
+            "in_three_tries endpoints_alone".to_owned(),
+        ),
+        (
+            "cmtime with cmtime",
+            format!("connections_alone {CONNECTIONS}"),
+        ),
+        (
+            "rping on ours calls Debian's",
+            format!("ours_calls {ITERATIONS}"),
+        ),
+        (
+            "rping on Debian's calls ours",
+            format!("ours_serves {ITERATIONS}"),
+        ),
+        ("a port without listener", "ours_is_rejected".to_owned()),
+        (
+            "every call gives what it gives on Debian's",
+            "calls_are_alike".to_owned(),
+        ),
+        ("the server is killed", "ours_loses_its_peer".to_owned()),
+    ]
+    .map(|(what, script)| (what.to_owned(), script));
+    over_families
+        .chain(others)
+        .map(|(what, script)| {
+            let script = format!(". {SCRIPT_PATH}\n{script}");
+            step(format!("C programs on our librdmacm: {what}"), &script)
+        })
+        .collect()
+}

@@ -1,0 +1,238 @@
+# What the steps over the kernel provider are made of, beside the judge's own. Sourced by each.
+
+# How long a ping waits for its connection, of which a message may be lost and sent again after seconds, and for
+# each answer: many times what that takes, under emulation, too.
+ping_limit_s=25
+# Objects of the kernel's own on rxe0, for management datagrams.
+own_objects='rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0'
+
+nothing_left() { rdma resource show | grep -q "$own_objects"; }
+no_ids() { [ -z "$(rdma resource show cm_id)" ]; }
+no_link() { ! rdma link show | grep -q rxe0; }
+rxe_is_active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }
+
+# leaves_nothing: of all that the programs made in the kernel
+leaves_nothing() {
+    await 20 nothing_left || { rdma resource show; rdma resource show cm_id; }
+}
+
+add_link() {
+    rdma link add rxe0 type rxe netdev veth0
+    await 10 rxe_is_active
+}
+
+# must_end NAME PATTERN: by itself, with an error that matches
+must_end() {
+    ! end "$1" || fail "$1 succeeded"
+    [ $end_status -lt 101 ] || fail "$1 did not end by itself"
+    must_say "$1" "$2"
+}
+
+# kill_now NAME: the program behind its limit, without a word
+kill_now() {
+    eval "kill_parent=\$${1}_pid"
+    # Those that have ended by themselves have none.
+    kill_child=$(cat "/proc/$kill_parent/task/$kill_parent/children" 2> /dev/null) || true
+    kill -s KILL $kill_child 2> /dev/null || true
+    end "$1" || true
+}
+
+ours() {
+    ours_name=$1
+    shift
+    start "$ours_name" portolan --provider kernel "$@"
+}
+
+# ours_serves FAMILY COUNT: our listener over rxe0, rping -c
+ours_serves() {
+    ours server listen "$(endpoint kernel "$1" 7471)" --count 1
+    await_said server listening
+    start client rping -c -a "$(address kernel "$1")" -p 7471 -v -V -C "$2" -S 64
+    must_succeed client
+    must_succeed server
+    must_say client '^ping data: rdma-ping-' "$2"
+    must_say server "disconnected after $2 pings"
+    leaves_nothing
+}
+
+# ours_calls FAMILY COUNT: our ping over rxe0, rping -s
+ours_calls() {
+    start server rping -s -a "$(address kernel "$1")" -p 7471 -v -V -C "$2" -S 64
+    await 10 kernel_listens 7471
+    ours client ping "$(endpoint kernel "$1" 7471)" --count "$2" --size 64
+    must_succeed client
+    must_succeed server
+    must_say server '^server ping data: ' "$2"
+    leaves_nothing
+}
+
+# ours_alone FAMILY COUNT [--ud]: ours at both ends, by route: nothing pins the provider
+ours_alone() {
+    ours_family=$1
+    ours_count=$2
+    shift 2
+    start server portolan listen "$(endpoint kernel "$ours_family" 7471)" "$@"
+    await_said server listening
+    start client portolan ping "$(endpoint kernel "$ours_family" 7471)" --count "$ours_count" "$@"
+    must_succeed client
+    kill_now server
+    leaves_nothing
+}
+
+# under_way: our ping over rxe0 goes to our listener in the peer's namespace, on a software device
+under_way() {
+    in_peer server portolan listen "$(endpoint peer 4 7471)"
+    await_said server listening
+    ours client ping "$(endpoint peer 4 7471)" --interval 0 --timeout $ping_limit_s
+    await 60 said_or_ended client 'seq=20 '
+    said client 'seq=20 ' || { tail -n 5 /tmp/client; fail 'no traffic'; }
+}
+
+# link_goes: under a connection of ours in mid-traffic
+link_goes() {
+    under_way
+    rdma link del rxe0
+    must_end client 'broken: '
+    kill_now server
+    await 20 no_link
+    await 20 no_ids
+    add_link
+    ours_serves 4 5
+}
+
+# link_goes_under_listener: it listens at the link's address, and serves a connection
+link_goes_under_listener() {
+    ours server listen "$(endpoint kernel 4 7471)"
+    await_said server listening
+    in_peer client portolan ping "$(endpoint kernel 4 7471)" --interval 0 --timeout 60
+    await_said client 'seq=20 '
+    rdma link del rxe0
+    must_end server 'removed\|no RDMA device'
+    kill_now client
+    await 20 no_link
+    await 20 no_ids
+    add_link
+    ours_serves 4 5
+}
+
+# interface_goes_down: under a connection of ours in mid-traffic, and of rping's. What rdma_rxe can do afterwards
+# must be the same: its queue pair for management datagrams does not outlive one that could not be sent, and nobody
+# connects until the link is made anew.
+interface_goes_down() {
+    under_way
+    ip link set veth0 down
+    # By its work that failed or, if it was waiting for the peer's, by its time.
+    must_end client 'broken: '
+    go_up
+    kill_now server
+    leaves_nothing
+    connects_again
+    after_ours=$again
+    renew_link
+    in_peer server portolan listen "$(endpoint peer 4 7471)"
+    await_said server listening
+    start client rping -c -a "$(address peer 4)" -p 7471 -v -S 64
+    await_said client '^ping data: rdma-ping-20'
+    ip link set veth0 down
+    sleep $ping_limit_s
+    # Of what failed it waits for ever; the kernel disconnects for it, as for ours, while nothing goes out.
+    kill_now client
+    go_up
+    kill_now server
+    connects_again
+    after_rping=$again
+    echo "rping with rping once the interface is up again: after ours $after_ours, after rping $after_rping"
+    renew_link
+    ours_serves 4 5
+    [ "$after_ours" = "$after_rping" ] || fail 'only one of them broke it'
+}
+
+go_up() {
+    ip link set veth0 up
+    # Going down takes IPv6 addresses along.
+    ip addr add fd07::1/64 dev veth0 nodad 2> /dev/null || true
+    await 10 carrier
+    await 10 rxe_is_active
+}
+
+carrier() { [ "$(cat /sys/class/net/veth0/carrier)" = 1 ]; }
+
+renew_link() {
+    rdma link del rxe0
+    await 20 no_link
+    add_link
+}
+
+# connects_again: whether rping with rping does on rxe0. In vain it tries for more than a minute.
+connects_again() {
+    program_limit_s=30
+    start server rping -s -a "$(address kernel 4)" -p 7471 -C 1 -S 64
+    await 10 kernel_listens 7471
+    start client rping -c -a "$(address kernel 4)" -p 7471 -C 1 -S 64
+    again=works
+    end client || again=fails
+    kill_now server
+    program_limit_s=150
+}
+
+# peer_is_killed: first one whose kernel speaks for it, then one on a software device, of which silence tells
+peer_is_killed() {
+    ours server listen "$(endpoint kernel 4 7471)" --count 1
+    await_said server listening
+    start client rping -c -a "$(address kernel 4)" -p 7471 -v -S 64
+    await_said client '^ping data: rdma-ping-3'
+    kill_now client
+    end server || true
+    must_say server 'disconnected\|lost'
+    leaves_nothing
+    under_way
+    kill_now server
+    # The kernel has nothing left to send, and RDMA knows no keep-alive: its time ends the ping.
+    must_end client 'broken'
+    leaves_nothing
+}
+
+# we_are_killed: in mid-traffic, on either side
+we_are_killed() {
+    under_way
+    kill_now client
+    kill_now server
+    leaves_nothing
+    ours server listen "$(endpoint kernel 4 7471)"
+    await_said server listening
+    start client rping -c -a "$(address kernel 4)" -p 7471 -v -S 64
+    await_said client '^ping data: rdma-ping-3'
+    kill_now server
+    kill_now client
+    leaves_nothing
+}
+
+# by_route: rxe0 is on veth0, and nothing on plain0
+by_route() {
+    ip link add plain0 type veth peer name plain1 netns peer
+    ip addr add 10.8.0.1/24 dev plain0
+    ip -n peer addr add 10.8.0.2/24 dev plain1
+    ip link set plain0 up
+    ip -n peer link set plain1 up
+    plain=$(cat /sys/class/net/plain0/ifindex)
+    start resolved portolan resolve --explain 10.7.0.2 7471
+    must_succeed resolved
+    must_say resolved "device: rxe0 .*, provider kernel: the kernel's device rxe0 has 10.7.0.1\$"
+    start resolved portolan resolve --explain 10.8.0.2 7471
+    must_succeed resolved
+    must_say resolved "provider software: no RDMA device of the kernel's has 10.8.0.1 on interface $plain\$"
+    start resolved portolan --provider software resolve --explain 10.7.0.2 7471
+    must_succeed resolved
+    must_say resolved 'device: sw_veth0 .*, provider software: the program pins it$'
+    PORTOLAN_TEST_ROUTES=10.7.0.1=kernel,10.8.0.1=software conformance by_route --test-threads 1 \
+        > /tmp/by_route 2>&1 || { cat /tmp/by_route; fail 'by route'; }
+    must_say by_route '^test result: ok. 4 passed; 0 failed; 0 ignored'
+    leaves_nothing
+}
+
+# no_fault_of_the_kernels: nothing that it calls a bug or warns of, over all steps
+no_fault_of_the_kernels() {
+    dmesg > "$RESULTS/dmesg"
+    ! grep -e 'BUG:' -e 'WARNING:' -e 'Oops' -e 'refcount_t' -e 'blocked for more' "$RESULTS/dmesg" \
+        || fail 'the kernel met a fault'
+}

@@ -1,0 +1,382 @@
+//! Connections between ports of an InfiniBand subnet, by native addresses (AF_IB).
+//!
+//! The engine that makes connections over UDP makes them here over management datagrams, which go by LID. It
+//! needs a port whose connection class nobody has: on RDMA hardware the kernel has it, and is the
+//! provider to use ([`provider`](crate::provider)); a simulated fabric leaves it free. No data is moved
+//! here: queue pairs are the caller's.
+//!
+//! ```no_run
+//! use portolan::infiniband::PortManager;
+//! use std::time::Duration;
+//!
+//! let devices = portolan_sa::umad::devices()?;
+//! let mut port = PortManager::open(&devices[0])?;
+//! while let Some(event) = port.next_event(Duration::from_secs(1))? {
+//!     println!("{}", event.event);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::time::{Duration, Instant};
+
+use portolan_cm::{BoundDevice, Cm, Config, Lids, MadPath, Transmit};
+use portolan_provider::SockaddrIb;
+use portolan_provider::cm::{
+    CmEvent, ConnParam, Ece, IdAddresses, IdNumber, PathRecord, Service, UserId,
+};
+use portolan_provider::error::{Cause, Error, Result, Step};
+use portolan_provider::verbs::Mtu;
+use portolan_sa::umad::{Class, Device};
+use portolan_sa::{Grh, MadAddress, Port, Received, Transport, TransportError};
+use portolan_wire::cm::RejectReason;
+use portolan_wire::{Gid, PKey, ServiceId, sa};
+
+/// How long a transport is waited for at once: timers of the engine come round as often.
+const WAIT_MAX: Duration = Duration::from_millis(50);
+/// What a port takes to acknowledge (`local_ca_ack_delay`), exponent of 4.096 µs: 134 ms, as Linux's soft devices
+/// say.
+const ACK_DELAY_EXP: u8 = 15;
+/// How long a route's resolution may take; its path is at hand when it begins.
+const ROUTE_TIME_MAX: Duration = Duration::from_secs(2);
+/// Most datagrams that are taken in before events are looked at.
+const MADS_PER_TURN: usize = 64;
+
+/// The connection manager of one port, for one thread: whoever waits for events drives it.
+#[derive(Debug)]
+pub struct PortManager {
+    cm: Cm,
+    transport: Box<dyn Transport>,
+    port: Port,
+    device: BoundDevice,
+    epoch: Instant,
+    /// Datagrams that the subnet did not deliver; the engine repeats them in its own time.
+    undelivered: u64,
+}
+
+impl PortManager {
+    /// The manager of a port that a user MAD device stands for.
+    ///
+    /// # Errors
+    /// `Os` with EACCES without rights to the device, with EINVAL or EBUSY where the kernel or another program has
+    /// connections on this port; `NoDevice` for a port without a LID: no subnet manager has been there.
+    pub fn open(device: &Device) -> Result<Self> {
+        let transport = device.open(&Class::CONNECTIONS).map_err(failed_to_open)?;
+        let seed = crate::software::core::random()?;
+        Self::over(Box::new(transport), Config::default(), seed)
+    }
+
+    /// The manager of a port over any transport of the class of connections. Everything that a peer must not guess
+    /// follows from `seed`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn over(mut transport: Box<dyn Transport>, config: Config, seed: [u8; 32]) -> Result<Self> {
+        let port = transport.port().map_err(failed_to_open)?;
+        let gid = port.gid().filter(|_| port.lid != 0);
+        let sgid = gid.ok_or_else(|| {
+            let name = (&port.device, port.port_num);
+            let why = format!("{} port {} has no LID: no subnet manager?", name.0, name.1);
+            Error::new(Step::OpenDevice, Cause::NoDevice { why })
+        })?;
+        let device = BoundDevice {
+            device_index: 0,
+            port_num: port.port_num,
+            sgid_index: 0,
+            sgid,
+            node_guid: port_guid(sgid),
+            // Paths say what they can carry; a port takes every size.
+            mtu: Mtu::Mtu4096,
+            ack_delay_exp: ACK_DELAY_EXP,
+        };
+        Ok(Self {
+            cm: Cm::new(config, seed),
+            transport,
+            port,
+            device,
+            epoch: Instant::now(),
+            undelivered: 0,
+        })
+    }
+
+    /// The port, as it was when it was opened.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Datagrams that the subnet reported as undelivered.
+    pub fn undelivered(&self) -> u64 {
+        self.undelivered
+    }
+
+    /// What the engine counted: messages sent and received, by kind.
+    pub fn counters(&self) -> &portolan_cm::Counters {
+        self.cm.counters()
+    }
+
+    /// Creates an id (`rdma_create_id`).
+    ///
+    /// # Errors
+    /// See [`Cm::create_id`].
+    pub fn create_id(&mut self, uid: UserId, service: Service) -> Result<IdNumber> {
+        self.cm.create_id(uid, service)
+    }
+
+    /// Listens for a service id at this port.
+    ///
+    /// # Errors
+    /// See [`Cm::bind_ib`] and [`Cm::listen`].
+    pub fn listen(&mut self, id: IdNumber, service: ServiceId, backlog: i32) -> Result<()> {
+        let (now, local) = (self.now(), address(self.device.sgid, service));
+        self.cm.bind_ib(now, id, &local, Some(self.device))?;
+        self.cm.listen(now, id, backlog)
+    }
+
+    /// Names the peer of an id, and gives the path to it, which the subnet administrator has: `AddrResolved` and
+    /// `RouteResolved` follow.
+    ///
+    /// # Errors
+    /// See [`Cm::resolve_ib_addr`] and [`Cm::ib_route_resolved`]; `InvalidArgument` for a path whose MTU is none.
+    pub fn resolve(
+        &mut self,
+        id: IdNumber,
+        service: ServiceId,
+        path: &sa::PathRecord,
+    ) -> Result<()> {
+        let (now, destination) = (self.now(), address(path.dgid, service));
+        let route = route(path)?;
+        let lids = Lids {
+            local: path.slid,
+            remote: path.dlid,
+        };
+        self.cm
+            .resolve_ib_addr(now, id, &destination, self.device)?;
+        self.cm
+            .ib_route_resolved(now, id, ROUTE_TIME_MAX, &route, lids)
+    }
+
+    /// Sends a connection request, or asks for a datagram service's queue pair (`rdma_connect`).
+    ///
+    /// # Errors
+    /// See [`Cm::connect`].
+    pub fn connect(&mut self, id: IdNumber, param: &ConnParam) -> Result<()> {
+        let now = self.now();
+        self.cm.connect(now, id, param, Ece::default())?;
+        self.transmit()
+    }
+
+    /// Completes the active side: sends the RTU.
+    ///
+    /// # Errors
+    /// See [`Cm::establish`].
+    pub fn establish(&mut self, id: IdNumber) -> Result<()> {
+        let now = self.now();
+        self.cm.establish(now, id)?;
+        self.transmit()
+    }
+
+    /// Accepts a request (`rdma_accept`); the child is `uid` from now on.
+    ///
+    /// # Errors
+    /// See [`Cm::accept`].
+    pub fn accept(&mut self, id: IdNumber, uid: UserId, param: &ConnParam) -> Result<()> {
+        let now = self.now();
+        self.cm.accept(now, id, uid, param, Ece::default())?;
+        self.transmit()
+    }
+
+    /// Rejects a request or a reply (`rdma_reject`).
+    ///
+    /// # Errors
+    /// See [`Cm::reject`].
+    pub fn reject(&mut self, id: IdNumber, private_data: &[u8]) -> Result<()> {
+        let (now, reason) = (self.now(), RejectReason::CONSUMER_DEFINED);
+        self.cm.reject(now, id, reason, private_data)?;
+        self.transmit()
+    }
+
+    /// Ends a connection, or answers its end (`rdma_disconnect`).
+    ///
+    /// # Errors
+    /// See [`Cm::disconnect`].
+    pub fn disconnect(&mut self, id: IdNumber) -> Result<()> {
+        let now = self.now();
+        self.cm.disconnect(now, id)?;
+        self.transmit()
+    }
+
+    /// Removes an id; its peer hears of it.
+    ///
+    /// # Errors
+    /// See [`Cm::destroy_id`].
+    pub fn destroy(&mut self, id: IdNumber) -> Result<()> {
+        let now = self.now();
+        self.cm.destroy_id(now, id)?;
+        self.transmit()
+    }
+
+    /// The addresses of an id.
+    ///
+    /// # Errors
+    /// `NoSuchObject`.
+    pub fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
+        self.cm.addresses(id)
+    }
+
+    /// The next event, waited for at most for `wait`; `None` if there is none by then.
+    ///
+    /// # Errors
+    /// `DeviceRemoved` if the port is gone; `Os` for what else the system says.
+    pub fn next_event(&mut self, wait: Duration) -> Result<Option<CmEvent>> {
+        let until = self.now().saturating_add(wait);
+        loop {
+            let now = self.now();
+            self.cm.handle_timeout(now);
+            self.transmit()?;
+            if let Some(event) = self.cm.poll_event() {
+                // Taken: a request no longer counts in its listener's backlog.
+                self.cm.request_taken(event.id);
+                return Ok(Some(event));
+            }
+            let due = self.cm.poll_timeout().unwrap_or(Duration::MAX);
+            let left = until.min(due).saturating_sub(now).min(WAIT_MAX);
+            self.receive(left)?;
+            if now >= until && self.cm.poll_timeout().is_none_or(|due| due > now) {
+                self.transmit()?;
+                return Ok(self.cm.poll_event());
+            }
+        }
+    }
+
+    /// Takes in what has come, after a wait for the first.
+    fn receive(&mut self, wait: Duration) -> Result<()> {
+        let mut wait = wait;
+        for _ in 0..MADS_PER_TURN {
+            let received = self.transport.receive(wait).map_err(failed)?;
+            wait = Duration::ZERO;
+            match received {
+                None => return Ok(()),
+                Some(Received::SendFailed { .. }) => self.undelivered += 1,
+                Some(Received::Mad { from, mad }) => {
+                    let (now, path) = (self.now(), self.way_from(&from));
+                    self.cm.handle_mad(now, &path, mad.as_slice());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self) -> Result<()> {
+        while let Some(transmit) = self.cm.poll_transmit() {
+            let to = self.destination(&transmit);
+            match self.transport.send(&to, &transmit.mad, Duration::ZERO) {
+                Ok(()) => {}
+                Err(error) if error.is_final() => return Err(failed(error)),
+                // As good as lost on the way: it is repeated.
+                Err(_) => self.undelivered += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// The way a datagram came.
+    fn way_from(&self, from: &MadAddress) -> MadPath {
+        let gid = from.grh.map_or(Gid::UNSPECIFIED, |grh| grh.gid);
+        MadPath {
+            local: self.device.sgid.to_ipv6().into(),
+            remote: gid.to_ipv6().into(),
+            scope_id: 0,
+            device: self.device,
+            lids: Some(Lids {
+                local: self.port.lid,
+                remote: from.lid,
+            }),
+        }
+    }
+
+    /// Where a datagram goes to. Within the subnet the LID is all.
+    fn destination(&self, transmit: &Transmit) -> MadAddress {
+        let lid = transmit.path.lids.map_or(0, |lids| lids.remote);
+        let pkey_index = self.port.pkey_index(PKey::DEFAULT.partition());
+        let is_routed = transmit.hop_limit > 1 && !transmit.path.remote.is_unspecified();
+        MadAddress {
+            grh: (is_routed && self.leaves_subnet(transmit)).then(|| Grh {
+                gid: Gid::from(transmit.path.remote),
+                sgid_index: 0,
+                flow_label: transmit.flow_label,
+                hop_limit: transmit.hop_limit,
+                traffic_class: transmit.traffic_class,
+            }),
+            ..MadAddress::gsi(lid, transmit.sl, pkey_index.unwrap_or(0))
+        }
+    }
+
+    /// Whether the peer's GID has another subnet prefix than the port's.
+    fn leaves_subnet(&self, transmit: &Transmit) -> bool {
+        let peer = Gid::from(transmit.path.remote);
+        peer.0.first_chunk::<8>() != self.device.sgid.0.first_chunk::<8>()
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+}
+
+/// The GUID of the port with this GID, whose lower half it is.
+fn port_guid(gid: Gid) -> u64 {
+    gid.0.last_chunk().copied().map_or(0, u64::from_be_bytes)
+}
+
+fn address(gid: Gid, service: ServiceId) -> SockaddrIb {
+    SockaddrIb {
+        pkey: PKey::DEFAULT,
+        flowinfo: 0,
+        gid,
+        sid: service.0,
+        sid_mask: u64::MAX,
+        scope_id: 0,
+    }
+}
+
+/// What the engine keeps of a path.
+fn route(path: &sa::PathRecord) -> Result<PathRecord> {
+    let mtu = Mtu::from_number(path.mtu.value).ok_or_else(|| {
+        let (what, expected) = ("MTU of a path", "1 to 5");
+        Error::invalid(Step::ResolveRoute, what, expected, path.mtu.value)
+    })?;
+    Ok(PathRecord {
+        dgid: path.dgid,
+        sgid: path.sgid,
+        flow_label: path.flow_label,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        pkey: path.pkey,
+        sl: path.sl,
+        mtu,
+        rate: path.rate.value,
+        packet_lifetime: path.packet_lifetime.value,
+    })
+}
+
+fn failed_to_open(error: TransportError) -> Error {
+    Error::new(Step::OpenDevice, cause(&error))
+}
+
+fn failed(error: TransportError) -> Error {
+    Error::new(Step::Event, cause(&error))
+}
+
+fn cause(error: &TransportError) -> Cause {
+    match error {
+        TransportError::Gone { .. } => Cause::DeviceRemoved,
+        TransportError::Os { call, errno } => Cause::Os {
+            call,
+            errno: *errno,
+        },
+        _ => Cause::NoDevice {
+            why: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! The provider that serves a destination or a local address: the kernel, where one of its RDMA devices is
+//! on the way, else software.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use portolan_addrinfo::route::{self, Query};
+use portolan_provider::address::ip_to_gid;
+use portolan_provider::error::errno::{EACCES, ENOENT, ENOSYS, EPERM};
+use portolan_provider::traits::Provider;
+use portolan_provider::{Cause, Error, Result};
+
+use super::{Choice, KERNEL_AFTER_FORK, PinnedBy, kernel_provider, pinned, software_provider};
+
+/// A provider, and why it is the one.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a provider serves. It prints as a clause that goes after the provider's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is pinned.
+    Pinned(PinnedBy),
+    /// The kernel has no RDMA device at all.
+    NoKernelDevice,
+    /// The kernel has RDMA devices, which cannot be used.
+    KernelUnusable(String),
+    /// A device of the kernel's has the address on the interface.
+    Serves {
+        /// The device.
+        device: String,
+        /// The source on the way, or the address to listen at.
+        address: IpAddr,
+    },
+    /// No device of the kernel's has the address on the interface.
+    NotServed {
+        /// The source on the way, or the address to listen at.
+        address: IpAddr,
+        /// The interface that the route leaves by, where there is a route.
+        interface_index: Option<u32>,
+    },
+    /// There is no way, as any provider will say.
+    NoRoute(Cause),
+    /// Every address of this machine is listened at: each provider serves those of its devices.
+    Wildcard,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pinned(by) => write!(f, "{by} pins it"),
+            Self::NoKernelDevice => f.write_str("the kernel has no RDMA device"),
+            Self::KernelUnusable(why) => {
+                write!(f, "the kernel's RDMA devices cannot be used: {why}")
+            }
+            Self::Serves { device, address } => {
+                write!(f, "the kernel's device {device} has {address}")
+            }
+            Self::NotServed {
+                address,
+                interface_index,
+            } => {
+                write!(f, "no RDMA device of the kernel's has {address}")?;
+                match interface_index {
+                    Some(index) => write!(f, " on interface {index}"),
+                    None => Ok(()),
+                }
+            }
+            Self::NoRoute(cause) => cause.fmt(f),
+            Self::Wildcard => f.write_str("it serves the addresses of its devices"),
+        }
+    }
+}
+
+/// A local address by which a provider is chosen, and the interface that it must be on if that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) address: IpAddr,
+    pub(crate) interface_index: Option<u32>,
+}
+
+/// The provider for what goes to `destination`, from `source` if that is decided: the kernel, if one of its
+/// RDMA devices has the source address on the interface by which the route leaves, else software. A pinned
+/// provider is taken in any case.
+///
+/// # Errors
+/// The provider cannot start; see [`super::default_provider`].
+pub fn towards(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Chosen> {
+    open(decide(|| on_the_way(source, destination))?)
+}
+
+/// The provider for listening at `local`, an address of this machine: the kernel, if one of its RDMA devices
+/// has it, else software. A pinned provider is taken in any case. For the wildcard address see [`everywhere`];
+/// here it is software's.
+///
+/// # Errors
+/// As for [`towards`].
+pub fn at(local: SocketAddr) -> Result<Chosen> {
+    open(decide(|| Ok(Place::of(local)))?)
+}
+
+/// The providers for listening at `local`: for the wildcard address all that there are, for another that of
+/// [`at`]. With the wildcard a provider that cannot start is left out, and its error is given beside the others.
+///
+/// # Errors
+/// As for [`towards`]; for the wildcard if none of them can start.
+pub fn everywhere(local: SocketAddr) -> Result<(Vec<Chosen>, Vec<Error>)> {
+    let is_alone = pinned()?.is_some() || !portolan_kernel::has_devices();
+    if !local.ip().is_unspecified() || is_alone {
+        return Ok((vec![at(local)?], Vec::new()));
+    }
+    let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
+    for provider in [kernel_provider(), software_provider()] {
+        match provider {
+            Ok(provider) => chosen.push(Chosen {
+                provider,
+                reason: Reason::Wildcard,
+            }),
+            Err(error) => left_out.push(error),
+        }
+    }
+    match left_out.pop() {
+        Some(last) if chosen.is_empty() => Err(last.after(left_out)),
+        last => {
+            left_out.extend(last);
+            Ok((chosen, left_out))
+        }
+    }
+}
+
+fn open((choice, reason): (Choice, Reason)) -> Result<Chosen> {
+    let provider = match choice {
+        Choice::Kernel => kernel_provider()?,
+        Choice::Software => software_provider()?,
+    };
+    Ok(Chosen { provider, reason })
+}
+
+/// The choice, without opening the software provider.
+///
+/// # Errors
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; what keeps the kernel provider from opening, unless
+/// it is of no use here at all.
+pub(crate) fn decide(
+    place: impl FnOnce() -> std::result::Result<Place, Cause>,
+) -> Result<(Choice, Reason)> {
+    if let Some((choice, by)) = pinned()? {
+        return Ok((choice, Reason::Pinned(by)));
+    }
+    // First what costs least: most machines have none.
+    if !portolan_kernel::has_devices() {
+        return Ok((Choice::Software, Reason::NoKernelDevice));
+    }
+    let place = match place() {
+        Ok(place) => place,
+        Err(cause) => return Ok((Choice::Software, Reason::NoRoute(cause))),
+    };
+    match place.kernel_device() {
+        Ok(Some(device)) => {
+            let address = place.address;
+            Ok((Choice::Kernel, Reason::Serves { device, address }))
+        }
+        Ok(None) => Ok((Choice::Software, place.not_served())),
+        Err(error) if is_unusable(&error) => {
+            Ok((Choice::Software, Reason::KernelUnusable(error.to_string())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the kernel's devices are of no use on this machine or to this user. What else fails, as for lack of
+/// descriptors or in a forked process, says nothing of who should serve.
+fn is_unusable(error: &Error) -> bool {
+    match &error.cause {
+        Cause::NoDevice { .. } | Cause::UnusableLibrary { .. } => true,
+        // A container may show a device, but not its file; there may be no verbs for user space.
+        Cause::Os { errno, .. } => [EACCES, EPERM, ENOENT, ENOSYS].contains(errno),
+        // Too old a kernel.
+        Cause::Unsupported(what) => *what != KERNEL_AFTER_FORK,
+        _ => false,
+    }
+}
+
+/// Where packets to a destination leave this machine.
+fn on_the_way(
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> std::result::Result<Place, Cause> {
+    let mut query = Query::from(destination);
+    query.source = source.map(|source| source.ip());
+    query.source = query.source.filter(|source| !source.is_unspecified());
+    let route = route::lookup(&query)?;
+    Ok(Place {
+        address: route.source,
+        interface_index: (!route.is_on_this_machine()).then_some(route.interface_index),
+    })
+}
+
+impl Place {
+    fn of(local: SocketAddr) -> Self {
+        let interface_index = match local {
+            SocketAddr::V6(v6) => Some(v6.scope_id()).filter(|scope| *scope != 0),
+            SocketAddr::V4(_) => None,
+        };
+        Self {
+            address: local.ip(),
+            interface_index,
+        }
+    }
+
+    /// The kernel's device that has the address there.
+    fn kernel_device(self) -> Result<Option<String>> {
+        let gid = ip_to_gid(self.address);
+        let is_here = |index| self.interface_index.is_none_or(|wanted| wanted == index);
+        for device in kernel_provider()?.devices()? {
+            // One that has just gone serves nothing.
+            let ports = device.attr().map_or(0, |attr| attr.phys_port_cnt);
+            let mut gids = (1..=ports).flat_map(|port| device.gids(port).unwrap_or_default());
+            if gids.any(|entry| entry.gid == gid && is_here(entry.interface_index)) {
+                return Ok(Some(device.name().into()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn not_served(self) -> Reason {
+        Reason::NotServed {
+            address: self.address,
+            interface_index: self.interface_index,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_say_what_was_looked_at() {
+        let address = "10.8.0.1".parse().unwrap();
+        let interface_index = Some(3);
+        let reason = Reason::NotServed {
+            address,
+            interface_index,
+        };
+        let text = "no RDMA device of the kernel's has 10.8.0.1 on interface 3";
+        assert_eq!(reason.to_string(), text);
+        let by = PinnedBy::Environment;
+        assert_eq!(Reason::Pinned(by).to_string(), "PORTOLAN_PROVIDER pins it");
+    }
+
+    #[test]
+    fn software_serves_where_the_kernel_is_of_no_use_and_not_where_something_failed() {
+        use portolan_provider::Step;
+        use portolan_provider::error::errno::{EMFILE, ENOMEM};
+        let is_unusable = |cause| is_unusable(&Error::new(Step::OpenDevice, cause));
+        let os = |errno| Cause::Os {
+            call: "open",
+            errno,
+        };
+        let why = String::new();
+        assert!(is_unusable(Cause::NoDevice { why: why.clone() }));
+        let library = "libibverbs.so.1".into();
+        assert!(is_unusable(Cause::UnusableLibrary { library, why }));
+        assert!(is_unusable(Cause::Unsupported("Linux before 5.8")));
+        assert!(!is_unusable(Cause::Unsupported(KERNEL_AFTER_FORK)));
+        for (errno, unusable) in [
+            (EACCES, true),
+            (EPERM, true),
+            (EMFILE, false),
+            (ENOMEM, false),
+        ] {
+            assert_eq!(is_unusable(os(errno)), unusable, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_destination_on_this_machine_is_judged_by_its_address_and_others_by_their_interface_too() {
+        let to = "127.0.0.1:7471".parse().unwrap();
+        let place = on_the_way(None, to).unwrap();
+        assert_eq!(place.address.to_string(), "127.0.0.1");
+        assert_eq!(place.interface_index, None);
+        let wildcard = "0.0.0.0:0".parse().ok();
+        assert_eq!(on_the_way(wildcard, to).unwrap(), place);
+        let zoned = Place::of("[fe80::1%7]:80".parse().unwrap());
+        assert_eq!(zoned.interface_index, Some(7));
+    }
+}

@@ -1,0 +1,69 @@
+//! The question awaited, by whatever runtime.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use portolan_wire::addr::Gid;
+
+use super::{Asked, Port, Reached, Unreachable, ask};
+use crate::lock;
+
+type Outcome = Result<Reached, Unreachable>;
+
+/// A question under way, to be awaited. Dropping it ends it.
+#[must_use = "a future does nothing for you unless it is awaited"]
+pub struct Reaching {
+    slot: Arc<Mutex<Slot>>,
+    /// Held for its drop.
+    _asked: Asked,
+}
+
+/// Where the outcome goes, and who waits for it.
+#[derive(Default)]
+struct Slot {
+    outcome: Option<Outcome>,
+    waiter: Option<Waker>,
+}
+
+/// Starts to ask and never waits; needs no runtime of any kind.
+pub fn start(port: &Port, gid: Gid, within: Duration) -> Reaching {
+    let slot = Arc::new(Mutex::new(Slot::default()));
+    let of_outcome = Arc::clone(&slot);
+    let done = Box::new(move |outcome| {
+        let mut slot = lock(&of_outcome);
+        slot.outcome = Some(outcome);
+        let waiter = slot.waiter.take();
+        drop(slot);
+        waiter.inspect(Waker::wake_by_ref);
+    });
+    let asked = ask(port, gid, within, done);
+    Reaching {
+        slot,
+        _asked: asked,
+    }
+}
+
+impl Future for Reaching {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut slot = lock(&self.slot);
+        match slot.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                slot.waiter = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Reaching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reaching").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! The port that asks.
+
+use std::net::IpAddr;
+
+use portolan_provider::address::ip_to_gid;
+use portolan_provider::traits::Device;
+use portolan_provider::verbs::LinkLayer;
+use portolan_roce::io::DevicePreview;
+use portolan_sa::{self as sa, Client, ClientConfig, umad};
+use portolan_wire::addr::Gid;
+
+use super::Reason;
+
+/// Ports of a device that are looked at: as many as the verbs can number.
+const PORTS_MAX: u8 = u8::MAX;
+
+/// A port of an RDMA device, as it was when it was looked at.
+#[derive(Clone, Debug)]
+pub struct Port {
+    pub(super) device: String,
+    pub(super) port_num: u8,
+    pub(super) link: Link,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Link {
+    Ethernet(Ethernet),
+    InfiniBand(InfiniBand),
+}
+
+/// Whom an InfiniBand port asks.
+#[derive(Clone, Debug)]
+pub(super) struct InfiniBand {
+    pub(super) client: Client,
+    /// Its first GID, which the subnet manager gives it.
+    pub(super) gid: Option<Gid>,
+}
+
+/// What an Ethernet port asks from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ethernet {
+    /// The addresses that are its GIDs.
+    pub(super) addresses: Vec<IpAddr>,
+    /// The network interfaces of its GIDs.
+    pub(super) interfaces: Vec<u32>,
+}
+
+impl Port {
+    /// A port of a device; port 0 is the first that is active.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a port that the device has not; `Io` for one that is down, for a device
+    /// without an active port, and for an InfiniBand port without a user MAD device.
+    pub fn of(device: &dyn Device, port_num: u8) -> Result<Self, Reason> {
+        let port_num = match port_num {
+            0 => first_active(device)?,
+            port_num => port_num,
+        };
+        let Ok(attr) = device.port_attr(port_num) else {
+            return Err(Reason::InvalidArgument {
+                what: "port",
+                expected: "one that the device has, or 0",
+                found: port_num.to_string(),
+            });
+        };
+        if !attr.active {
+            return Err(Reason::Io(format!("port {port_num} is down")));
+        }
+        if attr.link_layer == LinkLayer::InfiniBand {
+            return Self::of_umad(&umad_of(device.name(), port_num)?);
+        }
+        let gids = device.gids(port_num);
+        let gids = gids.map_err(|error| Reason::Io(error.to_string()))?;
+        let mut interfaces: Vec<u32> = gids.iter().map(|entry| entry.interface_index).collect();
+        interfaces.push(device.interface_index());
+        interfaces.retain(|index| *index != 0);
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        Ok(Self {
+            device: device.name().to_owned(),
+            port_num,
+            link: Link::Ethernet(Ethernet {
+                addresses: gids.iter().map(|entry| entry.gid.to_ip()).collect(),
+                interfaces,
+            }),
+        })
+    }
+
+    /// The port of a software device that is not started for the question.
+    ///
+    /// # Errors
+    /// `Io` if its network interface is down.
+    pub fn of_preview(device: &DevicePreview) -> Result<Self, Reason> {
+        if !device.running {
+            return Err(Reason::Io(format!("{} is down", device.interface)));
+        }
+        Ok(Self {
+            device: device.name.clone(),
+            port_num: 1,
+            link: Link::Ethernet(Ethernet {
+                addresses: device.gids.clone(),
+                interfaces: vec![device.interface_index],
+            }),
+        })
+    }
+
+    /// A port by its user MAD device, of InfiniBand; its administrator's client is one of its own.
+    ///
+    /// # Errors
+    /// `Io` if it is gone or down, `InvalidArgument` if it is no InfiniBand port.
+    pub fn of_umad(device: &umad::Device) -> Result<Self, Reason> {
+        let port = device
+            .port()
+            .map_err(|error| Reason::Io(error.to_string()))?;
+        if port.link_layer != sa::LinkLayer::InfiniBand {
+            return Err(Reason::InvalidArgument {
+                what: "link layer of the port",
+                expected: "InfiniBand",
+                found: port.link_layer.to_string(),
+            });
+        }
+        if port.state < sa::PortState::Active {
+            return Err(Reason::Io(format!(
+                "port {} is {}",
+                port.port_num, port.state
+            )));
+        }
+        let client = Client::of_device(ClientConfig::default(), device.clone());
+        Ok(Self::infiniband(client, &port))
+    }
+
+    /// An InfiniBand port whose administrator `client` asks.
+    pub fn infiniband(client: Client, port: &sa::Port) -> Self {
+        Self {
+            device: port.device.clone(),
+            port_num: port.port_num,
+            link: Link::InfiniBand(InfiniBand {
+                client,
+                gid: port.gid(),
+            }),
+        }
+    }
+
+    /// Name of the device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Its port, from 1.
+    pub fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
+    /// Whether it is on this network interface.
+    pub fn is_on(&self, interface_index: u32) -> bool {
+        match &self.link {
+            Link::Ethernet(ethernet) => ethernet.interfaces.contains(&interface_index),
+            Link::InfiniBand(_) => false,
+        }
+    }
+
+    /// Whether a GID would be looked for from this port, as far as is known without asking anybody: the
+    /// kernel's routing leads there from it or, of InfiniBand, the GID is of the port's subnet.
+    pub fn leads_to(&self, gid: Gid) -> bool {
+        match &self.link {
+            Link::Ethernet(ethernet) => super::route::find(ethernet, gid).is_ok(),
+            Link::InfiniBand(port) => {
+                let own = port.gid.map(Gid::subnet_prefix);
+                own == Some(gid.subnet_prefix())
+            }
+        }
+    }
+}
+
+impl Ethernet {
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        let gid = ip_to_gid(address);
+        self.addresses.iter().any(|own| ip_to_gid(*own) == gid)
+    }
+}
+
+fn umad_of(device: &str, port_num: u8) -> Result<umad::Device, Reason> {
+    let devices = umad::devices().map_err(|error| Reason::Io(error.to_string()))?;
+    let is_it = |umad: &umad::Device| umad.device == device && umad.port_num == port_num;
+    let why =
+        "the port has no user MAD device to ask its subnet administrator by (modprobe ib_umad)";
+    let found = devices.into_iter().find(is_it);
+    found.ok_or_else(|| Reason::Io(why.into()))
+}
+
+fn first_active(device: &dyn Device) -> Result<u8, Reason> {
+    for port_num in 1..=PORTS_MAX {
+        match device.port_attr(port_num) {
+            Ok(attr) if attr.active => return Ok(port_num),
+            Ok(_) => {}
+            // Ports are numbered without a gap.
+            Err(_) => break,
+        }
+    }
+    Err(Reason::Io("no port of the device is active".into()))
+}

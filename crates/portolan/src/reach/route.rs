@@ -1,0 +1,98 @@
+//! Ethernet: the way to a GID is the kernel's route to the address that the GID is.
+
+use std::net::IpAddr;
+
+use portolan_addrinfo::route::{Query, Route, RouteKind, lookup};
+use portolan_wire::addr::Gid;
+
+use super::Reason;
+use super::port::Ethernet;
+
+/// Sources of a port that are tried where routing chooses none of them.
+const SOURCES_MAX: usize = 16;
+
+/// How packets get there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) source: IpAddr,
+    pub(super) interface_index: u32,
+    /// Who must answer on the link; `None` if the GID is this host's.
+    pub(super) next_hop: Option<IpAddr>,
+}
+
+/// The way from a port to a GID: from an address of the port's, as routing and its rules have it.
+pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
+    let destination = gid.to_ip();
+    if gid.is_link_local() {
+        return on_link(port, destination);
+    }
+    // What routing would choose of itself, and then what it says for the port's own addresses.
+    let chosen = lookup(&Query::to(destination));
+    let why = match chosen {
+        Ok(route) if port.has(route.source) => return way(&route),
+        Ok(route) => {
+            let source = route.source;
+            Reason::NoPath(format!(
+                "the route leaves from {source}, which is not this port's"
+            ))
+        }
+        Err(cause) => Reason::from(cause),
+    };
+    let is_of_family = |own: &&IpAddr| own.is_ipv4() == destination.is_ipv4();
+    let sources = port.addresses.iter().filter(is_of_family).take(SOURCES_MAX);
+    for source in sources {
+        match lookup(&Query::to(destination).with_source(*source)) {
+            Ok(route) if is_of_port(port, &route) => return way(&route),
+            // A question that could not be asked has no answer, whatever the others say.
+            Err(cause) => {
+                let reason = Reason::from(cause);
+                if matches!(reason, Reason::NoMemory(_) | Reason::Interrupted) {
+                    return Err(reason);
+                }
+            }
+            _ => {}
+        }
+    }
+    Err(why)
+}
+
+/// A link-local address is on the port's own link.
+fn on_link(port: &Ethernet, destination: IpAddr) -> Result<Way, Reason> {
+    let mut why = Reason::NoPath("the port has no network interface".into());
+    for index in &port.interfaces {
+        match lookup(&Query::to(destination).on_interface(*index)) {
+            Ok(route) if is_of_port(port, &route) => return way(&route),
+            Ok(route) => {
+                let source = route.source;
+                why = Reason::NoPath(format!("{source} is no GID of the port"));
+            }
+            Err(cause) => why = cause.into(),
+        }
+    }
+    Err(why)
+}
+
+/// Whether packets leave from the port, or need not leave.
+fn is_of_port(port: &Ethernet, route: &Route) -> bool {
+    let is_local = matches!(route.kind, RouteKind::Local | RouteKind::Loopback);
+    port.has(route.source) && (is_local || port.interfaces.contains(&route.interface_index))
+}
+
+fn way(route: &Route) -> Result<Way, Reason> {
+    let next_hop = match route.kind {
+        RouteKind::Local | RouteKind::Loopback => None,
+        RouteKind::Unicast | RouteKind::Anycast => Some(route.next_hop()),
+        RouteKind::Broadcast | RouteKind::Multicast => {
+            return Err(Reason::InvalidArgument {
+                what: "GID",
+                expected: "the address of one host",
+                found: route.destination.to_string(),
+            });
+        }
+    };
+    Ok(Way {
+        source: route.source,
+        interface_index: route.interface_index,
+        next_hop,
+    })
+}

@@ -1,0 +1,418 @@
+//! InfiniBand on the way to an address: the ports of this machine, and who knows the paths from them.
+//!
+//! Paths come from an ibacm that runs here, which keeps the subnet administrator from being asked too often;
+//! where there is none, or it is of no use, the administrator is asked.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use portolan_addrinfo::ibacm::{self, PathRequest};
+use portolan_addrinfo::lookups::{DeviceChoice, LinkLayer, PathQuestion, SaService, ServiceRecord};
+use portolan_addrinfo::{PathData, ProcessCell};
+use portolan_provider::{Address, Cause};
+use portolan_sa::engine::Failure;
+use portolan_sa::umad::{self, Device};
+use portolan_sa::{Client, ClientConfig, Port, PortState};
+use portolan_wire::sa::{self, PathRecord, Query, SaStatus};
+use portolan_wire::{Gid, PKey, ServiceId};
+
+use crate::lock;
+
+/// How long an administrator may take to answer a question, repetitions included.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What this process asks with; a child (fork) has its own, as it has no threads of its parent's.
+#[derive(Debug, Default)]
+struct Known {
+    ibacm: ibacm::Client,
+    clients: Mutex<Vec<(Device, Client)>>,
+}
+
+fn known() -> &'static Known {
+    static KNOWN: ProcessCell<Known> = ProcessCell::new();
+    let Ok(known) = KNOWN.get_or_try_make(|| Ok::<_, Infallible>(Known::default()));
+    known
+}
+
+/// A port that the subnet manager has brought up, and its administrator.
+#[derive(Clone, Debug)]
+struct FabricPort {
+    port: Port,
+    gid: Gid,
+    client: Client,
+}
+
+/// The ports of InfiniBand that are up, in the order of their user MAD devices.
+fn ports() -> Vec<FabricPort> {
+    let devices = umad::devices().unwrap_or_default();
+    devices.into_iter().filter_map(FabricPort::of).collect()
+}
+
+/// Whether a port of InfiniBand that is up has this GID.
+pub(crate) fn has_port(gid: Gid) -> bool {
+    ports().iter().any(|port| port.port.gids.contains(&gid))
+}
+
+/// The port whose subnet a GID is of, and which has the GID `source` if that is given.
+pub(super) fn towards(gid: Gid, source: Option<Gid>) -> Option<DeviceChoice> {
+    let leads_there = |port: &FabricPort| match source {
+        Some(source) => port.port.gids.contains(&source),
+        None => port.gid.subnet_prefix() == gid.subnet_prefix(),
+    };
+    let port = ports().into_iter().find(leads_there)?;
+    Some(port.choice(source))
+}
+
+/// The port of a device.
+pub(super) fn named(name: &str) -> Option<DeviceChoice> {
+    let port = ports().into_iter().find(|port| port.port.device == name)?;
+    Some(port.choice(None))
+}
+
+/// Paths from a port, as hints demand them.
+pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
+    let (from, to) = (&question.source, &question.destination);
+    let (Address::Ib(from), Address::Ib(to)) = (from, to) else {
+        // Which ports have IP addresses is ibacm's to know.
+        let (Some(from), Some(to)) = (from.inet(), to.inet()) else {
+            return Err(Cause::Unsupported(
+                "a path between addresses of two families",
+            ));
+        };
+        return known().ibacm.paths(&PathRequest::Ip {
+            source: Some(from.ip()),
+            destination: to.ip(),
+        });
+    };
+    let is_it = |port: &FabricPort| {
+        let port = &port.port;
+        port.device == question.device.name && port.port_num == question.device.port_num
+    };
+    let port = ports().into_iter().find(is_it);
+    let mut like = PathRecord {
+        sgid: from.gid,
+        dgid: to.gid,
+        reversible: true,
+        numb_path: 1,
+        ..PathRecord::default()
+    };
+    if to.pkey != PKey::DEFAULT {
+        like.pkey = to.pkey;
+    }
+    let any = [PathData::default()];
+    let wanted = match &question.wanted[..] {
+        [] => &any[..],
+        wanted => wanted,
+    };
+    let mut found = Vec::new();
+    let mut why = None;
+    for wanted in wanted {
+        match path(port.as_ref(), restricted(like, &wanted.record)) {
+            Ok(paths) => {
+                for path in paths {
+                    if !found.contains(&path) {
+                        found.push(path);
+                    }
+                }
+            }
+            Err(cause) => why = Some(cause),
+        }
+    }
+    match (found.is_empty(), why) {
+        (true, Some(cause)) => Err(cause),
+        _ => Ok(found),
+    }
+}
+
+/// One path: ibacm's, or else the administrator's.
+fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
+    let of_ibacm = known().ibacm.paths(&PathRequest::Gid { like });
+    let cause = match of_ibacm.and_then(|paths| meeting(paths, like)) {
+        Ok(paths) => return Ok(paths),
+        Err(cause) => cause,
+    };
+    let Some(port) = port else {
+        return Err(cause);
+    };
+    let record = port.client.path(&query(&like), ANSWER_TIME_MAX);
+    let record = record.map_err(|failure| cause_of(&failure))?;
+    if record.dgid != like.dgid {
+        return Err(Cause::Os {
+            call: "asking the subnet administrator (it names a path to another port)",
+            errno: portolan_provider::error::errno::EPROTO,
+        });
+    }
+    let flags = PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL;
+    Ok(vec![PathData { flags, record }])
+}
+
+/// Those that are as they were asked for: ibacm looks at the ends alone.
+fn meeting(mut paths: Vec<PathData>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
+    let wanted = PathData {
+        flags: 0,
+        record: like,
+    };
+    paths.retain(|path| path.meets(&wanted));
+    match paths.is_empty() {
+        true => Err(Cause::NoSuchObject("a path of ibacm's that is as demanded")),
+        false => Ok(paths),
+    }
+}
+
+/// With what hints demand besides.
+fn restricted(like: PathRecord, wanted: &PathRecord) -> PathRecord {
+    PathRecord {
+        sgid: like.sgid,
+        dgid: like.dgid,
+        pkey: match wanted.pkey {
+            PKey(0) => like.pkey,
+            pkey => pkey,
+        },
+        reversible: true,
+        numb_path: 1,
+        ..*wanted
+    }
+}
+
+/// The question that asks for all that is not zero.
+fn query(like: &PathRecord) -> Query<PathRecord> {
+    let mut query = Query::<PathRecord>::new()
+        .sgid(like.sgid)
+        .dgid(like.dgid)
+        .reversible(true)
+        .numb_path(like.numb_path);
+    if like.pkey != PKey(0) {
+        query = query.pkey(like.pkey);
+    }
+    if like.service_id != 0 {
+        query = query.service_id(like.service_id);
+    }
+    if like.sl != 0 {
+        query = query.sl(like.sl);
+    }
+    if like.qos_class != 0 {
+        query = query.qos_class(like.qos_class);
+    }
+    if like.traffic_class != 0 {
+        query = query.traffic_class(like.traffic_class);
+    }
+    if like.dlid != 0 {
+        query = query.dlid(like.dlid);
+    }
+    if like.slid != 0 {
+        query = query.slid(like.slid);
+    }
+    if like.flow_label != 0 {
+        query = query.flow_label(like.flow_label);
+    }
+    if like.hop_limit != 0 {
+        query = query.hop_limit(like.hop_limit);
+    }
+    if like.packet_lifetime.value != 0 {
+        query = query.packet_lifetime(like.packet_lifetime);
+    }
+    if like.mtu.value != 0 {
+        query = query.mtu(like.mtu);
+    }
+    if like.rate.value != 0 {
+        query = query.rate(like.rate);
+    }
+    query
+}
+
+/// The records of a service, as the first subnet has them that knows it; only the subnet of the port with the GID
+/// `of_port`, if that is given.
+pub(super) fn service_records(
+    service: &SaService,
+    of_port: Option<Gid>,
+) -> Result<Vec<ServiceRecord>, Cause> {
+    let query = Query::<sa::ServiceRecord>::new();
+    let query = match service {
+        SaService::Id(id) => query.service_id(ServiceId(*id)),
+        SaService::Name(name) => query.name(sa::ServiceRecord::name_field(name).ok_or(
+            Cause::InvalidArgument {
+                what: "service name",
+                expected: "64 bytes at most".into(),
+                found: name.clone(),
+            },
+        )?),
+    };
+    let may_ask = |port: &FabricPort| of_port.is_none_or(|gid| port.port.gids.contains(&gid));
+    let answers = ports().into_iter().filter(may_ask).map(|port| {
+        let found = records(&port.client, &query)?;
+        let record = |found: sa::ServiceRecord| ServiceRecord {
+            id: found.service_id.0,
+            gid: found.gid,
+            pkey: found.pkey,
+            local_gid: port.gid,
+        };
+        Ok(found.into_iter().map(record).collect())
+    });
+    first_known(answers)
+}
+
+/// What the first knows that knows any. Nobody's failure to say is made up for by another's knowing of none.
+fn first_known<T>(answers: impl Iterator<Item = Result<Vec<T>, Failure>>) -> Result<Vec<T>, Cause> {
+    let mut none = Cause::NoSuchObject("an InfiniBand port that could ask it");
+    let mut failed = None;
+    for answer in answers {
+        match answer {
+            Ok(found) if !found.is_empty() => return Ok(found),
+            Err(failure) if !failure.says_none() => failed = Some(cause_of(&failure)),
+            _ => none = Cause::NoSuchObject("such a service at the subnet administrator"),
+        }
+    }
+    Err(failed.unwrap_or(none))
+}
+
+/// One record as a rule; where there are more of a name, all of them.
+fn records(
+    client: &Client,
+    query: &Query<sa::ServiceRecord>,
+) -> Result<Vec<sa::ServiceRecord>, Failure> {
+    match client.service(query, ANSWER_TIME_MAX) {
+        Ok(record) => Ok(vec![record]),
+        Err(Failure::Status(status)) if status.decode() == SaStatus::TooManyRecords => {
+            client.services(query, ANSWER_TIME_MAX)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn cause_of(failure: &Failure) -> Cause {
+    match failure {
+        failure if failure.says_none() => Cause::NetworkUnreachable,
+        Failure::TimedOut { after, tries, .. } => Cause::TimedOut {
+            after_ms: after.as_millis() as u64,
+            retries: tries.saturating_sub(1),
+        },
+        failure => {
+            tracing::debug!(%failure, "the subnet administrator");
+            let (call, errno) = ("asking the subnet administrator", failure.errno());
+            Cause::Os { call, errno }
+        }
+    }
+}
+
+impl FabricPort {
+    fn of(device: Device) -> Option<Self> {
+        let port = device.port().ok()?;
+        let is_up = port.link_layer == portolan_sa::LinkLayer::InfiniBand
+            && port.state >= PortState::Active;
+        let gid = port.gid().filter(|_| is_up)?;
+        let client = client(device);
+        Some(Self { port, gid, client })
+    }
+
+    fn choice(&self, source: Option<Gid>) -> DeviceChoice {
+        let gid = source.unwrap_or(self.gid);
+        let slot = self.port.gids.iter().position(|each| *each == gid);
+        DeviceChoice {
+            name: self.port.device.clone(),
+            // What the rdma_cm numbers is not known without it.
+            index: 0,
+            port_num: self.port.port_num,
+            gid_index: slot.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(0),
+            gid,
+            link_layer: LinkLayer::InfiniBand,
+            provider: String::new(),
+        }
+    }
+}
+
+/// The process's client of a port's administrator: what it was told is kept for the next question.
+fn client(device: Device) -> Client {
+    let mut clients = lock(&known().clients);
+    if let Some((_, client)) = clients.iter().find(|(known, _)| *known == device) {
+        return client.clone();
+    }
+    let client = Client::of_device(ClientConfig::default(), device.clone());
+    clients.push((device, client.clone()));
+    client
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::sa::{Selected, Status};
+
+    use super::*;
+
+    /// A path with each of the fields that hints may demand.
+    fn full() -> PathRecord {
+        PathRecord {
+            service_id: 1,
+            dgid: Gid([2; 16]),
+            sgid: Gid([3; 16]),
+            dlid: 4,
+            slid: 5,
+            flow_label: 6,
+            hop_limit: 7,
+            traffic_class: 8,
+            reversible: true,
+            numb_path: 1,
+            pkey: PKey(0x8009),
+            qos_class: 10,
+            sl: 11,
+            mtu: Selected::exactly(4),
+            rate: Selected::exactly(3),
+            packet_lifetime: Selected::exactly(18),
+            ..PathRecord::default()
+        }
+    }
+
+    #[test]
+    fn of_ibacms_paths_those_are_taken_that_are_as_demanded() {
+        let like = PathRecord {
+            pkey: PKey(0x8001),
+            ..full()
+        };
+        let path = |record| PathData {
+            flags: PathData::GMP,
+            record,
+        };
+        let (right, wrong) = (path(like), path(full()));
+        assert_eq!(meeting(vec![wrong, right], like), Ok(vec![right]));
+        assert!(
+            meeting(vec![wrong], like).is_err(),
+            "the administrator is asked"
+        );
+    }
+
+    #[test]
+    fn the_administrator_is_asked_for_all_that_a_path_must_meet() {
+        let query = query(&full());
+        assert_eq!(*query.record(), full());
+        // From the service to the packet lifetime, but whether it is raw (6) and what is reserved (7).
+        assert_eq!(query.mask().0, 0x3F_FF3F);
+    }
+
+    #[test]
+    fn one_port_that_knows_of_no_service_does_not_hide_that_another_had_no_answer() {
+        let none = || Err(Failure::Status(Status::NO_RECORDS));
+        let late = || {
+            Err(Failure::TimedOut {
+                after: ANSWER_TIME_MAX,
+                tries: 3,
+                last: None,
+            })
+        };
+        let of = |answers: Vec<Result<Vec<u8>, Failure>>| first_known(answers.into_iter());
+        for answers in [
+            vec![late(), none()],
+            vec![none(), late()],
+            vec![late(), Ok(vec![])],
+        ] {
+            let outcome = of(answers);
+            assert!(
+                matches!(outcome, Err(Cause::TimedOut { .. })),
+                "{outcome:?}"
+            );
+        }
+        assert!(matches!(
+            of(vec![none(), Ok(vec![])]),
+            Err(Cause::NoSuchObject(_))
+        ));
+        assert_eq!(of(vec![late(), Ok(vec![7]), none()]), Ok(vec![7]));
+    }
+}

@@ -1,0 +1,90 @@
+//! A question as a future.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::Pending;
+use crate::desk::Outcome;
+use crate::engine::Failure;
+
+/// A question under way. Dropping it cancels the question.
+#[must_use = "a future does nothing unless it is awaited; dropping it cancels the question"]
+pub struct Asked {
+    state: Arc<Mutex<State>>,
+    pending: Option<Pending>,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    over: bool,
+    waker: Option<Waker>,
+}
+
+impl Asked {
+    pub(super) fn new(ask: impl FnOnce(Box<dyn FnOnce(Outcome) + Send>) -> Pending) -> Self {
+        let state = Arc::new(Mutex::new(State::default()));
+        let theirs = Theirs(state.clone());
+        let pending = ask(Box::new(move |outcome| theirs.finish(outcome)));
+        Self {
+            state,
+            pending: Some(pending),
+        }
+    }
+}
+
+/// The thread's end. If it is dropped, there will be no outcome, and whoever waits hears that.
+struct Theirs(Arc<Mutex<State>>);
+
+impl Theirs {
+    fn finish(&self, outcome: Outcome) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.over {
+            return;
+        }
+        state.outcome = Some(outcome);
+        state.over = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        self.finish(Err(Failure::Closed));
+    }
+}
+
+impl Future for Asked {
+    type Output = Outcome;
+
+    /// Once it was ready, it is so with [`Failure::Closed`].
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = state.outcome.take() {
+            drop(state);
+            if let Some(pending) = self.pending.take() {
+                pending.disarm();
+            }
+            return Poll::Ready(outcome);
+        }
+        if state.over {
+            return Poll::Ready(Err(Failure::Closed));
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked")
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
+}

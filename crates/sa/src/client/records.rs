@@ -1,0 +1,143 @@
+//! The questions there are, by their names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_wire::sa::{McMemberRecord, NodeRecord, PathRecord, Query, Record, ServiceRecord};
+
+use super::Client;
+use crate::engine::{Answer, Failure, Request};
+
+/// Blocking calls: each takes at most `within`, and fails as [`Client::wait`] says. Administrators
+/// answer [`Failure::Status`] with `NoRecords` where there is none, and with `TooManyRecords` where one was asked for and
+/// there are more.
+impl Client {
+    /// One path.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn path(&self, query: &Query<PathRecord>, within: Duration) -> Result<PathRecord, Failure> {
+        one(&self.wait(Request::get(query)?, within)?)
+    }
+
+    /// All paths that match.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn paths(
+        &self,
+        query: &Query<PathRecord>,
+        within: Duration,
+    ) -> Result<Vec<PathRecord>, Failure> {
+        self.table(query, within)
+    }
+
+    /// One service.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn service(
+        &self,
+        query: &Query<ServiceRecord>,
+        within: Duration,
+    ) -> Result<ServiceRecord, Failure> {
+        one(&self.wait(Request::get(query)?, within)?)
+    }
+
+    /// All services that match.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn services(
+        &self,
+        query: &Query<ServiceRecord>,
+        within: Duration,
+    ) -> Result<Vec<ServiceRecord>, Failure> {
+        self.table(query, within)
+    }
+
+    /// Registers a service once, for the length of its lease. [`register`](Self::register) keeps it registered.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_service(
+        &self,
+        query: &Query<ServiceRecord>,
+        within: Duration,
+    ) -> Result<ServiceRecord, Failure> {
+        one(&self.wait(Request::set(query)?, within)?)
+    }
+
+    /// Withdraws a service.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn delete_service(
+        &self,
+        query: &Query<ServiceRecord>,
+        within: Duration,
+    ) -> Result<(), Failure> {
+        self.wait(Request::delete(query)?, within).map(|_| ())
+    }
+
+    /// One membership, or one group.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn group(
+        &self,
+        query: &Query<McMemberRecord>,
+        within: Duration,
+    ) -> Result<McMemberRecord, Failure> {
+        one(&self.wait(Request::get(query)?, within)?)
+    }
+
+    /// Joins a group; what it is like.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn join(
+        &self,
+        query: &Query<McMemberRecord>,
+        within: Duration,
+    ) -> Result<McMemberRecord, Failure> {
+        one(&self.wait(Request::set(query)?, within)?)
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn leave(&self, query: &Query<McMemberRecord>, within: Duration) -> Result<(), Failure> {
+        self.wait(Request::delete(query)?, within).map(|_| ())
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn node(&self, query: &Query<NodeRecord>, within: Duration) -> Result<NodeRecord, Failure> {
+        one(&self.wait(Request::get(query)?, within)?)
+    }
+
+    /// All nodes that match.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn nodes(
+        &self,
+        query: &Query<NodeRecord>,
+        within: Duration,
+    ) -> Result<Vec<NodeRecord>, Failure> {
+        self.table(query, within)
+    }
+
+    fn table<R: Record>(&self, query: &Query<R>, within: Duration) -> Result<Vec<R>, Failure> {
+        Ok(self.wait(Request::table(query)?, within)?.records())
+    }
+}
+
+fn one<R: Record>(answer: &Arc<Answer>) -> Result<R, Failure> {
+    let first = answer.records().into_iter().next();
+    first.ok_or(Failure::Malformed("an answer without the record"))
+}

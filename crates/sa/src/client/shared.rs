@@ -1,0 +1,338 @@
+//! What a client's handles and its thread share: commands, and whether the thread runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use super::lease::{LeaseNumber, LeaseOrder};
+use super::{ClientConfig, Open, thread};
+use crate::desk::Outcome;
+use crate::engine::{Counters, Failure, Request};
+use crate::port::Port;
+use crate::sys::signal;
+use crate::transport::{TransportError, Wake};
+
+/// Most questions that wait for the thread. Other commands are not counted: there is one for each question at most,
+/// and a few for each registration, and none of them may be lost.
+pub(super) const QUESTIONS_MAX: usize = 65_536;
+
+pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
+pub(super) type Make = Box<dyn FnOnce(&Port) -> Result<Request, Failure> + Send>;
+
+/// A caller's question, on its way to the thread.
+pub(super) struct Question {
+    pub(super) number: u64,
+    pub(super) make: Make,
+    pub(super) deadline: Instant,
+    pub(super) done: Done,
+}
+
+pub(super) enum Command {
+    Ask(Question),
+    Cancel(u64),
+    /// A service that is registered: its lease is to be renewed.
+    Renew(LeaseOrder),
+    /// A registration is over: the service is to be withdrawn.
+    Withdraw(LeaseNumber),
+    /// The same, by its holder itself.
+    Forget(LeaseNumber),
+}
+
+/// What every clone of a client holds.
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+pub(super) struct Shared {
+    pub(super) config: ClientConfig,
+    pub(super) open: Box<Open>,
+    state: Mutex<State>,
+    changed: Condvar,
+    counters: Mutex<Counters>,
+    /// The process that the thread is of; zero before there was one.
+    process: AtomicU32,
+}
+
+#[derive(Default)]
+struct State {
+    commands: Commands,
+    closing: bool,
+    /// What interrupts the thread's wait in its transport.
+    wake: Option<Arc<dyn Wake>>,
+    running: Option<Running>,
+}
+
+/// What waits for the thread.
+#[derive(Default)]
+pub(super) struct Commands {
+    /// In the order in which they came.
+    queue: BTreeMap<u64, Command>,
+    next: u64,
+    /// Where each question is in the queue.
+    questions: BTreeMap<u64, u64>,
+    /// The subnet may have changed since commands were taken last.
+    pub(super) subnet_changed: bool,
+}
+
+impl Commands {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && !self.subnet_changed
+    }
+
+    fn push(&mut self, command: Command) {
+        if let Command::Ask(question) = &command {
+            self.questions.insert(question.number, self.next);
+        }
+        self.queue.insert(self.next, command);
+        self.next += 1;
+    }
+
+    /// Takes a question out.
+    fn remove_question(&mut self, number: u64) -> Option<Command> {
+        let at = self.questions.remove(&number)?;
+        self.queue.remove(&at)
+    }
+
+    pub(super) fn into_commands(self) -> impl Iterator<Item = Command> {
+        self.queue.into_values()
+    }
+}
+
+struct Running {
+    thread: ThreadId,
+    join: JoinHandle<()>,
+}
+
+impl Handle {
+    pub(super) fn new(config: ClientConfig, open: Box<Open>) -> Self {
+        let shared = Shared {
+            config,
+            open,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            counters: Mutex::default(),
+            process: AtomicU32::new(0),
+        };
+        Self {
+            shared: Arc::new(shared),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn draw_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_own_thread(&self) -> bool {
+        if self.shared.is_elsewhere() {
+            return false;
+        }
+        let state = self.shared.lock();
+        let here = std::thread::current().id();
+        state
+            .running
+            .as_ref()
+            .is_some_and(|running| running.thread == here)
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        *self.shared.counters()
+    }
+
+    /// Gives the thread a command, and starts it if it does not run.
+    pub(super) fn submit(&self, command: Command) {
+        if self.shared.is_elsewhere() {
+            if let Command::Ask(question) = command {
+                (question.done)(Err(elsewhere()));
+            }
+            return;
+        }
+        let mut state = self.shared.lock();
+        let refused = self.shared.start(&mut state).and_then(|()| {
+            let is_full = state.commands.questions.len() >= QUESTIONS_MAX;
+            if !(is_full && matches!(command, Command::Ask(_))) {
+                return Ok(());
+            }
+            Err(Failure::LimitReached {
+                what: "questions that wait for the client's thread",
+                limit: QUESTIONS_MAX as u64,
+            })
+        });
+        if let Err(failure) = refused {
+            drop(state);
+            if let Command::Ask(question) = command {
+                (question.done)(Err(failure));
+            }
+            return;
+        }
+        self.shared.push(state, command);
+    }
+
+    /// Tells the thread of it, if there is one: without one nothing is known that might have changed.
+    pub(super) fn subnet_changed(&self) {
+        if self.shared.is_elsewhere() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if state.running.is_some() {
+            state.commands.subnet_changed = true;
+            self.shared.notify(state);
+        }
+    }
+
+    pub(super) fn cancel(&self, number: u64) {
+        if self.shared.is_elsewhere() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if state.running.is_some() {
+            // It may not even have been looked at.
+            if let Some(command) = state.commands.remove_question(number) {
+                drop(state);
+                drop(command);
+                return;
+            }
+            self.shared.push(state, Command::Cancel(number));
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.shared.is_elsewhere() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.closing = true;
+        let (running, wake) = (state.running.take(), state.wake.clone());
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+        if let Some(running) = running {
+            // A callback may hold the last handle.
+            if running.thread != std::thread::current().id() {
+                // It only fails if the thread panicked, which has been told by then.
+                let _ = running.join.join();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.shared.is_elsewhere() {
+            return f.debug_struct("Handle").finish_non_exhaustive();
+        }
+        let state = self.shared.lock();
+        f.debug_struct("Handle")
+            .field("commands", &state.commands.queue.len())
+            .field("running", &state.running.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Whether this is a child (fork) of the process that the thread is in: neither is the thread here, nor may
+    /// its locks be touched, which it may have held at that moment.
+    fn is_elsewhere(&self) -> bool {
+        let process = self.process.load(Ordering::Relaxed);
+        process != 0 && process != std::process::id()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the thread has counted.
+    pub(super) fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<(), Failure> {
+        if let Some(running) = &state.running
+            && !running.join.is_finished()
+        {
+            return Ok(());
+        }
+        let shared = self.clone();
+        let builder = std::thread::Builder::new().name("portolan-sa".into());
+        let run = move || thread::run(&shared);
+        let started = signal::with_all_blocked(|| builder.spawn(run));
+        let join = started.map_err(|error| TransportError::Os {
+            call: "start the client's thread",
+            errno: error
+                .raw_os_error()
+                .unwrap_or(portolan_provider::error::errno::EAGAIN),
+        })?;
+        let thread = join.thread().id();
+        state.running = Some(Running { thread, join });
+        self.process.store(std::process::id(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, State>, command: Command) {
+        state.commands.push(command);
+        self.notify(state);
+    }
+
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let wake = state.wake.clone();
+        drop(state);
+        self.changed.notify_all();
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+    }
+
+    /// Says what interrupts the wait in the transport.
+    pub(super) fn set_wake(&self, wake: Option<Arc<dyn Wake>>) {
+        self.lock().wake = wake;
+    }
+
+    /// Takes what is to be done, and whether the last handle is gone.
+    pub(super) fn take(&self) -> (Commands, bool) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.commands), state.closing)
+    }
+
+    /// Whether there is something to take.
+    pub(super) fn has_commands(&self) -> bool {
+        let state = self.lock();
+        !state.commands.is_empty() || state.closing
+    }
+
+    /// Waits until there is something to take, at most until `until`.
+    pub(super) fn wait(&self, until: Option<Instant>) {
+        let mut state = self.lock();
+        while state.commands.is_empty() && !state.closing {
+            let left = until.map_or(Duration::MAX, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return;
+            }
+            state = if left == Duration::MAX {
+                self.changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let waited = self.changed.wait_timeout(state, left);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+}
+
+fn elsewhere() -> Failure {
+    Failure::Invalid {
+        what: "the process that asks",
+        expected: "the one in which the client was first used",
+        found: "a child of it (fork)".into(),
+    }
+}

@@ -1,0 +1,375 @@
+//! The client's thread: takes commands, moves datagrams between engine and transport, calls back.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::CLOSE_GRACE;
+use super::lease::Leases;
+use super::shared::{Command, Done, Question, Shared};
+use crate::desk::{Desk, Outcome, Ticket};
+use crate::engine::{Failure, Transmit};
+use crate::port::Port;
+use crate::rand;
+use crate::transport::{Received, Transport, TransportError};
+
+/// How old what the port said may be when a question is asked.
+const PORT_FRESH_FOR: Duration = Duration::from_millis(500);
+/// How often the port is looked at while answers are awaited or leases run.
+const PORT_LOOK: Duration = Duration::from_secs(1);
+/// How long the thread waits at one time in a transport that cannot be interrupted.
+const DEAF_WAIT: Duration = Duration::from_millis(2);
+/// How long to leave a transport alone that failed to receive.
+const FAILED_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait in one that can.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Datagrams that are taken in before others have their turn.
+const RECEIVE_BATCH: usize = 128;
+
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut thread = Thread {
+        shared: shared.clone(),
+        epoch: Instant::now(),
+        desk: None,
+        transport: None,
+        deaf: false,
+        port_read: None,
+        by_number: BTreeMap::new(),
+        callers: BTreeMap::new(),
+        leases: Leases::default(),
+        closing: None,
+    };
+    thread.run();
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    epoch: Instant,
+    desk: Option<Desk>,
+    transport: Option<Box<dyn Transport>>,
+    /// Whether nothing interrupts the transport's wait.
+    deaf: bool,
+    port_read: Option<Duration>,
+    by_number: BTreeMap<u64, Ticket>,
+    callers: BTreeMap<Ticket, (u64, Done)>,
+    leases: Leases,
+    /// When withdrawals are given up, once the last handle is gone.
+    closing: Option<Duration>,
+}
+
+impl Thread {
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn run(&mut self) {
+        loop {
+            let (commands, closing) = self.shared.take();
+            let subnet_changed = commands.subnet_changed;
+            if subnet_changed {
+                self.subnet_changed();
+            }
+            for command in commands.into_commands() {
+                self.obey(command);
+            }
+            if subnet_changed {
+                // What was registered just before it is to be renewed as well.
+                self.leases.renew_all(self.now());
+            }
+            if closing && self.closing.is_none() {
+                self.close();
+            }
+            self.serve();
+            let now = self.now();
+            if let Some(until) = self.closing
+                && (now >= until || !self.leases.is_withdrawing() || self.transport.is_none())
+            {
+                return;
+            }
+            self.wait();
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Ask(question) => self.ask(question),
+            Command::Cancel(number) => {
+                let now = self.now();
+                if let Some(ticket) = self.by_number.remove(&number) {
+                    self.callers.remove(&ticket);
+                    if let Some(desk) = &mut self.desk {
+                        desk.cancel(now, ticket);
+                    }
+                }
+            }
+            Command::Renew(order) => self.leases.add(self.now(), order),
+            Command::Withdraw(number) => {
+                let now = self.now();
+                self.leases.withdraw(now, number, self.desk.as_mut());
+            }
+            Command::Forget(number) => {
+                let now = self.now();
+                self.leases.forget(now, number, self.desk.as_mut());
+            }
+        }
+    }
+
+    fn subnet_changed(&mut self) {
+        self.port_read = None;
+        if let Some(desk) = &mut self.desk {
+            desk.forget_answers();
+        }
+        self.leases.renew_all(self.now());
+    }
+
+    fn ask(&mut self, question: Question) {
+        let Question {
+            number,
+            make,
+            deadline,
+            done,
+        } = question;
+        let now = self.now();
+        let request = match self.fresh_port(now) {
+            Ok(port) => {
+                catch_unwind(AssertUnwindSafe(|| make(&port))).unwrap_or_else(|_| Err(panicked()))
+            }
+            Err(failure) => Err(failure),
+        };
+        let desk = self.desk.as_mut();
+        match (request, desk) {
+            (Ok(request), Some(desk)) => {
+                let deadline = deadline.saturating_duration_since(self.epoch);
+                let ticket = desk.ask(now, request, deadline);
+                self.by_number.insert(number, ticket);
+                self.callers.insert(ticket, (number, done));
+            }
+            (Err(failure), _) => tell(done, Err(failure)),
+            (Ok(_), None) => tell(done, Err(Failure::Closed)),
+        }
+    }
+
+    /// What the port says of itself, not older than a moment.
+    fn fresh_port(&mut self, now: Duration) -> Result<Port, Failure> {
+        if let (Some(read), Some(desk)) = (self.port_read, &self.desk)
+            && now < read + PORT_FRESH_FOR
+            && let Some(port) = desk.port()
+        {
+            return Ok(port.clone());
+        }
+        self.look_at_port(now)
+    }
+
+    fn look_at_port(&mut self, now: Duration) -> Result<Port, Failure> {
+        let transport = match &mut self.transport {
+            Some(transport) => transport,
+            None => {
+                let transport = (self.shared.open)()?;
+                let wake = transport.wake();
+                self.deaf = wake.is_none();
+                self.shared.set_wake(wake);
+                self.transport.insert(transport)
+            }
+        };
+        let port = match transport.port() {
+            Ok(port) => port,
+            Err(error) => {
+                self.transport_failed(&error);
+                return Err(Failure::Transport(error));
+            }
+        };
+        self.port_read = Some(now);
+        let desk = match &mut self.desk {
+            Some(desk) => desk,
+            None => {
+                let config = self.shared.config.clone();
+                let seed = rand::seed()?;
+                self.desk
+                    .insert(Desk::new(config.engine, config.cache, seed))
+            }
+        };
+        if desk.set_port(now, port.clone()) {
+            tracing::debug!(
+                device = port.device, port = port.port_num, state = %port.state, lid = port.lid,
+                sm_lid = port.sm_lid, "the port's subnet"
+            );
+            // Another administrator knows nothing of what was registered with the one before.
+            self.leases.renew_all(now);
+        }
+        Ok(port)
+    }
+
+    /// Moves all that can be moved without waiting.
+    fn serve(&mut self) {
+        let now = self.now();
+        if (self.is_busy() || self.leases.any())
+            && self.port_read.is_none_or(|read| now >= read + PORT_LOOK)
+            && let Err(failure) = self.look_at_port(now)
+        {
+            tracing::debug!(%failure, "the port cannot be looked at");
+            // Not again at once.
+            self.port_read = Some(now);
+        }
+        self.receive(Duration::ZERO);
+        let now = self.now();
+        if let Some(desk) = &mut self.desk {
+            desk.handle_timeout(now);
+            *self.shared.counters() = *desk.engine.counters();
+            self.leases.turn(now, desk);
+        }
+        self.send();
+        self.call_back();
+    }
+
+    fn send(&mut self) {
+        let now = self.now();
+        let mut gone = None;
+        if let (Some(desk), Some(transport)) = (&mut self.desk, &mut self.transport) {
+            while let Some(Transmit {
+                to,
+                mad,
+                answer_within,
+            }) = desk.engine.poll_transmit()
+            {
+                let Err(error) = transport.send(&to, &mad, answer_within) else {
+                    continue;
+                };
+                if error.is_final() {
+                    gone = Some(error);
+                    break;
+                }
+                let tid = mad[8..16].try_into().map_or(0, u64::from_be_bytes);
+                desk.engine.handle_send_failure(now, tid, error.errno());
+            }
+        }
+        if let Some(error) = gone {
+            self.transport_failed(&error);
+        }
+    }
+
+    /// Takes in what is there; waits for the first at most for `wait`.
+    fn receive(&mut self, mut wait: Duration) {
+        for _ in 0..RECEIVE_BATCH {
+            let Some(transport) = &mut self.transport else {
+                return;
+            };
+            let received = match transport.receive(wait) {
+                Ok(Some(received)) => received,
+                Ok(None) => return,
+                Err(error) if error.is_final() => {
+                    self.transport_failed(&error);
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "receiving failed");
+                    self.shared.wait(Some(Instant::now() + FAILED_PAUSE));
+                    return;
+                }
+            };
+            wait = Duration::ZERO;
+            let now = self.now();
+            if let Some(desk) = &mut self.desk {
+                match received {
+                    Received::Mad { from, mad } => {
+                        desk.engine.handle_mad(now, &from, mad.as_slice());
+                    }
+                    Received::SendFailed { tid, errno } => {
+                        desk.engine.handle_send_failure(now, tid, errno);
+                    }
+                }
+            }
+        }
+    }
+
+    fn call_back(&mut self) {
+        let now = self.now();
+        while let Some(desk) = &mut self.desk
+            && let Some((ticket, outcome)) = desk.poll_outcome(now)
+        {
+            if let Some((number, done)) = self.callers.remove(&ticket) {
+                self.by_number.remove(&number);
+                tell(done, outcome);
+            } else {
+                self.leases.answered(now, ticket, outcome.map(|_| ()));
+            }
+        }
+    }
+
+    /// The transport is no good any more: all that was asked through it fails, and the next question opens it anew.
+    fn transport_failed(&mut self, error: &TransportError) {
+        if !error.is_final() {
+            return;
+        }
+        self.transport = None;
+        self.shared.set_wake(None);
+        self.port_read = None;
+        self.desk = None;
+        self.by_number.clear();
+        let now = self.now();
+        self.leases.lost(now, &Failure::Transport(error.clone()));
+        for (_, (_, done)) in std::mem::take(&mut self.callers) {
+            tell(done, Err(Failure::Transport(error.clone())));
+        }
+    }
+
+    /// The last handle is gone: nobody waits but services that are to be withdrawn.
+    fn close(&mut self) {
+        let now = self.now();
+        self.closing = Some(now + CLOSE_GRACE);
+        self.by_number.clear();
+        for (ticket, (_, done)) in std::mem::take(&mut self.callers) {
+            if let Some(desk) = &mut self.desk {
+                desk.cancel(now, ticket);
+            }
+            tell(done, Err(Failure::Closed));
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.desk.as_ref().is_some_and(Desk::is_busy)
+    }
+
+    fn wait(&mut self) {
+        let now = self.now();
+        let desk = self.desk.as_ref();
+        let times = [
+            desk.and_then(Desk::poll_timeout),
+            desk.and_then(|_| self.leases.timeout()),
+            self.closing,
+            (self.is_busy() || self.leases.any()).then_some(now + PORT_LOOK),
+        ];
+        let until = times.into_iter().flatten().min();
+        if self.transport.is_none() || self.deaf && !self.is_busy() {
+            // No answers are awaited: commands are.
+            self.shared.wait(until.map(|until| self.epoch + until));
+            return;
+        }
+        // What came before the transport could be interrupted interrupted nothing.
+        if self.closing.is_none() && self.shared.has_commands() {
+            return;
+        }
+        let left = until.map_or(WAIT_MAX, |until| until.saturating_sub(now));
+        let wait = if self.deaf {
+            left.min(DEAF_WAIT)
+        } else {
+            left.min(WAIT_MAX)
+        };
+        self.receive(wait);
+    }
+}
+
+/// Calls back. One caller's defect is not to be all others'.
+fn tell(done: Done, outcome: Outcome) {
+    if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
+        tracing::error!("a callback of a question to the subnet administrator panicked");
+    }
+}
+
+fn panicked() -> Failure {
+    Failure::Invalid {
+        what: "a question that depends on the port",
+        expected: "one that can be made",
+        found: "a panic".into(),
+    }
+}

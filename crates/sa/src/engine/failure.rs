@@ -1,0 +1,156 @@
+//! Why a query failed.
+
+use std::fmt;
+use std::time::Duration;
+
+use portolan_provider::error::errno;
+use portolan_wire::mad::RmppStatus;
+use portolan_wire::sa::{SaStatus, Status};
+
+use crate::transport::TransportError;
+
+/// Why a query failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The deadline passed.
+    #[error("no answer of the subnet administrator within {} ms, asked {tries} times{}", .after.as_millis(), Last(.last))]
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+        /// How often it was asked.
+        tries: u32,
+        /// What went wrong before.
+        last: Option<Problem>,
+    },
+    /// The administrator answered with an error.
+    #[error("the subnet administrator answered with status {0}")]
+    Status(Status),
+    /// The subnet has no administrator that this port knows of, or the port is not active.
+    #[error("no subnet administrator: the port is not active, or no subnet manager has been at it")]
+    NoAdministrator,
+    /// The answer makes no sense.
+    #[error("the subnet administrator's answer makes no sense: {0}")]
+    Malformed(&'static str),
+    /// A table ended before it was whole.
+    #[error("the table is cut off: {expected}, found {found}")]
+    Truncated {
+        /// What should be there.
+        expected: &'static str,
+        /// How many bytes are.
+        found: u64,
+    },
+    /// The administrator gave up in the middle of a table.
+    #[error("the subnet administrator gave up in the middle of the table: {0}")]
+    Aborted(RmppStatus),
+    /// A bound was reached.
+    #[error("the limit of {limit} {what} is reached")]
+    LimitReached {
+        /// What is bounded.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+    /// The question itself is wrong.
+    #[error("{what}: expected {expected}, found {found}")]
+    Invalid {
+        /// Which part of it.
+        what: &'static str,
+        /// What it should be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The transport failed for good.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The client was closed before there was an answer.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// What went wrong with one try; the next may do better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The administrator said that it is busy.
+    #[error("it is busy")]
+    Busy,
+    /// The datagram could not be sent or delivered.
+    #[error("the question could not be delivered: {}", std::io::Error::from_raw_os_error(*.errno))]
+    NotDelivered {
+        /// The system's reason (positive).
+        errno: i32,
+    },
+    /// The table did not come whole.
+    #[error("of the table {segments} segments came, and then no more")]
+    Stalled {
+        /// How many, without a gap.
+        segments: u32,
+    },
+    /// The administrator gave up in the middle of a table.
+    #[error("it gave up in the middle of the table: {0}")]
+    Aborted(RmppStatus),
+    /// There was nobody to ask.
+    #[error("the port lost its subnet administrator")]
+    NoAdministrator,
+}
+
+struct Last<'a>(&'a Option<Problem>);
+
+impl fmt::Display for Last<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(problem) => write!(f, "; last: {problem}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Failure {
+    /// Linux's errno for it (positive).
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::TimedOut { .. } => errno::ETIMEDOUT,
+            Self::Status(status) => match status.decode() {
+                SaStatus::NoRecords => errno::ENXIO,
+                SaStatus::NoResources => errno::ENOMEM,
+                SaStatus::Busy => errno::EBUSY,
+                SaStatus::Denied => errno::EACCES,
+                SaStatus::InvalidGid
+                | SaStatus::InvalidField
+                | SaStatus::RequestInvalid
+                | SaStatus::InsufficientComponents => errno::EINVAL,
+                SaStatus::MethodNotSupported | SaStatus::MethodAttributeNotSupported => {
+                    errno::EOPNOTSUPP
+                }
+                _ => errno::EIO,
+            },
+            Self::NoAdministrator => errno::ENETUNREACH,
+            Self::Malformed(_) | Self::Truncated { .. } | Self::Aborted(_) => errno::EIO,
+            Self::LimitReached { .. } => errno::ENOMEM,
+            Self::Invalid { .. } => errno::EINVAL,
+            Self::Transport(error) => error.errno(),
+            Self::Closed => errno::ENODEV,
+        }
+    }
+
+    /// Whether the administrator said that there is no such record. OpenSM says of a GID that no port has
+    /// that it is invalid.
+    pub fn says_none(&self) -> bool {
+        let Self::Status(status) = self else {
+            return false;
+        };
+        matches!(status.decode(), SaStatus::NoRecords | SaStatus::InvalidGid)
+    }
+}
+
+impl From<portolan_wire::Error> for Failure {
+    fn from(error: portolan_wire::Error) -> Self {
+        Self::Invalid {
+            what: "a value of the question",
+            expected: "one that its field holds",
+            found: error.to_string(),
+        }
+    }
+}

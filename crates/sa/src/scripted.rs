@@ -1,0 +1,211 @@
+//! A transport in memory: what is sent comes out at the other end, and what the other end says
+//! comes in. Tests write administrators with it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::port::Port;
+use crate::transport::{Mad, MadAddress, Received, Transport, TransportError, Wake};
+
+/// Most datagrams that wait in one direction; more are lost, as a full receive queue loses them.
+pub const QUEUED_MAX: usize = 4096;
+
+/// A transport and the two hands that hold its other end.
+pub fn pair(port: Port) -> (ScriptedTransport, Script) {
+    let shared = Arc::new(Shared::new(port));
+    (ScriptedTransport(shared.clone()), Script(shared))
+}
+
+/// The transport that code under test holds.
+#[derive(Debug)]
+pub struct ScriptedTransport(Arc<Shared>);
+
+/// The other end: sees what was sent, and says what is received.
+#[derive(Clone, Debug)]
+pub struct Script(Arc<Shared>);
+
+/// What was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// To whom.
+    pub to: MadAddress,
+    /// The datagram.
+    pub mad: Box<Mad>,
+    /// How long its answer is waited for; zero if none is expected.
+    pub answer_within: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    port: Port,
+    gone: bool,
+    woken: bool,
+    /// The errno of the next sends, while it is set.
+    refusal: Option<i32>,
+    sent: VecDeque<Sent>,
+    received: VecDeque<Received>,
+}
+
+impl Shared {
+    fn new(port: Port) -> Self {
+        let state = State {
+            port,
+            gone: false,
+            woken: false,
+            refusal: None,
+            sent: VecDeque::new(),
+            received: VecDeque::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `take` gives something, at most for `wait`.
+    fn wait_for<T>(
+        &self,
+        wait: Duration,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let until = Instant::now() + wait;
+        let mut state = self.lock();
+        loop {
+            if let Some(taken) = take(&mut state) {
+                return Some(taken);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.changed.notify_all();
+        changed
+    }
+}
+
+impl State {
+    fn gone(&self) -> TransportError {
+        TransportError::Gone {
+            device: self.port.device.clone(),
+            port_num: self.port.port_num,
+            why: "the script says so".into(),
+        }
+    }
+}
+
+impl Transport for ScriptedTransport {
+    fn port(&mut self) -> Result<Port, TransportError> {
+        let state = self.0.lock();
+        match state.gone {
+            true => Err(state.gone()),
+            false => Ok(state.port.clone()),
+        }
+    }
+
+    fn send(
+        &mut self,
+        to: &MadAddress,
+        mad: &Mad,
+        answer_within: Duration,
+    ) -> Result<(), TransportError> {
+        self.0.change(|state| {
+            if state.gone {
+                return Err(state.gone());
+            }
+            if let Some(errno) = state.refusal {
+                let call = "send (scripted)";
+                return Err(TransportError::Os { call, errno });
+            }
+            if state.sent.len() < QUEUED_MAX {
+                state.sent.push_back(Sent {
+                    to: *to,
+                    mad: Box::new(*mad),
+                    answer_within,
+                });
+            }
+            Ok(())
+        })
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<Received>, TransportError> {
+        let outcome = self.0.wait_for(wait, |state| {
+            if let Some(received) = state.received.pop_front() {
+                return Some(Ok(Some(received)));
+            }
+            if state.gone {
+                return Some(Err(state.gone()));
+            }
+            std::mem::take(&mut state.woken).then_some(Ok(None))
+        });
+        outcome.unwrap_or(Ok(None))
+    }
+
+    fn wake(&self) -> Option<Arc<dyn Wake>> {
+        Some(self.0.clone())
+    }
+}
+
+impl Wake for Shared {
+    fn wake(&self) {
+        self.change(|state| state.woken = true);
+    }
+}
+
+impl Script {
+    /// What was sent next; waits for it at most for `wait`.
+    pub fn sent(&self, wait: Duration) -> Option<Sent> {
+        self.0.wait_for(wait, |state| state.sent.pop_front())
+    }
+
+    /// Lets a datagram come in.
+    pub fn say(&self, from: MadAddress, mad: &Mad) {
+        let mad = Box::new(*mad);
+        self.push(Received::Mad { from, mad });
+    }
+
+    /// Reports that a datagram with this transaction id could not be delivered, or was not answered.
+    pub fn fail(&self, tid: u64, errno: i32) {
+        self.push(Received::SendFailed { tid, errno });
+    }
+
+    /// Refuses every send from now on with `errno`, or none.
+    pub fn refuse(&self, errno: Option<i32>) {
+        self.0.change(|state| state.refusal = errno);
+    }
+
+    /// Changes what the port says of itself.
+    pub fn change_port(&self, change: impl FnOnce(&mut Port)) {
+        self.0.change(|state| change(&mut state.port));
+    }
+
+    /// Takes the port away.
+    pub fn remove_port(&self) {
+        self.0.change(|state| state.gone = true);
+    }
+
+    fn push(&self, received: Received) {
+        self.0.change(|state| {
+            if state.received.len() < QUEUED_MAX {
+                state.received.push_back(received);
+            }
+        });
+    }
+}

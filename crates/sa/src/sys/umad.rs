@@ -1,0 +1,199 @@
+//! An open user MAD device with one agent (`drivers/infiniband/core/user_mad.c`,
+//! `include/uapi/rdma/ib_user_mad.h`).
+
+#![allow(
+    unsafe_code,
+    reason = "ioctl, poll and fcntl on a descriptor by libc's names"
+)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use portolan_provider::error::errno;
+
+use super::file::{self, Descriptor, last_errno};
+
+const MAGIC: libc::c_ulong = 0x1b;
+/// `IB_USER_MAD_REGISTER_AGENT`: reads and writes a [`Registration`].
+const REGISTER_AGENT: libc::c_ulong =
+    3 << 30 | (size_of::<Registration>() as libc::c_ulong) << 16 | MAGIC << 8 | 1;
+/// `IB_USER_MAD_ENABLE_PKEY`: the header has a partition key index from now on.
+const ENABLE_PKEY: libc::c_ulong = MAGIC << 8 | 3;
+
+/// The methods of a bit mask: all there are.
+const METHODS: usize = 128;
+const METHOD_BITS_PER_WORD: usize = libc::c_ulong::BITS as usize;
+
+/// `struct ib_user_mad_reg_req`, whose bit mask of longs lies at a multiple of four bytes.
+#[repr(C, packed(4))]
+#[derive(Clone, Copy)]
+struct Registration {
+    id: u32,
+    method_mask: [libc::c_ulong; METHODS / METHOD_BITS_PER_WORD],
+    qpn: u8,
+    mgmt_class: u8,
+    mgmt_class_version: u8,
+    oui: [u8; 3],
+    rmpp_version: u8,
+}
+
+/// What an agent is to have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agent<'a> {
+    /// Management class.
+    pub(crate) class: u8,
+    /// Version of the class.
+    pub(crate) class_version: u8,
+    /// Methods whose requests it takes; with none it only gets answers to what it asked.
+    pub(crate) methods: &'a [u8],
+}
+
+/// What a wait ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// Something can be read.
+    Data,
+    /// The device is gone.
+    Gone,
+    /// Neither, by then.
+    Nothing,
+}
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Umad {
+    descriptor: Descriptor,
+}
+
+impl Umad {
+    /// Opens `/dev/infiniband/umadNUMBER`.
+    pub(crate) fn open(number: u32) -> Result<Self, i32> {
+        let path = format!("/dev/infiniband/umad{number}");
+        let descriptor = file::open(&path, libc::O_RDWR | libc::O_NONBLOCK)?;
+        Ok(Self { descriptor })
+    }
+
+    /// Whether the descriptor is the kernel's. One of a library that stands for the kernel is none: it can be
+    /// polled alone only, and its header has no partition key index.
+    pub(crate) fn is_kernels(&self) -> bool {
+        // SAFETY: asks for flags of a descriptor, which changes nothing; there is no third argument.
+        unsafe { libc::fcntl(self.descriptor.0, libc::F_GETFD) != -1 }
+    }
+
+    /// Has the header carry a partition key index. Before all else.
+    pub(crate) fn enable_pkey_index(&self) -> Result<(), i32> {
+        // SAFETY: this request takes no argument.
+        let result = unsafe { libc::ioctl(self.descriptor.0, ENABLE_PKEY as _, 0) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(last_errno())
+        }
+    }
+
+    /// Registers an agent on queue pair 1; its number.
+    pub(crate) fn register(&self, agent: &Agent<'_>) -> Result<u32, i32> {
+        let mut registration = Registration {
+            id: 0,
+            method_mask: method_mask(agent.methods),
+            qpn: 1,
+            mgmt_class: agent.class,
+            mgmt_class_version: agent.class_version,
+            oui: [0; 3],
+            rmpp_version: 0,
+        };
+        let argument = &raw mut registration;
+        // SAFETY: this request reads and writes one `Registration`, whose size is a part of its number.
+        let result = unsafe { libc::ioctl(self.descriptor.0, REGISTER_AGENT as _, argument) };
+        if result == 0 {
+            Ok(registration.id)
+        } else {
+            Err(last_errno())
+        }
+    }
+
+    /// Waits until there is something to read, or `waker` is readable.
+    pub(crate) fn wait(&self, waker: Option<&OwnedFd>, wait: Duration) -> Result<Ready, i32> {
+        let readable = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A negative descriptor is passed over.
+        let waker = waker.map_or(-1, AsRawFd::as_raw_fd);
+        let mut polled = [readable(self.descriptor.0), readable(waker)];
+        let count = if waker < 0 { 1 } else { 2 };
+        let wait_ms = wait.as_nanos().div_ceil(1_000_000);
+        let wait_ms = libc::c_int::try_from(wait_ms).unwrap_or(libc::c_int::MAX);
+        // SAFETY: `polled` has at least `count` elements, and outlives the call.
+        let result = unsafe { libc::poll(polled.as_mut_ptr(), count, wait_ms) };
+        let revents = polled[0].revents;
+        match result {
+            -1 if last_errno() == errno::EINTR => Ok(Ready::Nothing),
+            // What stands for the kernel also says so when it was woken for nothing.
+            -1 if !self.is_kernels() => Ok(Ready::Nothing),
+            -1 => Err(last_errno()),
+            _ if revents & libc::POLLIN != 0 => Ok(Ready::Data),
+            _ if revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 => Ok(Ready::Gone),
+            _ => Ok(Ready::Nothing),
+        }
+    }
+
+    /// Takes one datagram with its header; `None` if there is none.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, i32> {
+        match self.descriptor.read(buffer) {
+            Ok(count) => Ok(Some(count)),
+            Err(errno::EAGAIN | errno::EINTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Sends one datagram with its header.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), i32> {
+        // SAFETY: `bytes` may be read for its whole length during the call.
+        let count = unsafe { libc::write(self.descriptor.0, bytes.as_ptr().cast(), bytes.len()) };
+        match usize::try_from(count) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(_) => Err(errno::EIO),
+            Err(_) => Err(last_errno()),
+        }
+    }
+}
+
+fn method_mask(methods: &[u8]) -> [libc::c_ulong; METHODS / METHOD_BITS_PER_WORD] {
+    let mut mask = [0; METHODS / METHOD_BITS_PER_WORD];
+    for method in methods {
+        let method = usize::from(*method);
+        if let Some(word) = mask.get_mut(method / METHOD_BITS_PER_WORD) {
+            *word |= 1 << (method % METHOD_BITS_PER_WORD);
+        }
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_the_requests_are_the_systems() {
+        assert_eq!(size_of::<Registration>(), 28);
+        assert_eq!(REGISTER_AGENT, 0xc01c_1b01);
+        assert_eq!(ENABLE_PKEY, 0x1b03);
+    }
+
+    #[test]
+    fn each_method_is_a_bit() {
+        let mask = method_mask(&[0x01, 0x12, 0x7f, 0x80]);
+        let bits: Vec<usize> = (0..METHODS)
+            .filter(|bit| mask[bit / METHOD_BITS_PER_WORD] >> (bit % METHOD_BITS_PER_WORD) & 1 == 1)
+            .collect();
+        assert_eq!(bits, [0x01, 0x12, 0x7f]);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_says_so() {
+        let error = Umad::open(u32::MAX).unwrap_err();
+        assert!([errno::ENOENT, errno::ENODEV, errno::ENXIO].contains(&error));
+    }
+}

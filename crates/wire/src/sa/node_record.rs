@@ -1,0 +1,169 @@
+//! NodeRecord: what a node is, and its name.
+
+use core::fmt;
+
+use super::service_record::text;
+use crate::bytes::{Builder, Fields};
+
+/// A NodeRecord (IBTA 15.2.5.2): what a port's node is (NodeInfo, IBTA 14.2.5.3), and its description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeRecord {
+    /// LID of the port.
+    pub lid: u16,
+    /// Base version of its management datagrams.
+    pub base_version: u8,
+    /// Class version of its management datagrams.
+    pub class_version: u8,
+    /// What it is.
+    pub node_type: NodeType,
+    /// Ports that it has.
+    pub num_ports: u8,
+    /// GUID of the system that it is a part of.
+    pub system_image_guid: u64,
+    /// GUID of the node.
+    pub node_guid: u64,
+    /// GUID of the port.
+    pub port_guid: u64,
+    /// Slots of its partition tables.
+    pub partition_cap: u16,
+    /// Device, as its vendor numbers them.
+    pub device_id: u16,
+    /// Revision of the device.
+    pub revision: u32,
+    /// Number of the port.
+    pub local_port_num: u8,
+    /// Vendor, 24 bits.
+    pub vendor_id: u32,
+    /// Description, filled up with zeros.
+    pub description: [u8; 64],
+}
+
+crate::bytes::header!(NodeRecord, "NodeRecord", 108);
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NodeType(pub u8);
+
+impl NodeType {
+    /// A channel adapter: a host or a target.
+    pub const CHANNEL_ADAPTER: NodeType = NodeType(1);
+    /// A switch.
+    pub const SWITCH: NodeType = NodeType(2);
+    /// A router.
+    pub const ROUTER: NodeType = NodeType(3);
+}
+
+impl fmt::Debug for NodeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeType({self})")
+    }
+}
+
+impl fmt::Display for NodeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::CHANNEL_ADAPTER => f.write_str("channel adapter"),
+            Self::SWITCH => f.write_str("switch"),
+            Self::ROUTER => f.write_str("router"),
+            NodeType(other) => write!(f, "reserved type {other}"),
+        }
+    }
+}
+
+impl Default for NodeRecord {
+    /// All zero: a request that says nothing.
+    fn default() -> Self {
+        Self::from_fields(Fields(&[0; Self::LEN]))
+    }
+}
+
+impl NodeRecord {
+    /// The description as text, up to the first zero byte; `None` if it is no UTF-8.
+    pub fn description(&self) -> Option<&str> {
+        text(&self.description)
+    }
+
+    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
+        NodeRecord {
+            lid: f.u16::<0>(),
+            base_version: f.u8::<4>(),
+            class_version: f.u8::<5>(),
+            node_type: NodeType(f.u8::<6>()),
+            num_ports: f.u8::<7>(),
+            system_image_guid: f.u64::<8>(),
+            node_guid: f.u64::<16>(),
+            port_guid: f.u64::<24>(),
+            partition_cap: f.u16::<32>(),
+            device_id: f.u16::<34>(),
+            revision: f.u32::<36>(),
+            local_port_num: f.u8::<40>(),
+            vendor_id: f.u24::<41>(),
+            description: f.array::<44, 64>(),
+        }
+    }
+
+    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
+        b.u16::<0>(self.lid)
+            .u8::<4>(self.base_version)
+            .u8::<5>(self.class_version)
+            .u8::<6>(self.node_type.0)
+            .u8::<7>(self.num_ports)
+            .u64::<8>(self.system_image_guid)
+            .u64::<16>(self.node_guid)
+            .u64::<24>(self.port_guid)
+            .u16::<32>(self.partition_cap)
+            .u16::<34>(self.device_id)
+            .u32::<36>(self.revision)
+            .u8::<40>(self.local_port_num)
+            .u24::<41>("vendor id", self.vendor_id)?
+            .array::<44, 64>(&self.description);
+        Ok(())
+    }
+}
+
+impl fmt::Display for NodeRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.description().unwrap_or("(name is not UTF-8)");
+        let Self { node_type, lid, .. } = self;
+        write!(f, "{node_type} {name:?} lid {lid:#06x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_where_the_standard_has_it() {
+        let mut description = [0; 64];
+        description[..4].copy_from_slice(b"node");
+        let record = NodeRecord {
+            lid: 0x0102,
+            base_version: 1,
+            class_version: 2,
+            node_type: NodeType::SWITCH,
+            num_ports: 36,
+            system_image_guid: 0x10,
+            node_guid: 0x11,
+            port_guid: 0x12,
+            partition_cap: 0x0304,
+            device_id: 0x0506,
+            revision: 0x0708_090A,
+            local_port_num: 7,
+            vendor_id: 0x0A_0B0C,
+            description,
+        };
+        let mut bytes = [0xA5; NodeRecord::LEN];
+        record.emit(&mut bytes).unwrap();
+        assert_eq!(bytes[..8], [1, 2, 0, 0, 1, 2, 2, 36]);
+        assert_eq!((bytes[15], bytes[23], bytes[31]), (0x10, 0x11, 0x12));
+        assert_eq!(
+            bytes[32..48],
+            [
+                3, 4, 5, 6, 7, 8, 9, 0xA, 7, 0xA, 0xB, 0xC, b'n', b'o', b'd', b'e'
+            ]
+        );
+        assert_eq!(NodeRecord::parse(&bytes), Ok(record));
+        assert_eq!(record.description(), Some("node"));
+    }
+}

@@ -1,0 +1,145 @@
+//! A datagram of subnet administration.
+
+use super::status::Status;
+use crate::bytes::{Builder, Fields, header};
+use crate::mad::{BASE_VERSION, MAD_LEN, MadHeaderRepr, MadPacket, MgmtClass, RmppHeader};
+use crate::{Error, Result};
+
+/// Version of the class's format (IBTA 15.2.1).
+pub const CLASS_VERSION: u8 = 2;
+/// Bytes of a record, or of a piece of a table, in one datagram.
+pub const SA_DATA_LEN: usize = 200;
+
+/// What is between the MAD header and the data (IBTA 15.2.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaHeader {
+    /// The header of the multi-packet protocol.
+    pub rmpp: RmppHeader,
+    /// Key of the subnet manager; zero from those who are not trusted.
+    pub sm_key: u64,
+    /// From one record of a table to the next, in units of eight bytes.
+    pub attribute_offset: u16,
+    /// Which components of the record a request gives.
+    pub component_mask: u64,
+}
+
+header!(SaHeader, "SA header", 32);
+
+impl SaHeader {
+    /// Bytes of this header in each segment's payload length: the multi-packet protocol counts what
+    /// is behind its own header.
+    pub const IN_PAYLOAD_LEN: usize = Self::LEN - RmppHeader::LEN;
+
+    fn from_fields(f: Fields<'_, 32>) -> Self {
+        SaHeader {
+            rmpp: RmppHeader::from_fields(Fields(&f.array::<0, 12>())),
+            sm_key: f.u64::<12>(),
+            attribute_offset: f.u16::<20>(),
+            component_mask: f.u64::<24>(),
+        }
+    }
+
+    fn build(&self, b: &mut Builder<32>) -> Result<()> {
+        let mut rmpp = Builder::<12>::new();
+        self.rmpp.build(&mut rmpp)?;
+        b.array::<0, 12>(rmpp.bytes())
+            .u64::<12>(self.sm_key)
+            .u16::<20>(self.attribute_offset)
+            .u64::<24>(self.component_mask);
+        Ok(())
+    }
+}
+
+/// A checked view of a datagram of subnet administration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaPacket<'a> {
+    mad: MadHeaderRepr,
+    sa: SaHeader,
+    data: &'a [u8; SA_DATA_LEN],
+}
+
+impl<'a> SaPacket<'a> {
+    /// Wraps `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] and [`Error::Malformed`] if they are not [`MAD_LEN`] bytes;
+    /// [`Error::Unsupported`] for another class or version.
+    pub fn new_checked(bytes: &'a [u8]) -> Result<SaPacket<'a>> {
+        let mad = MadPacket::new_checked(bytes)?;
+        let header = mad.header();
+        expect("MAD base version", header.base_version, BASE_VERSION)?;
+        expect(
+            "management class",
+            header.mgmt_class.0,
+            MgmtClass::SUBN_ADM.0,
+        )?;
+        expect("SA class version", header.class_version, CLASS_VERSION)?;
+        let (head, data) = crate::bytes::split::<{ SaHeader::LEN }>("SA header", mad.data())?;
+        Ok(SaPacket {
+            mad: header,
+            sa: SaHeader::from_fields(Fields(head)),
+            data: crate::bytes::head("SA data", data)?,
+        })
+    }
+
+    /// The MAD header.
+    pub const fn mad(&self) -> &MadHeaderRepr {
+        &self.mad
+    }
+
+    /// The header of the class.
+    pub const fn sa(&self) -> &SaHeader {
+        &self.sa
+    }
+
+    /// The status.
+    pub const fn status(&self) -> Status {
+        Status(self.mad.status)
+    }
+
+    /// The record, or the piece of a table.
+    pub const fn data(&self) -> &'a [u8; SA_DATA_LEN] {
+        self.data
+    }
+
+    /// Writes a whole datagram: both headers, and `data` followed by zeros. The versions and the
+    /// class in `mad` are replaced by those of subnet administration.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if `data` is longer than [`SA_DATA_LEN`], or a field of a header wider than
+    /// its place.
+    pub fn emit(mad: &MadHeaderRepr, sa: &SaHeader, data: &[u8]) -> Result<[u8; MAD_LEN]> {
+        if data.len() > SA_DATA_LEN {
+            return Err(Error::OutOfRange {
+                what: "SA data",
+                max: SA_DATA_LEN as u64,
+                got: data.len() as u64,
+            });
+        }
+        let mut out = [0; MAD_LEN];
+        let mad = MadHeaderRepr {
+            base_version: BASE_VERSION,
+            mgmt_class: MgmtClass::SUBN_ADM,
+            class_version: CLASS_VERSION,
+            ..*mad
+        };
+        let at = mad.emit(&mut out)?;
+        let rest = out.get_mut(at..).unwrap_or_default();
+        let at = sa.emit(rest)?;
+        let rest = rest.get_mut(at..).unwrap_or_default();
+        crate::bytes::put("SA data", data, rest)?;
+        Ok(out)
+    }
+}
+
+fn expect(what: &'static str, got: u8, expected: u8) -> Result<()> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(Error::Unsupported {
+            what,
+            got: got.into(),
+        }),
+    }
+}

@@ -1,0 +1,173 @@
+//! ServiceRecord: a service that somebody offers.
+
+use core::fmt;
+
+use crate::bytes::{Builder, Fields};
+use crate::{Gid, PKey, ServiceId};
+
+/// Bytes of a service's name.
+pub const NAME_LEN: usize = 64;
+
+/// A ServiceRecord (IBTA 15.2.5.14): a service that a port registered, for as long as its lease lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceRecord {
+    /// Id of the service.
+    pub service_id: ServiceId,
+    /// GID of the port that offers it.
+    pub gid: Gid,
+    /// Partition that it is offered in.
+    pub pkey: PKey,
+    /// How long the record lasts from its registration, seconds; [`LEASE_FOR_EVER`](Self::LEASE_FOR_EVER).
+    pub lease_s: u32,
+    /// Key that is asked of who would change the record; zero if none.
+    pub key: [u8; 16],
+    /// Name, UTF-8, filled up with zeros.
+    pub name: [u8; NAME_LEN],
+    /// Data of the service's own.
+    pub data8: [u8; 16],
+    /// The same.
+    pub data16: [u16; 8],
+    /// The same.
+    pub data32: [u32; 4],
+    /// The same.
+    pub data64: [u64; 2],
+}
+
+crate::bytes::header!(ServiceRecord, "ServiceRecord", 176);
+
+impl Default for ServiceRecord {
+    /// All zero, the partition too: a request that says nothing.
+    fn default() -> Self {
+        Self::from_fields(Fields(&[0; Self::LEN]))
+    }
+}
+
+impl ServiceRecord {
+    /// A lease that does not end.
+    pub const LEASE_FOR_EVER: u32 = u32::MAX;
+
+    /// The field for a name; `None` if it is empty, longer than the field or holds a zero byte.
+    pub fn name_field(name: &str) -> Option<[u8; NAME_LEN]> {
+        let mut field = [0; NAME_LEN];
+        let place = field.get_mut(..name.len())?;
+        if name.is_empty() || name.contains('\0') {
+            return None;
+        }
+        place.copy_from_slice(name.as_bytes());
+        Some(field)
+    }
+
+    /// The name as text, up to the first zero byte; `None` if it is no UTF-8.
+    pub fn name(&self) -> Option<&str> {
+        text(&self.name)
+    }
+
+    fn from_fields(f: Fields<'_, { Self::LEN }>) -> Self {
+        ServiceRecord {
+            service_id: ServiceId(f.u64::<0>()),
+            gid: Gid(f.array::<8, 16>()),
+            pkey: PKey(f.u16::<24>()),
+            lease_s: f.u32::<28>(),
+            key: f.array::<32, 16>(),
+            name: f.array::<48, 64>(),
+            data8: f.array::<112, 16>(),
+            data16: [
+                f.u16::<128>(),
+                f.u16::<130>(),
+                f.u16::<132>(),
+                f.u16::<134>(),
+                f.u16::<136>(),
+                f.u16::<138>(),
+                f.u16::<140>(),
+                f.u16::<142>(),
+            ],
+            data32: [
+                f.u32::<144>(),
+                f.u32::<148>(),
+                f.u32::<152>(),
+                f.u32::<156>(),
+            ],
+            data64: [f.u64::<160>(), f.u64::<168>()],
+        }
+    }
+
+    fn build(&self, b: &mut Builder<{ Self::LEN }>) -> crate::Result<()> {
+        b.u64::<0>(self.service_id.0)
+            .array::<8, 16>(&self.gid.0)
+            .u16::<24>(self.pkey.0)
+            .u32::<28>(self.lease_s)
+            .array::<32, 16>(&self.key)
+            .array::<48, 64>(&self.name)
+            .array::<112, 16>(&self.data8)
+            .u16::<128>(self.data16[0])
+            .u16::<130>(self.data16[1])
+            .u16::<132>(self.data16[2])
+            .u16::<134>(self.data16[3])
+            .u16::<136>(self.data16[4])
+            .u16::<138>(self.data16[5])
+            .u16::<140>(self.data16[6])
+            .u16::<142>(self.data16[7])
+            .u32::<144>(self.data32[0])
+            .u32::<148>(self.data32[1])
+            .u32::<152>(self.data32[2])
+            .u32::<156>(self.data32[3])
+            .u64::<160>(self.data64[0])
+            .u64::<168>(self.data64[1]);
+        Ok(())
+    }
+}
+
+/// Text in a field that is filled up with zeros.
+pub(super) fn text(field: &[u8]) -> Option<&str> {
+    let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
+    core::str::from_utf8(text).ok()
+}
+
+impl fmt::Display for ServiceRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name().unwrap_or("(name is not UTF-8)");
+        write!(f, "{} {name:?} at {}", self.service_id, self.gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_where_the_standard_has_it() {
+        let record = ServiceRecord {
+            service_id: ServiceId(0x0001_0203_0405_0607),
+            gid: Gid([0x10; 16]),
+            pkey: PKey(0x8001),
+            lease_s: 0x1122_3344,
+            key: [0x20; 16],
+            name: ServiceRecord::name_field("harbour").unwrap(),
+            data8: [0x30; 16],
+            data16: [1, 2, 3, 4, 5, 6, 7, 8],
+            data32: [9, 10, 11, 12],
+            data64: [13, 14],
+        };
+        let mut bytes = [0xA5; ServiceRecord::LEN];
+        record.emit(&mut bytes).unwrap();
+        assert_eq!(bytes[..8], [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(bytes[8..24], [0x10; 16]);
+        assert_eq!(bytes[24..32], [0x80, 1, 0, 0, 0x11, 0x22, 0x33, 0x44]);
+        assert_eq!(bytes[32..48], [0x20; 16]);
+        assert_eq!(bytes[48..56], *b"harbour\0");
+        assert_eq!(bytes[112..128], [0x30; 16]);
+        assert_eq!((bytes[129], bytes[143]), (1, 8));
+        assert_eq!((bytes[147], bytes[159]), (9, 12));
+        assert_eq!((bytes[167], bytes[175]), (13, 14));
+        assert_eq!(ServiceRecord::parse(&bytes), Ok(record));
+        assert_eq!(record.name(), Some("harbour"));
+    }
+
+    #[test]
+    fn names_that_do_not_fit_their_field_are_refused() {
+        assert!(ServiceRecord::name_field(&"x".repeat(NAME_LEN)).is_some());
+        for name in ["", "a\0b", &"x".repeat(NAME_LEN + 1)] {
+            assert_eq!(ServiceRecord::name_field(name), None, "{name:?}");
+        }
+    }
+}

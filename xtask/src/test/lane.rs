@@ -1,0 +1,143 @@
+//! Parts side by side, each a process of its own whose output is shown line by line behind its name.
+
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{Part, Place, Report, Workspace};
+
+/// How long output is awaited from a part that has ended, if a process that it left holds on to it.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(5);
+/// What may run beside a machine of one emulated processor gives way to it.
+const NICENESS: &str = "5";
+/// Lanes beside that of the host. What runs in them waits about half its time.
+const LANES_ANYWHERE: usize = 2;
+
+/// Runs the parts in lanes; the reports are in the parts' order.
+///
+/// Only one lane takes parts that need this host, so that there is one of them at a time. What may run
+/// anywhere is taken by whoever has nothing else to do.
+pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
+    let waiting = Mutex::new(parts.iter().copied().enumerate().collect::<Vec<_>>());
+    let done = Mutex::new(Vec::new());
+    let lane = |for_host: bool| {
+        while let Some((at, part)) = next(&waiting, for_host) {
+            println!("\n==> {}: {}", part.name, part.what);
+            let report = watch(part, workspace);
+            println!("<== {}: {}", part.name, report.word());
+            lock(&done).push((at, report));
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| lane(true));
+        for _ in 0..LANES_ANYWHERE {
+            scope.spawn(|| lane(false));
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, report)| report).collect()
+}
+
+/// The next part for a lane: for the host's those of the host first.
+fn next<'a>(waiting: &Mutex<Vec<(usize, &'a Part)>>, for_host: bool) -> Option<(usize, &'a Part)> {
+    let mut waiting = lock(waiting);
+    let of = |place| waiting.iter().position(|(_, part)| part.place == place);
+    let at = for_host.then(|| of(Place::Host)).flatten();
+    let at = at.or_else(|| of(Place::Anywhere))?;
+    Some(waiting.remove(at))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn watch(part: &Part, workspace: &Workspace) -> Report {
+    let started = Instant::now();
+    let verdict = workspace.target.join(format!("{}.verdict", part.name));
+    // That of an earlier run is none.
+    let _ = std::fs::remove_file(&verdict);
+    match run_in_process(part, &verdict) {
+        Ok(()) => Report::read(part, started.elapsed(), &verdict),
+        Err(error) => Report::failure(part, started.elapsed(), format!("{error:#}")),
+    }
+}
+
+fn run_in_process(part: &Part, verdict: &Path) -> Result<()> {
+    let (output, input) = io::pipe().context("cannot make a pipe")?;
+    let mut command = Command::new("nice");
+    let niceness = if part.place == Place::Host {
+        NICENESS
+    } else {
+        "0"
+    };
+    command
+        .args(["-n", niceness])
+        .arg(std::env::current_exe()?)
+        .args(["part", part.name])
+        .arg(verdict)
+        .stdout(input.try_clone()?)
+        .stderr(input);
+    let mut child = command.spawn().context("cannot start nice")?;
+    // Its copies of the pipe's end.
+    drop(command);
+    let name = part.name;
+    let reader = thread::spawn(move || show(name, output));
+    child.wait()?;
+    let ended = Instant::now();
+    while !reader.is_finished() && ended.elapsed() < LAST_WORDS_TIME_MAX {
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn show(name: &str, output: PipeReader) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    while output
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|read| read > 0)
+    {
+        println!("{name:>15} | {}", String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parts::PARTS;
+    use super::*;
+
+    fn taken_by(for_host: bool) -> Vec<Place> {
+        let waiting = Mutex::new(PARTS.iter().enumerate().collect());
+        std::iter::from_fn(|| next(&waiting, for_host))
+            .map(|(_, part)| part.place)
+            .collect()
+    }
+
+    #[test]
+    fn the_lane_of_the_host_takes_its_parts_first_and_the_other_never_does() {
+        let of_host = taken_by(true);
+        let switch = of_host.iter().position(|place| *place == Place::Anywhere);
+        let switch = switch.expect("parts that run anywhere");
+        assert!(of_host[..switch].iter().all(|place| *place == Place::Host));
+        assert!(!of_host[switch..].contains(&Place::Host));
+        assert!(
+            taken_by(false)
+                .iter()
+                .all(|place| *place == Place::Anywhere)
+        );
+    }
+
+    #[test]
+    fn each_part_in_lanes_is_taken_once() {
+        let in_lanes = PARTS.iter().filter(|part| part.place != Place::Alone);
+        assert_eq!(taken_by(true).len(), in_lanes.count());
+    }
+}

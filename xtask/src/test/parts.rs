@@ -1,0 +1,218 @@
+//! The parts of the tests.
+
+use anyhow::Result;
+
+use super::{Outcome, Workspace, steps};
+
+/// A part of the tests.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(super) place: Place,
+    /// The part that builds what this one runs.
+    needs: Option<&'static str>,
+    pub(super) run: fn(&Workspace) -> Result<Outcome>,
+}
+
+/// What a part may run beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nothing: it builds, with all processors, or is held against the clock.
+    Alone,
+    /// On this host, whose UDP port it uses or looks at: beside parts that may run anywhere.
+    Host,
+    /// In a machine or a network namespace of its own, or without any network: beside all but those alone.
+    Anywhere,
+}
+
+const TEST_PROGRAMS: &str = "test-programs";
+const COMMAND: &str = "build";
+
+/// In their order; of those in lanes the longest first, for what is short fills the gap at the end, and before
+/// them the one whose programs have the least time to spare.
+pub(super) const PARTS: &[Part] = &[
+    Part {
+        name: "format",
+        what: "sources are formatted",
+        place: Place::Alone,
+        needs: None,
+        run: steps::format,
+    },
+    Part {
+        name: "lints",
+        what: "clippy finds nothing, in every crate and test",
+        place: Place::Alone,
+        needs: None,
+        run: steps::lints,
+    },
+    Part {
+        name: "documentation",
+        what: "rustdoc builds without a warning",
+        place: Place::Alone,
+        needs: None,
+        run: steps::documentation,
+    },
+    Part {
+        name: "promises",
+        what: "each promise of the man pages has a test",
+        place: Place::Alone,
+        needs: None,
+        run: crate::promises::run,
+    },
+    Part {
+        name: TEST_PROGRAMS,
+        what: "the tests, built",
+        place: Place::Alone,
+        needs: None,
+        run: steps::test_programs,
+    },
+    Part {
+        name: COMMAND,
+        what: "the command, optimized",
+        place: Place::Alone,
+        needs: None,
+        run: steps::build,
+    },
+    Part {
+        name: "floors",
+        what: "latency, connects, bandwidth and resolution beside plain sockets and libc",
+        place: Place::Alone,
+        needs: Some(COMMAND),
+        run: crate::floors::run,
+    },
+    Part {
+        name: "demo",
+        what: "the demo as an ordinary user, in under 5 s",
+        place: Place::Alone,
+        needs: Some(COMMAND),
+        run: crate::demo::run,
+    },
+    Part {
+        name: "tests",
+        what: "unit, property and integration tests",
+        place: Place::Host,
+        needs: Some(TEST_PROGRAMS),
+        run: steps::tests,
+    },
+    Part {
+        name: "crowd",
+        what: "64 processes for a minute, killed at random and replaced, leave nothing behind",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::crowd::run,
+    },
+    Part {
+        name: "survivors",
+        what: "of three pairs one process is killed, the port's holder too; the others lose no ping",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::survivors::run,
+    },
+    Part {
+        name: "pairs",
+        what: "three pairs of listen and ping in six processes at once",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::pairs::run,
+    },
+    Part {
+        name: "captures",
+        what: "tshark and a CRC of its own read our captures",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::dissect::run,
+    },
+    Part {
+        name: "netem",
+        what: "pings and 64 MiB by RDMA write through 5 % loss and reordering",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::netem::run,
+    },
+    Part {
+        name: "kernel",
+        what: "rping, udaddy and mckey on Linux's rdma_rxe against ours",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: steps::kernel,
+    },
+    Part {
+        name: "kernel-provider",
+        what: "over Linux's rdma_rxe: the conformance suite, C programs on our librdmacm, rping, faults",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::kernel_provider::run,
+    },
+    Part {
+        name: "events",
+        what: "every field of every event as librdmacm reports it, over both providers",
+        place: Place::Anywhere,
+        needs: None,
+        run: crate::kernel_events::run,
+    },
+    Part {
+        name: "fabric",
+        what: "a simulated InfiniBand fabric with OpenSM as its administrator",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::fabric::run,
+    },
+    Part {
+        name: "fuzz",
+        what: "the fuzz targets, for some seconds each",
+        place: Place::Anywhere,
+        needs: None,
+        run: crate::fuzz::test,
+    },
+    Part {
+        name: "simulator",
+        what: "10,000 seeds; the planted defects are a test of the part `tests`",
+        place: Place::Anywhere,
+        needs: None,
+        run: steps::simulator,
+    },
+    Part {
+        name: "leaks",
+        what: "a thousand names looked up at once, ids dropped meanwhile, under valgrind",
+        place: Place::Anywhere,
+        needs: None,
+        run: crate::leaks::run,
+    },
+];
+
+/// The parts whose names contain `only`, and those that build what they run, so that none judges what was
+/// built before some change.
+pub(super) fn chosen(only: Option<&str>) -> Vec<&'static Part> {
+    let named = |part: &Part| only.is_none_or(|only| part.name.contains(only));
+    let needed: Vec<&str> = PARTS
+        .iter()
+        .filter(|part| named(part))
+        .filter_map(|part| part.needs)
+        .collect();
+    PARTS
+        .iter()
+        .filter(|part| named(part) || needed.contains(&part.name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_brings_the_one_that_builds_what_it_runs() {
+        let names = |only| -> Vec<_> { chosen(Some(only)).iter().map(|part| part.name).collect() };
+        assert_eq!(names("netem"), [COMMAND, "netem"]);
+        assert_eq!(names("promises"), ["promises"]);
+        assert_eq!(names("no such part"), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_part_needs_is_an_earlier_part_that_runs_alone() {
+        for (at, part) in PARTS.iter().enumerate() {
+            let Some(needed) = part.needs else { continue };
+            let earlier = PARTS[..at].iter().find(|earlier| earlier.name == needed);
+            assert!(earlier.is_some_and(|earlier| earlier.place == Place::Alone));
+        }
+    }
+}

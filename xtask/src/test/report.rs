@@ -1,0 +1,156 @@
+//! What became of the parts.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{Part, Workspace};
+
+/// How a part ended without failing.
+pub(crate) enum Outcome {
+    Passed(String),
+    /// It cannot run here: why. With `CI=true` this is a failure.
+    LeftOut(String),
+}
+
+/// What became of a part.
+pub(super) struct Report {
+    name: &'static str,
+    took: Duration,
+    verdict: Verdict,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed(String),
+    LeftOut(String),
+    Failed(String),
+}
+
+impl Report {
+    /// Runs the part.
+    pub(super) fn of(part: &Part, workspace: &Workspace) -> Self {
+        let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        let started = Instant::now();
+        let verdict = match (part.run)(workspace) {
+            Ok(Outcome::Passed(what)) => Verdict::Passed(what),
+            Ok(Outcome::LeftOut(why)) if ci => {
+                Verdict::Failed(format!("cannot run, and CI=true: {why}"))
+            }
+            Ok(Outcome::LeftOut(why)) => Verdict::LeftOut(why),
+            Err(error) => Verdict::Failed(format!("{error:#}")),
+        };
+        Self {
+            name: part.name,
+            took: started.elapsed(),
+            verdict,
+        }
+    }
+
+    /// Writes down what [`Report::read`] reads.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, self.verdict.to_json().to_string())
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// What another process wrote down of a part; that it wrote nothing is a failure, too.
+    pub(super) fn read(part: &Part, took: Duration, path: &Path) -> Self {
+        let verdict = std::fs::read_to_string(path)
+            .ok()
+            .and_then(|text| Verdict::from_json(&serde_json::from_str(&text).ok()?));
+        Self {
+            name: part.name,
+            took,
+            verdict: verdict.unwrap_or_else(|| Verdict::Failed("ended without a verdict".into())),
+        }
+    }
+
+    pub(super) fn failure(part: &Part, took: Duration, why: String) -> Self {
+        Self {
+            name: part.name,
+            took,
+            verdict: Verdict::Failed(why),
+        }
+    }
+
+    /// In a word, with the time.
+    pub(super) fn word(&self) -> String {
+        let (word, _) = self.verdict.parts();
+        format!("{word} after {:.1} s", self.took.as_secs_f64())
+    }
+}
+
+impl Verdict {
+    fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Self::Passed(note) => ("passed", note),
+            Self::LeftOut(note) => ("LEFT OUT", note),
+            Self::Failed(note) => ("FAILED", note),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let (word, note) = self.parts();
+        json!({ "verdict": word, "note": note })
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        let note = value["note"].as_str()?.to_owned();
+        match value["verdict"].as_str()? {
+            "passed" => Some(Self::Passed(note)),
+            "LEFT OUT" => Some(Self::LeftOut(note)),
+            "FAILED" => Some(Self::Failed(note)),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
+    println!("\n{:<16} {:>8}  result", "part", "time");
+    let (mut passed, mut failed, mut left_out) = (0, 0, 0);
+    for report in reports {
+        match report.verdict {
+            Verdict::Passed(_) => passed += 1,
+            Verdict::LeftOut(_) => left_out += 1,
+            Verdict::Failed(_) => failed += 1,
+        }
+        let (word, note) = report.verdict.parts();
+        let separator = if note.is_empty() { "" } else { ": " };
+        let seconds = report.took.as_secs_f64();
+        println!(
+            "{:<16} {seconds:>7.1}s  {word}{separator}{note}",
+            report.name
+        );
+    }
+    println!("{:<16} {:>7.1}s", "total", took.as_secs_f64());
+    println!("\nparts: {passed} passed, {failed} failed, {left_out} skipped");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_read_as_it_was_written() {
+        for verdict in [Verdict::Passed, Verdict::LeftOut, Verdict::Failed] {
+            let verdict = verdict("a \"note\"\nof two lines".to_owned());
+            assert_eq!(Verdict::from_json(&verdict.to_json()), Some(verdict));
+        }
+    }
+
+    #[test]
+    fn a_part_whose_process_wrote_no_verdict_has_failed() {
+        let part = &super::super::PARTS[0];
+        let nowhere = Path::new("/nonexistent/verdict");
+        let report = Report::read(part, Duration::ZERO, nowhere);
+        assert!(matches!(report.verdict, Verdict::Failed(_)));
+    }
+}

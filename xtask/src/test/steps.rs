@@ -1,0 +1,145 @@
+//! The parts that are a command of cargo's, or one of the laboratory's.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use portolan_lab::judge;
+use portolan_lab::machine::{Cache, MachineError, Package, ensure_installed};
+
+use super::workspace::{ALL_TESTS, cargo};
+use super::{Outcome, Workspace};
+
+/// What tests as root use beside what other parts install.
+const FOR_TESTS: [Package; 2] = [
+    Package {
+        name: "nftables",
+        purpose: "firewall rules that `portolan doctor` is to find",
+    },
+    Package {
+        name: "iptables",
+        purpose: "those of iptables",
+    },
+];
+
+pub(super) fn format(workspace: &Workspace) -> Result<Outcome> {
+    workspace.cargo(&["fmt", "--all", "--check"])?;
+    // A workspace of its own.
+    workspace.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+pub(super) fn lints(workspace: &Workspace) -> Result<Outcome> {
+    workspace.cargo(&[
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+pub(super) fn documentation(workspace: &Workspace) -> Result<Outcome> {
+    let status = Command::new(cargo())
+        .args([
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--all-features",
+        ])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .current_dir(&workspace.root)
+        .status()?;
+    if !status.success() {
+        bail!("rustdoc ended with {status}");
+    }
+    Ok(Outcome::Passed(String::new()))
+}
+
+/// Builds all that the part `tests` runs.
+pub(super) fn test_programs(workspace: &Workspace) -> Result<Outcome> {
+    workspace.cargo(&[&ALL_TESTS[..], &["--no-run"]].concat())?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+/// Every test target; those that need root, named `root_…`, only as root.
+pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
+    let all = [&ALL_TESTS[..], &["--no-fail-fast"]].concat();
+    if workspace.is_root {
+        crate::leaks::install()?;
+        ensure_installed(&FOR_TESTS)?;
+        ensure_installed(&crate::kernel_provider::C_PACKAGES)?;
+        // Those on the fabric are a part of their own.
+        workspace.cargo(&[&all[..], &["--", "--skip", crate::fabric::TESTS]].concat())?;
+        return Ok(Outcome::Passed(String::new()));
+    }
+    let (for_root, others) = test_targets(workspace)?;
+    let mut arguments = all.clone();
+    arguments.extend(["--lib", "--bins"]);
+    arguments.extend(others.iter().flat_map(|target| ["--test", target]));
+    workspace.cargo(&arguments)?;
+    workspace.cargo(&[&all[..], &["--doc"]].concat())?;
+    Ok(Outcome::Passed(format!(
+        "left out, for they need root: {}",
+        for_root.join(", ")
+    )))
+}
+
+/// The integration tests of the workspace: those that need root, and the others.
+fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
+    let output = Command::new(cargo())
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(&workspace.root)
+        .output()?;
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo metadata has packages")?;
+    let targets = packages
+        .iter()
+        .filter_map(|package| package["targets"].as_array())
+        .flatten();
+    let is_test = |target: &&serde_json::Value| target["kind"][0] == "test";
+    let mut names: Vec<String> = targets
+        .filter(is_test)
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(names
+        .into_iter()
+        .partition(|name| name.starts_with("root_")))
+}
+
+/// The command, and an example of it that a part runs.
+pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
+    let command = ["--package", "portolan-cli", "--bins", "--examples"];
+    workspace.cargo(&[&["build", "--quiet", "--release"], &command[..]].concat())?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+/// Optimized tasks, which only this needs.
+pub(super) fn simulator(workspace: &Workspace) -> Result<Outcome> {
+    let xtask = ["run", "--quiet", "--release", "--package", "xtask", "--"];
+    workspace.cargo(&[&xtask[..], &["simulate", "--seeds", "10000"]].concat())?;
+    Ok(Outcome::Passed("10000 seeds".into()))
+}
+
+pub(super) fn kernel(workspace: &Workspace) -> Result<Outcome> {
+    let cache = Cache::locate()?;
+    match judge::linux_interop(&cache, &workspace.portolan) {
+        Ok(report) => {
+            println!("{report}");
+            anyhow::ensure!(report.passed(), "the kernel's judgement is above");
+            Ok(Outcome::Passed(String::new()))
+        }
+        Err(MachineError::Unavailable(unavailable)) => {
+            Ok(Outcome::LeftOut(unavailable.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

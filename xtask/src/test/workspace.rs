@@ -1,0 +1,86 @@
+//! Where things are, and how programs are run there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// What every build of test programs names, so that nothing is built twice with other features.
+pub(super) const ALL_TESTS: [&str; 4] = ["test", "--quiet", "--workspace", "--all-features"];
+
+/// Where things are.
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// Where builds go.
+    pub(crate) target: PathBuf,
+    /// The release build of the command.
+    pub(crate) portolan: PathBuf,
+    pub(crate) is_root: bool,
+}
+
+impl Workspace {
+    pub(crate) fn here() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = manifest
+            .parent()
+            .context("xtask lies in the workspace")?
+            .to_owned();
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let portolan = target.join("release").join("portolan");
+        Ok(Self {
+            root,
+            target,
+            portolan,
+            is_root: rustix::process::geteuid().is_root(),
+        })
+    }
+
+    /// Runs a program in the workspace; its output goes to ours.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+        let status = Command::new(program)
+            .args(arguments)
+            .current_dir(&self.root)
+            .status()
+            .with_context(|| format!("cannot start {program}"))?;
+        if !status.success() {
+            bail!("`{program} {}` ended with {status}", arguments.join(" "));
+        }
+        Ok(())
+    }
+
+    pub(super) fn cargo(&self, arguments: &[&str]) -> Result<()> {
+        self.run(&cargo(), arguments)
+    }
+}
+
+/// The cargo that runs this.
+pub(crate) fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+/// The program of a test target, whose name cargo makes from a hash; built if it is not.
+pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBuf> {
+    let output = Command::new(cargo())
+        .args(ALL_TESTS)
+        .args(["--test", target, "--no-run"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(&workspace.root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(
+        output.status.success(),
+        "cargo ended with {}",
+        output.status
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    messages
+        .filter(|message: &Value| message["target"]["name"] == target)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo names no program of the tests {target}"))
+}
