@@ -29,7 +29,7 @@ pub(crate) const C_PACKAGES: [Package; 3] = [
 const CALLS: &str = "crates/abi-rdmacm/tests/c/calls.c";
 
 /// Our headers.
-const HEADERS: &str = "crates/abi-rdmacm/include";
+const HEADERS: &str = "include";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !workspace.is_root {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The RDMA connection manager for C programs: what librdmacm's header of this name declares, of versions RDMACM_1.0 to
- * RDMACM_1.3. What the calls do is on their man pages. They give 0, or -1 and errno, unless said otherwise.
+ * RDMACM_1.4. What the calls do is on their man pages. They give 0, or -1 and errno, unless said otherwise.
  */
 #ifndef RDMA_CMA_H
 #define RDMA_CMA_H
@@ -31,7 +31,11 @@ enum rdma_cm_event_type {
 	RDMA_CM_EVENT_MULTICAST_JOIN = 12,
 	RDMA_CM_EVENT_MULTICAST_ERROR = 13,
 	RDMA_CM_EVENT_ADDR_CHANGE = 14,
-	RDMA_CM_EVENT_TIMEWAIT_EXIT = 15
+	RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+	RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16,
+	RDMA_CM_EVENT_ADDRINFO_ERROR = 17,
+	RDMA_CM_EVENT_USER = 18, /* of rdma_write_cm_event */
+	RDMA_CM_EVENT_INTERNAL = 19 /* the library's own */
 };
 
 /* What port numbers are of. */
@@ -144,6 +148,7 @@ struct rdma_cm_event {
 	union {
 		struct rdma_conn_param conn;
 		struct rdma_ud_param ud;
+		uint64_t arg; /* of RDMA_CM_EVENT_USER */
 	} param;
 };
 
@@ -151,6 +156,9 @@ struct rdma_cm_event {
 #define RAI_NUMERICHOST 0x00000002
 #define RAI_NOROUTE 0x00000004
 #define RAI_FAMILY 0x00000008
+/* Who is asked: the subnet administrator, or name servers, which is the default. */
+#define RAI_SA 0x00000010
+#define RAI_DNS 0x00000020
 
 struct rdma_addrinfo {
 	int ai_flags;
@@ -212,6 +220,9 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel);
 int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
 int rdma_ack_cm_event(struct rdma_cm_event *event);
 const char *rdma_event_str(enum rdma_cm_event_type event);
+/* Puts an event of the program's own, RDMA_CM_EVENT_USER, behind those that wait. */
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+			uint64_t arg);
 
 /* Ids. Without a channel an id's calls wait for their events. */
 int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
@@ -227,6 +238,10 @@ void rdma_destroy_ep(struct rdma_cm_id *id);
 int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 		     struct rdma_addrinfo **res);
 void rdma_freeaddrinfo(struct rdma_addrinfo *res);
+/* The same without waiting: an event tells, then the result is handed over. */
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr);
 int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr,
 		      int timeout_ms);

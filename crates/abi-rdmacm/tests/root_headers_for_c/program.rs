@@ -1,0 +1,45 @@
+//! The C program that names all that headers declare, and prints what the compiler makes of it.
+
+use std::fmt::Write;
+
+use super::declarations::Declarations;
+
+/// A program that prints each structure's size and alignment, each field's place and size, and each number; it is
+/// compiled only if there are all functions, with their types, and all macros.
+pub(crate) fn source(headers: &[&str], declared: &Declarations) -> String {
+    let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
+    for header in headers {
+        writeln!(text, "#include <{header}>").unwrap();
+    }
+    for name in declared.macros.keys() {
+        writeln!(text, "#ifndef {name}\n#error \"no macro {name}\"\n#endif").unwrap();
+    }
+    // The optimizer takes them away again, so that no library is needed.
+    for (name, pointer) in &declared.functions {
+        let pointer = pointer.replacen("(*)", &format!("(*of_{name})"), 1);
+        writeln!(text, "static {pointer} = {name};").unwrap();
+    }
+    text.push_str("int main(void) {\n");
+    for (name, fields) in &declared.structures {
+        writeln!(
+            text,
+            "printf(\"{name} %zu %zu\\n\", sizeof({name}), _Alignof({name}));"
+        )
+        .unwrap();
+        for field in fields {
+            writeln!(
+                text,
+                "printf(\"{name}.{field} %zu %zu\\n\", offsetof({name}, {field}), \
+                 sizeof((({name} *)0)->{field}));"
+            )
+            .unwrap();
+        }
+    }
+    let numbers = declared.macros.iter().filter(|(_, is_number)| **is_number);
+    let numbers = numbers.map(|(name, _)| name).chain(&declared.enumerators);
+    for name in numbers {
+        writeln!(text, "printf(\"{name} %lld\\n\", (long long)({name}));").unwrap();
+    }
+    text.push_str("return 0; }\n");
+    text
+}
