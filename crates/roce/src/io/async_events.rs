@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use portolan_provider::verbs::AsyncEvent;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{EventfdFlags, eventfd};
+
+use super::async_listener::AsyncListener;
 
 /// The events that nobody has taken yet.
 ///
@@ -19,6 +21,8 @@ pub(super) struct AsyncEvents {
     queue: Mutex<VecDeque<AsyncEvent>>,
     event_fd: OnceLock<OwnedFd>,
     lost: AtomicU64,
+    /// Who takes some of the events instead.
+    listeners: RwLock<Vec<Weak<AsyncListener>>>,
 }
 
 impl AsyncEvents {
@@ -29,6 +33,7 @@ impl AsyncEvents {
             queue: Mutex::default(),
             event_fd: OnceLock::new(),
             lost: AtomicU64::new(0),
+            listeners: RwLock::default(),
         }
     }
 
@@ -54,8 +59,43 @@ impl AsyncEvents {
         Ok(event_fd.as_fd())
     }
 
-    /// Adds an event. False if as many wait as may: then it is lost, and counted.
+    /// Adds a listener, for as long as it lives.
+    pub(super) fn add_listener(&self, listener: &Arc<AsyncListener>) {
+        let mut listeners = self
+            .listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(listener));
+    }
+
+    /// Hands something to each listener.
+    fn for_each_listener(&self, mut each: impl FnMut(&AsyncListener)) {
+        let listeners = self
+            .listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            each(&listener);
+        }
+    }
+
+    /// Adds an event, or gives it to the listeners that want it. False if as many wait as may: then it is
+    /// lost, and counted.
     pub(super) fn push(&self, event: AsyncEvent) -> bool {
+        let (mut is_wanted, mut is_kept) = (false, true);
+        self.for_each_listener(|listener| {
+            if listener.wants(&event) {
+                is_wanted = true;
+                is_kept &= listener.push(event);
+            }
+        });
+        if is_wanted {
+            if !is_kept {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            return is_kept;
+        }
         let mut queue = self.lock();
         if queue.len() >= self.limit {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -80,6 +120,7 @@ impl AsyncEvents {
 
     /// Forgets the events that something gone had raised.
     pub(super) fn forget(&self, is_gone: impl Fn(&AsyncEvent) -> bool) {
+        self.for_each_listener(|listener| listener.forget(&is_gone));
         let mut queue = self.lock();
         let before = queue.len();
         queue.retain(|event| !is_gone(event));

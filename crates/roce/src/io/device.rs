@@ -14,6 +14,7 @@ use portolan_provider::verbs::{
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::async_events::AsyncEvents;
+use super::async_listener::AsyncListener;
 use super::channel::SoftChannel;
 use super::cq::SoftCq;
 use super::hotplug::removed;
@@ -25,8 +26,7 @@ use crate::engine::QpCounters;
 
 mod identity;
 
-pub(super) use identity::device_name;
-use identity::node_guid;
+pub(super) use identity::{device_name, node_guid};
 
 /// The one port of a software device.
 pub(super) const PORT: u8 = 1;
@@ -107,6 +107,23 @@ impl SoftDevice {
     /// The largest path MTU of its interface.
     pub fn mtu(&self) -> Mtu {
         self.core.max_mtu()
+    }
+
+    /// Has a listener of its own for the events that `wants` picks, which nobody else takes then. `wants`
+    /// is called with locks held: it may lock nothing but a leaf, and call nothing of this crate.
+    ///
+    /// # Errors
+    /// `Os` if the process has no descriptor left; `Unsupported` in a forked child.
+    pub fn listen_async(
+        &self,
+        wants: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static,
+    ) -> Result<Arc<AsyncListener>> {
+        self.shared.fork.check(Step::Query)?;
+        let limit = self.shared.config.limits.max_async_events;
+        let listener = AsyncListener::new(limit, Box::new(wants), Arc::clone(&self.shared.fork));
+        let listener = Arc::new(listener.map_err(|error| self.error(error))?);
+        self.core.events.add_listener(&listener);
+        Ok(listener)
     }
 
     /// Refuses what needs the interface when that is gone.

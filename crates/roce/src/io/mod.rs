@@ -45,6 +45,7 @@ pub mod group;
 
 mod ah;
 mod async_events;
+mod async_listener;
 mod channel;
 mod clock;
 mod config;
@@ -88,6 +89,7 @@ mod transmit;
 mod turns;
 
 pub use ah::SoftAh;
+pub use async_listener::AsyncListener;
 pub use channel::SoftChannel;
 pub use config::{Limits, StackConfig};
 pub use counters::Counters;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use portolan_provider::Result;
 use portolan_provider::verbs::Mtu;
 
-use super::device::{GID_TABLE_LEN, device_name};
+use super::device::{GID_TABLE_LEN, device_name, node_guid};
 
 use super::interfaces;
 
@@ -18,6 +18,8 @@ pub struct DevicePreview {
     pub interface: String,
     /// Linux interface index of the network device behind it; the device's own index, too.
     pub interface_index: u32,
+    /// Node GUID, host order.
+    pub node_guid: u64,
     /// The GID table, by slot.
     pub gids: Vec<IpAddr>,
     /// Largest packet that the interface sends, bytes of IP.
@@ -43,6 +45,8 @@ pub fn preview() -> Result<Vec<DevicePreview>> {
         }
         let is_taken = |name: &str| previews.iter().any(|other| other.name == name);
         let name = device_name(&interface, is_taken);
+        let is_taken = |guid| previews.iter().any(|other| other.node_guid == guid);
+        let node_guid = node_guid(&interface, is_taken);
         let mut gids = Vec::new();
         for ip in interface.addresses.into_iter().take(GID_TABLE_LEN) {
             if !gids.contains(&ip) {
@@ -53,6 +57,7 @@ pub fn preview() -> Result<Vec<DevicePreview>> {
             name,
             interface: interface.name,
             interface_index: interface.index,
+            node_guid,
             gids,
             interface_mtu: interface.mtu,
             active_mtu,

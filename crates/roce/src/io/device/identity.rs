@@ -14,7 +14,7 @@ pub(in crate::io) fn device_name(interface: &Interface, is_taken: impl Fn(&str) 
 /// The EUI-64 of the hardware address (RFC 4291 appendix A). An interface without one, such as
 /// loopback, or with another device's, gets a number made of its name and the machine's, locally
 /// administered.
-pub(super) fn node_guid(interface: &Interface, is_taken: impl Fn(u64) -> bool) -> u64 {
+pub(in crate::io) fn node_guid(interface: &Interface, is_taken: impl Fn(u64) -> bool) -> u64 {
     if let Some([a, b, c, d, e, f]) = interface.mac {
         let eui_64 = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
         if !is_taken(eui_64) {

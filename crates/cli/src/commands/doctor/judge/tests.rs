@@ -23,6 +23,7 @@ fn addr(text: &str) -> SocketAddr {
 
 fn device(interface: &str, index: u32, address: &str) -> DevicePreview {
     DevicePreview {
+        node_guid: u64::from(index),
         name: format!("sw_{interface}"),
         interface: interface.into(),
         interface_index: index,

@@ -1,0 +1,21 @@
+//! Links the library under libibverbs's name, with its versions of symbols.
+//!
+//! rustc hands the linker a script of its own, which makes local all that it knows. The names for C programs are
+//! not among what it knows (`src/export`), and ours names them. Two scripts together are what lld takes; GNU ld
+//! does not.
+
+fn main() {
+    let map = "libibverbs.map";
+    println!("cargo:rerun-if-changed={map}");
+    println!("cargo:rerun-if-changed=build.rs");
+    let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    for argument in [
+        "-Wl,-soname,libibverbs.so.1".to_owned(),
+        format!("-Wl,--version-script={folder}/{map}"),
+        "-fuse-ld=lld".to_owned(),
+        // Names that wait for their functions are an error, not absent.
+        "-Wl,--no-undefined-version".to_owned(),
+    ] {
+        println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
+}

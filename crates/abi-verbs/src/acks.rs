@@ -1,0 +1,62 @@
+//! Events that were handed out and are acknowledged: what raised them is not destroyed before.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{pthread_cond_t, pthread_mutex_t};
+
+/// Events that were handed out.
+#[derive(Debug, Default)]
+pub(crate) struct Reported(AtomicU32);
+
+impl Reported {
+    /// One more.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The fields of C's structure by which its owner acknowledges.
+#[derive(Clone, Copy)]
+pub(crate) struct Acks {
+    pub(crate) mutex: *mut pthread_mutex_t,
+    pub(crate) cond: *mut pthread_cond_t,
+    pub(crate) completed: *mut u32,
+}
+
+/// A mutex and a condition as `PTHREAD_…_INITIALIZER` makes them.
+pub(crate) const FRESH: (pthread_mutex_t, pthread_cond_t) = (
+    libc::PTHREAD_MUTEX_INITIALIZER,
+    libc::PTHREAD_COND_INITIALIZER,
+);
+
+impl Acks {
+    /// Acknowledges `count` events.
+    ///
+    /// # Safety
+    /// The fields are those of a living object.
+    pub(crate) unsafe fn add(self, count: u32) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            libc::pthread_mutex_lock(self.mutex);
+            *self.completed = (*self.completed).wrapping_add(count);
+            libc::pthread_cond_signal(self.cond);
+            libc::pthread_mutex_unlock(self.mutex);
+        }
+    }
+
+    /// Waits until all that were reported are acknowledged, for as long as that takes: libibverbs promises so.
+    ///
+    /// # Safety
+    /// As for [`Acks::add`]; no more events are reported.
+    pub(crate) unsafe fn wait(self, reported: &Reported) {
+        let reported = reported.0.load(Ordering::Acquire);
+        // SAFETY: as the caller promises.
+        unsafe {
+            libc::pthread_mutex_lock(self.mutex);
+            while *self.completed != reported {
+                libc::pthread_cond_wait(self.cond, self.mutex);
+            }
+            libc::pthread_mutex_unlock(self.mutex);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The list of devices. Who only looks starts nothing: the software provider starts with the first device opened.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+use portolan_provider::traits::Device as ProviderDevice;
+use rustix::io::Errno;
+
+use crate::guard::{Result, errno_of};
+use crate::layout::Device;
+use crate::lock;
+use crate::object::{Kind, make, own};
+use crate::provider::{provider, started};
+
+/// `IBV_NODE_CA`: as rdma_rxe says of itself.
+const NODE_CA: c_int = 1;
+/// `IBV_TRANSPORT_IB`.
+const TRANSPORT_IB: c_int = 0;
+
+/// A device as programs have it. Once it was listed it stays for as long as the process: programs compare its
+/// address, and hold it after they gave the list back.
+#[repr(C)]
+pub(crate) struct OwnDevice {
+    /// Where libibverbs's drivers keep their table of functions, by which they know devices of theirs.
+    driver: *const c_void,
+    facts: Facts,
+}
+
+/// What is known of a device that was not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    name: String,
+    index: u32,
+    /// Host order.
+    node_guid: u64,
+}
+
+impl Kind for Device {
+    type Whole = Self;
+    type Own = OwnDevice;
+}
+
+/// A device's address, which stays good.
+#[derive(Clone, Copy)]
+struct Listed(*mut Device);
+
+// SAFETY: it is written before it is listed, and never again.
+unsafe impl Send for Listed {}
+
+static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
+
+/// The devices there are now.
+///
+/// # Errors
+/// Those of the system that does not tell its interfaces.
+pub(crate) fn list() -> Result<Vec<*mut Device>> {
+    let found = match started() {
+        Some(provider) => {
+            let devices = provider.devices().map_err(|error| errno_of(&error))?;
+            devices
+                .iter()
+                .map(|device| facts(&**device))
+                .collect::<Result<Vec<_>>>()?
+        }
+        None => {
+            let previews = portolan_roce::io::preview().map_err(|error| errno_of(&error))?;
+            let facts = previews.into_iter().map(|preview| Facts {
+                name: preview.name,
+                index: preview.interface_index,
+                node_guid: preview.node_guid,
+            });
+            facts.collect()
+        }
+    };
+    let mut listed = lock(&LISTED);
+    Ok(found
+        .into_iter()
+        .map(|facts| listed_as(&mut listed, facts))
+        .collect())
+}
+
+fn facts(device: &dyn ProviderDevice) -> Result<Facts> {
+    let attr = device.attr().map_err(|error| errno_of(&error))?;
+    Ok(Facts {
+        name: device.name().into(),
+        index: device.index(),
+        node_guid: attr.node_guid,
+    })
+}
+
+fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
+    let known = listed.iter().find(|device| {
+        // SAFETY: a device of the list lives.
+        unsafe { own(device.0) }.is_ok_and(|device| device.facts == facts)
+    });
+    if let Some(device) = known {
+        return device.0;
+    }
+    let whole = Device {
+        _ops: [std::ptr::null_mut(); 2],
+        node_type: NODE_CA,
+        transport_type: TRANSPORT_IB,
+        name: text(&facts.name),
+        dev_name: text(&format!("uverbs{}", facts.index)),
+        dev_path: text(&format!(
+            "/sys/class/infiniband_verbs/uverbs{}",
+            facts.index
+        )),
+        ibdev_path: text(&format!("/sys/class/infiniband/{}", facts.name)),
+    };
+    let driver = std::ptr::null();
+    let device = make(whole, OwnDevice { driver, facts });
+    listed.push(Listed(device));
+    device
+}
+
+/// A text as C's arrays have it, cut if it is too long.
+pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut into = [0; N];
+    for (to, from) in into[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    into
+}
+
+/// A list for a program, and its length.
+pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) {
+    let count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+    let list: Box<[_]> = devices.into_iter().chain([std::ptr::null_mut()]).collect();
+    (Box::into_raw(list).cast(), count)
+}
+
+/// Takes a list back.
+///
+/// # Safety
+/// It is null, or one of [`give_list`], for the last time.
+pub(crate) unsafe fn take_list(list: *mut *mut Device) {
+    if list.is_null() {
+        return;
+    }
+    let mut length = 1;
+    // SAFETY: as the caller promises; a null ends it.
+    unsafe {
+        while !(*list.add(length - 1)).is_null() {
+            length += 1;
+        }
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+            list, length,
+        )));
+    }
+}
+
+impl OwnDevice {
+    /// Number of the device.
+    pub(crate) fn index(&self) -> u32 {
+        self.facts.index
+    }
+
+    /// Node GUID, network order.
+    pub(crate) fn guid(&self) -> u64 {
+        debug_assert!(self.driver.is_null());
+        self.facts.node_guid.to_be()
+    }
+
+    /// The device itself; this starts the provider.
+    ///
+    /// # Errors
+    /// `ENODEV` if it is gone; those of the provider's start.
+    pub(crate) fn open(&self) -> Result<Arc<dyn ProviderDevice>> {
+        let found = provider()?.device(self.facts.index);
+        let found = found.map_err(|error| errno_of(&error))?;
+        // Another interface may have its number now; names say so.
+        let found = found.filter(|device| device.name() == self.facts.name);
+        found.ok_or(Errno::NODEV)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_listed_twice_is_the_same_one_and_a_text_ends_with_a_nul() {
+        let mut listed = Vec::new();
+        let facts = |index| Facts {
+            name: format!("sw_test{index}"),
+            index,
+            node_guid: 7,
+        };
+        let first = listed_as(&mut listed, facts(1));
+        let other = listed_as(&mut listed, facts(2));
+        assert_ne!(first, other);
+        assert_eq!(listed_as(&mut listed, facts(1)), first);
+        // SAFETY: a device that was just made.
+        assert_eq!(unsafe { own(first) }.unwrap().guid(), 7u64.to_be());
+        assert_eq!(text::<4>("abcdef").map(|c| c as u8), *b"abc\0");
+        for device in listed {
+            // SAFETY: made above, and nobody else's.
+            unsafe { crate::object::free(device.0) };
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Numbers in words, rates, files of sysfs, forks.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use rustix::io::Errno;
+
+use crate::guard::{status, value};
+use crate::{strings, sysfs};
+
+/// `IBV_FORK_UNNEEDED`.
+const FORK_UNNEEDED: c_int = 2;
+
+exports! {
+    fn ibv_node_type_str(number: c_int) -> *const c_char {
+        strings::node_type(number)
+    }
+
+    fn ibv_port_state_str(number: c_int) -> *const c_char {
+        strings::port_state(number)
+    }
+
+    fn ibv_event_type_str(number: c_int) -> *const c_char {
+        strings::event_type(number)
+    }
+
+    fn ibv_wc_status_str(number: c_int) -> *const c_char {
+        strings::wc_status(number)
+    }
+
+    fn ibv_rate_to_mult(rate: c_int) -> c_int {
+        strings::rate_to_mult(rate)
+    }
+
+    fn mult_to_ibv_rate(mult: c_int) -> c_int {
+        strings::mult_to_rate(mult)
+    }
+
+    fn ibv_rate_to_mbps(rate: c_int) -> c_int {
+        strings::rate_to_mbps(rate)
+    }
+
+    fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
+        strings::mbps_to_rate(mbps)
+    }
+
+    fn ibv_get_sysfs_path() -> *const c_char {
+        value(c"/sys".as_ptr(), sysfs::path)
+    }
+
+    fn ibv_read_sysfs_file(
+        folder: *const c_char,
+        file: *const c_char,
+        into: *mut c_char,
+        size: usize
+    ) -> c_int {
+        status(|| {
+            if folder.is_null() || file.is_null() || into.is_null() {
+                return Err(Errno::INVAL);
+            }
+            // SAFETY: the program's texts.
+            let (folder, file) = unsafe { (CStr::from_ptr(folder), CStr::from_ptr(file)) };
+            // SAFETY: the program's place of so many bytes.
+            let into = unsafe {
+                into.cast::<u8>().write_bytes(0, size);
+                std::slice::from_raw_parts_mut(into.cast::<u8>(), size)
+            };
+            sysfs::read(folder, file, into)
+        })
+    }
+
+    // Registered memory is not pinned: after a fork each process has its own, and the device follows its parent's.
+    fn ibv_fork_init() -> c_int {
+        0
+    }
+
+    fn ibv_is_fork_initialized() -> c_int {
+        FORK_UNNEEDED
+    }
+
+    fn ibv_dontfork_range(_start: *mut c_void, _size: usize) -> c_int {
+        0
+    }
+
+    fn ibv_dofork_range(_start: *mut c_void, _size: usize) -> c_int {
+        0
+    }
+}

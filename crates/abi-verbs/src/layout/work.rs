@@ -1,0 +1,116 @@
+//! Work requests and completions.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::attr::MwBindInfo;
+use super::layouts;
+use super::objects::{Ah, Mw};
+
+/// `wr` of a work request: who it goes to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union Remote {
+    pub rdma: RemoteRdma,
+    pub atomic: RemoteAtomic,
+    pub ud: RemoteUd,
+}
+
+/// Of writes and reads.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RemoteRdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// Of atomics.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RemoteAtomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
+/// Of datagrams.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RemoteUd {
+    pub ah: *mut Ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+}
+
+/// Of the binding of a memory window.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Bind {
+    pub mw: *mut Mw,
+    pub rkey: u32,
+    pub bind_info: MwBindInfo,
+}
+
+layouts! {
+    struct Sge = "struct ibv_sge" { addr: u64, length: u32, lkey: u32 }
+    struct DataBuf = "struct ibv_data_buf" { addr: *mut c_void, length: usize }
+    /// `imm_data` is `invalidate_rkey`, too, in a union.
+    struct SendWr = "struct ibv_send_wr" {
+        wr_id: u64,
+        next: *mut SendWr,
+        sg_list: *mut Sge,
+        num_sge: c_int,
+        opcode: c_uint,
+        send_flags: c_uint,
+        imm_data: u32,
+        wr: Remote,
+        qp_type: u32,
+        bind_mw: Bind,
+    }
+    struct RecvWr = "struct ibv_recv_wr" {
+        wr_id: u64,
+        next: *mut RecvWr,
+        sg_list: *mut Sge,
+        num_sge: c_int,
+    }
+    /// `imm_data` is `invalidated_rkey`, too, in a union.
+    struct Wc = "struct ibv_wc" {
+        wr_id: u64,
+        status: c_uint,
+        opcode: c_uint,
+        vendor_err: u32,
+        byte_len: u32,
+        imm_data: u32,
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        pkey_index: u16,
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
+    }
+}
+
+/// Numbers of `enum ibv_wr_opcode`.
+pub mod wr_opcode {
+    pub const RDMA_WRITE: u32 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub const SEND: u32 = 2;
+    pub const SEND_WITH_IMM: u32 = 3;
+    pub const RDMA_READ: u32 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
+    pub const SEND_WITH_INV: u32 = 9;
+}
+
+/// `IBV_SEND_INLINE`; the flags below it are the seam's.
+pub const SEND_INLINE: u32 = 1 << 3;
+
+/// Bits of `enum ibv_wc_flags`.
+pub mod wc_flags {
+    pub const GRH: u32 = 1;
+    pub const WITH_IMM: u32 = 1 << 1;
+    pub const WITH_INV: u32 = 1 << 3;
+}

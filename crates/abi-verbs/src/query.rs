@@ -1,0 +1,285 @@
+//! What devices and ports say of themselves: the truth of the software device where it has one, else what rdma_rxe
+//! says.
+
+use std::ffi::c_int;
+
+use portolan_provider::verbs::{self, ROCE_PKEY};
+use rustix::io::Errno;
+
+use crate::convert::words;
+use crate::guard::{Result, errno_of, number};
+use crate::layout::{
+    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
+};
+use crate::object::own;
+
+/// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
+/// windows of both types: what rdma_rxe reports.
+const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76;
+/// Page sizes that may be asked for, as rdma_rxe has them.
+const PAGE_SIZE_CAP: u64 = 0xFFFF_F000;
+/// rdma_rxe's vendor: none.
+const VENDOR_ID: u32 = 0xFF_FFFF;
+/// `IBV_PORT_CM_SUP`.
+const PORT_CAP_FLAGS: u32 = 1 << 16;
+/// Longest message, bytes: IBTA's limit, as the software device has it.
+const MAX_MSG_BYTES: u32 = 1 << 31;
+/// `IBV_QPF_GRH_REQUIRED`.
+const GRH_REQUIRED: u8 = 1;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const ETHERNET: u8 = 2;
+/// `IBV_GID_TYPE_ROCE_V2`.
+const ROCE_V2: u32 = 2;
+/// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+const SYSFS_ROCE_V2: u32 = 1;
+/// Bytes of `struct ibv_port_attr` before the port_cap_flags2 that came later.
+const OLD_PORT_ATTR: usize = std::mem::offset_of!(PortAttr, port_cap_flags2);
+
+fn int(value: u32) -> c_int {
+    c_int::try_from(value).unwrap_or(c_int::MAX)
+}
+
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn device(context: *mut Context) -> Result<DeviceAttr> {
+    // SAFETY: as the caller promises.
+    let attr = unsafe { own(context) }?.device.attr();
+    attr.map(|attr| device_attr(&attr))
+        .map_err(|error| errno_of(&error))
+}
+
+fn device_attr(attr: &verbs::DeviceAttr) -> DeviceAttr {
+    DeviceAttr {
+        fw_ver: [0; 64],
+        node_guid: attr.node_guid.to_be(),
+        sys_image_guid: attr.node_guid.to_be(),
+        max_mr_size: attr.max_mr_size,
+        page_size_cap: PAGE_SIZE_CAP,
+        vendor_id: VENDOR_ID,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: int(attr.max_qp),
+        max_qp_wr: int(attr.max_qp_wr),
+        device_cap_flags: DEVICE_CAP_FLAGS,
+        max_sge: int(attr.max_sge),
+        max_sge_rd: int(attr.max_sge),
+        max_cq: int(attr.max_cq),
+        max_cqe: int(attr.max_cqe),
+        max_mr: int(attr.max_mr),
+        max_pd: int(attr.max_pd),
+        max_qp_rd_atom: attr.max_qp_rd_atom.into(),
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: int(attr.max_qp.saturating_mul(attr.max_qp_rd_atom.into())),
+        max_qp_init_rd_atom: attr.max_qp_init_rd_atom.into(),
+        max_ee_init_rd_atom: 0,
+        atomic_cap: attr.atomic_cap as u32,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: int(attr.max_mw),
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: int(attr.max_mcast_grp),
+        max_mcast_qp_attach: int(attr.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: int(attr.max_mcast_grp.saturating_mul(attr.max_mcast_qp_attach)),
+        max_ah: int(attr.max_ah),
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: int(attr.max_srq),
+        max_srq_wr: int(attr.max_srq_wr),
+        max_srq_sge: int(attr.max_sge),
+        max_pkeys: 1,
+        local_ca_ack_delay: attr.local_ca_ack_delay,
+        phys_port_cnt: attr.phys_port_cnt,
+    }
+}
+
+/// `query_device_ex` of the table: the program's header may be older or newer, so `size` says what it knows.
+pub(crate) unsafe extern "C" fn device_extended(
+    context: *mut Context,
+    input: *const QueryDeviceExInput,
+    into: *mut DeviceAttrEx,
+    size: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: null, or the program's.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) || into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        if size < size_of::<DeviceAttr>() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's context.
+        let attr = unsafe { device(context) }?;
+        // SAFETY: the program's place, of so many bytes; what we do not fill is absent, which 0 says.
+        unsafe {
+            into.cast::<u8>().write_bytes(0, size);
+            into.cast::<DeviceAttr>().write(attr);
+            if size > std::mem::offset_of!(DeviceAttrEx, device_cap_flags_ex) + 7 {
+                (&raw mut (*into).device_cap_flags_ex).write(attr.device_cap_flags.into());
+            }
+            if size >= size_of::<DeviceAttrEx>() {
+                (&raw mut (*into).phys_port_cnt_ex).write(attr.phys_port_cnt.into());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The context is open.
+unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
+    // SAFETY: as the caller promises.
+    let attr = unsafe { own(context) }?.device.port_attr(port_num);
+    let attr = attr.map_err(|error| errno_of(&error))?;
+    let (active, down) = ((4, 5), (1, 3));
+    let (state, phys_state) = if attr.active { active } else { down };
+    Ok(PortAttr {
+        state,
+        max_mtu: attr.max_mtu as u32,
+        active_mtu: attr.active_mtu as u32,
+        gid_tbl_len: int(attr.gid_tbl_len),
+        port_cap_flags: PORT_CAP_FLAGS,
+        max_msg_sz: MAX_MSG_BYTES,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: attr.pkey_tbl_len,
+        lid: 0,
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 1,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        // One lane of 2.5 Gbit/s: what rdma_rxe says of interfaces that tell no speed.
+        active_width: 1,
+        active_speed: 1,
+        phys_state,
+        link_layer: ETHERNET,
+        flags: GRH_REQUIRED,
+        port_cap_flags2: 0,
+    })
+}
+
+/// `ibv_query_port` as programs built with old headers call it: their structure ends earlier.
+///
+/// # Safety
+/// The context is open, and the structure the program's.
+pub(crate) unsafe fn port(context: *mut Context, port_num: u8, into: *mut PortAttr) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { give_port(context, port_num, into, OLD_PORT_ATTR) }
+}
+
+unsafe fn give_port(
+    context: *mut Context,
+    port_num: u8,
+    into: *mut PortAttr,
+    size: usize,
+) -> Result<()> {
+    if into.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as the caller promises.
+    let attr = unsafe { port_attr(context, port_num) }?;
+    let known = size.min(size_of::<PortAttr>());
+    // SAFETY: the program's place has so many bytes; it may be longer than what we know.
+    unsafe {
+        into.cast::<u8>().write_bytes(0, size);
+        std::ptr::copy_nonoverlapping((&raw const attr).cast::<u8>(), into.cast::<u8>(), known);
+    }
+    Ok(())
+}
+
+/// `query_port` of the table.
+pub(crate) unsafe extern "C" fn port_extended(
+    context: *mut Context,
+    port_num: u8,
+    into: *mut PortAttr,
+    size: usize,
+) -> c_int {
+    // SAFETY: the program's pointers.
+    number(|| unsafe { give_port(context, port_num, into, size) })
+}
+
+fn entry(found: &verbs::GidEntry) -> GidEntry {
+    GidEntry {
+        gid: Gid {
+            raw: words(found.gid),
+        },
+        gid_index: found.index,
+        port_num: found.port_num.into(),
+        gid_type: ROCE_V2,
+        ndev_ifindex: found.interface_index,
+    }
+}
+
+/// The entry of a slot.
+///
+/// # Errors
+/// `ENODATA` for an empty slot, `EINVAL` for none.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn gid(context: *mut Context, port_num: u32, index: u32) -> Result<GidEntry> {
+    // SAFETY: as the caller promises.
+    let device = &unsafe { own(context) }?.device;
+    let port_num = u8::try_from(port_num).map_err(|_| Errno::INVAL)?;
+    let port = device
+        .port_attr(port_num)
+        .map_err(|error| errno_of(&error))?;
+    if index >= port.gid_tbl_len {
+        return Err(Errno::INVAL);
+    }
+    let gids = device.gids(port_num).map_err(|error| errno_of(&error))?;
+    let found = gids.iter().find(|found| found.index == index);
+    found.map(entry).ok_or(Errno::NODATA)
+}
+
+/// The used slots of all ports.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
+    // SAFETY: as the caller promises.
+    let gids = unsafe { own(context) }?.device.gids(1);
+    let gids = gids.map_err(|error| errno_of(&error))?;
+    Ok(gids.iter().map(entry).collect())
+}
+
+/// The type of a slot, in sysfs's numbers.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn gid_type(context: *mut Context, port_num: u8, index: u32) -> Result<u32> {
+    // SAFETY: as the caller promises.
+    match unsafe { gid(context, port_num.into(), index) } {
+        // An empty slot has the type that it will have.
+        Ok(_) | Err(Errno::NODATA) => Ok(SYSFS_ROCE_V2),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A P_Key, network order.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn pkey(context: *mut Context, port_num: u8, index: c_int) -> Result<u16> {
+    // SAFETY: as the caller promises.
+    let port = unsafe { own(context) }?.device.port_attr(port_num);
+    port.map_err(|error| errno_of(&error))?;
+    match index {
+        0 => Ok(ROCE_PKEY.0.to_be()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The slot of a P_Key, given in network order.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn pkey_index(context: *mut Context, port_num: u8, wanted: u16) -> Result<c_int> {
+    // SAFETY: as the caller promises.
+    match unsafe { pkey(context, port_num, 0) }? == wanted {
+        true => Ok(0),
+        false => Err(Errno::NOENT),
+    }
+}

@@ -1,0 +1,91 @@
+//! The tables of functions of an open device.
+
+use crate::layout::{Context, ContextOps, VerbsContext};
+use crate::query;
+
+const NONE: *mut std::ffi::c_void = std::ptr::null_mut();
+
+/// What the header's inlines call.
+pub(crate) fn context_ops() -> ContextOps {
+    ContextOps {
+        _compat_query_device: NONE,
+        _compat_query_port: NONE,
+        _compat_alloc_pd: NONE,
+        _compat_dealloc_pd: NONE,
+        _compat_reg_mr: NONE,
+        _compat_rereg_mr: NONE,
+        _compat_dereg_mr: NONE,
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        _compat_create_cq: NONE,
+        poll_cq: None,
+        req_notify_cq: None,
+        _compat_cq_event: NONE,
+        _compat_resize_cq: NONE,
+        _compat_destroy_cq: NONE,
+        _compat_create_srq: NONE,
+        _compat_modify_srq: NONE,
+        _compat_query_srq: NONE,
+        _compat_destroy_srq: NONE,
+        post_srq_recv: None,
+        _compat_create_qp: NONE,
+        _compat_query_qp: NONE,
+        _compat_modify_qp: NONE,
+        _compat_destroy_qp: NONE,
+        post_send: None,
+        post_recv: None,
+        _compat_create_ah: NONE,
+        _compat_destroy_ah: NONE,
+        _compat_attach_mcast: NONE,
+        _compat_detach_mcast: NONE,
+        _compat_async_event: NONE,
+    }
+}
+
+/// What newer inlines call. What is absent is answered by them with EOPNOTSUPP.
+pub(crate) fn verbs_context(context: Context) -> VerbsContext {
+    VerbsContext {
+        query_port: Some(query::port_extended),
+        advise_mr: NONE,
+        alloc_null_mr: NONE,
+        read_counters: NONE,
+        attach_counters_point_flow: NONE,
+        create_counters: NONE,
+        destroy_counters: NONE,
+        reg_dm_mr: NONE,
+        alloc_dm: NONE,
+        free_dm: NONE,
+        modify_flow_action_esp: NONE,
+        destroy_flow_action: NONE,
+        create_flow_action_esp: NONE,
+        modify_qp_rate_limit: NONE,
+        alloc_parent_domain: NONE,
+        dealloc_td: NONE,
+        alloc_td: NONE,
+        modify_cq: NONE,
+        post_srq_ops: NONE,
+        destroy_rwq_ind_table: NONE,
+        create_rwq_ind_table: NONE,
+        destroy_wq: NONE,
+        modify_wq: NONE,
+        create_wq: NONE,
+        query_rt_values: NONE,
+        create_cq_ex: None,
+        r#priv: NONE,
+        query_device_ex: Some(query::device_extended),
+        ibv_destroy_flow: NONE,
+        ABI_placeholder2: NONE,
+        ibv_create_flow: NONE,
+        ABI_placeholder1: NONE,
+        open_qp: NONE,
+        create_qp_ex: None,
+        get_srq_num: None,
+        create_srq_ex: None,
+        open_xrcd: NONE,
+        close_xrcd: NONE,
+        _ABI_placeholder3: 0,
+        sz: size_of::<VerbsContext>(),
+        context,
+    }
+}
