@@ -53,7 +53,7 @@ impl Acks {
         // SAFETY: as the caller promises.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
-            while *self.completed != reported {
+            while self.completed.read() != reported {
                 libc::pthread_cond_wait(self.cond, self.mutex);
             }
             libc::pthread_mutex_unlock(self.mutex);
