@@ -14,6 +14,20 @@ pub(crate) struct Part {
     pub(super) run: fn(&Workspace) -> Result<Outcome>,
 }
 
+#[cfg(test)]
+impl Part {
+    /// One that does no more than this.
+    pub(super) fn that(run: fn(&Workspace) -> Result<Outcome>) -> Self {
+        Self {
+            name: "for a test",
+            what: "what a test says",
+            place: Place::Anywhere,
+            needs: None,
+            run,
+        }
+    }
+}
+
 /// What a part may run beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {

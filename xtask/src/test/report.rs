@@ -21,6 +21,8 @@ pub(super) struct Report {
     name: &'static str,
     took: Duration,
     verdict: Verdict,
+    /// Why it failed beside others, if it was run again by itself.
+    disturbed: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,7 @@ impl Report {
             name: part.name,
             took: started.elapsed(),
             verdict,
+            disturbed: None,
         }
     }
 
@@ -65,6 +68,7 @@ impl Report {
             name: part.name,
             took,
             verdict: verdict.unwrap_or_else(|| Verdict::Failed("ended without a verdict".into())),
+            disturbed: None,
         }
     }
 
@@ -73,6 +77,19 @@ impl Report {
             name: part.name,
             took,
             verdict: Verdict::Failed(why),
+            disturbed: None,
+        }
+    }
+
+    /// This of a part that ran beside others; or, if it failed there, what becomes of it by itself.
+    pub(super) fn or_alone(self, part: &Part, workspace: &Workspace) -> Self {
+        let Verdict::Failed(why) = self.verdict else {
+            return self;
+        };
+        println!("\n==> {}: again, by itself", part.name);
+        Self {
+            disturbed: Some(why),
+            ..Self::of(part, workspace)
         }
     }
 
@@ -124,9 +141,20 @@ pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
             "{:<16} {seconds:>7.1}s  {word}{separator}{note}",
             report.name
         );
+        if let Some(why) = &report.disturbed {
+            println!(
+                "{:<16} {:>8}  its second run; beside others it FAILED: {why}",
+                "", ""
+            );
+        }
     }
     println!("{:<16} {:>7.1}s", "total", took.as_secs_f64());
     println!("\nparts: {passed} passed, {failed} failed, {left_out} skipped");
+    let disturbed = reports.iter().filter(|report| report.disturbed.is_some());
+    match disturbed.count() {
+        0 => {}
+        count => println!("run a second time, by itself: {count}"),
+    }
     if failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -144,6 +172,25 @@ mod tests {
             let verdict = verdict("a \"note\"\nof two lines".to_owned());
             assert_eq!(Verdict::from_json(&verdict.to_json()), Some(verdict));
         }
+    }
+
+    #[test]
+    fn what_failed_beside_others_is_run_again_and_both_runs_are_told() {
+        let workspace = Workspace::here().unwrap();
+        let beside_others = |part| Report::failure(part, Duration::ZERO, "late".into());
+
+        let good = Part::that(|_| Ok(Outcome::Passed("fine".into())));
+        let report = beside_others(&good).or_alone(&good, &workspace);
+        assert_eq!(report.verdict, Verdict::Passed("fine".into()));
+        assert_eq!(report.disturbed.as_deref(), Some("late"));
+
+        let bad = Part::that(|_| anyhow::bail!("wrong"));
+        let report = beside_others(&bad).or_alone(&bad, &workspace);
+        assert_eq!(report.verdict, Verdict::Failed("wrong".into()));
+
+        let never = Part::that(|_| panic!("it has passed"));
+        let passed = Report::of(&good, &workspace).or_alone(&never, &workspace);
+        assert_eq!(passed.disturbed, None);
     }
 
     #[test]

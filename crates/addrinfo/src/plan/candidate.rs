@@ -215,23 +215,33 @@ fn as_name(address: Address) -> String {
         Address::Inet(SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
             format!("{}%{}", v6.ip(), v6.scope_id())
         }
-        Address::Inet(SocketAddr::V4(v4)) => {
-            // A quarter of the time that formatting takes.
-            let mut text = String::with_capacity(IPV4_TEXT);
-            for (at, byte) in v4.ip().octets().into_iter().enumerate() {
-                if at > 0 {
-                    text.push('.');
-                }
-                let digits = [byte / 100, byte / 10 % 10, byte % 10];
-                let first = digits.iter().position(|digit| *digit > 0).unwrap_or(2);
-                let shown = digits.iter().skip(first);
-                text.extend(shown.map(|digit| char::from(b'0' + digit)));
-            }
-            text
-        }
+        Address::Inet(SocketAddr::V4(v4)) => ipv4_text(v4.ip().octets()),
         Address::Inet(inet) => inet.ip().to_string(),
         Address::Ib(ib) => ib.gid.to_string(),
     }
+}
+
+/// Dotted decimal, in a fraction of the time that formatting takes.
+fn ipv4_text(octets: [u8; 4]) -> String {
+    let mut text = [0; IPV4_TEXT];
+    let mut length = 0;
+    let mut push = |byte| {
+        text[length] = byte;
+        length += 1;
+    };
+    for (at, octet) in octets.into_iter().enumerate() {
+        if at > 0 {
+            push(b'.');
+        }
+        if octet >= 100 {
+            push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            push(b'0' + octet / 10 % 10);
+        }
+        push(b'0' + octet % 10);
+    }
+    String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
 /// The address that the node is itself.
@@ -245,5 +255,21 @@ pub(super) fn ip_of(address: &Address) -> IpAddr {
     match address {
         Address::Inet(inet) => inet.ip(),
         Address::Ib(ib) => ib.gid.to_ip(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_ipv4_address_is_written_as_everywhere(address: Ipv4Addr) {
+            prop_assert_eq!(ipv4_text(address.octets()), address.to_string());
+        }
     }
 }

@@ -42,10 +42,13 @@ fn a_hub_out_of_descriptors_neither_spins_nor_forgets_its_members() {
         ..config.clone()
     };
     let error = Member::join(&hasty).expect_err("no descriptor for the connection");
-    assert!(
-        matches!(error.cause, Cause::GroupSilent { stopped: false, .. }),
-        "{error}"
-    );
+    // The hub may have come by one descriptor since, and can accept, but give nothing.
+    let is_told = match &error.cause {
+        Cause::GroupSilent { stopped, .. } => !stopped,
+        Cause::GroupRefused(why) => why.contains("none gave it a place"),
+        _ => false,
+    };
+    assert!(is_told, "{error}");
     let ticks = hub.processor_ticks() - ticks;
     assert!(
         ticks < 50,
