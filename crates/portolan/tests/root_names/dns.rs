@@ -1,8 +1,9 @@
 //! A name server of the tests' own: dnsmasq, and behind it a server that fails on purpose.
 
-use std::net::{Ipv4Addr, TcpStream, UdpSocket};
-use std::process::{Child, Command};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use crate::harness::eventually;
 
@@ -27,7 +28,7 @@ const NAMES: &str = "203.0.113.1 many.lab.test
 ";
 
 /// Serves `lab.test` and `foreign.test` in the calling thread's namespaces, on port 53 of loopback.
-/// It ends with the calling thread.
+/// It ends with whoever has its standard input.
 ///
 /// * `lab.test`: [`NAMES`] and `n0` to `n<count - 1>`; `alias` for `many` by way of `second`; `empty`,
 ///   which exists and has no address. Other names do not exist.
@@ -46,8 +47,10 @@ pub(crate) fn serve(count: u32) -> Child {
     // The namespace's own file system.
     std::fs::write("/mnt/names", names).expect("written");
     let foreign = format!("--server=/foreign.test/127.0.0.1#{FOREIGN_PORT}");
-    let server = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "dnsmasq", "--keep-in-foreground"])
+    // dnsmasq changes its rights, and so would not hear of its parent's death.
+    let server = Command::new("sh")
+        .args(["-c", "dnsmasq \"$@\" & cat > /dev/null; kill $!; wait", "sh"])
+        .arg("--keep-in-foreground")
         .args(["--conf-file=/dev/null", "--pid-file=", "--user=root"])
         .args([
             "--log-facility=/mnt/dnsmasq.log",
@@ -63,12 +66,23 @@ pub(crate) fn serve(count: u32) -> Child {
         .args(["--cname=alias.lab.test,second.lab.test"])
         .args(["--cname=second.lab.test,many.lab.test"])
         .arg(foreign)
+        .stdin(Stdio::piped())
         .spawn()
-        .expect("setpriv(1) is installed (package util-linux)");
-    eventually("dnsmasq (package dnsmasq-base)", || {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, 53)).is_ok()
-    });
+        .expect("a shell");
+    eventually("dnsmasq (package dnsmasq-base)", answers);
     server
+}
+
+/// Whether the server answers. By UDP: for a connection of TCP it forks, and that child would outlast it.
+fn answers() -> bool {
+    // Id 1, recursion desired, one question (RFC 1035 section 4.1): the addresses of empty.lab.test.
+    const QUERY: &[u8] = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x05empty\x03lab\x04test\0\0\x01\0\x01";
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let patience = Some(Duration::from_millis(200));
+    socket.set_read_timeout(patience).expect("a time");
+    // What nobody listens for yet comes back as an error of the next call.
+    let asked = socket.connect((Ipv4Addr::LOCALHOST, 53));
+    asked.and_then(|()| socket.send(QUERY)).is_ok() && socket.recv(&mut [0; 512]).is_ok()
 }
 
 /// The address of a numbered name.
