@@ -49,7 +49,11 @@ pub(crate) fn serve(count: u32) -> Child {
     let foreign = format!("--server=/foreign.test/127.0.0.1#{FOREIGN_PORT}");
     // dnsmasq changes its rights, and so would not hear of its parent's death.
     let server = Command::new("sh")
-        .args(["-c", "dnsmasq \"$@\" & cat > /dev/null; kill $!; wait", "sh"])
+        .args([
+            "-c",
+            "dnsmasq \"$@\" & cat > /dev/null; kill $!; wait",
+            "sh",
+        ])
         .arg("--keep-in-foreground")
         .args(["--conf-file=/dev/null", "--pid-file=", "--user=root"])
         .args([
