@@ -49,6 +49,17 @@ fn messages_of_every_length_arrive_as_they_were_sent() {
 }
 
 #[test]
+fn a_buffer_comes_back_when_its_work_ends_and_may_be_sent_again() {
+    let (active, passive) = pair();
+    let mut buffer = active.buffer_from(b"one").unwrap();
+    for text in [b"two", b"six"] {
+        buffer.copy_from_slice(text);
+        buffer = active.send(buffer).unwrap().wait().unwrap().buffer;
+        assert_eq!(&passive.receive_within(PATIENCE).unwrap()[..], text);
+    }
+}
+
+#[test]
 fn a_message_may_be_empty_and_still_carries_its_immediate_data() {
     let (active, passive) = pair();
     let buffer = active.buffer(1).unwrap();
