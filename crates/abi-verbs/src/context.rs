@@ -26,16 +26,16 @@ pub(crate) struct OwnContext {
 #[derive(Default)]
 pub(crate) struct Raisers {
     /// By number.
-    pub(crate) qps: Mutex<HashMap<u32, Object<Qp>>>,
+    pub(crate) qps: Mutex<HashMap<u32, Raiser<Qp>>>,
     /// By number.
-    pub(crate) srqs: Mutex<HashMap<u32, Object<Srq>>>,
+    pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,
 }
 
 /// The address of an object that lives for as long as it is known here.
-pub(crate) struct Object<C>(pub(crate) *mut C);
+pub(crate) struct Raiser<C>(pub(crate) *mut C);
 
 // SAFETY: an address; whoever follows it holds the lock that its end takes.
-unsafe impl<C> Send for Object<C> {}
+unsafe impl<C> Send for Raiser<C> {}
 
 impl Kind for Context {
     type Whole = VerbsContext;

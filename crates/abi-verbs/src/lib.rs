@@ -8,28 +8,40 @@
 //!   an open device.
 //! * `guard`: errors and panics at the edge; `object`, `acks`: what is handed out by pointer, and its end.
 //! * `provider`: the software provider, one for the process.
-//! * `device`, `context`, `query`, `pd` and so on: the verbs.
+//! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the way of data, on which no lock is
+//!   shared by two queues.
 
-#![allow(dead_code, reason = "what queues need stands before them")]
 #![allow(
     unsafe_code,
     reason = "C programs hand over pointers, and have them handed"
 )]
 
 mod acks;
+mod ah;
+mod async_event;
+mod channel;
 mod context;
 mod convert;
+mod cq;
+mod cq_ex;
 mod device;
 mod export;
 mod guard;
 pub mod layout;
+mod mr;
+mod mw;
 mod object;
 mod pd;
+mod post;
 mod provider;
+mod qp;
+mod qp_ex;
 mod query;
+mod srq;
 mod strings;
 mod sysfs;
 mod tables;
+mod wait;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
 //! The tables of functions of an open device.
 
 use crate::layout::{Context, ContextOps, VerbsContext};
-use crate::query;
+use crate::{cq, cq_ex, mw, post, qp, query, srq};
 
 const NONE: *mut std::ffi::c_void = std::ptr::null_mut();
 
@@ -15,12 +15,12 @@ pub(crate) fn context_ops() -> ContextOps {
         _compat_reg_mr: NONE,
         _compat_rereg_mr: NONE,
         _compat_dereg_mr: NONE,
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
+        alloc_mw: Some(mw::alloc),
+        bind_mw: Some(mw::bind),
+        dealloc_mw: Some(mw::dealloc),
         _compat_create_cq: NONE,
-        poll_cq: None,
-        req_notify_cq: None,
+        poll_cq: Some(cq::poll),
+        req_notify_cq: Some(cq::request_notification),
         _compat_cq_event: NONE,
         _compat_resize_cq: NONE,
         _compat_destroy_cq: NONE,
@@ -28,13 +28,13 @@ pub(crate) fn context_ops() -> ContextOps {
         _compat_modify_srq: NONE,
         _compat_query_srq: NONE,
         _compat_destroy_srq: NONE,
-        post_srq_recv: None,
+        post_srq_recv: Some(srq::post_recv),
         _compat_create_qp: NONE,
         _compat_query_qp: NONE,
         _compat_modify_qp: NONE,
         _compat_destroy_qp: NONE,
-        post_send: None,
-        post_recv: None,
+        post_send: Some(post::send),
+        post_recv: Some(post::recv),
         _compat_create_ah: NONE,
         _compat_destroy_ah: NONE,
         _compat_attach_mcast: NONE,
@@ -71,7 +71,7 @@ pub(crate) fn verbs_context(context: Context) -> VerbsContext {
         modify_wq: NONE,
         create_wq: NONE,
         query_rt_values: NONE,
-        create_cq_ex: None,
+        create_cq_ex: Some(cq_ex::create),
         r#priv: NONE,
         query_device_ex: Some(query::device_extended),
         ibv_destroy_flow: NONE,
@@ -79,9 +79,9 @@ pub(crate) fn verbs_context(context: Context) -> VerbsContext {
         ibv_create_flow: NONE,
         ABI_placeholder1: NONE,
         open_qp: NONE,
-        create_qp_ex: None,
-        get_srq_num: None,
-        create_srq_ex: None,
+        create_qp_ex: Some(qp::create_extended),
+        get_srq_num: Some(srq::get_number),
+        create_srq_ex: Some(srq::create_extended),
         open_xrcd: NONE,
         close_xrcd: NONE,
         _ABI_placeholder3: 0,

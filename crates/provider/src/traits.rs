@@ -12,7 +12,7 @@ use crate::cm::{
     CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
     MembershipNumber, PathRecord, Service, UserId,
 };
-use crate::error::Result;
+use crate::error::{Cause, Error, Result, Step};
 use crate::verbs::{
     Access, Ah, AhAttr, AsyncEvent, Counter, DeviceAttr, GidEntry, MwBind, MwType, PortAttr,
     QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr, Srqn, WorkCompletion,
@@ -167,6 +167,29 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         reason = "the one promise about memory that verbs rest on"
     )]
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>>;
+    /// Registers memory that work requests and peers find at `iova` instead of its address
+    /// (`ibv_reg_mr_iova(3)`).
+    ///
+    /// # Errors
+    /// As for [`Pd::register`]; `Unsupported` if the provider has no other address than the memory's own.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`].
+    #[allow(unsafe_code, reason = "as for `register`")]
+    unsafe fn register_at(
+        &self,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<dyn Mr>> {
+        if addr != iova {
+            let cause = Cause::Unsupported("memory at another address than its own");
+            return Err(Error::new(Step::RegisterMemory, cause));
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.register(addr, length, access) }
+    }
     /// Creates a queue pair in RESET. With `srq` it draws its receives from there, and has no receive
     /// queue of its own to post to.
     fn create_qp(

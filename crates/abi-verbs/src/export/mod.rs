@@ -45,4 +45,5 @@ macro_rules! exports {
 
 mod devices;
 mod private;
+mod queues;
 mod words;

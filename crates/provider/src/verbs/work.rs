@@ -21,8 +21,9 @@ bitflags! {
     }
 }
 
-/// A piece of registered memory (`struct ibv_sge`).
+/// A piece of registered memory (`struct ibv_sge`, and laid out as it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// First byte, as a virtual address of this process.
     pub addr: u64,

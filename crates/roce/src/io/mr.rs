@@ -26,7 +26,7 @@ impl SoftMr {
     pub(super) fn register(
         shared: &Arc<Shared>,
         pd: PdId,
-        addr: u64,
+        [addr, iova]: [u64; 2],
         length: u64,
         access: Access,
     ) -> Result<Self> {
@@ -44,7 +44,7 @@ impl SoftMr {
         let permit = shared.gauges.mrs.take(Step::RegisterMemory)?;
         let region = Region {
             pd,
-            iova: addr,
+            iova,
             addr,
             length,
             access,

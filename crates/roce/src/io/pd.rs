@@ -56,9 +56,20 @@ impl SoftPd {
 impl Pd for SoftPd {
     /// The range is verified now (see [`crate::io`] about memory that is unmapped while registered).
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
+        // SAFETY: as the caller promises.
+        unsafe { self.register_at(addr, length, addr, access) }
+    }
+
+    unsafe fn register_at(
+        &self,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<dyn Mr>> {
         self.shared.fork.check(Step::RegisterMemory)?;
         self.check_present(Step::RegisterMemory)?;
-        let region = SoftMr::register(&self.shared, self.id, addr, length, access)
+        let region = SoftMr::register(&self.shared, self.id, [addr, iova], length, access)
             .map_err(|error| error.on(self.device.name(), None))?;
         Ok(Arc::new(region))
     }

@@ -1,0 +1,125 @@
+//! Asynchronous events: of queue pairs, shared receive queues, ports and the device.
+
+use std::ffi::c_void;
+
+use portolan_provider::verbs::AsyncEvent as ProviderEvent;
+
+use crate::context::OwnContext;
+use crate::guard::{Result, errno_of};
+use crate::layout::{AsyncEvent, Context};
+use crate::object::own;
+use crate::{lock, qp, srq, wait};
+
+/// Numbers of `enum ibv_event_type`.
+mod kind {
+    pub(super) const QP_FATAL: u32 = 1;
+    pub(super) const QP_REQ_ERR: u32 = 2;
+    pub(super) const QP_ACCESS_ERR: u32 = 3;
+    pub(super) const COMM_EST: u32 = 4;
+    pub(super) const SQ_DRAINED: u32 = 5;
+    pub(super) const DEVICE_FATAL: u32 = 8;
+    pub(super) const PORT_ACTIVE: u32 = 9;
+    pub(super) const PORT_ERR: u32 = 10;
+    pub(super) const SRQ_LIMIT_REACHED: u32 = 15;
+    pub(super) const QP_LAST_WQE_REACHED: u32 = 16;
+    pub(super) const GID_CHANGE: u32 = 18;
+}
+
+/// Takes an event, waiting for one unless the program does not want to.
+///
+/// # Errors
+/// Those of [`wait::readable`].
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn take(context: *mut Context) -> Result<AsyncEvent> {
+    // SAFETY: as the caller promises.
+    let own_context = unsafe { own(context) }?;
+    loop {
+        let taken = own_context
+            .listener
+            .take()
+            .map_err(|error| errno_of(&error))?;
+        match taken.map(|event| own_context.report(event)) {
+            Some(Some(event)) => return Ok(event),
+            // Of something that has ended meanwhile.
+            Some(None) => {}
+            None => {
+                let fd = own_context
+                    .listener
+                    .fd()
+                    .map_err(|error| errno_of(&error))?;
+                wait::readable(fd)?;
+            }
+        }
+    }
+}
+
+impl OwnContext {
+    /// An event for C, which is to be acknowledged from now on; none if who raised it is gone.
+    fn report(&self, event: ProviderEvent) -> Option<AsyncEvent> {
+        use ProviderEvent::*;
+        let of_qp = |qpn: portolan_wire::Qpn, event_type| {
+            let qps = lock(&self.raisers.qps);
+            let qp = qps.get(&qpn.value())?.0;
+            // SAFETY: it lives for as long as it is known there.
+            unsafe { own(qp) }.ok()?.reported.add();
+            let element = qp.cast();
+            Some(AsyncEvent {
+                element,
+                event_type,
+            })
+        };
+        let of_port = |port: u8, event_type| {
+            let element = std::ptr::without_provenance_mut(usize::from(port));
+            Some(AsyncEvent {
+                element,
+                event_type,
+            })
+        };
+        match event {
+            QpFatal(qpn) => of_qp(qpn, kind::QP_FATAL),
+            QpReqErr(qpn) => of_qp(qpn, kind::QP_REQ_ERR),
+            QpAccessErr(qpn) => of_qp(qpn, kind::QP_ACCESS_ERR),
+            CommEst(qpn) => of_qp(qpn, kind::COMM_EST),
+            SqDrained(qpn) => of_qp(qpn, kind::SQ_DRAINED),
+            QpLastWqeReached(qpn) => of_qp(qpn, kind::QP_LAST_WQE_REACHED),
+            SrqLimitReached(number) => {
+                let srqs = lock(&self.raisers.srqs);
+                let srq = srqs.get(&number.0)?.0;
+                // SAFETY: as above.
+                unsafe { own(srq) }.ok()?.reported.add();
+                let (element, event_type) = (srq.cast::<c_void>(), kind::SRQ_LIMIT_REACHED);
+                Some(AsyncEvent {
+                    element,
+                    event_type,
+                })
+            }
+            PortActive(port) => of_port(port, kind::PORT_ACTIVE),
+            PortErr(port) => of_port(port, kind::PORT_ERR),
+            GidChange(port) => of_port(port, kind::GID_CHANGE),
+            DeviceFatal => of_port(0, kind::DEVICE_FATAL),
+            _ => None,
+        }
+    }
+}
+
+/// Acknowledges an event.
+///
+/// # Safety
+/// One of [`take`], for the first time.
+pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
+    // SAFETY: as the caller promises: what raised it is not destroyed before.
+    unsafe {
+        match event.event_type {
+            kind::QP_FATAL
+            | kind::QP_REQ_ERR
+            | kind::QP_ACCESS_ERR
+            | kind::COMM_EST
+            | kind::SQ_DRAINED
+            | kind::QP_LAST_WQE_REACHED => qp::acks(event.element.cast()).add(1),
+            kind::SRQ_LIMIT_REACHED => srq::acks(event.element.cast()).add(1),
+            _ => {}
+        }
+    }
+}

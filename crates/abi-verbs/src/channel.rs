@@ -1,0 +1,87 @@
+//! Completion channels.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+
+use portolan_provider::traits::CompChannel as ProviderChannel;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::guard::{Result, errno_of};
+use crate::layout::{CompChannel, Context, Cq};
+use crate::lock;
+use crate::object::{Kind, free, make, own};
+use crate::wait;
+
+/// A completion channel.
+pub(crate) struct OwnChannel {
+    pub(crate) channel: Arc<dyn ProviderChannel>,
+    /// Held while an event is taken, and while a completion queue of it ends: an event names its queue by address.
+    pub(crate) taking: Mutex<()>,
+}
+
+impl Kind for CompChannel {
+    type Whole = Self;
+    type Own = OwnChannel;
+}
+
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
+    // SAFETY: as the caller promises.
+    let channel = unsafe { own(context) }?.device.create_comp_channel();
+    let channel = channel.map_err(|error| errno_of(&error))?;
+    let fd = channel.as_fd();
+    // Its flag says from here on whether the program wants to wait.
+    fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
+    let whole = CompChannel {
+        context,
+        fd: fd.as_raw_fd(),
+        refcnt: 0,
+    };
+    let taking = Mutex::new(());
+    Ok(make(whole, OwnChannel { channel, taking }))
+}
+
+/// # Errors
+/// `EBUSY` while completion queues are on it.
+///
+/// # Safety
+/// One of [`create`], for the last time if it succeeds.
+pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
+    // SAFETY: as the caller promises; completion queues count themselves in the field under the lock.
+    unsafe {
+        let taking = lock(&own(channel)?.taking);
+        if (*channel).refcnt > 0 {
+            return Err(Errno::BUSY);
+        }
+        drop(taking);
+        free(channel);
+    }
+    Ok(())
+}
+
+/// Takes an event, waiting for one unless the program does not want to: the queue it is of.
+///
+/// # Errors
+/// Those of [`wait::readable`].
+///
+/// # Safety
+/// The channel is one of ours.
+pub(crate) unsafe fn take_event(channel: *mut CompChannel) -> Result<*mut Cq> {
+    // SAFETY: as the caller promises.
+    let own_channel = unsafe { own(channel) }?;
+    loop {
+        {
+            let _taking = lock(&own_channel.taking);
+            let taken = own_channel.channel.take_event();
+            if let Some(cookie) = taken.map_err(|error| errno_of(&error))? {
+                let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
+                // SAFETY: a queue whose event waits lives: its end forgets the event first, under the lock.
+                unsafe { own(cq) }?.comp_reported.add();
+                return Ok(cq);
+            }
+        }
+        wait::readable(own_channel.channel.as_fd())?;
+    }
+}

@@ -1,0 +1,249 @@
+//! Completion queues.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use portolan_provider::traits::Cq as ProviderCq;
+use portolan_provider::verbs::WorkCompletion;
+use rustix::io::Errno;
+
+use crate::acks::{Acks, Reported};
+use crate::cq_ex;
+use crate::guard::{Result, errno_of, number, value};
+use crate::layout::{CompChannel, Context, Cq, CqEx, Wc, wc_flags};
+use crate::lock;
+use crate::object::{Kind, Users, free, make, next_handle, own, own_place};
+
+/// Completions that are taken at once.
+const BATCH: usize = 16;
+
+/// A completion queue.
+pub(crate) struct OwnCq {
+    /// There from its creation until its end: its address names it on the channel, and so is there before it.
+    cq: OnceLock<Arc<dyn ProviderCq>>,
+    pub(crate) users: Users,
+    pub(crate) comp_reported: Reported,
+    pub(crate) polling: cq_ex::Polling,
+}
+
+impl Kind for Cq {
+    type Whole = CqEx;
+    type Own = OwnCq;
+}
+
+impl OwnCq {
+    /// The provider's.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has ended.
+    #[inline]
+    pub(crate) fn get(&self) -> Result<&Arc<dyn ProviderCq>> {
+        self.cq.get().ok_or(Errno::INVAL)
+    }
+}
+
+/// Creates a completion queue. Every one is an extended one; not every program knows.
+///
+/// # Errors
+/// `EINVAL` for a size that the device does not have, or a completion vector other than 0.
+///
+/// # Safety
+/// The context is open, and the channel null or one of its.
+pub(crate) unsafe fn create(
+    context: *mut Context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: u32,
+) -> Result<*mut Cq> {
+    // SAFETY: as the caller promises.
+    let device = &unsafe { own(context) }?.device;
+    if comp_vector != 0 {
+        return Err(Errno::INVAL);
+    }
+    let on = match channel.is_null() {
+        true => None,
+        // SAFETY: the program's channel.
+        false => Some(unsafe { own(channel) }?),
+    };
+    let whole = cq_ex::whole(context, channel, cq_context, next_handle());
+    let own_cq = OwnCq {
+        cq: OnceLock::new(),
+        users: Users::default(),
+        comp_reported: Reported::default(),
+        polling: cq_ex::Polling::new(),
+    };
+    let cq: *mut Cq = make(whole, own_cq);
+    let cookie = cq.expose_provenance() as u64;
+    let made = device.create_cq(cqe, on.map(|on| &on.channel), cookie);
+    let made = match made {
+        Ok(made) => made,
+        Err(error) => {
+            // SAFETY: made above, and nobody else's.
+            unsafe { free(cq) };
+            return Err(errno_of(&error));
+        }
+    };
+    // SAFETY: made above; the channel counts under its lock.
+    unsafe {
+        (*cq).cqe = c_int::try_from(made.capacity()).unwrap_or(c_int::MAX);
+        let _ = own(cq)?.cq.set(made);
+        if let Some(on) = on {
+            let _taking = lock(&on.taking);
+            (*channel).refcnt += 1;
+        }
+    }
+    Ok(cq)
+}
+
+/// # Errors
+/// `EBUSY` while queue pairs complete there.
+///
+/// # Safety
+/// One of [`create`], for the last time if it succeeds.
+pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
+    // SAFETY: as the caller promises: nobody polls it any more, but events may still be acknowledged.
+    unsafe {
+        own(cq)?.users.check_none()?;
+        let channel = (*cq).channel;
+        let given_back = || (*(&raw mut (*own_place(cq)).cq)).take();
+        if channel.is_null() {
+            drop(given_back());
+        } else {
+            let _taking = lock(&own(channel)?.taking);
+            // Its event goes with it.
+            drop(given_back());
+            (*channel).refcnt -= 1;
+        }
+        let acks = comp_acks(cq);
+        acks.wait(&own(cq)?.comp_reported);
+        free(cq);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The queue is one of ours.
+unsafe fn comp_acks(cq: *mut Cq) -> Acks {
+    // SAFETY: as the caller promises; only addresses are made.
+    unsafe {
+        Acks {
+            mutex: &raw mut (*cq).mutex,
+            cond: &raw mut (*cq).cond,
+            completed: &raw mut (*cq).comp_events_completed,
+        }
+    }
+}
+
+/// # Safety
+/// The queue is one of ours, and has so many events that are not acknowledged.
+pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
+    if count > 0 && !cq.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { comp_acks(cq).add(count) };
+    }
+}
+
+/// # Errors
+/// `EINVAL` for less than what waits to be polled, or more than the device has.
+///
+/// # Safety
+/// The queue is one of ours.
+pub(crate) unsafe fn resize(cq: *mut Cq, cqe: c_int) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let own_cq = unsafe { own(cq) }?.get()?;
+    let cqe = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
+    own_cq.resize(cqe).map_err(|error| errno_of(&error))?;
+    // SAFETY: as above.
+    unsafe { (*cq).cqe = c_int::try_from(own_cq.capacity()).unwrap_or(c_int::MAX) };
+    Ok(())
+}
+
+/// `poll_cq` of the table: drives the device if the queue is empty.
+pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, room: c_int, into: *mut Wc) -> c_int {
+    value(-1, || {
+        let Ok(room) = usize::try_from(room) else {
+            return -1;
+        };
+        // SAFETY: the program's queue.
+        let Ok(own_cq) = unsafe { own(cq) }.and_then(OwnCq::get) else {
+            return -1;
+        };
+        // One at a time is what most programs ask for.
+        let taken = match room {
+            1 => take::<1>(own_cq.as_ref(), room, into),
+            _ => take::<BATCH>(own_cq.as_ref(), room, into),
+        };
+        taken.unwrap_or(-1)
+    })
+}
+
+/// Takes completions by batches of `N`.
+#[inline]
+fn take<const N: usize>(cq: &dyn ProviderCq, room: usize, into: *mut Wc) -> Result<c_int> {
+    let mut batch = [WorkCompletion::EMPTY; N];
+    let mut taken = 0;
+    while taken < room {
+        let wanted = N.min(room - taken);
+        let found = match cq.poll(&mut batch[..wanted]) {
+            Ok(found) => found,
+            // Those taken before are not to be lost.
+            Err(_) if taken > 0 => break,
+            Err(error) => return Err(errno_of(&error)),
+        };
+        for (at, completion) in batch[..found].iter().enumerate() {
+            // SAFETY: the program's array has room for so many.
+            unsafe { into.add(taken + at).write(wc(completion)) };
+        }
+        taken += found;
+        if found < wanted {
+            break;
+        }
+    }
+    Ok(taken as c_int)
+}
+
+fn wc(from: &WorkCompletion) -> Wc {
+    Wc {
+        wr_id: from.wr_id,
+        status: from.status as u32,
+        opcode: from.opcode as u32,
+        vendor_err: 0,
+        byte_len: from.byte_len,
+        imm_data: immediate(from),
+        qp_num: from.qp_num.value(),
+        src_qp: from.src_qp.value(),
+        wc_flags: flags(from),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Immediate data in network order, or the key that was invalidated.
+#[inline]
+pub(crate) fn immediate(from: &WorkCompletion) -> u32 {
+    let immediate = from.imm_data;
+    immediate.or(from.invalidated_rkey).unwrap_or(0)
+}
+
+/// `enum ibv_wc_flags`.
+#[inline]
+pub(crate) fn flags(from: &WorkCompletion) -> u32 {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    flag(from.has_grh, wc_flags::GRH)
+        | flag(from.imm_data.is_some(), wc_flags::WITH_IMM)
+        | flag(from.invalidated_rkey.is_some(), wc_flags::WITH_INV)
+}
+
+/// `req_notify_cq` of the table.
+pub(crate) unsafe extern "C" fn request_notification(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    number(|| {
+        // SAFETY: the program's queue.
+        let own_cq = unsafe { own(cq) }?.get()?;
+        own_cq
+            .arm(solicited_only != 0)
+            .map_err(|error| errno_of(&error))
+    })
+}

@@ -1,0 +1,219 @@
+//! Extended completion queues: completions that are walked over and read field by field.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use portolan_provider::verbs::{WcStatus, WorkCompletion};
+use rustix::io::Errno;
+
+use crate::acks::FRESH;
+use crate::cq;
+use crate::guard::{Result, errno_of, number, pointer, value};
+use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, PollCqAttr};
+use crate::object::own;
+
+/// `IBV_WC_STANDARD_FLAGS`: what rdma_rxe's completions have, and ours.
+const STANDARD_WC_FLAGS: u64 = 0x7F;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
+const MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`, and that an overrun does not matter.
+const KNOWN_FLAGS: u32 = 3;
+
+/// A walk over the completions of a queue: whoever has begun one holds the lock until its end.
+pub(crate) struct Polling {
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    /// Written and read by who holds the lock.
+    current: Cell<WorkCompletion>,
+}
+
+impl Polling {
+    pub(crate) fn new() -> Self {
+        Self {
+            lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            current: Cell::new(WorkCompletion::EMPTY),
+        }
+    }
+
+    fn lock(&self) {
+        // SAFETY: a mutex that was initialized, and stays where it is.
+        unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+    }
+
+    /// # Safety
+    /// This thread has locked it.
+    unsafe fn unlock(&self) {
+        // SAFETY: as the caller promises.
+        unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
+    }
+}
+
+/// A queue for C, without its size.
+pub(crate) fn whole(
+    context: *mut Context,
+    channel: *mut CompChannel,
+    cq_context: *mut c_void,
+    handle: u32,
+) -> CqEx {
+    let (mutex, cond) = FRESH;
+    CqEx {
+        context,
+        channel,
+        cq_context,
+        handle,
+        cqe: 0,
+        mutex,
+        cond,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+        comp_mask: 0,
+        status: WcStatus::GeneralErr as u32,
+        wr_id: 0,
+        start_poll: Some(start_poll),
+        next_poll: Some(next_poll),
+        end_poll: Some(end_poll),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_none),
+        read_byte_len: Some(read_byte_len),
+        read_imm_data: Some(read_imm_data),
+        read_qp_num: Some(read_qp_num),
+        read_src_qp: Some(read_src_qp),
+        read_wc_flags: Some(read_wc_flags),
+        read_slid: Some(read_none),
+        read_sl: Some(read_no_byte),
+        read_dlid_path_bits: Some(read_no_byte),
+        read_completion_ts: ptr::null_mut(),
+        read_cvlan: ptr::null_mut(),
+        read_flow_tag: ptr::null_mut(),
+        read_tm_info: ptr::null_mut(),
+        read_completion_wallclock_ns: ptr::null_mut(),
+    }
+}
+
+/// `create_cq_ex` of the table.
+pub(crate) unsafe extern "C" fn create(
+    context: *mut Context,
+    attr: *mut CqInitAttrEx,
+) -> *mut CqEx {
+    pointer(|| {
+        // SAFETY: the program's structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        let flags = if attr.comp_mask & MASK_FLAGS != 0 {
+            attr.flags
+        } else {
+            0
+        };
+        if attr.comp_mask & !MASK_FLAGS != 0
+            || flags & !KNOWN_FLAGS != 0
+            || attr.wc_flags & !STANDARD_WC_FLAGS != 0
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: the program's context and channel.
+        let made = unsafe {
+            cq::create(
+                context,
+                attr.cqe,
+                attr.cq_context,
+                attr.channel,
+                attr.comp_vector,
+            )
+        };
+        Ok(made?.cast())
+    })
+}
+
+/// Takes the next completion.
+///
+/// # Errors
+/// `ENOENT` if there is none.
+///
+/// # Safety
+/// The queue is one of ours, whose walk this thread has begun.
+unsafe fn take(of: *mut CqEx) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let own_cq = unsafe { own(of.cast::<Cq>()) }?;
+    let mut taken = [WorkCompletion::EMPTY];
+    let found = own_cq.get()?.poll(&mut taken);
+    if found.map_err(|error| errno_of(&error))? == 0 {
+        return Err(Errno::NOENT);
+    }
+    // SAFETY: the fields are of who walks.
+    unsafe {
+        (*of).status = taken[0].status as u32;
+        (*of).wr_id = taken[0].wr_id;
+    }
+    own_cq.polling.current.set(taken[0]);
+    Ok(())
+}
+
+unsafe extern "C" fn start_poll(of: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    number(|| {
+        // SAFETY: null, or the program's.
+        if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's queue.
+        let polling = &unsafe { own(of.cast::<Cq>()) }?.polling;
+        polling.lock();
+        // SAFETY: locked in this thread just before.
+        unsafe { take(of).inspect_err(|_| polling.unlock()) }
+    })
+}
+
+unsafe extern "C" fn next_poll(of: *mut CqEx) -> c_int {
+    // SAFETY: the program has begun.
+    number(|| unsafe { take(of) })
+}
+
+unsafe extern "C" fn end_poll(of: *mut CqEx) {
+    value((), || {
+        // SAFETY: the program's queue, whose walk this thread has begun.
+        unsafe {
+            if let Ok(own_cq) = own(of.cast::<Cq>()) {
+                own_cq.polling.unlock();
+            }
+        }
+    });
+}
+
+/// The completion that a walk is at.
+fn current(of: *mut CqEx) -> WorkCompletion {
+    // SAFETY: the program's queue, whose walk this thread has begun.
+    let own_cq = unsafe { own(of.cast::<Cq>()) };
+    own_cq.map_or(WorkCompletion::EMPTY, |own_cq| own_cq.polling.current.get())
+}
+
+unsafe extern "C" fn read_opcode(of: *mut CqEx) -> c_uint {
+    current(of).opcode as u32
+}
+
+unsafe extern "C" fn read_byte_len(of: *mut CqEx) -> u32 {
+    current(of).byte_len
+}
+
+unsafe extern "C" fn read_imm_data(of: *mut CqEx) -> u32 {
+    cq::immediate(&current(of))
+}
+
+unsafe extern "C" fn read_qp_num(of: *mut CqEx) -> u32 {
+    current(of).qp_num.value()
+}
+
+unsafe extern "C" fn read_src_qp(of: *mut CqEx) -> u32 {
+    current(of).src_qp.value()
+}
+
+unsafe extern "C" fn read_wc_flags(of: *mut CqEx) -> c_uint {
+    cq::flags(&current(of))
+}
+
+/// What the device has none of: the vendor's error, a LID.
+unsafe extern "C" fn read_none(_of: *mut CqEx) -> u32 {
+    0
+}
+
+/// A service level, path bits.
+unsafe extern "C" fn read_no_byte(_of: *mut CqEx) -> u8 {
+    0
+}

@@ -1,0 +1,258 @@
+//! Posting: work requests of C's, and the tables' functions for them. No lock but the queue's own is taken.
+
+use std::ffi::c_int;
+
+use portolan_provider::verbs::{
+    MwBind, RecvWr as ProviderRecvWr, RemoteAddr, SendData, SendFlags, SendOp,
+    SendWr as ProviderSendWr, Sge as ProviderSge, UdDestination,
+};
+use portolan_wire::addr::{QKey, Qpn};
+use rustix::io::Errno;
+
+use crate::guard::{Result, errno_of, number};
+use crate::layout::{Bind, MwBindInfo, Qp, RecvWr, SEND_INLINE, SendWr, Sge, wr_opcode};
+use crate::mr;
+use crate::object::own;
+
+/// Bytes that are gathered of an inline send in more than one piece: as many as a device takes.
+const INLINE_MAX: usize = 512;
+
+/// Pieces of memory.
+///
+/// # Errors
+/// `EINVAL` for a negative number of them.
+///
+/// # Safety
+/// There are so many.
+#[inline]
+unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [ProviderSge]> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as the caller promises; the seam's structure is laid out as C's.
+    Ok(unsafe { std::slice::from_raw_parts(list.cast::<ProviderSge>(), count) })
+}
+
+const _: () = assert!(size_of::<Sge>() == size_of::<ProviderSge>());
+
+/// `post_recv` of the table.
+pub(crate) unsafe extern "C" fn recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    // SAFETY: the program's pointers.
+    number(|| unsafe {
+        let qp = &own(qp)?.qp;
+        receives(wr, bad, |wr| qp.post_recv(wr))
+    })
+}
+
+/// Posts a list of receives, up to the first that fails, which `bad` is told.
+///
+/// # Safety
+/// The list is a program's.
+pub(crate) unsafe fn receives(
+    mut wr: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+    post: impl Fn(&ProviderRecvWr<'_>) -> portolan_provider::Result<()>,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    while let Some(at) = unsafe { wr.as_ref() } {
+        // SAFETY: as above.
+        let posted = unsafe { pieces(at.sg_list, at.num_sge) }.and_then(|sges| {
+            let wr_id = at.wr_id;
+            post(&ProviderRecvWr { wr_id, sges }).map_err(|error| errno_of(&error))
+        });
+        if let Err(errno) = posted {
+            // SAFETY: the program's place for it.
+            unsafe { bad.write(wr) };
+            return Err(errno);
+        }
+        wr = at.next;
+    }
+    Ok(())
+}
+
+/// `post_send` of the table.
+pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+    number(|| {
+        let mut wr = wr;
+        // SAFETY: the program's list.
+        while let Some(at) = unsafe { wr.as_ref() } {
+            // SAFETY: the program's queue pair and request.
+            if let Err(errno) = unsafe { send_one(qp, at) } {
+                // SAFETY: the program's place for it.
+                unsafe { bad.write(wr) };
+                return Err(errno);
+            }
+            wr = at.next;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The queue pair is one of ours, the request a program's.
+unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let own_qp = unsafe { own(qp) }?;
+    // SAFETY: as above.
+    let op = unsafe { operation(wr) }?;
+    // SAFETY: as above.
+    let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+    let ud = match own_qp.is_ud {
+        // SAFETY: the program's request, as its queue pair has it.
+        true => Some(unsafe { destination(wr) }?),
+        false => None,
+    };
+    let mut request = ProviderSendWr {
+        wr_id: wr.wr_id,
+        op,
+        data: SendData::Sges(sges),
+        // IP checksums are every packet's.
+        flags: SendFlags::from_bits_truncate(wr.send_flags),
+        ud,
+    };
+    if wr.send_flags & SEND_INLINE == 0 || !takes_data(op) {
+        return own_qp
+            .qp
+            .post_send(&request)
+            .map_err(|error| errno_of(&error));
+    }
+    let mut gathered = [0; INLINE_MAX];
+    // SAFETY: inline data are the program's bytes, with no key.
+    let bytes = unsafe { inline(sges, &mut gathered) }?;
+    request.data = SendData::Inline(bytes);
+    own_qp
+        .qp
+        .post_send(&request)
+        .map_err(|error| errno_of(&error))
+}
+
+/// Whether an operation takes bytes along.
+pub(crate) fn takes_data(op: SendOp) -> bool {
+    use SendOp::*;
+    matches!(
+        op,
+        Send | SendWithImm(_) | SendWithInv(_) | RdmaWrite(_) | RdmaWriteWithImm(..)
+    )
+}
+
+/// The bytes of an inline send: where they lie, if that is in one piece.
+///
+/// # Errors
+/// `EINVAL` for more than a device takes.
+///
+/// # Safety
+/// The pieces are readable.
+unsafe fn inline<'a>(sges: &[ProviderSge], gathered: &'a mut [u8; INLINE_MAX]) -> Result<&'a [u8]> {
+    let bytes = |sge: &ProviderSge| {
+        let from: *const u8 = std::ptr::with_exposed_provenance(sge.addr as usize);
+        (from, sge.length as usize)
+    };
+    if let [sge] = sges
+        && sge.length > 0
+    {
+        let (from, length) = bytes(sge);
+        // SAFETY: as the caller promises.
+        return Ok(unsafe { std::slice::from_raw_parts(from, length) });
+    }
+    let mut end = 0;
+    for (from, length) in sges.iter().map(bytes) {
+        let room = gathered
+            .get_mut(end..)
+            .and_then(|room| room.get_mut(..length));
+        let room = room.ok_or(Errno::INVAL)?;
+        // SAFETY: as above; the room is our own.
+        unsafe { std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), length) };
+        end += length;
+    }
+    Ok(&gathered[..end])
+}
+
+/// # Safety
+/// The request is a program's.
+#[inline]
+unsafe fn operation(wr: &SendWr) -> Result<SendOp> {
+    // SAFETY: the union is as the operation has it, and all of it is plain numbers.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let remote = RemoteAddr {
+        addr: rdma.remote_addr,
+        rkey: rdma.rkey,
+    };
+    let atomic_remote = RemoteAddr {
+        addr: atomic.remote_addr,
+        rkey: atomic.rkey,
+    };
+    Ok(match wr.opcode {
+        wr_opcode::SEND => SendOp::Send,
+        wr_opcode::SEND_WITH_IMM => SendOp::SendWithImm(wr.imm_data),
+        wr_opcode::SEND_WITH_INV => SendOp::SendWithInv(wr.imm_data),
+        wr_opcode::RDMA_WRITE => SendOp::RdmaWrite(remote),
+        wr_opcode::RDMA_WRITE_WITH_IMM => SendOp::RdmaWriteWithImm(remote, wr.imm_data),
+        wr_opcode::RDMA_READ => SendOp::RdmaRead(remote),
+        wr_opcode::ATOMIC_CMP_AND_SWP => SendOp::AtomicCmpSwap {
+            remote: atomic_remote,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        wr_opcode::ATOMIC_FETCH_AND_ADD => SendOp::AtomicFetchAdd {
+            remote: atomic_remote,
+            add: atomic.compare_add,
+        },
+        wr_opcode::LOCAL_INV => SendOp::LocalInv(wr.imm_data),
+        // SAFETY: the program's window and region.
+        wr_opcode::BIND_MW => unsafe { bind(&wr.bind_mw) }?,
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+/// # Safety
+/// The window and the region are the program's.
+pub(crate) unsafe fn bind(bind: &Bind) -> Result<SendOp> {
+    // SAFETY: as the caller promises.
+    let (mw, info) = unsafe {
+        (
+            bind.mw.as_ref().ok_or(Errno::INVAL)?,
+            window(&bind.bind_info)?,
+        )
+    };
+    Ok(SendOp::BindMw {
+        rkey: mw.rkey,
+        new_rkey: bind.rkey,
+        bind: info,
+    })
+}
+
+/// What a memory window is to open.
+///
+/// # Safety
+/// The region is null, or the program's.
+pub(crate) unsafe fn window(info: &MwBindInfo) -> Result<MwBind> {
+    // SAFETY: as the caller promises.
+    let lkey = unsafe { info.mr.as_ref() }.map(|mr| mr.lkey);
+    if lkey.is_none() && info.length > 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(MwBind {
+        lkey: lkey.unwrap_or(0),
+        addr: info.addr,
+        length: info.length,
+        access: mr::window_rights(info.mw_access_flags)?,
+    })
+}
+
+/// # Safety
+/// The request is one for a datagram.
+#[inline]
+unsafe fn destination<'a>(wr: &SendWr) -> Result<UdDestination<'a>> {
+    // SAFETY: as the caller promises.
+    let ud = unsafe { wr.wr.ud };
+    Ok(UdDestination {
+        // SAFETY: the program's address handle, which lives while it posts.
+        ah: unsafe { own(ud.ah) }?.ah.as_ref(),
+        qpn: Qpn::new(ud.remote_qpn),
+        qkey: QKey(ud.remote_qkey),
+    })
+}

@@ -1,0 +1,414 @@
+//! Work requests that a program builds by calls (ibv_wr_post(3)): begun, set up one by one, and posted together.
+
+use std::cell::{RefCell, UnsafeCell};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use portolan_provider::verbs::{
+    RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge as ProviderSge, UdDestination,
+};
+use portolan_wire::addr::{QKey, Qpn};
+use rustix::io::Errno;
+
+use crate::acks::FRESH;
+use crate::guard::{Result, errno_of, number, value};
+use crate::layout::{Ah, Bind, Context, DataBuf, Mw, MwBindInfo, Pd, Qp, QpEx, QpInitAttr, Sge};
+use crate::object::own;
+use crate::post;
+
+/// Work requests that are begun at once: more than a send queue holds are refused when they are posted anyway.
+const BEGUN_MAX: usize = 1 << 14;
+/// Pieces of one of them.
+const PIECES_MAX: usize = 32;
+/// `IBV_QP_EX_WITH_…` of all operations there are: writes, sends, read, atomics, windows.
+const ALL_OPERATIONS: u64 = 0x3FF;
+/// Those of UC, which has no read and no atomics; `IBV_QPT_UC`.
+const UC: (u32, u64) = (3, 0x38F);
+/// Those of UD: sends; `IBV_QPT_UD`.
+const UD: (u32, u64) = (4, 0xC);
+
+/// # Errors
+/// `EOPNOTSUPP` for operations that queue pairs of this type do not have.
+pub(crate) fn check_operations(qp_type: u32, wanted: u64) -> Result<()> {
+    let known = [UC, UD].into_iter().find(|known| known.0 == qp_type);
+    match wanted & !known.map_or(ALL_OPERATIONS, |known| known.1) {
+        0 => Ok(()),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// The work requests that a program is building. Whoever has begun holds the lock until they are posted or given up.
+pub(crate) struct Building {
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    begun: RefCell<Begun>,
+    inline_max: usize,
+}
+
+#[derive(Default)]
+struct Begun {
+    requests: Vec<Request>,
+    pieces: Vec<ProviderSge>,
+    inline: Vec<u8>,
+    /// The first thing that was wrong.
+    failed: Option<Errno>,
+}
+
+struct Request {
+    wr_id: u64,
+    flags: SendFlags,
+    op: SendOp,
+    data: Data,
+    ah: *mut Ah,
+    qpn: u32,
+    qkey: u32,
+}
+
+/// Ranges of what is begun.
+enum Data {
+    Pieces(usize, usize),
+    Inline(usize, usize),
+}
+
+impl Building {
+    pub(crate) fn new(inline_max: usize) -> Self {
+        Self {
+            lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            begun: RefCell::default(),
+            inline_max,
+        }
+    }
+
+    /// # Safety
+    /// This thread has locked it, by [`start`].
+    unsafe fn unlock(&self) {
+        // SAFETY: as the caller promises.
+        unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
+    }
+}
+
+/// A queue pair for C.
+pub(crate) fn whole(
+    context: *mut Context,
+    pd: *mut Pd,
+    attr: &QpInitAttr,
+    handle: u32,
+    qp_num: u32,
+) -> QpEx {
+    let (mutex, cond) = FRESH;
+    let qp_base = Qp {
+        context,
+        qp_context: attr.qp_context,
+        pd,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle,
+        qp_num,
+        state: 0,
+        qp_type: attr.qp_type,
+        mutex,
+        cond,
+        events_completed: 0,
+    };
+    QpEx {
+        qp_base,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: Some(atomic_cmp_swp),
+        wr_atomic_fetch_add: Some(atomic_fetch_add),
+        wr_bind_mw: Some(bind_mw),
+        wr_local_inv: Some(local_inv),
+        wr_rdma_read: Some(rdma_read),
+        wr_rdma_write: Some(rdma_write),
+        wr_rdma_write_imm: Some(rdma_write_imm),
+        wr_send: Some(send),
+        wr_send_imm: Some(send_imm),
+        wr_send_inv: Some(send_inv),
+        wr_send_tso: ptr::null_mut(),
+        wr_set_ud_addr: Some(set_ud_addr),
+        wr_set_xrc_srqn: ptr::null_mut(),
+        wr_set_inline_data: Some(set_inline_data),
+        wr_set_inline_data_list: Some(set_inline_data_list),
+        wr_set_sge: Some(set_sge),
+        wr_set_sge_list: Some(set_sge_list),
+        wr_start: Some(start),
+        wr_complete: Some(complete),
+        wr_abort: Some(abort),
+        wr_atomic_write: ptr::null_mut(),
+    }
+}
+
+/// Does something to what is begun; what goes wrong is told when it is posted.
+fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()>) {
+    value((), || {
+        // SAFETY: the program's queue pair, on which it has begun.
+        let Ok(own_qp) = (unsafe { own(qp.cast::<Qp>()) }) else {
+            return;
+        };
+        let building = &own_qp.building;
+        let mut begun = building.begun.borrow_mut();
+        if let Err(errno) = change(&mut begun, building) {
+            begun.failed.get_or_insert(errno);
+        }
+    });
+}
+
+/// Begins a request with the fields of the queue pair that the program has set.
+fn begin(qp: *mut QpEx, op: Result<SendOp>) {
+    // SAFETY: the program's queue pair; the fields are its own.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    change(qp, |begun, _| {
+        if begun.requests.len() >= BEGUN_MAX {
+            return Err(Errno::NOMEM);
+        }
+        begun.requests.push(Request {
+            wr_id,
+            flags: SendFlags::from_bits_truncate(flags),
+            op: op?,
+            data: Data::Pieces(0, 0),
+            ah: ptr::null_mut(),
+            qpn: 0,
+            qkey: 0,
+        });
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn start(qp: *mut QpEx) {
+    value((), || {
+        // SAFETY: the program's queue pair.
+        if let Ok(own_qp) = unsafe { own(qp.cast::<Qp>()) } {
+            // SAFETY: a mutex that was initialized, and stays where it is.
+            unsafe { libc::pthread_mutex_lock(own_qp.building.lock.get()) };
+            own_qp.building.begun.borrow_mut().clear();
+        }
+    });
+}
+
+unsafe extern "C" fn abort(qp: *mut QpEx) {
+    value((), || {
+        // SAFETY: the program's queue pair, on which it has begun.
+        unsafe {
+            if let Ok(own_qp) = own(qp.cast::<Qp>()) {
+                own_qp.building.unlock();
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    number(|| {
+        // SAFETY: the program's queue pair, on which it has begun.
+        let own_qp = unsafe { own(qp.cast::<Qp>()) }?;
+        let building = &own_qp.building;
+        let posted = building.begun.borrow().post(
+            |request| {
+                own_qp
+                    .qp
+                    .post_send(request)
+                    .map_err(|error| errno_of(&error))
+            },
+            own_qp.is_ud,
+        );
+        // SAFETY: as above.
+        unsafe { building.unlock() };
+        posted
+    })
+}
+
+impl Begun {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.pieces.clear();
+        self.inline.clear();
+        self.failed = None;
+    }
+
+    fn post(&self, post: impl Fn(&SendWr<'_>) -> Result<()>, is_ud: bool) -> Result<()> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
+        for request in &self.requests {
+            let ud = match is_ud {
+                true => Some(UdDestination {
+                    // SAFETY: the program's address handle, which lives while it posts.
+                    ah: unsafe { own(request.ah) }?.ah.as_ref(),
+                    qpn: Qpn::new(request.qpn),
+                    qkey: QKey(request.qkey),
+                }),
+                false => None,
+            };
+            post(&SendWr {
+                wr_id: request.wr_id,
+                op: request.op,
+                data: match request.data {
+                    Data::Pieces(from, to) => SendData::Sges(&self.pieces[from..to]),
+                    Data::Inline(from, to) => SendData::Inline(&self.inline[from..to]),
+                },
+                flags: request.flags,
+                ud,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<&mut Request> {
+        self.requests.last_mut().ok_or(Errno::INVAL)
+    }
+
+    fn set_pieces(&mut self, pieces: &[ProviderSge]) -> Result<()> {
+        if pieces.len() > PIECES_MAX {
+            return Err(Errno::INVAL);
+        }
+        let from = self.pieces.len();
+        self.pieces.extend_from_slice(pieces);
+        let to = self.pieces.len();
+        self.last()?.data = Data::Pieces(from, to);
+        Ok(())
+    }
+
+    fn set_inline(&mut self, buffers: &[DataBuf], max: usize) -> Result<()> {
+        let from = self.inline.len();
+        for buffer in buffers {
+            if buffer.length > max.saturating_sub(self.inline.len() - from) {
+                return Err(Errno::INVAL);
+            }
+            if buffer.length > 0 {
+                // SAFETY: the program's bytes, so many of them.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(buffer.addr.cast(), buffer.length) };
+                self.inline.extend_from_slice(bytes);
+            }
+        }
+        let to = self.inline.len();
+        let last = self.last()?;
+        if !post::takes_data(last.op) {
+            return Err(Errno::INVAL);
+        }
+        last.data = Data::Inline(from, to);
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
+    change(qp, |begun, _| {
+        begun.set_pieces(&[ProviderSge { addr, length, lkey }])
+    });
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
+    change(qp, |begun, _| {
+        if count == 0 || list.is_null() {
+            return begun.set_pieces(&[]);
+        }
+        // SAFETY: the program's array; the seam's structure is laid out as C's.
+        begun.set_pieces(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+    });
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
+    change(qp, |begun, building| {
+        begun.set_inline(&[DataBuf { addr, length }], building.inline_max)
+    });
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
+    change(qp, |begun, building| {
+        if count == 0 || list.is_null() {
+            return begun.set_inline(&[], building.inline_max);
+        }
+        // SAFETY: the program's array.
+        let list = unsafe { std::slice::from_raw_parts(list, count) };
+        begun.set_inline(list, building.inline_max)
+    });
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, qpn: u32, qkey: u32) {
+    change(qp, |begun, _| {
+        let last = begun.last()?;
+        (last.ah, last.qpn, last.qkey) = (ah, qpn, qkey);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn send(qp: *mut QpEx) {
+    begin(qp, Ok(SendOp::Send));
+}
+
+unsafe extern "C" fn send_imm(qp: *mut QpEx, imm_data: u32) {
+    begin(qp, Ok(SendOp::SendWithImm(imm_data)));
+}
+
+unsafe extern "C" fn send_inv(qp: *mut QpEx, rkey: u32) {
+    begin(qp, Ok(SendOp::SendWithInv(rkey)));
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, addr: u64) {
+    begin(qp, Ok(SendOp::RdmaWrite(RemoteAddr { addr, rkey })));
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut QpEx, rkey: u32, addr: u64, imm_data: u32) {
+    begin(
+        qp,
+        Ok(SendOp::RdmaWriteWithImm(
+            RemoteAddr { addr, rkey },
+            imm_data,
+        )),
+    );
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut QpEx, rkey: u32, addr: u64) {
+    begin(qp, Ok(SendOp::RdmaRead(RemoteAddr { addr, rkey })));
+}
+
+unsafe extern "C" fn atomic_cmp_swp(qp: *mut QpEx, rkey: u32, addr: u64, compare: u64, swap: u64) {
+    let remote = RemoteAddr { addr, rkey };
+    begin(
+        qp,
+        Ok(SendOp::AtomicCmpSwap {
+            remote,
+            compare,
+            swap,
+        }),
+    );
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut QpEx, rkey: u32, addr: u64, add: u64) {
+    let remote = RemoteAddr { addr, rkey };
+    begin(qp, Ok(SendOp::AtomicFetchAdd { remote, add }));
+}
+
+unsafe extern "C" fn local_inv(qp: *mut QpEx, rkey: u32) {
+    begin(qp, Ok(SendOp::LocalInv(rkey)));
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
+    // SAFETY: the program's structure, window and region.
+    let op = unsafe {
+        match info.as_ref() {
+            Some(info) => post::bind(&Bind {
+                mw,
+                rkey,
+                bind_info: *info,
+            }),
+            None => Err(Errno::INVAL),
+        }
+    };
+    begin(qp, op);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_build_what_their_type_has() {
+        assert_eq!(check_operations(2, ALL_OPERATIONS), Ok(()));
+        assert_eq!(check_operations(2, 1 << 10), Err(Errno::OPNOTSUPP));
+        assert_eq!(check_operations(3, 1 << 4), Err(Errno::OPNOTSUPP));
+        assert_eq!(check_operations(3, 1), Ok(()));
+        assert_eq!(check_operations(4, 1), Err(Errno::OPNOTSUPP));
+        assert_eq!(check_operations(4, 0xC), Ok(()));
+    }
+}

@@ -1,0 +1,208 @@
+//! Shared receive queues.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use portolan_provider::traits::Srq as ProviderSrq;
+use portolan_provider::verbs;
+use rustix::io::Errno;
+
+use crate::acks::{Acks, FRESH, Reported};
+use crate::context::Raiser;
+use crate::guard::{Result, errno_of, number, pointer};
+use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+use crate::lock;
+use crate::object::{Held, Kind, Users, free, make, next_handle, own};
+use crate::post;
+
+/// `IBV_SRQ_MAX_WR`.
+const MAX_WR: u32 = 1;
+/// `IBV_SRQ_LIMIT`.
+const LIMIT: u32 = 2;
+/// `IBV_SRQ_INIT_ATTR_TYPE`.
+const INIT_TYPE: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_PD`.
+const INIT_PD: u32 = 2;
+
+/// A shared receive queue.
+pub(crate) struct OwnSrq {
+    pub(crate) srq: Arc<dyn ProviderSrq>,
+    pub(crate) users: Users,
+    pub(crate) reported: Reported,
+    _pd: Held,
+}
+
+impl Kind for Srq {
+    type Whole = Self;
+    type Own = OwnSrq;
+}
+
+/// Creates a shared receive queue; its sizes are told.
+///
+/// # Errors
+/// `EINVAL` for sizes beyond the device's.
+///
+/// # Safety
+/// The domain is one of ours.
+pub(crate) unsafe fn create(
+    pd: *mut Pd,
+    srq_context: *mut c_void,
+    attr: &mut SrqAttr,
+) -> Result<*mut Srq> {
+    // SAFETY: as the caller promises.
+    let domain = unsafe { own(pd) }?;
+    let asked = verbs::SrqAttr {
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        // Only a change arms it.
+        srq_limit: 0,
+    };
+    let srq = domain
+        .pd
+        .create_srq(&asked)
+        .map_err(|error| errno_of(&error))?;
+    let made = srq.query().map_err(|error| errno_of(&error))?;
+    (attr.max_wr, attr.max_sge) = (made.max_wr, made.max_sge);
+    let srqn = srq.number().0;
+    // SAFETY: the domain's context is open.
+    let context = unsafe { (*pd).context };
+    let (mutex, cond) = FRESH;
+    let whole = Srq {
+        context,
+        srq_context,
+        pd,
+        handle: next_handle(),
+        mutex,
+        cond,
+        events_completed: 0,
+    };
+    let own_srq = OwnSrq {
+        srq,
+        users: Users::default(),
+        reported: Reported::default(),
+        _pd: domain.users.hold(),
+    };
+    let srq = make(whole, own_srq);
+    // SAFETY: as above.
+    lock(&unsafe { own(context) }?.raisers.srqs).insert(srqn, Raiser(srq));
+    Ok(srq)
+}
+
+/// # Errors
+/// `EBUSY` while queue pairs draw on it.
+///
+/// # Safety
+/// One of [`create`], for the last time if it succeeds.
+pub(crate) unsafe fn destroy(srq: *mut Srq) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let own_srq = own(srq)?;
+        own_srq.users.check_none()?;
+        own_srq.srq.destroy().map_err(|error| errno_of(&error))?;
+        lock(&own((*srq).context)?.raisers.srqs).remove(&own_srq.srq.number().0);
+        acks(srq).wait(&own_srq.reported);
+        free(srq);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The queue is one of ours.
+pub(crate) unsafe fn acks(srq: *mut Srq) -> Acks {
+    // SAFETY: as the caller promises; only addresses are made.
+    unsafe {
+        Acks {
+            mutex: &raw mut (*srq).mutex,
+            cond: &raw mut (*srq).cond,
+            completed: &raw mut (*srq).events_completed,
+        }
+    }
+}
+
+/// # Safety
+/// The queue is one of ours.
+pub(crate) unsafe fn modify(srq: *mut Srq, attr: &SrqAttr, mask: u32) -> Result<()> {
+    if mask & !(MAX_WR | LIMIT) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let given = |bit, value| (mask & bit != 0).then_some(value);
+    // SAFETY: as the caller promises.
+    let modified = unsafe { own(srq) }?
+        .srq
+        .modify(given(MAX_WR, attr.max_wr), given(LIMIT, attr.srq_limit));
+    modified.map_err(|error| errno_of(&error))
+}
+
+/// # Safety
+/// The queue is one of ours.
+pub(crate) unsafe fn query(srq: *mut Srq) -> Result<SrqAttr> {
+    // SAFETY: as the caller promises.
+    let found = unsafe { own(srq) }?
+        .srq
+        .query()
+        .map_err(|error| errno_of(&error))?;
+    Ok(SrqAttr {
+        max_wr: found.max_wr,
+        max_sge: found.max_sge,
+        srq_limit: found.srq_limit,
+    })
+}
+
+/// `create_srq_ex` of the table: of the types the basic one.
+pub(crate) unsafe extern "C" fn create_extended(
+    _context: *mut Context,
+    attr: *mut SrqInitAttrEx,
+) -> *mut Srq {
+    pointer(|| {
+        // SAFETY: the program's structure.
+        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
+        let mask = attr.comp_mask;
+        let is_basic = mask & INIT_TYPE == 0 || attr.srq_type == 0;
+        if !is_basic || mask & !(INIT_TYPE | INIT_PD) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if mask & INIT_PD == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's domain.
+        unsafe { create(attr.pd, attr.srq_context, &mut attr.attr) }
+    })
+}
+
+/// `get_srq_num` of the table.
+pub(crate) unsafe extern "C" fn get_number(srq: *mut Srq, into: *mut u32) -> c_int {
+    number(|| {
+        // SAFETY: the program's queue.
+        let found = unsafe { own(srq) }?.srq.number().0;
+        if into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's place for it.
+        unsafe { into.write(found) };
+        Ok(())
+    })
+}
+
+/// `post_srq_recv` of the table.
+pub(crate) unsafe extern "C" fn post_recv(
+    srq: *mut Srq,
+    wr: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: the program's pointers.
+    number(|| unsafe {
+        let srq = &own(srq)?.srq;
+        post::receives(wr, bad, |wr| srq.post_recv(wr))
+    })
+}
+
+/// As for [`create`].
+///
+/// # Safety
+/// As for it.
+pub(crate) unsafe fn create_plain(pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<*mut Srq> {
+    // SAFETY: the program's structure.
+    let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
+    // SAFETY: as the caller promises.
+    unsafe { create(pd, attr.srq_context, &mut attr.attr) }
+}
