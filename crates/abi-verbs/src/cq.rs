@@ -106,7 +106,10 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
     unsafe {
         own(cq)?.users.check_none()?;
         let channel = (*cq).channel;
-        let given_back = || (*(&raw mut (*own_place(cq)).cq)).take();
+        let given_back = || {
+            let place = &mut (*own_place(cq)).cq;
+            place.take()
+        };
         if channel.is_null() {
             drop(given_back());
         } else {

@@ -44,6 +44,7 @@ macro_rules! exports {
 }
 
 mod devices;
+mod kern;
 mod private;
 mod queues;
 mod words;

@@ -12,11 +12,13 @@
 
 mod attr;
 mod context;
+mod kern;
 mod objects;
 mod work;
 
 pub use attr::*;
 pub use context::*;
+pub use kern::*;
 pub use objects::*;
 pub use work::*;
 
@@ -49,6 +51,7 @@ pub fn structures() -> Vec<Structure> {
     [
         attr::structures(),
         context::structures(),
+        kern::structures(),
         objects::structures(),
         work::structures(),
     ]

@@ -56,7 +56,9 @@ fn assert_no_field_is_missing(structure: &Structure) {
 /// `struct verbs_context` is counted from its end, where it is fixed.
 fn program(structures: &[Structure]) -> String {
     let mut text = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/sa.h>\n\
+         #include <infiniband/verbs.h>\n#include <rdma/ib_user_sa.h>\n\
+         #include <rdma/ib_user_verbs.h>\n\
          int main(void) {\n",
     );
     for Structure { name, fields, .. } in structures {
