@@ -1,7 +1,7 @@
 //! The rdma_cm device below the seam: commands and their answers as the kernel has them, for whoever keeps
 //! ids of its own (the C library).
 
-pub use crate::sys::ucma::{Channel, Command, Question};
+pub use crate::sys::ucma::{Channel, Command, Question, RdmaCmChannel, RdmaCmTable};
 pub use crate::ucma::abi::*;
 pub use crate::ucma::fields::Fields;
 pub use crate::ucma::open;

@@ -46,6 +46,12 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     /// Waits for an event, until `timeout` if there is one (`TimedOut`). Without one it waits for as
     /// long as it takes, unless the descriptor is non-blocking (`WouldBlock`).
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent>;
+    /// Waits until an event is there to be taken, for as long as it takes, and takes none. May return early.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the descriptor is non-blocking; `Os` with `EINTR` where the handler of a signal ran that
+    /// does not restart system calls (`SA_RESTART` of sigaction(2)).
+    fn await_event(&self) -> Result<()>;
 
     /// CREATE_ID.
     fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber>;

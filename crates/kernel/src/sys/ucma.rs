@@ -1,13 +1,15 @@
 //! Commands on an open rdma_cm device: written to it as bytes, with the address where the kernel is
-//! to put its answer among them.
+//! to put its answer among them. The device may be a library's instead of the kernel's: see [`RdmaCmTable`].
 
 #![allow(
     unsafe_code,
     reason = "the kernel writes to addresses within the bytes"
 )]
 
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
@@ -26,16 +28,98 @@ pub trait Question: Fields {
     fn set_response(&mut self, address: u64);
 }
 
+/// The rdma_cm device of a library, as the library hands it out: Portolan's `libibverbs.so.1` has one for its software
+/// devices. Commands are written to it by these functions as they are to the kernel's device by open(2), write(2)
+/// and close(2), in the same bytes.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RdmaCmTable {
+    /// Of this table: [`RdmaCmTable::VERSION`].
+    pub version: u32,
+    /// Opens an event channel: its place is filled in, and 0 given, or else an errno.
+    pub open: unsafe extern "C" fn(channel: *mut RdmaCmChannel) -> c_int,
+    /// Carries out a command: the number of its bytes, or a negative errno. Addresses within it are the caller's.
+    pub write:
+        unsafe extern "C" fn(handle: *mut c_void, command: *const c_void, length: usize) -> isize,
+    /// Closes a channel, and with it its descriptor, which must not be closed otherwise; its ids are destroyed.
+    pub close: unsafe extern "C" fn(handle: *mut c_void),
+}
+
+/// An event channel of a library's device.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RdmaCmChannel {
+    /// The library's.
+    pub handle: *mut c_void,
+    /// Readable while an event waits, and non-blocking if its owner makes it so.
+    pub fd: c_int,
+}
+
+impl RdmaCmTable {
+    /// The version that is spoken here.
+    pub const VERSION: u32 = 1;
+    /// What a library exports: a function without arguments that gives the table, which stays as long as the
+    /// library.
+    pub const SYMBOL: &str = "portolan_rdma_cm";
+    /// The symbol's version.
+    pub const SYMBOL_VERSION: &str = "PORTOLAN_1";
+}
+
 /// An open rdma_cm device: an event channel.
 #[derive(Debug)]
 pub struct Channel {
-    fd: OwnedFd,
+    way: Way,
 }
+
+/// How commands get there.
+#[derive(Debug)]
+enum Way {
+    Kernel(OwnedFd),
+    Library {
+        table: &'static RdmaCmTable,
+        handle: NonNull<c_void>,
+        fd: c_int,
+    },
+}
+
+// SAFETY: a library's channel may be used by any thread, as the kernel's may: it is part of what the table promises.
+unsafe impl Send for Way {}
+// SAFETY: as above.
+unsafe impl Sync for Way {}
 
 impl Channel {
     /// Of a descriptor of the device.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self {
+            way: Way::Kernel(fd),
+        }
+    }
+
+    /// Opens a channel of a library's device.
+    ///
+    /// # Errors
+    /// The library's; `EPROTO` for a table of another version.
+    pub fn open_in_library(table: &'static RdmaCmTable) -> Result<Self, Errno> {
+        if table.version != RdmaCmTable::VERSION {
+            return Err(Errno::PROTO);
+        }
+        let mut opened = RdmaCmChannel {
+            handle: std::ptr::null_mut(),
+            fd: -1,
+        };
+        // SAFETY: a table of this version has this function, which writes to the place.
+        let errno = unsafe { (table.open)(&mut opened) };
+        match (errno, NonNull::new(opened.handle)) {
+            (0, Some(handle)) => Ok(Self {
+                way: Way::Library {
+                    table,
+                    handle,
+                    fd: opened.fd,
+                },
+            }),
+            (0, None) => Err(Errno::IO),
+            (errno, _) => Err(Errno::from_raw_os_error(errno)),
+        }
     }
 
     /// Carries out a command that has no answer.
@@ -118,11 +202,20 @@ impl Channel {
             out_len: u16::try_from(answer).expect(LENGTH),
         };
         let bytes = [header.to_bytes(), command.to_bytes()].concat();
-        // SAFETY: `bytes` are readable; of the addresses in them see above. This is libc's write, for that of
-        // rustix promises the compiler that the call changes no memory.
-        let written =
-            unsafe { libc::write(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-        let written = usize::try_from(written).map_err(|_| last_errno())?;
+        let (command, length) = (bytes.as_ptr().cast(), bytes.len());
+        let written = match &self.way {
+            Way::Kernel(fd) => {
+                // SAFETY: `bytes` are readable; of the addresses in them see above. This is libc's write, for that of
+                // rustix promises the compiler that the call changes no memory.
+                let written = unsafe { libc::write(fd.as_raw_fd(), command, length) };
+                usize::try_from(written).map_err(|_| last_errno())?
+            }
+            Way::Library { table, handle, .. } => {
+                // SAFETY: as above, and the channel is open.
+                let written = unsafe { (table.write)(handle.as_ptr(), command, length) };
+                usize::try_from(written).map_err(|_| negative_errno(written))?
+            }
+        };
         // The kernel takes a command whole or not at all.
         if written == bytes.len() {
             Ok(())
@@ -136,8 +229,28 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
+/// A negative number is an errno; one that can be none is `EIO`.
+fn negative_errno(number: isize) -> Errno {
+    let errno = number.checked_neg().and_then(|errno| i32::try_from(errno).ok());
+    let errno = errno.filter(|errno| (1..4096).contains(errno));
+    errno.map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.way {
+            Way::Kernel(fd) => fd.as_fd(),
+            // SAFETY: the library's descriptor is open for as long as the channel.
+            Way::Library { fd, .. } => unsafe { BorrowedFd::borrow_raw(*fd) },
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        if let Self::Library { table, handle, .. } = self {
+            // SAFETY: it is open, and nobody uses it any more.
+            unsafe { (table.close)(handle.as_ptr()) };
+        }
     }
 }

@@ -149,6 +149,15 @@ impl CmChannel for KernelChannel {
         }
     }
 
+    fn await_event(&self) -> Result<()> {
+        self.device(Step::Event)?;
+        if self.is_nonblocking()? && !self.is_readable(Some(Duration::ZERO))? {
+            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        }
+        // Interrupted it is early.
+        self.is_readable(None).map(drop)
+    }
+
     fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber> {
         let step = Step::CreateId;
         let create = CreateId {

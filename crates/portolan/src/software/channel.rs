@@ -82,6 +82,14 @@ impl CmChannel for SoftwareChannel {
         }
     }
 
+    fn await_event(&self) -> Result<()> {
+        self.core(Step::Event)?;
+        if self.queue.is_nonblocking()? && self.queue.is_empty() {
+            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        }
+        self.queue.sleep()
+    }
+
     fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber> {
         self.core(Step::CreateId)?
             .create_id(&self.queue, uid, service)

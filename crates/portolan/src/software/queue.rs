@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portolan_provider::cm::{CmEvent, IdNumber};
@@ -21,6 +21,16 @@ pub(super) struct EventQueue {
     ids: Mutex<HashSet<IdNumber>>,
     /// An eventfd, blocking until its owner says otherwise.
     ready: OwnedFd,
+    sleepers: Mutex<Sleepers>,
+}
+
+/// Who waits as the kernel's GET_EVENT does: in a call that a signal interrupts or that is restarted, as its handler
+/// says. poll(2) never is, so they read; not the owner's descriptor, whose count says whether events wait.
+#[derive(Debug, Default)]
+struct Sleepers {
+    count: usize,
+    /// An eventfd of one sleeper's wake-up each, made for the first.
+    alarm: Option<Arc<OwnedFd>>,
 }
 
 impl EventQueue {
@@ -31,6 +41,7 @@ impl EventQueue {
             waiting: Mutex::default(),
             ids: Mutex::default(),
             ready,
+            sleepers: Mutex::default(),
         })
     }
 
@@ -41,6 +52,42 @@ impl EventQueue {
             // Fails only at a count of 2^64 - 1; it is 0 or 1 here.
             let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
         }
+        drop(waiting);
+        let sleepers = lock(&self.sleepers);
+        if let (1.., Some(alarm)) = (sleepers.count, &sleepers.alarm) {
+            let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Waits until an event is there. It may be another's by then.
+    pub(super) fn sleep(&self) -> Result<()> {
+        let alarm = {
+            let mut sleepers = lock(&self.sleepers);
+            // Looked at under the lock: who pushes after this sees a sleeper.
+            if !self.is_empty() {
+                return Ok(());
+            }
+            let alarm = match &sleepers.alarm {
+                Some(alarm) => alarm.clone(),
+                None => {
+                    let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
+                    let made = eventfd(0, flags);
+                    Arc::new(made.map_err(|errno| os_error("eventfd", Step::Event, errno))?)
+                }
+            };
+            sleepers.alarm = Some(alarm.clone());
+            sleepers.count += 1;
+            alarm
+        };
+        let woken = rustix::io::read(&*alarm, &mut [0; 8]);
+        lock(&self.sleepers).count -= 1;
+        woken
+            .map(drop)
+            .map_err(|errno| os_error("read", Step::Event, errno))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.waiting).is_empty()
     }
 
     pub(super) fn pop(&self) -> Option<CmEvent> {

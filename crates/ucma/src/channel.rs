@@ -1,0 +1,143 @@
+//! An open descriptor of the device: commands are written to it, events arrive at it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use portolan_kernel::raw::{Fields, Header};
+use portolan_provider::cm::IdNumber;
+use portolan_provider::traits::CmChannel;
+use rustix::io::Errno;
+
+use crate::device::RdmaCm;
+use crate::lock;
+use crate::memory::Memory;
+
+/// An event channel. Dropping it destroys its ids, as closing the kernel's descriptor does.
+#[derive(Debug)]
+pub struct Channel {
+    device: Arc<RdmaCm>,
+    commands: Arc<dyn CmChannel>,
+    number: u64,
+    /// Held while an event is taken and counted, and by whoever asks how many were: an id's end waits for the
+    /// acknowledgement of as many.
+    taking: Mutex<()>,
+}
+
+/// A command, without its header.
+pub(crate) struct Command<'a> {
+    bytes: &'a [u8],
+    /// Room for the answer, bytes.
+    out_len: usize,
+    memory: &'a dyn Memory,
+}
+
+impl Channel {
+    pub(crate) fn new(device: Arc<RdmaCm>, commands: Arc<dyn CmChannel>, number: u64) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            commands,
+            number,
+            taking: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn device(&self) -> &RdmaCm {
+        &self.device
+    }
+
+    pub(crate) fn commands(&self) -> &dyn CmChannel {
+        &*self.commands
+    }
+
+    pub(crate) fn taking(&self) -> MutexGuard<'_, ()> {
+        lock(&self.taking)
+    }
+
+    /// The id of this number, if it is this channel's.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EINVAL`.
+    pub(crate) fn own(&self, id: u32) -> Result<IdNumber, Errno> {
+        let id = IdNumber(id);
+        self.device.check_owner(id, self)?;
+        Ok(id)
+    }
+
+    /// Carries out a command, as a write to the device does: header, then the command's structure. What comes
+    /// behind that is passed over. Gives the number of bytes that were written: all of them.
+    ///
+    /// # Errors
+    /// Those of the kernel's device; `EFAULT` of the memory. GET_EVENT waits, for ever, unless the descriptor is
+    /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
+    pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
+        if bytes.len() < Header::SIZE {
+            return Err(Errno::INVAL);
+        }
+        let (header, rest) = bytes.split_at(Header::SIZE);
+        let header = Header::from_bytes(header);
+        let command = Command {
+            bytes: rest.get(..usize::from(header.in_len)).ok_or(Errno::INVAL)?,
+            out_len: header.out_len.into(),
+            memory,
+        };
+        self.run(header.cmd, &command)?;
+        Ok(bytes.len())
+    }
+}
+
+impl AsFd for Channel {
+    /// Readable while an event waits; may be polled, and made non-blocking.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.commands.as_fd()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.device.close(self);
+    }
+}
+
+impl Command<'_> {
+    /// The command's structure.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not whole.
+    pub(crate) fn read<T: Fields>(&self) -> Result<T, Errno> {
+        if self.bytes.len() < T::SIZE {
+            return Err(Errno::INVAL);
+        }
+        Ok(T::from_bytes(self.bytes))
+    }
+
+    /// That there is room for the answer, before anything is done.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn expect_room<T: Fields>(&self) -> Result<(), Errno> {
+        match self.out_len < T::SIZE {
+            true => Err(Errno::NOSPC),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the answer.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub(crate) fn answer<T: Fields>(&self, address: u64, answer: &T) -> Result<(), Errno> {
+        self.memory.write(address, &answer.to_bytes())
+    }
+
+    /// The value that a command names by its address.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub(crate) fn value(&self, address: u64, length: u32) -> Result<Vec<u8>, Errno> {
+        self.memory.read(address, length as usize)
+    }
+}
