@@ -11,6 +11,8 @@
 //! an id of another channel, `ENOENT` for an id that there is not, `ENOSPC` for too little room for the answer,
 //! `ENOSYS` for a command that is not served; beyond that the provider's.
 //!
+//! The names that owners give their ids (`uid`) must differ within one device: a request finds its listener by it.
+//!
 //! Commands of Linux before 3.11, which have newer ones beside them (BIND_IP, RESOLVE_IP, QUERY_ROUTE,
 //! JOIN_IP_MCAST), are not served.
 

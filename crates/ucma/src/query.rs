@@ -4,10 +4,10 @@ use portolan_kernel::raw::{
     self, Fields, InitQpAttr, PathData, QUERY_ADDR, QUERY_GID, QUERY_PATH, Query, QueryAddrResp,
     QueryPathResp,
 };
+use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, unspecified_like};
 use portolan_provider::cm::{IdAddresses, IdNumber, PathRecord};
 use portolan_provider::verbs::{AhAttr, QpAttr, QpAttrMask, QpState};
-use portolan_provider::Address;
 use portolan_wire::sa::{self, Selected};
 use portolan_wire::{Gid, PKey};
 use rustix::io::Errno;

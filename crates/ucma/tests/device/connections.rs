@@ -47,8 +47,8 @@ fn qp_attr(device: &Opened, id: u32, qp_state: u32) -> Result<QpAttr, Errno> {
 #[test]
 fn a_connection_is_made_and_ended_and_each_event_is_counted() {
     let (server, client) = (open_channel(), open_channel());
-    let (listener, port) = server.listener(10, TCP);
-    let caller = client.caller(20, TCP, port);
+    let (listener, port) = server.listener(110, TCP);
+    let caller = client.caller(120, TCP, port);
     assert_eq!(
         connect(&client, caller, ConnParam::zeroed()),
         Err(Errno::INVAL)
@@ -56,7 +56,7 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
     connect(&client, caller, param(77, b"request")).unwrap();
 
     let request = server.expect(CONNECT_REQUEST);
-    assert_eq!(request.uid, 10);
+    assert_eq!(request.uid, 110);
     assert_eq!(request.ece, ECE);
     let asked = conn(&request);
     assert_eq!((asked.qp_num, asked.private_data_len), (77, 56));
@@ -66,19 +66,19 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
     assert_eq!((ready.dest_qp_num, ready.ah_attr.is_global), (77, 1));
     assert_eq!(ready.ah_attr.dgid[10..], [255, 255, 127, 0, 0, 1]);
     assert_eq!(qp_attr(&server, child, 7), Err(Errno::INVAL));
-    accept(&server, 30, child, param(78, b"reply")).unwrap();
+    accept(&server, 130, child, param(78, b"reply")).unwrap();
 
     let response = client.expect(CONNECT_RESPONSE);
-    assert_eq!((response.uid, conn(&response).qp_num), (20, 78));
+    assert_eq!((response.uid, conn(&response).qp_num), (120, 78));
     assert_eq!(qp_attr(&client, caller, 3).unwrap().qp_attr_mask & 1, 1);
     // Parameters that are not valid: the reply is confirmed.
     accept(&client, 0, caller, ConnParam::zeroed()).unwrap();
-    assert_eq!(server.expect(ESTABLISHED).uid, 30);
+    assert_eq!(server.expect(ESTABLISHED).uid, 130);
 
     server.command(&Disconnect { id: child }).unwrap();
-    assert_eq!(client.expect(DISCONNECTED).uid, 20);
+    assert_eq!(client.expect(DISCONNECTED).uid, 120);
     client.command(&Disconnect { id: caller }).unwrap();
-    assert_eq!(server.expect(DISCONNECTED).uid, 30);
+    assert_eq!(server.expect(DISCONNECTED).uid, 130);
     // The request is the listener's.
     assert_eq!(server.destroy(child), Ok(2));
     assert_eq!(server.destroy(listener), Ok(1));
@@ -89,8 +89,8 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
 #[test]
 fn a_rejection_carries_its_reason_and_private_data() {
     let (server, client) = (open_channel(), open_channel());
-    let (_, port) = server.listener(10, TCP);
-    let caller = client.caller(20, TCP, port);
+    let (_, port) = server.listener(210, TCP);
+    let caller = client.caller(220, TCP, port);
     connect(&client, caller, param(77, b"")).unwrap();
     let id = server.expect(CONNECT_REQUEST).id;
     let mut reject = Reject {
@@ -112,11 +112,11 @@ fn a_rejection_carries_its_reason_and_private_data() {
 #[test]
 fn an_id_moves_with_its_waiting_events_and_the_count_of_those_taken() {
     let (server, client, to) = (open_channel(), open_channel(), open_channel());
-    let (_, port) = server.listener(10, TCP);
-    let caller = client.caller(20, TCP, port);
+    let (_, port) = server.listener(310, TCP);
+    let caller = client.caller(320, TCP, port);
     connect(&client, caller, param(77, b"")).unwrap();
     let child = server.expect(CONNECT_REQUEST).id;
-    accept(&server, 30, child, param(78, b"")).unwrap();
+    accept(&server, 330, child, param(78, b"")).unwrap();
     client.expect(CONNECT_RESPONSE);
     let migrate = |fd: i32| MigrateId {
         response: 0,
@@ -141,11 +141,11 @@ fn an_id_moves_with_its_waiting_events_and_the_count_of_those_taken() {
 #[test]
 fn the_ids_of_a_closed_channel_are_gone_and_their_peers_hear_of_it() {
     let (server, client) = (open_channel(), open_channel());
-    let (_, port) = server.listener(10, TCP);
-    let caller = client.caller(20, TCP, port);
+    let (_, port) = server.listener(410, TCP);
+    let caller = client.caller(420, TCP, port);
     connect(&client, caller, param(77, b"")).unwrap();
     let child = server.expect(CONNECT_REQUEST).id;
-    accept(&server, 30, child, param(78, b"")).unwrap();
+    accept(&server, 430, child, param(78, b"")).unwrap();
     client.expect(CONNECT_RESPONSE);
     accept(&client, 0, caller, ConnParam::zeroed()).unwrap();
     server.expect(ESTABLISHED);
@@ -158,14 +158,14 @@ fn the_ids_of_a_closed_channel_are_gone_and_their_peers_hear_of_it() {
 #[test]
 fn a_datagram_service_tells_its_queue_pair_and_key() {
     let (server, client) = (open_channel(), open_channel());
-    let (_, port) = server.listener(10, UDP);
-    let caller = client.caller(20, UDP, port);
+    let (_, port) = server.listener(510, UDP);
+    let caller = client.caller(520, UDP, port);
     connect(&client, caller, param(0, b"ask")).unwrap();
     let request = server.expect(CONNECT_REQUEST);
     let asked = UdParam::from_bytes(&request.param);
     assert!(asked.private_data.starts_with(b"ask\0"));
     assert_eq!(qp_attr(&server, request.id, 1).unwrap().qkey, 0x0123_4567);
-    accept(&server, 30, request.id, param(99, b"here")).unwrap();
+    accept(&server, 530, request.id, param(99, b"here")).unwrap();
     let found = client.expect(ESTABLISHED);
     let found = UdParam::from_bytes(&found.param);
     assert_eq!((found.qp_num, found.qkey), (99, 0x0123_4567));

@@ -93,7 +93,10 @@ fn a_bound_id_knows_its_device_address_and_gid() {
     assert_eq!((known.src_size, known.dst_size, known.port_num), (0, 0, 0));
     device.bind(id, "127.0.0.1:0").unwrap();
     let known: QueryAddrResp = device.query(id, QUERY_ADDR).unwrap();
-    assert_eq!((known.src_size, known.dst_size, known.port_num), (16, 16, 1));
+    assert_eq!(
+        (known.src_size, known.dst_size, known.port_num),
+        (16, 16, 1)
+    );
     assert_ne!((known.node_guid, known.ibdev_index), (0, 0));
     assert_eq!(&known.src_addr[4..8], [127, 0, 0, 1]);
     let gids: QueryAddrResp = device.query(id, QUERY_GID).unwrap();

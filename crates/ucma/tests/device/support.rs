@@ -21,8 +21,7 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-static DEVICE: LazyLock<Arc<RdmaCm>> =
-    LazyLock::new(|| RdmaCm::new(software_provider().unwrap()));
+static DEVICE: LazyLock<Arc<RdmaCm>> = LazyLock::new(|| RdmaCm::new(software_provider().unwrap()));
 
 /// Memory that begins at [`Arena::BASE`].
 pub(crate) struct Arena(Mutex<Vec<u8>>);
@@ -89,8 +88,7 @@ impl Opened {
     }
 
     pub(crate) fn command<C: Command>(&self, command: &C) -> Result<(), Errno> {
-        self.write(C::NUMBER, &command.to_bytes(), 0, &[])
-            .map(drop)
+        self.write(C::NUMBER, &command.to_bytes(), 0, &[]).map(drop)
     }
 
     pub(crate) fn ask<Q: Question, A: Fields>(
