@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::guard::Result;
 use crate::layout::EventChannel;
+use crate::verbs::rdma_cm;
 
 #[repr(C)]
 struct Whole {
@@ -15,19 +16,26 @@ struct Whole {
     commands: raw::Channel,
 }
 
-/// `rdma_create_event_channel`.
+/// `rdma_create_event_channel`: of the rdma_cm device that the process's libibverbs has, or else of the kernel's.
 ///
 /// # Errors
 /// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI is none that is spoken here; those of opening.
 pub(crate) fn create() -> Result<*mut EventChannel> {
-    let commands = raw::open().map_err(|error| match error.cause {
-        Cause::NoDevice { .. } => Errno::NODEV,
-        Cause::InvalidArgument { .. } => Errno::PERM,
-        _ => Errno::from_raw_os_error(error.errno()),
-    })?;
+    let commands = match rdma_cm() {
+        Some(table) => raw::Channel::open_in_library(table)?,
+        None => open_in_kernel()?,
+    };
     let fd = commands.as_fd().as_raw_fd();
     let c = EventChannel { fd };
     Ok(Box::into_raw(Box::new(Whole { c, commands })).cast())
+}
+
+fn open_in_kernel() -> Result<raw::Channel> {
+    raw::open().map_err(|error| match error.cause {
+        Cause::NoDevice { .. } => Errno::NODEV,
+        Cause::InvalidArgument { .. } => Errno::PERM,
+        _ => Errno::from_raw_os_error(error.errno()),
+    })
 }
 
 /// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids.

@@ -5,12 +5,16 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
+use portolan_kernel::raw::RdmaCmTable;
 use rustix::io::Errno;
 
 use crate::guard::{Result, made};
 use crate::layout::*;
 
 const SONAME: &CStr = c"libibverbs.so.1";
+/// [`RdmaCmTable::SYMBOL`] and its version, for C.
+const RDMA_CM: &CStr = c"portolan_rdma_cm";
+const RDMA_CM_VERSION: &CStr = c"PORTOLAN_1";
 
 macro_rules! functions {
     ($($field:ident = $symbol:literal, $version:literal: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
@@ -78,10 +82,38 @@ pub(crate) fn verbs() -> Result<&'static Verbs> {
     LOADED.get_or_init(load).as_ref().ok_or(Errno::NOSYS)
 }
 
-fn load() -> Option<Verbs> {
+/// The process's libibverbs, open; null without one.
+fn open() -> *mut c_void {
     // SAFETY: the name is a text of C's; the library's initialization is that of every program with it. It is
     // never unloaded, so its functions stay.
-    let handle = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }
+}
+
+/// The rdma_cm device of the process's libibverbs: Portolan's own has one for its software devices. Others' devices
+/// are the kernel's, and so is their connection manager.
+pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
+    static FOUND: OnceLock<Option<&'static RdmaCmTable>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let handle = open();
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: an open library and two texts of C's.
+        let entry = unsafe { libc::dlvsym(handle, RDMA_CM.as_ptr(), RDMA_CM_VERSION.as_ptr()) };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: the symbol of this version is such a function.
+        let entry = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const RdmaCmTable>(entry)
+        };
+        // SAFETY: it takes nothing, and what it gives stays as long as the library, which is never unloaded.
+        unsafe { entry().as_ref() }
+    })
+}
+
+fn load() -> Option<Verbs> {
+    let handle = open();
     if handle.is_null() {
         eprintln!("librdmacm (portolan): {}", loaders_reason());
         return None;
@@ -170,4 +202,15 @@ unsafe fn extended(context: *mut Context, offset: usize) -> Option<*mut VerbsCon
     // SAFETY: every extended context has its size right before the plain one.
     let size = unsafe { (&raw const (*verbs).sz).read() };
     (size >= size_of::<VerbsContext>() - offset).then_some(verbs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_of_our_own_libibverbs_is_looked_for_by_its_name() {
+        assert_eq!(RDMA_CM.to_str(), Ok(RdmaCmTable::SYMBOL));
+        assert_eq!(RDMA_CM_VERSION.to_str(), Ok(RdmaCmTable::SYMBOL_VERSION));
+    }
 }

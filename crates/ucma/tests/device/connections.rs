@@ -1,4 +1,5 @@
-//! Connections between two channels, by queue pairs that are somebody else's.
+//! Connections between two channels, by queue pairs that are somebody else's. Their numbers, as the names of ids,
+//! differ from test to test: a second connection of a queue pair makes the first one stale.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -53,23 +54,23 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
         connect(&client, caller, ConnParam::zeroed()),
         Err(Errno::INVAL)
     );
-    connect(&client, caller, param(77, b"request")).unwrap();
+    connect(&client, caller, param(177, b"request")).unwrap();
 
     let request = server.expect(CONNECT_REQUEST);
     assert_eq!(request.uid, 110);
     assert_eq!(request.ece, ECE);
     let asked = conn(&request);
-    assert_eq!((asked.qp_num, asked.private_data_len), (77, 56));
+    assert_eq!((asked.qp_num, asked.private_data_len), (177, 56));
     assert!(asked.private_data.starts_with(b"request\0"));
     let child = request.id;
     let ready = qp_attr(&server, child, 2).unwrap();
-    assert_eq!((ready.dest_qp_num, ready.ah_attr.is_global), (77, 1));
+    assert_eq!((ready.dest_qp_num, ready.ah_attr.is_global), (177, 1));
     assert_eq!(ready.ah_attr.dgid[10..], [255, 255, 127, 0, 0, 1]);
     assert_eq!(qp_attr(&server, child, 7), Err(Errno::INVAL));
-    accept(&server, 130, child, param(78, b"reply")).unwrap();
+    accept(&server, 130, child, param(178, b"reply")).unwrap();
 
     let response = client.expect(CONNECT_RESPONSE);
-    assert_eq!((response.uid, conn(&response).qp_num), (120, 78));
+    assert_eq!((response.uid, conn(&response).qp_num), (120, 178));
     assert_eq!(qp_attr(&client, caller, 3).unwrap().qp_attr_mask & 1, 1);
     // Parameters that are not valid: the reply is confirmed.
     accept(&client, 0, caller, ConnParam::zeroed()).unwrap();
@@ -91,7 +92,7 @@ fn a_rejection_carries_its_reason_and_private_data() {
     let (server, client) = (open_channel(), open_channel());
     let (_, port) = server.listener(210, TCP);
     let caller = client.caller(220, TCP, port);
-    connect(&client, caller, param(77, b"")).unwrap();
+    connect(&client, caller, param(277, b"")).unwrap();
     let id = server.expect(CONNECT_REQUEST).id;
     let mut reject = Reject {
         id,
@@ -114,9 +115,9 @@ fn an_id_moves_with_its_waiting_events_and_the_count_of_those_taken() {
     let (server, client, to) = (open_channel(), open_channel(), open_channel());
     let (_, port) = server.listener(310, TCP);
     let caller = client.caller(320, TCP, port);
-    connect(&client, caller, param(77, b"")).unwrap();
+    connect(&client, caller, param(377, b"")).unwrap();
     let child = server.expect(CONNECT_REQUEST).id;
-    accept(&server, 330, child, param(78, b"")).unwrap();
+    accept(&server, 330, child, param(378, b"")).unwrap();
     client.expect(CONNECT_RESPONSE);
     let migrate = |fd: i32| MigrateId {
         response: 0,
@@ -143,9 +144,9 @@ fn the_ids_of_a_closed_channel_are_gone_and_their_peers_hear_of_it() {
     let (server, client) = (open_channel(), open_channel());
     let (_, port) = server.listener(410, TCP);
     let caller = client.caller(420, TCP, port);
-    connect(&client, caller, param(77, b"")).unwrap();
+    connect(&client, caller, param(477, b"")).unwrap();
     let child = server.expect(CONNECT_REQUEST).id;
-    accept(&server, 430, child, param(78, b"")).unwrap();
+    accept(&server, 430, child, param(478, b"")).unwrap();
     client.expect(CONNECT_RESPONSE);
     accept(&client, 0, caller, ConnParam::zeroed()).unwrap();
     server.expect(ESTABLISHED);
@@ -165,10 +166,10 @@ fn a_datagram_service_tells_its_queue_pair_and_key() {
     let asked = UdParam::from_bytes(&request.param);
     assert!(asked.private_data.starts_with(b"ask\0"));
     assert_eq!(qp_attr(&server, request.id, 1).unwrap().qkey, 0x0123_4567);
-    accept(&server, 530, request.id, param(99, b"here")).unwrap();
+    accept(&server, 530, request.id, param(599, b"here")).unwrap();
     let found = client.expect(ESTABLISHED);
     let found = UdParam::from_bytes(&found.param);
-    assert_eq!((found.qp_num, found.qkey), (99, 0x0123_4567));
+    assert_eq!((found.qp_num, found.qkey), (599, 0x0123_4567));
     assert!(found.private_data.starts_with(b"here\0"));
     assert_eq!(found.ah_attr.dgid[10..], [255, 255, 127, 0, 0, 1]);
 }
