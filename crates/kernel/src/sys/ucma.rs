@@ -231,7 +231,9 @@ fn last_errno() -> Errno {
 
 /// A negative number is an errno; one that can be none is `EIO`.
 fn negative_errno(number: isize) -> Errno {
-    let errno = number.checked_neg().and_then(|errno| i32::try_from(errno).ok());
+    let errno = number
+        .checked_neg()
+        .and_then(|errno| i32::try_from(errno).ok());
     let errno = errno.filter(|errno| (1..4096).contains(errno));
     errno.map_or(Errno::IO, Errno::from_raw_os_error)
 }
