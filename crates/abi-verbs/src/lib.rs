@@ -10,6 +10,7 @@
 //! * `provider`: the software provider, one for the process.
 //! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the way of data, on which no lock is
 //!   shared by two queues.
+//! * `rdma_cm`: the connection manager, for our librdmacm.so.1.
 
 #![allow(
     unsafe_code,
@@ -39,6 +40,7 @@ mod provider;
 mod qp;
 mod qp_ex;
 mod query;
+mod rdma_cm;
 mod srq;
 mod strings;
 mod sysfs;

@@ -43,6 +43,7 @@ macro_rules! exports {
     };
 }
 
+mod connections;
 mod devices;
 mod kern;
 mod private;

@@ -1,0 +1,9 @@
+//! The entry for our own librdmacm.so.1.
+
+use portolan_kernel::raw::RdmaCmTable;
+
+exports! {
+    fn portolan_rdma_cm() -> *const RdmaCmTable {
+        crate::rdma_cm::table()
+    }
+}
