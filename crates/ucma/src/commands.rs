@@ -45,8 +45,8 @@ impl Channel {
             number::SET_OPTION => self.set_option(command),
             number::GET_EVENT => self.get_event(command),
             number::WRITE_CM_EVENT => self.write_event(command),
-            0..=number::WRITE_CM_EVENT => Err(Errno::NOSYS),
-            _ => Err(Errno::INVAL),
+            beyond if beyond > number::WRITE_CM_EVENT => Err(Errno::INVAL),
+            _ => Err(Errno::NOSYS),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The device: its open channels, and whose each id is.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -155,8 +156,8 @@ impl RdmaCm {
             let number = tables.next_membership;
             tables.next_membership = number.wrapping_add(1);
             // After 2^32 of them numbers begin anew; as many at once no provider has.
-            if !tables.memberships.contains_key(&number) {
-                tables.memberships.insert(number, (id, membership));
+            if let Entry::Vacant(place) = tables.memberships.entry(number) {
+                place.insert((id, membership));
                 return number;
             }
         }
