@@ -3,10 +3,12 @@
 mod crowd;
 mod demo;
 mod dissect;
+mod drop_in;
 mod fabric;
 mod floors;
 mod fuzz;
 mod holder;
+mod install;
 mod kernel_events;
 mod kernel_provider;
 mod kernels;
@@ -38,6 +40,8 @@ struct Arguments {
 enum Task {
     /// Run the fuzz targets.
     Fuzz(fuzz::Arguments),
+    /// Build and install the command, the libraries for C programs and their headers.
+    Install(install::Arguments),
     /// Run whole engines on a virtual clock and a network that follows from a seed.
     Simulate(simulate::Arguments),
     /// Run everything that judges the project.
@@ -52,6 +56,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Install(arguments) => install::run(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Part(arguments) => test::run_part(&arguments),

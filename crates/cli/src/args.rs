@@ -1,6 +1,7 @@
 //! The command line.
 
 mod events;
+mod exec;
 mod mcast;
 mod resolve;
 mod service;
@@ -21,6 +22,7 @@ use crate::terminal::ColorChoice;
 pub(crate) use events::{
     EventsArgs, EventsConnectArgs, EventsJoinArgs, EventsListenArgs, FollowArgs, Whose,
 };
+pub(crate) use exec::{CcEnvArgs, ExecArgs, LibrarySet};
 pub(crate) use mcast::{GroupArgs, McastArgs, McastCommand, McastJoinArgs, McastSendArgs};
 pub(crate) use resolve::ResolveArgs;
 pub(crate) use service::{
@@ -80,6 +82,11 @@ fn provider(text: &str) -> Result<Choice, String> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Print what a compiler needs to build C programs against our headers and libraries
+    ///
+    /// `eval "$(portolan cc-env)"` sets it in a shell; --cflags and --libs print options. What is built runs by
+    /// `portolan exec`, and with rdma-core's libraries as well.
+    CcEnv(CcEnvArgs),
     /// Show it all: resolve, connect two processes, move data, disconnect
     ///
     /// Resolves localhost, connects a second process of this program over the software device, moves
@@ -100,6 +107,12 @@ pub(crate) enum Command {
     /// way, source and device that would be reached. It changes nothing, and needs no root; what it could not
     /// see it says. Exits with 0 if nothing is in the way, with 1 if something is.
     Doctor(DoctorArgs),
+    /// Run a C program on the software devices, with no rebuild
+    ///
+    /// The program gets our librdmacm.so.1 and libibverbs.so.1 in place of the machine's, and sees the devices in
+    /// /sys/class/infiniband, where the system lets it have a mount namespace of its own. It keeps its user, its
+    /// terminal, its signals and its exit code. Exits with 127 if there is no PROGRAM, with 126 if it cannot be run.
+    Exec(ExecArgs),
     /// Follow an event channel: print each event with its fields as it comes
     ///
     /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can come.

@@ -9,7 +9,8 @@ Exit codes:
   1  it ran, and something failed: a peer that rejected or did not answer, a ping lost or
      changed, a connection that broke, a wrong ICRC, a target that `resolve` did not find,
      a problem that `doctor` found
-  2  it could not run: wrong usage, an unknown name, a port in use, an unreadable file";
+  2  it could not run: wrong usage, an unknown name, a port in use, an unreadable file
+  `exec` has the exit code of the program it runs; 127 if there is none, 126 if it cannot be run";
 
 /// How the command ends, short of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) enum Outcome {
     Good,
     /// The command ran, and something that was tried or checked failed.
     CheckFailed,
+    /// As a shell tells of a program that it could not run.
+    Status(u8),
 }
 
 /// The exit code of an error.
@@ -28,6 +31,7 @@ impl Termination for Outcome {
         match self {
             Outcome::Good => ExitCode::SUCCESS,
             Outcome::CheckFailed => ExitCode::from(1),
+            Outcome::Status(code) => ExitCode::from(code),
         }
     }
 }

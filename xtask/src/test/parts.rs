@@ -82,7 +82,7 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: COMMAND,
-        what: "the command, optimized",
+        what: "the command and the libraries for C programs, optimized",
         place: Place::Alone,
         needs: None,
         run: steps::build,
@@ -128,6 +128,13 @@ pub(super) const PARTS: &[Part] = &[
         place: Place::Host,
         needs: Some(COMMAND),
         run: crate::pairs::run,
+    },
+    Part {
+        name: "drop-in",
+        what: "a C program is built and run on the installed libraries, as an ordinary user",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::drop_in::run,
     },
     Part {
         name: "captures",

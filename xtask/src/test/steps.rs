@@ -115,10 +115,11 @@ fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
         .partition(|name| name.starts_with("root_")))
 }
 
-/// The command, and an example of it that a part runs.
+/// The command, an example of it that a part runs, and the libraries for C programs.
 pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
-    let command = ["--package", "portolan-cli", "--bins", "--examples"];
-    workspace.cargo(&[&["build", "--quiet", "--release"], &command[..]].concat())?;
+    let targets = ["--lib", "--bins", "--examples"];
+    let release = ["build", "--quiet", "--release"];
+    workspace.cargo(&[&release[..], &crate::install::PACKAGES, &targets].concat())?;
     Ok(Outcome::Passed(String::new()))
 }
 

@@ -50,7 +50,7 @@ impl Workspace {
         Ok(())
     }
 
-    pub(super) fn cargo(&self, arguments: &[&str]) -> Result<()> {
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Result<()> {
         self.run(&cargo(), arguments)
     }
 }

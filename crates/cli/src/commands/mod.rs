@@ -2,11 +2,13 @@
 
 mod administrator;
 mod bench;
+mod cc_env;
 mod datagrams;
 mod demo;
 mod devices;
 mod doctor;
 mod events;
+mod exec;
 mod failure;
 mod listen;
 mod mcast;
@@ -21,12 +23,14 @@ mod session;
 
 pub(crate) use bench::peer::run as bench_peer;
 pub(crate) use bench::{BenchCommand, run as bench};
+pub(crate) use cc_env::run as cc_env;
 pub(crate) use datagrams::{listen as listen_datagrams, ping as ping_datagrams};
 pub(crate) use demo::peer::run as demo_peer;
 pub(crate) use demo::run as demo;
 pub(crate) use devices::run as devices;
 pub(crate) use doctor::run as doctor;
 pub(crate) use events::run as events;
+pub(crate) use exec::run as exec;
 pub(crate) use listen::run as listen;
 pub(crate) use mcast::run as mcast;
 pub(crate) use path::run as path;

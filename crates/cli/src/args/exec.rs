@@ -1,0 +1,69 @@
+//! Arguments of `exec` and `cc-env`.
+
+use std::ffi::OsString;
+
+use clap::{Args, ValueEnum};
+
+/// Which of our libraries a C program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LibrarySet {
+    /// librdmacm.so.1 and libibverbs.so.1: the software devices
+    Full,
+    /// librdmacm.so.1 alone, over the machine's own libibverbs and RDMA devices
+    Rdmacm,
+}
+
+impl LibrarySet {
+    /// Its folder's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LibrarySet::Full => "full",
+            LibrarySet::Rdmacm => "rdmacm",
+        }
+    }
+
+    /// The libraries that the program gets, without `.so.1`.
+    pub(crate) fn libraries(self) -> &'static [&'static str] {
+        match self {
+            LibrarySet::Full => &["libibverbs", "librdmacm"],
+            LibrarySet::Rdmacm => &["librdmacm"],
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExecArgs {
+    /// Which libraries the program gets
+    #[arg(long, value_enum, value_name = "SET", default_value = "full")]
+    pub(crate) libraries: LibrarySet,
+    /// Leave /sys/class/infiniband as it is
+    #[arg(long)]
+    pub(crate) no_sysfs: bool,
+    /// Print what would be set, and run nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CcEnvArgs {
+    /// Which libraries to link to
+    #[arg(long, value_enum, value_name = "SET", default_value = "full")]
+    pub(crate) libraries: LibrarySet,
+    /// Print options for the compiler; with --libs, both
+    #[arg(long, conflicts_with = "shell")]
+    pub(crate) cflags: bool,
+    /// Print options for the linker
+    #[arg(long, conflicts_with = "shell")]
+    pub(crate) libs: bool,
+    /// Print commands for a shell, as without options
+    #[arg(long)]
+    pub(crate) shell: bool,
+}

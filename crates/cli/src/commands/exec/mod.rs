@@ -1,0 +1,130 @@
+//! `exec`: runs a C program on Portolan's libraries, with no rebuild. The program takes this one's place: its process,
+//! its terminal, its exit code.
+
+pub(super) mod libraries;
+mod namespace;
+mod program;
+mod view;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use portolan::software::DevicePreview;
+use serde_json::json;
+
+use crate::args::{ExecArgs, LibrarySet};
+use crate::exit::Outcome;
+use crate::output::{Output, complain};
+use libraries::Libraries;
+use program::{Missing, Program};
+
+/// Where the dynamic loader looks for libraries first.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+const PROVIDER: &str = "PORTOLAN_PROVIDER";
+/// Where programs look for devices without asking libibverbs.
+const CLASS: &str = "/sys/class/infiniband";
+
+/// What a shell tells of a program that is not there, and of one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+/// Runs the program in this one's place; comes back only if that cannot be, or was not wanted.
+///
+/// # Errors
+///
+/// The libraries are not there, or nothing can be told of what the system refused.
+pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
+    let (name, arguments) = args.command.split_first().context("PROGRAM is missing")?;
+    let program = match Program::find(name) {
+        Ok(program) => program,
+        Err(missing) => {
+            complain(&missing);
+            return Ok(Outcome::Status(match missing {
+                Missing::NotFound(_) => NOT_FOUND,
+                Missing::NotRunnable(_) => NOT_RUNNABLE,
+            }));
+        }
+    };
+    let libraries = Libraries::find(args.libraries)?;
+    let variables = variables(args.libraries, libraries.folder());
+    let wants_view = args.libraries == LibrarySet::Full && !args.no_sysfs;
+    let devices = match wants_view {
+        true => portolan::software::preview()?,
+        false => Vec::new(),
+    };
+    if let Some(warning) = program.deaf_to_environment() {
+        complain(&warning);
+    }
+    if args.dry_run {
+        tell(&program, &variables, &devices, wants_view, output)?;
+        return Ok(Outcome::Good);
+    }
+    libraries.prepare()?;
+    if wants_view && let Err(error) = namespace::show(Path::new(CLASS), &view::tree(&devices)) {
+        complain(&format_args!(
+            "{} sees no devices in {CLASS}: {error:#}; libibverbs tells them all the same",
+            name.display()
+        ));
+    }
+    output.flush()?;
+    let mut command = Command::new(&program.path);
+    command.arg0(name).args(arguments).envs(variables);
+    let error = command.exec();
+    complain(&format_args!(
+        "cannot run {}: {error}",
+        program.path.display()
+    ));
+    Ok(Outcome::Status(match error.kind() {
+        std::io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_RUNNABLE,
+    }))
+}
+
+/// The variables of its environment that differ from this one's.
+fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os(LIBRARY_PATH).filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    let mut variables = vec![(LIBRARY_PATH, path)];
+    if set == LibrarySet::Full {
+        variables.push((PROVIDER, OsStr::new("software").to_owned()));
+    }
+    variables
+}
+
+/// Tells what would be.
+fn tell(
+    program: &Program,
+    variables: &[(&str, OsString)],
+    devices: &[DevicePreview],
+    shows_view: bool,
+    output: &mut Output,
+) -> Result<()> {
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    if output.json {
+        let environment = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.to_string_lossy().into()));
+        output.object(&json!({
+            "type": "exec",
+            "program": program.path.to_string_lossy(),
+            "environment": serde_json::Map::from_iter(environment),
+            "sysfs": shows_view.then_some(names),
+        }))?;
+        return Ok(());
+    }
+    output.line(&format!("program  {}", program.path.display()))?;
+    for (name, value) in variables {
+        output.line(&format!("{name}={}", value.display()))?;
+    }
+    if shows_view {
+        let names = names.join(", ");
+        output.line(&format!("{CLASS}  {names}, for the program alone"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! What /sys/class/infiniband says of a device: the files that programs read, as rdma_rxe's devices have them.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use portolan::software::DevicePreview;
+
+/// A device of one port with a channel adapter's kind.
+const NODE_TYPE: &str = "1: CA";
+/// What a port of Ethernet answers beside its GIDs.
+const PORT: [(&str, &str); 8] = [
+    ("cap_mask", "0x00010000"),
+    ("lid", "0x0"),
+    ("lid_mask_count", "0"),
+    ("link_layer", "Ethernet"),
+    ("pkeys/0", "0xffff"),
+    ("rate", "2.5 Gb/sec (1X SDR)"),
+    ("sm_lid", "0x0"),
+    ("sm_sl", "0"),
+];
+
+/// A file or a link of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Leaf {
+    /// A file with this text.
+    Text(String),
+    /// A link to there.
+    Link(PathBuf),
+}
+
+/// The files below `/sys/class/infiniband`, with their paths from there.
+pub(super) fn tree(devices: &[DevicePreview]) -> Vec<(String, Leaf)> {
+    devices.iter().flat_map(of_device).collect()
+}
+
+fn of_device(device: &DevicePreview) -> Vec<(String, Leaf)> {
+    let mut files = Vec::new();
+    let mut add = |path: &str, text: &str| {
+        let path = format!("{}/{path}", device.name);
+        files.push((path, Leaf::Text(format!("{text}\n"))));
+    };
+    add("node_type", NODE_TYPE);
+    add("node_guid", &guid(device.node_guid));
+    add("sys_image_guid", &guid(device.node_guid));
+    add("node_desc", &device.name);
+    add("fw_ver", "");
+    add("parent", &device.interface);
+    let (state, phys_state) = match device.running {
+        true => ("4: ACTIVE", "5: LinkUp"),
+        false => ("1: DOWN", "3: Disabled"),
+    };
+    add("ports/1/state", state);
+    add("ports/1/phys_state", phys_state);
+    for (name, text) in PORT {
+        add(&format!("ports/1/{name}"), text);
+    }
+    for (index, ip) in device.gids.iter().enumerate() {
+        add(&format!("ports/1/gids/{index}"), &gid(*ip));
+        add(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2");
+        add(
+            &format!("ports/1/gid_attrs/ndevs/{index}"),
+            &device.interface,
+        );
+    }
+    // An interface of hardware has a device of its own; a virtual one has none.
+    let hardware = format!("/sys/class/net/{}/device", device.interface);
+    if let Ok(place) = std::fs::canonicalize(hardware) {
+        files.push((format!("{}/device", device.name), Leaf::Link(place)));
+    }
+    files
+}
+
+/// `5054:00ff:fe12:3456`.
+fn guid(guid: u64) -> String {
+    let part = |shift: u32| format!("{:04x}", (guid >> shift) & 0xffff);
+    [48, 32, 16, 0].map(part).join(":")
+}
+
+/// `fe80:0000:…`, all eight parts with all their digits.
+fn gid(ip: IpAddr) -> String {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    ip.segments().map(|part| format!("{part:04x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_told_as_rdma_rxe_tells_it() {
+        let device = DevicePreview {
+            name: "sw_none0".into(),
+            interface: "none0".into(),
+            interface_index: 7,
+            node_guid: 0x5054_00ff_fe12_3456,
+            gids: vec!["10.7.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
+            interface_mtu: 1500,
+            active_mtu: portolan::seam::verbs::Mtu::Mtu1024,
+            running: true,
+        };
+        let tree = tree(&[device]);
+        let text = |path: &str| {
+            let found = tree.iter().find(|(at, _)| at == path);
+            let (_, leaf) = found.unwrap_or_else(|| panic!("{path}: {tree:?}"));
+            let Leaf::Text(text) = leaf else {
+                panic!("{leaf:?}")
+            };
+            text.trim_end()
+        };
+        assert_eq!(text("sw_none0/node_guid"), "5054:00ff:fe12:3456");
+        assert_eq!(text("sw_none0/ports/1/state"), "4: ACTIVE");
+        assert_eq!(
+            text("sw_none0/ports/1/gids/0"),
+            "0000:0000:0000:0000:0000:ffff:0a07:0001"
+        );
+        assert_eq!(
+            text("sw_none0/ports/1/gids/1"),
+            "fe80:0000:0000:0000:0000:0000:0000:0001"
+        );
+        assert_eq!(text("sw_none0/ports/1/gid_attrs/types/1"), "RoCE v2");
+        assert_eq!(text("sw_none0/ports/1/gid_attrs/ndevs/0"), "none0");
+        assert!(tree.iter().all(|(_, leaf)| matches!(leaf, Leaf::Text(_))));
+    }
+}

@@ -1,0 +1,109 @@
+//! What a program finds when it is run.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+
+use crate::common::{objects, output_of, portolan, run, stderr, stdout};
+use crate::compiler::{Compiled, exec};
+
+/// Names of the software devices, as the command lists them.
+fn devices() -> Vec<String> {
+    let output = run(&["devices", "--provider", "software", "--json"]);
+    let names = objects(&stdout(&output)).into_iter();
+    names
+        .map(|device| device["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_c_program_sees_the_software_devices_by_libibverbs_and_in_sysfs() {
+    let compiled = Compiled::new("devices");
+    let program = compiled.program("crates/cli/tests/c/devices.c");
+    let output = output_of(exec(&program, &[]).spawn().unwrap());
+    let (text, complaint) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{complaint}");
+    let told = |by: &str| {
+        let mut names: Vec<String> = text
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix(by)?.trim().to_owned()))
+            .collect();
+        names.sort();
+        names
+    };
+    let mut expected = devices();
+    expected.sort();
+    assert!(!expected.is_empty());
+    assert_eq!(told("verbs"), expected, "{complaint}");
+    assert!(text.contains("event RDMA_CM_EVENT_ESTABLISHED"), "{text}");
+    if complaint.contains("sees no devices in /sys/class/infiniband") {
+        return;
+    }
+    assert_eq!(told("sysfs"), expected, "{complaint}");
+}
+
+#[test]
+fn the_folder_of_the_devices_is_the_programs_alone_and_the_rest_of_sysfs_stays() {
+    let script = "ls /sys/class; cat /sys/class/infiniband/sw_lo/ports/1/gids/0; \
+                  cat /sys/class/net/lo/mtu; touch /sys/class/infiniband/new 2>&1";
+    let output = run(&["exec", "--", "sh", "-c", script]);
+    let text = stdout(&output);
+    if stderr(&output).contains("sees no devices in /sys/class/infiniband") {
+        return;
+    }
+    let here = std::fs::read_dir("/sys/class").unwrap();
+    for class in here {
+        let name = class.unwrap().file_name().into_string().unwrap();
+        assert!(text.lines().any(|line| line == name), "no {name}: {text}");
+    }
+    assert!(text.lines().any(|line| line == "infiniband"), "{text}");
+    let gid = "0000:0000:0000:0000:0000:ffff:7f00:0001";
+    assert!(text.contains(gid), "{text}");
+    let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+    assert!(text.contains(&mtu), "{text}");
+    // It is not to be written to.
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let still = std::path::Path::new("/sys/class/infiniband/sw_lo");
+    assert!(!still.exists());
+}
+
+#[test]
+fn a_program_keeps_its_exit_code_its_signals_and_its_user() {
+    let code = |script: &str| run(&["exec", "sh", "-c", script]).status;
+    assert_eq!(code("exit 7").code(), Some(7));
+    assert_eq!(code("kill -TERM $$").signal(), Some(15));
+    let output = run(&["exec", "--", "id", "-u"]);
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(stdout(&output), format!("{user}\n"));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
+    let missing = run(&["exec", "--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(stderr(&missing).contains("no-such-program: no such program"));
+    let unfit = run(&["exec", "--", "/etc/passwd"]);
+    assert_eq!(unfit.status.code(), Some(126));
+    assert!(stderr(&unfit).contains("/etc/passwd: not a program"));
+}
+
+#[test]
+fn libraries_go_before_those_of_the_environment_and_a_dry_run_tells_all() {
+    let mut command = portolan();
+    command
+        .args(["exec", "--dry-run", "--json", "--", "sh"])
+        .env("LD_LIBRARY_PATH", "/before");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = output_of(command.spawn().unwrap());
+    let told = &objects(&stdout(&output))[0];
+    let path = told["environment"]["LD_LIBRARY_PATH"].as_str().unwrap();
+    assert!(path.ends_with("/full:/before"), "{path}");
+    assert_eq!(told["environment"]["PORTOLAN_PROVIDER"], "software");
+    assert!(told["program"].as_str().unwrap().ends_with("/sh"), "{told}");
+    let listed = told["sysfs"].as_array().unwrap();
+    assert!(listed.iter().any(|name| name == "sw_lo"), "{told}");
+
+    let machines = run(&["exec", "--libraries", "rdmacm", "--dry-run", "sh"]);
+    let text = stdout(&machines);
+    assert!(text.contains("/rdmacm"), "{text}");
+    assert!(!text.contains("PORTOLAN_PROVIDER"), "{text}");
+}

@@ -1,0 +1,112 @@
+//! `cargo xtask install`: the command, the libraries for C programs, and their headers, in their places below a prefix.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::test::Workspace;
+
+/// What is built for it.
+pub(crate) const PACKAGES: [&str; 6] = [
+    "--package",
+    "portolan-cli",
+    "--package",
+    "portolan-abi-rdmacm",
+    "--package",
+    "portolan-abi-verbs",
+];
+const PROGRAM: u32 = 0o755;
+const TEXT: u32 = 0o644;
+
+/// Arguments of `install`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where `bin`, `lib/portolan` and `include/portolan` are made
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let workspace = Workspace::here()?;
+    workspace.cargo(&[&["build", "--release"], &PACKAGES[..]].concat())?;
+    lay_out(&workspace, &arguments.prefix)?;
+    println!("installed below {}", arguments.prefix.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies the release build to its places below `prefix`.
+pub(crate) fn lay_out(workspace: &Workspace, prefix: &Path) -> Result<()> {
+    let built = workspace.target.join("release");
+    let libraries = prefix.join("lib/portolan");
+    let (full, alone) = (libraries.join("full"), libraries.join("rdmacm"));
+    copy(
+        &built.join("portolan"),
+        &prefix.join("bin/portolan"),
+        PROGRAM,
+    )?;
+    copy(
+        &built.join("libibverbs.so"),
+        &full.join("libibverbs.so.1"),
+        PROGRAM,
+    )?;
+    copy(
+        &built.join("librdmacm.so"),
+        &alone.join("librdmacm.so.1"),
+        PROGRAM,
+    )?;
+    // Programs ask for the numbered names, linkers for the others.
+    link("../rdmacm/librdmacm.so.1", &full.join("librdmacm.so.1"))?;
+    for folder in [&full, &alone] {
+        link("librdmacm.so.1", &folder.join("librdmacm.so"))?;
+    }
+    link("libibverbs.so.1", &full.join("libibverbs.so"))?;
+    copy_folder(
+        &workspace.root.join("include"),
+        &prefix.join("include/portolan"),
+    )?;
+    copy_folder(
+        &workspace.root.join("packaging/pkgconfig"),
+        &libraries.join("pkgconfig"),
+    )
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("no {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&entry.path(), &to)?,
+            false => copy(&entry.path(), &to, TEXT)?,
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file. One that is in use is replaced, not written to.
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let new = beside(to)?;
+    fs::copy(from, &new).with_context(|| format!("{} is not built", from.display()))?;
+    fs::set_permissions(&new, Permissions::from_mode(mode))?;
+    fs::rename(&new, to).with_context(|| format!("cannot make {}", to.display()))
+}
+
+fn link(to: &str, place: &Path) -> Result<()> {
+    let new = beside(place)?;
+    symlink(to, &new)?;
+    fs::rename(&new, place).with_context(|| format!("cannot make {}", place.display()))
+}
+
+/// A name beside a file that is to be; its folder is made.
+fn beside(place: &Path) -> Result<PathBuf> {
+    let (Some(folder), Some(name)) = (place.parent(), place.file_name()) else {
+        bail!("{} is no file's name", place.display());
+    };
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let new = folder.join(format!(".{}.{}", name.display(), std::process::id()));
+    // Of an attempt that was broken off.
+    let _ = fs::remove_file(&new);
+    Ok(new)
+}
