@@ -5,7 +5,7 @@ use portolan_lab::judge;
 use portolan_lab::machine::{Cache, MachineError};
 
 use crate::kernels;
-use crate::test::{Outcome, Workspace, cargo};
+use crate::test::{Outcome, Workspace, lab_program};
 
 /// Has the table of what the software device reports otherwise, below the workspace's root.
 const DOCUMENTED: &str = "docs/compatibility.md";
@@ -15,10 +15,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         let why = "it boots a kernel machine whose packages root installs";
         return Ok(Outcome::LeftOut(why.into()));
     }
-    // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
-    let build = ["build", "--quiet", "--workspace", "--all-features"];
-    workspace.run(&cargo(), &[&build[..], &["--bin", "play"]].concat())?;
-    let play = workspace.target.join("debug/play");
+    let play = lab_program(workspace, "play")?;
     let documented = std::fs::read_to_string(workspace.root.join(DOCUMENTED))
         .with_context(|| format!("cannot read {DOCUMENTED}"))?;
     let cache = Cache::locate()?;

@@ -8,7 +8,7 @@ use portolan_lab::judge;
 use portolan_lab::machine::{Cache, MachineError, Package, ensure_installed};
 
 use crate::kernels;
-use crate::test::{Outcome, Workspace, test_program};
+use crate::test::{Outcome, Workspace, lab_program, test_program};
 
 /// What C programs are built with.
 pub(crate) const C_PACKAGES: [Package; 3] = [
@@ -47,12 +47,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     }
     let calls = every_call(workspace, "calls", &[])?;
     let ours = every_call(workspace, "calls-by-our-headers", &["-I", HEADERS])?;
+    let administrator = lab_program(workspace, "umad_administrator")?;
     let programs = judge::KernelPrograms {
         suite: &suite,
         library: &library,
         calls: &calls,
         calls_by_our_headers: &ours,
         command: &workspace.portolan,
+        administrator: &administrator,
     };
     let cache = Cache::locate()?;
     let reports = match kernels::on_each(|debian| judge::kernel_provider(&cache, debian, programs))

@@ -21,7 +21,7 @@ use parts::{PARTS, Part, Place};
 use report::Report;
 
 pub(crate) use report::Outcome;
-pub(crate) use workspace::{Workspace, cargo, test_program};
+pub(crate) use workspace::{Workspace, cargo, lab_program, test_program};
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]

@@ -84,3 +84,11 @@ pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBu
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .with_context(|| format!("cargo names no program of the tests {target}"))
 }
+
+/// A program of the laboratory's; built if it is not.
+pub(crate) fn lab_program(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
+    let build = ["build", "--quiet", "--workspace", "--all-features"];
+    workspace.run(&cargo(), &[&build[..], &["--bin", name]].concat())?;
+    Ok(workspace.target.join("debug").join(name))
+}

@@ -8,6 +8,7 @@
 //! after its first packet), shows a port as it was when the program first looked, and lets ten programs at
 //! once attach, the subnet manager among them.
 
+mod example;
 mod process;
 pub mod saquery;
 mod topology;
@@ -23,6 +24,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+pub use example::Example;
 pub use topology::{TREE_HOSTS_MAX, Topology};
 
 use crate::machine::{MachineError, Package, Unavailable, ensure_installed};
@@ -110,6 +112,10 @@ impl Fabric {
             folder,
             preload,
         };
+        if fabric.topology.lacks_guids() {
+            let dump = fabric.console("Dump")?;
+            fabric.topology.learn_guids(&dump)?;
+        }
         let loopback = ["link", "set", "lo", "up"];
         crate::machine::checked(fabric.outside("ip").args(loopback))?;
         fabric.start_manager()?;

@@ -22,17 +22,20 @@ const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 /// Hosts and switches, and the cables between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    hosts: Vec<Node>,
-    switches: Vec<Node>,
+    pub(super) hosts: Vec<Node>,
+    pub(super) switches: Vec<Node>,
+    /// The simulator's own text, for those that were read and not made.
+    pub(super) text: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Node {
-    name: String,
-    guid: u64,
-    ports: u8,
+pub(super) struct Node {
+    pub(super) name: String,
+    /// Zero where the simulator has not told which one it gave.
+    pub(super) guid: u64,
+    pub(super) ports: u8,
     /// Own port, the other node's name, and its port.
-    cables: Vec<(u8, String, u8)>,
+    pub(super) cables: Vec<(u8, String, u8)>,
 }
 
 impl Topology {
@@ -102,6 +105,9 @@ impl Topology {
     #[must_use]
     pub fn gid(&self, host: &str) -> Option<[u8; 16]> {
         let host = self.hosts.iter().find(|node| node.name == host)?;
+        if host.guid == 0 {
+            return None;
+        }
         // Its only cable is at port 1.
         let gid = u128::from(GID_PREFIX) << 64 | u128::from(host.guid + 1);
         Some(gid.to_be_bytes())
@@ -148,6 +154,9 @@ impl Node {
 /// The text that the simulator reads.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(text) = &self.text {
+            return f.write_str(text);
+        }
         // The first host comes first: the subnet manager runs there.
         let hosts = self.hosts.iter().map(|node| ("Hca", "caguid", node));
         let switches = self

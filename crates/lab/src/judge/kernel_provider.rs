@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Report, c_library, doctor, step, topology};
+use super::{Report, administrator, c_library, doctor, step, topology};
 use crate::machine::{Cache, Machine, MachineError, Step, StepOutcome, Suite};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
@@ -68,6 +68,8 @@ pub struct KernelPrograms<'a> {
     pub calls_by_our_headers: &'a Path,
     /// The command.
     pub command: &'a Path,
+    /// A subnet administrator and its client, at two ports of the kernel's.
+    pub administrator: &'a Path,
 }
 
 /// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`, then programs
@@ -91,12 +93,14 @@ pub fn kernel_provider(
     let job = runs
         .into_iter()
         .chain(c_library::steps())
+        .chain(administrator::steps())
         .chain(command)
         .chain(doctor::steps(debian != Suite::Bookworm))
         .fold(topology(), crate::machine::Job::step)
         .file(SCENES_PATH, SCENES_SOURCE)
         .program("conformance", programs.suite)
         .program("portolan", programs.command)
+        .program(administrator::PROGRAM, programs.administrator)
         .program(c_library::NAME, programs.library)
         .program("calls", programs.calls)
         .program("calls_by_our_headers", programs.calls_by_our_headers)

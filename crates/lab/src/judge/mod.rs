@@ -5,6 +5,7 @@
 //! then talk to each other in both directions. What passed between them is captured by tcpdump
 //! and looked over on this host by tshark, and by `portolan decode`, which checks every ICRC.
 
+mod administrator;
 mod bad_network;
 mod c_library;
 mod capture;

@@ -40,6 +40,7 @@ mod lists;
 mod outcome;
 mod packages;
 mod qemu;
+mod shipped;
 mod tree;
 
 use std::ffi::OsStr;
@@ -51,6 +52,7 @@ pub use job::{Job, Network, OnFailure, Step};
 pub use kernel::Suite;
 pub use outcome::{Outcome, StepOutcome};
 pub use packages::{Package, ensure_installed};
+pub(crate) use shipped::shipped_text;
 
 use kernel::Kernel;
 use tree::Tree;

@@ -2,13 +2,22 @@
 
 mod on_the_fabric;
 
-use portolan_lab::fabric::{Fabric, Topology};
+use portolan_lab::fabric::{Example, Fabric, Topology};
 use portolan_lab::machine::{MachineError, Unavailable};
 
 /// A fabric, or nothing where this host cannot provide one; then the reason is printed, and under continuous
 /// integration that is a failure.
 fn fabric(topology: Topology) -> Option<Fabric> {
-    match Fabric::start(topology) {
+    available(Fabric::start(topology))
+}
+
+/// The same, of an example of the simulator's.
+fn example(example: Example) -> Option<Fabric> {
+    available(example.topology().and_then(Fabric::start))
+}
+
+fn available(fabric: Result<Fabric, MachineError>) -> Option<Fabric> {
+    match fabric {
         Ok(fabric) => Some(fabric),
         Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
             eprintln!("left out: {reason}");

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use portolan_lab::fabric::{Fabric, Topology};
+use portolan_lab::fabric::{Example, Fabric, Topology};
 use portolan_wire::sa::PathRecord;
 
 use super::HOST;
@@ -94,38 +94,52 @@ fn assert_as_saquery(fabric: &Fabric, at: &str, pairs: &[(&str, &str)]) {
     assert_eq!(compared.into_inner().unwrap(), pairs.len());
 }
 
-#[test]
-fn every_pair_of_hosts_is_reachable_and_its_path_is_that_of_saquery() {
-    for topology in [
-        Topology::two_switches_four_hosts(),
-        Topology::three_switches_in_a_row(),
-    ] {
-        let Some(fabric) = crate::fabric(topology) else {
-            return;
-        };
-        let hosts: Vec<&str> = fabric.topology().hosts().collect();
-        let mut pairs = Vec::new();
-        for from in &hosts {
-            let others = hosts.iter().filter(|host| *host != from);
-            let gids: Vec<String> = others.clone().map(|host| gid(&fabric, host)).collect();
-            assert_eq!(reach(&fabric, from, &gids), vec![0; gids.len()], "{from}");
-            pairs.extend(others.map(|to| (*from, *to)));
-        }
-        assert_as_saquery(&fabric, hosts[1], &pairs);
+/// Asserts that each host reaches each other, by the path that saquery prints of the pair.
+fn assert_every_pair(fabric: &Fabric) {
+    let hosts: Vec<&str> = fabric.topology().hosts().collect();
+    let mut pairs = Vec::new();
+    for from in &hosts {
+        let others = hosts.iter().filter(|host| *host != from);
+        let gids: Vec<String> = others.clone().map(|host| gid(fabric, host)).collect();
+        assert_eq!(reach(fabric, from, &gids), vec![0; gids.len()], "{from}");
+        pairs.extend(others.map(|to| (*from, *to)));
     }
+    assert_eq!(pairs.len(), hosts.len() * (hosts.len() - 1));
+    assert_as_saquery(fabric, hosts[1], &pairs);
 }
 
 #[test]
-fn a_host_that_is_unlinked_is_enxio_and_linked_again_it_is_reachable() {
-    let Some(mut fabric) = crate::fabric(Topology::two_switches_four_hosts()) else {
+fn every_pair_of_hosts_is_reachable_and_its_path_is_that_of_saquery() {
+    let Some(fabric) = crate::fabric(Topology::three_switches_in_a_row()) else {
         return;
     };
-    let gids = ["Host3", "Host4"].map(|host| gid(&fabric, host));
-    assert_eq!(reach(&fabric, "Host2", &gids), [0, 0]);
-    fabric.unlink("Host3").unwrap();
-    assert_eq!(reach(&fabric, "Host2", &gids), [ENXIO, 0]);
-    fabric.relink("Host3").unwrap();
-    assert_eq!(reach(&fabric, "Host2", &gids), [0, 0]);
+    assert_every_pair(&fabric);
+}
+
+#[test]
+fn in_the_simulators_examples_every_pair_is_reachable_an_unlinked_host_is_enxio_and_back_again() {
+    for example in Example::ALL {
+        let Some(mut fabric) = crate::example(example) else {
+            return;
+        };
+        assert_every_pair(&fabric);
+        let hosts: Vec<String> = fabric.topology().hosts().map(str::to_owned).collect();
+        let (asking, gone) = (&hosts[0], &hosts[hosts.len() - 1]);
+        let gids: Vec<String> = hosts[1..].iter().map(|host| gid(&fabric, host)).collect();
+        let all_but_the_last = |errno| {
+            let mut errnos = vec![0; gids.len() - 1];
+            errnos.push(errno);
+            errnos
+        };
+        fabric.unlink(gone).unwrap();
+        let name = example.name();
+        let unlinked = reach(&fabric, asking, &gids);
+        assert_eq!(unlinked, all_but_the_last(ENXIO), "{name}");
+        assert_eq!(path_by_saquery_at(&fabric, asking, asking, gone), None);
+        fabric.relink(gone).unwrap();
+        assert_eq!(reach(&fabric, asking, &gids), all_but_the_last(0), "{name}");
+        assert_every_pair(&fabric);
+    }
 }
 
 #[test]

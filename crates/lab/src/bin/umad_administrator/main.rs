@@ -1,0 +1,178 @@
+//! A subnet administrator at one Ethernet port of the kernel's, and the client at another, each through the
+//! kernel's own user MAD device: what it does to questions and to tables in many packets is what is tried.
+//!
+//! `umad_administrator ADMINISTRATOR CLIENT SEGMENTS…`: names of RDMA devices, and of how many segments each table is to
+//! be. Both ports are in one network namespace, joined by a wire; they find each other by their link-local GIDs.
+//!
+//! Such ports have no administrator of their own: they have no LIDs, and every datagram has a global route. That
+//! much is given to the client by [`Joined`]; all else is the client's own and the kernel's.
+
+#[path = "../../../../sa/tests/engine/administrator.rs"]
+mod administrator;
+mod joined;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use portolan_sa::umad::{Class, Device, UmadTransport};
+use portolan_sa::{Client, ClientConfig, Received, Transport, umad};
+use portolan_wire::mad::{Method, MgmtClass};
+use portolan_wire::sa::{NodeRecord, NodeType, PathRecord, Query, SA_DATA_LEN, ServiceRecord};
+use portolan_wire::{Gid, ServiceId};
+
+use administrator::Administrator;
+use joined::{Joined, gid_slot};
+
+/// What an administrator takes.
+const ADMINISTRATOR: Class<'static> = Class {
+    mgmt_class: MgmtClass::SUBN_ADM,
+    version: 2,
+    requests: &[Method::GET, Method::SET, Method::GET_TABLE, Method::DELETE],
+};
+/// From one record of a table to the next: its length, filled up to whole words of eight bytes.
+const STRIDE: usize = NodeRecord::LEN.next_multiple_of(8);
+/// How long anything may take: the machine is emulated, and packets may be lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the administrator looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [administrator, client, segments @ ..] = arguments.as_slice() else {
+        anyhow::bail!("see the top of this program's source for its arguments");
+    };
+    let (there, here) = (device(administrator)?, device(client)?);
+    let (_, peer) = gid_slot(&there.port()?).context("the administrator's GID")?;
+    for segments in segments {
+        ask(&there, &here, peer, segments.parse()?)?;
+    }
+    Ok(())
+}
+
+fn device(name: &str) -> Result<Device> {
+    let devices = umad::devices()?;
+    let device = devices.into_iter().find(|device| device.device == name);
+    device.with_context(|| format!("{name} has no user MAD device"))
+}
+
+/// Has the client ask for one record of each kind, and for a table that takes so many segments.
+fn ask(there: &Device, here: &Device, peer: Gid, segments: usize) -> Result<()> {
+    let nodes = nodes(segments * SA_DATA_LEN / STRIDE);
+    let table: Vec<u8> = nodes.iter().flat_map(bytes).collect();
+    ensure!(
+        table.len().div_ceil(SA_DATA_LEN) == segments,
+        "{segments} segments cannot be made"
+    );
+    let over = Arc::new(AtomicBool::new(false));
+    let serving = {
+        let (transport, over) = (there.open(&ADMINISTRATOR)?, over.clone());
+        thread::spawn(move || serve(transport, Administrator::new(table, STRIDE), &over))
+    };
+    let device = here.clone();
+    let client = Client::new(ClientConfig::default(), move || {
+        Ok(Box::new(Joined::open(&device, peer)?))
+    });
+    let asked = single(&client, peer).and_then(|()| {
+        let started = Instant::now();
+        let found = client.nodes(&Query::<NodeRecord>::new(), PATIENCE)?;
+        ensure!(
+            found.len() == nodes.len(),
+            "{} records of {}",
+            found.len(),
+            nodes.len()
+        );
+        ensure!(found == nodes, "the records are not those that were sent");
+        Ok(started.elapsed())
+    });
+    over.store(true, Ordering::Release);
+    let questions = serving
+        .join()
+        .map_err(|_| anyhow::anyhow!("the administrator panicked"))??;
+    let took = asked.with_context(|| format!("{questions} questions, {:?}", client.counters()))?;
+    let again = client.counters().repeated_segments;
+    println!(
+        "{} records in {segments} segments, each as it was sent, after {took:.1?}; {again} segments came again",
+        nodes.len()
+    );
+    Ok(())
+}
+
+/// One path, and a service that is registered and withdrawn: the administrator answers with what it was asked.
+fn single(client: &Client, peer: Gid) -> Result<()> {
+    let own = client.port(PATIENCE)?.gid().context("a port with a GID")?;
+    let path = client.path(&Query::<PathRecord>::new().sgid(own).dgid(peer), PATIENCE)?;
+    ensure!((path.sgid, path.dgid) == (own, peer), "{path:?}");
+    let name = ServiceRecord::name_field("harbour").context("a name")?;
+    let service = Query::<ServiceRecord>::new()
+        .service_id(ServiceId(0x1000_0000_0000_0099))
+        .gid(own)
+        .name(name);
+    let registered = client.set_service(&service, PATIENCE)?;
+    ensure!(
+        (registered.gid, registered.name) == (own, name),
+        "{registered:?}"
+    );
+    Ok(client.delete_service(&service, PATIENCE)?)
+}
+
+/// Answers until it is over; how many questions there were.
+fn serve(
+    mut transport: UmadTransport,
+    mut administrator: Administrator,
+    over: &AtomicBool,
+) -> Result<usize> {
+    let epoch = Instant::now();
+    let mut asking = None;
+    while !over.load(Ordering::Acquire) {
+        let due = administrator
+            .timeout()
+            .map(|due| due.saturating_sub(epoch.elapsed()));
+        let received = transport.receive(due.map_or(LOOK, |due| due.min(LOOK)))?;
+        let mut answers = match received {
+            Some(Received::Mad { from, mad }) => {
+                asking = Some(from);
+                administrator.handle(epoch.elapsed(), &mad)
+            }
+            // An answer that the kernel could not send is one that is lost.
+            Some(Received::SendFailed { .. }) | None => Vec::new(),
+        };
+        answers.extend(administrator.handle_timeout(epoch.elapsed()));
+        let Some(to) = &asking else { continue };
+        for answer in &answers {
+            transport.send(&joined::answered(to), answer, Duration::ZERO)?;
+        }
+    }
+    Ok(administrator.questions)
+}
+
+/// So many nodes, no two alike in any field that has room for it.
+fn nodes(count: usize) -> Vec<NodeRecord> {
+    let node = |number: u64| NodeRecord {
+        lid: number as u16 + 1,
+        base_version: 1,
+        class_version: 1,
+        node_type: NodeType::CHANNEL_ADAPTER,
+        num_ports: 2,
+        system_image_guid: 0x0002_c903_0010_0000 + number,
+        node_guid: 0x0002_c903_0020_0000 + number,
+        port_guid: 0x0002_c903_0030_0000 + number,
+        partition_cap: number as u16 ^ 0xA5A5,
+        device_id: number as u16 ^ 0x5A5A,
+        revision: !(number as u32),
+        local_port_num: 1 + (number & 1) as u8,
+        vendor_id: number as u32 & 0xFF_FFFF,
+        description: std::array::from_fn(|at| (number as usize * 31 + at) as u8),
+    };
+    (0..count as u64).map(node).collect()
+}
+
+/// A record of the table, filled up.
+fn bytes(node: &NodeRecord) -> [u8; STRIDE] {
+    let mut bytes = [0; STRIDE];
+    // No field of it is wider than its place.
+    node.emit(&mut bytes).expect("a node record");
+    bytes
+}

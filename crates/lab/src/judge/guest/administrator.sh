@@ -1,0 +1,35 @@
+# Two rxe ports of one network namespace, joined by a wire: the kernel's management datagrams go over it between
+# their link-local GIDs, which routing keeps on the wire though both ends are this host's.
+
+gsi_is_active() { rdma link show "$1/1" | grep -q 'state ACTIVE'; }
+# Its slot is filled once the link is up.
+has_link_local() { grep -q '^fe80:' "/sys/class/infiniband/$1/ports/1/gids/"* 2> /dev/null; }
+
+joined_ports() {
+    ip link add gsi0 type veth peer name gsi1
+    for end in 0 1; do
+        ip link set gsi$end up
+        rdma link add rxegsi$end type rxe netdev gsi$end
+    done
+    trap 'for end in 0 1; do rdma link del rxegsi$end; done; ip link del gsi0' EXIT
+    for end in 0 1; do
+        await 20 gsi_is_active rxegsi$end
+        await 20 has_link_local rxegsi$end
+    done
+}
+
+# tables SEGMENTS…: the client asks the administrator at the other port
+tables() {
+    joined_ports
+    umad_administrator rxegsi0 rxegsi1 "$@"
+}
+
+# tables_through_loss SEGMENTS…: while both directions lose, repeat and reorder packets
+tables_through_loss() {
+    joined_ports
+    for end in 0 1; do
+        tc qdisc add dev gsi$end root netem delay 1ms reorder 10% loss 3% duplicate 1%
+    done
+    umad_administrator rxegsi0 rxegsi1 "$@" | tee /tmp/tables
+    grep -q 'records in' /tmp/tables || fail 'no table'
+}

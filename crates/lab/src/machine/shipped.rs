@@ -1,0 +1,64 @@
+//! Files that a Debian package brings, whether or not this host keeps them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{command, output};
+use super::lists::Lists;
+use super::packages::{Candidate, unpack};
+use super::{Cache, MachineError};
+
+/// The text of a file of a package: the installed one, or else, for hosts that leave documentation out when they
+/// install, the one in the package itself, which is unpacked into the cache. Debian may have compressed it.
+///
+/// # Errors
+/// [`MachineError`] if the package cannot be had, or does not have the file.
+pub(crate) fn shipped_text(
+    cache: &Cache,
+    package: &str,
+    path: &str,
+) -> Result<String, MachineError> {
+    if let Some(text) = text_of(Path::new(path))? {
+        return Ok(text);
+    }
+    let _lock = cache.lock()?;
+    let newest = |candidate: &Candidate| Ok(vec![candidate.version.clone()]);
+    let unpacked = unpack(cache, &Lists::of_host(), package, newest, |_, _| Ok(()))?;
+    let inside = unpacked.root.join(path.trim_start_matches('/'));
+    text_of(&inside)?.ok_or_else(|| MachineError::unexpected(package, format!("it has no {path}")))
+}
+
+/// The file's text, or that of the compressed one beside it; `None` if there is neither.
+fn text_of(path: &Path) -> Result<Option<String>, MachineError> {
+    if path.is_file() {
+        let text = fs::read_to_string(path).map_err(MachineError::io("read", path))?;
+        return Ok(Some(text));
+    }
+    let mut compressed = path.as_os_str().to_owned();
+    compressed.push(".gz");
+    let compressed = PathBuf::from(compressed);
+    if !compressed.is_file() {
+        return Ok(None);
+    }
+    output(command("gzip").arg("-dc").arg(&compressed)).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_it_is_or_from_its_compressed_form() {
+        let folder =
+            std::env::temp_dir().join(format!("portolan-lab-shipped-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("net");
+        assert_eq!(text_of(&path).unwrap(), None);
+        fs::write(&path, "Switch\n").unwrap();
+        assert_eq!(text_of(&path).unwrap().as_deref(), Some("Switch\n"));
+        output(command("gzip").arg(&path)).unwrap();
+        assert!(!path.exists());
+        assert_eq!(text_of(&path).unwrap().as_deref(), Some("Switch\n"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
