@@ -19,7 +19,8 @@ pub(super) const MESSAGE_MAX: usize = HEADER_LEN + ENTRIES_MAX * ENTRY_LEN;
 
 const VERSION: u8 = 1;
 const RESOLVE: u8 = 1;
-/// Set in the operation of an answer.
+/// Set in the operation of some answers: of refusals, and of what ibacm itself answers. Its provider hands back the
+/// operation as it was asked (rdma-core 44, `acmp_resolve_response`), and librdmacm does not look at it.
 const ACKNOWLEDGED: u8 = 0x80;
 /// The entry is the source, or the destination.
 const SOURCE: u32 = 1 << 0;
@@ -108,7 +109,7 @@ pub(super) fn read(
     if bytes[0] != VERSION {
         return Err(Garbled("it is of another version"));
     }
-    if bytes[1] != RESOLVE | ACKNOWLEDGED {
+    if bytes[1] & !ACKNOWLEDGED != RESOLVE {
         return Err(Garbled("it answers another operation"));
     }
     if bytes[8..16] != transaction.to_ne_bytes() {
@@ -229,6 +230,15 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_answer_may_have_the_operation_as_it_was_asked() {
+        let mut unmarked = answer(7, &record());
+        unmarked[1] = RESOLVE;
+        let marked = read(&answer(7, &record()), &question(), 7);
+        assert!(marked.is_ok());
+        assert_eq!(read(&unmarked, &question(), 7), marked);
+    }
+
+    #[test]
     fn what_is_no_answer_to_the_question_is_garbled() {
         let good = answer(7, &record());
         let with = |at: usize, value: u8| {
@@ -252,7 +262,7 @@ pub(super) mod tests {
             good[..87].to_vec(),
             [&good[..], &[0]].concat(),
             with(0, 2),
-            with(1, 1),
+            with(1, 2),
             with(1, 0x82),
             with(6, 0xFF),
             with(8, 0xEE),

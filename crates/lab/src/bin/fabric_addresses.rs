@@ -4,15 +4,16 @@
 //! | arguments | what is done |
 //! |---|---|
 //! | `resolve NODE [SL]` | `rdma_getaddrinfo` of AF_IB: a line for each result, with its paths in hexadecimal; only paths of this service level, if given |
+//! | `repeat COUNT NODE` | the same so many times, which must not differ: the last, and how many milliseconds all took |
 //! | `register NAME ID LEASE_S` | registers a service once |
 //! | `withdraw NAME ID` | withdraws it |
 //! | `find NAME\|ID` | `rdma_resolve_addrinfo` with RAI_SA on an id at this host's port: the event, and what it brings |
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use portolan::cm::{CmId, EventChannel};
 use portolan::resolve::{AddrInfo, Family, Flags, Hints, PathData, Request};
 use portolan::seam::Address;
@@ -30,6 +31,7 @@ fn main() -> Result<()> {
     match arguments.as_slice() {
         ["resolve", node] => resolve(node, None),
         ["resolve", node, sl] => resolve(node, Some(sl.parse()?)),
+        ["repeat", count, node] => repeat(count.parse()?, node),
         ["register", name, id, lease_s] => register(name, id, lease_s.parse()?),
         ["withdraw", name, id] => withdraw(name, id),
         ["find", service] => find(service),
@@ -48,6 +50,22 @@ fn resolve(node: &str, sl: Option<u8>) -> Result<()> {
     }
     let request = Request::new(Some(node), Some("7471")).hints(hints);
     request.run()?.try_for_each(|result| tell(&result))
+}
+
+fn repeat(count: usize, node: &str) -> Result<()> {
+    let hints = Hints::new().family(Family::Ib);
+    let started = Instant::now();
+    let look_up = || -> Result<Vec<AddrInfo>> {
+        let request = Request::new(Some(node), Some("7471")).hints(hints.clone());
+        Ok(request.run()?.collect())
+    };
+    let first = look_up()?;
+    for _ in 1..count {
+        ensure!(look_up()? == first, "another result than the first");
+    }
+    let took = started.elapsed();
+    first.iter().try_for_each(tell)?;
+    say(&took.as_millis().to_string())
 }
 
 /// `destination P_Key service-id source path…`.

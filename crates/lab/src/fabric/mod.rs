@@ -9,6 +9,7 @@
 //! once attach, the subnet manager among them.
 
 mod example;
+mod ibacm;
 mod process;
 pub mod saquery;
 mod topology;
@@ -25,13 +26,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub use example::Example;
+pub use ibacm::Ibacm;
 pub use topology::{TREE_HOSTS_MAX, Topology};
 
 use crate::machine::{MachineError, Package, Unavailable, ensure_installed};
 use process::Process;
 
 /// What a fabric needs.
-pub const PACKAGES: [Package; 5] = [
+pub const PACKAGES: [Package; 8] = [
     Package {
         name: "ibsim-utils",
         purpose: "a simulated InfiniBand fabric",
@@ -47,6 +49,18 @@ pub const PACKAGES: [Package; 5] = [
     Package {
         name: "ibacm",
         purpose: "the daemon that keeps paths",
+    },
+    Package {
+        name: "libibverbs-dev",
+        purpose: "headers of what stands for libibverbs",
+    },
+    Package {
+        name: "libibumad-dev",
+        purpose: "headers of what stands for libibverbs",
+    },
+    Package {
+        name: "gcc",
+        purpose: "the compiler of what stands for libibverbs",
     },
     Package {
         name: "iproute2",
@@ -137,8 +151,34 @@ impl Fabric {
     /// A program that is to run at a host.
     #[must_use]
     pub fn at(&self, host: &str, program: impl AsRef<OsStr>) -> Command {
-        let mut command = self.outside("env");
+        self.preloaded(&[], host, None, program)
+    }
+
+    /// A program at a host with libraries before the simulator's, and with `/run` of its own if one is given.
+    fn preloaded(
+        &self,
+        libraries: &[&Path],
+        host: &str,
+        run: Option<&Path>,
+        program: impl AsRef<OsStr>,
+    ) -> Command {
+        let mut command = match run {
+            None => self.outside("env"),
+            Some(run) => {
+                let mut command = self.outside("unshare");
+                let bind = "mount --bind \"$0\" /run && exec \"$@\"";
+                command
+                    .args(["--mount", "sh", "-c", bind])
+                    .arg(run)
+                    .arg("env");
+                command
+            }
+        };
         let mut preload = std::ffi::OsString::from("LD_PRELOAD=");
+        for library in libraries {
+            preload.push(library);
+            preload.push(":");
+        }
         preload.push(&self.preload);
         command.arg(preload).arg(format!("SIM_HOST={host}"));
         command.arg(program);
@@ -152,6 +192,12 @@ impl Fabric {
         let mut command = self.at(host, program);
         command.env("SIM_SET_ISSM", "1");
         command
+    }
+
+    /// A program that is to run at a host, where `/run` is the folder `run`: daemons there are nobody else's.
+    #[must_use]
+    pub fn at_with_run(&self, host: &str, run: &Path, program: impl AsRef<OsStr>) -> Command {
+        self.preloaded(&[], host, Some(run), program)
     }
 
     /// A program in the fabric's network namespace that sees nothing of the fabric. It is killed when

@@ -162,8 +162,6 @@ pub(crate) fn response(request: &MadHeaderRepr, status: u16) -> MadHeaderRepr {
     MadHeaderRepr {
         method,
         status,
-        // As the user MAD devices number their agents in the upper half.
-        tid: request.tid | 0x0077_0000_0000_0000,
         ..*request
     }
 }

@@ -11,6 +11,9 @@ use portolan_sa::transport::Mad;
 use crate::administrator::Administrator;
 
 pub(crate) const SA: MadAddress = MadAddress::gsi(7, 0, 0);
+/// A byte of the upper half of a datagram's transaction, and what an agent has there.
+const AGENT_AT: usize = 9;
+const AGENT: u8 = 0x77;
 /// Turns after which a run is taken for endless.
 const TURNS_MAX: usize = 3_000_000;
 
@@ -129,7 +132,10 @@ impl Network {
     fn drain(&mut self) {
         while let Some(transmit) = self.engine.poll_transmit() {
             assert_eq!(transmit.to, SA);
-            self.send_all(To::Administrator, [*transmit.mad]);
+            let mut mad = *transmit.mad;
+            // As the user MAD devices number their agents in the upper half of the transaction.
+            mad[AGENT_AT] |= AGENT;
+            self.send_all(To::Administrator, [mad]);
         }
         while let Some(outcome) = self.engine.poll_outcome() {
             self.outcomes.push_back(outcome);

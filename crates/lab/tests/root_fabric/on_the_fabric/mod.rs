@@ -4,6 +4,7 @@ mod addresses;
 mod command;
 mod connections;
 mod harness;
+mod ibacm;
 mod paths;
 mod services;
 
