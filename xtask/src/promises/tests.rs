@@ -110,10 +110,12 @@ fn a_number_that_comes_twice_or_is_left_out_is_a_fault() {
 
 #[test]
 fn what_comes_later_is_marked_so_in_its_sections_alone() {
-    let wrong_place = faults("| 1.2.1 | It holds. | later: subnet administrator |\n");
+    let row = "| no. | promise | proved by |\n|---|---|---|\n| 1.1.1 | It holds. | later: C libraries |\n";
+    let wrong_place = check(&file(GOOD).replacen(NONE, row, 1), &source).faults;
+    let wrong_place: Vec<String> = wrong_place.into_iter().map(|fault| fault.what).collect();
     assert_eq!(
         wrong_place,
-        ["promise 1.2.1 may not be `later: subnet administrator`"]
+        ["promise 1.1.1 may not be `later: C libraries`"]
     );
     let wrong_mark = faults("| 1.2.1 | It holds. | later: some day |\n");
     assert_eq!(wrong_mark.len(), 1, "{wrong_mark:?}");

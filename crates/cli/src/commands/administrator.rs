@@ -1,13 +1,13 @@
 //! The port whose subnet administrator is asked, by its user MAD device.
 
 use anyhow::{Result, anyhow};
-use portolan::sa::{Client, ClientConfig, LinkLayer, Port, umad};
+use portolan::sa::{Client, ClientConfig, LinkLayer, Port, PortState, umad};
 use portolan::wire::addr::Gid;
 
 use crate::args::PortArgs;
 
 /// A client of the port that the arguments name or, if they name none, of the one that has `gid`, or of the
-/// first.
+/// first that is up, or of the first.
 ///
 /// # Errors
 /// There is no such InfiniBand port, or it cannot be looked at.
@@ -21,12 +21,7 @@ pub(super) fn client(args: &PortArgs, gid: Option<Gid>) -> Result<(Client, Port)
             ports.push((device, port));
         }
     }
-    let has_gid = |port: &Port| gid.is_some_and(|gid| port.gids.contains(&gid));
-    let place = ports
-        .iter()
-        .position(|(_, port)| has_gid(port))
-        .unwrap_or(0);
-    if ports.is_empty() {
+    let Some(place) = chosen(ports.iter().map(|(_, port)| port), gid) else {
         return Err(match &args.device {
             Some(name) => anyhow!(
                 "there is no InfiniBand port {} of {name}, or it has no user MAD device",
@@ -37,7 +32,53 @@ pub(super) fn client(args: &PortArgs, gid: Option<Gid>) -> Result<(Client, Port)
                  subnet administrator: try portolan reach or portolan resolve"
             ),
         });
-    }
+    };
     let (device, port) = ports.swap_remove(place);
     Ok((Client::of_device(ClientConfig::default(), device), port))
+}
+
+/// The place of the port with the GID, else of the first that is up: one that is down has no administrator to ask.
+fn chosen<'a>(ports: impl Iterator<Item = &'a Port> + Clone, gid: Option<Gid>) -> Option<usize> {
+    let has_gid = |port: &Port| gid.is_some_and(|gid| port.gids.contains(&gid));
+    let is_up = |port: &Port| port.state >= PortState::Active;
+    let first = |is_it: &dyn Fn(&Port) -> bool| ports.clone().position(is_it);
+    first(&has_gid)
+        .or_else(|| first(&is_up))
+        .or_else(|| first(&|_| true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(number: u8, state: PortState) -> Port {
+        Port {
+            device: "ib0".into(),
+            port_num: number,
+            link_layer: LinkLayer::InfiniBand,
+            state,
+            lid: number.into(),
+            lmc: 0,
+            sm_lid: 1,
+            sm_sl: 0,
+            gids: vec![Gid([number; 16])],
+            pkeys: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_down_is_asked_only_if_there_is_no_other_or_it_has_the_gid() {
+        let ports = [
+            port(1, PortState::Down),
+            port(2, PortState::Init),
+            port(3, PortState::Active),
+            port(4, PortState::Active),
+        ];
+        assert_eq!(chosen(ports.iter(), None), Some(2));
+        assert_eq!(chosen(ports.iter(), Some(Gid([4; 16]))), Some(3));
+        assert_eq!(chosen(ports.iter(), Some(Gid([1; 16]))), Some(0));
+        assert_eq!(chosen(ports.iter(), Some(Gid([9; 16]))), Some(2));
+        assert_eq!(chosen(ports[..2].iter(), None), Some(0));
+        assert_eq!(chosen(ports[..0].iter(), None), None);
+    }
 }
