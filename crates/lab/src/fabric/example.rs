@@ -106,7 +106,7 @@ fn node_of(line: &str) -> Option<(&str, Node)> {
     Some((kind, node))
 }
 
-/// `1]	"Switch1"[2]`, behind its first bracket.
+/// `1] "Switch1"[2]`, behind its first bracket.
 fn cable_of(text: &str) -> Option<(u8, String, u8)> {
     let (port, rest) = text.split_once(']')?;
     let (other, rest) = rest.trim().strip_prefix('"')?.split_once('"')?;
