@@ -10,7 +10,15 @@ use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
 
 /// What tests as root use beside what other parts install.
-const FOR_TESTS: [Package; 2] = [
+const FOR_TESTS: [Package; 4] = [
+    Package {
+        name: "ibverbs-utils",
+        purpose: "programs on our libibverbs",
+    },
+    Package {
+        name: "perftest",
+        purpose: "measurements on our libibverbs",
+    },
     Package {
         name: "nftables",
         purpose: "firewall rules that `portolan doctor` is to find",
