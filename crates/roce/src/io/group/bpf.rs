@@ -4,6 +4,7 @@
 //! `SO_ATTACH_REUSEPORT_CBPF`), with the packet's data beginning after the UDP header. What it
 //! returns is the socket's place in the order of binding.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
@@ -36,10 +37,14 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 /// Attaches the program to the group of sockets that `socket` shares its port with.
 pub(super) fn attach(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut filter = PROGRAM;
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
+    let mut program = MaybeUninit::<libc::sock_fprog>::uninit();
+    let at = program.as_mut_ptr();
+    // SAFETY: a place of our own. All of it is written, for the kernel reads what lies between the fields as well.
+    unsafe {
+        at.write_bytes(0, 1);
+        (&raw mut (*at).len).write(filter.len() as u16);
+        (&raw mut (*at).filter).write(filter.as_mut_ptr());
+    }
     // SAFETY: `program` and the instructions it points to are locals that outlive the call; the
     // kernel copies them. The length is that of `sock_fprog`.
     let status = unsafe {
@@ -47,7 +52,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>) -> Result<(), Errno> {
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
+            program.as_ptr().cast(),
             size_of_val(&program) as libc::socklen_t,
         )
     };
