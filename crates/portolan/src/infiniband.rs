@@ -17,6 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod offer;
+
 use std::time::{Duration, Instant};
 
 use portolan_cm::{BoundDevice, Cm, Config, Lids, MadPath, Transmit};
@@ -30,6 +32,8 @@ use portolan_sa::umad::{Class, Device};
 use portolan_sa::{Grh, MadAddress, Port, Received, Transport, TransportError};
 use portolan_wire::cm::RejectReason;
 use portolan_wire::{Gid, PKey, ServiceId, sa};
+
+pub use offer::ServiceOffer;
 
 /// How long a transport is waited for at once: timers of the engine come round as often.
 const WAIT_MAX: Duration = Duration::from_millis(50);
@@ -287,7 +291,7 @@ impl PortManager {
             scope_id: 0,
             device: self.device,
             lids: Some(Lids {
-                local: self.port.lid,
+                local: self.port.lid | u16::from(from.path_bits) & self.path_mask(),
                 remote: from.lid,
             }),
         }
@@ -296,6 +300,7 @@ impl PortManager {
     /// Where a datagram goes to. Within the subnet the LID is all.
     fn destination(&self, transmit: &Transmit) -> MadAddress {
         let lid = transmit.path.lids.map_or(0, |lids| lids.remote);
+        let own_lid = transmit.path.lids.map_or(0, |lids| lids.local);
         let pkey_index = self.port.pkey_index(PKey::DEFAULT.partition());
         let is_routed = transmit.hop_limit > 1 && !transmit.path.remote.is_unspecified();
         MadAddress {
@@ -306,8 +311,15 @@ impl PortManager {
                 hop_limit: transmit.hop_limit,
                 traffic_class: transmit.traffic_class,
             }),
+            path_bits: (own_lid & self.path_mask()) as u8,
             ..MadAddress::gsi(lid, transmit.sl, pkey_index.unwrap_or(0))
         }
+    }
+
+    /// The low bits of the port's LIDs that tell them apart.
+    fn path_mask(&self) -> u16 {
+        // Its mask control has three bits.
+        (1 << self.port.lmc.min(7)) - 1
     }
 
     /// Whether the peer's GID has another subnet prefix than the port's.

@@ -9,9 +9,9 @@ use super::step;
 pub(super) const PROGRAM: &str = "umad_administrator";
 const SCRIPT: &str = include_str!("guest/administrator.sh");
 /// Segments of the tables: one alone, two, some windows full, and many.
-const SEGMENTS: &str = "1 2 100 1000";
+const SEGMENTS: &str = "1 2 100 400";
 /// Segments of the tables of which packets are lost.
-const SEGMENTS_LOST: &str = "1 2 100 300";
+const SEGMENTS_LOST: &str = "1 2 100";
 
 pub(super) fn steps() -> Vec<Step> {
     [

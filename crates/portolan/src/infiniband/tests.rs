@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use portolan_provider::cm::EventType;
 use portolan_provider::verbs::QpType;
 use portolan_sa::scripted::{Script, pair};
-use portolan_sa::{LinkLayer, PortState};
+use portolan_sa::{Client, ClientConfig, LinkLayer, PortState};
+use portolan_wire::mad::{MadHeaderRepr, Method};
+use portolan_wire::sa::SaPacket;
 use portolan_wire::{PortSpace, Qpn};
 
 use super::*;
@@ -145,6 +147,44 @@ fn a_connection_is_made_and_ended_though_its_first_messages_are_lost() {
 }
 
 #[test]
+fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to() {
+    let (transport, script) = pair(Port {
+        lid: 4,
+        lmc: 2,
+        ..port(1)
+    });
+    let mut manager = PortManager::over(Box::new(transport), Config::default(), [1; 32]).unwrap();
+    let service = Service {
+        port_space: PortSpace::Ib,
+        qp_type: QpType::Rc,
+    };
+    let id = manager.create_id(UserId(1), service).unwrap();
+    let by_the_third = sa::PathRecord { slid: 6, ..path() };
+    manager.resolve(id, SERVICE, &by_the_third).unwrap();
+    for _ in 0..2 {
+        assert!(manager.next_event(PATIENCE).unwrap().is_some());
+    }
+    manager.connect(id, &param(0x100)).unwrap();
+    let request = script.sent(PATIENCE).unwrap();
+    assert_eq!((request.to.lid, request.to.path_bits), (2, 2));
+    // The request comes back to the port itself, at its last LID; nobody listens.
+    let from = MadAddress {
+        path_bits: 3,
+        ..MadAddress::gsi(2, 0, 0)
+    };
+    script.say(from, &request.mad);
+    let answer = loop {
+        manager.next_event(SLICE).unwrap();
+        // A REJ; the request may be repeated meanwhile.
+        let sent = script.sent(Duration::ZERO);
+        if let Some(sent) = sent.filter(|sent| sent.mad[16..18] == [0, 0x12]) {
+            break sent;
+        }
+    };
+    assert_eq!((answer.to.lid, answer.to.path_bits), (2, 3));
+}
+
+#[test]
 fn a_rejection_and_the_answer_of_a_datagram_service_arrive() {
     let mut subnet = Subnet::new();
     let (_, request) = subnet.connecting(QpType::Rc);
@@ -177,4 +217,96 @@ fn a_port_without_a_lid_cannot_be_managed_and_one_that_goes_is_told() {
     subnet.scripts[0].remove_port();
     let error = subnet.hosts[0].next_event(SLICE).unwrap_err();
     assert!(matches!(error.cause, Cause::DeviceRemoved), "{error}");
+}
+
+/// A client whose administrator, a thread, says this to everything.
+fn administrator(status: u16) -> (Client, std::thread::JoinHandle<Vec<Method>>) {
+    let (transport, script) = pair(port(2));
+    let transport = std::sync::Mutex::new(Some(transport));
+    let client = Client::new(ClientConfig::default(), move || {
+        let transport = transport.lock().unwrap().take();
+        Ok(Box::new(transport.expect("opened once")))
+    });
+    let serving = std::thread::spawn(move || {
+        let mut asked = Vec::new();
+        // The last that is said is that the service is withdrawn, or why it was not taken.
+        while asked.last() != Some(&Method::DELETE) && (status == 0 || asked.is_empty()) {
+            let sent = script.sent(PATIENCE).expect("a question");
+            let packet = SaPacket::new_checked(&sent.mad[..]).unwrap();
+            asked.push(packet.mad().method);
+            let method = match packet.mad().method {
+                Method::SET => Method::GET_RESP,
+                Method(other) => Method(other | 0x80),
+            };
+            let header = MadHeaderRepr {
+                method,
+                status,
+                ..*packet.mad()
+            };
+            let answer = SaPacket::emit(&header, packet.sa(), packet.data()).unwrap();
+            script.say(sent.to, &answer);
+        }
+        asked
+    });
+    (client, serving)
+}
+
+#[test]
+fn a_registered_listener_is_connected_to_and_withdrawn_when_its_registration_is_dropped() {
+    let (client, serving) = administrator(0);
+    let mut subnet = Subnet::new();
+    let service = Service {
+        port_space: PortSpace::Ib,
+        qp_type: QpType::Rc,
+    };
+    let listener = subnet.hosts[1].create_id(UserId(1), service).unwrap();
+    let offer = ServiceOffer::new(SERVICE, "harbour").lease(Duration::from_secs(3600));
+    let registration = subnet.hosts[1].listen_registered(listener, &offer, 4, &client);
+    let registration = registration.unwrap();
+    let record = registration.record();
+    assert_eq!(
+        (record.gid, record.name()),
+        (port(2).gids[0], Some("harbour"))
+    );
+    let id = subnet.hosts[0].create_id(UserId(2), service).unwrap();
+    subnet.hosts[0]
+        .resolve(id, record.service_id, &path())
+        .unwrap();
+    subnet.expect(0, EventType::AddrResolved);
+    subnet.expect(0, EventType::RouteResolved);
+    subnet.hosts[0].connect(id, &param(0x100)).unwrap();
+    subnet.expect(1, EventType::ConnectRequest);
+    drop(registration);
+    assert_eq!(serving.join().unwrap(), [Method::SET, Method::DELETE]);
+}
+
+#[test]
+fn an_offer_that_no_record_holds_or_the_administrator_refuses_is_an_error() {
+    let mut subnet = Subnet::new();
+    let service = Service {
+        port_space: PortSpace::Ib,
+        qp_type: QpType::Rc,
+    };
+    // Requests denied.
+    let (client, serving) = administrator(0x0200);
+    let harbour = ServiceOffer::new(SERVICE, "harbour");
+    for wrong in [
+        ServiceOffer::new(SERVICE, ""),
+        ServiceOffer::new(SERVICE, "x".repeat(65)),
+        harbour.clone().lease(Duration::from_millis(999)),
+    ] {
+        let id = subnet.hosts[1].create_id(UserId(1), service).unwrap();
+        let error = subnet.hosts[1].listen_registered(id, &wrong, 4, &client);
+        let error = error.expect_err("nothing was asked");
+        assert!(
+            matches!(error.cause, Cause::InvalidArgument { .. }),
+            "{error}"
+        );
+        subnet.hosts[1].destroy(id).unwrap();
+    }
+    let id = subnet.hosts[1].create_id(UserId(1), service).unwrap();
+    let error = subnet.hosts[1].listen_registered(id, &harbour, 4, &client);
+    let error = error.expect_err("refused");
+    assert!(matches!(error.cause, Cause::Os { .. }), "{error}");
+    assert_eq!(serving.join().unwrap(), [Method::SET]);
 }

@@ -280,7 +280,7 @@ fn records(
     }
 }
 
-fn cause_of(failure: &Failure) -> Cause {
+pub(crate) fn cause_of(failure: &Failure) -> Cause {
     match failure {
         failure if failure.says_none() => Cause::NetworkUnreachable,
         Failure::TimedOut { after, tries, .. } => Cause::TimedOut {

@@ -6,7 +6,7 @@ mod support;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan::reach::{
     Method, Port, Reached, Reason, Unreachable, gid_reachable, reach, reach_many, start,
@@ -218,7 +218,14 @@ fn a_port_that_is_down_is_eio() {
 #[test]
 fn no_answer_in_time_is_eio_and_comes_in_time() {
     here(|device| {
+        let asked = Instant::now();
         let at_once = gid_reachable(&*device("sw_eth0"), 0, gid("192.0.2.8"), Duration::ZERO);
+        // A neighbour that is silent is given up after three seconds only.
+        assert!(
+            asked.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            asked.elapsed()
+        );
         let late = at_once.unwrap_err();
         assert!(matches!(late.reason, Reason::Io(_)), "{late}");
     });

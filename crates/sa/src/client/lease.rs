@@ -100,7 +100,8 @@ impl Client {
     /// given the port's first; its [`lease_s`](ServiceRecord::lease_s) must not be zero.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] for a lease of no length; else why the administrator did not take it.
+    /// [`Failure::Invalid`] for a lease of no length; else why the administrator did not take it. If it is not known
+    /// whether it did, the service is withdrawn again, which is not waited for.
     pub fn register(
         &self,
         record: ServiceRecord,
@@ -118,7 +119,13 @@ impl Client {
             let port = self.port(within)?;
             record.gid = port.gid().ok_or(Failure::NoAdministrator)?;
         }
-        self.wait(registration(&record)?, within)?;
+        if let Err(failure) = self.wait(registration(&record)?, within) {
+            if may_be_registered(&failure) {
+                self.ask(withdrawal(&record)?, RENEWAL_WITHIN, drop)
+                    .detach();
+            }
+            return Err(failure);
+        }
         let number = LeaseNumber(self.handle().draw_number());
         let state = Arc::new(Mutex::new(LeaseState::default()));
         self.handle().submit(Command::Renew(LeaseOrder {
@@ -134,6 +141,14 @@ impl Client {
             withdrawn: false,
         })
     }
+}
+
+/// Whether the administrator may have taken what it was told all the same: an answer that was lost says nothing.
+fn may_be_registered(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::TimedOut { tries: 1.., .. } | Failure::Malformed(_)
+    )
 }
 
 fn registration(record: &ServiceRecord) -> Result<Request, Failure> {

@@ -26,6 +26,28 @@ fn service(lease_s: u32) -> ServiceRecord {
 }
 
 #[test]
+fn a_registration_whose_answers_are_lost_fails_and_is_withdrawn() {
+    let subnet = Subnet::new(|question| match question.method {
+        // Taken, and nobody hears of it.
+        Method::SET => None,
+        _ => Some((0, question.data.clone())),
+    });
+    let within = Duration::from_secs(2);
+    let error = subnet.client().register(service(60), within);
+    assert!(matches!(error, Err(Failure::TimedOut { .. })), "{error:?}");
+    until("a withdrawal", || {
+        subnet.methods().contains_key(&Method::DELETE)
+    });
+    let questions = subnet.questions();
+    let (first, last) = (&questions[0], &questions[questions.len() - 1]);
+    let ids = [first, last].map(|question| {
+        let record = ServiceRecord::parse(&question.data).expect("long enough");
+        (record.service_id, record.gid, record.name)
+    });
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[test]
 fn a_service_is_registered_renewed_before_its_lease_ends_and_withdrawn_when_it_is_dropped() {
     let mut subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let registration = subnet

@@ -110,7 +110,11 @@ fn an_administrator_that_is_silent_busy_or_answers_nonsense_is_eio_by_the_deadli
         let start = Instant::now();
         let error = gid_reachable(subnet.client(), gid(2), SHORT).expect_err("no answer");
         assert_eq!(error.errno(), EIO, "{error}");
-        assert!(start.elapsed() < PATIENCE);
+        let took = start.elapsed();
+        // Not before the deadline, while an answer may still come, and not long after it on a slow machine.
+        let may_come = says() != another_path();
+        assert!(!may_come || took >= SHORT, "{took:?}");
+        assert!(took < SHORT * 30, "{took:?}");
         if says() == busy() {
             let Unreachable::NotKnown {
                 failure: Failure::TimedOut { last, .. },

@@ -3,14 +3,17 @@
 use std::io::{BufRead, Read};
 use std::net::Ipv6Addr;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use portolan::infiniband::{PortManager, ServiceOffer};
+use portolan_provider::cm::{Service, UserId};
+use portolan_provider::verbs::QpType;
 use portolan_sa::engine::{Failure, Request};
 use portolan_sa::reach::gid_reachable;
 use portolan_sa::{Client, ClientConfig};
 use portolan_wire::sa::{PathRecord, Query, ServiceRecord};
-use portolan_wire::{Gid, PKey, ServiceId};
+use portolan_wire::{Gid, PKey, PortSpace, ServiceId};
 
 use crate::{device, say, service_id};
 
@@ -126,6 +129,36 @@ pub(crate) fn register(name: &str, service_id: ServiceId, lease_s: u32) -> Resul
     registration.withdraw(WITHIN)?;
     say(&format!("withdrawn after {} renewals", state.renewals))?;
     ensure!(state.failure.is_none(), "{state:?}");
+    Ok(())
+}
+
+/// The library's listener. When it is dropped nobody waits for its withdrawal, so it is looked for.
+pub(crate) fn offer(name: &str, service_id: ServiceId, lease_s: u64) -> Result<()> {
+    let client = client()?;
+    let mut manager = PortManager::open(&device()?)?;
+    let service = Service {
+        port_space: PortSpace::Ib,
+        qp_type: QpType::Rc,
+    };
+    let id = manager.create_id(UserId(1), service)?;
+    let offer = ServiceOffer::new(service_id, name)
+        .lease(Duration::from_secs(lease_s))
+        .data(*b"sixteen of bytes");
+    let registration = manager.listen_registered(id, &offer, 4, client)?;
+    say("offered")?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let state = registration.state();
+    drop(registration);
+    let query = Query::<ServiceRecord>::new().service_id(service_id);
+    let until = Instant::now() + WITHIN;
+    while client.service(&query, WITHIN).is_ok() {
+        ensure!(Instant::now() < until, "it is still registered");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    say(&format!("withdrawn after {} renewals", state.renewals))?;
+    ensure!(state.failure.is_none(), "{state:?}");
+    // The process ends with it: an answer may still be on its way to the manager.
+    std::mem::forget(manager);
     Ok(())
 }
 

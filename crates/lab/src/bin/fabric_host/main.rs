@@ -9,6 +9,7 @@
 //! | `paths` | reads lines `SGID DGID`, writes each path's record in hexadecimal, or its errno |
 //! | `flood COUNT IN_FLIGHT GID…` | so many questions for paths between them, so many at once |
 //! | `register NAME SERVICE LEASE_S` | keeps a service registered until its input ends |
+//! | `offer NAME SERVICE LEASE_S` | listens for a service that is registered until its input ends |
 //! | `set NAME SERVICE LEASE_S` | registers it once |
 //! | `service NAME\|SERVICE` | the GID that offers it, or the errno |
 
@@ -34,6 +35,9 @@ fn main() -> Result<()> {
         }
         ["register", name, service, lease_s] => {
             administrator::register(name, service_id(service)?, lease_s.parse()?)
+        }
+        ["offer", name, service, lease_s] => {
+            administrator::offer(name, service_id(service)?, lease_s.parse()?)
         }
         ["set", name, service, lease_s] => {
             administrator::set(name, service_id(service)?, lease_s.parse()?)

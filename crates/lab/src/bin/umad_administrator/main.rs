@@ -35,7 +35,7 @@ const ADMINISTRATOR: Class<'static> = Class {
 /// From one record of a table to the next: its length, filled up to whole words of eight bytes.
 const STRIDE: usize = NodeRecord::LEN.next_multiple_of(8);
 /// How long anything may take: the machine is emulated, and packets may be lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How often the administrator looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 

@@ -35,13 +35,23 @@ fn is_unknown(said: &str) -> bool {
 
 #[test]
 fn a_service_is_found_by_name_and_by_id_for_as_long_as_it_is_held_and_then_not() {
+    held_at_host2("register", "registered\n");
+}
+
+#[test]
+fn a_listener_that_registers_its_service_is_found_renewed_and_withdrawn_when_it_is_dropped() {
+    held_at_host2("offer", "offered\n");
+}
+
+/// Has `Host2` hold the service in this way, which says so once it does, and `Host4` look for it.
+fn held_at_host2(how: &str, begun: &str) {
     let Some(fabric) = crate::fabric(Topology::two_switches_four_hosts()) else {
         return;
     };
     assert!(is_unknown(&service(&fabric, NAME)));
     let mut holder = fabric
         .at("Host2", HOST)
-        .args(["register", NAME, ID, &LEASE_S.to_string()])
+        .args([how, NAME, ID, &LEASE_S.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -49,7 +59,7 @@ fn a_service_is_found_by_name_and_by_id_for_as_long_as_it_is_held_and_then_not()
     let mut output = BufReader::new(holder.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
-    assert_eq!(line, "registered\n");
+    assert_eq!(line, begun);
     for what in [NAME, ID] {
         assert_eq!(service(&fabric, what), offered(&fabric));
     }
