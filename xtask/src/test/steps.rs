@@ -10,7 +10,7 @@ use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
 
 /// What tests as root use beside what other parts install.
-const FOR_TESTS: [Package; 4] = [
+const FOR_TESTS: [Package; 5] = [
     Package {
         name: "ibverbs-utils",
         purpose: "programs on our libibverbs",
@@ -26,6 +26,10 @@ const FOR_TESTS: [Package; 4] = [
     Package {
         name: "iptables",
         purpose: "those of iptables",
+    },
+    Package {
+        name: "rdmacm-utils",
+        purpose: "rping and its kin, on our C libraries",
     },
 ];
 
