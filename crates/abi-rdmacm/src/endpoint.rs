@@ -54,6 +54,7 @@ fn create_as(
 /// # Safety
 /// Nobody uses the id any more but to acknowledge its events.
 pub(crate) unsafe fn destroy(id: Id) -> Result<()> {
+    id.own().lookup.close();
     let reported = id.destroy_in_kernel()?;
     event::drop_kept(id);
     id.wait_completed(|state| state.events_completed >= reported);
@@ -64,6 +65,7 @@ pub(crate) unsafe fn destroy(id: Id) -> Result<()> {
 
 /// Destroys an id that no program has seen.
 pub(crate) fn destroy_child(id: Id) -> Result<()> {
+    id.own().lookup.close();
     let done = id.destroy_in_kernel().map(drop);
     // SAFETY: no program has seen it.
     unsafe { release(id) };
@@ -97,10 +99,13 @@ pub(crate) fn migrate(id: Id, to: *mut EventChannel) -> Result<()> {
         return Err(Errno::INVAL);
     }
     let to = if becomes_sync { channel::create()? } else { to };
+    // The end of a look-up is told on the channel that the id has then.
+    let paused = id.own().lookup.pause();
     let reported = move_in_kernel(id, to);
     let reported = match reported {
         Ok(reported) => reported,
         Err(errno) => {
+            drop(paused);
             if becomes_sync {
                 // SAFETY: nobody has seen it.
                 unsafe { channel::destroy(to) };
@@ -108,14 +113,13 @@ pub(crate) fn migrate(id: Id, to: *mut EventChannel) -> Result<()> {
             return Err(errno);
         }
     };
+    let former = get!(id, channel);
+    set!(id, channel = to);
+    drop(paused);
     if id.is_sync() {
         event::drop_kept(id);
-        let former = get!(id, channel);
-        set!(id, channel = to);
         // SAFETY: it was the id's alone, which has another now.
         unsafe { channel::destroy(former) };
-    } else {
-        set!(id, channel = to);
     }
     id.set_sync(becomes_sync);
     id.wait_completed(|state| state.events_completed >= reported);

@@ -12,7 +12,7 @@ use crate::id::{self, Id, Target, get, set};
 use crate::layout::event_type::*;
 use crate::layout::{CmEvent, CmId, ConnParam, Ece, EventChannel, EventParam, UdParam};
 use crate::multicast::Membership;
-use crate::{channel, connect, endpoint, qp};
+use crate::{channel, connect, endpoint, lookup, qp};
 
 /// An event; C's structure is its beginning.
 #[repr(C)]
@@ -174,6 +174,15 @@ impl Whole {
                 self.take_param(id, raw);
                 // Its error would hide the rejection.
                 let _ = qp::to_error(id);
+            }
+            INTERNAL => match id.own().lookup.take_event(lookup::argument(raw)) {
+                Some(event) => self.c.event = event,
+                None => return false,
+            },
+            USER => {
+                self.c.param = EventParam {
+                    arg: lookup::argument(raw),
+                };
             }
             _ => self.take_param(id, raw),
         }

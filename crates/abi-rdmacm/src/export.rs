@@ -12,7 +12,9 @@ use crate::address;
 use crate::guard::{pointer, status, value};
 use crate::id::{Id, get};
 use crate::layout::*;
-use crate::{channel, connect, device, endpoint, event, multicast, names, qp, resolve};
+use crate::{
+    channel, connect, device, endpoint, event, lookup, multicast, names, qp, reach, resolve,
+};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
@@ -380,6 +382,36 @@ exports! {
     ) -> c_int {
         // SAFETY: the program's pointers.
         value(libc::EAI_FAIL, || unsafe { names::look_up(node, service, hints, list) })
+    }
+
+    fn rdma_resolve_addrinfo(
+        id: *mut CmId,
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const AddrInfo
+    ) -> c_int {
+        // SAFETY: the program's pointers.
+        status(|| unsafe { lookup::resolve(Id::of(id)?, node, service, hints) })
+    }
+
+    fn rdma_query_addrinfo(id: *mut CmId, list: *mut *mut AddrInfo) -> c_int {
+        // SAFETY: the program's pointers.
+        status(|| unsafe { lookup::query(Id::of(id)?, list) })
+    }
+
+    fn rdma_write_cm_event(id: *mut CmId, event: c_uint, outcome: c_int, arg: u64) -> c_int {
+        // SAFETY: the program's id.
+        status(|| lookup::write_event(unsafe { Id::of(id) }?, event, outcome, arg))
+    }
+
+    fn ibv_gid_reachable(
+        context: *mut Context,
+        port: c_uint,
+        gid: *mut Gid,
+        timeout: c_int
+    ) -> c_int {
+        // SAFETY: the program's pointers.
+        status(|| unsafe { reach::gid_reachable(context, port, gid, timeout) })
     }
 
     fn rdma_freeaddrinfo(list: *mut AddrInfo) {

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::guard::Result;
 use crate::layout::{CmId, Ece, EventChannel, QpInitAttr, SaPathRec};
 use crate::lock;
+use crate::lookup::Lookup;
 use crate::multicast::Membership;
 
 /// An id that exists: whoever hands it in promises so, as C programs do. Its own part may be used by any
@@ -33,6 +34,8 @@ pub(crate) struct Own {
     /// Made without a channel: its calls wait for their events.
     sync: AtomicBool,
     state: Mutex<State>,
+    /// The names that are looked up for it.
+    pub(crate) lookup: Arc<Lookup>,
     /// An event of it, or of a membership, was acknowledged.
     acknowledged: Condvar,
 }
@@ -158,6 +161,7 @@ impl Id {
                 paths: Box::default(),
                 memberships: Vec::new(),
             }),
+            lookup: Arc::default(),
             acknowledged: Condvar::new(),
         };
         let id = Self(NonNull::from(Box::leak(Box::new(Whole { c, own }))));

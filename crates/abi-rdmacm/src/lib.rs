@@ -7,7 +7,7 @@
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
 //! * `guard`: errors and panics at the edge.
 //! * `id`, `channel`, `device`: what there is; `kernel`, `convert`: what the kernel says of it.
-//! * `endpoint`, `resolve`, `connect`, `qp`, `multicast`, `event`, `names`: the calls.
+//! * `endpoint`, `resolve`, `connect`, `qp`, `multicast`, `event`, `names`, `lookup`, `reach`: the calls.
 
 #![allow(
     unsafe_code,
@@ -26,9 +26,11 @@ mod guard;
 mod id;
 mod kernel;
 pub mod layout;
+mod lookup;
 mod multicast;
 mod names;
 mod qp;
+mod reach;
 mod resolve;
 mod verbs;
 

@@ -3,12 +3,13 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage};
-use portolan_addrinfo::{Hints, PathData, RawHints, get_addrinfo};
+use portolan_addrinfo::{AddrInfoError, Hints, PathData, Problem, RawHints, get_addrinfo_with};
 use portolan_provider::Address;
 use rustix::io::Errno;
 
 use crate::guard::set_errno;
 use crate::layout::AddrInfo;
+use crate::lookup;
 
 /// An entry of the list; C's structure is its beginning, what that points to is behind.
 #[repr(C)]
@@ -38,14 +39,11 @@ pub(crate) unsafe fn look_up(
         return libc::EAI_SYSTEM;
     }
     // SAFETY: as the caller promises.
-    let (node, service, hints) = unsafe { (text(node), text(service), hints.as_ref()) };
-    let (Ok(node), Ok(service)) = (node, service) else {
-        // No host or service is called so.
-        return libc::EAI_NONAME;
-    };
-    // SAFETY: as the caller promises.
-    let hints = hints.map(|hints| unsafe { read_hints(hints) }).transpose();
-    let found = hints.and_then(|hints| get_addrinfo(node, service, hints.as_ref()));
+    let question = unsafe { Question::read(node, service, hints) };
+    let found = question.and_then(|asked| {
+        let (machine, hints) = (lookup::machine(), asked.hints.as_ref());
+        get_addrinfo_with(&machine, asked.node, asked.service, hints)
+    });
     match found {
         Ok(found) => {
             // SAFETY: as the caller promises.
@@ -59,6 +57,41 @@ pub(crate) unsafe fn look_up(
     }
 }
 
+/// What is asked, as C says it.
+pub(crate) struct Question<'a> {
+    pub(crate) node: Option<&'a str>,
+    pub(crate) service: Option<&'a str>,
+    pub(crate) hints: Option<Hints>,
+}
+
+impl<'a> Question<'a> {
+    /// # Errors
+    /// `EAI_NONAME` for a text that no host or service can be called; those of the hints.
+    ///
+    /// # Safety
+    /// Null or C's: texts, and a structure with what it says.
+    pub(crate) unsafe fn read(
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const AddrInfo,
+    ) -> Result<Self, AddrInfoError> {
+        // SAFETY: as the caller promises.
+        let (node, service, hints) = unsafe { (text(node), text(service), hints.as_ref()) };
+        // No host or service is called so.
+        let nobodys = |_| AddrInfoError::new(None, None, Problem::UnknownService);
+        let (node, service) = (node.map_err(nobodys)?, service.map_err(nobodys)?);
+        // SAFETY: as the caller promises.
+        let hints = hints
+            .map(|hints| unsafe { read_hints(hints) })
+            .transpose()?;
+        Ok(Self {
+            node,
+            service,
+            hints,
+        })
+    }
+}
+
 unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, std::str::Utf8Error> {
     match text.is_null() {
         true => Ok(None),
@@ -67,7 +100,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, std::str::Utf
     }
 }
 
-unsafe fn read_hints(hints: &AddrInfo) -> Result<Hints, portolan_addrinfo::AddrInfoError> {
+unsafe fn read_hints(hints: &AddrInfo) -> Result<Hints, AddrInfoError> {
     // SAFETY: as the caller promises.
     let (src_addr, dst_addr, route, connect) = unsafe {
         (
@@ -99,7 +132,7 @@ unsafe fn bytes<'a>(data: *const c_void, length: usize) -> &'a [u8] {
 }
 
 /// The entries as C's list.
-fn chain(found: Vec<portolan_addrinfo::AddrInfo>) -> *mut AddrInfo {
+pub(crate) fn chain(found: Vec<portolan_addrinfo::AddrInfo>) -> *mut AddrInfo {
     found
         .into_iter()
         .rev()

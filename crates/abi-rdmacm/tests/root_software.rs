@@ -1,5 +1,5 @@
-//! Debian's programs (package rdmacm-utils) on both of our libraries, over software devices: two processes in a network
-//! namespace of the test's own.
+//! C programs on both of our libraries, over software devices: Debian's (package rdmacm-utils), two processes in a
+//! network namespace of the test's own, and those that make every call.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,10 @@ fail() {
 
 /// Runs a script in a network namespace of its own, with both libraries before Debian's.
 fn run(name: &str, script: &str) {
-    let folder = Folder::new(name);
+    run_in(&Folder::new(name), name, script);
+}
+
+fn run_in(folder: &Folder, name: &str, script: &str) {
     let here = std::env::current_exe().unwrap();
     for (library, soname) in [
         ("librdmacm.so", "librdmacm.so.1"),
@@ -183,4 +186,45 @@ fn a_port_without_listener_rejects() {
          timeout 60 rping -c -a $here -p 9999 -C 1 > $folder/client 2>&1 && fail 'it was served'
          says client 'cma event RDMA_CM_EVENT_REJECTED, error 8$'",
     );
+}
+
+/// Builds a C program of ours against our headers and our libraries.
+fn build(folder: &Folder, source: &str) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.0.join("program");
+    let libraries = std::env::current_exe().unwrap();
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(package.join("../../include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(package.join("tests/c").join(source))
+        .arg(libraries.with_file_name("librdmacm.so"))
+        .arg(libraries.with_file_name("libibverbs.so"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{source}: {said}");
+    program
+}
+
+#[test]
+fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_give_what_their_pages_say() {
+    let folder = Folder::new("newer");
+    build(&folder, "newer.c");
+    let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/newer.txt");
+    let script = format!(
+        "timeout 120 $folder/program $here 192.0.2.1 > $folder/said; echo \"ended with $?\"
+         diff -U 3 {expected} $folder/said"
+    );
+    run_in(&folder, "newer", &script);
+}
+
+#[test]
+fn every_call_can_be_made_to_the_end() {
+    let folder = Folder::new("calls");
+    build(&folder, "calls.c");
+    let script = "timeout 120 $folder/program $here > $folder/said || exit 1
+                  tail -n 1 $folder/said | grep -x '== end'";
+    run_in(&folder, "calls", script);
 }

@@ -242,7 +242,8 @@ fn name_code(reason: &Reason) -> Eai {
 }
 
 impl AddrInfoError {
-    pub(crate) fn new(node: Option<&str>, service: Option<&str>, problem: Problem) -> Self {
+    /// The error of a look-up of this node and service.
+    pub fn new(node: Option<&str>, service: Option<&str>, problem: Problem) -> Self {
         Self {
             node: node.map(Into::into),
             service: service.map(Into::into),

@@ -86,6 +86,37 @@ impl Port {
         })
     }
 
+    /// A port of Ethernet, of a device with these names: the addresses that are its GIDs, and the network interfaces
+    /// behind them (0 is none).
+    pub fn ethernet(
+        device: &str,
+        port_num: u8,
+        addresses: Vec<IpAddr>,
+        mut interfaces: Vec<u32>,
+    ) -> Self {
+        interfaces.retain(|index| *index != 0);
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        let device = device.to_owned();
+        let link = Link::Ethernet(Ethernet {
+            addresses,
+            interfaces,
+        });
+        Self {
+            device,
+            port_num,
+            link,
+        }
+    }
+
+    /// A port of InfiniBand by its device's name, whose user MAD device is used.
+    ///
+    /// # Errors
+    /// `Io` if there is none, and as [`Port::of_umad`].
+    pub fn infiniband_named(device: &str, port_num: u8) -> Result<Self, Reason> {
+        Self::of_umad(&umad_of(device, port_num)?)
+    }
+
     /// The port of a software device that is not started for the question.
     ///
     /// # Errors

@@ -76,7 +76,8 @@ impl Machine {
     }
 
     /// Asks the administrator of this port's subnet alone.
-    pub(crate) fn at_port(mut self, gid: Option<Gid>) -> Self {
+    #[must_use]
+    pub fn at_port(mut self, gid: Option<Gid>) -> Self {
         self.fabric_port = gid;
         self
     }
