@@ -7,3 +7,13 @@ mod support;
 fn every_structure_is_laid_out_as_in_the_header_of_debian() {
     support::compare_layouts("debian", &[]);
 }
+
+#[test]
+fn numbers_are_put_into_the_words_of_debians_library() {
+    let built = support::Built::new("words", include_str!("c/words.c"), &["-libverbs"]);
+    let theirs = built.run(None);
+    assert!(theirs.contains("Work Request Flushed Error"), "{theirs}");
+    let test = std::env::current_exe().unwrap();
+    let ours = built.run(Some(&test.parent().unwrap().join("libibverbs.so")));
+    assert_eq!(ours, theirs);
+}

@@ -60,6 +60,8 @@ fn programs_find_the_library_under_libibverbss_name() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("soname: [libibverbs.so.1]"), "{text}");
+    // Its thread would run on in memory that is gone.
+    assert!(text.contains("NODELETE"), "{text}");
 }
 
 #[test]

@@ -96,19 +96,43 @@ fn program(structures: &[Structure]) -> String {
 
 /// What a C program prints.
 fn run_c(name: &str, source: &str, options: &[&str]) -> String {
-    let folder = Folder::new(name);
-    let (from, to) = (folder.0.join("layout.c"), folder.0.join("layout"));
-    std::fs::write(&from, source).unwrap();
-    let mut compiler = Command::new("cc");
-    let compiler = compiler
-        .args(["-std=gnu11", "-Wall", "-Werror"])
-        .args(options);
-    let compiled = compiler.arg("-o").args([&to, &from]).output().unwrap();
-    let said = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{said}\n{source}");
-    let output = Command::new(Path::new(&to)).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    Built::new(name, source, options).run(None)
+}
+
+/// A C program, built.
+pub(crate) struct Built {
+    folder: Folder,
+    program: PathBuf,
+}
+
+impl Built {
+    /// Builds one with `options` of the compiler.
+    pub(crate) fn new(name: &str, source: &str, options: &[&str]) -> Self {
+        let folder = Folder::new(name);
+        let (from, program) = (folder.0.join("program.c"), folder.0.join("program"));
+        std::fs::write(&from, source).unwrap();
+        let mut compiler = Command::new("cc");
+        let compiler = compiler
+            .args(["-std=gnu11", "-Wall", "-Werror", "-o"])
+            .args([&program, &from])
+            .args(options);
+        let compiled = compiler.output().unwrap();
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{said}\n{source}");
+        Self { folder, program }
+    }
+
+    /// What it prints, on the system's libibverbs or another.
+    pub(crate) fn run(&self, library: Option<&Path>) -> String {
+        let mut command = Command::new(&self.program);
+        if let Some(library) = library {
+            std::os::unix::fs::symlink(library, self.folder.0.join("libibverbs.so.1")).unwrap();
+            command.env("LD_LIBRARY_PATH", &self.folder.0);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
 }
 
 /// A folder of its own, gone when dropped.
