@@ -5,6 +5,7 @@ mod demo;
 mod dissect;
 mod drop_in;
 mod fabric;
+mod figures;
 mod floors;
 mod fuzz;
 mod holder;
@@ -38,6 +39,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Measure connections beside librdmacm's, and write the figures into docs/performance.md.
+    Figures(figures::Arguments),
     /// Run the fuzz targets.
     Fuzz(fuzz::Arguments),
     /// Build and install the command, the libraries for C programs and their headers.
@@ -55,6 +58,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
+        Task::Figures(arguments) => figures::write(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),

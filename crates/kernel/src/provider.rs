@@ -1,22 +1,20 @@
 //! The provider: the rdma_cm device and libibverbs together.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
+use crate::listing::{DEVICES, Listing};
 use crate::sys::verbs::{Devices, SONAME};
 use crate::ucma::{ConnectionManager, Offers};
-
-/// Where the kernel lists its RDMA devices.
-const DEVICES: &str = "/sys/class/infiniband";
 
 /// Whether the kernel has any RDMA device, which costs one look into sysfs. Whether they can be used shows when
 /// the provider opens.
 pub fn has_devices() -> bool {
-    let entries = std::fs::read_dir(DEVICES);
-    entries.is_ok_and(|mut entries| entries.next().is_some())
+    Listing::of(Path::new(DEVICES)).is_some_and(|listing| !listing.is_empty())
 }
 
 /// The kernel's RDMA devices.
@@ -71,7 +69,7 @@ impl Provider for KernelProvider {
 
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         self.cm.check_process(Step::OpenDevice)?;
-        let devices = self.devices.refresh()?.into_iter();
+        let devices = self.devices.current()?.into_iter();
         Ok(devices.map(|device| device as Arc<dyn Device>).collect())
     }
 
@@ -87,7 +85,7 @@ impl Provider for KernelProvider {
 
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
         self.cm.check_process(Step::OpenDevice)?;
-        for device in self.devices.refresh()? {
+        for device in self.devices.current()? {
             // One that has just gone serves nothing.
             if let Ok(Some(slot)) = device.slot_of(ip) {
                 return Ok((device, slot));

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
@@ -41,6 +41,10 @@ pub(crate) struct KernelDevice {
     name: String,
     index: u32,
     interface_index: u32,
+    /// What does not change while it lives, once it was asked for: limits and identity, and the length of the GID
+    /// tables of all ports together.
+    attr: OnceLock<DeviceAttr>,
+    gid_slots: OnceLock<usize>,
     /// Windows and regions by their keys, which the seam names them by when a window is bound. Locked in
     /// this order.
     pub(super) windows: Mutex<Windows>,
@@ -80,6 +84,8 @@ impl KernelDevice {
             name,
             index,
             interface_index: 0,
+            attr: OnceLock::new(),
+            gid_slots: OnceLock::new(),
             windows: Mutex::default(),
             regions: Mutex::default(),
             fork,
@@ -107,11 +113,7 @@ impl KernelDevice {
     }
 
     fn slots(&self) -> Result<Vec<Slot>> {
-        let mut length = 0;
-        for port_num in 1..=self.raw_attr()?.phys_port_cnt {
-            let slots = self.raw_port_attr(port_num)?.gid_tbl_len;
-            length += usize::try_from(slots).unwrap_or(0);
-        }
+        self.check(Step::Query)?;
         let empty = abi::GidEntry {
             gid: [0; 2],
             gid_index: 0,
@@ -119,7 +121,7 @@ impl KernelDevice {
             gid_type: 0,
             ndev_ifindex: 0,
         };
-        let mut entries = vec![empty; length.min(GIDS_MAX)];
+        let mut entries = vec![empty; self.gid_slots()?.min(GIDS_MAX)];
         // SAFETY: the array has as many entries of this size as is said.
         let count = unsafe {
             (self.library.query_gid_table)(
@@ -137,6 +139,18 @@ impl KernelDevice {
         };
         entries.truncate(count);
         Ok(entries.iter().map(Slot::of).collect())
+    }
+
+    fn gid_slots(&self) -> Result<usize> {
+        if let Some(slots) = self.gid_slots.get() {
+            return Ok(*slots);
+        }
+        let mut slots = 0;
+        for port_num in 1..=self.attr()?.phys_port_cnt {
+            let of_port = self.raw_port_attr(port_num)?.gid_tbl_len;
+            slots += usize::try_from(of_port).unwrap_or(0);
+        }
+        Ok(*self.gid_slots.get_or_init(|| slots))
     }
 
     fn raw_attr(&self) -> Result<abi::DeviceAttr> {
@@ -232,11 +246,15 @@ impl Device for KernelDevice {
     }
 
     fn attr(&self) -> Result<DeviceAttr> {
+        self.check(Step::Query)?;
+        if let Some(attr) = self.attr.get() {
+            return Ok(*attr);
+        }
         let raw = self.raw_attr()?;
         // Limits are not negative; some are larger than the seam's types hold.
         let count = |value: i32| u32::try_from(value).unwrap_or(0);
         let small = |value: i32| u8::try_from(value.max(0)).unwrap_or(u8::MAX);
-        Ok(DeviceAttr {
+        let attr = DeviceAttr {
             node_guid: u64::from_be(raw.node_guid),
             max_qp: count(raw.max_qp),
             max_qp_wr: count(raw.max_qp_wr),
@@ -263,7 +281,8 @@ impl Device for KernelDevice {
             max_inline_data: 0,
             phys_port_cnt: raw.phys_port_cnt,
             local_ca_ack_delay: raw.local_ca_ack_delay,
-        })
+        };
+        Ok(*self.attr.get_or_init(|| attr))
     }
 
     fn port_attr(&self, port_num: u8) -> Result<PortAttr> {
@@ -358,7 +377,7 @@ impl Device for KernelDevice {
     fn counters(&self) -> Result<Vec<Counter>> {
         let ports = Path::new(SYSFS).join(&self.name).join("ports");
         let mut all = Vec::new();
-        for port_num in 1..=self.raw_attr()?.phys_port_cnt {
+        for port_num in 1..=self.attr()?.phys_port_cnt {
             all.extend(counters_in(&ports.join(format!("{port_num}/hw_counters"))));
         }
         Ok(all)

@@ -1,6 +1,7 @@
 //! The devices there are.
 
 use std::ffi::CStr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use portolan_provider::traits::Device;
@@ -10,6 +11,7 @@ use super::abi;
 use super::device::KernelDevice;
 use super::failed;
 use super::library::{self, Functions};
+use crate::listing::{DEVICES, Listing};
 use crate::lock;
 use crate::sys::fork::ForkGuard;
 
@@ -17,7 +19,17 @@ use crate::sys::fork::ForkGuard;
 #[derive(Debug)]
 pub(crate) struct Devices {
     library: Arc<Functions>,
-    open: Mutex<Vec<Arc<KernelDevice>>>,
+    /// Where the kernel lists them.
+    folder: PathBuf,
+    open: Mutex<Opened>,
+}
+
+/// Devices that were found, by index.
+#[derive(Debug, Default)]
+struct Opened {
+    devices: Vec<Arc<KernelDevice>>,
+    /// What the kernel listed before, if they were all of that.
+    listing: Option<Listing>,
 }
 
 /// A device of the library's list.
@@ -35,14 +47,32 @@ impl Devices {
     pub(crate) fn load(name: &str) -> Result<Self> {
         Ok(Self {
             library: Arc::new(library::load(name)?),
+            folder: DEVICES.into(),
             open: Mutex::default(),
         })
     }
 
     /// The devices there are now, by index. Those that cannot be opened (a container may hide a
     /// device's file) are left out.
-    pub(crate) fn refresh(&self) -> Result<Vec<Arc<KernelDevice>>> {
+    ///
+    /// The library takes milliseconds to list them, so it is asked again only if the kernel lists others than
+    /// before, or not all of those could be had (one that has just come is listed before it can be opened).
+    pub(crate) fn current(&self) -> Result<Vec<Arc<KernelDevice>>> {
         let mut open = lock(&self.open);
+        // Before the library looks: what comes in between is another listing the next time.
+        let listing = Listing::of(&self.folder);
+        if listing.is_some() && listing == open.listing {
+            return Ok(open.devices.clone());
+        }
+        open.devices = self.list(&open.devices)?;
+        let names = open.devices.iter().map(|device| device.name());
+        let is_whole = |listing: &Listing| listing.are_all(names);
+        open.listing = listing.filter(is_whole);
+        Ok(open.devices.clone())
+    }
+
+    /// The devices there are now; those that are open stay so.
+    fn list(&self, open: &[Arc<KernelDevice>]) -> Result<Vec<Arc<KernelDevice>>> {
         let mut count = 0;
         // SAFETY: the library writes the length of the list it returns.
         let list = unsafe { (self.library.get_device_list)(&mut count) };
@@ -66,7 +96,6 @@ impl Devices {
         // SAFETY: the library's list, of which no entry is used any more; open devices are their own.
         unsafe { (self.library.free_device_list)(list) };
         found.sort_by_key(|device| device.index());
-        open.clone_from(&found);
         Ok(found)
     }
 
@@ -76,10 +105,10 @@ impl Devices {
             let mut devices = devices.iter();
             devices.find(|device| device.index() == index).cloned()
         };
-        let known = of(&lock(&self.open));
+        let known = of(&lock(&self.open).devices);
         match known {
             Some(device) => Ok(Some(device)),
-            None => Ok(of(&self.refresh()?)),
+            None => Ok(of(&self.current()?)),
         }
     }
 
@@ -110,5 +139,53 @@ impl Devices {
         opened
             .inspect_err(|error| tracing::warn!(device = name, %error, "left out"))
             .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    static LISTED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn list_none(count: *mut c_int) -> *mut *mut abi::Device {
+        static END: AtomicUsize = AtomicUsize::new(0);
+        LISTED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: room for the number.
+        unsafe { *count = 0 };
+        END.as_ptr().cast()
+    }
+
+    unsafe extern "C" fn free_nothing(_: *mut *mut abi::Device) {}
+
+    #[test]
+    fn the_library_lists_devices_again_only_when_the_kernel_lists_others_or_some_were_not_had() {
+        let folder = std::env::temp_dir().join(format!("portolan-devices-{}", std::process::id()));
+        let devices = Devices {
+            library: Arc::new(Functions {
+                get_device_list: list_none,
+                free_device_list: free_nothing,
+                ..Functions::missing()
+            }),
+            folder: folder.clone(),
+            open: Mutex::default(),
+        };
+        let times_listed = |looks: usize| {
+            let before = LISTED.load(Ordering::Relaxed);
+            (0..looks).for_each(|_| assert!(devices.current().unwrap().is_empty()));
+            LISTED.load(Ordering::Relaxed) - before
+        };
+        assert_eq!(times_listed(2), 2, "the kernel lists nothing anywhere");
+        std::fs::create_dir_all(&folder).unwrap();
+        assert_eq!(times_listed(3), 1, "all of none are had");
+        std::fs::write(folder.join("rxe0"), "").unwrap();
+        assert_eq!(times_listed(3), 3, "it is not had");
+        std::fs::remove_file(folder.join("rxe0")).unwrap();
+        assert_eq!(times_listed(3), 1, "it is gone");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(times_listed(1), 1);
     }
 }

@@ -154,6 +154,20 @@ impl CmId {
         Ok(created)
     }
 
+    /// Destroys the id's queue pair, and the completion queues that were made along with it unless somebody
+    /// holds them (`rdma_destroy_qp(3)`). The id may get another.
+    ///
+    /// # Errors
+    /// `NoSuchObject` if the id has none, or that of a [`Connection`](crate::Connection), which goes with it.
+    pub fn destroy_queue_pair(&self) -> Result<()> {
+        let own = lock(&self.shared.queue_pair).take_if(|own| !own.is_private);
+        let missing = || {
+            let cause = Cause::NoSuchObject("the id's queue pair");
+            self.explain(Error::new(Step::DestroyId, cause))
+        };
+        own.ok_or_else(missing)?.qp.destroy()
+    }
+
     /// The id's queue pair; `None` for the id of a [`Connection`](crate::Connection), whose queue pair
     /// and completions are the connection's alone.
     pub fn queue_pair(&self) -> Option<Arc<dyn Qp>> {

@@ -74,3 +74,30 @@ fn a_closed_channel_takes_its_ids_requests_to_the_peers_notice() {
     drop(passive);
     assert_eq!(next(&channel, EventType::Rejected).status(), 28);
 }
+
+#[test]
+fn a_queue_pair_that_is_destroyed_by_hand_makes_room_for_another() {
+    let passive = Passive::listen();
+    let (_channel, id) = routed(passive.address);
+    let error = id.destroy_queue_pair().unwrap_err();
+    assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
+    let verbs = Verbs::of(&id.device().unwrap());
+    let first = verbs.give(&id);
+    id.destroy_queue_pair().unwrap();
+    assert!(id.queue_pair().is_none());
+    let error = first.query().unwrap_err();
+    assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
+    let second = verbs.give(&id);
+    assert_eq!(id.queue_pair().unwrap().qpn(), second.qpn());
+    id.destroy(PATIENCE).unwrap();
+}
+
+#[test]
+fn the_queue_pair_of_a_connection_is_not_its_ids_to_destroy() {
+    let (active, passive) = pair();
+    let error = active.id().destroy_queue_pair().unwrap_err();
+    assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");
+    let buffer = active.buffer_from(b"still there").unwrap();
+    active.send(buffer).unwrap().wait().unwrap();
+    assert_eq!(&*passive.receive_within(PATIENCE).unwrap(), b"still there");
+}

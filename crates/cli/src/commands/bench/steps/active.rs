@@ -1,0 +1,211 @@
+//! The side that connects: one thread takes a step for all connections, then waits for it; another takes the
+//! events. That is cmtime's division of labour, waiting included, so that what differs is the library.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use portolan::cm::{CmId, Event, EventChannel};
+use portolan::seam::cm::{ConnParam, EventType, IdNumber};
+use portolan::seam::traits::Provider;
+
+use super::clock::{Clock, Step, Taken};
+use super::queue_pair_plan;
+
+/// How long a step may take for all connections together.
+const STEP_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long an address or a route may take to resolve before it is asked for again, and how often that is done:
+/// cmtime's defaults.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRIES: u32 = 2;
+/// How often the thread that takes events looks whether all is over.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is to be connected.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    pub(super) destination: SocketAddr,
+    /// Bound to first, if given.
+    pub(super) source: Option<IpAddr>,
+    pub(super) connections: u32,
+}
+
+/// Takes every step for so many connections at once; what each step took.
+///
+/// # Errors
+///
+/// A step fails for a connection, or does not end in time.
+pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<Taken>> {
+    let events = EventChannel::open_on(provider)?;
+    let clock = Clock::new(round.connections);
+    let mut ids = Vec::with_capacity(round.connections as usize);
+    clock.begin_all(Step::CreateId);
+    for connection in 0..round.connections as usize {
+        clock.begin(Step::CreateId, connection);
+        ids.push(CmId::new(&events)?);
+        clock.end(Step::CreateId, connection);
+    }
+    clock.end_all(Step::CreateId);
+    let numbers = ids.iter().enumerate();
+    let crew = Crew {
+        numbers: numbers.map(|(at, id)| (id.number(), at)).collect(),
+        retries_left: ids.iter().map(|_| AtomicU32::new(RETRIES)).collect(),
+        ids,
+        round,
+        clock,
+        has_failed: AtomicBool::new(false),
+        failure: Mutex::default(),
+        is_over: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| crew.take_events(&events));
+        let taken = crew.take_steps();
+        crew.is_over.store(true, Ordering::Release);
+        taken
+    })?;
+    Ok(crew.clock.taken())
+}
+
+/// Connections that take their steps together.
+struct Crew {
+    ids: Vec<CmId>,
+    numbers: HashMap<IdNumber, usize>,
+    /// Of the step that is resolved, by connection.
+    retries_left: Vec<AtomicU32>,
+    round: Round,
+    clock: Clock,
+    /// Looked at before the lock of what it was.
+    has_failed: AtomicBool,
+    failure: Mutex<Option<anyhow::Error>>,
+    is_over: AtomicBool,
+}
+
+impl Crew {
+    fn take_steps(&self) -> Result<()> {
+        if let Some(source) = self.round.source {
+            let source = SocketAddr::new(source, 0);
+            self.each(Step::Bind, |id| id.bind(source))?;
+        }
+        self.each_until_event(Step::ResolveAddress, |id| self.resolve_address(id))?;
+        let retries = self.retries_left.iter();
+        retries.for_each(|left| left.store(RETRIES, Ordering::Relaxed));
+        self.each_until_event(Step::ResolveRoute, |id| id.resolve_route(RESOLVE_TIMEOUT))?;
+        let plan = queue_pair_plan();
+        self.each(Step::CreateQueuePair, |id| {
+            id.create_planned_queue_pair(&plan).map(drop)
+        })?;
+        let param = ConnParam {
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: RETRIES as u8,
+            ..ConnParam::default()
+        };
+        self.each_until_event(Step::Connect, |id| id.connect(&param))?;
+        self.each_until_event(Step::Disconnect, |id| {
+            id.disconnect()?;
+            id.destroy_queue_pair()
+        })?;
+        self.each(Step::Destroy, |id| id.clone().destroy(STEP_TIME_MAX))
+    }
+
+    fn resolve_address(&self, id: &CmId) -> portolan::Result<()> {
+        id.resolve_addr(None, self.round.destination, RESOLVE_TIMEOUT)
+    }
+
+    /// Takes a step that ends with its call.
+    fn each(&self, step: Step, take: impl Fn(&CmId) -> portolan::Result<()>) -> Result<()> {
+        self.clock.begin_all(step);
+        for (connection, id) in self.ids.iter().enumerate() {
+            self.clock.begin(step, connection);
+            take(id)?;
+            self.clock.end(step, connection);
+        }
+        self.clock.end_all(step);
+        Ok(())
+    }
+
+    /// Takes a step that ends with an event.
+    fn each_until_event(
+        &self,
+        step: Step,
+        take: impl Fn(&CmId) -> portolan::Result<()>,
+    ) -> Result<()> {
+        self.clock.begin_all(step);
+        for (connection, id) in self.ids.iter().enumerate() {
+            self.clock.begin(step, connection);
+            take(id)?;
+        }
+        let deadline = Instant::now() + STEP_TIME_MAX;
+        while self.clock.ended(step) < self.round.connections {
+            if self.has_failed.load(Ordering::Acquire) {
+                let failure = self.failure.lock();
+                let failure = failure.unwrap_or_else(PoisonError::into_inner).take();
+                return Err(failure.context("events could not be taken")?);
+            }
+            if Instant::now() >= deadline {
+                let (name, ended) = (step.name(), self.clock.ended(step));
+                let all = self.round.connections;
+                bail!("{name}: {ended} of {all} connections within {STEP_TIME_MAX:?}");
+            }
+            thread::yield_now();
+        }
+        self.clock.end_all(step);
+        Ok(())
+    }
+
+    /// Takes events until all is over or something fails.
+    fn take_events(&self, events: &EventChannel) {
+        while !self.is_over.load(Ordering::Acquire) {
+            let taken = match events.next_event_within(LOOK_INTERVAL) {
+                Ok(event) => self.take(&event),
+                Err(error) if matches!(error.cause, portolan::Cause::TimedOut { .. }) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = taken {
+                let failure = self.failure.lock();
+                *failure.unwrap_or_else(PoisonError::into_inner) = Some(error);
+                self.has_failed.store(true, Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    fn take(&self, event: &Event) -> Result<()> {
+        let number = self.numbers.get(&event.id().number());
+        let connection = *number.context("an event of an id that is none of these")?;
+        let step = match event.event_type() {
+            EventType::AddrResolved => Step::ResolveAddress,
+            EventType::RouteResolved => Step::ResolveRoute,
+            EventType::Established => Step::Connect,
+            EventType::Disconnected => Step::Disconnect,
+            // The end of the wait for late packets.
+            EventType::TimewaitExit => return Ok(()),
+            EventType::AddrError if self.may_retry(connection) => {
+                return Ok(self.resolve_address(event.id())?);
+            }
+            EventType::RouteError if self.may_retry(connection) => {
+                return Ok(event.id().resolve_route(RESOLVE_TIMEOUT)?);
+            }
+            other => {
+                let unexpected = || anyhow!("{other} was not expected");
+                return Err(event.failure().map_or_else(unexpected, Into::into));
+            }
+        };
+        self.clock.end(step, connection);
+        Ok(())
+    }
+
+    fn may_retry(&self, connection: usize) -> bool {
+        let left = self.retries_left.get(connection);
+        let take = |left: &AtomicU32| {
+            let less = |left: u32| left.checked_sub(1);
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+                .is_ok()
+        };
+        left.is_some_and(take)
+    }
+}

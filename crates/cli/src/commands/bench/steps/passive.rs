@@ -1,0 +1,124 @@
+//! The side that is connected to: one thread takes events, one accepts, one ends connections, as in cmtime.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use portolan::Cause;
+use portolan::cm::{CmId, EventChannel, QueuePairPlan, RESOURCES_MAX};
+use portolan::seam::cm::{ConnParam, EventType};
+use portolan::seam::traits::Provider;
+
+use super::queue_pair_plan;
+use crate::output::complain;
+
+/// How long an id's events may stay with somebody who has taken them.
+const DESTROY_TIME_MAX: Duration = Duration::from_secs(20);
+/// Requests that may wait: as many as the provider lets.
+const BACKLOG: i32 = 0;
+
+/// A listener whose connections are accepted, and ended when their peers end them.
+pub(super) struct Server {
+    events: EventChannel,
+    listener: CmId,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be listened at.
+    pub(super) fn start(provider: Arc<dyn Provider>, at: SocketAddr) -> Result<Server> {
+        let events = EventChannel::open_on(provider)?;
+        let listener = CmId::new(&events)?;
+        listener.bind(at)?;
+        listener.listen(BACKLOG)?;
+        Ok(Server { events, listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// The id is gone.
+    pub(super) fn local_addr(&self) -> Result<SocketAddr> {
+        let local = self.listener.addresses()?.local;
+        local
+            .and_then(|local| local.inet())
+            .context("the listener has no address")
+    }
+
+    /// Serves for ever.
+    ///
+    /// # Errors
+    ///
+    /// The channel fails. What fails of one connection is told, and the others are served on.
+    pub(super) fn run(&self) -> Result<()> {
+        let (requests, requested) = channel();
+        let (ends, ended) = channel();
+        thread::scope(|scope| {
+            scope.spawn(move || accept(requested));
+            scope.spawn(move || end(ended));
+            // They end with their senders.
+            let (requests, ends) = (requests, ends);
+            loop {
+                let event = self.events.next_event()?;
+                let id = || event.id().clone();
+                match event.event_type() {
+                    EventType::ConnectRequest => requests.send(id())?,
+                    EventType::Disconnected => ends.send(id())?,
+                    EventType::Established | EventType::TimewaitExit => {}
+                    other => match event.failure() {
+                        Some(error) => complain(&error),
+                        None => complain(&format_args!("{other} was not expected")),
+                    },
+                }
+            }
+        })
+    }
+}
+
+fn accept(requested: Receiver<CmId>) {
+    let plan = queue_pair_plan();
+    let param = ConnParam {
+        responder_resources: RESOURCES_MAX,
+        initiator_depth: RESOURCES_MAX,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    };
+    for id in requested {
+        if let Err(error) = accept_one(&id, &plan, &param) {
+            complain(&error);
+            // One that its peer has given up meanwhile has nobody to be told.
+            let _ = id.reject(&[]);
+        }
+    }
+}
+
+fn accept_one(id: &CmId, plan: &QueuePairPlan, param: &ConnParam) -> portolan::Result<()> {
+    id.create_planned_queue_pair(plan)?;
+    id.accept(param)
+}
+
+fn end(ended: Receiver<CmId>) {
+    for id in ended {
+        if let Err(error) = end_one(id) {
+            complain(&error);
+        }
+    }
+}
+
+fn end_one(id: CmId) -> portolan::Result<()> {
+    match id.disconnect() {
+        // Both sides have asked for it at once.
+        Err(error) if matches!(error.cause, Cause::InvalidState { .. }) => {}
+        disconnected => disconnected?,
+    }
+    id.destroy_queue_pair()?;
+    id.destroy(DESTROY_TIME_MAX)
+}

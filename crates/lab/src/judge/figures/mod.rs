@@ -1,0 +1,248 @@
+//! What connections cost beside librdmacm: each step of many connections at once, in one kernel machine, by
+//! rdmacm-utils' cmtime with Debian's librdmacm over rdma_rxe, by `portolan bench steps` over the kernel provider
+//! on the same device, and by the same over the software device between two network namespaces.
+//!
+//! They take turns, round by round: what disturbs the machine disturbs all, and what counts is the median of
+//! the rounds' ratios.
+
+mod table;
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use self::table::Table;
+use super::{Report, step, topology};
+use crate::machine::{Cache, Job, Machine, MachineError, Step, Suite};
+
+const SCRIPT: &str = include_str!("../guest/figures.sh");
+/// Where the steps find [`SCRIPT`].
+const SCRIPT_PATH: &str = "/job/figures.sh";
+
+/// Whose steps are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Cmtime with Debian's librdmacm over rdma_rxe: the yardstick.
+    Librdmacm,
+    /// `portolan bench steps` over the kernel provider, over the same rdma_rxe.
+    KernelProvider,
+    /// The same over the software device, between two network namespaces.
+    SoftwareDevice,
+}
+
+impl Subject {
+    /// In the order in which they take turns.
+    pub const ALL: [Self; 3] = [Self::Librdmacm, Self::KernelProvider, Self::SoftwareDevice];
+
+    /// What the figures call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Librdmacm => "librdmacm over rdma_rxe",
+            Self::KernelProvider => "kernel provider over rdma_rxe",
+            Self::SoftwareDevice => "software device",
+        }
+    }
+
+    fn command(self) -> &'static str {
+        match self {
+            Self::Librdmacm => "by_cmtime",
+            Self::KernelProvider => "over_the_kernel",
+            Self::SoftwareDevice => "over_software",
+        }
+    }
+}
+
+/// What every subject's steps took in every round.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The kernel, as `uname -r` names it.
+    pub kernel_release: String,
+    /// Connections at once.
+    pub connections: u32,
+    /// By round, the subjects in the order of [`Subject::ALL`].
+    rounds: Vec<[Table; 3]>,
+}
+
+/// Has the subjects take turns for so many rounds, with so many connections at once, with the program
+/// `portolan`. The figures are there if every round went well.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
+/// machine could not do its work. What went wrong in it is in the [`Report`].
+pub fn figures(
+    cache: &Cache,
+    debian: Suite,
+    portolan: &Path,
+    connections: u32,
+    rounds: u32,
+) -> Result<(Report, Option<Figures>), MachineError> {
+    let machine = Machine::prepare(cache, debian)?;
+    let job = turns(connections, rounds)
+        .fold(topology(), Job::step)
+        .program("portolan", portolan)
+        .file(SCRIPT_PATH, SCRIPT);
+    let outcome = machine.run(&job, &mut io::sink())?;
+    let mut report = Report::new(machine.kernel_release(), &outcome, job.step_names());
+    let mut tables = Vec::new();
+    for (part, step) in report.parts.iter_mut().zip(&outcome.steps) {
+        if part.verdict.is_ok() && part.name.starts_with("round ") {
+            part.verdict = Table::read(&step.output).map(|table| {
+                let text = format!(
+                    "{:.0} us a connection",
+                    table.total_us() / f64::from(connections)
+                );
+                tables.push(table);
+                text
+            });
+        }
+    }
+    let is_whole = report.passed();
+    let rounds = by_round(tables).filter(|_| is_whole);
+    let figures = rounds.map(|rounds| Figures {
+        kernel_release: machine.kernel_release().to_owned(),
+        connections,
+        rounds,
+    });
+    Ok((report.keep_if_failed(outcome), figures))
+}
+
+/// Two namespaces for the software device, then the subjects by turns.
+fn turns(connections: u32, rounds: u32) -> impl Iterator<Item = Step> {
+    let script = |command: &str| format!(". {SCRIPT_PATH}\n{command}");
+    let namespaces = step("two more namespaces".to_owned(), &script("two_namespaces"));
+    let turns = (1..=rounds).flat_map(move |round| {
+        Subject::ALL.map(|subject| {
+            let name = format!(
+                "round {round}, {connections} connections: {}",
+                subject.name()
+            );
+            step(
+                name,
+                &script(&format!("{} {connections}", subject.command())),
+            )
+        })
+    });
+    std::iter::once(namespaces).chain(turns)
+}
+
+/// `None` if a subject's turn is missing.
+fn by_round(tables: Vec<Table>) -> Option<Vec<[Table; 3]>> {
+    let rounds = tables.chunks(Subject::ALL.len());
+    rounds.map(|round| round.to_vec().try_into().ok()).collect()
+}
+
+impl Figures {
+    /// What all steps of a subject took beside librdmacm's.
+    #[must_use]
+    pub fn ratio(&self, subject: Subject) -> f64 {
+        self.median_ratio(subject, |table| Some(table.total_us()))
+    }
+
+    /// The whole as Markdown: a line for each step, microseconds a connection and ratios.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!(
+            "Linux {}, {} connections at once, medians of {} rounds, microseconds a connection:\n\n",
+            self.kernel_release,
+            self.connections,
+            self.rounds.len()
+        );
+        text.push_str("| step |");
+        for subject in Subject::ALL {
+            let _ = write!(text, " {} |", subject.name());
+            if subject != Subject::Librdmacm {
+                text.push_str(" ratio |");
+            }
+        }
+        text.push_str("\n|---|---|---|---|---|---|\n");
+        for name in table::STEPS {
+            self.line(&mut text, name, |table| table.us(name));
+        }
+        self.line(&mut text, "all steps", |table| Some(table.total_us()));
+        text
+    }
+
+    fn line(&self, text: &mut String, name: &str, of: impl Fn(&Table) -> Option<f64> + Copy) {
+        let _ = write!(text, "| {name} |");
+        for subject in Subject::ALL {
+            let us = median(self.tables(subject).filter_map(of));
+            let _ = write!(text, " {:.1} |", us / f64::from(self.connections));
+            if subject != Subject::Librdmacm {
+                let _ = write!(text, " {:.2} |", self.median_ratio(subject, of));
+            }
+        }
+        text.push('\n');
+    }
+
+    /// The median of the rounds' ratios of a subject's figure to librdmacm's.
+    fn median_ratio(&self, subject: Subject, of: impl Fn(&Table) -> Option<f64>) -> f64 {
+        let both = self.tables(subject).zip(self.tables(Subject::Librdmacm));
+        median(both.filter_map(|(subject, yardstick)| Some(of(subject)? / of(yardstick)?)))
+    }
+
+    fn tables(&self, subject: Subject) -> impl Iterator<Item = &Table> {
+        self.rounds.iter().map(move |round| match subject {
+            Subject::Librdmacm => &round[0],
+            Subject::KernelProvider => &round[1],
+            Subject::SoftwareDevice => &round[2],
+        })
+    }
+}
+
+/// Of an even number of values the larger one of the two in the middle: no promise is kept by luck. Infinite of
+/// none.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+        .get(values.len() / 2)
+        .copied()
+        .unwrap_or(f64::INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(rounds: &[[f64; 3]]) -> Figures {
+        let table = |us| Table::uniform(us);
+        Figures {
+            kernel_release: "6.1.0".into(),
+            connections: 10,
+            rounds: rounds.iter().map(|round| round.map(table)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_round_that_was_disturbed_does_not_decide() {
+        // Once both were slow, once only the subject was.
+        let figures = figures(&[
+            [100.0, 90.0, 50.0],
+            [900.0, 810.0, 450.0],
+            [100.0, 500.0, 50.0],
+        ]);
+        assert_eq!(figures.ratio(Subject::KernelProvider), 0.9);
+        assert_eq!(figures.ratio(Subject::SoftwareDevice), 0.5);
+    }
+
+    #[test]
+    fn the_table_has_every_step_with_its_ratios_and_their_sum() {
+        let text = figures(&[[100.0, 90.0, 50.0]]).markdown();
+        assert!(text.starts_with("Linux 6.1.0, 10 connections"), "{text}");
+        for name in table::STEPS {
+            let line = format!("| {name} | 10.0 | 9.0 | 0.90 | 5.0 | 0.50 |");
+            assert!(text.lines().any(|each| each == line), "{line} in {text}");
+        }
+        let steps = table::STEPS.len() as f64;
+        let sum = format!("| all steps | {:.1} |", 10.0 * steps);
+        assert!(text.contains(&sum), "{text}");
+    }
+
+    #[test]
+    fn a_missing_turn_leaves_no_figures() {
+        let tables = |count: usize| vec![Table::uniform(1.0); count];
+        assert_eq!(by_round(tables(6)).map(|rounds| rounds.len()), Some(2));
+        assert!(by_round(tables(5)).is_none());
+    }
+}
