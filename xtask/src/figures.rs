@@ -1,24 +1,21 @@
-//! What connections cost beside librdmacm and rdma_rxe: the part that holds the promise, and the task that writes
-//! the figures into the documentation.
+//! What connections cost beside librdmacm and rdma_rxe: measured, and written into the documentation.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
-use portolan_lab::judge::{self, Figures, Subject};
-use portolan_lab::machine::{Cache, MachineError, Suite};
+use anyhow::{Context, Result, ensure};
+use portolan_lab::judge::{self, Figures, Load};
+use portolan_lab::machine::{Cache, Suite};
 
-use crate::test::{Outcome, Workspace, cargo};
+use crate::test::{Workspace, cargo};
 
-/// Connections at once.
-const CONNECTIONS: u32 = 1000;
-/// Rounds of the part; their median is the middle one.
-const ROUNDS: u32 = 3;
-/// What is promised of all steps together beside librdmacm over rdma_rxe.
-const PROMISED: f64 = 1.0;
-/// How much more the part lets pass: two processors are emulated by two that have other parts of the tests to run, and
-/// a round's ratio was seen to be off by as much. docs/performance.md has what was measured with more rounds.
-const TOLERANCE: f64 = 0.25;
+/// A thousand connections a turn, no more of them at once than rdma_rxe's queue pair 1 has receives for (512): where
+/// it has none left it drops requests, which the kernel repeats after 4.3 seconds, and of what a library does nothing
+/// is to be seen.
+const LOAD: Load = Load {
+    at_once: 200,
+    times: 5,
+};
 /// Has the figures, below the workspace's root, between the marks.
 const DOCUMENT: &str = "docs/performance.md";
 const BEGIN: &str = "<!-- begin: `cargo xtask figures` writes this -->\n";
@@ -31,9 +28,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Connections at once.
-    #[arg(long, value_name = "N", default_value_t = CONNECTIONS,
+    #[arg(long, value_name = "N", default_value_t = LOAD.at_once,
           value_parser = clap::value_parser!(u32).range(1..=5000))]
-    connections: u32,
+    at_once: u32,
+    /// How often in a turn.
+    #[arg(long, value_name = "N", default_value_t = LOAD.times,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    times: u32,
     /// Print the figures and write nothing.
     #[arg(long)]
     print: bool,
@@ -43,7 +44,11 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     let build = ["build", "--quiet", "--release", "--package", "portolan-cli"];
     workspace.run(&cargo(), &[&build[..], &["--bin", "portolan"]].concat())?;
-    let figures = measure(&workspace, arguments.connections, arguments.rounds)?;
+    let load = Load {
+        at_once: arguments.at_once,
+        times: arguments.times,
+    };
+    let figures = measure(&workspace, load, arguments.rounds)?;
     let text = figures.markdown();
     println!("{text}");
     if !arguments.print {
@@ -57,46 +62,10 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The part: fails if what is promised is missed by more than the tolerance.
-pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    if !workspace.is_root {
-        let why = "it boots a kernel machine whose packages root installs";
-        return Ok(Outcome::LeftOut(why.into()));
-    }
-    let figures = match measure(workspace, CONNECTIONS, ROUNDS) {
-        Ok(figures) => figures,
-        Err(error) => match error.downcast::<MachineError>()? {
-            MachineError::Unavailable(unavailable) => {
-                return Ok(Outcome::LeftOut(unavailable.to_string()));
-            }
-            error => return Err(error.into()),
-        },
-    };
-    println!("{}", figures.markdown());
-    let told = judge_ratios(
-        [Subject::KernelProvider, Subject::SoftwareDevice]
-            .map(|subject| (subject.name(), figures.ratio(subject))),
-    )?;
-    Ok(Outcome::Passed(told))
-}
-
-/// What was measured, as one line; an error for what is above the promise by more than the tolerance.
-fn judge_ratios(ratios: [(&str, f64); 2]) -> Result<String> {
-    let told = ratios
-        .map(|(name, ratio)| format!("{name} {ratio:.2}"))
-        .join(", ");
-    let is_kept = |ratio: f64| ratio <= PROMISED + TOLERANCE;
-    if !ratios.iter().all(|(_, ratio)| is_kept(*ratio)) {
-        let most = PROMISED + TOLERANCE;
-        bail!("at most {most} times librdmacm over rdma_rxe was held, found: {told}");
-    }
-    Ok(told)
-}
-
-fn measure(workspace: &Workspace, connections: u32, rounds: u32) -> Result<Figures> {
+fn measure(workspace: &Workspace, load: Load, rounds: u32) -> Result<Figures> {
     let cache = Cache::locate()?;
     let command = &workspace.portolan;
-    let (report, figures) = judge::figures(&cache, Suite::Bookworm, command, connections, rounds)?;
+    let (report, figures) = judge::figures(&cache, Suite::Bookworm, command, load, rounds)?;
     println!("{report}");
     ensure!(report.passed(), "what failed is above");
     figures.context("a round is missing")
@@ -132,16 +101,5 @@ mod tests {
         let workspace = Workspace::here().unwrap();
         let document = std::fs::read_to_string(workspace.root.join(DOCUMENT)).unwrap();
         with_section(&document, "").unwrap();
-    }
-
-    #[test]
-    fn a_promise_that_is_missed_by_more_than_the_tolerance_fails() {
-        let judged = |kernel, software| judge_ratios([("kernel", kernel), ("software", software)]);
-        assert_eq!(judged(0.9, 0.25).unwrap(), "kernel 0.90, software 0.25");
-        assert!(judged(1.2, 1.0).is_ok());
-        assert!(judged(1.3, 0.5).is_err());
-        assert!(judged(0.5, 1.3).is_err());
-        assert!(judged(f64::INFINITY, 0.5).is_err());
-        assert!(judged(f64::NAN, 0.5).is_err());
     }
 }

@@ -172,13 +172,6 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::kernel_events::run,
     },
     Part {
-        name: "figures",
-        what: "a thousand connections at once beside librdmacm over rdma_rxe, over both providers",
-        place: Place::Anywhere,
-        needs: Some(COMMAND),
-        run: crate::figures::run,
-    },
-    Part {
         name: "fabric",
         what: "a simulated InfiniBand fabric with OpenSM as its administrator",
         place: Place::Anywhere,

@@ -33,8 +33,8 @@ pub(crate) struct KernelChannel {
     cm: Arc<ConnectionManager>,
     device: Channel,
     /// Held from the look whether an event waits until it is understood, and by whoever takes events away
-    /// (an id's end or its move): taking would otherwise wait for one that is gone.
-    taking: Mutex<()>,
+    /// (an id's end or its move): taking would otherwise wait for one that is gone. How often they were.
+    taking: Mutex<u64>,
     ids: Mutex<HashSet<IdNumber>>,
 }
 
@@ -79,6 +79,22 @@ impl KernelChannel {
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
+    /// Takes an event if one waits. That one did when events had been taken away `seen` times needs no other look
+    /// if none has been since.
+    fn take_unless_gone(&self, seen: Option<u64>) -> Result<CmEvent> {
+        let device = self.device(Step::Event)?;
+        // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
+        // event's parameters are, or whose request it is.
+        let mut taking = lock(&self.taking);
+        if seen != Some(*taking) && !self.is_readable(Some(Duration::ZERO))? {
+            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        }
+        *taking += 1;
+        let raw = device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed());
+        let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
+        self.complete(&raw)
+    }
+
     /// Notes the id's addresses, which the kernel forgets when the device goes: they are asked for often,
     /// and errors tell them when all is over.
     fn settle_addresses(&self, id: IdNumber) {
@@ -115,26 +131,17 @@ impl CmChannel for KernelChannel {
     }
 
     fn take_event(&self) -> Result<CmEvent> {
-        let device = self.device(Step::Event)?;
-        // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
-        // event's parameters are, or whose request it is.
-        let _taking = lock(&self.taking);
-        if !self.is_readable(Some(Duration::ZERO))? {
-            return Err(Error::new(Step::Event, Cause::WouldBlock));
-        }
-        let raw = device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed());
-        let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
-        self.complete(&raw)
+        self.take_unless_gone(None)
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {
+        let taken = self.take_event();
+        if !matches!(&taken, Err(error) if error.is_would_block()) {
+            return taken;
+        }
         // A deadline beyond what the clock can tell is none.
         let started = Instant::now();
         loop {
-            match self.take_event() {
-                Err(error) if error.is_would_block() => {}
-                taken => return taken,
-            }
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             if left == Some(Duration::ZERO) {
                 let after_ms = timeout.unwrap_or_default().as_millis() as u64;
@@ -145,7 +152,12 @@ impl CmChannel for KernelChannel {
             if left.is_none() && self.is_nonblocking()? {
                 return Err(Error::new(Step::Event, Cause::WouldBlock));
             }
-            self.is_readable(left)?;
+            let before = *lock(&self.taking);
+            let waits = self.is_readable(left)?;
+            match self.take_unless_gone(waits.then_some(before)) {
+                Err(error) if error.is_would_block() => {}
+                taken => return taken,
+            }
         }
     }
 
@@ -186,7 +198,8 @@ impl CmChannel for KernelChannel {
             id: id.0,
             ..DestroyId::zeroed()
         };
-        let _taking = lock(&self.taking);
+        let mut taking = lock(&self.taking);
+        *taking += 1;
         lock(&self.ids).remove(&id);
         self.cm.ids.remove(id);
         device
@@ -350,7 +363,8 @@ impl CmChannel for KernelChannel {
         };
         let device = self.device(step)?;
         let answer = {
-            let _taking = lock(&from.taking);
+            let mut taking = lock(&from.taking);
+            *taking += 1;
             device.ask(number::MIGRATE_ID, migrate, &EventsReported::zeroed())
         };
         let answer = answer.map_err(|errno| unknown_id(step, "MIGRATE_ID", errno))?;
@@ -421,7 +435,8 @@ impl CmChannel for KernelChannel {
             id: u32::try_from(membership.0).map_err(|_| missing_membership(step))?,
             ..DestroyId::zeroed()
         };
-        let _taking = lock(&self.taking);
+        let mut taking = lock(&self.taking);
+        *taking += 1;
         self.cm.ids.forget_membership(id, membership);
         device
             .ask(number::LEAVE_MCAST, leave, &EventsReported::zeroed())

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub use bad_network::bad_network;
 pub use capture::{Dissection, dissect};
 pub use events::{Difference, documented, events};
-pub use figures::{Figures, Subject, figures};
+pub use figures::{Figures, Load, Subject, figures};
 pub use kernel_provider::{KernelPrograms, kernel_provider};
 pub use report::{Part, Report};
 

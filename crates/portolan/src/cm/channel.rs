@@ -73,6 +73,10 @@ impl EventChannel {
     /// # Errors
     /// `TimedOut` when none came in time.
     pub fn next_event_within(&self, timeout: Duration) -> Result<Event> {
+        // What waits is had without a look at the clock.
+        if let Some(event) = self.try_next_event()? {
+            return Ok(event);
+        }
         let deadline = deadline::after(timeout);
         loop {
             let left = deadline::left(deadline);

@@ -7,7 +7,7 @@
 
 mod table;
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 
@@ -53,18 +53,43 @@ impl Subject {
     }
 }
 
+/// How many connections a turn has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// At once.
+    pub at_once: u32,
+    /// How often, each time by a client of its own.
+    pub times: u32,
+}
+
+impl Load {
+    fn connections(self) -> f64 {
+        f64::from(self.at_once) * f64::from(self.times)
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} times {} connections at once",
+            self.times, self.at_once
+        )
+    }
+}
+
 /// What every subject's steps took in every round.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The kernel, as `uname -r` names it.
     pub kernel_release: String,
-    /// Connections at once.
-    pub connections: u32,
+    /// Connections of a turn.
+    pub load: Load,
     /// By round, the subjects in the order of [`Subject::ALL`].
     rounds: Vec<[Table; 3]>,
 }
 
-/// Has the subjects take turns for so many rounds, with so many connections at once, with the program
+/// Has the subjects take turns for so many rounds, with so many connections each, with the program
 /// `portolan`. The figures are there if every round went well.
 ///
 /// # Errors
@@ -74,11 +99,11 @@ pub fn figures(
     cache: &Cache,
     debian: Suite,
     portolan: &Path,
-    connections: u32,
+    load: Load,
     rounds: u32,
 ) -> Result<(Report, Option<Figures>), MachineError> {
     let machine = Machine::prepare(cache, debian)?;
-    let job = turns(connections, rounds)
+    let job = turns(load, rounds)
         .fold(topology(), Job::step)
         .program("portolan", portolan)
         .file(SCRIPT_PATH, SCRIPT);
@@ -87,10 +112,10 @@ pub fn figures(
     let mut tables = Vec::new();
     for (part, step) in report.parts.iter_mut().zip(&outcome.steps) {
         if part.verdict.is_ok() && part.name.starts_with("round ") {
-            part.verdict = Table::read(&step.output).map(|table| {
+            part.verdict = Table::read(&step.output, load.times).map(|table| {
                 let text = format!(
                     "{:.0} us a connection",
-                    table.total_us() / f64::from(connections)
+                    table.total_us() / load.connections()
                 );
                 tables.push(table);
                 text
@@ -101,25 +126,27 @@ pub fn figures(
     let rounds = by_round(tables).filter(|_| is_whole);
     let figures = rounds.map(|rounds| Figures {
         kernel_release: machine.kernel_release().to_owned(),
-        connections,
+        load,
         rounds,
     });
     Ok((report.keep_if_failed(outcome), figures))
 }
 
 /// Two namespaces for the software device, then the subjects by turns.
-fn turns(connections: u32, rounds: u32) -> impl Iterator<Item = Step> {
+fn turns(load: Load, rounds: u32) -> impl Iterator<Item = Step> {
     let script = |command: &str| format!(". {SCRIPT_PATH}\n{command}");
     let namespaces = step("two more namespaces".to_owned(), &script("two_namespaces"));
     let turns = (1..=rounds).flat_map(move |round| {
         Subject::ALL.map(|subject| {
-            let name = format!(
-                "round {round}, {connections} connections: {}",
-                subject.name()
-            );
+            let name = format!("round {round}, {load}: {}", subject.name());
             step(
                 name,
-                &script(&format!("{} {connections}", subject.command())),
+                &script(&format!(
+                    "{} {} {}",
+                    subject.command(),
+                    load.at_once,
+                    load.times
+                )),
             )
         })
     });
@@ -143,9 +170,9 @@ impl Figures {
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "Linux {}, {} connections at once, medians of {} rounds, microseconds a connection:\n\n",
+            "Linux {}, {}, medians of {} rounds, microseconds a connection:\n\n",
             self.kernel_release,
-            self.connections,
+            self.load,
             self.rounds.len()
         );
         text.push_str("| step |");
@@ -167,7 +194,7 @@ impl Figures {
         let _ = write!(text, "| {name} |");
         for subject in Subject::ALL {
             let us = median(self.tables(subject).filter_map(of));
-            let _ = write!(text, " {:.1} |", us / f64::from(self.connections));
+            let _ = write!(text, " {:.1} |", us / self.load.connections());
             if subject != Subject::Librdmacm {
                 let _ = write!(text, " {:.2} |", self.median_ratio(subject, of));
             }
@@ -209,7 +236,10 @@ mod tests {
         let table = |us| Table::uniform(us);
         Figures {
             kernel_release: "6.1.0".into(),
-            connections: 10,
+            load: Load {
+                at_once: 5,
+                times: 2,
+            },
             rounds: rounds.iter().map(|round| round.map(table)).collect(),
         }
     }
@@ -229,7 +259,10 @@ mod tests {
     #[test]
     fn the_table_has_every_step_with_its_ratios_and_their_sum() {
         let text = figures(&[[100.0, 90.0, 50.0]]).markdown();
-        assert!(text.starts_with("Linux 6.1.0, 10 connections"), "{text}");
+        assert!(
+            text.starts_with("Linux 6.1.0, 2 times 5 connections at once"),
+            "{text}"
+        );
         for name in table::STEPS {
             let line = format!("| {name} | 10.0 | 9.0 | 0.90 | 5.0 | 0.50 |");
             assert!(text.lines().any(|each| each == line), "{line} in {text}");

@@ -21,24 +21,26 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads the last table there is.
+    /// Reads so many tables, and adds them up.
     ///
     /// # Errors
-    /// There is none, or a step is missing, or is no time.
-    pub(super) fn read(output: &str) -> Result<Self, String> {
-        let (_, lines) = output
-            .rsplit_once(LAST_COLUMN)
-            .ok_or_else(|| format!("no table:\n{output}"))?;
+    /// There are fewer or more, or a step is missing in one, or is no time.
+    pub(super) fn read(output: &str, tables: u32) -> Result<Self, String> {
         let mut us = [0.0; STEPS.len()];
-        for (us, name) in us.iter_mut().zip(STEPS) {
-            let total_ms = lines.lines().find_map(|line| total_ms(line, name));
-            let is_time = |ms: &f64| ms.is_finite() && *ms > 0.0;
-            *us = total_ms
-                .filter(is_time)
-                .ok_or_else(|| format!("no time of {name}:\n{output}"))?
-                * 1e3;
+        let mut found = 0;
+        for lines in output.split(LAST_COLUMN).skip(1) {
+            found += 1;
+            for (us, name) in us.iter_mut().zip(STEPS) {
+                let total_ms = lines.lines().find_map(|line| total_ms(line, name));
+                let is_time = |ms: &f64| ms.is_finite() && *ms > 0.0;
+                let missing = || format!("no time of {name}:\n{output}");
+                *us += total_ms.filter(is_time).ok_or_else(missing)? * 1e3;
+            }
         }
-        Ok(Self { us })
+        match found == tables {
+            true => Ok(Self { us }),
+            false => Err(format!("{found} tables instead of {tables}:\n{output}")),
+        }
     }
 
     /// What a step took.
@@ -70,12 +72,8 @@ fn total_ms(line: &str, name: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// As cmtime of rdma-core 44 prints it, with the last lines of it before.
+    /// As cmtime of rdma-core 44 prints it.
     const PRINTED: &str = "\
---- client ended with status 0; the last of its output:
-disconnect   :        9.99       9.99       9.99       9.99
-destroy      :        9.99       9.99       9.99       9.99
---- all of it:
 creating id
 binding source address
 step              total ms     max ms     min us  us / conn
@@ -90,8 +88,8 @@ destroy      :        8.00       0.20      60.00      80.00
 ";
 
     #[test]
-    fn the_totals_of_the_last_table_are_read() {
-        let table = Table::read(PRINTED).unwrap();
+    fn the_totals_of_a_table_are_read() {
+        let table = Table::read(PRINTED, 1).unwrap();
         assert_eq!(table.us("create id"), Some(1500.0));
         assert_eq!(table.us("resolve route"), Some(4000.0));
         assert_eq!(table.us("disconnect"), Some(70_000.0));
@@ -103,7 +101,17 @@ destroy      :        8.00       0.20      60.00      80.00
     fn a_line_for_all_steps_is_none_of_them() {
         let more =
             format!("{PRINTED}all steps    :      198.50                          1985.00\n");
-        assert_eq!(Table::read(&more), Table::read(PRINTED));
+        assert_eq!(Table::read(&more, 1), Table::read(PRINTED, 1));
+    }
+
+    #[test]
+    fn several_tables_are_added_up_and_none_may_be_missing() {
+        let three = PRINTED.repeat(3);
+        let table = Table::read(&three, 3).unwrap();
+        assert_eq!(table.us("create id"), Some(4500.0));
+        assert_eq!(table.total_us(), 3.0 * 198_500.0);
+        assert!(Table::read(&three, 2).is_err());
+        assert!(Table::read(&three, 4).is_err());
     }
 
     #[test]
@@ -116,7 +124,7 @@ destroy      :        8.00       0.20      60.00      80.00
             ("us / conn", "nothing"),
         ] {
             let broken = PRINTED.replace(line, instead);
-            assert!(Table::read(&broken).is_err(), "{broken}");
+            assert!(Table::read(&broken, 1).is_err(), "{broken}");
         }
     }
 }

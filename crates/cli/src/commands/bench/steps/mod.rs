@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Result;
-use portolan::cm::QueuePairPlan;
+use portolan::cm::{CmId, QueuePairPlan};
 use portolan::provider::{at, software_provider, towards};
 use portolan::seam::traits::Provider;
 use portolan::seam::verbs::{QpCap, QpInit, QpType};
@@ -25,8 +25,7 @@ use super::report::progress;
 use super::request::Request;
 use crate::output::{Output, complain};
 
-/// What queue pairs are made from: room for one message each way, each with completion queues and channels of
-/// its own.
+/// What queue pairs are made from: room for one message each way.
 fn queue_pair_plan() -> QueuePairPlan {
     QueuePairPlan {
         pd: None,
@@ -45,6 +44,17 @@ fn queue_pair_plan() -> QueuePairPlan {
             sq_sig_all: false,
         },
     }
+}
+
+/// Gives an id a queue pair. The first one's completion queues are made along with it, and are those of all
+/// that follow: as they are in cmtime.
+fn create_queue_pair(id: &CmId, plan: &mut QueuePairPlan) -> portolan::Result<()> {
+    id.create_planned_queue_pair(plan)?;
+    if plan.send_cq.is_none() {
+        plan.send_cq = id.send_completions().map(|completions| completions.cq);
+        plan.recv_cq = id.recv_completions().map(|completions| completions.cq);
+    }
+    Ok(())
 }
 
 pub(super) fn run(args: &StepsArgs, output: &mut Output) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The side that is connected to: one thread takes events, one accepts, one ends connections, as in cmtime.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,7 +13,7 @@ use portolan::cm::{CmId, EventChannel, QueuePairPlan, RESOURCES_MAX};
 use portolan::seam::cm::{ConnParam, EventType};
 use portolan::seam::traits::Provider;
 
-use super::queue_pair_plan;
+use super::{create_queue_pair, queue_pair_plan};
 use crate::output::complain;
 
 /// How long an id's events may stay with somebody who has taken them.
@@ -65,17 +66,29 @@ impl Server {
             scope.spawn(move || end(ended));
             // They end with their senders.
             let (requests, ends) = (requests, ends);
+            // Dropping an id destroys it.
+            let mut held = HashMap::new();
             loop {
                 let event = self.events.next_event()?;
-                let id = || event.id().clone();
+                let id = event.id();
                 match event.event_type() {
-                    EventType::ConnectRequest => requests.send(id())?,
-                    EventType::Disconnected => ends.send(id())?,
+                    EventType::ConnectRequest => {
+                        held.insert(id.number(), id.clone());
+                        requests.send(id.clone())?;
+                    }
+                    EventType::Disconnected => {
+                        if let Some(id) = held.remove(&id.number()) {
+                            ends.send(id)?;
+                        }
+                    }
                     EventType::Established | EventType::TimewaitExit => {}
-                    other => match event.failure() {
-                        Some(error) => complain(&error),
-                        None => complain(&format_args!("{other} was not expected")),
-                    },
+                    other => {
+                        held.remove(&id.number());
+                        match event.failure() {
+                            Some(error) => complain(&error),
+                            None => complain(&format_args!("{other} was not expected")),
+                        }
+                    }
                 }
             }
         })
@@ -83,7 +96,7 @@ impl Server {
 }
 
 fn accept(requested: Receiver<CmId>) {
-    let plan = queue_pair_plan();
+    let mut plan = queue_pair_plan();
     let param = ConnParam {
         responder_resources: RESOURCES_MAX,
         initiator_depth: RESOURCES_MAX,
@@ -92,7 +105,7 @@ fn accept(requested: Receiver<CmId>) {
         ..ConnParam::default()
     };
     for id in requested {
-        if let Err(error) = accept_one(&id, &plan, &param) {
+        if let Err(error) = accept_one(&id, &mut plan, &param) {
             complain(&error);
             // One that its peer has given up meanwhile has nobody to be told.
             let _ = id.reject(&[]);
@@ -100,8 +113,8 @@ fn accept(requested: Receiver<CmId>) {
     }
 }
 
-fn accept_one(id: &CmId, plan: &QueuePairPlan, param: &ConnParam) -> portolan::Result<()> {
-    id.create_planned_queue_pair(plan)?;
+fn accept_one(id: &CmId, plan: &mut QueuePairPlan, param: &ConnParam) -> portolan::Result<()> {
+    create_queue_pair(id, plan)?;
     id.accept(param)
 }
 
