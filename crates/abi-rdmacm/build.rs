@@ -15,6 +15,8 @@ fn main() {
         "-fuse-ld=lld".to_owned(),
         // Names that wait for their functions are an error, not absent.
         "-Wl,--no-undefined-version".to_owned(),
+        // Its look-ups have threads: a program that is done with it must not unmap it.
+        "-Wl,-z,nodelete".to_owned(),
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }

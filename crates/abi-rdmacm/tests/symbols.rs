@@ -60,4 +60,6 @@ fn programs_find_the_library_under_librdmacms_name() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("soname: [librdmacm.so.1]"), "{text}");
+    // Threads of its look-ups would run on in memory that is gone.
+    assert!(text.contains("NODELETE"), "{text}");
 }
