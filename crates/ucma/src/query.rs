@@ -151,11 +151,13 @@ fn state(number: u32) -> Option<QpState> {
     all.get(number as usize).copied()
 }
 
+/// What the mask does not name is 0, as the kernel has it.
 fn qp_attr(attr: &QpAttr, mask: QpAttrMask) -> raw::QpAttr {
+    let named = |which: QpAttrMask, value: u32| if mask.contains(which) { value } else { 0 };
     raw::QpAttr {
         qp_attr_mask: mask.bits(),
         qp_state: attr.state as u32,
-        path_mtu: attr.path_mtu as u32,
+        path_mtu: named(QpAttrMask::PATH_MTU, attr.path_mtu as u32),
         qkey: attr.qkey.0,
         rq_psn: attr.rq_psn.value(),
         sq_psn: attr.sq_psn.value(),
@@ -169,7 +171,7 @@ fn qp_attr(attr: &QpAttr, mask: QpAttrMask) -> raw::QpAttr {
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,
-        port_num: attr.port_num,
+        port_num: named(QpAttrMask::PORT, attr.port_num.into()) as u8,
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,

@@ -1,7 +1,5 @@
 /*
- * The calls of rdma_cma.h with right and wrong arguments, but for rdma_create_ep, rdma_create_qp_ex,
- * rdma_create_srq_ex, rdma_destroy_srq, rdma_get_devices, rdma_free_devices, rdma_getaddrinfo and rdma_freeaddrinfo:
- * prints what each gives, and the events that follow. What differs from run to run (addresses of memory, ports, queue
+ * The calls of rdma_cma.h with right and wrong arguments: prints what each gives, and the events that follow. What differs from run to run (addresses of memory, ports, queue
  * pair numbers) is not printed, so that the output on one librdmacm can be compared with that on another.
  *
  * Usage: calls LOCAL_IPV4
@@ -16,6 +14,9 @@
 #include <string.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+
+/* Of rdma/rsocket.h, which has the socket calls beside it. */
+int rpoll(struct pollfd *descriptors, nfds_t count, int timeout_ms);
 
 /* An answer that takes longer is a failure; nothing here waits for the network's own timeouts. */
 #define PATIENCE_MS 20000
@@ -203,15 +204,33 @@ static void binding(struct rdma_event_channel *channel)
 	TELL(rdma_destroy_id(id));
 }
 
+/* Nobody has a route there: some say so by the call, some by the event that follows. */
+static void no_route(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id;
+	int why;
+
+	TELL(rdma_create_id(channel, &id, "nowhere", RDMA_PS_TCP));
+	why = rdma_resolve_addr(id, NULL, address("192.0.2.7", 1), 1000) ? errno : 0;
+	if (!why) {
+		struct rdma_cm_event *event = next(channel);
+
+		why = event->event == RDMA_CM_EVENT_ADDR_ERROR ? -event->status : 0;
+		rdma_ack_cm_event(event);
+	}
+	printf("  no route: %s\n", strerrorname_np(why));
+	TELL(rdma_destroy_id(id));
+}
+
 static void resolving(struct rdma_event_channel *channel)
 {
 	struct sockaddr other = { .sa_family = AF_UNIX };
 	struct rdma_cm_id *id;
 
 	printf("== resolving\n");
+	no_route(channel);
 	TELL(rdma_create_id(channel, &id, "resolving", RDMA_PS_TCP));
 	TELL(rdma_resolve_addr(id, NULL, &other, 1000));
-	TELL(rdma_resolve_addr(id, NULL, address("192.0.2.7", 1), 1000));
 	TELL(rdma_resolve_addr(id, NULL, here(LISTEN_PORT), 1000));
 	tell_event(channel);
 	tell_id("resolved", id);
@@ -482,6 +501,116 @@ static void datagrams(struct rdma_event_channel *channel, struct rdma_event_chan
 	rdma_destroy_ep(client);
 }
 
+static void tell_list(struct rdma_addrinfo *list)
+{
+	for (struct rdma_addrinfo *each = list; each; each = each->ai_next)
+		printf("  flags %x, family %d, type %d, port space %x, source %d, destination %d, "
+		       "connect %zu, %s\n",
+		       each->ai_flags, each->ai_family, each->ai_qp_type, each->ai_port_space,
+		       each->ai_flags & RAI_PASSIVE ? (int)each->ai_src_len : 0, each->ai_dst_len,
+		       each->ai_connect_len, each->ai_next ? "more" : "the last");
+}
+
+/* A numeric look-up has one result with every library. */
+static struct rdma_addrinfo *look_up(const char *node, int flags, int space)
+{
+	struct rdma_addrinfo hints = { .ai_flags = flags | RAI_NUMERICHOST, .ai_port_space = space };
+	struct rdma_addrinfo *list = NULL;
+
+	TELL(rdma_getaddrinfo(node, "7480", &hints, &list));
+	tell_list(list);
+	return list;
+}
+
+static void endpoints(const char *node)
+{
+	struct rdma_addrinfo *there = look_up(node, 0, RDMA_PS_TCP);
+	struct rdma_addrinfo *here_ = look_up(node, RAI_PASSIVE, RDMA_PS_TCP);
+	struct rdma_addrinfo *datagrams_ = look_up(node, 0, RDMA_PS_UDP);
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_all = 1,
+	};
+	struct ibv_qp_init_attr again = attr;
+	struct rdma_cm_id *server, *client;
+
+	printf("== endpoints\n");
+	TELL(rdma_create_ep(&server, here_, NULL, &attr));
+	tell_id("endpoint of a listener", server);
+	TELL(rdma_listen(server, 4));
+	TELL(rdma_create_ep(&client, there, NULL, &again));
+	tell_id("endpoint of a caller", client);
+	printf("  type %d, synchronous %s\n", again.qp_type, client->event ? "yes" : "no");
+	rdma_destroy_ep(client);
+	rdma_destroy_ep(server);
+	TELL(rdma_create_ep(&client, datagrams_, NULL, NULL));
+	tell_id("endpoint without a queue pair", client);
+	rdma_destroy_ep(client);
+	rdma_freeaddrinfo(datagrams_);
+	rdma_freeaddrinfo(here_);
+	rdma_freeaddrinfo(there);
+}
+
+static void extended_queues(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id = caller(channel, RDMA_PS_TCP, LISTEN_PORT);
+	struct ibv_qp_init_attr_ex attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_srq_init_attr_ex srq = {
+		.attr = { .max_wr = 4, .max_sge = 1 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+		.srq_type = IBV_SRQT_BASIC,
+	};
+
+	printf("== extended queues\n");
+	srq.pd = id->pd;
+	TELL(rdma_create_srq_ex(id, &srq));
+	printf("  shared receive queue %s\n", id->srq ? "there" : "none");
+	TELL(rdma_create_qp_ex(id, &attr));
+	printf("  queue pair %s, its receives %s\n", id->qp ? "there" : "none",
+	       id->qp && id->qp->srq == id->srq ? "shared" : "its own");
+	TELL(rdma_create_qp_ex(id, &attr));
+	rdma_destroy_qp(id);
+	rdma_destroy_srq(id);
+	printf("  left: %d %d %d %d\n", !!id->qp, !!id->srq, !!id->send_cq, !!id->recv_cq);
+	TELL(rdma_destroy_id(id));
+}
+
+static void devices(void)
+{
+	struct rdma_cm_id *id;
+	struct ibv_context **list;
+	int count = 0, is_listed = 0;
+
+	printf("== devices\n");
+	TELL(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	TELL(rdma_bind_addr(id, here(0)));
+	list = rdma_get_devices(&count);
+	for (int i = 0; list && list[i]; i++)
+		is_listed += list[i] == id->verbs;
+	printf("  devices %s, ends with none %s, the id's listed %d\n", count > 0 ? "some" : "none",
+	       list && !list[count] ? "yes" : "no", is_listed);
+	rdma_free_devices(list);
+	TELL(rdma_destroy_id(id));
+}
+
+static void polling(struct rdma_event_channel *channel)
+{
+	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_id *id;
+
+	printf("== polling\n");
+	TELL(rpoll(&ready, 1, 0));
+	TELL(rdma_create_id(channel, &id, "polled", RDMA_PS_TCP));
+	TELL(rdma_resolve_addr(id, NULL, here(LISTEN_PORT), 1000));
+	TELL(rpoll(&ready, 1, PATIENCE_MS) == 1 ? 0 : -1);
+	tell_event(channel);
+	TELL(rpoll(&ready, 1, 0));
+	TELL(rdma_destroy_id(id));
+}
+
 static void synchronous(void)
 {
 	struct rdma_cm_id *id;
@@ -518,6 +647,10 @@ int main(int argc, char **argv)
 	own_queue_pairs(channel, other);
 	datagrams(channel, other);
 	synchronous();
+	endpoints(argv[1]);
+	extended_queues(channel);
+	devices();
+	polling(channel);
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);
 	printf("== end\n");
