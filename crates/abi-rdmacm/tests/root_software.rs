@@ -13,6 +13,8 @@ ip link add veth0 type veth peer name veth1
 ip addr add 10.7.0.1/24 dev veth0
 ip link set veth0 up
 ip link set veth1 up
+# A link that is not up yet is a port that is not active yet.
+until ip link show veth0 | grep -q 'state UP'; do sleep 0.05; done
 here=10.7.0.1
 
 # serve COMMAND…: the server
