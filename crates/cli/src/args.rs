@@ -305,7 +305,7 @@ pub(crate) struct DecodeArgs {
 }
 
 /// An address with a port; names are looked up later.
-fn endpoint(text: &str) -> Result<String, String> {
+pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let endpoint = parse_endpoint(text).map_err(|error| error.to_string())?;
     match endpoint.service() {
         Some(_) => Ok(text.to_owned()),
@@ -322,7 +322,7 @@ fn private_data<const MAX_LEN: usize>(text: &str) -> Result<String, String> {
 }
 
 /// Seconds as a decimal number.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     const MAX_SECONDS: f64 = 86_400.0;
     let seconds: f64 = text
         .parse()

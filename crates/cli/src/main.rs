@@ -13,6 +13,7 @@ mod record;
 mod rping;
 mod terminal;
 mod text;
+mod verify;
 
 use std::io::{self, BufWriter};
 use std::process::{ExitCode, Termination};

@@ -91,6 +91,35 @@ impl AsyncConnection {
         self.finish(self.connection.read(buffer, from)?).await
     }
 
+    /// Adds to eight bytes of the peer's memory; see [`Connection::fetch_add`].
+    ///
+    /// # Errors
+    /// The atomic failed; the buffer comes back.
+    pub async fn fetch_add(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        add: u64,
+    ) -> std::result::Result<Done, Failed> {
+        self.finish(self.connection.fetch_add(buffer, at, add)?)
+            .await
+    }
+
+    /// Swaps eight bytes of the peer's memory if they are as expected; see [`Connection::compare_swap`].
+    ///
+    /// # Errors
+    /// The atomic failed; the buffer comes back.
+    pub async fn compare_swap(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> std::result::Result<Done, Failed> {
+        let transfer = self.connection.compare_swap(buffer, at, compare, swap)?;
+        self.finish(transfer).await
+    }
+
     /// Waits for the end of posted work.
     ///
     /// # Errors

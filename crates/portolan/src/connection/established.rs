@@ -14,6 +14,9 @@ use crate::deadline;
 use crate::sys::{Buffer, RemoteMemory, SharedMemory};
 use crate::work::{Failed, Message, Transfer};
 
+/// Bytes that an atomic works on.
+const ATOMIC_BYTES: usize = 8;
+
 /// A reliable connection (RC). Dropping it disconnects: messages and transfers that are kept keep
 /// their buffers, and what was still posted is flushed.
 ///
@@ -173,6 +176,44 @@ impl Connection {
         self.post(SendOp::RdmaRead(from.at()), buffer, length)
     }
 
+    /// Posts an atomic addition to eight bytes of the peer's memory; what was there comes back
+    /// ([`Done::original`](crate::Done::original)). It wraps around.
+    ///
+    /// The eight bytes are a word in the peer's byte order, at an address that is a multiple of eight.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`]; or buffer or memory are shorter than eight bytes, or the address is no
+    /// multiple of eight.
+    pub fn fetch_add(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        add: u64,
+    ) -> std::result::Result<Transfer, Failed> {
+        let remote = at.at();
+        self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer, at)
+    }
+
+    /// Posts an atomic comparison of eight bytes of the peer's memory with `compare`: if they are equal `swap`
+    /// is stored. What was there comes back either way ([`Done::original`](crate::Done::original)).
+    ///
+    /// # Errors
+    /// As for [`Connection::fetch_add`].
+    pub fn compare_swap(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> std::result::Result<Transfer, Failed> {
+        let op = SendOp::AtomicCmpSwap {
+            remote: at.at(),
+            compare,
+            swap,
+        };
+        self.post_atomic(op, buffer, at)
+    }
+
     /// Posts a receive by hand, behind those that the connection keeps posted.
     ///
     /// # Errors
@@ -279,6 +320,32 @@ impl Connection {
         let key = self.inner.work.post_send(op, buffer, length);
         key.map(|key| Transfer::new(self.inner.clone(), key))
             .map_err(|failed| self.explain(failed))
+    }
+
+    /// Posts an atomic of the word `at`; the peer would break the connection over a wrong place.
+    fn post_atomic(
+        &self,
+        op: SendOp,
+        buffer: Buffer,
+        at: RemoteMemory,
+    ) -> std::result::Result<Transfer, Failed> {
+        let wrong = |what, expected, found| Error::invalid(Step::PostSend, what, expected, found);
+        let error = if (at.length as usize) < ATOMIC_BYTES {
+            let (what, expected) = ("length of an atomic's memory", "8 or more");
+            Some(wrong(what, expected, u64::from(at.length)))
+        } else if !at.addr.is_multiple_of(ATOMIC_BYTES as u64) {
+            let (what, expected) = ("address of an atomic", "a multiple of 8");
+            Some(wrong(what, expected, at.addr))
+        } else {
+            None
+        };
+        match error {
+            None => self.post(op, buffer, ATOMIC_BYTES),
+            Some(error) => Err(Failed {
+                error: self.inner.explain(error),
+                buffer: Some(buffer),
+            }),
+        }
     }
 
     fn explain(&self, failed: Failed) -> Failed {

@@ -27,10 +27,19 @@ pub struct Transfer {
 pub struct Done {
     /// The buffer that was posted.
     pub buffer: Buffer,
-    /// Bytes received or read; for sends and writes 0.
+    /// Bytes received or read; for sends, writes and atomics it has no meaning.
     pub length: usize,
     /// Immediate data that came with a receive.
     pub immediate: Option<u32>,
+}
+
+impl Done {
+    /// What was in the peer's memory before the atomic of which this is the end, in the peer's byte order:
+    /// the first eight bytes of the buffer. Of another end it has no meaning; `None` if the buffer is shorter.
+    pub fn original(&self) -> Option<u64> {
+        let word = self.buffer.first_chunk()?;
+        Some(u64::from_ne_bytes(*word))
+    }
 }
 
 /// A transfer that failed, or could not be posted.

@@ -3,6 +3,7 @@
 //! Every test uses a UDP port and a group of processes of its own, so that nothing else on the
 //! machine takes part.
 
+mod atomics;
 mod bad_input;
 #[cfg(feature = "tokio")]
 mod cancellation;

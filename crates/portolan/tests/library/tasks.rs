@@ -52,6 +52,22 @@ async fn send_write_read_and_receive_are_awaited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn atomics_are_awaited() {
+    let (active, passive) = soon(async_pair()).await;
+    let access = Access::REMOTE_ATOMIC;
+    let memory = passive.get_ref().share(8, access).unwrap();
+    let buffer = active.get_ref().buffer(8).unwrap();
+    let done = soon(active.fetch_add(buffer, memory.remote(), 5)).await;
+    let done = done.unwrap();
+    assert_eq!(done.original(), Some(0));
+    let swapped = soon(active.compare_swap(done.buffer, memory.remote(), 5, 8)).await;
+    assert_eq!(swapped.unwrap().original(), Some(5));
+    let mut found = [0; 8];
+    memory.load(0, &mut found);
+    assert_eq!(u64::from_ne_bytes(found), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
     const MESSAGES: u32 = 300;
     let (active, passive) = soon(async_pair()).await;

@@ -20,6 +20,7 @@ mod resolve;
 mod steps;
 mod storm;
 mod udp;
+mod verify;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +50,11 @@ const MESSAGE_MAX: usize = 4096;
 ///
 /// A step fails. That a promise is missed is no error: it is told.
 pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome> {
+    if let BenchCommand::Verify(args) = command {
+        let outcome = verify::run(args, output);
+        output.flush()?;
+        return outcome;
+    }
     match command {
         BenchCommand::Connect(args) => connect::run(args, output),
         BenchCommand::Latency(args) => latency::run(args, output),

@@ -1,0 +1,130 @@
+//! What is done in a run: every operation, by either side, of every size.
+
+use super::message::{Initiator, Kind, LENGTH_MAX, Message, Operation, Outcome, WORD};
+
+/// Bytes of an operation's data, unless told otherwise: all powers of two up to the longest message of rdma_rxe,
+/// the neighbours of those that fill packets of the usual path MTUs, and odd ones.
+pub(crate) const SIZES: [u32; 40] = [
+    1, 2, 3, 4, 5, 7, 8, 9, 16, 32, 63, 64, 65, 128, 255, 256, 512, 1000, 1023, 1024, 1025, 2048,
+    4095, 4096, 4097, 8192, 10_007, 16_384, 32_768, 65_535, 65_536, 65_537, 131_072, 262_144,
+    524_288, 1_000_003, 1_048_576, 2_097_152, 4_194_304, LENGTH_MAX,
+];
+
+/// Where atomics work, from the beginning of the asked side's memory to its end.
+const ATOMIC_OFFSETS: [u32; 6] = [0, WORD, 4096 - WORD, 4096, 1 << 20, LENGTH_MAX - WORD];
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) operation: Operation,
+    pub(crate) initiator: Initiator,
+    /// Bytes of data.
+    pub(crate) length: u32,
+    /// Of an atomic: where its word is.
+    pub(crate) offset: u32,
+    /// Of compare-swap: whether the comparison is to succeed.
+    pub(crate) is_equal: bool,
+}
+
+impl Case {
+    /// What asks for it; data and operands follow from the number of the case.
+    pub(super) fn request(&self, number: u64) -> Message {
+        // An addition wraps around for every second number or so.
+        let seed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let operand = match self.operation {
+            Operation::CompareSwap if self.is_equal => seed,
+            _ => seed.rotate_left(17) | 1 << 63,
+        };
+        Message {
+            kind: Kind::Request,
+            operation: self.operation,
+            initiator: self.initiator,
+            outcome: Outcome::Right,
+            length: self.length,
+            rkey: 0,
+            addr: 0,
+            seed,
+            operand,
+            swap: !seed,
+            offset: self.offset.into(),
+        }
+    }
+}
+
+/// The cases of a run, in their order. Sizes are for all operations but the atomics, whose length is fixed: they
+/// are done at several places instead.
+pub(crate) fn cases(operations: &[Operation], sizes: &[u32]) -> Vec<Case> {
+    let initiators = [Initiator::Asker, Initiator::Asked];
+    let of = |operation: Operation, initiator| {
+        let case = move |length, offset, is_equal| Case {
+            operation,
+            initiator,
+            length,
+            offset,
+            is_equal,
+        };
+        let each: Vec<Case> = match operation {
+            Operation::CompareSwap => ATOMIC_OFFSETS
+                .iter()
+                .flat_map(|offset| [true, false].map(|is_equal| case(WORD, *offset, is_equal)))
+                .collect(),
+            Operation::FetchAdd => ATOMIC_OFFSETS
+                .iter()
+                .map(|offset| case(WORD, *offset, true))
+                .collect(),
+            _ => sizes.iter().map(|size| case(*size, 0, true)).collect(),
+        };
+        each
+    };
+    operations
+        .iter()
+        .flat_map(|operation| initiators.map(|initiator| of(*operation, initiator)))
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_carry_out_every_operation_of_every_size() {
+        let all = cases(&[Operation::Read, Operation::CompareSwap], &SIZES);
+        assert_eq!(all.len(), 2 * SIZES.len() + 2 * 2 * ATOMIC_OFFSETS.len());
+        for initiator in [Initiator::Asker, Initiator::Asked] {
+            for length in SIZES {
+                let is_it = |case: &&Case| case.length == length && case.initiator == initiator;
+                assert!(
+                    all.iter()
+                        .filter(is_it)
+                        .any(|case| case.operation == Operation::Read)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_comparison_fails_when_it_is_to_and_no_seed_is_used_twice() {
+        let case = |is_equal| Case {
+            operation: Operation::CompareSwap,
+            initiator: Initiator::Asker,
+            length: WORD,
+            offset: 0,
+            is_equal,
+        };
+        for number in 0..1000 {
+            let [equal, other] = [true, false].map(|is_equal| case(is_equal).request(number));
+            assert!(equal.operand == equal.seed && other.operand != other.seed);
+            assert_ne!(equal.seed, case(true).request(number + 1).seed);
+        }
+    }
+
+    #[test]
+    fn sizes_go_up_to_the_longest_message_by_all_powers_of_two() {
+        assert!(SIZES.is_sorted());
+        for exponent in 0..=LENGTH_MAX.ilog2() {
+            assert!(SIZES.contains(&(1 << exponent)), "2^{exponent}");
+        }
+        assert_eq!(SIZES.last(), Some(&LENGTH_MAX));
+    }
+}
