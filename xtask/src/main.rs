@@ -10,6 +10,7 @@ mod floors;
 mod fuzz;
 mod holder;
 mod install;
+mod interop;
 mod kernel_events;
 mod kernel_provider;
 mod kernels;
@@ -45,6 +46,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Build and install the command, the libraries for C programs and their headers.
     Install(install::Arguments),
+    /// Play everything between Linux's rdma_rxe and ours, and write docs/interop.md.
+    Interop(interop::Arguments),
     /// Run whole engines on a virtual clock and a network that follows from a seed.
     Simulate(simulate::Arguments),
     /// Run everything that judges the project.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::Figures(arguments) => figures::write(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
+        Task::Interop(arguments) => interop::run(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Part(arguments) => test::run_part(&arguments),

@@ -1,11 +1,10 @@
 //! The judge itself: it passes what is right, and fails what is not.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use portolan_lab::judge::{dissect, prepare_host, rxe_alone};
-use portolan_lab::machine::{Cache, Job, Machine, MachineError, Network, Step, Suite, Unavailable};
+use portolan_lab::machine::{Cache, Job, Machine, MachineError, Step, Suite, Unavailable, Wire};
 
 /// Machines are emulated: several at once on a small host would run into each other's deadlines.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -53,7 +52,6 @@ fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
     let Some(()) = available(test, prepare_host()) else {
         return;
     };
-    let [first, second] = free_loopback_ports();
     let setup = |own: u8| {
         format!(
             "ip addr add 192.168.7.{own}/24 dev eth0
@@ -63,33 +61,20 @@ fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
              until rdma link show | grep -q ACTIVE; do sleep 0.1; done"
         )
     };
-    let job = |own: u8, local, remote, script: &str| {
+    let job = |own: u8, script: &str| {
         Job::new()
             .deadline(Duration::from_secs(120))
-            .network(Network::Wire {
-                local,
-                remote,
-                hardware_address: [2, 0, 0, 0, 7, own],
-            })
             .step(Step::new("set up", setup(own)))
             .step(Step::new("rping", script).limit(Duration::from_secs(90)))
     };
-    let passive = job(1, first, second, "rping -s -a 192.168.7.1 -C 3 -V");
+    let passive = job(1, "rping -s -a 192.168.7.1 -C 3 -V");
     let active = job(
         2,
-        second,
-        first,
         "until ping -q -c 1 -W 1 192.168.7.1; do sleep 0.1; done
          until rping -c -a 192.168.7.1 -C 3 -V -v; do sleep 0.5; done",
     );
-    let (passive, active) = std::thread::scope(|scope| {
-        let run = |job: Job| {
-            let machine = &machine;
-            scope.spawn(move || machine.run(&job, &mut std::io::sink()).unwrap())
-        };
-        let (passive, active) = (run(passive), run(active));
-        (passive.join().unwrap(), active.join().unwrap())
-    });
+    let outcomes = machine.run_pair([&passive, &active], Wire::Captured);
+    let [passive, active] = outcomes.unwrap();
     for outcome in [&passive, &active] {
         assert_eq!(outcome.status, 0, "{outcome}\n{:?}", outcome.steps);
     }
@@ -170,10 +155,4 @@ fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
         file.extend(packet);
     }
     file
-}
-
-/// Two addresses on which nothing receives at this moment.
-fn free_loopback_ports() -> [SocketAddr; 2] {
-    let sockets = [0; 2].map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).unwrap());
-    sockets.map(|socket| socket.local_addr().unwrap())
 }

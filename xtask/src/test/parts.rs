@@ -165,6 +165,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::kernel_provider::run,
     },
     Part {
+        name: "interop",
+        what: "two machines, ours and rdma_rxe: programs of both, data of every operation, loss, MTU 9000",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::interop::test,
+    },
+    Part {
         name: "events",
         what: "every field of every event as librdmacm reports it, over both providers",
         place: Place::Anywhere,

@@ -24,6 +24,6 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use end::{Broken, End, options};
-pub(crate) use message::{Initiator, Kind, LENGTH_MAX, Message, Operation};
+pub(crate) use end::{End, options};
+pub(crate) use message::{Initiator, LENGTH_MAX, Operation};
 pub(crate) use plan::{Case, SIZES, cases};

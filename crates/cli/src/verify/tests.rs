@@ -8,6 +8,7 @@ use portolan::provider::software_provider;
 use portolan::{Connection, Connector, Listener};
 
 use super::end::Wrong;
+use super::message::Message;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,10 +8,12 @@
 mod administrator;
 mod bad_network;
 mod c_library;
+mod c_program;
 mod capture;
 mod doctor;
 mod events;
 mod figures;
+mod interop;
 mod kernel_provider;
 mod report;
 
@@ -23,6 +25,7 @@ pub use bad_network::bad_network;
 pub use capture::{Dissection, dissect};
 pub use events::{Difference, documented, events};
 pub use figures::{Figures, Load, Subject, figures};
+pub use interop::{Extent, Interop, document, interop, section, verify_peer};
 pub use kernel_provider::{KernelPrograms, kernel_provider};
 pub use report::{Part, Report};
 

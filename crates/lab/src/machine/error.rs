@@ -78,6 +78,14 @@ pub enum MachineError {
         /// The end of the kernel's console, and of what the steps printed.
         console_tail: String,
     },
+    /// The other machine of a pair ended, this one did not, and was stopped.
+    #[error(
+        "the machine went on when the other one had ended; last of its console:\n{console_tail}"
+    )]
+    LeftBehind {
+        /// The end of the kernel's console, and of what the steps printed.
+        console_tail: String,
+    },
     /// The machine ended without reporting that its steps were over (a kernel panic, for example).
     #[error("the machine ended early ({status}); last of its console:\n{console_tail}")]
     Died {

@@ -1,7 +1,6 @@
 //! What one run of a machine is to do.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::MachineError;
@@ -27,30 +26,9 @@ const STEPS_MAX: usize = 1000;
 pub struct Job {
     pub(crate) deadline: Duration,
     pub(crate) interactive: bool,
-    pub(crate) network: Network,
     files: Vec<(String, String)>,
     programs: Vec<(String, PathBuf)>,
     pub(crate) steps: Vec<Step>,
-}
-
-/// The machine's network beside loopback. What steps make of it (veth pairs, namespaces) is
-/// their own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// None.
-    #[default]
-    None,
-    /// One Ethernet interface, `eth0`, wired to that of another machine. The emulators exchange
-    /// frames as UDP datagrams on this host's loopback, so neither has to be started first, and
-    /// a frame is lost where a real switch would lose it too: in a full buffer.
-    Wire {
-        /// Where this machine's emulator receives.
-        local: SocketAddr,
-        /// Where the other machine's emulator receives.
-        remote: SocketAddr,
-        /// The interface's hardware address, different at each end.
-        hardware_address: [u8; 6],
-    },
 }
 
 /// One script of a job.
@@ -110,7 +88,6 @@ impl Default for Job {
         Self {
             deadline: DEADLINE_DEFAULT,
             interactive: false,
-            network: Network::None,
             files: Vec::new(),
             programs: Vec::new(),
             steps: Vec::new(),
@@ -119,7 +96,7 @@ impl Default for Job {
 }
 
 impl Job {
-    /// A job with no steps yet, five minutes to finish and no network.
+    /// A job with no steps yet and five minutes to finish.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -136,13 +113,6 @@ impl Job {
     #[must_use]
     pub fn interactive(mut self) -> Self {
         self.interactive = true;
-        self
-    }
-
-    /// Sets the network.
-    #[must_use]
-    pub fn network(mut self, network: Network) -> Self {
-        self.network = network;
         self
     }
 
@@ -237,44 +207,6 @@ pub(crate) fn step_folder(index: usize) -> String {
     format!("steps/{index:03}")
 }
 
-impl Network {
-    /// The emulator's arguments for it. The wire's capture is called `capture_name`.
-    pub(crate) fn emulator_arguments(&self, capture_name: &Path) -> Vec<String> {
-        let Self::Wire {
-            local,
-            remote,
-            hardware_address,
-        } = self
-        else {
-            return vec!["-nic".to_owned(), "none".to_owned()];
-        };
-        let mac: Vec<_> = hardware_address
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        [
-            (
-                "-netdev",
-                format!("socket,id=wire,udp={remote},localaddr={local}"),
-            ),
-            (
-                "-device",
-                format!("virtio-net-pci,netdev=wire,romfile=,mac={}", mac.join(":")),
-            ),
-            (
-                "-object",
-                format!(
-                    "filter-dump,id=dump,netdev=wire,file={}",
-                    capture_name.display()
-                ),
-            ),
-        ]
-        .into_iter()
-        .flat_map(|(option, value)| [option.to_owned(), value])
-        .collect()
-    }
-}
-
 fn bad(name: &str, role: &'static str, why: &'static str) -> MachineError {
     MachineError::BadJob {
         name: name.to_owned(),
@@ -307,21 +239,5 @@ mod tests {
             .add_to(&mut Tree::new())
             .unwrap_err();
         assert!(error.to_string().contains("/nonexistent/p"), "{error}");
-    }
-
-    #[test]
-    fn a_wire_has_a_device_and_a_capture_at_each_end() {
-        let network = Network::Wire {
-            local: "127.0.0.1:4000".parse().unwrap(),
-            remote: "127.0.0.1:4001".parse().unwrap(),
-            hardware_address: [2, 0, 0, 0, 0, 0xab],
-        };
-        let line = network.emulator_arguments(Path::new("wire.pcap")).join(" ");
-        assert!(
-            line.contains("udp=127.0.0.1:4001,localaddr=127.0.0.1:4000"),
-            "{line}"
-        );
-        assert!(line.contains("mac=02:00:00:00:00:ab"), "{line}");
-        assert!(line.contains("file=wire.pcap"), "{line}");
     }
 }

@@ -15,7 +15,8 @@
 //! | `closure` | a program and the shared libraries it needs |
 //! | `tree`, `cpio` | the guest's file tree, and the archive the kernel unpacks it from |
 //! | `initramfs` | what every machine carries: shell, modules, RDMA programs |
-//! | `job` | what a run is to do: programs, files, steps, deadline, network |
+//! | `job` | what a run is to do: programs, files, steps, deadline |
+//! | `pair` | two machines at once, and the wire between them |
 //! | `qemu` | boot, wait with a deadline, bring results back |
 //! | `outcome` | what each step printed, its status and its time |
 //!
@@ -39,6 +40,7 @@ mod kernel;
 mod lists;
 mod outcome;
 mod packages;
+mod pair;
 mod qemu;
 mod shipped;
 mod tree;
@@ -48,10 +50,11 @@ use std::io::Write;
 
 pub use cache::Cache;
 pub use error::{MachineError, Unavailable};
-pub use job::{Job, Network, OnFailure, Step};
+pub use job::{Job, OnFailure, Step};
 pub use kernel::Suite;
 pub use outcome::{Outcome, StepOutcome};
 pub use packages::{Package, ensure_installed};
+pub use pair::Wire;
 pub(crate) use shipped::shipped_text;
 
 use kernel::Kernel;
@@ -101,7 +104,17 @@ impl Machine {
     /// machine ends before its steps have; a step that fails is not an error but a status in
     /// the [`Outcome`].
     pub fn run(&self, job: &Job, live: &mut (dyn Write + Send)) -> Result<Outcome, MachineError> {
-        qemu::run(self, job, live)
+        qemu::run(self, job, None, live)
+    }
+
+    /// Boots two fresh machines whose interfaces `eth0` are the ends of one wire, and runs a job in each. What
+    /// they agree upon beside that is theirs; when one has ended the other has a minute to end.
+    ///
+    /// # Errors
+    /// As for [`Machine::run`], for either of them; [`MachineError::LeftBehind`] when one does not end though
+    /// the other has.
+    pub fn run_pair(&self, jobs: [&Job; 2], wire: Wire) -> Result<[Outcome; 2], MachineError> {
+        pair::run_pair(self, jobs, wire)
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::command::{command, output, tail};
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
+use super::pair::WireEnd;
 use super::{Job, Machine, MachineError, Outcome, Unavailable};
 
 const EMULATOR: &str = "qemu-system-x86_64";
@@ -45,6 +46,7 @@ const EMULATOR_FILE: &str = "emulator.log";
 pub(crate) fn run(
     machine: &Machine,
     job: &Job,
+    wire: Option<&WireEnd<'_>>,
     live: &mut (dyn Write + Send),
 ) -> Result<Outcome, MachineError> {
     let folder = run_folder(machine)?;
@@ -54,16 +56,19 @@ pub(crate) fn run(
     create_disk(&folder.path.join(DISK_FILE))?;
 
     let started = Instant::now();
-    let mut emulator = Emulator::start(machine, job, &folder.path)?;
+    let mut emulator = Emulator::start(machine, job, wire, &folder.path)?;
     let status = thread::scope(|scope| {
         if let Some(lines) = emulator.child.stdout.take() {
             let log = folder.path.join(STEPS_FILE);
             scope.spawn(move || relay(lines, &log, live));
         }
-        emulator.wait(started + job.deadline)
+        emulator.wait(started + job.deadline, wire)
     })?;
     let elapsed = started.elapsed();
     match status {
+        None if elapsed < job.deadline => Err(MachineError::LeftBehind {
+            console_tail: console_tail(&folder.path),
+        }),
         None => Err(MachineError::Deadline {
             deadline: job.deadline,
             console_tail: console_tail(&folder.path),
@@ -86,7 +91,12 @@ struct Emulator {
 }
 
 impl Emulator {
-    fn start(machine: &Machine, job: &Job, folder: &Path) -> Result<Self, MachineError> {
+    fn start(
+        machine: &Machine,
+        job: &Job,
+        wire: Option<&WireEnd<'_>>,
+        folder: &Path,
+    ) -> Result<Self, MachineError> {
         let errors = folder.join(EMULATOR_FILE);
         let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
         let mut emulator = Command::new(EMULATOR);
@@ -128,8 +138,14 @@ impl Emulator {
                 "chardev:steps",
             ])
             .args(["-drive", &format!("file={DISK_FILE},format=raw,if=virtio")])
-            .args(job.network.emulator_arguments(Path::new(CAPTURE_FILE)))
             .stderr(errors);
+        match wire {
+            None => emulator.args(["-nic", "none"]),
+            Some(wire) => {
+                wire.open_to_children()?;
+                emulator.args(wire.emulator_arguments(Path::new(CAPTURE_FILE)))
+            }
+        };
         if job.interactive {
             emulator.stdin(Stdio::inherit()).stdout(Stdio::inherit());
         } else {
@@ -153,12 +169,20 @@ impl Emulator {
     }
 
     /// The exit status, or nothing if the deadline came first; the emulator has ended either way.
-    fn wait(&mut self, deadline: Instant) -> Result<Option<ExitStatus>, MachineError> {
+    fn wait(
+        &mut self,
+        deadline: Instant,
+        wire: Option<&WireEnd<'_>>,
+    ) -> Result<Option<ExitStatus>, MachineError> {
+        let is_over = || {
+            let earlier = wire.and_then(WireEnd::deadline);
+            Instant::now() >= earlier.map_or(deadline, |earlier| earlier.min(deadline))
+        };
         let wait_error = MachineError::io("wait for", Path::new(EMULATOR));
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if Instant::now() >= deadline => break None,
+                Ok(None) if is_over() => break None,
                 Ok(None) => thread::sleep(POLL_INTERVAL),
                 Err(source) => return Err(wait_error(source)),
             }

@@ -50,21 +50,18 @@ const MESSAGE_MAX: usize = 4096;
 ///
 /// A step fails. That a promise is missed is no error: it is told.
 pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome> {
-    if let BenchCommand::Verify(args) = command {
-        let outcome = verify::run(args, output);
-        output.flush()?;
-        return outcome;
-    }
+    let mut outcome = Outcome::Good;
     match command {
-        BenchCommand::Connect(args) => connect::run(args, output),
-        BenchCommand::Latency(args) => latency::run(args, output),
-        BenchCommand::Bandwidth(args) => bandwidth::run(args, output),
-        BenchCommand::Storm(args) => storm::run(args, output),
-        BenchCommand::Resolve(args) => resolve::run(args, output),
-        BenchCommand::Steps(args) => steps::run(args, output),
-    }?;
+        BenchCommand::Connect(args) => connect::run(args, output)?,
+        BenchCommand::Latency(args) => latency::run(args, output)?,
+        BenchCommand::Bandwidth(args) => bandwidth::run(args, output)?,
+        BenchCommand::Storm(args) => storm::run(args, output)?,
+        BenchCommand::Resolve(args) => resolve::run(args, output)?,
+        BenchCommand::Steps(args) => steps::run(args, output)?,
+        BenchCommand::Verify(args) => outcome = verify::run(args, output)?,
+    }
     output.flush()?;
-    Ok(Outcome::Good)
+    Ok(outcome)
 }
 
 /// What connections are made with: queues for a few messages. Memory for messages is registered with

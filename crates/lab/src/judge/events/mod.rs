@@ -5,15 +5,12 @@
 
 mod compare;
 
-use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::{LIBRARY_PATH, Part, Report, topology};
-use crate::machine::{
-    Cache, Machine, MachineError, Package, Step, Suite, ensure_installed, tool_output,
-};
+use super::{LIBRARY_PATH, Part, Report, c_program, topology};
+use crate::machine::{Cache, Machine, MachineError, Step, Suite};
 pub use compare::Difference;
 use compare::{Record, Tolerated};
 
@@ -25,25 +22,6 @@ const DEVICE: &str = include_str!("../guest/device.sh");
 const DEVICE_PATH: &str = "/job/device.sh";
 /// The C program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/play.c");
-/// What it is compiled with.
-const PACKAGES: &[Package] = &[
-    Package {
-        name: "gcc",
-        purpose: "the C compiler",
-    },
-    Package {
-        name: "libc6-dev",
-        purpose: "the C library's headers",
-    },
-    Package {
-        name: "libibverbs-dev",
-        purpose: "the headers of libibverbs",
-    },
-    Package {
-        name: "librdmacm-dev",
-        purpose: "the headers of librdmacm",
-    },
-];
 /// What all scenarios may take; the longest waits for a request to be given up, up to 98 s.
 const SCENARIOS_LIMIT: Duration = Duration::from_secs(900);
 /// The scenario that takes so long; it is played beside the others.
@@ -91,7 +69,7 @@ pub fn events(
     debian: Suite,
     play: &Path,
 ) -> Result<(Report, Vec<Difference>), MachineError> {
-    let play_librdmacm = compile(cache)?;
+    let play_librdmacm = c_program::compile(cache, "play-librdmacm", SOURCE)?;
     let machine = Machine::prepare(cache, debian)?;
     let others = SCENARIOS.iter().map(|(name, _)| *name);
     let others: Vec<_> = others.filter(|name| *name != LONG).collect();
@@ -127,18 +105,6 @@ pub fn documented(text: &str, found: &[Difference]) -> Result<String, String> {
 fn step(name: &str, script: &str) -> Step {
     let script = format!(". {LIBRARY_PATH}\n. {GUEST_PATH}\n{script}\n");
     Step::new(name, script)
-}
-
-fn compile(cache: &Cache) -> Result<PathBuf, MachineError> {
-    ensure_installed(PACKAGES)?;
-    let program = cache.folder("programs")?.join("play-librdmacm");
-    let mut arguments: Vec<&OsStr> = ["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]
-        .map(OsStr::new)
-        .into();
-    arguments.extend([program.as_os_str(), OsStr::new(SOURCE)]);
-    arguments.extend(["-lrdmacm", "-libverbs"].map(OsStr::new));
-    tool_output("cc", &arguments)?;
-    Ok(program)
 }
 
 fn compared(report: &mut Report, played: &Path) -> Vec<Difference> {

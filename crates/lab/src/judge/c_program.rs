@@ -1,0 +1,39 @@
+//! C programs over Debian's libibverbs and librdmacm, for the machines.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use crate::machine::{Cache, MachineError, Package, ensure_installed, tool_output};
+
+/// What they are compiled with.
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "gcc",
+        purpose: "the C compiler",
+    },
+    Package {
+        name: "libc6-dev",
+        purpose: "the C library's headers",
+    },
+    Package {
+        name: "libibverbs-dev",
+        purpose: "the headers of libibverbs",
+    },
+    Package {
+        name: "librdmacm-dev",
+        purpose: "the headers of librdmacm",
+    },
+];
+
+/// Compiles the C file `source` to a program in the cache, called `name`.
+pub(super) fn compile(cache: &Cache, name: &str, source: &str) -> Result<PathBuf, MachineError> {
+    ensure_installed(PACKAGES)?;
+    let program = cache.folder("programs")?.join(name);
+    let mut arguments: Vec<&OsStr> = ["-Wall", "-Wextra", "-Werror", "-O2", "-g", "-o"]
+        .map(OsStr::new)
+        .into();
+    arguments.extend([program.as_os_str(), OsStr::new(source)]);
+    arguments.extend(["-lrdmacm", "-libverbs"].map(OsStr::new));
+    tool_output("cc", &arguments)?;
+    Ok(program)
+}

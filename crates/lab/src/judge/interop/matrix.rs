@@ -1,0 +1,300 @@
+//! What is played on which network.
+
+use std::fmt;
+
+/// How much is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything.
+    Whole,
+    /// What the tests have time for.
+    Selected,
+}
+
+/// How the wire is made worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Network {
+    /// The interfaces' MTU in bytes.
+    pub(super) mtu: u32,
+    /// Packets in a hundred that are lost, each way.
+    pub(super) loss_percent: u32,
+}
+
+/// One exchange, over one IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Play {
+    pub(super) kind: Kind,
+    pub(super) family: Family,
+    extent: Extent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Our ping calls rping.
+    RpingServes,
+    /// rping calls our listener.
+    RpingCalls,
+    /// Our datagrams go to udaddy and come back.
+    UdaddyServes,
+    /// udaddy's datagrams come to our service and go back.
+    UdaddyCalls,
+    /// mckey sends to a group that we have joined.
+    MckeySends,
+    /// We send to a group that mckey has joined.
+    MckeyJoins,
+    /// Sends, writes, reads and atomics, each by either end.
+    Verify,
+    /// Reads between two kernels' devices, for comparison.
+    KernelsReads,
+}
+
+/// Iterations of rping: with losses many wait for a timer.
+const ITERATIONS: u32 = 100;
+const ITERATIONS_LOSSY: u32 = 20;
+/// Several packets each way on either path MTU.
+const RPING_BYTES: u32 = 10_000;
+const DATAGRAMS: u32 = 20;
+/// Bytes of the longest read on a network that loses packets. Longer ones depend on luck: rdma_rxe's timer starts
+/// anew with each packet of the answer, and what is lost is asked for again from the beginning of the gap.
+pub(super) const LOSSY_READ_BYTES_MAX: u32 = 64 << 10;
+/// What two kernels read of each other on such a network, and how often.
+const KERNELS_READ_BYTES: u32 = 1 << 20;
+const KERNELS_READS: u32 = 3;
+
+impl Network {
+    const fn new(mtu: u32, loss_percent: u32) -> Self {
+        Self { mtu, loss_percent }
+    }
+
+    pub(super) fn is_lossy(self) -> bool {
+        self.loss_percent > 0
+    }
+
+    /// Bytes of a full packet's data, as Linux reckons them.
+    fn path_mtu(self) -> u32 {
+        match self.mtu {
+            ..4192 => 1024,
+            _ => 4096,
+        }
+    }
+}
+
+/// What is played, on one network after the other.
+pub(super) fn plan(extent: Extent) -> Vec<(Network, Vec<Play>)> {
+    let networks = [
+        Network::new(1500, 0),
+        Network::new(9000, 0),
+        Network::new(1500, 2),
+        Network::new(9000, 2),
+    ];
+    let mut plan = Vec::new();
+    for network in networks {
+        let mut plays = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            let kinds = KINDS
+                .iter()
+                .filter(|kind| kind.is_played(family, network, extent));
+            plays.extend(kinds.map(|kind| Play {
+                kind: *kind,
+                family,
+                extent,
+            }));
+        }
+        if !plays.is_empty() {
+            plan.push((network, plays));
+        }
+    }
+    plan
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::RpingServes,
+    Kind::RpingCalls,
+    Kind::UdaddyServes,
+    Kind::UdaddyCalls,
+    Kind::MckeySends,
+    Kind::MckeyJoins,
+    Kind::Verify,
+    Kind::KernelsReads,
+];
+
+impl Kind {
+    fn is_played(self, family: Family, network: Network, extent: Extent) -> bool {
+        let is_possible = match self {
+            Self::RpingServes | Self::RpingCalls | Self::Verify => true,
+            // These end only when every datagram has come.
+            Self::UdaddyServes | Self::UdaddyCalls => !network.is_lossy(),
+            // The kernel's rdma_cm refuses IPv6 groups over RoCEv2.
+            Self::MckeySends | Self::MckeyJoins => !network.is_lossy() && family == Family::V4,
+            Self::KernelsReads => network.is_lossy() && network.mtu == 1500 && family == Family::V4,
+        };
+        let is_selected = match self {
+            Self::Verify => network != Network::new(9000, 2),
+            Self::KernelsReads => false,
+            // Of these each family once, and one of the networks.
+            _ => network == Network::new(1500, 0),
+        };
+        is_possible && (extent == Extent::Whole || is_selected)
+    }
+}
+
+impl Play {
+    /// The file with what `bench verify` tells.
+    pub(super) fn file_name(&self, network: Network) -> String {
+        let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        format!("{self}, {network}").chars().map(word).collect()
+    }
+
+    /// The leading machine's command for it.
+    pub(super) fn script(&self, network: Network) -> String {
+        let family = match self.family {
+            Family::V4 => 4,
+            Family::V6 => 6,
+        };
+        let (bytes, rounds) = (RPING_BYTES, self.iterations(network));
+        let datagram = network.path_mtu();
+        let command = match self.kind {
+            Kind::RpingServes => format!("rping_serves {family} {bytes} {rounds}"),
+            Kind::RpingCalls => format!("rping_calls {family} {bytes} {rounds}"),
+            Kind::UdaddyServes => format!("udaddy_serves {family} {datagram} {DATAGRAMS}"),
+            Kind::UdaddyCalls => format!("udaddy_calls {family} {datagram} {DATAGRAMS}"),
+            Kind::MckeySends => format!("mckey_sends {datagram} {DATAGRAMS}"),
+            Kind::MckeyJoins => format!("mckey_joins {datagram} {DATAGRAMS}"),
+            Kind::Verify => return self.verify(family, network),
+            Kind::KernelsReads => {
+                format!("reads_of_the_kernels {family} {KERNELS_READ_BYTES} {KERNELS_READS}")
+            }
+        };
+        match network.is_lossy() {
+            true => format!("lossy {command}"),
+            false => command,
+        }
+    }
+
+    fn iterations(&self, network: Network) -> u32 {
+        match network.is_lossy() || self.extent == Extent::Selected {
+            true => ITERATIONS_LOSSY,
+            false => ITERATIONS,
+        }
+    }
+
+    fn verify(&self, family: u32, network: Network) -> String {
+        let file = self.file_name(network);
+        let verify = |options: &str| {
+            let lossy = if network.is_lossy() { "lossy " } else { "" };
+            format!("{lossy}verify {family} '{file}' --timeout 300 {options}")
+        };
+        let all = "send,write,read,fetch-add,compare-swap";
+        let but_reads = "--operations send,write,fetch-add,compare-swap";
+        match (self.extent, network.is_lossy()) {
+            (Extent::Whole, false) => verify(""),
+            (Extent::Whole, true) => {
+                let sizes: Vec<_> = (0..=LOSSY_READ_BYTES_MAX.ilog2())
+                    .flat_map(|exponent| [1u32 << exponent, (1 << exponent) * 3 / 2 + 1])
+                    .filter(|size| *size <= LOSSY_READ_BYTES_MAX)
+                    .map(|size| size.to_string())
+                    .collect();
+                let reads = format!("--operations read --sizes {}", sizes.join(","));
+                format!("{}\n{}", verify(but_reads), verify(&reads))
+            }
+            (Extent::Selected, false) => verify(&format!(
+                "--operations {all} --sizes 1,7,1024,4097,65537,8388608"
+            )),
+            (Extent::Selected, true) => verify(&format!("--operations {all} --sizes 1,1025,20000")),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RpingServes => "rping -s, our ping",
+            Self::RpingCalls => "rping -c, our listen",
+            Self::UdaddyServes => "udaddy, our ping --ud",
+            Self::UdaddyCalls => "udaddy -s, our listen --ud",
+            Self::MckeySends => "mckey -s, our mcast join",
+            Self::MckeyJoins => "mckey, our mcast send",
+            Self::Verify => "data of all operations",
+            Self::KernelsReads => "reads of two rdma_rxe",
+        })
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+impl fmt::Display for Play {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.kind, self.family)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MTU {}", self.mtu)?;
+        match self.loss_percent {
+            0 => Ok(()),
+            percent => write!(f, ", {percent} % loss"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_has_every_kind_over_both_versions_but_for_what_linux_refuses() {
+        let plan = plan(Extent::Whole);
+        assert_eq!(plan.len(), 4);
+        for (network, plays) in &plan {
+            for family in [Family::V4, Family::V6] {
+                let has = |kind| {
+                    let is_it = |play: &Play| play.kind == kind && play.family == family;
+                    plays.iter().any(is_it)
+                };
+                assert!(has(Kind::RpingServes) && has(Kind::RpingCalls) && has(Kind::Verify));
+                assert_eq!(has(Kind::UdaddyCalls), !network.is_lossy());
+                let is_v4 = family == Family::V4;
+                assert_eq!(has(Kind::MckeySends), is_v4 && !network.is_lossy());
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_tests_play_is_among_the_whole() {
+        let whole = plan(Extent::Whole);
+        for (network, plays) in plan(Extent::Selected) {
+            let all = &whole.iter().find(|(other, _)| *other == network).unwrap().1;
+            for play in plays {
+                assert!(
+                    all.iter()
+                        .any(|other| other.to_string() == play.to_string())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn lossy_plays_must_lose_something() {
+        for (network, plays) in plan(Extent::Whole) {
+            for play in plays {
+                let script = play.script(network);
+                let is_lossy = script.lines().all(|line| line.starts_with("lossy "));
+                assert_eq!(is_lossy, network.is_lossy(), "{script}");
+            }
+        }
+    }
+}

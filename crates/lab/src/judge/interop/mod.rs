@@ -1,0 +1,159 @@
+//! Our software device and Linux's rdma_rxe, in two machines joined by a wire: Debian's programs on one side and
+//! the `portolan` command on the other, and data that both ends look at.
+//!
+//! The machine of ours leads: it tells the other one over TCP what to do (`guest/interop_kernel.sh`).
+
+mod matrix;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{LIBRARY, LIBRARY_PATH, Report, c_program};
+use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Wire};
+pub use matrix::Extent;
+use matrix::{Network, Play};
+pub use table::{document, section};
+
+const LEADER: &str = include_str!("../guest/interop.sh");
+const LEADER_PATH: &str = "/job/interop.sh";
+const FOLLOWER: &str = include_str!("../guest/interop_kernel.sh");
+const FOLLOWER_PATH: &str = "/job/interop_kernel.sh";
+/// The C program's source.
+const VERIFY_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/verify.c");
+/// Its name in the machines.
+const VERIFY: &str = "verify-peer";
+/// A step has programs with limits of their own, below this one.
+const STEP_LIMIT: Duration = Duration::from_secs(900);
+/// Far above what the whole takes on a slow host.
+const DEADLINE: Duration = Duration::from_secs(4 * 3600);
+
+/// What came of the whole matrix on one kernel.
+#[derive(Debug)]
+pub struct Interop {
+    /// What failed, and how long everything took.
+    pub report: Report,
+    /// What was done, in order, and what came of it.
+    plays: Vec<Played>,
+}
+
+/// One play on one network.
+#[derive(Debug)]
+struct Played {
+    play: Play,
+    network: Network,
+    has_passed: bool,
+    time: Duration,
+    /// What `bench verify` told of each case, a JSON object a line.
+    told: String,
+}
+
+/// Compiles the C program that stands at the other end of `bench verify`.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if this host has no compiler and cannot install one.
+pub fn verify_peer(cache: &Cache) -> Result<PathBuf, MachineError> {
+    c_program::compile(cache, VERIFY, VERIFY_SOURCE)
+}
+
+/// Runs the matrix between the program `portolan`, on a software device, and the rdma_rxe of the kernel of
+/// `debian`; `verify_peer` is the C program.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if this host cannot provide the machines; other variants if they could
+/// not do their work. What went wrong in them is in the report.
+pub fn interop(
+    cache: &Cache,
+    debian: Suite,
+    portolan: &Path,
+    verify_peer: &Path,
+    extent: Extent,
+) -> Result<Interop, MachineError> {
+    let machine = Machine::prepare(cache, debian)?;
+    let job = || {
+        Job::new()
+            .deadline(DEADLINE)
+            .file(LIBRARY_PATH, LIBRARY)
+            .file(FOLLOWER_PATH, FOLLOWER)
+            .program(VERIFY, verify_peer)
+    };
+    let follower = job()
+        .step(Step::new("follow", script("set_up kernel; add_link; obey", &[])).limit(DEADLINE));
+    let mut leader = job()
+        .file(LEADER_PATH, LEADER)
+        .program("portolan", portolan)
+        .step(step("two machines on a wire", "meet").on_failure(OnFailure::Stop));
+    let plan = matrix::plan(extent);
+    for (network, plays) in &plan {
+        let set = format!("network {} {}", network.mtu, network.loss_percent);
+        leader = leader.step(step(&network.to_string(), &set));
+        for play in plays {
+            let name = format!("{play}, {network}");
+            leader = leader.step(step(&name, &play.script(*network)));
+        }
+    }
+    leader = leader.step(step(
+        "the kernel has nothing to complain of",
+        "the_other_ends",
+    ));
+    let [outcome, mut other] = machine.run_pair([&leader, &follower], Wire::Plain)?;
+    let report = Report::new(machine.kernel_release(), &outcome, leader.step_names());
+    if !report.passed() {
+        other.keep();
+    }
+    let told = |play: &Play, network| {
+        let name = play.file_name(network);
+        std::fs::read_to_string(outcome.files().join("verify").join(name)).unwrap_or_default()
+    };
+    let mut plays = Vec::new();
+    for (network, each) in plan {
+        for play in each {
+            let name = format!("{play}, {network}");
+            let step = outcome.step(&name);
+            plays.push(Played {
+                network,
+                has_passed: step.is_some_and(|step| step.passed()),
+                time: step.map(|step| step.elapsed).unwrap_or_default(),
+                told: told(&play, network),
+                play,
+            });
+        }
+    }
+    let report = report.keep_if_failed(outcome);
+    Ok(Interop { report, plays })
+}
+
+fn step(name: &str, command: &str) -> Step {
+    Step::new(name, script(command, &[LEADER_PATH]))
+        .limit(STEP_LIMIT)
+        .on_failure(OnFailure::Continue)
+}
+
+fn script(command: &str, more: &[&str]) -> String {
+    let sources = [LIBRARY_PATH, FOLLOWER_PATH].iter().chain(more);
+    let sources: String = sources.map(|path| format!(". {path}\n")).collect();
+    format!("{sources}{command}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_play_has_a_name_and_a_file_of_its_own() {
+        for extent in [Extent::Whole, Extent::Selected] {
+            let (mut names, mut files) = (HashSet::new(), HashSet::new());
+            for (network, plays) in matrix::plan(extent) {
+                for play in plays {
+                    assert!(
+                        names.insert(format!("{play}, {network}")),
+                        "{play}, {network}"
+                    );
+                    assert!(files.insert(play.file_name(network)), "{play}, {network}");
+                }
+            }
+        }
+    }
+}
