@@ -22,6 +22,11 @@ set_network() {
     [ "$2" = 0 ] || tc qdisc add dev eth0 root netem limit 20000 loss "$2%"
 }
 
+# dropped: packets that netem has lost on their way out
+dropped() {
+    tc -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' | head -n 1
+}
+
 # obey: until told to end
 obey() {
     nc -ll -p $control_port -e /usr/bin/sh &

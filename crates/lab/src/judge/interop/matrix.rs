@@ -190,7 +190,6 @@ impl Play {
             let lossy = if network.is_lossy() { "lossy " } else { "" };
             format!("{lossy}verify {family} '{file}' --timeout 300 {options}")
         };
-        let all = "send,write,read,fetch-add,compare-swap";
         let but_reads = "--operations send,write,fetch-add,compare-swap";
         match (self.extent, network.is_lossy()) {
             (Extent::Whole, false) => verify(""),
@@ -206,7 +205,7 @@ impl Play {
             (Extent::Selected, false) => verify(&format!(
                 "--operations {all} --sizes 1,7,1024,4097,65537,8388608"
             )),
-            (Extent::Selected, true) => verify(&format!("--operations {all} --sizes 1,1025,20000")),
+            (Extent::Selected, true) => verify(&format!("--operations {all} --sizes 1,1025,50000")),
         }
     }
 }

@@ -91,6 +91,9 @@ pub fn interop(
             let name = format!("{play}, {network}");
             leader = leader.step(step(&name, &play.script(*network)));
         }
+        if network.is_lossy() {
+            leader = leader.step(step(&format!("packets were lost, {network}"), "has_lost"));
+        }
     }
     leader = leader.step(step(
         "the kernel has nothing to complain of",
