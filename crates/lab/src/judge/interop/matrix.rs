@@ -202,10 +202,14 @@ impl Play {
                 let reads = format!("--operations read --sizes {}", sizes.join(","));
                 format!("{}\n{}", verify(but_reads), verify(&reads))
             }
-            (Extent::Selected, false) => verify(&format!(
-                "--operations {all} --sizes 1,7,1024,4097,65537,8388608"
-            )),
-            (Extent::Selected, true) => verify(&format!("--operations {all} --sizes 1,1025,50000")),
+            (Extent::Selected, is_lossy) => {
+                let sizes = match self.family {
+                    _ if is_lossy => "1,1025,50000",
+                    Family::V4 if network.mtu == 1500 => "1,7,1024,4097,65537,8388608",
+                    _ => "1,1025,4097,100003",
+                };
+                verify(&format!("--sizes {sizes}"))
+            }
         }
     }
 }
