@@ -202,7 +202,7 @@ impl Message {
         let is_request = self.kind == Kind::Request;
         match self.operation.is_atomic() {
             true if is_request
-                && (self.offset % u64::from(WORD) != 0 || self.offset > last_word) =>
+                && (!self.offset.is_multiple_of(u64::from(WORD)) || self.offset > last_word) =>
             {
                 false
             }
