@@ -60,8 +60,8 @@ const ITERATIONS_LOSSY: u32 = 20;
 /// Several packets each way on either path MTU.
 const RPING_BYTES: u32 = 10_000;
 const DATAGRAMS: u32 = 20;
-/// Bytes of the longest read on a network that loses packets. Longer ones depend on luck: rdma_rxe's timer starts
-/// anew with each packet of the answer, and what is lost is asked for again from the beginning of the gap.
+/// Bytes of the longest read on a network that loses packets. In longer ones rdma_rxe waits for its timer again and
+/// again: two of them read a MiB of each other in half a minute and more ([`Kind::KernelsReads`]).
 pub(super) const LOSSY_READ_BYTES_MAX: u32 = 64 << 10;
 /// What two kernels read of each other on such a network, and how often.
 const KERNELS_READ_BYTES: u32 = 1 << 20;
