@@ -16,7 +16,7 @@ const END: &str = "<!-- End of what `cargo xtask interop` writes. -->";
 /// The document with the section in place of the one before, or at its end if it has none.
 #[must_use]
 pub fn document(text: &str, section: &str) -> String {
-    let section = format!("{BEGIN}\n\n{section}\n{END}\n");
+    let section = format!("{BEGIN}\n\n{}\n\n{END}\n", section.trim_end());
     let place = text.find(BEGIN).and_then(|begin| {
         let length = text.get(begin..)?.find(END)? + END.len();
         Some((begin, begin + length))
