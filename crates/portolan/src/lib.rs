@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod address_turn;
 pub mod cm;
 pub mod connection;
 pub mod datagram;

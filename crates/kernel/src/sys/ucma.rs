@@ -201,7 +201,10 @@ impl Channel {
             in_len: u16::try_from(C::SIZE).expect(LENGTH),
             out_len: u16::try_from(answer).expect(LENGTH),
         };
-        let bytes = [header.to_bytes(), command.to_bytes()].concat();
+        let mut bytes = vec![0; Header::SIZE + C::SIZE];
+        let mut out = &mut bytes[..];
+        header.put(&mut out);
+        command.put(&mut out);
         let (command, length) = (bytes.as_ptr().cast(), bytes.len());
         let written = match &self.way {
             Way::Kernel(fd) => {

@@ -14,6 +14,21 @@ pub trait Fields: Clone {
     /// Reads itself from the first [`Self::SIZE`] bytes of `from` and moves `from` behind them.
     fn take(from: &mut &[u8]) -> Self;
 
+    /// All bytes of an array zero.
+    fn zeroed_array<const N: usize>() -> [Self; N] {
+        std::array::from_fn(|_| Self::zeroed())
+    }
+
+    /// Writes several as [`Self::put`] does one.
+    fn put_all(items: &[Self], out: &mut &mut [u8]) {
+        items.iter().for_each(|item| item.put(out));
+    }
+
+    /// Reads several as [`Self::take`] does one.
+    fn take_array<const N: usize>(from: &mut &[u8]) -> [Self; N] {
+        std::array::from_fn(|_| Self::take(from))
+    }
+
     /// The bytes as the kernel reads them.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::SIZE];
@@ -53,21 +68,57 @@ macro_rules! integers {
     )*};
 }
 
-integers!(u8, u16, u32, u64);
+integers!(u16, u32, u64);
+
+/// Most of what is asked and answered are arrays of bytes (addresses, private data), which go as a whole.
+impl Fields for u8 {
+    const SIZE: usize = 1;
+
+    fn zeroed() -> Self {
+        0
+    }
+
+    fn put(&self, out: &mut &mut [u8]) {
+        Self::put_all(&[*self], out);
+    }
+
+    fn take(from: &mut &[u8]) -> Self {
+        let [byte] = Self::take_array(from);
+        byte
+    }
+
+    fn zeroed_array<const N: usize>() -> [Self; N] {
+        [0; N]
+    }
+
+    fn put_all(items: &[Self], out: &mut &mut [u8]) {
+        let (here, rest) = std::mem::take(out).split_at_mut(items.len());
+        here.copy_from_slice(items);
+        *out = rest;
+    }
+
+    fn take_array<const N: usize>(from: &mut &[u8]) -> [Self; N] {
+        let (here, rest) = from.split_at(N);
+        *from = rest;
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(here);
+        bytes
+    }
+}
 
 impl<T: Fields, const N: usize> Fields for [T; N] {
     const SIZE: usize = N * T::SIZE;
 
     fn zeroed() -> Self {
-        std::array::from_fn(|_| T::zeroed())
+        T::zeroed_array()
     }
 
     fn put(&self, out: &mut &mut [u8]) {
-        self.iter().for_each(|item| item.put(out));
+        T::put_all(self, out);
     }
 
     fn take(from: &mut &[u8]) -> Self {
-        std::array::from_fn(|_| T::take(from))
+        T::take_array(from)
     }
 }
 

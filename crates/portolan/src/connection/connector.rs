@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::EventType;
-use portolan_provider::error::errno;
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -14,8 +13,8 @@ use super::inner::Inner;
 use super::options::Options;
 use super::race::{Race, Runner};
 use crate::cm::{CmId, Event, EventChannel};
-use crate::deadline;
 use crate::resolve::resolve;
+use crate::{address_turn, deadline};
 
 /// Makes connections.
 #[derive(Clone, Debug, Default)]
@@ -114,11 +113,6 @@ impl Connector {
     }
 }
 
-/// How long the provider is given to resolve an address at a time, of all the time there is. When a neighbour's
-/// answer was lost, or came before the question was noted (as it does on a veth pair), Linux looks again only
-/// when that time is over.
-const RESOLVE_TURN_MAX: Duration = Duration::from_secs(1);
-
 /// One attempt at one address: each event moves it a step on.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -164,13 +158,8 @@ impl Attempt {
     }
 
     fn resolve_address(&self) -> Result<()> {
-        let turn = self.left().min(RESOLVE_TURN_MAX);
+        let turn = address_turn::within(self.left());
         self.id.resolve_addr(self.source, self.destination, turn)
-    }
-
-    /// Whether it was only the time of a turn that was over.
-    fn may_resolve_again(&self, event: &Event) -> bool {
-        event.status() == -errno::ETIMEDOUT && !deadline::left(self.deadline).is_zero()
     }
 
     /// Takes the event that ends a step, and starts the next one; the connection after the last.
@@ -185,7 +174,9 @@ impl Attempt {
                 self.step = Step::ResolveRoute;
                 self.id.resolve_route(self.left())?;
             }
-            (Step::ResolveAddress, EventType::AddrError) if self.may_resolve_again(event) => {
+            (Step::ResolveAddress, EventType::AddrError)
+                if address_turn::is_over(event, self.deadline) =>
+            {
                 self.resolve_address()?;
             }
             (Step::ResolveRoute, EventType::RouteResolved) => {

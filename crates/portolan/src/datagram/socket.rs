@@ -14,8 +14,8 @@ use super::queues::Queues;
 use super::{Datagram, Destination, Options};
 use crate::cm::{CmId, Event, EventChannel};
 use crate::connection::{Race, Runner};
-use crate::deadline;
 use crate::resolve::resolve;
+use crate::{address_turn, deadline};
 
 /// What datagram ids are for: the UDP port space.
 pub(super) const UDP: ServiceKind = ServiceKind {
@@ -256,13 +256,22 @@ impl Attempt {
     /// Finds the device, and makes the queue pair on it.
     fn resolve(&mut self, source: Option<SocketAddr>, options: &Options) -> Result<Socket> {
         self.start(source)?;
-        self.expect(EventType::AddrResolved)?;
-        self.socket(options)
+        loop {
+            let event = self.next()?;
+            match event.event_type() {
+                EventType::AddrResolved => return self.socket(options),
+                EventType::AddrError if address_turn::is_over(&event, self.deadline) => {
+                    self.start(source)?;
+                }
+                _ => return Err(self.unexpected(&event, EventType::AddrResolved)),
+            }
+        }
     }
 
-    /// Starts to resolve the address.
+    /// Starts to resolve the address, for a turn.
     fn start(&self, source: Option<SocketAddr>) -> Result<()> {
-        let resolving = self.id.resolve_addr(source, self.to, self.left());
+        let turn = address_turn::within(self.left());
+        let resolving = self.id.resolve_addr(source, self.to, turn);
         resolving.map_err(|error| self.explain(error))
     }
 
@@ -278,12 +287,16 @@ impl Attempt {
 
     /// Waits for the event that ends a step well.
     fn expect(&self, expected: EventType) -> Result<Event> {
-        let event = self.events.next_event_within(self.left());
-        let event = event.map_err(|error| self.explain(error))?;
+        let event = self.next()?;
         match event.event_type() == expected {
             true => Ok(event),
             false => Err(self.unexpected(&event, expected)),
         }
+    }
+
+    fn next(&self) -> Result<Event> {
+        let event = self.events.next_event_within(self.left());
+        event.map_err(|error| self.explain(error))
     }
 
     fn unexpected(&self, event: &Event, expected: EventType) -> Error {
@@ -347,6 +360,11 @@ impl<'a> Question<'a> {
                 *socket = Some(attempt.socket(options)?);
                 attempt.step = Step::ResolveRoute;
                 attempt.id.resolve_route(attempt.left())?;
+            }
+            (Step::ResolveAddress, EventType::AddrError)
+                if address_turn::is_over(event, attempt.deadline) =>
+            {
+                attempt.start(None)?;
             }
             (Step::ResolveRoute, EventType::RouteResolved) => {
                 let param = ConnParam {

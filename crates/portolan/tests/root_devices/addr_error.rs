@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use portolan::cm::{CmId, EventChannel};
+use portolan::datagram::{Options, Socket};
 use portolan::seam::cm::EventType;
 use portolan::seam::error::errno::EHOSTUNREACH;
 use portolan::{Cause, Step};
@@ -57,6 +58,14 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
             .unwrap_err();
         assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
         assert!(error.to_string().contains("10.9.6.78:7471"), "{error}");
+        // Linux gives up after more than one of the turns in which a datagram service's address is asked for.
+        let silent = [addr("10.9.6.79:7471")];
+        let options = Options {
+            timeout: PATIENCE,
+            ..Options::default()
+        };
+        let error = Socket::connect_to(&silent, &options).unwrap_err();
+        assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
         // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.
         ip_batch("link del tlink");
     });
