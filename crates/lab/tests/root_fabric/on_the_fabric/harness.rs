@@ -1,10 +1,33 @@
 //! The fabric itself, seen by the programs of others.
 
 use std::net::Ipv6Addr;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portolan_lab::fabric::{Fabric, Topology, saquery};
 use portolan_wire::sa::PathRecord;
+
+/// How long saquery may take, and how often it is tried: the simulator's library keeps no time, so that it waits for
+/// ever for an answer that was lost.
+const TRY_TIME_MAX: Duration = Duration::from_secs(20);
+const TRIES_MAX: usize = 5;
+
+/// What a program that prints little says until it ends; `None` if it had to be killed.
+fn output_in_time(command: &mut Command) -> Option<Output> {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > TRY_TIME_MAX {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Some(child.wait_with_output().unwrap())
+}
 
 /// The path between two hosts, as saquery prints it; `None` if there is none.
 pub(crate) fn path_by_saquery(fabric: &Fabric, from: &str, to: &str) -> Option<PathRecord> {
@@ -23,7 +46,8 @@ pub(crate) fn path_by_saquery_at(
     let gid = |host| Ipv6Addr::from(fabric.topology().gid(host).unwrap()).to_string();
     let mut command: Command = fabric.at(at, "saquery");
     command.args(["-p", "--sgid", &gid(from), "--dgid", &gid(to)]);
-    let output = command.output().unwrap();
+    let output = (0..TRIES_MAX).find_map(|_| output_in_time(&mut command));
+    let output = output.expect("saquery ends");
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
     let records = saquery::path_records(&printed).expect("path records");
