@@ -20,15 +20,6 @@ impl Compiled {
 
     /// The program of a C file, given from the workspace's folder. No warning is let pass.
     pub(crate) fn program(&self, source: &str) -> PathBuf {
-        self.compile(source, &option("--libs"))
-    }
-
-    /// The same before it is linked.
-    pub(crate) fn object(&self, source: &str) -> PathBuf {
-        self.compile(source, "-c")
-    }
-
-    fn compile(&self, source: &str, options: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../..")
             .join(source);
@@ -38,7 +29,7 @@ impl Compiled {
             .args(option("--cflags").split(' '))
             .arg("-o")
             .args([&program, &source])
-            .args(options.split(' '))
+            .args(option("--libs").split(' '))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
