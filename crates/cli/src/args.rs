@@ -113,6 +113,9 @@ pub(crate) enum Command {
     /// /sys/class/infiniband, where the system lets it have a mount namespace of its own. It keeps its user, its
     /// terminal, its signals and its exit code. Exits with 127 if there is no PROGRAM, with 126 if it cannot be run.
     Exec(ExecArgs),
+    /// What `exec` tries before it does it
+    #[command(hide = true)]
+    ExecTrial,
     /// Follow an event channel: print each event with its fields as it comes
     ///
     /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can come.

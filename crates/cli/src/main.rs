@@ -58,6 +58,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Doctor(args) => commands::doctor(args, &mut output),
         Command::Events(args) => commands::events(args, &mut output),
         Command::Exec(args) => commands::exec(args, &mut output),
+        Command::ExecTrial => commands::exec_trial(),
         Command::Listen(args) if args.ud => commands::listen_datagrams(args, &mut output),
         Command::Listen(args) => commands::listen(args, &mut output),
         Command::Mcast(args) => commands::mcast(args, &mut output),

@@ -58,6 +58,12 @@ static int succeeded(int count, const struct ibv_wc *wc)
 	return 0;
 }
 
+/* What a peer sent, which need not end with a zero. */
+static void print(const char *what, const char *message, const struct ibv_wc *wc)
+{
+	printf("%s: %.*s\n", what, (int)wc->byte_len, message);
+}
+
 /* Connects an endpoint, then sends and receives; 0 if all went well. */
 static int converse(struct rdma_cm_id *id)
 {
@@ -76,7 +82,7 @@ static int converse(struct rdma_cm_id *id)
 			perror("rdma_post_send");
 		else if (succeeded(rdma_get_send_comp(id, &wc), &wc) &&
 			 succeeded(rdma_get_recv_comp(id, &wc), &wc)) {
-			printf("answered: %s\n", in);
+			print("answered", in, &wc);
 			failed = 0;
 		}
 		rdma_disconnect(id);
@@ -131,7 +137,7 @@ static int answer(struct rdma_cm_id *id)
 		perror("rdma_accept");
 	else {
 		if (succeeded(rdma_get_recv_comp(id, &wc), &wc)) {
-			printf("heard: %s\n", message);
+			print("heard", message, &wc);
 			failed = rdma_post_send(id, NULL, message, sizeof(message), region, 0) ||
 				 !succeeded(rdma_get_send_comp(id, &wc), &wc);
 		}

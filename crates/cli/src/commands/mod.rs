@@ -30,7 +30,7 @@ pub(crate) use demo::run as demo;
 pub(crate) use devices::run as devices;
 pub(crate) use doctor::run as doctor;
 pub(crate) use events::run as events;
-pub(crate) use exec::run as exec;
+pub(crate) use exec::{run as exec, run_trial as exec_trial};
 pub(crate) use listen::run as listen;
 pub(crate) use mcast::run as mcast;
 pub(crate) use path::run as path;

@@ -1,20 +1,17 @@
 //! Our libraries: installed beside the command, or as cargo built them.
 //!
-//! Cargo leaves them without the names that programs ask for, so these are links in a folder of the user's own. It is
-//! made once for each build and found again; what leads nowhere is removed, and there are never many.
+//! Cargo leaves them without the names that programs ask for, so these are [`links`](super::links) in a folder of the
+//! user's own, one for each build.
 
-use std::fs::{self, Metadata};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::links;
 use crate::args::LibrarySet;
 
-/// Builds whose links are kept at a time.
-const BUILDS_MAX: usize = 16;
 /// Where installed libraries lie, from the command's folder.
 const INSTALLED: &str = "../lib/portolan";
 /// Where headers lie, from the command's folder.
@@ -23,8 +20,6 @@ const INSTALLED_HEADERS: &str = "../include/portolan";
 const SOURCE_HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 /// What tells a folder of headers.
 const A_HEADER: &str = "portolan.h";
-/// The permissions of what is a user's own.
-const OWN: u32 = 0o700;
 
 /// One of the sets.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,12 +36,20 @@ impl Libraries {
     ///
     /// A library is not there: how to have it.
     pub(crate) fn find(set: LibrarySet) -> Result<Self> {
-        let folder = own_folder()?;
-        let base = links_base();
-        Self::find_beside(&folder, &base, set)
+        let found = Self::find_beside(&own_folder()?, links::base, set)?;
+        ensure!(
+            is_nameable(&found.folder),
+            "{} has a `:` or `;` in its name, which divide folders in LD_LIBRARY_PATH",
+            found.folder.display()
+        );
+        Ok(found)
     }
 
-    fn find_beside(folder: &Path, base: &Path, set: LibrarySet) -> Result<Self> {
+    fn find_beside(
+        folder: &Path,
+        base: impl FnOnce() -> Result<PathBuf>,
+        set: LibrarySet,
+    ) -> Result<Self> {
         let installed = folder.join(INSTALLED).join(set.name());
         let is_in = |name: &&str| installed.join(format!("{name}.so.1")).exists();
         if set.libraries().iter().all(is_in) {
@@ -62,7 +65,7 @@ impl Libraries {
             .collect::<Result<Vec<_>>>()?;
         let build = format!("{:016x}", hash(folder.as_os_str().as_encoded_bytes()));
         Ok(Self {
-            folder: base.join(build).join(set.name()),
+            folder: base()?.join(build).join(set.name()),
             built,
         })
     }
@@ -83,25 +86,29 @@ impl Libraries {
     ///
     /// There is no place for them, or it is another user's.
     pub(crate) fn prepare(&self) -> Result<()> {
-        let Some(base) = self
-            .folder
-            .ancestors()
-            .nth(2)
-            .filter(|_| !self.is_installed())
-        else {
+        let build = self.folder.parent().filter(|_| !self.is_installed());
+        let Some((base, build)) = build.and_then(|build| Some((build.parent()?, build))) else {
             return Ok(());
         };
-        make_own(base)?;
-        tidy(base)?;
+        links::make_own(base)?;
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
+        links::refresh(build)?;
+        links::tidy(base, build)?;
         for (name, library) in &self.built {
             for link in [format!("{name}.so.1"), format!("{name}.so")] {
-                lead(&self.folder.join(link), library)?;
+                links::lead(&self.folder.join(link), library)?;
             }
         }
         Ok(())
     }
+}
+
+/// Whether a list of folders can have it: the dynamic loader divides it at both characters, and takes what does not
+/// begin at the root from wherever the program is.
+pub(super) fn is_nameable(folder: &Path) -> bool {
+    let name = folder.as_os_str().as_encoded_bytes();
+    folder.is_absolute() && !name.contains(&b':') && !name.contains(&b';')
 }
 
 /// The folder of the headers for C.
@@ -155,79 +162,6 @@ fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
     )
 }
 
-/// Where links are made: among what lasts as long as the user is there, else among temporary files.
-fn links_base() -> PathBuf {
-    let user = rustix::process::geteuid().as_raw();
-    let is_own = |path: &PathBuf| path.metadata().is_ok_and(|found| is_private(&found, user));
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|path| path.is_absolute()).filter(is_own) {
-        Some(runtime) => runtime.join("portolan-exec"),
-        None => std::env::temp_dir().join(format!("portolan-exec-{user}")),
-    }
-}
-
-fn is_private(found: &Metadata, user: u32) -> bool {
-    found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0
-}
-
-/// A folder that nobody else can put anything into: whoever could would choose what the program runs.
-fn make_own(base: &Path) -> Result<()> {
-    match fs::DirBuilder::new().mode(OWN).create(base) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {}", base.display()));
-        }
-        _ => {}
-    }
-    let found = fs::symlink_metadata(base)?;
-    let user = rustix::process::geteuid().as_raw();
-    ensure!(
-        is_private(&found, user),
-        "{} is not a folder of this user's alone: remove it",
-        base.display()
-    );
-    Ok(())
-}
-
-/// Removes links of builds that are gone, and the oldest of too many.
-fn tidy(base: &Path) -> Result<()> {
-    let mut builds = Vec::new();
-    for entry in fs::read_dir(base)? {
-        let path = entry?.path();
-        if leads_nowhere(&path) {
-            // Another process may have done so.
-            let _ = fs::remove_dir_all(&path);
-        } else {
-            let made = path.symlink_metadata().and_then(|found| found.modified());
-            builds.push((made.unwrap_or(SystemTime::UNIX_EPOCH), path));
-        }
-    }
-    builds.sort();
-    let surplus = builds.len().saturating_sub(BUILDS_MAX);
-    for (_, path) in builds.drain(..surplus) {
-        let _ = fs::remove_dir_all(&path);
-    }
-    Ok(())
-}
-
-/// Whether a build's folder has a link, and one to what is not there.
-fn leads_nowhere(build: &Path) -> bool {
-    let folders = fs::read_dir(build).into_iter().flatten().flatten();
-    let links = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten());
-    links
-        .flatten()
-        .any(|link| link.path().is_symlink() && !link.path().exists())
-}
-
-/// Has a link lead to a library. It is replaced as a whole: another process may be looking at it.
-fn lead(link: &Path, library: &Path) -> Result<()> {
-    if fs::read_link(link).is_ok_and(|to| to == library) {
-        return Ok(());
-    }
-    let new = link.with_extension(format!("{}", std::process::id()));
-    let made = symlink(library, &new).and_then(|()| fs::rename(&new, link));
-    made.with_context(|| format!("cannot make {}", link.display()))
-}
-
 /// The FNV-1a hash: a short name for a path.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -258,7 +192,8 @@ mod tests {
         }
 
         fn find(&self, set: LibrarySet) -> Result<Libraries> {
-            Libraries::find_beside(&self.0.join("bin"), &self.0.join("links"), set)
+            let base = || Ok(self.0.join("links"));
+            Libraries::find_beside(&self.0.join("bin"), base, set)
         }
     }
 
@@ -302,34 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_and_the_oldest_of_many_are_removed() {
-        let folder = Folder::new("tidied");
-        folder.file("bin/librdmacm.so");
-        let base = folder.0.join("links");
-        make_own(&base).unwrap();
-        fs::create_dir_all(base.join("gone/full")).unwrap();
-        symlink("/nonexistent", base.join("gone/full/librdmacm.so.1")).unwrap();
-        for build in 0..2 * BUILDS_MAX {
-            fs::create_dir(base.join(format!("{build}"))).unwrap();
+    fn a_list_of_folders_can_have_what_begins_at_the_root_and_has_no_divider() {
+        assert!(is_nameable(Path::new("/tmp/portolan-exec-7/1/full")));
+        for folder in ["", "full", "./full", "/tmp/a:b", "/tmp/a;b"] {
+            assert!(!is_nameable(Path::new(folder)), "{folder}");
         }
-        let set = folder.find(LibrarySet::Rdmacm).unwrap();
-        set.prepare().unwrap();
-        assert!(set.folder().join("librdmacm.so.1").exists());
-        assert!(!base.join("gone").exists());
-        assert_eq!(fs::read_dir(&base).unwrap().count(), BUILDS_MAX + 1);
-    }
-
-    #[test]
-    fn links_are_not_made_where_others_could_change_them() {
-        let folder = Folder::new("shared");
-        folder.file("bin/librdmacm.so");
-        let base = folder.0.join("links");
-        fs::DirBuilder::new().mode(0o755).create(&base).unwrap();
-        let error = folder.find(LibrarySet::Rdmacm).unwrap().prepare();
-        let error = error.unwrap_err().to_string();
-        assert!(
-            error.contains("not a folder of this user's alone"),
-            "{error}"
-        );
     }
 }

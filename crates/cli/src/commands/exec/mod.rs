@@ -2,8 +2,10 @@
 //! its terminal, its exit code.
 
 pub(super) mod libraries;
+mod links;
 mod namespace;
 mod program;
+mod trial;
 mod view;
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +21,9 @@ use crate::args::{ExecArgs, LibrarySet};
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
 use libraries::Libraries;
+use namespace::Hidden;
 use program::{Missing, Program};
+pub(crate) use trial::run as run_trial;
 
 /// Where the dynamic loader looks for libraries first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -63,11 +67,22 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     libraries.prepare()?;
-    if wants_view && let Err(error) = namespace::show(Path::new(CLASS), &view::tree(&devices)) {
-        complain(&format_args!(
-            "{} sees no devices in {CLASS}: {error:#}; libibverbs tells them all the same",
-            name.display()
-        ));
+    if wants_view {
+        let shown = namespace::show(
+            Path::new(CLASS),
+            &view::tree(&devices),
+            trial::try_elsewhere,
+        );
+        match shown {
+            Ok(()) => {}
+            Err(Hidden::Kept(error)) => complain(&format_args!(
+                "{} sees no devices in {CLASS}: {error:#}; libibverbs tells them all the same",
+                name.display()
+            )),
+            Err(lost @ Hidden::Lost(_)) => {
+                return Err(lost).context("--no-sysfs runs the program without a view of its own");
+            }
+        }
     }
     output.flush()?;
     let mut command = Command::new(&program.path);

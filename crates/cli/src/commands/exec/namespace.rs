@@ -8,28 +8,88 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{getegid, geteuid};
+use thiserror::Error;
 
 use super::view::Leaf;
 
-/// What the files may take: they are short.
-const TMPFS_OPTIONS: &str = "mode=755,size=4m,nr_inodes=16384";
+/// What the files may take: a page for each, of some dozens for each device. It is taken as it is used.
+const TMPFS_OPTIONS: &str = "mode=755,size=64m,nr_inodes=65536";
 /// Folders that are mounted again at most; Linux has about a hundred classes of devices.
 const NEIGHBOURS_MAX: usize = 512;
+/// The user that stands for all whom a user namespace does not know (user_namespaces(7)).
+const OVERFLOW_UID: u32 = 65_534;
 
-/// Has this process, and the program that takes its place, see `tree` at `place`. If that fails, everything is seen as
-/// before.
+/// Why the tree is not seen.
+#[derive(Debug, Error)]
+pub(super) enum Hidden {
+    /// The program may run all the same: its user and what else it sees are as before.
+    #[error("{0:#}")]
+    Kept(anyhow::Error),
+    /// This process has no user any more: nothing may run in its place.
+    #[error("this process lost its user in a user namespace that could not be finished: {0:#}")]
+    Lost(anyhow::Error),
+}
+
+/// Has this process, and the program that takes its place, see `tree` at `place`. An ordinary user needs a user namespace
+/// for that, which cannot be left again: `try_elsewhere` is asked first, which does the same in a process that ends then.
 ///
 /// # Errors
 ///
 /// The system does not allow it, with what it refused.
-pub(super) fn show(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
-    enter()?;
+pub(super) fn show(
+    place: &Path,
+    tree: &[(String, Leaf)],
+    try_elsewhere: impl FnOnce() -> Result<()>,
+) -> Result<(), Hidden> {
+    match unshare(CloneFlags::CLONE_NEWNS) {
+        Ok(()) => {}
+        Err(Errno::EPERM) => {
+            may_enter(geteuid().as_raw())
+                .and_then(|()| try_elsewhere())
+                .map_err(Hidden::Kept)?;
+            enter()?;
+        }
+        Err(error) => return Err(Hidden::Kept(anyhow!("no mount namespace: {error}"))),
+    }
+    lay_over(place, tree).map_err(Hidden::Kept)
+}
+
+/// Whether a user namespace is for this user.
+fn may_enter(user: u32) -> Result<()> {
+    match user {
+        // Root of a container, say. In a user namespace it would lose what it may do.
+        0 => bail!("root may make no mount namespace here: it lacks CAP_SYS_ADMIN"),
+        OVERFLOW_UID => bail!(
+            "in a user namespace, user {OVERFLOW_UID} cannot be told from users without a number there"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Enters a mount namespace within a user namespace, where the user and the group stay what they are.
+fn enter() -> Result<(), Hidden> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+        .context("this machine lets ordinary users have no user namespaces")
+        .map_err(Hidden::Kept)?;
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text)
+            .with_context(|| format!("/proc/self/{file} of a user namespace"))
+            .map_err(Hidden::Lost)
+    };
+    write("setgroups", "deny".into())?;
+    write("uid_map", format!("{user} {user} 1"))?;
+    write("gid_map", format!("{group} {group} 1"))
+}
+
+/// Mounts the tree. If that fails, everything is seen as before.
+fn lay_over(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
     // What is mounted on the machine from now on is still seen here, and nothing of ours there.
     let all = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, all, None::<&str>).context("mounts stay shared")?;
@@ -40,26 +100,6 @@ pub(super) fn show(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
         let _ = umount2(&covered, MntFlags::MNT_DETACH);
     }
     filled
-}
-
-/// Enters a mount namespace of its own; as an ordinary user within a user namespace, where the user and the group stay
-/// what they are.
-fn enter() -> Result<()> {
-    match unshare(CloneFlags::CLONE_NEWNS) {
-        Ok(()) => return Ok(()),
-        Err(Errno::EPERM) => {}
-        Err(error) => bail!("no mount namespace: {error}"),
-    }
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
-        .context("this machine lets ordinary users have no user namespaces")?;
-    let write = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text)
-            .with_context(|| format!("/proc/self/{file} of a user namespace"))
-    };
-    write("setgroups", "deny".into())?;
-    write("uid_map", format!("{user} {user} 1"))?;
-    write("gid_map", format!("{group} {group} 1"))
 }
 
 /// Makes `place` an empty folder that can be filled; gives where the file system lies that does it.
@@ -166,4 +206,21 @@ fn seal(covered: &Path) -> Result<()> {
         Some(TMPFS_OPTIONS),
     )
     .with_context(|| format!("{} stays writable", covered.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_namespace_is_for_users_that_it_can_name_and_that_lose_nothing_in_it() {
+        assert!(may_enter(1000).is_ok());
+        assert!(
+            may_enter(0)
+                .unwrap_err()
+                .to_string()
+                .contains("CAP_SYS_ADMIN")
+        );
+        assert!(may_enter(OVERFLOW_UID).is_err());
+    }
 }

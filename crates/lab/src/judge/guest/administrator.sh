@@ -30,6 +30,16 @@ tables_through_loss() {
     for end in 0 1; do
         tc qdisc add dev gsi$end root netem delay 1ms reorder 10% loss 3% duplicate 1%
     done
-    umad_administrator rxegsi0 rxegsi1 "$@" | tee /tmp/tables
+    umad_administrator rxegsi0 rxegsi1 "$@" > /tmp/tables || { cat /tmp/tables; fail 'no tables'; }
+    cat /tmp/tables
     grep -q 'records in' /tmp/tables || fail 'no table'
+    # Or nothing was shown of loss.
+    total=0
+    for end in 0 1; do
+        tc -s qdisc show dev gsi$end root > /tmp/losses || fail "no qdisc at gsi$end"
+        cat /tmp/losses
+        dropped=$(sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' /tmp/losses | head -n 1)
+        total=$((total + ${dropped:-0}))
+    done
+    [ "$total" -gt 0 ] || fail 'no packet was lost'
 }

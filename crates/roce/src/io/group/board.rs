@@ -17,7 +17,7 @@ use super::message::{Message, Refusal};
 use super::packet::{self, Received};
 use super::registry::{Ask, ConnectionId, Hello, Registry};
 use super::service::Route;
-use super::trust::{Credentials, own_uid};
+use super::trust::{Credentials, Own};
 use super::vault::VaultError;
 
 /// Shortest packet that can have a destination: base and datagram transport headers, and the ICRC.
@@ -271,7 +271,7 @@ impl Board {
         let own = Message::Roster {
             block: ground.own,
             pid: std::process::id(),
-            uid: own_uid(),
+            uid: Own::here().uid,
         };
         self.respond(id, &own, ground);
         let members: Vec<_> = self.registry.members().collect();

@@ -15,7 +15,7 @@ use super::inherit::PrivateFd;
 use super::name;
 use super::registry::Registry;
 use super::sockets::BlockSocket;
-use super::trust::own_uid;
+use super::trust::Own;
 use super::vault::VaultError;
 
 /// The hub.
@@ -46,7 +46,7 @@ impl Hub {
             socket.activate(ground.config.receive_buffer_bytes);
             ground.watch(socket.as_fd(), key, EventFlags::IN)?;
         }
-        let registry = Registry::new(ground.own, own_uid(), alive, dead, now);
+        let registry = Registry::new(ground.own, Own::here(), alive, dead, now);
         let board = Board::new(registry);
         Ok(Self {
             listener,

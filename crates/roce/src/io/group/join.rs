@@ -23,7 +23,7 @@ use super::packet::{self, Received};
 use super::service::HubService;
 use super::sockets::{self, BlockSocket, Family, FoundError};
 use super::state::{Role, State};
-use super::trust::{Credentials, own_uid};
+use super::trust::{Credentials, Own};
 use super::vault::{Vault, VaultError};
 
 /// Attempts at the port while holding the name: another newcomer may be probing it.
@@ -160,7 +160,7 @@ fn found(config: &GroupConfig, name: &GroupName) -> Result<Attempt> {
 /// Says hello to the hub and waits for its answer.
 fn enter(config: &GroupConfig, connection: PrivateFd, deadline: Instant) -> Result<Attempt> {
     let hub = Credentials::of_peer(connection.as_fd()).map_err(os("SO_PEERCRED"))?;
-    if !config.trust.admits(own_uid(), hub.uid) {
+    if !config.trust.admits(Own::here(), hub.uid) {
         return Err(refused(format!(
             "the group is led by {hub}, which is not trusted"
         )));

@@ -9,7 +9,7 @@ use super::config::{
     HELLO_TIMEOUT, OBSERVER_TIMEOUT, OBSERVERS_MAX, REPLAY_GRACE, RETIRE_INTERVAL, STRANGERS_MAX,
 };
 use super::message::{Refusal, VERSION};
-use super::trust::{Credentials, Trust};
+use super::trust::{Credentials, Own, Trust};
 
 /// A connection to the hub; never used twice in one process.
 pub(super) type ConnectionId = u64;
@@ -21,7 +21,7 @@ const LATER_MIN: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Registry {
     own: Block,
-    own_uid: u32,
+    own_user: Own,
     connections: BTreeMap<ConnectionId, Peer>,
     blocks: BTreeMap<Block, ConnectionId>,
     strangers: usize,
@@ -99,14 +99,14 @@ impl Registry {
     /// more.
     pub(super) fn new(
         own: Block,
-        own_uid: u32,
+        own_user: Own,
         alive: BlockSet,
         dead: BlockSet,
         now: Instant,
     ) -> Self {
         Self {
             own,
-            own_uid,
+            own_user,
             connections: BTreeMap::new(),
             blocks: BTreeMap::new(),
             strangers: 0,
@@ -131,7 +131,7 @@ impl Registry {
         trust: &Trust,
         now: Instant,
     ) -> Result<(), Hello> {
-        if !trust.admits(self.own_uid, credentials.uid) {
+        if !trust.admits(self.own_user, credentials.uid) {
             return Err(Hello::Refuse(Refusal::NotTrusted {
                 uid: credentials.uid,
             }));

@@ -18,7 +18,7 @@ fn credentials(uid: u32) -> Credentials {
 
 /// The registry of a founder, with block 1.
 fn founder(now: Instant) -> Registry {
-    Registry::new(block(1), USER, set([]), set([]), now)
+    Registry::new(block(1), Own::certain(USER), set([]), set([]), now)
 }
 
 /// A connection that has not said hello.
@@ -105,7 +105,13 @@ fn only_so_many_strangers_are_listened_to_and_only_for_so_long() {
 #[test]
 fn a_new_hub_answers_when_all_have_registered_again() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(1), block(5)]), set([]), now);
+    let mut registry = Registry::new(
+        block(1),
+        Own::certain(USER),
+        set([block(1), block(5)]),
+        set([]),
+        now,
+    );
     connect(&mut registry, 20, now);
     assert_eq!(
         registry.hello(20, VERSION, Some(block(5))),
@@ -125,7 +131,13 @@ fn a_new_hub_answers_when_all_have_registered_again() {
 #[test]
 fn a_new_hub_does_not_wait_for_ever_for_those_who_do_not_come_back() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(1), block(5)]), set([]), now);
+    let mut registry = Registry::new(
+        block(1),
+        Own::certain(USER),
+        set([block(1), block(5)]),
+        set([]),
+        now,
+    );
     connect(&mut registry, 20, now);
     registry.give(20, block(6));
     registry.replayed(block(1));
@@ -147,7 +159,7 @@ fn a_new_hub_does_not_wait_for_ever_for_those_who_do_not_come_back() {
 #[test]
 fn a_member_that_dies_before_it_registered_again_is_not_waited_for() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(5)]), set([]), now);
+    let mut registry = Registry::new(block(1), Own::certain(USER), set([block(5)]), set([]), now);
     connect(&mut registry, 20, now);
     registry.admit(20, block(5));
     registry.closed(20, now);
@@ -157,7 +169,13 @@ fn a_member_that_dies_before_it_registered_again_is_not_waited_for() {
 #[test]
 fn a_member_that_dies_before_it_came_back_to_a_new_hub_is_found_dead_and_not_waited_for() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(1), block(5)]), set([]), now);
+    let mut registry = Registry::new(
+        block(1),
+        Own::certain(USER),
+        set([block(1), block(5)]),
+        set([]),
+        now,
+    );
     registry.replayed(block(1));
     assert_eq!(registry.take_departed(now), [block(5)]);
     assert_eq!(registry.next_timeout(now), Some(now + RETIRE_INTERVAL));
@@ -202,7 +220,13 @@ fn a_block_is_put_out_of_use_once_its_name_is_free() {
 #[test]
 fn a_new_hub_waits_no_longer_once_the_last_has_registered_or_is_found_dead() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(5), block(6)]), set([]), now);
+    let mut registry = Registry::new(
+        block(1),
+        Own::certain(USER),
+        set([block(5), block(6)]),
+        set([]),
+        now,
+    );
     connect(&mut registry, 20, now);
     registry.admit(20, block(5));
     registry.replayed(block(5));
@@ -257,7 +281,7 @@ proptest! {
     ) {
         let mut now = Instant::now();
         let own = block(3);
-        let mut registry = Registry::new(own, USER, set([own, block(4), block(5)]), set([]), now);
+        let mut registry = Registry::new(own, Own::certain(USER), set([own, block(4), block(5)]), set([]), now);
         // What each connection has: nothing yet, or a block.
         let mut model: Vec<(ConnectionId, Option<Block>)> = Vec::new();
         let mut next_id = 16;
@@ -343,7 +367,13 @@ proptest! {
 #[test]
 fn the_dead_are_known_until_their_block_is_given_away() {
     let now = Instant::now();
-    let mut registry = Registry::new(block(1), USER, set([block(1)]), set([block(9)]), now);
+    let mut registry = Registry::new(
+        block(1),
+        Own::certain(USER),
+        set([block(1)]),
+        set([block(9)]),
+        now,
+    );
     connect(&mut registry, 20, now);
     registry.give(20, block(5));
     assert_eq!(registry.dead(), set([block(9)]));

@@ -21,7 +21,7 @@ use super::member::{Outcome, Uplink};
 use super::name::Call;
 use super::requests::Requests;
 use super::status::{GroupStatus, MemberStatus};
-use super::trust::{Credentials, own_uid};
+use super::trust::{Credentials, Own};
 
 /// How long a process waits before it calls a hub again that refused it, or that it does not trust. It
 /// keeps its block and its
@@ -210,7 +210,7 @@ impl State {
         let own = MemberStatus {
             block: self.ground.own,
             pid,
-            uid: own_uid(),
+            uid: Own::here().uid,
         };
         let mut members = vec![own];
         let (is_hub, hub_pid) = match &self.role {
@@ -359,7 +359,7 @@ impl State {
             }
         };
         let hub = Credentials::of_peer(connection.as_fd()).map_err(|_| BACKOFF_MAX)?;
-        if !self.ground.config.trust.admits(own_uid(), hub.uid) {
+        if !self.ground.config.trust.admits(Own::here(), hub.uid) {
             self.shut_out(format!("the new hub is {hub}, which is not trusted"));
             return Err(REFUSED_PAUSE);
         }

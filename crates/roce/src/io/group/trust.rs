@@ -12,6 +12,9 @@ use rustix::io::Errno;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// Processes of the same effective user, and root's.
+    ///
+    /// Not where that user's number may stand for anybody: in a user namespace, the overflow user id (65534) is how the
+    /// kernel names all users whom the namespace does not know.
     #[default]
     SameUser,
     /// Those of [`SameUser`](Self::SameUser), and these user ids'.
@@ -22,8 +25,8 @@ pub enum Trust {
 
 impl Trust {
     /// Whether a process of user `own` trusts one of user `peer`.
-    pub(super) fn admits(&self, own: u32, peer: u32) -> bool {
-        peer == own
+    pub(super) fn admits(&self, own: Own, peer: u32) -> bool {
+        (peer == own.uid && own.is_certain)
             || peer == 0
             || match self {
                 Self::SameUser => false,
@@ -90,8 +93,48 @@ impl fmt::Display for Credentials {
 }
 
 /// The effective user of this process.
-pub(super) fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) uid: u32,
+    /// Whether a process that the kernel gives the same number is the same user's.
+    is_certain: bool,
+}
+
+impl Own {
+    /// Asks the kernel who this process is, and whether its number may stand for others.
+    pub(super) fn here() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        let overflow = overflow.and_then(|text| text.trim().parse().ok());
+        let is_overflow = uid == overflow.unwrap_or(OVERFLOW_UID);
+        let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Self {
+            uid,
+            is_certain: !is_overflow || is_whole(&map()),
+        }
+    }
+
+    /// A user whose number is nobody else's.
+    #[cfg(test)]
+    pub(super) fn certain(uid: u32) -> Self {
+        Self {
+            uid,
+            is_certain: true,
+        }
+    }
+}
+
+/// What stands for users without a number, unless the machine has another (user_namespaces(7)).
+const OVERFLOW_UID: u32 = 65_534;
+/// How many users there are: the last number stands for none.
+const USERS: u64 = u32::MAX as u64;
+
+/// Whether a namespace's map has a number for every user, as the machine's first namespace has: the overflow user id is
+/// a user's own there. Lines are the first number within, the first without, and how many follow each other.
+fn is_whole(uid_map: &str) -> bool {
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u32>().ok();
+    let counts: Option<Vec<u32>> = uid_map.lines().map(count).collect();
+    counts.is_some_and(|counts| counts.into_iter().map(u64::from).sum::<u64>() == USERS)
 }
 
 #[cfg(test)]
@@ -101,18 +144,46 @@ mod tests {
     #[test]
     fn the_same_user_and_root_are_trusted_by_default_and_others_are_not() {
         let trust = Trust::default();
-        assert!(trust.admits(1000, 1000));
-        assert!(trust.admits(1000, 0));
-        assert!(!trust.admits(1000, 1001));
-        assert!(!trust.admits(0, 1000));
+        assert!(trust.admits(Own::certain(1000), 1000));
+        assert!(trust.admits(Own::certain(1000), 0));
+        assert!(!trust.admits(Own::certain(1000), 1001));
+        assert!(!trust.admits(Own::certain(0), 1000));
     }
 
     #[test]
     fn a_setting_adds_users_or_everybody() {
         let trust = Trust::Users(vec![1001]);
-        assert!(trust.admits(1000, 1001));
-        assert!(trust.admits(1000, 0));
-        assert!(!trust.admits(1000, 1002));
-        assert!(Trust::Anyone.admits(1000, 1002));
+        assert!(trust.admits(Own::certain(1000), 1001));
+        assert!(trust.admits(Own::certain(1000), 0));
+        assert!(!trust.admits(Own::certain(1000), 1002));
+        assert!(Trust::Anyone.admits(Own::certain(1000), 1002));
+    }
+
+    #[test]
+    fn a_number_that_may_stand_for_anybody_is_not_the_same_user() {
+        let nobody = Own {
+            uid: OVERFLOW_UID,
+            is_certain: false,
+        };
+        assert!(!Trust::SameUser.admits(nobody, OVERFLOW_UID));
+        assert!(Trust::SameUser.admits(nobody, 0));
+        assert!(Trust::SameUser.admits(Own::certain(OVERFLOW_UID), OVERFLOW_UID));
+        assert!(Trust::Users(vec![OVERFLOW_UID]).admits(nobody, OVERFLOW_UID));
+    }
+
+    #[test]
+    fn a_map_of_all_users_leaves_none_without_a_number() {
+        assert!(is_whole("         0          0 4294967295\n"));
+        assert!(is_whole("0 0 1000\n1000 1000 4294966295\n"));
+        for partial in [
+            "",
+            "1000 1000 1\n",
+            "0 100000 65536\n",
+            "65534 65534 1\n",
+            "0 0 many",
+            "0",
+        ] {
+            assert!(!is_whole(partial), "{partial:?}");
+        }
     }
 }

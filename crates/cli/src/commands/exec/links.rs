@@ -1,0 +1,270 @@
+//! Links to what cargo built, with the names that programs ask for, in a folder of the user's own.
+//!
+//! Each build has a folder, made once and found again. One that leads nowhere is removed, and so is one that was not used
+//! for a day while there are many: a program that runs may still open what lies in it.
+
+use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+
+use super::libraries::is_nameable;
+
+/// Builds whose links are kept though nobody uses them.
+const KEPT_MAX: usize = 16;
+/// Builds in all.
+const BUILDS_MAX: usize = 256;
+/// How long a build's links are kept after their last use, however many there are.
+const KEPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// The permissions of what is a user's own.
+const OWN: u32 = 0o700;
+/// What others may do to a folder's entries, unless each is safe from all but its owner.
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// The folder for the links of all builds: among what lasts as long as the user is there, else among temporary files.
+///
+/// # Errors
+///
+/// The folder for temporary files cannot be used: why.
+pub(super) fn base() -> Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let is_own = |path: &PathBuf| path.metadata().is_ok_and(|found| is_private(&found, user));
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match runtime.filter(|path| is_nameable(path)).filter(is_own) {
+        Some(runtime) => Ok(runtime.join("portolan-exec")),
+        None => {
+            Ok(among_temporary(&std::env::temp_dir(), user)?.join(format!("portolan-exec-{user}")))
+        }
+    }
+}
+
+/// The folder for temporary files, if nobody but root and this user can exchange what lies in it.
+fn among_temporary(place: &Path, user: u32) -> Result<PathBuf> {
+    ensure!(
+        is_nameable(place),
+        "TMPDIR is {:?}: libraries need a folder that begins with `/` and has neither `:` nor `;`",
+        place.display()
+    );
+    let place = place
+        .canonicalize()
+        .with_context(|| format!("no temporary files at {}", place.display()))?;
+    let found = place.metadata()?;
+    let is_safe = found.mode() & STICKY != 0 || found.mode() & WRITABLE_BY_OTHERS == 0;
+    ensure!(
+        is_safe && [0, user].contains(&found.uid()),
+        "others could exchange what lies in {}: it is neither root's nor this user's, or everybody may write to it and it \
+         is not sticky; set TMPDIR",
+        place.display()
+    );
+    Ok(place)
+}
+
+fn is_private(found: &Metadata, user: u32) -> bool {
+    found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0
+}
+
+/// Makes a folder that nobody else can put anything into: whoever could would choose what the program runs.
+pub(super) fn make_own(base: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(OWN).create(base) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {}", base.display()));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(base)?;
+    let user = rustix::process::geteuid().as_raw();
+    ensure!(
+        is_private(&found, user),
+        "{} is not a folder of this user's alone: remove it",
+        base.display()
+    );
+    Ok(())
+}
+
+/// A build's links are used now.
+pub(super) fn refresh(build: &Path) -> Result<()> {
+    let touched = File::open(build).and_then(|folder| folder.set_modified(SystemTime::now()));
+    touched.with_context(|| format!("cannot mark {} as used", build.display()))
+}
+
+/// Removes links of builds that are gone, and of many those that were not used for long; never `own`.
+pub(super) fn tidy(base: &Path, own: &Path) -> Result<()> {
+    let mut builds = Vec::new();
+    for entry in fs::read_dir(base)? {
+        let path = entry?.path();
+        if path == own {
+            continue;
+        }
+        if leads_nowhere(&path) {
+            // Another process may have done so.
+            let _ = fs::remove_dir_all(&path);
+        } else {
+            let used = path.symlink_metadata().and_then(|found| found.modified());
+            builds.push((used.unwrap_or_else(|_| SystemTime::now()), path));
+        }
+    }
+    builds.sort();
+    let surplus = (builds.len() + 1).saturating_sub(KEPT_MAX);
+    let is_old = |used: SystemTime| used.elapsed().is_ok_and(|age| age > KEPT_TIME);
+    let mut left = builds.len() + 1;
+    for (_, path) in builds
+        .iter()
+        .take(surplus)
+        .filter(|(used, _)| is_old(*used))
+    {
+        let _ = fs::remove_dir_all(path);
+        left -= 1;
+    }
+    ensure!(
+        left <= BUILDS_MAX,
+        "{} has links of {left} builds of the last day: remove it",
+        base.display()
+    );
+    Ok(())
+}
+
+/// Whether a build's folder has a link, and one to what is not there.
+fn leads_nowhere(build: &Path) -> bool {
+    let folders = fs::read_dir(build).into_iter().flatten().flatten();
+    let links = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten());
+    links
+        .flatten()
+        .any(|link| link.path().is_symlink() && !link.path().exists())
+}
+
+/// Has a link lead to a library. It is replaced as a whole: another process may be looking at it.
+pub(super) fn lead(link: &Path, library: &Path) -> Result<()> {
+    if fs::read_link(link).is_ok_and(|to| to == library) {
+        return Ok(());
+    }
+    let new = link.with_extension(format!("{}", std::process::id()));
+    let made = symlink(library, &new).and_then(|()| fs::rename(&new, link));
+    made.with_context(|| format!("cannot make {}", link.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A folder of the test's own, gone when dropped.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("portolan-links-{name}-{}", std::process::id()));
+            fs::create_dir(&folder).unwrap();
+            Self(folder.canonicalize().unwrap())
+        }
+
+        /// The links of a build that were used so long ago.
+        fn build(&self, name: &str, age: Duration) -> PathBuf {
+            let build = self.0.join(name);
+            fs::create_dir_all(build.join("full")).unwrap();
+            let folder = File::open(&build).unwrap();
+            folder.set_modified(SystemTime::now() - age).unwrap();
+            build
+        }
+
+        fn count(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_removed_and_of_many_those_that_were_not_used_for_a_day() {
+        let folder = Folder::new("tidied");
+        let gone = folder.build("gone", Duration::ZERO);
+        symlink("/nonexistent", gone.join("full/librdmacm.so.1")).unwrap();
+        let own = folder.build("own", 9 * KEPT_TIME);
+        for build in 0..KEPT_MAX {
+            folder.build(&format!("old{build}"), 2 * KEPT_TIME);
+            folder.build(&format!("new{build}"), KEPT_TIME / 2);
+        }
+        refresh(&own).unwrap();
+        tidy(&folder.0, &own).unwrap();
+        assert!(!gone.exists());
+        assert!(own.exists());
+        // Those of the last day stay, however many.
+        assert_eq!(folder.count(), KEPT_MAX + 1);
+        for build in 0..KEPT_MAX {
+            assert!(folder.0.join(format!("new{build}")).exists());
+        }
+        assert!(
+            own.metadata()
+                .unwrap()
+                .modified()
+                .unwrap()
+                .elapsed()
+                .unwrap()
+                < KEPT_TIME
+        );
+    }
+
+    #[test]
+    fn a_few_old_builds_stay_and_too_many_of_a_day_are_an_error() {
+        let folder = Folder::new("many");
+        let own = folder.build("own", Duration::ZERO);
+        folder.build("old", 9 * KEPT_TIME);
+        tidy(&folder.0, &own).unwrap();
+        assert_eq!(folder.count(), 2);
+        for build in 0..BUILDS_MAX {
+            folder.build(&format!("new{build}"), Duration::ZERO);
+        }
+        let error = tidy(&folder.0, &own).unwrap_err().to_string();
+        assert!(error.contains("of the last day"), "{error}");
+    }
+
+    #[test]
+    fn links_are_not_made_where_others_could_change_them() {
+        let folder = Folder::new("shared");
+        let base = folder.0.join("links");
+        fs::DirBuilder::new().mode(0o755).create(&base).unwrap();
+        let error = make_own(&base).unwrap_err().to_string();
+        assert!(
+            error.contains("not a folder of this user's alone"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn temporary_files_lie_where_nobody_else_can_exchange_them() {
+        let folder = Folder::new("temporary");
+        let user = rustix::process::geteuid().as_raw();
+        let with_mode = |mode| {
+            fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
+            among_temporary(&folder.0, user)
+        };
+        assert_eq!(with_mode(0o755).unwrap(), folder.0);
+        assert_eq!(with_mode(0o1777).unwrap(), folder.0);
+        let error = with_mode(0o777).unwrap_err().to_string();
+        assert!(error.contains("not sticky"), "{error}");
+        if user != 0 {
+            return;
+        }
+        std::os::unix::fs::chown(&folder.0, Some(1), None).unwrap();
+        assert!(with_mode(0o755).is_err(), "another user's");
+    }
+
+    #[test]
+    fn temporary_files_have_a_place_that_the_dynamic_loader_can_be_told() {
+        for place in ["", "tmp", "/tmp:/etc", "/tmp;"] {
+            let error = among_temporary(Path::new(place), 0)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("TMPDIR"), "{error}");
+        }
+    }
+}
