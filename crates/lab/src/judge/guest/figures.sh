@@ -55,7 +55,7 @@ over_software() {
 
 # Everything that it said went well, too: cmtime counts what failed as done.
 told_by_client() {
-    must_succeed client > /dev/null || fail "$(cat /tmp/client)"
+    end client > /dev/null || fail "client ended with status $end_status: $(cat /tmp/client)"
     cat /tmp/client
     ! grep -i -e error -e fail /tmp/client || fail "not all connections were made"
 }

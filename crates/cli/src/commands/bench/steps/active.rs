@@ -197,7 +197,13 @@ impl Crew {
                 return Err(event.failure().map_or_else(unexpected, Into::into));
             }
         };
-        self.clock.end(step, connection);
+        if !self.clock.end(step, connection) {
+            let name = step.name();
+            bail!(
+                "{} of connection {connection}, whose {name} is not under way",
+                event.event_type()
+            );
+        }
         Ok(())
     }
 

@@ -104,12 +104,14 @@ impl Clock {
         }
     }
 
-    /// The step has ended for a connection.
-    pub(super) fn end(&self, step: Step, connection: usize) {
-        if let Some(spans) = self.connections.get(connection) {
-            spans[step as usize].end(self.epoch);
+    /// The step has ended for a connection; `false`, and not counted, if it has not begun or had ended before.
+    pub(super) fn end(&self, step: Step, connection: usize) -> bool {
+        let spans = self.connections.get(connection);
+        let is_ended = spans.is_some_and(|spans| spans[step as usize].end(self.epoch));
+        if is_ended {
             self.ended[step as usize].fetch_add(1, Ordering::Release);
         }
+        is_ended
     }
 
     /// For how many connections the step has ended.
@@ -142,11 +144,17 @@ impl Clock {
 
 impl Span {
     fn begin(&self, epoch: Instant) {
-        self.began.store(now_ns(epoch), Ordering::Relaxed);
+        self.began.store(now_ns(epoch), Ordering::Release);
     }
 
-    fn end(&self, epoch: Instant) {
-        self.ended.store(now_ns(epoch), Ordering::Relaxed);
+    /// Whether that is the end of what began.
+    fn end(&self, epoch: Instant) -> bool {
+        let has_begun = self.began.load(Ordering::Acquire) > 0;
+        has_begun
+            && self
+                .ended
+                .compare_exchange(0, now_ns(epoch), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// `None` if it has not ended.
@@ -172,7 +180,7 @@ mod tests {
         clock.begin_all(Step::Connect);
         for connection in 0..2 {
             clock.begin(Step::Connect, connection);
-            clock.end(Step::Connect, connection);
+            assert!(clock.end(Step::Connect, connection));
         }
         clock.end_all(Step::Connect);
         // Begun and never ended.
@@ -196,7 +204,19 @@ mod tests {
     fn a_connection_that_is_none_of_the_clocks_is_not_counted() {
         let clock = Clock::new(1);
         clock.begin(Step::Connect, 1);
-        clock.end(Step::Connect, 1);
+        assert!(!clock.end(Step::Connect, 1));
         assert_eq!(clock.ended(Step::Connect), 0);
+    }
+
+    #[test]
+    fn a_step_that_has_not_begun_or_has_ended_before_is_not_counted() {
+        let clock = Clock::new(2);
+        clock.begin(Step::Connect, 0);
+        assert!(!clock.end(Step::Connect, 1), "of another connection");
+        assert!(!clock.end(Step::Disconnect, 0), "another step");
+        assert!(clock.end(Step::Connect, 0));
+        assert!(!clock.end(Step::Connect, 0), "twice");
+        assert_eq!(clock.ended(Step::Connect), 1);
+        assert_eq!(clock.ended(Step::Disconnect), 0);
     }
 }

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel, QueuePairPlan, RESOURCES_MAX};
-use portolan::seam::cm::{ConnParam, EventType};
+use portolan::seam::cm::{ConnParam, EventType, IdNumber};
 use portolan::seam::traits::Provider;
 
 use super::{create_queue_pair, queue_pair_plan};
@@ -61,29 +61,29 @@ impl Server {
     pub(super) fn run(&self) -> Result<()> {
         let (requests, requested) = channel();
         let (ends, ended) = channel();
+        let held = Held::default();
+        let held = &held;
         thread::scope(|scope| {
-            scope.spawn(move || accept(requested));
+            scope.spawn(move || accept(requested, held));
             scope.spawn(move || end(ended));
             // They end with their senders.
             let (requests, ends) = (requests, ends);
-            // Dropping an id destroys it.
-            let mut held = HashMap::new();
             loop {
                 let event = self.events.next_event()?;
                 let id = event.id();
                 match event.event_type() {
                     EventType::ConnectRequest => {
-                        held.insert(id.number(), id.clone());
+                        held.put(id.clone());
                         requests.send(id.clone())?;
                     }
                     EventType::Disconnected => {
-                        if let Some(id) = held.remove(&id.number()) {
+                        if let Some(id) = held.take(id.number()) {
                             ends.send(id)?;
                         }
                     }
                     EventType::Established | EventType::TimewaitExit => {}
                     other => {
-                        held.remove(&id.number());
+                        held.take(id.number());
                         match event.failure() {
                             Some(error) => complain(&error),
                             None => complain(&format_args!("{other} was not expected")),
@@ -95,7 +95,25 @@ impl Server {
     }
 }
 
-fn accept(requested: Receiver<CmId>) {
+/// The ids of connections that are being made or are made. Dropping an id destroys it.
+#[derive(Default)]
+struct Held(Mutex<HashMap<IdNumber, CmId>>);
+
+impl Held {
+    fn put(&self, id: CmId) {
+        self.ids().insert(id.number(), id);
+    }
+
+    fn take(&self, number: IdNumber) -> Option<CmId> {
+        self.ids().remove(&number)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, HashMap<IdNumber, CmId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn accept(requested: Receiver<CmId>, held: &Held) {
     let mut plan = queue_pair_plan();
     let param = ConnParam {
         responder_resources: RESOURCES_MAX,
@@ -109,6 +127,8 @@ fn accept(requested: Receiver<CmId>) {
             complain(&error);
             // One that its peer has given up meanwhile has nobody to be told.
             let _ = id.reject(&[]);
+            // No event will tell of its end.
+            held.take(id.number());
         }
     }
 }
