@@ -9,9 +9,9 @@ use portolan_lab::machine::{Cache, Suite};
 
 use crate::test::{Workspace, cargo};
 
-/// A thousand connections a turn, no more of them at once than rdma_rxe's queue pair 1 has receives for (512): where
-/// it has none left it drops requests, which the kernel repeats after 4.3 seconds, and of what a library does nothing
-/// is to be seen.
+/// A thousand connections a turn, no more of them at once than fit into the 512 receives that Linux posts to queue
+/// pair 1: a request that is lost is repeated only after 4.3 seconds, and of what a library does nothing would be
+/// seen then.
 const LOAD: Load = Load {
     at_once: 200,
     times: 5,
