@@ -32,6 +32,7 @@ enum {
 	RESOLVE_TIMEOUT_MS = 20000,
 	/* Many times what the slowest operation takes on a network that loses packets. */
 	PATIENCE_MS = 600000,
+	COUNT_MAX = 1000000,
 };
 
 enum kind { REQUEST = 1, READY, DONE, VERDICT };
@@ -75,6 +76,17 @@ static void die(const char *format, ...)
 	va_end(arguments);
 	fprintf(stderr, "\n");
 	exit(1);
+}
+
+/* A number of 1 to `max`. */
+static uint32_t number_of(const char *text, uint32_t max)
+{
+	char *end;
+	unsigned long value = strtoul(text, &end, 10);
+
+	if (*text < '0' || *text > '9' || *end || value < 1 || value > max)
+		die("%s is no number of 1 to %u", text, max);
+	return value;
 }
 
 static void must(int is_good, const char *what)
@@ -396,6 +408,8 @@ static struct message answer(struct connection *c, enum kind kind)
 	must_end(c, RECEIVE_MESSAGE);
 	if (c->messages[0].magic != htonl(MAGIC) || c->messages[0].kind != kind)
 		die("a message of kind %d instead of %d", c->messages[0].kind, kind);
+	if (c->messages[0].operation < SEND || c->messages[0].operation > COMPARE_SWAP)
+		die("no operation: %d", c->messages[0].operation);
 	return c->messages[0];
 }
 
@@ -415,9 +429,12 @@ static void ask_for_reads(struct connection *c, uint32_t length, unsigned count)
 		fill(data, length, number + 1, 0xff);
 		tell(c, request, REQUEST);
 		ready = answer(c, READY);
+		/* Where it is, is all that the peer has to say. */
+		request.addr = ready.addr;
+		request.rkey = ready.rkey;
 		await_next_message(c);
 		started = now_s();
-		move_data(c, &ready, data);
+		move_data(c, &request, data);
 		printf("read of %u bytes: %.3f s\n", length, now_s() - started);
 		fflush(stdout);
 		if (checked(request, data).outcome != RIGHT)
@@ -539,7 +556,7 @@ int main(int count, char **words)
 		serve(&c);
 	} else if (count == 6 && !strcmp(words[1], "read")) {
 		connect_to(&c, words[2], words[3]);
-		ask_for_reads(&c, atoi(words[4]), atoi(words[5]));
+		ask_for_reads(&c, number_of(words[4], LENGTH_MAX), number_of(words[5], COUNT_MAX));
 	} else {
 		die("verify serve ADDRESS PORT | verify read ADDRESS PORT LENGTH COUNT");
 	}

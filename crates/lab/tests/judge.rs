@@ -74,7 +74,7 @@ fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
          until rping -c -a 192.168.7.1 -C 3 -V -v; do sleep 0.5; done",
     );
     let outcomes = machine.run_pair([&passive, &active], Wire::Captured);
-    let [passive, active] = outcomes.unwrap();
+    let [passive, active] = outcomes.unwrap().map(Result::unwrap);
     for outcome in [&passive, &active] {
         assert_eq!(outcome.status, 0, "{outcome}\n{:?}", outcome.steps);
     }

@@ -111,9 +111,13 @@ impl Machine {
     /// they agree upon beside that is theirs; when one has ended the other has a minute to end.
     ///
     /// # Errors
-    /// As for [`Machine::run`], for either of them; [`MachineError::LeftBehind`] when one does not end though
-    /// the other has.
-    pub fn run_pair(&self, jobs: [&Job; 2], wire: Wire) -> Result<[Outcome; 2], MachineError> {
+    /// There is no wire. Those of each machine are as for [`Machine::run`], and
+    /// [`MachineError::LeftBehind`] when it does not end though the other has.
+    pub fn run_pair(
+        &self,
+        jobs: [&Job; 2],
+        wire: Wire,
+    ) -> Result<[Result<Outcome, MachineError>; 2], MachineError> {
         pair::run_pair(self, jobs, wire)
     }
 }

@@ -34,8 +34,8 @@ pub struct Done {
 }
 
 impl Done {
-    /// What was in the peer's memory before the atomic of which this is the end, in the peer's byte order:
-    /// the first eight bytes of the buffer. Of another end it has no meaning; `None` if the buffer is shorter.
+    /// What was in the peer's memory before the atomic of which this is the end, as a number in this host's
+    /// byte order: the first eight bytes of the buffer. Of another end it has no meaning; `None` if the buffer is shorter.
     pub fn original(&self) -> Option<u64> {
         let word = self.buffer.first_chunk()?;
         Some(u64::from_ne_bytes(*word))

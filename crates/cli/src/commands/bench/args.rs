@@ -31,7 +31,8 @@ pub(crate) enum BenchCommand {
     /// Have data verified at both ends of a connection: sends, writes, reads and atomics, by either end
     ///
     /// The peer is `portolan bench verify --serve` on another host, or the C program crates/lab/c/verify.c over
-    /// libibverbs. Exits with 1 if data was wrong.
+    /// libibverbs. Exits with 1 if data was wrong, or the peer
+    /// rejected or did not answer.
     Verify(VerifyArgs),
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::args::VerifyArgs;
 use crate::commands::failure::explain;
+use crate::commands::ping::is_peers;
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
 use crate::verify::{self, Case, End, Initiator, cases};
@@ -55,7 +56,15 @@ fn serve(args: &VerifyArgs, output: &mut Output) -> Result<Outcome> {
 /// Asks a peer for every case.
 fn ask(args: &VerifyArgs, output: &mut Output) -> Result<Outcome> {
     let connector = Connector::new().options(verify::options(args.timeout));
-    let connection = connector.connect(&args.address).map_err(explain)?;
+    let connection = match connector.connect(&args.address) {
+        Ok(connection) => connection,
+        Err(error) if is_peers(&error.cause) => {
+            let error = explain(error);
+            complain(&format_args!("{error:#}"));
+            return Ok(Outcome::CheckFailed);
+        }
+        Err(error) => return Err(explain(error)),
+    };
     let mut end = End::new(connection, args.timeout)?;
     let cases = cases(&args.operations, &args.sizes);
     let started = Instant::now();

@@ -9,7 +9,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{LIBRARY, LIBRARY_PATH, Report, c_program};
+use super::{LIBRARY, LIBRARY_PATH, Part, Report, c_program};
 use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Wire};
 pub use matrix::Extent;
 use matrix::{Network, Play};
@@ -99,10 +99,23 @@ pub fn interop(
         "the kernel has nothing to complain of",
         "the_other_ends",
     ));
-    let [outcome, mut other] = machine.run_pair([&leader, &follower], Wire::Plain)?;
-    let report = Report::new(machine.kernel_release(), &outcome, leader.step_names());
-    if !report.passed() {
-        other.keep();
+    let (outcome, other) = match machine.run_pair([&leader, &follower], Wire::Plain)? {
+        [Ok(outcome), other] => (outcome, other),
+        // Where both failed, the one that was left behind says less.
+        [Err(MachineError::LeftBehind { .. }), Err(error)] | [Err(error), _] => return Err(error),
+    };
+    let mut report = Report::new(machine.kernel_release(), &outcome, leader.step_names());
+    match other {
+        Ok(mut other) if !report.passed() => {
+            other.keep();
+        }
+        Ok(_) => {}
+        // What the leader found is told all the same.
+        Err(error) => report.add(Part {
+            name: "the other machine".to_owned(),
+            verdict: Err(error.to_string()),
+            elapsed: Duration::ZERO,
+        }),
     }
     let told = |play: &Play, network| {
         let name = play.file_name(network);
