@@ -1,6 +1,7 @@
 //! Event channels: C's structure is the descriptor, the library's is what commands are written to.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 use portolan_kernel::raw;
 use portolan_provider::Cause;
@@ -13,7 +14,7 @@ use crate::verbs::rdma_cm;
 #[repr(C)]
 struct Whole {
     c: EventChannel,
-    commands: raw::Channel,
+    commands: Arc<raw::Channel>,
 }
 
 /// `rdma_create_event_channel`: of the rdma_cm device that the process's libibverbs has, or else of the kernel's.
@@ -27,6 +28,7 @@ pub(crate) fn create() -> Result<*mut EventChannel> {
     };
     let fd = commands.as_fd().as_raw_fd();
     let c = EventChannel { fd };
+    let commands = Arc::new(commands);
     Ok(Box::into_raw(Box::new(Whole { c, commands })).cast())
 }
 
@@ -38,14 +40,16 @@ fn open_in_kernel() -> Result<raw::Channel> {
     })
 }
 
-/// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids.
+/// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids. A thread that waits
+/// for its events goes on waiting, as over the kernel: some programs destroy it nevertheless.
 ///
 /// # Safety
-/// It is null, or [`create`] made it and nobody uses it any more.
+/// It is null, or [`create`] made it and nobody begins to use it any more.
 pub(crate) unsafe fn destroy(channel: *mut EventChannel) {
     if !channel.is_null() {
         // SAFETY: as the caller promises.
-        drop(unsafe { Box::from_raw(channel.cast::<Whole>()) });
+        let whole = unsafe { Box::from_raw(channel.cast::<Whole>()) };
+        whole.commands.close();
     }
 }
 
@@ -59,5 +63,20 @@ pub(crate) unsafe fn destroy(channel: *mut EventChannel) {
 pub(crate) unsafe fn commands<'a>(channel: *mut EventChannel) -> Result<&'a raw::Channel> {
     // SAFETY: as the caller promises.
     let whole = unsafe { channel.cast::<Whole>().as_ref() };
-    whole.map(|whole| &whole.commands).ok_or(Errno::INVAL)
+    whole.map(|whole| &*whole.commands).ok_or(Errno::INVAL)
+}
+
+/// Where its commands go, for who waits: the channel may be destroyed meanwhile.
+///
+/// # Errors
+/// `EINVAL` for null.
+///
+/// # Safety
+/// It is null, or [`create`] made it and it is there now.
+pub(crate) unsafe fn hold(channel: *mut EventChannel) -> Result<Arc<raw::Channel>> {
+    // SAFETY: as the caller promises.
+    let whole = unsafe { channel.cast::<Whole>().as_ref() };
+    whole
+        .map(|whole| Arc::clone(&whole.commands))
+        .ok_or(Errno::INVAL)
 }

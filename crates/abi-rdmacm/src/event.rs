@@ -29,10 +29,10 @@ struct Whole {
 /// `EAGAIN`, `EINTR`, and those of the descriptor.
 ///
 /// # Safety
-/// The channel is null, or exists while this waits.
+/// The channel is null, or exists when this begins.
 pub(crate) unsafe fn take(channel: *mut EventChannel) -> Result<*mut CmEvent> {
     // SAFETY: as the caller promises.
-    let commands = unsafe { channel::commands(channel) }?;
+    let commands = unsafe { channel::hold(channel) }?;
     loop {
         let raw = commands.get_event()?;
         if let Some(event) = interpret(&raw) {

@@ -9,7 +9,7 @@ use portolan_wire::addr::Gid as WireGid;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
-use crate::context::Raiser;
+use crate::context::{Raiser, Raisers};
 use crate::convert;
 use crate::guard::{Result, errno_of, pointer};
 use crate::layout::{Context, Gid, Pd, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, qp_attr_mask};
@@ -29,6 +29,8 @@ pub(crate) struct OwnQp {
     pub(crate) qp: Arc<dyn ProviderQp>,
     pub(crate) is_ud: bool,
     pub(crate) reported: Reported,
+    /// The context's, which may be closed before.
+    raisers: Arc<Raisers>,
     pub(crate) building: Building,
     /// Whether it was created for the calls that build work requests.
     pub(crate) builds: bool,
@@ -87,6 +89,7 @@ pub(crate) unsafe fn create(
         qp,
         is_ud: qp_type == QpType::Ud,
         reported: Reported::default(),
+        raisers: Arc::clone(&domain.raisers),
         building: Building::new(made.cap.max_inline_data as usize),
         builds: send_ops.is_some(),
         init: *attr,
@@ -98,8 +101,7 @@ pub(crate) unsafe fn create(
         ],
     };
     let qp: *mut Qp = make(whole, own_qp);
-    // SAFETY: as above.
-    lock(&unsafe { own(context) }?.raisers.qps).insert(qp_num, Raiser(qp));
+    lock(&domain.raisers.qps).insert(qp_num, Raiser(qp));
     Ok(qp)
 }
 
@@ -138,7 +140,7 @@ pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
     unsafe {
         let own_qp = own(qp)?;
         own_qp.qp.destroy().map_err(|error| errno_of(&error))?;
-        lock(&own((*qp).context)?.raisers.qps).remove(&own_qp.qp.qpn().value());
+        lock(&own_qp.raisers.qps).remove(&own_qp.qp.qpn().value());
         acks(qp).wait(&own_qp.reported);
         free(qp);
     }

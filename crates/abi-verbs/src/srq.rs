@@ -8,7 +8,7 @@ use portolan_provider::verbs;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, FRESH, Reported};
-use crate::context::Raiser;
+use crate::context::{Raiser, Raisers};
 use crate::guard::{Result, errno_of, number, pointer};
 use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
 use crate::lock;
@@ -29,6 +29,8 @@ pub(crate) struct OwnSrq {
     pub(crate) srq: Arc<dyn ProviderSrq>,
     pub(crate) users: Users,
     pub(crate) reported: Reported,
+    /// The context's, which may be closed before.
+    raisers: Arc<Raisers>,
     _pd: Held,
 }
 
@@ -80,11 +82,11 @@ pub(crate) unsafe fn create(
         srq,
         users: Users::default(),
         reported: Reported::default(),
+        raisers: Arc::clone(&domain.raisers),
         _pd: domain.users.hold(),
     };
     let srq = make(whole, own_srq);
-    // SAFETY: as above.
-    lock(&unsafe { own(context) }?.raisers.srqs).insert(srqn, Raiser(srq));
+    lock(&domain.raisers.srqs).insert(srqn, Raiser(srq));
     Ok(srq)
 }
 
@@ -99,7 +101,7 @@ pub(crate) unsafe fn destroy(srq: *mut Srq) -> Result<()> {
         let own_srq = own(srq)?;
         own_srq.users.check_none()?;
         own_srq.srq.destroy().map_err(|error| errno_of(&error))?;
-        lock(&own((*srq).context)?.raisers.srqs).remove(&own_srq.srq.number().0);
+        lock(&own_srq.raisers.srqs).remove(&own_srq.srq.number().0);
         acks(srq).wait(&own_srq.reported);
         free(srq);
     }

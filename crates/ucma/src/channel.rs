@@ -1,6 +1,7 @@
 //! An open descriptor of the device: commands are written to it, events arrive at it.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use portolan_kernel::raw::{Fields, Header};
@@ -12,7 +13,7 @@ use crate::device::RdmaCm;
 use crate::lock;
 use crate::memory::Memory;
 
-/// An event channel. Dropping it destroys its ids, as closing the kernel's descriptor does.
+/// An event channel. [`Channel::close`], or dropping it, destroys its ids, as closing the kernel's descriptor does.
 #[derive(Debug)]
 pub struct Channel {
     device: Arc<RdmaCm>,
@@ -21,6 +22,7 @@ pub struct Channel {
     /// Held while an event is taken and counted, and by whoever asks how many were: an id's end waits for the
     /// acknowledgement of as many.
     taking: Mutex<()>,
+    is_closed: AtomicBool,
 }
 
 /// A command, without its header.
@@ -38,6 +40,7 @@ impl Channel {
             commands,
             number,
             taking: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -57,6 +60,29 @@ impl Channel {
         lock(&self.taking)
     }
 
+    /// # Errors
+    /// `EBADF` once it is closed; `EOPNOTSUPP` in a process that was forked off since the device was made.
+    pub(crate) fn check_open(&self) -> Result<(), Errno> {
+        self.device.check_process()?;
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(Errno::BADF),
+            false => Ok(()),
+        }
+    }
+
+    /// Closes it: its ids are destroyed, and commands are refused from now on. Who waits in GET_EVENT meanwhile
+    /// is not woken, and keeps the descriptor open; nothing arrives there any more.
+    pub fn close(&self) {
+        // A forked child's copy is its parent's, whose locks may have been held at the fork.
+        if self.device.check_process().is_err() || self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        for id in self.device.close(self) {
+            // Destroying a listener may have taken its children along.
+            let _ = self.commands.destroy_id(id);
+        }
+    }
+
     /// The id of this number, if it is this channel's.
     ///
     /// # Errors
@@ -71,9 +97,11 @@ impl Channel {
     /// behind that is passed over. Gives the number of bytes that were written: all of them.
     ///
     /// # Errors
-    /// Those of the kernel's device; `EFAULT` of the memory. GET_EVENT waits, for ever, unless the descriptor is
+    /// Those of the kernel's device; `EFAULT` of the memory; `EBADF` once the channel is closed.
+    ///  GET_EVENT waits, for ever, unless the descriptor is
     /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
     pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
+        self.check_open()?;
         if bytes.len() < Header::SIZE {
             return Err(Errno::INVAL);
         }
@@ -98,7 +126,7 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.device.close(self);
+        self.close();
     }
 }
 

@@ -68,9 +68,10 @@ impl Channel {
     fn destroy_id(&self, command: &Command<'_>) -> Result<()> {
         let destroy: DestroyId = command.read()?;
         command.expect_room::<EventsReported>()?;
-        let id = self.own(destroy.id)?;
         let events_reported = {
             let _taking = self.taking();
+            // Under the lock: it may be moving to another channel.
+            let id = self.own(destroy.id)?;
             // Its number may be another's right after.
             let reported = self.device().strike(id);
             self.commands().destroy_id(id).map_err(errno)?;
@@ -174,12 +175,18 @@ impl Channel {
         command.expect_room::<EventsReported>()?;
         let fd: RawFd = migrate.fd.cast_signed();
         let from = self.device().channel(fd).ok_or(Errno::NOENT)?;
-        let id = from.own(migrate.id)?;
         let events_reported = {
             let _taking = from.taking();
+            // Under the lock: another may be moving or destroying it.
+            let id = from.own(migrate.id)?;
+            // First, with the count: events that are taken here right after it has moved are not in it.
+            let reported = self.device().redirect(id, self);
             let moved = self.commands().migrate_id(from.commands(), id);
-            moved.map_err(errno)?;
-            self.device().redirect(id, self)
+            moved.map_err(|error| {
+                self.device().redirect(id, &from);
+                errno(error)
+            })?;
+            reported
         };
         command.answer(migrate.response, &EventsReported { events_reported })
     }

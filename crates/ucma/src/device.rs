@@ -17,6 +17,8 @@ use crate::lock;
 /// The rdma_cm device of a provider.
 pub struct RdmaCm {
     provider: Arc<dyn Provider>,
+    /// Whose it is; a forked child's locks may be held for ever.
+    process: u32,
     tables: Mutex<Tables>,
 }
 
@@ -49,8 +51,18 @@ impl RdmaCm {
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
         Arc::new(Self {
             provider,
+            process: std::process::id(),
             tables: Mutex::default(),
         })
+    }
+
+    /// # Errors
+    /// `EOPNOTSUPP` in a process that was forked off since it was made.
+    pub(crate) fn check_process(&self) -> std::result::Result<(), Errno> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Errno::OPNOTSUPP),
+        }
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {
@@ -76,15 +88,16 @@ impl RdmaCm {
         lock(&self.tables).channels.get(&fd)?.upgrade()
     }
 
-    /// A channel goes, with its ids.
-    pub(crate) fn close(&self, channel: &Channel) {
+    /// A channel goes, with its ids: these.
+    pub(crate) fn close(&self, channel: &Channel) -> Vec<IdNumber> {
         let number = channel.number();
         let mut tables = lock(&self.tables);
         // Its descriptor is still open, so the entry is its own.
         tables.channels.remove(&channel.as_fd().as_raw_fd());
         let of_it = tables.ids.iter().filter(|(_, id)| id.channel == number);
         let of_it: Vec<IdNumber> = of_it.map(|(id, _)| *id).collect();
-        of_it.into_iter().for_each(|id| tables.forget(id));
+        of_it.iter().for_each(|id| tables.forget(*id));
+        of_it
     }
 
     /// An id is of this channel from now on. One that was made by a request has no name.

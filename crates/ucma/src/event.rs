@@ -32,6 +32,7 @@ impl Channel {
     /// Takes an event and counts it.
     fn take(&self) -> Result<CmEvent> {
         let _taking = self.taking();
+        self.check_open()?;
         let event = self.commands().take_event().map_err(errno)?;
         match event.event {
             EventType::ConnectRequest => {

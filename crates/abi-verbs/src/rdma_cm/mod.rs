@@ -2,16 +2,18 @@
 //! write(2) and close(2) of the kernel's `/dev/infiniband/rdma_cm` ([`RdmaCmTable`]). Queue pairs and connections so
 //! are of one provider, which this library has.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use portolan_kernel::raw::{RdmaCmChannel, RdmaCmTable};
 use portolan_ucma::{Channel, Memory, RdmaCm};
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
+use crate::lock;
 use crate::provider::provider;
 
 /// What `portolan_rdma_cm` gives.
@@ -45,18 +47,17 @@ unsafe extern "C" fn open(place: *mut RdmaCmChannel) -> c_int {
         // SAFETY: as the caller promises.
         let place = unsafe { place.as_mut() }.ok_or(Errno::INVAL)?;
         place.fd = channel.as_fd().as_raw_fd();
-        place.handle = Arc::into_raw(channel).cast_mut().cast();
+        place.handle = std::ptr::without_provenance_mut(OPEN.add(channel));
         Ok(())
     });
     opened.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
 /// # Safety
-/// The channel is open; the command has as many bytes, and addresses within it are good for what it says.
+/// The command has as many bytes, and addresses within it are good for what it says.
 unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: usize) -> isize {
     let written = caught(|| {
-        // SAFETY: `open` made it, and it is not closed yet.
-        let channel = unsafe { &*handle.cast_const().cast::<Channel>() };
+        let channel = OPEN.get(handle.addr())?;
         if command.is_null() {
             return Err(Errno::FAULT);
         }
@@ -71,13 +72,57 @@ unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: 
 }
 
 /// # Safety
-/// The channel is open, and nobody uses it any more.
+/// None: a channel that is closed is known by its number.
 unsafe extern "C" fn close(handle: *mut c_void) {
     let _ = caught(|| {
-        // SAFETY: `open` gave it away, and takes it back once.
-        drop(unsafe { Arc::from_raw(handle.cast_const().cast::<Channel>()) });
+        // Its ids go now, though a thread may wait on it for ever, as one of Debian's rping does.
+        OPEN.remove(handle.addr())?.close();
         Ok(())
     });
+}
+
+static OPEN: LazyLock<Open> = LazyLock::new(|| Open {
+    process: std::process::id(),
+    channels: Mutex::default(),
+});
+
+/// Open channels, by the numbers that stand for them. Whoever writes to one keeps it while they do.
+struct Open {
+    process: u32,
+    channels: Mutex<(usize, HashMap<usize, Arc<Channel>>)>,
+}
+
+impl Open {
+    fn add(&self, channel: Arc<Channel>) -> usize {
+        let mut channels = lock(&self.channels);
+        let (last, channels) = &mut *channels;
+        *last += 1;
+        channels.insert(*last, channel);
+        *last
+    }
+
+    /// # Errors
+    /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, where the lock may be held for ever.
+    fn get(&self, number: usize) -> Result<Arc<Channel>> {
+        self.check_process()?;
+        let channels = lock(&self.channels);
+        channels.1.get(&number).cloned().ok_or(Errno::BADF)
+    }
+
+    /// # Errors
+    /// As for [`Open::get`].
+    fn remove(&self, number: usize) -> Result<Arc<Channel>> {
+        self.check_process()?;
+        let mut channels = lock(&self.channels);
+        channels.1.remove(&number).ok_or(Errno::BADF)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Errno::OPNOTSUPP),
+        }
+    }
 }
 
 /// A defect of the library's own is told as `EIO`; its text has been printed.
@@ -112,5 +157,72 @@ fn pointer(address: u64, length: usize) -> Result<*mut u8> {
         // Nothing is copied; the place for it may not be null.
         _ if length == 0 => Ok(std::ptr::NonNull::dangling().as_ptr()),
         pointer => Ok(pointer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use portolan_kernel::raw::{EventResp, Fields, GetEvent, Header, number};
+
+    use super::*;
+
+    fn opened() -> RdmaCmChannel {
+        let mut channel = RdmaCmChannel {
+            handle: std::ptr::null_mut(),
+            fd: -1,
+        };
+        // SAFETY: good to write to.
+        assert_eq!(unsafe { open(&mut channel) }, 0);
+        channel
+    }
+
+    fn get_event(handle: usize) -> isize {
+        let mut answer = EventResp::zeroed().to_bytes();
+        let get = GetEvent {
+            response: answer.as_mut_ptr().expose_provenance() as u64,
+        };
+        let header = Header {
+            cmd: number::GET_EVENT,
+            in_len: GetEvent::SIZE as u16,
+            out_len: answer.len() as u16,
+        };
+        let bytes = [header.to_bytes(), get.to_bytes()].concat();
+        let handle = std::ptr::without_provenance_mut(handle);
+        // SAFETY: as many bytes, and room for the answer.
+        unsafe { write(handle, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    #[test]
+    fn a_channel_that_is_closed_is_no_descriptor_any_more() {
+        let channel = opened();
+        // SAFETY: open; a second time is refused.
+        unsafe {
+            close(channel.handle);
+            close(channel.handle);
+        }
+        let refused = -(Errno::BADF.raw_os_error() as isize);
+        assert_eq!(get_event(channel.handle.addr()), refused);
+        assert_eq!(get_event(0), refused);
+    }
+
+    #[test]
+    fn a_thread_may_wait_on_a_channel_while_another_closes_it() {
+        let channel = opened();
+        let number = channel.handle.addr();
+        let kept = OPEN.get(number).unwrap();
+        // Stays in there for good, as a program's would: it ends with the process.
+        std::thread::spawn(move || get_event(number));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // The table's, this test's, and the sleeper's.
+        while Arc::strong_count(&kept) < 3 {
+            assert!(Instant::now() < deadline, "nobody waits");
+            std::thread::yield_now();
+        }
+        // SAFETY: open.
+        unsafe { close(channel.handle) };
+        assert_eq!(Arc::strong_count(&kept), 2);
+        assert_eq!(OPEN.get(number).err(), Some(Errno::BADF));
     }
 }

@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
@@ -41,7 +42,8 @@ pub struct RdmaCmTable {
     /// Carries out a command: the number of its bytes, or a negative errno. Addresses within it are the caller's.
     pub write:
         unsafe extern "C" fn(handle: *mut c_void, command: *const c_void, length: usize) -> isize,
-    /// Closes a channel, and with it its descriptor, which must not be closed otherwise; its ids are destroyed.
+    /// Closes a channel, and with it its descriptor, which must not be closed otherwise; its ids are destroyed. Who
+    /// waits in it is not woken; commands are refused with `EBADF` from now on.
     pub close: unsafe extern "C" fn(handle: *mut c_void),
 }
 
@@ -79,6 +81,7 @@ enum Way {
         table: &'static RdmaCmTable,
         handle: NonNull<c_void>,
         fd: c_int,
+        is_closed: AtomicBool,
     },
 }
 
@@ -115,11 +118,18 @@ impl Channel {
                     table,
                     handle,
                     fd: opened.fd,
+                    is_closed: AtomicBool::new(false),
                 },
             }),
             (0, None) => Err(Errno::IO),
             (errno, _) => Err(Errno::from_raw_os_error(errno)),
         }
+    }
+
+    /// Closes a library's channel though others may still use it: they are refused with `EBADF`, but for who waits in
+    /// [`Channel::get_event`], who is not woken. The kernel's is closed when it is dropped.
+    pub fn close(&self) {
+        self.way.close();
     }
 
     /// Carries out a command that has no answer.
@@ -214,7 +224,7 @@ impl Channel {
                 usize::try_from(written).map_err(|_| last_errno())?
             }
             Way::Library { table, handle, .. } => {
-                // SAFETY: as above, and the channel is open.
+                // SAFETY: as above; a closed channel is refused.
                 let written = unsafe { (table.write)(handle.as_ptr(), command, length) };
                 usize::try_from(written).map_err(|_| negative_errno(written))?
             }
@@ -251,11 +261,24 @@ impl AsFd for Channel {
     }
 }
 
-impl Drop for Way {
-    fn drop(&mut self) {
-        if let Self::Library { table, handle, .. } = self {
-            // SAFETY: it is open, and nobody uses it any more.
+impl Way {
+    fn close(&self) {
+        if let Self::Library {
+            table,
+            handle,
+            is_closed,
+            ..
+        } = self
+            && !is_closed.swap(true, Ordering::AcqRel)
+        {
+            // SAFETY: it is open.
             unsafe { (table.close)(handle.as_ptr()) };
         }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.close();
     }
 }

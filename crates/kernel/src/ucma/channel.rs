@@ -163,8 +163,12 @@ impl CmChannel for KernelChannel {
 
     fn await_event(&self) -> Result<()> {
         self.device(Step::Event)?;
-        if self.is_nonblocking()? && !self.is_readable(Some(Duration::ZERO))? {
-            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        if self.is_nonblocking()? {
+            // Another may take it, but who does not want to wait is not to sleep then.
+            return match self.is_readable(Some(Duration::ZERO))? {
+                true => Ok(()),
+                false => Err(Error::new(Step::Event, Cause::WouldBlock)),
+            };
         }
         // Interrupted it is early.
         self.is_readable(None).map(drop)

@@ -84,10 +84,12 @@ impl CmChannel for SoftwareChannel {
 
     fn await_event(&self) -> Result<()> {
         self.core(Step::Event)?;
-        if self.queue.is_nonblocking()? && self.queue.is_empty() {
-            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        match (self.queue.is_nonblocking()?, self.queue.is_empty()) {
+            (true, true) => Err(Error::new(Step::Event, Cause::WouldBlock)),
+            // Another may take it, but who does not want to wait is not to sleep then.
+            (true, false) => Ok(()),
+            (false, _) => self.queue.sleep(),
         }
-        self.queue.sleep()
     }
 
     fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber> {

@@ -57,6 +57,10 @@ impl Core {
         let mut state = self.state();
         let entry = state.entry(id, Step::Event)?;
         let (uid, reported) = (entry.uid, entry.reported);
+        if !std::ptr::eq(&*entry.queue, from) {
+            let (expected, found) = ("an id of the channel it is to leave", "another channel's");
+            return Err(Error::invalid(Step::Event, "id", expected, found));
+        }
         if Arc::ptr_eq(&entry.queue, to) {
             return Ok(reported);
         }
