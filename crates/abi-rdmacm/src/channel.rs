@@ -1,7 +1,8 @@
 //! Event channels: C's structure is the descriptor, the library's is what commands are written to.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use portolan_kernel::raw;
 use portolan_provider::Cause;
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::guard::Result;
 use crate::layout::EventChannel;
+use crate::lock;
 use crate::verbs::rdma_cm;
 
 #[repr(C)]
@@ -29,7 +31,10 @@ pub(crate) fn create() -> Result<*mut EventChannel> {
     let fd = commands.as_fd().as_raw_fd();
     let c = EventChannel { fd };
     let commands = Arc::new(commands);
-    Ok(Box::into_raw(Box::new(Whole { c, commands })).cast())
+    let held = Arc::clone(&commands);
+    let channel = Box::into_raw(Box::new(Whole { c, commands })).cast::<EventChannel>();
+    lock(&LIVE).insert(channel.addr(), held);
+    Ok(channel)
 }
 
 fn open_in_kernel() -> Result<raw::Channel> {
@@ -47,6 +52,7 @@ fn open_in_kernel() -> Result<raw::Channel> {
 /// It is null, or [`create`] made it and nobody begins to use it any more.
 pub(crate) unsafe fn destroy(channel: *mut EventChannel) {
     if !channel.is_null() {
+        lock(&LIVE).remove(&channel.addr());
         // SAFETY: as the caller promises.
         let whole = unsafe { Box::from_raw(channel.cast::<Whole>()) };
         whole.commands.close();
@@ -66,17 +72,17 @@ pub(crate) unsafe fn commands<'a>(channel: *mut EventChannel) -> Result<&'a raw:
     whole.map(|whole| &*whole.commands).ok_or(Errno::INVAL)
 }
 
+/// Channels that are not destroyed, by their addresses: who waits for an event may find that another has gone.
+static LIVE: LazyLock<Mutex<HashMap<usize, Arc<raw::Channel>>>> = LazyLock::new(Mutex::default);
+
 /// Where its commands go, for who waits: the channel may be destroyed meanwhile.
 ///
 /// # Errors
-/// `EINVAL` for null.
-///
-/// # Safety
-/// It is null, or [`create`] made it and it is there now.
-pub(crate) unsafe fn hold(channel: *mut EventChannel) -> Result<Arc<raw::Channel>> {
-    // SAFETY: as the caller promises.
-    let whole = unsafe { channel.cast::<Whole>().as_ref() };
-    whole
-        .map(|whole| Arc::clone(&whole.commands))
-        .ok_or(Errno::INVAL)
+/// `EINVAL` for null, `EBADF` if it is destroyed.
+pub(crate) fn hold(channel: *mut EventChannel) -> Result<Arc<raw::Channel>> {
+    if channel.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let live = lock(&LIVE);
+    live.get(&channel.addr()).cloned().ok_or(Errno::BADF)
 }

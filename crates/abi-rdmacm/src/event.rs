@@ -1,13 +1,15 @@
 //! Events: taken from the kernel, completed by the library's own work, and acknowledged by the program.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use portolan_kernel::raw::{self, EventResp, Fields};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::convert;
-use crate::guard::{Result, errno_of};
+use crate::guard::{Result, caught, errno_of, failed};
 use crate::id::{self, Id, Target, get, set};
 use crate::layout::event_type::*;
 use crate::layout::{CmEvent, CmId, ConnParam, Ece, EventChannel, EventParam, UdParam};
@@ -31,14 +33,55 @@ struct Whole {
 /// # Safety
 /// The channel is null, or exists when this begins.
 pub(crate) unsafe fn take(channel: *mut EventChannel) -> Result<*mut CmEvent> {
-    // SAFETY: as the caller promises.
-    let commands = unsafe { channel::hold(channel) }?;
+    let commands = channel::hold(channel)?;
     loop {
-        let raw = commands.get_event()?;
-        if let Some(event) = interpret(&raw) {
-            return Ok(Box::into_raw(event).cast());
+        if let Some(event) = take_one(&commands)? {
+            return Ok(event);
         }
     }
+}
+
+/// Takes the channel's next event; none if it is nothing to the program.
+fn take_one(commands: &raw::Channel) -> Result<Option<*mut CmEvent>> {
+    let event = interpret(&commands.get_event()?);
+    Ok(event.map(|event| Box::into_raw(event).cast()))
+}
+
+/// `rdma_get_cm_event`: as [`take`], but the thread may be cancelled while it waits, outside of what catches panics and
+/// with nothing to drop.
+///
+/// # Safety
+/// As for [`take`]; the place is null or good to write to.
+pub(crate) unsafe fn get(channel: *mut EventChannel, into: *mut *mut CmEvent) -> c_int {
+    loop {
+        let waited = match caught(|| awaited(channel, into)) {
+            Ok(Some(fd)) => raw::readable(fd),
+            Ok(None) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        if let Err(errno) = waited {
+            return failed(errno);
+        }
+        match caught(|| take_one(&*channel::hold(channel)?)) {
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                // SAFETY: as the caller promises; null was refused.
+                unsafe { into.write(event) };
+                return 0;
+            }
+            Err(errno) => return failed(errno),
+        }
+    }
+}
+
+/// What to wait for; nothing if the program does not want to.
+fn awaited(channel: *mut EventChannel, into: *mut *mut CmEvent) -> Result<Option<RawFd>> {
+    if into.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let commands = channel::hold(channel)?;
+    let waits = !fcntl_getfl(&*commands)?.contains(OFlags::NONBLOCK);
+    Ok(waits.then(|| commands.as_fd().as_raw_fd()))
 }
 
 /// `rdma_ack_cm_event`.

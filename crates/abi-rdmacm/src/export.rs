@@ -35,11 +35,11 @@ macro_rules! exports {
         fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block
     )*) => {
         $(
-            /// As its page says.
+            /// As its page says. A thread that waits in it may be cancelled, and unwinds then.
             ///
             /// # Safety
             /// Pointers are what the page says they are.
-            unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
 
             std::arch::global_asm!(
                 concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
@@ -307,14 +307,8 @@ exports! {
     }
 
     fn rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
-        status(|| {
-            if event.is_null() {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: the program's pointers.
-            unsafe { event.write(event::take(channel)?) };
-            Ok(())
-        })
+        // SAFETY: the program's pointers.
+        unsafe { event::get(channel, event) }
     }
 
     fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {

@@ -73,7 +73,7 @@ pub(crate) fn made<T>(pointer: *mut T) -> Result<*mut T> {
 }
 
 /// A defect of the library's own is told as `EIO`; its text has been printed.
-fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 

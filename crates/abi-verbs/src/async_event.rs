@@ -8,7 +8,8 @@ use crate::context::OwnContext;
 use crate::guard::{Result, errno_of};
 use crate::layout::{AsyncEvent, Context};
 use crate::object::own;
-use crate::{lock, qp, srq, wait};
+use crate::wait::Attempt;
+use crate::{lock, qp, srq};
 
 /// Numbers of `enum ibv_event_type`.
 mod kind {
@@ -25,14 +26,14 @@ mod kind {
     pub(super) const GID_CHANGE: u32 = 18;
 }
 
-/// Takes an event, waiting for one unless the program does not want to.
+/// Takes an event, if there is one.
 ///
 /// # Errors
-/// Those of [`wait::readable`].
+/// Those of [`Attempt::wait`].
 ///
 /// # Safety
-/// The context is open.
-pub(crate) unsafe fn take(context: *mut Context) -> Result<AsyncEvent> {
+/// The context is open, the place good to write to.
+pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Result<Attempt> {
     // SAFETY: as the caller promises.
     let own_context = unsafe { own(context) }?;
     loop {
@@ -41,7 +42,11 @@ pub(crate) unsafe fn take(context: *mut Context) -> Result<AsyncEvent> {
             .take()
             .map_err(|error| errno_of(&error))?;
         match taken.map(|event| own_context.report(event)) {
-            Some(Some(event)) => return Ok(event),
+            Some(Some(event)) => {
+                // SAFETY: as the caller promises.
+                unsafe { into.write(event) };
+                return Ok(Attempt::Done);
+            }
             // Of something that has ended meanwhile.
             Some(None) => {}
             None => {
@@ -49,7 +54,7 @@ pub(crate) unsafe fn take(context: *mut Context) -> Result<AsyncEvent> {
                     .listener
                     .fd()
                     .map_err(|error| errno_of(&error))?;
-                wait::readable(fd)?;
+                return Attempt::wait(fd);
             }
         }
     }

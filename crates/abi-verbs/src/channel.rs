@@ -11,7 +11,7 @@ use crate::guard::{Result, errno_of};
 use crate::layout::{CompChannel, Context, Cq};
 use crate::lock;
 use crate::object::{Kind, free, make, own};
-use crate::wait;
+use crate::wait::Attempt;
 
 /// A completion channel.
 pub(crate) struct OwnChannel {
@@ -61,27 +61,27 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
     Ok(())
 }
 
-/// Takes an event, waiting for one unless the program does not want to: the queue it is of.
+/// Takes an event, if there is one: `into` is told the queue it is of.
 ///
 /// # Errors
-/// Those of [`wait::readable`].
+/// Those of [`Attempt::wait`].
 ///
 /// # Safety
-/// The channel is one of ours.
-pub(crate) unsafe fn take_event(channel: *mut CompChannel) -> Result<*mut Cq> {
+/// The channel is one of ours, the place good to write to.
+pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -> Result<Attempt> {
     // SAFETY: as the caller promises.
     let own_channel = unsafe { own(channel) }?;
-    loop {
-        {
-            let _taking = lock(&own_channel.taking);
-            let taken = own_channel.channel.take_event();
-            if let Some(cookie) = taken.map_err(|error| errno_of(&error))? {
-                let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
-                // SAFETY: a queue whose event waits lives: its end forgets the event first, under the lock.
-                unsafe { own(cq) }?.comp_reported.add();
-                return Ok(cq);
-            }
-        }
-        wait::readable(own_channel.channel.as_fd())?;
+    let _taking = lock(&own_channel.taking);
+    let taken = own_channel.channel.take_event();
+    let Some(cookie) = taken.map_err(|error| errno_of(&error))? else {
+        return Attempt::wait(own_channel.channel.as_fd());
+    };
+    let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
+    // SAFETY: a queue whose event waits lives: its end forgets the event first, under the lock. The place is as the
+    // caller promises.
+    unsafe {
+        own(cq)?.comp_reported.add();
+        into.write(cq);
     }
+    Ok(Attempt::Done)
 }

@@ -22,10 +22,7 @@ pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
 
 /// Runs the body of a function that gives a number, or -1 and `errno`.
 pub(crate) fn status(body: impl FnOnce() -> Result<c_int>) -> c_int {
-    caught(body).unwrap_or_else(|errno| {
-        set_errno(errno);
-        -1
-    })
+    caught(body).unwrap_or_else(failed)
 }
 
 /// Runs the body of a function that gives a pointer, or null and `errno`.
@@ -40,6 +37,12 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T>) -> *mut T {
 #[inline]
 pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// Sets `errno` and gives -1.
+pub(crate) fn failed(errno: Errno) -> c_int {
+    set_errno(errno);
+    -1
 }
 
 /// Sets `errno`.
@@ -57,7 +60,7 @@ pub(crate) fn errno_of(error: &portolan_provider::Error) -> Errno {
 
 /// A defect of the library's own is told as `EIO`; its text has been printed.
 #[inline]
-fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 

@@ -18,6 +18,8 @@ use crate::post;
 
 /// Work requests that are begun at once: more than a send queue holds are refused when they are posted anyway.
 const BEGUN_MAX: usize = 1 << 14;
+/// Room for work requests and pieces that is kept from one batch to the next.
+const KEPT_MAX: usize = 256;
 /// Pieces of one of them.
 const PIECES_MAX: usize = 32;
 /// `IBV_QP_EX_WITH_…` of all operations there are: writes, sends, read, atomics, windows.
@@ -58,6 +60,8 @@ struct Request {
     flags: SendFlags,
     op: SendOp,
     data: Data,
+    /// Where its pieces and its inline data begin, whichever it gets.
+    begins: (usize, usize),
     ah: *mut Ah,
     qpn: u32,
     qkey: u32,
@@ -148,6 +152,10 @@ fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()
         };
         let building = &own_qp.building;
         let mut begun = building.begun.borrow_mut();
+        // Nothing of it will be posted: no more is kept.
+        if begun.failed.is_some() {
+            return;
+        }
         if let Err(errno) = change(&mut begun, building) {
             begun.failed.get_or_insert(errno);
         }
@@ -162,11 +170,13 @@ fn begin(qp: *mut QpEx, op: Result<SendOp>) {
         if begun.requests.len() >= BEGUN_MAX {
             return Err(Errno::NOMEM);
         }
+        let begins = (begun.pieces.len(), begun.inline.len());
         begun.requests.push(Request {
             wr_id,
             flags: SendFlags::from_bits_truncate(flags),
             op: op?,
             data: Data::Pieces(0, 0),
+            begins,
             ah: ptr::null_mut(),
             qpn: 0,
             qkey: 0,
@@ -201,8 +211,9 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     number(|| {
         // SAFETY: the program's queue pair, on which it has begun.
         let own_qp = unsafe { own(qp.cast::<Qp>()) }?;
-        let building = &own_qp.building;
-        let posted = building.begun.borrow().post(
+        // SAFETY: as above.
+        let _unlocked = unsafe { Unlock::of(&own_qp.building) };
+        own_qp.building.begun.borrow().post(
             |request| {
                 own_qp
                     .qp
@@ -210,11 +221,26 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
                     .map_err(|error| errno_of(&error))
             },
             own_qp.is_ud,
-        );
-        // SAFETY: as above.
-        unsafe { building.unlock() };
-        posted
+        )
     })
+}
+
+/// Unlocks when it goes, by a panic too.
+struct Unlock<'a>(&'a Building);
+
+impl<'a> Unlock<'a> {
+    /// # Safety
+    /// As for [`Building::unlock`].
+    unsafe fn of(building: &'a Building) -> Self {
+        Self(building)
+    }
+}
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as who made this promised.
+        unsafe { self.0.unlock() };
+    }
 }
 
 impl Begun {
@@ -222,12 +248,19 @@ impl Begun {
         self.requests.clear();
         self.pieces.clear();
         self.inline.clear();
+        // What one large batch took is not kept for good.
+        self.requests.shrink_to(KEPT_MAX);
+        self.pieces.shrink_to(KEPT_MAX);
+        self.inline.shrink_to(KEPT_MAX * size_of::<ProviderSge>());
         self.failed = None;
     }
 
     fn post(&self, post: impl Fn(&SendWr<'_>) -> Result<()>, is_ud: bool) -> Result<()> {
         if let Some(errno) = self.failed {
             return Err(errno);
+        }
+        if is_ud && self.requests.iter().any(|request| request.ah.is_null()) {
+            return Err(Errno::INVAL);
         }
         for request in &self.requests {
             let ud = match is_ud {
@@ -261,7 +294,9 @@ impl Begun {
         if pieces.len() > PIECES_MAX {
             return Err(Errno::INVAL);
         }
-        let from = self.pieces.len();
+        // What the request had is replaced.
+        let (from, _) = self.last()?.begins;
+        self.pieces.truncate(from);
         self.pieces.extend_from_slice(pieces);
         let to = self.pieces.len();
         self.last()?.data = Data::Pieces(from, to);
@@ -269,7 +304,8 @@ impl Begun {
     }
 
     fn set_inline(&mut self, buffers: &[DataBuf], max: usize) -> Result<()> {
-        let from = self.inline.len();
+        let (_, from) = self.last()?.begins;
+        self.inline.truncate(from);
         for buffer in buffers {
             if buffer.length > max.saturating_sub(self.inline.len() - from) {
                 return Err(Errno::INVAL);
@@ -401,6 +437,50 @@ unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn begun(requests: usize) -> Begun {
+        let request = || Request {
+            wr_id: 0,
+            flags: SendFlags::empty(),
+            op: SendOp::Send,
+            data: Data::Pieces(0, 0),
+            begins: (0, 0),
+            ah: ptr::null_mut(),
+            qpn: 0,
+            qkey: 0,
+        };
+        Begun {
+            requests: (0..requests).map(|_| request()).collect(),
+            ..Begun::default()
+        }
+    }
+
+    #[test]
+    fn data_that_is_set_again_replaces_what_was_there() {
+        let mut begun = begun(1);
+        let piece = ProviderSge {
+            addr: 1,
+            length: 1,
+            lkey: 1,
+        };
+        let mut byte = 7u8;
+        let buffer = DataBuf {
+            addr: (&raw mut byte).cast(),
+            length: 1,
+        };
+        for _ in 0..100 {
+            begun.set_pieces(&[piece; 2]).unwrap();
+            begun.set_inline(&[buffer], 8).unwrap();
+        }
+        assert_eq!((begun.pieces.len(), begun.inline.len()), (2, 1));
+        assert!(matches!(begun.requests[0].data, Data::Inline(0, 1)));
+    }
+
+    #[test]
+    fn a_batch_with_a_datagram_to_nowhere_posts_nothing() {
+        let posted = begun(2).post(|_| panic!("posted"), true);
+        assert_eq!(posted, Err(Errno::INVAL));
+    }
 
     #[test]
     fn queue_pairs_build_what_their_type_has() {

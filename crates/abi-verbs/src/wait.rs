@@ -1,42 +1,45 @@
 //! Waiting for a descriptor as read(2) would: the program's flag says whether, and its signal handlers for how long.
 
-use std::os::fd::BorrowedFd;
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use portolan_kernel::raw;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
-use crate::guard::Result;
+use crate::guard::{Result, caught, failed};
 
-/// Waits until the descriptor is readable.
-///
-/// # Errors
-/// `EAGAIN` if the program has set `O_NONBLOCK`; `EINTR` if a signal came whose handler wants calls interrupted.
-pub(crate) fn readable(fd: BorrowedFd<'_>) -> Result<()> {
-    if fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
-        return Err(Errno::AGAIN);
-    }
-    loop {
-        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None) {
-            Err(Errno::INTR) if !interrupts() => {}
-            Err(errno) => return Err(errno),
-            Ok(_) => return Ok(()),
+/// What came of an attempt to take something.
+#[derive(Clone, Copy)]
+pub(crate) enum Attempt {
+    /// It was taken.
+    Done,
+    /// Nothing is there before this is readable.
+    Wait(RawFd),
+}
+
+impl Attempt {
+    /// # Errors
+    /// `EAGAIN` if the program has set `O_NONBLOCK`.
+    pub(crate) fn wait(fd: BorrowedFd<'_>) -> Result<Self> {
+        match fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
+            true => Err(Errno::AGAIN),
+            false => Ok(Self::Wait(fd.as_raw_fd())),
         }
     }
 }
 
-/// Whether the program has a handler that does not want interrupted calls to go on (`SA_RESTART`). read(2) would
-/// have known which of them ran; poll(2) never goes on.
-fn interrupts() -> bool {
-    let signals = 1..=libc::SIGRTMAX();
-    signals.into_iter().any(|signal| {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks for the action of a signal; all zeros is one, should there be no such signal.
-        let action = unsafe {
-            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-            action.assume_init()
+/// Runs attempts until one takes something: 0, or -1 and `errno`. In between the thread may be cancelled, outside of
+/// what catches panics: an attempt must have nothing to drop.
+pub(crate) fn until(attempt: impl Fn() -> Result<Attempt> + Copy) -> c_int {
+    loop {
+        let waited = match caught(attempt) {
+            Ok(Attempt::Done) => return 0,
+            Ok(Attempt::Wait(fd)) => raw::readable(fd),
+            Err(errno) => Err(errno),
         };
-        let is_caught = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-        is_caught && action.sa_flags & libc::SA_RESTART == 0
-    })
+        if let Err(errno) = waited {
+            return failed(errno);
+        }
+    }
 }

@@ -22,12 +22,12 @@ macro_rules! exports {
         fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block
     )*) => {
         $(
-            /// As its page says.
+            /// As its page says. A thread that waits in it may be cancelled, and unwinds then.
             ///
             /// # Safety
             /// Pointers are what the page says they are.
             #[allow(clippy::allow_attributes, unused_unsafe, reason = "not every one has pointers")]
-            unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
 
             std::arch::global_asm!(
                 concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),

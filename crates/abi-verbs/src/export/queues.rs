@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use crate::guard::{number, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
+use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
 /// The place that a program gives for an answer.
@@ -122,17 +123,18 @@ exports! {
         into: *mut *mut Cq,
         into_context: *mut *mut c_void
     ) -> c_int {
-        status(|| {
+        wait::until(|| {
             if into.is_null() || into_context.is_null() {
                 return Err(Errno::INVAL);
             }
             // SAFETY: the program's pointers.
             unsafe {
-                let cq = channel::take_event(of)?;
-                into.write(cq);
-                into_context.write((*cq).cq_context);
+                let attempt = channel::take_event(of, into)?;
+                if let Attempt::Done = attempt {
+                    into_context.write((**into).cq_context);
+                }
+                Ok(attempt)
             }
-            Ok(0)
         })
     }
 
@@ -258,13 +260,12 @@ exports! {
     }
 
     fn ibv_get_async_event(of: *mut Context, into: *mut AsyncEvent) -> c_int {
-        status(|| {
+        wait::until(|| {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
             // SAFETY: the program's pointers.
-            unsafe { into.write(async_event::take(of)?) };
-            Ok(0)
+            unsafe { async_event::take(of, into) }
         })
     }
 

@@ -84,3 +84,12 @@ fn the_example_of_ibv_gid_reachable_reaches_the_loopback_address() {
         "sw_lo: reachable\n"
     );
 }
+
+#[test]
+fn threads_that_wait_for_events_can_be_cancelled() {
+    let compiled = Compiled::new("cancel");
+    let program = compiled.program("crates/cli/tests/c/cancel.c");
+    let expected = "ibv_get_async_event: cancelled\nibv_get_cq_event: cancelled\n\
+                    rdma_get_cm_event: cancelled\nclosed\n";
+    assert_eq!(printed(&program, &[]), expected);
+}

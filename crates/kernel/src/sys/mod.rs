@@ -3,3 +3,4 @@
 pub(crate) mod fork;
 pub(crate) mod ucma;
 pub(crate) mod verbs;
+pub(crate) mod wait;

@@ -218,9 +218,11 @@ impl Channel {
         let (command, length) = (bytes.as_ptr().cast(), bytes.len());
         let written = match &self.way {
             Way::Kernel(fd) => {
-                // SAFETY: `bytes` are readable; of the addresses in them see above. This is libc's write, for that of
-                // rustix promises the compiler that the call changes no memory.
-                let written = unsafe { libc::write(fd.as_raw_fd(), command, length) };
+                // SAFETY: `bytes` are readable; of the addresses in them see above. Not by the write of
+                // rustix, which promises the compiler that the call changes no memory; nor by libc's, where a thread
+                // may be cancelled, which must not be among frames that have something to drop.
+                let written =
+                    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), command, length) };
                 usize::try_from(written).map_err(|_| last_errno())?
             }
             Way::Library { table, handle, .. } => {
@@ -238,7 +240,7 @@ impl Channel {
     }
 }
 
-fn last_errno() -> Errno {
+pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
