@@ -24,6 +24,7 @@ mod support;
 mod unreachable;
 
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use portolan::cm::{CmId, Event, EventChannel};
@@ -31,7 +32,7 @@ use portolan::seam::cm::EventType;
 use portolan::seam::traits::{Device, Provider};
 use portolan::software::SoftwareProvider;
 
-use harness::PATIENCE;
+use harness::{PATIENCE, eventually};
 use support::{Namespace, ip_batch};
 
 /// Runs a test in the namespace, alone, on fresh interfaces that `commands` of ip(8) make; interfaces
@@ -58,10 +59,17 @@ fn remove_interfaces() {
     let entries = std::fs::read_dir("/proc/sys/net/ipv4/conf").unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     for name in names.filter(|name| name.starts_with('t')) {
-        // The other end of a pair goes with the first.
-        if std::fs::exists(format!("/proc/sys/net/ipv4/conf/{name}")).unwrap() {
-            ip_batch(&format!("link del {name}"));
+        let is_there = || std::fs::exists(format!("/proc/sys/net/ipv4/conf/{name}")).unwrap();
+        // It may go meanwhile: with the other end of its pair, removed just now, or at a moment of the kernel's
+        // after the namespace that had that end.
+        if is_there() {
+            let mut delete = Command::new("ip");
+            delete.args(["link", "del", &name]).stderr(Stdio::null());
+            delete
+                .status()
+                .expect("ip(8) is installed (package iproute2)");
         }
+        eventually("the interface goes", || !is_there());
     }
 }
 
