@@ -54,7 +54,7 @@ end() {
     end_status=0
     eval "wait \$${1}_pid" || end_status=$?
     echo "--- $1 ended with status $end_status; the last of its output:"
-    tail -n 5 "/tmp/$1" | cut -c 1-200
+    tail -n 12 "/tmp/$1" | cut -c 1-200
     return $end_status
 }
 
