@@ -112,7 +112,7 @@ ours_loses_its_peer() {
 calls_are_alike() {
     start theirs $debians calls "$(address kernel 4)"
     must_succeed theirs
-    must_say theirs '^== end' 1
+    must_say theirs '^== end$' 1
     for program in calls calls_by_our_headers; do
         start ours $program "$(address kernel 4)"
         must_succeed ours
