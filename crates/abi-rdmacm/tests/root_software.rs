@@ -26,7 +26,7 @@ serve() {
 # call COMMAND…: the client, until there is a server to answer it
 call() {
     tries=0
-    until timeout 60 "$@" > "$folder/client" 2>&1; do
+    until timeout 60 "$@" > "$folder/client" 2>&1 || hasty client $?; do
         tries=$((tries + 1))
         kill -0 "$server" 2> "$folder/null" && [ $tries -lt 200 ] || fail "the client does not succeed"
         sleep 0.1
@@ -41,7 +41,13 @@ server_ends() {
         [ $tries -lt 600 ] || fail "the server does not end"
         sleep 0.1
     done
-    wait "$server" || fail "the server ended with $?"
+    wait "$server" || hasty server $? || fail "the server failed"
+}
+
+# hasty WHO STATUS: at its very end rping destroys its event channel, though its other thread may be about to wait on
+# it, and then ends the process with 255
+hasty() {
+    [ "$2" -eq 255 ] && grep -q 'rdma_get_cm_event: Bad file descriptor' "$folder/$1"
 }
 
 # says WHO PATTERN
