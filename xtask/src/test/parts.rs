@@ -137,6 +137,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::drop_in::run,
     },
     Part {
+        name: "programs",
+        what: "programs of Debian's on our libraries and software devices, a selection",
+        place: Place::Host,
+        needs: Some(COMMAND),
+        run: crate::programs::run,
+    },
+    Part {
         name: "captures",
         what: "tshark and a CRC of its own read our captures",
         place: Place::Host,
