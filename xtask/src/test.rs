@@ -56,9 +56,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let (in_lanes, alone): (Vec<&Part>, Vec<&Part>) = parts
-        .iter()
-        .partition(|part| matches!(part.place, Place::Host | Place::Anywhere));
+    let (in_lanes, alone): (Vec<&Part>, Vec<&Part>) =
+        parts.iter().partition(|part| part.place != Place::Alone);
     let mut reports = Vec::new();
     for part in &alone {
         println!("\n==> {}: {}", part.name, part.what);

@@ -14,8 +14,10 @@ use super::{Part, Place, Report, Workspace};
 
 /// How long output is awaited from a part that has ended, if a process that it left holds on to it.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(5);
-/// What may run beside a machine of one emulated processor gives way to it.
-const NICENESS: &str = "5";
+/// Programs on this host give way to machines, whose processors are emulated.
+const NICENESS_OF_HOST: &str = "5";
+/// What only computes gives way to both.
+const NICENESS_OF_COMPUTING: &str = "15";
 /// Lanes beside that of the host. What runs in them waits about half its time.
 const LANES_ANYWHERE: usize = 2;
 
@@ -48,9 +50,10 @@ pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
 /// The next part for a lane: for the host's those of the host first.
 fn next<'a>(waiting: &Mutex<Vec<(usize, &'a Part)>>, for_host: bool) -> Option<(usize, &'a Part)> {
     let mut waiting = lock(waiting);
-    let of = |place| waiting.iter().position(|(_, part)| part.place == place);
-    let at = for_host.then(|| of(Place::Host)).flatten();
-    let at = at.or_else(|| of(Place::Anywhere))?;
+    let of_host = |part: &Part| part.place == Place::Host;
+    let first = |host| waiting.iter().position(|(_, part)| of_host(part) == host);
+    let at = for_host.then(|| first(true)).flatten();
+    let at = at.or_else(|| first(false))?;
     Some(waiting.remove(at))
 }
 
@@ -72,10 +75,10 @@ fn watch(part: &Part, workspace: &Workspace) -> Report {
 fn run_in_process(part: &Part, verdict: &Path) -> Result<()> {
     let (output, input) = io::pipe().context("cannot make a pipe")?;
     let mut command = Command::new("nice");
-    let niceness = if part.place == Place::Host {
-        NICENESS
-    } else {
-        "0"
+    let niceness = match part.place {
+        Place::Host => NICENESS_OF_HOST,
+        Place::Computing => NICENESS_OF_COMPUTING,
+        Place::Anywhere | Place::Alone => "0",
     };
     command
         .args(["-n", niceness])
@@ -115,7 +118,8 @@ mod tests {
     use super::*;
 
     fn taken_by(for_host: bool) -> Vec<Place> {
-        let waiting = Mutex::new(PARTS.iter().enumerate().collect());
+        let in_lanes = PARTS.iter().filter(|part| part.place != Place::Alone);
+        let waiting = Mutex::new(in_lanes.enumerate().collect());
         std::iter::from_fn(|| next(&waiting, for_host))
             .map(|(_, part)| part.place)
             .collect()
@@ -124,15 +128,11 @@ mod tests {
     #[test]
     fn the_lane_of_the_host_takes_its_parts_first_and_the_other_never_does() {
         let of_host = taken_by(true);
-        let switch = of_host.iter().position(|place| *place == Place::Anywhere);
+        let switch = of_host.iter().position(|place| *place != Place::Host);
         let switch = switch.expect("parts that run anywhere");
         assert!(of_host[..switch].iter().all(|place| *place == Place::Host));
         assert!(!of_host[switch..].contains(&Place::Host));
-        assert!(
-            taken_by(false)
-                .iter()
-                .all(|place| *place == Place::Anywhere)
-        );
+        assert!(!taken_by(false).contains(&Place::Host));
     }
 
     #[test]

@@ -35,8 +35,11 @@ pub(super) enum Place {
     Alone,
     /// On this host, whose UDP port it uses or looks at: beside parts that may run anywhere.
     Host,
-    /// In a machine or a network namespace of its own, or without any network: beside all but those alone.
+    /// In a machine or a network namespace of its own: beside all but those alone.
     Anywhere,
+    /// As [`Place::Anywhere`], and without any network: it takes every processor for as long as there is
+    /// something to compute, and gives way to all others.
+    Computing,
 }
 
 const TEST_PROGRAMS: &str = "test-programs";
@@ -188,14 +191,14 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
         what: "the fuzz targets, for some seconds each",
-        place: Place::Anywhere,
+        place: Place::Computing,
         needs: None,
         run: crate::fuzz::test,
     },
     Part {
         name: "simulator",
         what: "10,000 seeds; the planted defects are a test of the part `tests`",
-        place: Place::Anywhere,
+        place: Place::Computing,
         needs: None,
         run: steps::simulator,
     },
