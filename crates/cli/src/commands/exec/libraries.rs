@@ -1,6 +1,6 @@
 //! Our libraries: installed beside the command, or as cargo built them.
 //!
-//! Cargo leaves them without the names that programs ask for, so these are [`links`](super::links) in a folder of the
+//! Cargo leaves them without the names that programs ask for, so these are [`links`] in a folder of the
 //! user's own, one for each build.
 
 use std::fs;
