@@ -397,8 +397,7 @@ mod tests {
 
     #[test]
     fn parameters_are_within_what_the_device_has_and_none_need_a_queue_pair() {
-        // SAFETY: the structure is of numbers and a pointer.
-        let mut param: ConnParam = unsafe { std::mem::zeroed() };
+        let mut param = ConnParam::zeroed();
         let most = (16, 4);
         for (responder_resources, initiator_depth, fits) in [
             (0, 0, true),

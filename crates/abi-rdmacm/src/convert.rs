@@ -1,8 +1,9 @@
-//! The kernel's structures as C's.
+//! The kernel's path record as C's.
 
 use portolan_kernel::raw;
+use portolan_wire::addr::Gid as WireGid;
 
-use crate::layout::*;
+use crate::layout::SaPathRec;
 
 /// Bytes of a management datagram's path record: where things lie.
 mod path_record {
@@ -23,22 +24,10 @@ mod path_record {
 /// A selector's "exactly".
 const EXACTLY: u8 = 2;
 
-/// A GID's bytes as C's union has them: as they are, aligned to eight.
-pub(crate) fn gid_words(bytes: &[u8]) -> [u64; 2] {
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
-        u64::from_ne_bytes(word)
-    };
-    [word(0), word(8)]
-}
-
 pub(crate) fn path(data: &raw::PathData) -> SaPathRec {
     use path_record::*;
     let bytes = &data.path_rec;
-    let gid = |at: usize| Gid {
-        raw: gid_words(&bytes[at..at + 16]),
-    };
+    let gid = |at: usize| WireGid(std::array::from_fn(|byte| bytes[at + byte])).into();
     // Big-endian in C's structure as well.
     let be16 = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
     let word =
@@ -64,70 +53,6 @@ pub(crate) fn path(data: &raw::PathData) -> SaPathRec {
         packet_life_time: bytes[LIFE_TIME] & 0x3F,
         // librdmacm hands on the path's flags here, and programs may look at them.
         preference: data.flags as u8,
-    }
-}
-
-pub(crate) fn ah_attr(from: &raw::AhAttr) -> AhAttr {
-    AhAttr {
-        grh: GlobalRoute {
-            dgid: Gid {
-                raw: gid_words(&from.dgid),
-            },
-            flow_label: from.flow_label,
-            sgid_index: from.sgid_index,
-            hop_limit: from.hop_limit,
-            traffic_class: from.traffic_class,
-        },
-        dlid: from.dlid,
-        sl: from.sl,
-        src_path_bits: from.src_path_bits,
-        static_rate: from.static_rate,
-        is_global: from.is_global,
-        port_num: from.port_num,
-    }
-}
-
-pub(crate) fn qp_attr(from: &raw::QpAttr) -> QpAttr {
-    let [
-        max_send_wr,
-        max_recv_wr,
-        max_send_sge,
-        max_recv_sge,
-        max_inline_data,
-    ] = from.cap;
-    QpAttr {
-        qp_state: from.qp_state,
-        cur_qp_state: from.cur_qp_state,
-        path_mtu: from.path_mtu,
-        path_mig_state: from.path_mig_state,
-        qkey: from.qkey,
-        rq_psn: from.rq_psn,
-        sq_psn: from.sq_psn,
-        dest_qp_num: from.dest_qp_num,
-        qp_access_flags: from.qp_access_flags,
-        cap: QpCap {
-            max_send_wr,
-            max_recv_wr,
-            max_send_sge,
-            max_recv_sge,
-            max_inline_data,
-        },
-        ah_attr: ah_attr(&from.ah_attr),
-        alt_ah_attr: ah_attr(&from.alt_ah_attr),
-        pkey_index: from.pkey_index,
-        alt_pkey_index: from.alt_pkey_index,
-        en_sqd_async_notify: from.en_sqd_async_notify,
-        sq_draining: from.sq_draining,
-        max_rd_atomic: from.max_rd_atomic,
-        max_dest_rd_atomic: from.max_dest_rd_atomic,
-        min_rnr_timer: from.min_rnr_timer,
-        port_num: from.port_num,
-        timeout: from.timeout,
-        retry_cnt: from.retry_cnt,
-        rnr_retry: from.rnr_retry,
-        alt_port_num: from.alt_port_num,
-        alt_timeout: from.alt_timeout,
-        rate_limit: 0,
     }
 }
 

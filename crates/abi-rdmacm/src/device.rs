@@ -127,8 +127,7 @@ fn list<T>(
 
 fn describe(context: *mut Context) -> Result<Device> {
     let verbs = verbs()?;
-    // SAFETY: the structure is of numbers only.
-    let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
+    let mut attr = DeviceAttr::zeroed();
     // SAFETY: an open device, and a structure to write to.
     if unsafe { (verbs.query_device)(context, &mut attr) } != 0 {
         let errno = last_errno();

@@ -8,7 +8,6 @@ use portolan_kernel::raw::{self, EventResp, Fields};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
-use crate::convert;
 use crate::guard::{Result, caught, errno_of, failed};
 use crate::id::{self, Id, Target, get, set};
 use crate::layout::event_type::*;
@@ -162,11 +161,9 @@ fn interpret(raw: &EventResp) -> Option<Box<Whole>> {
     let mut event = Box::new(Whole {
         c: CmEvent {
             id: target.id().as_c(),
-            listen_id: std::ptr::null_mut(),
             event: raw.event,
             status: raw.status.cast_signed(),
-            // SAFETY: the union is of numbers and pointers.
-            param: unsafe { std::mem::zeroed() },
+            ..CmEvent::zeroed()
         },
         of: target.clone(),
         private_data: [0; raw::PRIVATE_DATA_LEN],
@@ -299,7 +296,7 @@ impl Whole {
         UdParam {
             private_data: self.keep(&ud.private_data, ud.private_data_len),
             private_data_len: ud.private_data_len,
-            ah_attr: convert::ah_attr(&ud.ah_attr),
+            ah_attr: (&ud.ah_attr).into(),
             qp_num: ud.qp_num,
             qkey: ud.qkey,
         }

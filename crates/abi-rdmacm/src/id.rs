@@ -140,8 +140,7 @@ pub(crate) fn strike_membership(uid: u64) {
 impl Id {
     /// An id without a name of the kernel's yet.
     pub(crate) fn new(channel: *mut EventChannel, sync: bool) -> Self {
-        // SAFETY: C's structure is of numbers and pointers: all may be zero.
-        let mut c: CmId = unsafe { std::mem::zeroed() };
+        let mut c = CmId::zeroed();
         c.channel = channel;
         let uid = new_uid();
         let own = Own {

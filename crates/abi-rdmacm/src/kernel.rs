@@ -2,6 +2,7 @@
 
 use portolan_kernel::raw::{self, CreateId, CreateIdResp, Fields, QueryAddrResp, QueryPathResp};
 use portolan_kernel::raw::{DestroyId, EventsReported, InitQpAttr, Query, number};
+use portolan_wire::addr::Gid as WireGid;
 use rustix::io::Errno;
 
 use crate::channel;
@@ -11,8 +12,8 @@ use crate::guard::Result;
 use crate::id::{Id, get, set};
 use crate::layout::{Gid, QpAttr, SaPathRec, TRANSPORT_IB};
 
-/// Where the GID lies in an address of `AF_IB`.
-const IB_ADDRESS_GID: std::ops::Range<usize> = 8..24;
+/// Where the GID begins in an address of `AF_IB`.
+const IB_ADDRESS_GID: usize = 8;
 
 impl Id {
     /// Where its commands go.
@@ -93,8 +94,8 @@ impl Id {
         let query = self.query(raw::QUERY_GID);
         let commands = self.commands()?;
         let answer = commands.ask(number::QUERY, query, &QueryAddrResp::zeroed())?;
-        let gid = |address: &[u8; 128]| Gid {
-            raw: convert::gid_words(&address[IB_ADDRESS_GID]),
+        let gid = |address: &[u8; 128]| -> Gid {
+            WireGid(std::array::from_fn(|at| address[IB_ADDRESS_GID + at])).into()
         };
         set!(self, route.addr.addr.sgid = gid(&answer.src_addr));
         set!(self, route.addr.addr.dgid = gid(&answer.dst_addr));
@@ -148,7 +149,7 @@ impl Id {
         };
         let commands = self.commands()?;
         let answer = commands.ask(number::INIT_QP_ATTR, ask, &raw::QpAttr::zeroed())?;
-        Ok((convert::qp_attr(&answer), answer.qp_attr_mask))
+        Ok(((&answer).into(), answer.qp_attr_mask))
     }
 
     /// The device.

@@ -3,7 +3,7 @@
 //! The library keeps what a C program sees (ids, events, their memory) and hands commands to the kernel's rdma_cm
 //! device and verbs to the libibverbs that the process has.
 //!
-//! * [`layout`]: the structures that programs reach into.
+//! * `layout`: the structures that programs reach into.
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
 //! * `guard`: errors and panics at the edge.
 //! * `id`, `channel`, `device`: what there is; `kernel`, `convert`: what the kernel says of it.
@@ -25,7 +25,6 @@ mod export;
 mod guard;
 mod id;
 mod kernel;
-pub mod layout;
 mod lookup;
 mod multicast;
 mod names;
@@ -33,6 +32,8 @@ mod qp;
 mod reach;
 mod resolve;
 mod verbs;
+
+use portolan_abi_layout as layout;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

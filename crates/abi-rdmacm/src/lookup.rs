@@ -171,12 +171,11 @@ fn administrated_port(id: Id) -> Result<Gid> {
     let context = get!(id, verbs);
     // SAFETY: the id's open device.
     let port = unsafe { reach::query_port(context, get!(id, port_num)) }?;
-    if !port.is_infiniband() {
+    if !reach::is_infiniband(&port) {
         return Err(Errno::OPNOTSUPP);
     }
     id.query_gids()?;
-    let gid = get!(id, route.addr.addr.sgid);
-    Ok(reach::gid(&gid))
+    Ok(get!(id, route.addr.addr.sgid).into())
 }
 
 impl Lookup {

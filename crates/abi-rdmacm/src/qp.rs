@@ -24,18 +24,7 @@ pub(crate) fn create(id: Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> {
         sq_sig_all: attr.sq_sig_all,
         comp_mask: QP_INIT_ATTR_PD,
         pd: if pd.is_null() { get!(id, pd) } else { pd },
-        xrcd: std::ptr::null_mut(),
-        create_flags: 0,
-        max_tso_header: 0,
-        rwq_ind_tbl: std::ptr::null_mut(),
-        rx_hash_conf: RxHashConf {
-            rx_hash_function: 0,
-            rx_hash_key_len: 0,
-            rx_hash_key: std::ptr::null_mut(),
-            rx_hash_fields_mask: 0,
-        },
-        source_qpn: 0,
-        send_ops_flags: 0,
+        ..QpInitAttrEx::zeroed()
     };
     create_with(id, &mut extended)?;
     attr.send_cq = extended.send_cq;
@@ -214,12 +203,7 @@ pub(crate) fn create_srq(id: Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<
         comp_mask: SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD,
         srq_type: SRQT_BASIC,
         pd,
-        xrcd: std::ptr::null_mut(),
-        cq: std::ptr::null_mut(),
-        tm_cap: TmCap {
-            max_num_tags: 0,
-            max_ops: 0,
-        },
+        ..SrqInitAttrEx::zeroed()
     };
     create_srq_with(id, &mut extended)?;
     attr.attr = extended.attr;
@@ -358,10 +342,10 @@ fn datagram_key(kernels: u32) -> u32 {
 }
 
 fn only_state(state: u32) -> QpAttr {
-    // SAFETY: the structure is of numbers.
-    let mut attr: QpAttr = unsafe { std::mem::zeroed() };
-    attr.qp_state = state;
-    attr
+    QpAttr {
+        qp_state: state,
+        ..QpAttr::zeroed()
+    }
 }
 
 fn modify(qp: *mut Qp, attr: &mut QpAttr, mask: u32) -> Result<()> {
@@ -405,8 +389,7 @@ mod tests {
         );
         let id = id_of(context);
         set!(id, recv_cq = own);
-        // SAFETY: the structures are of numbers and pointers.
-        let (mut pd, mut attr): (Pd, QpInitAttrEx) = unsafe { std::mem::zeroed() };
+        let (mut pd, mut attr) = (Pd::zeroed(), QpInitAttrEx::zeroed());
         pd.context = context;
         set!(id, pd = &raw mut pd);
         attr.recv_cq = wanted;
@@ -420,8 +403,7 @@ mod tests {
         assert!(!is_another(own, null_mut()));
         assert!(!is_another(null_mut(), wanted));
 
-        // SAFETY: as above.
-        let mut attr: SrqInitAttrEx = unsafe { std::mem::zeroed() };
+        let mut attr = SrqInitAttrEx::zeroed();
         attr.comp_mask = SRQ_INIT_ATTR_TYPE;
         attr.srq_type = SRQT_XRC;
         assert_eq!(create_srq_with(id, &mut attr), Err(Errno::INVAL));

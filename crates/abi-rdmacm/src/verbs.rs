@@ -54,9 +54,9 @@ functions! {
     open_device = c"ibv_open_device", c"IBVERBS_1.1": fn(*mut Device) -> *mut Context;
     close_device = c"ibv_close_device", c"IBVERBS_1.1": fn(*mut Context) -> c_int;
     query_device = c"ibv_query_device", c"IBVERBS_1.1": fn(*mut Context, *mut DeviceAttr) -> c_int;
-    query_port = c"ibv_query_port", c"IBVERBS_1.1": fn(*mut Context, u8, *mut c_void) -> c_int;
+    query_port = c"ibv_query_port", c"IBVERBS_1.1": fn(*mut Context, u8, *mut PortAttr) -> c_int;
     query_gid_table = c"_ibv_query_gid_table", c"IBVERBS_1.11":
-        fn(*mut Context, *mut c_void, usize, u32, usize) -> isize;
+        fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
     alloc_pd = c"ibv_alloc_pd", c"IBVERBS_1.1": fn(*mut Context) -> *mut Pd;
     dealloc_pd = c"ibv_dealloc_pd", c"IBVERBS_1.1": fn(*mut Pd) -> c_int;
     create_comp_channel = c"ibv_create_comp_channel", c"IBVERBS_1.0":

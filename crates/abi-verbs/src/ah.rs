@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portolan_provider::verbs::Ah as ProviderAh;
+use portolan_wire::addr::Gid;
 use rustix::io::Errno;
 
 use crate::convert;
@@ -81,13 +82,11 @@ pub(crate) unsafe fn way_back(
     let gids = unsafe { query::gids(context) }?;
     let own = gids
         .iter()
-        .find(|entry| entry.port_num == port_num.into() && entry.gid.raw == bytes_of(back.to));
+        .find(|entry| entry.port_num == port_num.into() && Gid::from(entry.gid).0 == back.to);
     let sgid_index = own.and_then(|entry| u8::try_from(entry.gid_index).ok());
     Ok(AhAttr {
         grh: GlobalRoute {
-            dgid: crate::layout::Gid {
-                raw: bytes_of(back.from),
-            },
+            dgid: Gid(back.from).into(),
             flow_label: back.flow_label,
             sgid_index: sgid_index.ok_or(Errno::INVAL)?,
             hop_limit: back.hop_limit,
@@ -100,10 +99,6 @@ pub(crate) unsafe fn way_back(
         is_global: 1,
         port_num,
     })
-}
-
-fn bytes_of(gid: [u8; 16]) -> [u64; 2] {
-    convert::words(portolan_wire::addr::Gid(gid))
 }
 
 /// What the header of a datagram says.

@@ -1,25 +1,11 @@
 //! The seam's types and C's.
 
 use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState};
-use portolan_wire::addr::{Gid, Psn, QKey, Qpn};
+use portolan_wire::addr::{Psn, QKey, Qpn};
 use rustix::io::Errno;
 
 use crate::guard::Result;
-use crate::layout::{self, AhAttr, GlobalRoute, QpAttr, QpCap, qp_attr_mask};
-
-/// A GID as C's union of two words, bytes in their order.
-pub(crate) fn words(gid: Gid) -> [u64; 2] {
-    let (words, _) = gid.0.as_chunks::<8>();
-    [words[0], words[1]].map(u64::from_ne_bytes)
-}
-
-/// And back.
-pub(crate) fn gid(words: [u64; 2]) -> Gid {
-    let [high, low] = words.map(u64::to_ne_bytes);
-    Gid(std::array::from_fn(|at| {
-        if at < 8 { high[at] } else { low[at - 8] }
-    }))
-}
+use crate::layout::{AhAttr, GlobalRoute, QpAttr, QpCap, qp_attr_mask};
 
 pub(crate) fn cap(from: &QpCap) -> verbs::QpCap {
     verbs::QpCap {
@@ -43,7 +29,7 @@ pub(crate) fn cap_to_c(from: &verbs::QpCap) -> QpCap {
 
 pub(crate) fn ah_attr(from: &AhAttr) -> verbs::AhAttr {
     verbs::AhAttr {
-        dgid: gid(from.grh.dgid.raw),
+        dgid: from.grh.dgid.into(),
         sgid_index: from.grh.sgid_index,
         flow_label: from.grh.flow_label,
         hop_limit: from.grh.hop_limit,
@@ -56,9 +42,7 @@ pub(crate) fn ah_attr(from: &AhAttr) -> verbs::AhAttr {
 fn ah_attr_to_c(from: &verbs::AhAttr) -> AhAttr {
     AhAttr {
         grh: GlobalRoute {
-            dgid: layout::Gid {
-                raw: words(from.dgid),
-            },
+            dgid: from.dgid.into(),
             flow_label: from.flow_label,
             sgid_index: from.sgid_index,
             hop_limit: from.hop_limit,
@@ -162,6 +146,8 @@ pub(crate) fn qp_attr_to_c(from: &verbs::QpAttr, cap: QpCap) -> QpAttr {
 
 #[cfg(test)]
 mod tests {
+    use portolan_wire::addr::Gid;
+
     use super::*;
 
     #[test]

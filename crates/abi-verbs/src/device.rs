@@ -7,7 +7,7 @@ use portolan_provider::traits::Device as ProviderDevice;
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-use crate::layout::Device;
+use crate::layout::{Device, DeviceOps};
 use crate::lock;
 use crate::object::{Kind, make, own};
 use crate::provider::{provider, started};
@@ -97,7 +97,7 @@ fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
         return device.0;
     }
     let whole = Device {
-        _ops: [std::ptr::null_mut(); 2],
+        _ops: DeviceOps::zeroed(),
         node_type: NODE_CA,
         transport_type: TRANSPORT_IB,
         name: text(&facts.name),

@@ -1,80 +1,15 @@
-//! What the kernel's rdma_cm says, in libibverbs's structures: a librdmacm of other make asks for it.
+//! Paths of the kernel's rdma_cm in libibverbs's structures: a librdmacm of other make asks for it.
 
 use std::ffi::c_int;
 
-use portolan_wire::addr::Gid as WireGid;
+use portolan_wire::addr::Gid;
 
-use crate::convert::{gid, words};
-use crate::layout::{
-    AhAttr, Gid, GlobalRoute, KernAhAttr, KernPath, KernQpAttr, QpAttr, QpCap, SaPath,
-};
+use crate::layout::{KernPath, SaPathRec};
 
-fn gid_of(bytes: [u8; 16]) -> Gid {
-    Gid {
-        raw: words(WireGid(bytes)),
-    }
-}
-
-pub(crate) fn ah_attr(from: &KernAhAttr) -> AhAttr {
-    AhAttr {
-        grh: GlobalRoute {
-            dgid: gid_of(from.grh.dgid),
-            flow_label: from.grh.flow_label,
-            sgid_index: from.grh.sgid_index,
-            hop_limit: from.grh.hop_limit,
-            traffic_class: from.grh.traffic_class,
-        },
-        dlid: from.dlid,
-        sl: from.sl,
-        src_path_bits: from.src_path_bits,
-        static_rate: from.static_rate,
-        is_global: from.is_global,
-        port_num: from.port_num,
-    }
-}
-
-/// All but the state of draining and the rate limit, which the kernel does not say here.
-pub(crate) fn qp_attr(from: &KernQpAttr) -> QpAttr {
-    QpAttr {
-        qp_state: from.qp_state,
-        cur_qp_state: from.cur_qp_state,
-        path_mtu: from.path_mtu,
-        path_mig_state: from.path_mig_state,
-        qkey: from.qkey,
-        rq_psn: from.rq_psn,
-        sq_psn: from.sq_psn,
-        dest_qp_num: from.dest_qp_num,
-        qp_access_flags: from.qp_access_flags,
-        cap: QpCap {
-            max_send_wr: from.max_send_wr,
-            max_recv_wr: from.max_recv_wr,
-            max_send_sge: from.max_send_sge,
-            max_recv_sge: from.max_recv_sge,
-            max_inline_data: from.max_inline_data,
-        },
-        ah_attr: ah_attr(&from.ah_attr),
-        alt_ah_attr: ah_attr(&from.alt_ah_attr),
-        pkey_index: from.pkey_index,
-        alt_pkey_index: from.alt_pkey_index,
-        en_sqd_async_notify: from.en_sqd_async_notify,
-        sq_draining: from.sq_draining,
-        max_rd_atomic: from.max_rd_atomic,
-        max_dest_rd_atomic: from.max_dest_rd_atomic,
-        min_rnr_timer: from.min_rnr_timer,
-        port_num: from.port_num,
-        timeout: from.timeout,
-        retry_cnt: from.retry_cnt,
-        rnr_retry: from.rnr_retry,
-        alt_port_num: from.alt_port_num,
-        alt_timeout: from.alt_timeout,
-        rate_limit: 0,
-    }
-}
-
-pub(crate) fn path(from: &KernPath) -> SaPath {
-    SaPath {
-        dgid: gid_of(from.dgid),
-        sgid: gid_of(from.sgid),
+pub(crate) fn path(from: &KernPath) -> SaPathRec {
+    SaPathRec {
+        dgid: Gid(from.dgid).into(),
+        sgid: Gid(from.sgid).into(),
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic as c_int,
@@ -96,10 +31,10 @@ pub(crate) fn path(from: &KernPath) -> SaPath {
     }
 }
 
-pub(crate) fn path_to_kern(from: &SaPath) -> KernPath {
+pub(crate) fn path_to_kern(from: &SaPathRec) -> KernPath {
     KernPath {
-        dgid: gid(from.dgid.raw).0,
-        sgid: gid(from.sgid.raw).0,
+        dgid: Gid::from(from.dgid).0,
+        sgid: Gid::from(from.sgid).0,
         dlid: from.dlid,
         slid: from.slid,
         raw_traffic: from.raw_traffic as u32,

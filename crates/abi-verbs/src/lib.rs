@@ -3,7 +3,7 @@
 //! The library keeps what a C program sees (devices, contexts, queues, their memory) and hands verbs to the software
 //! provider of [`portolan`]. Devices are as Linux's rdma_rxe would report them.
 //!
-//! * [`layout`]: the structures that programs reach into.
+//! * `layout`: the structures that programs reach into.
 //! * `export`: the functions, by the names and versions of `libibverbs.map`; `tables`: those that programs call by
 //!   an open device.
 //! * `guard`: errors and panics at the edge; `object`, `acks`: what is handed out by pointer, and its end.
@@ -29,7 +29,6 @@ mod device;
 mod export;
 mod guard;
 mod kern;
-pub mod layout;
 mod link;
 mod mr;
 mod mw;
@@ -46,6 +45,8 @@ mod strings;
 mod sysfs;
 mod tables;
 mod wait;
+
+use portolan_abi_layout as layout;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

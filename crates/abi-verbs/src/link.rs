@@ -10,7 +10,6 @@ use portolan_provider::Cause;
 use portolan_provider::address::gid_to_ip;
 use rustix::io::Errno;
 
-use crate::convert;
 use crate::guard::Result;
 use crate::layout::{AhAttr, Context};
 use crate::query;
@@ -26,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn resolve(context: *mut Context, attr: &AhAttr) -> Result<[u8; 6]> {
-    let destination = gid_to_ip(convert::gid(attr.grh.dgid.raw));
+    let destination = gid_to_ip(attr.grh.dgid.into());
     if let Some(address) = of_group(destination) {
         return Ok(address);
     }
@@ -35,7 +34,7 @@ pub(crate) unsafe fn resolve(context: *mut Context, attr: &AhAttr) -> Result<[u8
     let source = unsafe { query::gid(context, attr.port_num.into(), index) };
     let source = source.map_err(|_| Errno::INVAL)?;
     let is_on_link = matches!(destination, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let query = route::Query::to(destination).with_source(gid_to_ip(convert::gid(source.gid.raw)));
+    let query = route::Query::to(destination).with_source(gid_to_ip(source.gid.into()));
     let query = match is_on_link {
         true => query.on_interface(source.ndev_ifindex),
         false => query,

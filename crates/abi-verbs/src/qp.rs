@@ -218,7 +218,7 @@ pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
 pub(crate) unsafe fn multicast(qp: *mut Qp, gid: *const Gid, is_attach: bool) -> Result<()> {
     // SAFETY: as the caller promises.
     let (own_qp, gid) = unsafe { (own(qp)?, gid.as_ref().ok_or(Errno::INVAL)?) };
-    let gid: WireGid = convert::gid(gid.raw);
+    let gid = WireGid::from(*gid);
     let done = match is_attach {
         true => own_qp.qp.attach_mcast(&gid),
         false => own_qp.qp.detach_mcast(&gid),

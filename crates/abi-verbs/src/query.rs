@@ -6,11 +6,8 @@ use std::ffi::c_int;
 use portolan_provider::verbs::{self, ROCE_PKEY};
 use rustix::io::Errno;
 
-use crate::convert::words;
 use crate::guard::{Result, errno_of, number};
-use crate::layout::{
-    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
-};
+use crate::layout::{Context, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, QueryDeviceExInput};
 use crate::object::own;
 
 /// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
@@ -202,9 +199,7 @@ pub(crate) unsafe extern "C" fn port_extended(
 
 fn entry(found: &verbs::GidEntry) -> GidEntry {
     GidEntry {
-        gid: Gid {
-            raw: words(found.gid),
-        },
+        gid: found.gid.into(),
         gid_index: found.index,
         port_num: found.port_num.into(),
         gid_type: ROCE_V2,

@@ -1,70 +1,28 @@
 //! The library exports what its map says, under the versions it says.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::Command;
+#[path = "../../abi-layout/tests/support/symbols.rs"]
+mod support;
 
-/// The library that this test's own build made.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().join("libibverbs.so")
-}
+use support::{assert_is_found_as, exported, promised};
 
-/// `symbol@@VERSION` of everything in the map.
-fn promised() -> BTreeSet<String> {
-    let map = include_str!("../libibverbs.map");
-    let (mut version, mut symbols) = (String::new(), BTreeSet::new());
-    for line in map.lines().map(str::trim) {
-        if let Some((name, _)) = line.split_once(" {") {
-            version = name.to_owned();
-        } else if let Some(symbol) = line.strip_suffix(';')
-            && !symbol.starts_with('}')
-        {
-            symbols.insert(format!("{symbol}@@{version}"));
-        }
-    }
-    symbols
-}
-
-/// `symbol@@VERSION` of everything that a library exports, but for its versions themselves.
-fn exported(library: &PathBuf) -> BTreeSet<String> {
-    let mut nm = Command::new("nm");
-    let nm = nm.args(["-D", "--defined-only"]).arg(library);
-    let output = nm.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let symbols = text.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (kind, name) = (words.next()?, words.next()?);
-        (kind != "A").then(|| name.to_owned())
-    });
-    symbols.collect()
-}
+const LIBRARY: &str = "libibverbs.so";
 
 #[test]
 fn the_library_exports_what_its_map_says_and_nothing_else() {
-    let promised = promised();
+    let promised = promised(include_str!("../libibverbs.map"));
     assert!(
         promised.contains("ibv_get_device_index@@IBVERBS_1.9"),
         "{promised:?}"
     );
-    assert_eq!(exported(&library()), promised);
+    assert_eq!(exported(LIBRARY), promised);
 }
 
 #[test]
 fn programs_find_the_library_under_libibverbss_name() {
-    let output = Command::new("readelf")
-        .arg("-d")
-        .arg(library())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("soname: [libibverbs.so.1]"), "{text}");
-    // Its thread would run on in memory that is gone.
-    assert!(text.contains("NODELETE"), "{text}");
+    assert_is_found_as(LIBRARY, "libibverbs.so.1");
 }
 
 #[test]
 fn the_kernel_provider_finds_the_mark_of_our_own_library() {
-    assert!(exported(&library()).contains("portolan_verbs@@PORTOLAN_1"));
+    assert!(exported(LIBRARY).contains("portolan_verbs@@PORTOLAN_1"));
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 
 use crate::guard::{status, value};
@@ -29,22 +30,22 @@ unsafe fn copy<F, T>(into: *mut T, from: *const F, made: impl FnOnce(&F) -> T) {
 }
 
 exports! {
-    fn ibv_copy_ah_attr_from_kern(into: *mut AhAttr, from: *const KernAhAttr) {
+    fn ibv_copy_ah_attr_from_kern(into: *mut AhAttr, from: *const [u8; raw::AhAttr::SIZE]) {
         // SAFETY: the program's pointers.
-        unsafe { copy(into, from, kern::ah_attr) };
+        unsafe { copy(into, from, |bytes| (&raw::AhAttr::from_bytes(bytes)).into()) };
     }
 
-    fn ibv_copy_qp_attr_from_kern(into: *mut QpAttr, from: *const KernQpAttr) {
+    fn ibv_copy_qp_attr_from_kern(into: *mut QpAttr, from: *const [u8; raw::QpAttr::SIZE]) {
         // SAFETY: the program's pointers.
-        unsafe { copy(into, from, kern::qp_attr) };
+        unsafe { copy(into, from, |bytes| (&raw::QpAttr::from_bytes(bytes)).into()) };
     }
 
-    fn ibv_copy_path_rec_from_kern(into: *mut SaPath, from: *const KernPath) {
+    fn ibv_copy_path_rec_from_kern(into: *mut SaPathRec, from: *const KernPath) {
         // SAFETY: the program's pointers.
         unsafe { copy(into, from, kern::path) };
     }
 
-    fn ibv_copy_path_rec_to_kern(into: *mut KernPath, from: *const SaPath) {
+    fn ibv_copy_path_rec_to_kern(into: *mut KernPath, from: *const SaPathRec) {
         // SAFETY: the program's pointers.
         unsafe { copy(into, from, kern::path_to_kern) };
     }

@@ -4,6 +4,7 @@
 //! * `fields`, `abi`: the kernel's structures as bytes.
 //! * `commands`: the numbers of the commands, and where they name the place of the answer.
 //! * `address`, `attr`, `event`, `param`: their contents as the types of the seam.
+//! * `to_c`: address vectors and queue pairs' attributes as libibverbs has them, for the C libraries.
 //! * `query`: what the kernel knows of an id.
 //! * `offers`: what the running kernel knows of the ABI, found by asking it.
 //! * `ids`: what the kernel does not tell with an event.
@@ -21,6 +22,7 @@ mod ids;
 mod offers;
 mod param;
 mod query;
+mod to_c;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -9,9 +9,6 @@ use super::layouts;
 use super::objects::*;
 use super::work::{RecvWr, SendWr, Wc};
 
-/// `__VERBS_ABI_IS_EXTENDED`.
-pub const ABI_IS_EXTENDED: usize = usize::MAX;
-
 layouts! {
     /// Its empty slots were functions once, which are symbols of the library now.
     struct ContextOps = "struct ibv_context_ops" {

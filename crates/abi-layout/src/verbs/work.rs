@@ -90,27 +90,3 @@ layouts! {
         dlid_path_bits: u8,
     }
 }
-
-/// Numbers of `enum ibv_wr_opcode`.
-pub mod wr_opcode {
-    pub const RDMA_WRITE: u32 = 0;
-    pub const RDMA_WRITE_WITH_IMM: u32 = 1;
-    pub const SEND: u32 = 2;
-    pub const SEND_WITH_IMM: u32 = 3;
-    pub const RDMA_READ: u32 = 4;
-    pub const ATOMIC_CMP_AND_SWP: u32 = 5;
-    pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
-    pub const LOCAL_INV: u32 = 7;
-    pub const BIND_MW: u32 = 8;
-    pub const SEND_WITH_INV: u32 = 9;
-}
-
-/// `IBV_SEND_INLINE`; the flags below it are the seam's.
-pub const SEND_INLINE: u32 = 1 << 3;
-
-/// Bits of `enum ibv_wc_flags`.
-pub mod wc_flags {
-    pub const GRH: u32 = 1;
-    pub const WITH_IMM: u32 = 1 << 1;
-    pub const WITH_INV: u32 = 1 << 3;
-}

@@ -1,26 +1,6 @@
-//! C's structures, as rdma-core's header `infiniband/verbs.h` has them. Programs reach into them, so they are the
-//! ABI. Names are C's, without their prefixes.
-//!
-//! Each structure can describe itself ([`Structure`]), and tests hold that against the header.
+//! Structures that say how they are laid out.
 
-#![allow(
-    missing_docs,
-    missing_debug_implementations,
-    non_snake_case,
-    reason = "the header says what the fields are; most are pointers of C's"
-)]
-
-mod attr;
-mod context;
-mod kern;
-mod objects;
-mod work;
-
-pub use attr::*;
-pub use context::*;
-pub use kern::*;
-pub use objects::*;
-pub use work::*;
+use super::{Ah, AsyncEvent, Mw, MwBindInfo, OpsWr, Qp, SendWr, Sge, cma, kern, sa, verbs};
 
 /// What a compiler makes of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +29,10 @@ pub struct Field {
 /// Every structure.
 pub fn structures() -> Vec<Structure> {
     [
-        attr::structures(),
-        context::structures(),
+        cma::structures(),
         kern::structures(),
-        objects::structures(),
-        work::structures(),
+        sa::structures(),
+        verbs::structures(),
     ]
     .concat()
 }
@@ -82,18 +61,25 @@ pub fn nested() -> Vec<(&'static str, Field)> {
         "struct ibv_send_wr", "wr.ud.remote_qkey", SendWr, wr.ud.remote_qkey: u32;
         "struct ibv_send_wr", "bind_mw.mw", SendWr, bind_mw.mw: *mut Mw;
         "struct ibv_send_wr", "bind_mw.rkey", SendWr, bind_mw.rkey: u32;
-        "struct ibv_send_wr", "bind_mw.bind_info.mr", SendWr, bind_mw.bind_info.mr: *mut Mr;
-        "struct ibv_send_wr", "bind_mw.bind_info.addr", SendWr, bind_mw.bind_info.addr: u64;
+        "struct ibv_send_wr", "bind_mw.bind_info", SendWr, bind_mw.bind_info: MwBindInfo;
+        "struct ibv_ops_wr", "tm.unexpected_cnt", OpsWr, tm.unexpected_cnt: u32;
+        "struct ibv_ops_wr", "tm.handle", OpsWr, tm.handle: u32;
+        "struct ibv_ops_wr", "tm.add.recv_wr_id", OpsWr, tm.add.recv_wr_id: u64;
+        "struct ibv_ops_wr", "tm.add.sg_list", OpsWr, tm.add.sg_list: *mut Sge;
+        "struct ibv_ops_wr", "tm.add.num_sge", OpsWr, tm.add.num_sge: i32;
+        "struct ibv_ops_wr", "tm.add.tag", OpsWr, tm.add.tag: u64;
+        "struct ibv_ops_wr", "tm.add.mask", OpsWr, tm.add.mask: u64;
         "struct ibv_async_event", "element.port_num", AsyncEvent, element: i32;
         "struct ibv_async_event", "element.qp", AsyncEvent, element: *mut Qp;
     }
 }
 
 /// Bytes of a field that a function chooses.
-fn size_of_field<S, F>(_: impl FnOnce(&S) -> &F) -> usize {
+pub(crate) fn size_of_field<S, F>(_: impl FnOnce(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
+/// Defines structures of numbers, C's pointers and optional functions, which describe themselves.
 macro_rules! layouts {
     ($(
         $(#[$attr:meta])*
@@ -104,21 +90,30 @@ macro_rules! layouts {
             #[repr(C)]
             #[derive(Clone, Copy)]
             pub struct $name { $(pub $field: $type),* }
+
+            impl $name {
+                /// All bytes zero: no pointer, no function.
+                pub fn zeroed() -> Self {
+                    // SAFETY: its fields are numbers, C's pointers, and functions that may be absent: each of them
+                    // may be zero.
+                    unsafe { std::mem::zeroed() }
+                }
+            }
         )*
 
-        pub(super) fn structures() -> Vec<super::Structure> {
-            vec![$(super::Structure {
+        pub(super) fn structures() -> Vec<$crate::Structure> {
+            vec![$($crate::Structure {
                 name: $c,
                 size: size_of::<$name>(),
                 align: align_of::<$name>(),
-                fields: vec![$(super::Field {
+                fields: vec![$($crate::Field {
                     name: stringify!($field).trim_start_matches("r#"),
                     offset: std::mem::offset_of!($name, $field),
-                    size: super::size_of_field(|all: &$name| &all.$field),
+                    size: $crate::describe::size_of_field(|all: &$name| &all.$field),
                 }),*],
             }),*]
         }
     };
 }
 
-use layouts;
+pub(crate) use layouts;

@@ -2,19 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::layouts;
-use super::objects::{CompChannel, Cq, Mr, Pd, Srq};
+use super::{CompChannel, Cq, Gid, Mr, Pd, RwqIndTable, Srq, Xrcd, layouts};
 
 layouts! {
-    /// A union in C, aligned to eight; big-endian.
-    struct Gid = "union ibv_gid" { raw: [u64; 2] }
-    struct GidEntry = "struct ibv_gid_entry" {
-        gid: Gid,
-        gid_index: u32,
-        port_num: u32,
-        gid_type: u32,
-        ndev_ifindex: u32,
-    }
     struct DeviceAttr = "struct ibv_device_attr" {
         fw_ver: [c_char; 64],
         node_guid: u64,
@@ -165,7 +155,7 @@ layouts! {
         comp_mask: u32,
         srq_type: c_uint,
         pd: *mut Pd,
-        xrcd: *mut c_void,
+        xrcd: *mut Xrcd,
         cq: *mut Cq,
         tm_cap: TmCap,
     }
@@ -202,10 +192,10 @@ layouts! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut Pd,
-        xrcd: *mut c_void,
+        xrcd: *mut Xrcd,
         create_flags: u32,
         max_tso_header: u16,
-        rwq_ind_tbl: *mut c_void,
+        rwq_ind_tbl: *mut RwqIndTable,
         rx_hash_conf: RxHashConf,
         source_qpn: u32,
         send_ops_flags: u64,
@@ -260,25 +250,4 @@ layouts! {
         bind_info: MwBindInfo,
     }
     struct Ece = "struct ibv_ece" { vendor_id: u32, options: u32, comp_mask: u32 }
-}
-
-/// The bits of `enum ibv_qp_attr_mask` that the seam has no word for.
-pub mod qp_attr_mask {
-    pub const STATE: u32 = 1;
-    pub const CUR_STATE: u32 = 1 << 1;
-    pub const AV: u32 = 1 << 7;
-    pub const PATH_MTU: u32 = 1 << 8;
-    pub const ALT_PATH: u32 = 1 << 14;
-    pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
-    pub const RATE_LIMIT: u32 = 1 << 25;
-}
-
-/// `enum ibv_access_flags`, what is not the seam's.
-pub mod access {
-    pub const ZERO_BASED: u32 = 1 << 5;
-    pub const ON_DEMAND: u32 = 1 << 6;
-    pub const HUGETLB: u32 = 1 << 7;
-    /// Rights that a device may leave out of account (`IBV_ACCESS_OPTIONAL_RANGE`).
-    pub const OPTIONAL: u32 = 0x3FF0_0000;
 }

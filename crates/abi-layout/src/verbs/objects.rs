@@ -13,8 +13,9 @@ use super::work::{DataBuf, Sge};
 pub type Slot = *mut c_void;
 
 layouts! {
+    struct DeviceOps = "struct _ibv_device_ops" { _dummy1: Slot, _dummy2: Slot }
     struct Device = "struct ibv_device" {
-        _ops: [Slot; 2],
+        _ops: DeviceOps,
         node_type: c_int,
         transport_type: c_int,
         name: [c_char; 64],

@@ -1,0 +1,87 @@
+//! Numbers that have a name in the header.
+
+use std::ffi::c_int;
+
+/// Numbers of `enum ibv_qp_state`.
+pub mod qp_state {
+    pub const INIT: u32 = 1;
+    pub const RTR: u32 = 2;
+    pub const RTS: u32 = 3;
+    pub const SQD: u32 = 4;
+    pub const ERR: u32 = 6;
+}
+
+/// Bits of `enum ibv_qp_attr_mask`.
+pub mod qp_attr_mask {
+    pub const STATE: u32 = 1;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const RATE_LIMIT: u32 = 1 << 25;
+    /// Bits that kernels before Linux 4.x set for themselves and that no libibverbs knows.
+    pub const KERNELS_OWN: u32 = 0x00E0_0000;
+}
+
+/// Bits of `enum ibv_access_flags`.
+pub mod access {
+    pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ON_DEMAND: u32 = 1 << 6;
+    pub const HUGETLB: u32 = 1 << 7;
+    /// Rights that a device may leave out of account (`IBV_ACCESS_OPTIONAL_RANGE`).
+    pub const OPTIONAL: u32 = 0x3FF0_0000;
+}
+
+/// Numbers of `enum ibv_wr_opcode`.
+pub mod wr_opcode {
+    pub const RDMA_WRITE: u32 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub const SEND: u32 = 2;
+    pub const SEND_WITH_IMM: u32 = 3;
+    pub const RDMA_READ: u32 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
+    pub const SEND_WITH_INV: u32 = 9;
+}
+
+/// `IBV_SEND_INLINE`.
+pub const SEND_INLINE: u32 = 1 << 3;
+
+/// Bits of `enum ibv_wc_flags`.
+pub mod wc_flags {
+    pub const GRH: u32 = 1;
+    pub const WITH_IMM: u32 = 1 << 1;
+    pub const WITH_INV: u32 = 1 << 3;
+}
+
+/// `IBV_QPT_RC`.
+pub const QPT_RC: u32 = 2;
+/// `IBV_QPT_UD`.
+pub const QPT_UD: u32 = 4;
+/// `IBV_QPT_XRC_RECV`.
+pub const QPT_XRC_RECV: u32 = 10;
+/// `IBV_QP_INIT_ATTR_PD`.
+pub const QP_INIT_ATTR_PD: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_TYPE`.
+pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_PD`.
+pub const SRQ_INIT_ATTR_PD: u32 = 2;
+/// `IBV_SRQ_INIT_ATTR_XRCD`.
+pub const SRQ_INIT_ATTR_XRCD: u32 = 4;
+/// `IBV_SRQ_INIT_ATTR_CQ`.
+pub const SRQ_INIT_ATTR_CQ: u32 = 8;
+/// `IBV_SRQT_BASIC`.
+pub const SRQT_BASIC: u32 = 0;
+/// `IBV_SRQT_XRC`.
+pub const SRQT_XRC: u32 = 1;
+/// `IBV_TRANSPORT_IB`.
+pub const TRANSPORT_IB: c_int = 0;
+/// `IBV_TRANSPORT_IWARP`.
+pub const TRANSPORT_IWARP: c_int = 1;
+/// `__VERBS_ABI_IS_EXTENDED`.
+pub const ABI_IS_EXTENDED: usize = usize::MAX;

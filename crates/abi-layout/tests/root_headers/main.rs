@@ -1,0 +1,140 @@
+//! Our structures and our headers for C are those of Debian's packages libibverbs-dev and librdmacm-dev: each structure
+//! of theirs is in both, each number, macro and function in our headers, and all are the same.
+//!
+//! What there is comes from Debian's headers at the time of the test: a C program is made that names all of it, and is
+//! compiled once with each.
+
+#[path = "../support/compiler.rs"]
+mod compiler;
+mod declarations;
+mod layouts;
+mod program;
+mod tokens;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use compiler::{Compiler, said};
+use declarations::Declarations;
+use portolan_abi_layout::structures;
+
+/// What both have.
+const HEADERS: [&str; 8] = [
+    "infiniband/verbs.h",
+    "infiniband/verbs_api.h",
+    "infiniband/sa.h",
+    "infiniband/ib.h",
+    "infiniband/opcode.h",
+    "infiniband/tm_types.h",
+    "rdma/rdma_cma.h",
+    "rdma/rdma_verbs.h",
+];
+/// The kernel's, of which libibverbs has one structure in its calls.
+const KERNELS: &str = "rdma/ib_user_sa.h";
+/// By which Debian's header makes its own numbers, and no program any.
+const INNER_MACRO: &str = "IBV_OPCODE";
+/// Our headers.
+const OURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+/// Structures of Debian's headers that this crate does not have, each with the reason.
+const LEFT_OUT: [(&str, &str); 0] = [];
+
+/// What Debian's headers declare.
+fn declared(compiler: &Compiler, headers: &[&str]) -> Declarations {
+    let lines = headers
+        .iter()
+        .map(|header| format!("#include <{header}>\n"));
+    let path = compiler.folder().join("headers.c");
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    let mut preprocessor = Command::new("cc");
+    preprocessor.args(["-std=gnu11", "-E", "-dD"]).arg(&path);
+    Declarations::read(&said(&mut preprocessor), headers)
+}
+
+/// What a C program prints that is compiled with these options.
+fn printed(compiler: &Compiler, name: &str, source: &str, options: &[&str]) -> String {
+    let usual = ["-O1", "-Werror=incompatible-pointer-types"];
+    let program = compiler.build(name, source, &[&usual, options].concat());
+    said(&mut Command::new(program))
+}
+
+#[test]
+fn every_structure_is_laid_out_as_in_debians_headers_and_as_in_ours() {
+    let compiler = Compiler::new("layouts");
+    let headers = [&HEADERS[..], &[KERNELS]].concat();
+    let structures = declared(&compiler, &headers).structures;
+    let measured = Declarations {
+        structures: structures.clone(),
+        ..Declarations::default()
+    };
+    let source = program::source(&headers, &measured);
+    for (name, options) in [("debian", &[][..]), ("ours", &["-I", OURS])] {
+        let measured = layouts::measures(&printed(&compiler, name, &source, options));
+        let found = layouts::differences(&structures, &measured);
+        assert!(found.is_empty(), "{name}: {found:#?}");
+    }
+}
+
+#[test]
+fn every_structure_of_debians_headers_is_compared_or_left_out_for_a_reason() {
+    let compiler = Compiler::new("structures");
+    let declared = declared(&compiler, &HEADERS).structures;
+    let mut known: BTreeSet<&str> = structures().iter().map(|ours| ours.name).collect();
+    for (name, reason) in LEFT_OUT {
+        assert!(declared.contains_key(name), "{name} is gone: {reason}");
+        assert!(known.insert(name), "{name} is compared: {reason}");
+    }
+    let names = declared.keys().map(String::as_str);
+    let unknown: Vec<&str> = names.filter(|name| !known.contains(name)).collect();
+    assert!(
+        unknown.is_empty(),
+        "neither compared nor left out: {unknown:#?}"
+    );
+}
+
+#[test]
+fn everything_that_debians_headers_declare_is_in_our_headers_and_the_same() {
+    let compiler = Compiler::new("headers");
+    let mut declared = declared(&compiler, &HEADERS);
+    assert!(declared.macros.remove(INNER_MACRO).is_some());
+    // If the reader of headers overlooked what it should see, nothing would be compared.
+    assert!(declared.structures.len() > 100, "{:?}", declared.structures);
+    assert!(declared.enumerators.len() > 500);
+    assert!(declared.functions.len() > 200, "{:?}", declared.functions);
+    assert!(declared.macros.len() > 50, "{:?}", declared.macros);
+    let source = program::source(&HEADERS, &declared);
+    let theirs = printed(&compiler, "theirs", &source, &[]);
+    let ours = printed(&compiler, "ours", &source, &["-I", OURS]);
+    let mut differing = theirs.lines().zip(ours.lines()).filter(|(a, b)| a != b);
+    assert_eq!(differing.next(), None, "theirs, then ours");
+    assert_eq!(theirs.lines().count(), ours.lines().count());
+}
+
+#[test]
+fn our_headers_compile_alone_without_a_warning() {
+    let compiler = Compiler::new("alone");
+    for header in HEADERS.iter().chain(&["infiniband/arch.h", "portolan.h"]) {
+        let source = format!("#include <{header}>\nint main(void) {{ return 0; }}\n");
+        let strict = ["-Wall", "-Wextra", "-Werror", "-I", OURS];
+        printed(&compiler, &header.replace('/', "-"), &source, &strict);
+    }
+}
+
+#[test]
+fn what_is_new_can_be_had_with_debians_headers() {
+    let compiler = Compiler::new("new");
+    let source = "#include <portolan.h>\n\
+                  int main(void) {\n\
+                  return RAI_SA != 16 || RAI_DNS != 32 || RDMA_CM_EVENT_ADDRINFO_RESOLVED != 16 ||\n\
+                  RDMA_CM_EVENT_ADDRINFO_ERROR != 17 || RDMA_CM_EVENT_USER != 18 ||\n\
+                  sizeof(&rdma_query_addrinfo) != sizeof(&ibv_gid_reachable); }\n";
+    let strict = ["-Wall", "-Wextra", "-Werror"];
+    // Debian's headers are found before ours.
+    let with_theirs = [&strict[..], &["-idirafter", OURS]].concat();
+    printed(&compiler, "theirs", source, &with_theirs);
+    printed(
+        &compiler,
+        "ours",
+        source,
+        &[&strict[..], &["-I", OURS]].concat(),
+    );
+}
