@@ -20,6 +20,7 @@ mod leftovers;
 mod netem;
 mod pairs;
 mod processes;
+mod programs;
 mod promises;
 mod simulate;
 mod survivors;
@@ -48,6 +49,8 @@ enum Task {
     Install(install::Arguments),
     /// Play everything between Linux's rdma_rxe and ours, and write docs/interop.md.
     Interop(interop::Arguments),
+    /// Play Debian's C programs on our libraries, and write the table of docs/interop.md.
+    Programs(programs::Arguments),
     /// Run whole engines on a virtual clock and a network that follows from a seed.
     Simulate(simulate::Arguments),
     /// Run everything that judges the project.
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Interop(arguments) => interop::run(&arguments),
+        Task::Programs(arguments) => programs::run_all(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Part(arguments) => test::run_part(&arguments),

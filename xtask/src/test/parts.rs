@@ -147,6 +147,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::dissect::run,
     },
     Part {
+        name: "programs",
+        what: "Debian's C programs on our libraries and software devices: what `cargo xtask programs` has, in short",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::programs::run,
+    },
+    Part {
         name: "netem",
         what: "pings and 64 MiB by RDMA write through 5 % loss and reordering",
         place: Place::Anywhere,

@@ -10,15 +10,7 @@ use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
 
 /// What tests as root use beside what other parts install.
-const FOR_TESTS: [Package; 5] = [
-    Package {
-        name: "ibverbs-utils",
-        purpose: "programs on our libibverbs",
-    },
-    Package {
-        name: "perftest",
-        purpose: "measurements on our libibverbs",
-    },
+const FOR_TESTS: [Package; 2] = [
     Package {
         name: "nftables",
         purpose: "firewall rules that `portolan doctor` is to find",
@@ -26,10 +18,6 @@ const FOR_TESTS: [Package; 5] = [
     Package {
         name: "iptables",
         purpose: "those of iptables",
-    },
-    Package {
-        name: "rdmacm-utils",
-        purpose: "rping and its kin, on our C libraries",
     },
 ];
 

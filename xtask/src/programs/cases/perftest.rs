@@ -1,0 +1,60 @@
+//! perftest: every operation, by what it takes (latency) and by how much passes (bandwidth).
+
+use super::super::case::{Case, Data, Ready, Saying, c};
+use super::{ADDRESS, DEVICE};
+
+const GROUP: &str = "perftest, 2 bytes to 8 MiB";
+const PORT: u16 = 18_515;
+/// What is in the table of results after all sizes.
+const LARGEST: &[Saying] = &[("#bytes", 1), (" 8388608 ", 1)];
+const TABLE: &[Saying] = &[("#bytes", 1)];
+
+pub(super) fn cases() -> Vec<Case> {
+    [operations(), options()].concat()
+}
+
+/// Connected by TCP and by the rdma_cm (`-R`), every size (`-a`) but for atomics, which have one.
+fn operations() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for by_cm in [false, true] {
+        for operation in ["send", "write", "read"] {
+            for figure in ["lat", "bw"] {
+                let program = format!("ib_{operation}_{figure} -a -n 20");
+                cases.push(pair(&program, by_cm).client_says(LARGEST));
+            }
+        }
+        for figure in ["lat", "bw"] {
+            let program = format!("ib_atomic_{figure} -n 100");
+            let case = pair(&program, by_cm).client_says(TABLE);
+            cases.push(if by_cm { case.quick() } else { case });
+        }
+    }
+    cases
+}
+
+/// Other ways of the same: events, other transports, inline data, more queue pairs, each atomic operation.
+fn options() -> Vec<Case> {
+    [
+        "ib_send_lat -n 20 -e",
+        "ib_send_lat -n 20 -c UC",
+        "ib_send_bw -n 20 -c UD -s 1024",
+        "ib_write_lat -n 20 -I 128",
+        "ib_write_bw -n 20 -q 2",
+        "ib_read_lat -n 20",
+        "ib_read_bw -n 20",
+        "ib_atomic_lat -n 20 -A FETCH_AND_ADD",
+        "ib_atomic_bw -n 20 -A CMP_AND_SWAP",
+    ]
+    .map(|program| pair(program, false).client_says(TABLE).quick())
+    .into()
+}
+
+fn pair(program: &str, by_cm: bool) -> Case {
+    let (way, ready) = match by_cm {
+        true => (" -R", Ready::Listener(PORT)),
+        false => ("", Ready::Tcp(PORT)),
+    };
+    let server = format!("{program} -d {DEVICE} -x 0 -F{way}");
+    let client = format!("{server} {ADDRESS}");
+    Case::pair(GROUP, c(&server), ready, c(&client)).data(Data::Unseen)
+}

@@ -1,0 +1,89 @@
+//! A network namespace for the programs: its UDP port 4791 and its TCP ports are nobody else's.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// Why there may be none.
+pub(super) const UNAVAILABLE: &str =
+    "this machine lets ordinary users have no network namespace of their own";
+/// What an ordinary user needs to have one: to be root in a user namespace.
+const AS_ROOT_OF_ITS_OWN: [&str; 2] = ["--user", "--map-root-user"];
+/// Says that the namespace is there, and holds it until its standard input ends.
+const HOLDER: &str = "ip link set lo up && echo ready && exec cat";
+/// Programs end with the thread that started them.
+const BOUND_TO_US: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+
+/// A namespace, held by a process until it is dropped.
+pub(super) struct Namespace {
+    holder: Child,
+    /// Its end is the holder's.
+    _input: ChildStdin,
+    is_root: bool,
+}
+
+impl Namespace {
+    /// Whether this machine lets this user have one.
+    pub(super) fn is_possible(is_root: bool) -> Result<bool> {
+        let probe = Command::new("unshare")
+            .args(user(is_root))
+            .args(["--net", "--", "true"])
+            .output()
+            .context("cannot start unshare")?;
+        Ok(probe.status.success())
+    }
+
+    pub(super) fn new(is_root: bool) -> Result<Self> {
+        let mut holder = Command::new("unshare")
+            .args(user(is_root))
+            .args(["--net", "--"])
+            .args(BOUND_TO_US)
+            .args(["sh", "-c", HOLDER])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start unshare")?;
+        let input = holder.stdin.take().context("its input is a pipe")?;
+        let output = holder.stdout.take().context("its output is a pipe")?;
+        let namespace = Self {
+            holder,
+            _input: input,
+            is_root,
+        };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        ensure!(line == "ready\n", "no network namespace, see above");
+        Ok(namespace)
+    }
+
+    /// A program in it.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        let target = self.holder.id().to_string();
+        command.args(["--target", &target, "--net"]);
+        if !self.is_root {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.arg("--").args(BOUND_TO_US);
+        command
+    }
+
+    /// A table of its network in `/proc`.
+    pub(super) fn table(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/net/{name}", self.holder.id()))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+fn user(is_root: bool) -> &'static [&'static str] {
+    if is_root { &[] } else { &AS_ROOT_OF_ITS_OWN }
+}

@@ -1,0 +1,87 @@
+//! A row as it is played: the server, and when it is ready, its clients.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::case::{Case, Ending, Expected, Server};
+use super::namespace::Namespace;
+use super::ready::is_ready;
+use super::running::Running;
+
+/// How long a row may take.
+const ROW_TIME_MAX: Duration = Duration::from_secs(180);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Plays a row.
+///
+/// # Errors
+/// Which end failed, and what it said.
+pub(super) fn play(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
+    let deadline = Instant::now() + ROW_TIME_MAX;
+    let mut server = match &case.server {
+        Some(server) => Some((
+            serve(portolan, namespace, server, deadline)?,
+            server.expected,
+        )),
+        None => None,
+    };
+    let mut clients = (0..case.clients)
+        .map(|_| Running::start(portolan, namespace, &case.client))
+        .collect::<Result<Vec<_>>>()?;
+    let is_client_last = case.expected.ending == Ending::Stays;
+    if is_client_last && let Some((running, expected)) = server.take() {
+        finish_server(running, expected, deadline)?;
+    }
+    let called = finish_clients(&mut clients, case.expected, deadline);
+    let Some((mut running, expected)) = server else {
+        return called;
+    };
+    match called {
+        Ok(()) => finish_server(running, expected, deadline),
+        // It may wait for ever for a client that failed.
+        Err(error) => bail!("{error:#}; the server: {}", running.last_words()?),
+    }
+}
+
+/// Starts a server and waits until it is ready.
+fn serve(
+    portolan: &Path,
+    namespace: &Namespace,
+    server: &Server,
+    deadline: Instant,
+) -> Result<Running> {
+    let mut running = Running::start(portolan, namespace, &server.end)?;
+    while !is_ready(portolan, namespace, server.ready)? {
+        let ended = running.ended()?.is_some();
+        if ended || Instant::now() > deadline {
+            let what = if ended { "ended" } else { "is not ready" };
+            bail!("the server {what}: {}", running.last_words()?);
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(running)
+}
+
+fn finish_clients(clients: &mut [Running], expected: Expected, deadline: Instant) -> Result<()> {
+    let count = clients.len();
+    let mut failures = clients
+        .iter_mut()
+        .filter_map(|client| client.must_end(expected, deadline).err());
+    let Some(first) = failures.next() else {
+        return Ok(());
+    };
+    let failed = 1 + failures.count();
+    Err(match count {
+        1 => first.context("the client"),
+        _ => first.context(format!(
+            "{failed} of {count} clients failed, the first of them"
+        )),
+    })
+}
+
+fn finish_server(mut running: Running, expected: Expected, deadline: Instant) -> Result<()> {
+    running.must_end(expected, deadline).context("the server")
+}

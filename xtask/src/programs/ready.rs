@@ -1,0 +1,108 @@
+//! Whether a server is ready for its clients.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::case::Ready;
+use super::namespace::Namespace;
+
+/// A socket that listens, in the kernel's tables of TCP (proc(5)).
+const LISTEN: &str = "0A";
+
+pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> Result<bool> {
+    match ready {
+        Ready::Listener(port) => has_listener(portolan, namespace, port),
+        Ready::Tcp(port) => Ok(["tcp", "tcp6"].iter().any(|name| {
+            let table = fs::read_to_string(namespace.table(name));
+            has_tcp_listener(&table.unwrap_or_default(), port)
+        })),
+        Ready::Member(group) => {
+            let table =
+                fs::read_to_string(namespace.table("igmp")).context("no table of groups")?;
+            Ok(has_member(&table, group))
+        }
+    }
+}
+
+/// Whether somebody listens there by the rdma_cm, as `portolan ps` tells it. It fails if one that shares the port does not
+/// answer, and tells of the ports all the same.
+fn has_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
+    let output = namespace
+        .command()
+        .arg(portolan)
+        .args(["ps", "--json"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .context("cannot start `ps`")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(tells_of_listener(&text, port))
+}
+
+fn tells_of_listener(text: &str, port: u16) -> bool {
+    let end = format!(":{port}");
+    text.lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .any(|object| {
+            let address = object["address"].as_str();
+            object["type"] == "port"
+                && object["listening"] == true
+                && address.is_some_and(|address| address.ends_with(&end))
+        })
+}
+
+/// `sl local_address rem_address st …`
+fn has_tcp_listener(table: &str, port: u16) -> bool {
+    let end = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().unwrap_or_default();
+        local.ends_with(&end) && words.nth(1) == Some(LISTEN)
+    })
+}
+
+/// The kernel prints an address as the number that its bytes are in memory.
+fn has_member(table: &str, group: Ipv4Addr) -> bool {
+    let printed = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    table
+        .lines()
+        .any(|line| line.split_whitespace().next() == Some(&printed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_told_from_a_port_that_connects() {
+        let port = |listening| {
+            format!(r#"{{"type":"port","address":"127.0.0.1:7471","listening":{listening}}}"#)
+        };
+        assert!(tells_of_listener(&port(true), 7471));
+        assert!(!tells_of_listener(&port(false), 7471));
+        assert!(!tells_of_listener(&port(true), 471));
+        assert!(!tells_of_listener("", 7471));
+    }
+
+    #[test]
+    fn a_tcp_listener_is_told_from_a_connection() {
+        let line = |state| format!("   0: 00000000:4853 00000000:0000 {state} 00000000:00000000");
+        assert!(has_tcp_listener(&line("0A"), 18_515));
+        assert!(!has_tcp_listener(&line("01"), 18_515));
+        assert!(!has_tcp_listener(&line("0A"), 18_516));
+    }
+
+    #[test]
+    fn a_member_is_found_in_the_table_of_groups() {
+        let group = Ipv4Addr::new(239, 7, 0, 9);
+        let number = u32::from_ne_bytes(group.octets());
+        let table = format!("1\tlo : 1 V3\n\t\t\t\t{number:08X}     1 0:00000000\t\t0\n");
+        assert!(has_member(&table, group));
+        assert!(!has_member(&table, Ipv4Addr::new(239, 7, 0, 10)));
+    }
+}

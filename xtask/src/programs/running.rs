@@ -1,0 +1,175 @@
+//! A program that runs, and what it says.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::case::{End, Ending, Expected, Saying};
+use super::namespace::Namespace;
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Bytes of what a program said that are told when it fails.
+const SAID_MAX: usize = 400;
+/// What programs say of data that is not as it was sent, and end well all the same.
+const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
+/// At its very end rping destroys its event channel, though its other thread may be about to wait on it; if so it says this and
+/// ends with 255, on every libibverbs.
+const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
+
+/// It is killed when dropped.
+pub(super) struct Running {
+    child: Child,
+    said: File,
+}
+
+impl Running {
+    pub(super) fn start(portolan: &Path, namespace: &Namespace, end: &End) -> Result<Self> {
+        let said = unnamed()?;
+        let mut command = namespace.command();
+        command.arg(portolan);
+        match end {
+            End::C(words) => command.args(["exec", "--"]).args(words),
+            End::Ours(words) => command.args(["--provider", "software"]).args(words),
+        };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            .spawn()
+            .context("cannot start nsenter")?;
+        Ok(Self { child, said })
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    fn wait(&mut self, deadline: Instant) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("did not end in time: {}", short(&self.said()?));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Waits for its end, which must be as expected.
+    pub(super) fn must_end(&mut self, expected: Expected, deadline: Instant) -> Result<()> {
+        let status = match expected.ending {
+            Ending::Stays => return self.must_be_there(),
+            Ending::Well | Ending::Refused => self.wait(deadline)?,
+        };
+        let said = self.said()?;
+        let (haste, hasty) = HASTE;
+        let is_well = status.success() || status.code() == Some(hasty) && said.contains(haste);
+        let is_right = match expected.ending {
+            Ending::Refused => !is_well && status.signal().is_none(),
+            _ => is_well,
+        };
+        ensure!(is_right, "{}: {}", text(status), short(&said));
+        must_say(&said, expected.says)
+    }
+
+    fn must_be_there(&mut self) -> Result<()> {
+        if let Some(status) = self.ended()? {
+            bail!("did not stay, {}: {}", text(status), self.last_words()?);
+        }
+        Ok(())
+    }
+
+    fn said(&mut self) -> Result<String> {
+        let mut bytes = Vec::new();
+        self.said.rewind()?;
+        self.said.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The end of what it has said, on one line.
+    pub(super) fn last_words(&mut self) -> Result<String> {
+        Ok(short(&self.said()?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn must_say(said: &str, says: &[Saying]) -> Result<()> {
+    for (text, count) in says {
+        let lines = said.lines().filter(|line| line.contains(text)).count();
+        ensure!(
+            lines >= *count,
+            "said \"{text}\" {lines} times, {count} expected: {}",
+            short(said)
+        );
+    }
+    let wrong = WRONG_DATA.iter().find(|wrong| said.contains(*wrong));
+    ensure!(wrong.is_none(), "the data is wrong: {}", short(said));
+    Ok(())
+}
+
+fn text(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// A file that is gone when it is closed.
+fn unnamed() -> Result<File> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("portolan-said-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let file = File::options()
+        .create_new(true)
+        .read(true)
+        .append(true)
+        .open(&path)
+        .context("no temporary file")?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// The end of what was said, on one line.
+fn short(said: &str) -> String {
+    let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let from = line.len().saturating_sub(SAID_MAX);
+    let from = (from..=line.len()).find(|at| line.is_char_boundary(*at));
+    line[from.unwrap_or(0)..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_words_are_not_enough_and_wrong_data_is_too_much() {
+        let said = "ping data: 0\nping data: 1\n";
+        assert!(must_say(said, &[("ping data", 2)]).is_ok());
+        assert!(must_say(said, &[("ping data", 3)]).is_err());
+        assert!(must_say("invalid data in page 0", &[]).is_err());
+    }
+
+    #[test]
+    fn of_long_words_the_end_is_told() {
+        assert_eq!(short(" a\nb "), "a b");
+        assert_eq!(short(&"ä".repeat(SAID_MAX)).chars().count(), SAID_MAX / 2);
+    }
+}
