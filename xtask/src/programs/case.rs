@@ -126,6 +126,8 @@ pub(super) struct Case {
     /// Of each client.
     pub(super) expected: Expected,
     pub(super) data: Data,
+    /// What the client says before it fails if it was faster than its server: then the row is played again.
+    pub(super) haste: Option<&'static str>,
     /// Whether it is a part of the tests.
     pub(super) is_quick: bool,
 }
@@ -152,6 +154,7 @@ impl Case {
             clients: 1,
             expected: Expected::well(&[]),
             data: Data::None,
+            haste: None,
             is_quick: false,
         }
     }

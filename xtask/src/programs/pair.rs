@@ -13,13 +13,30 @@ use super::running::Running;
 
 /// How long a row may take.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
+/// How often a row is played whose client is too hasty.
+const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Plays a row.
+/// Plays a row; again, if its client was too hasty.
 ///
 /// # Errors
 /// Which end failed, and what it said.
 pub(super) fn play(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
+    let mut tries = 1;
+    loop {
+        match play_once(portolan, namespace, case) {
+            Err(error) if tries < TRIES_MAX && was_hasty(case, &error) => tries += 1,
+            played => return played,
+        }
+    }
+}
+
+fn was_hasty(case: &Case, error: &anyhow::Error) -> bool {
+    let text = format!("{error:#}");
+    case.haste.is_some_and(|haste| text.contains(haste))
+}
+
+fn play_once(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
     let deadline = Instant::now() + ROW_TIME_MAX;
     let mut server = match &case.server {
         Some(server) => Some((
