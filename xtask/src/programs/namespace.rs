@@ -1,8 +1,11 @@
 //! A network namespace for the programs: its UDP port 4791 and its TCP ports are nobody else's.
 
+use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,6 +25,7 @@ pub(super) struct Namespace {
     /// Its end is the holder's.
     _input: ChildStdin,
     is_root: bool,
+    folder: Folder,
 }
 
 impl Namespace {
@@ -51,6 +55,7 @@ impl Namespace {
             holder,
             _input: input,
             is_root,
+            folder: Folder::new()?,
         };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
@@ -67,6 +72,9 @@ impl Namespace {
             command.args(["--user", "--preserve-credentials"]);
         }
         command.arg("--").args(BOUND_TO_US);
+        // The machine's is nobody's in a user namespace, and `exec` leaves such a one alone.
+        command.env("TMPDIR", &self.folder.0);
+        command.env_remove("XDG_RUNTIME_DIR");
         command
     }
 
@@ -86,4 +94,27 @@ impl Drop for Namespace {
 
 fn user(is_root: bool) -> &'static [&'static str] {
     if is_root { &[] } else { &AS_ROOT_OF_ITS_OWN }
+}
+
+/// Where programs have their temporary files: this user's alone, gone when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("portolan-programs-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
