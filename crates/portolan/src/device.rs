@@ -1,9 +1,9 @@
 //! Devices of the process's provider.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use portolan_provider::Result;
+use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{Device, Pd};
 
 use crate::lock;
@@ -21,7 +21,7 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
 pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
     /// Keyed by the device's address: a device that comes again is another one. The weak device keeps
     /// the address from being used for it.
-    static DOMAINS: Mutex<Option<HashMap<usize, Entry>>> = Mutex::new(None);
+    static DOMAINS: Mutex<Option<NumberMap<usize, Entry>>> = Mutex::new(None);
     type Entry = (Weak<dyn Device>, Weak<dyn Pd>);
     let mut domains = lock(&DOMAINS);
     let domains = domains.get_or_insert_default();

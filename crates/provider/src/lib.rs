@@ -9,6 +9,7 @@
 //! * [`verbs`]: devices, queue pairs, work requests and completions.
 //! * [`address`]: socket addresses as the rdma_cm uses them.
 //! * [`error`]: one error type that explains itself; `errno` is derived from it in one place.
+//! * `number_map` (feature `std`): maps by the numbers of ids.
 //! * `traits` (feature `std`): what a provider implements.
 //!
 //! Without the feature `std` the crate is `no_std` with `alloc`: engines use it that way.
@@ -20,6 +21,8 @@ extern crate alloc;
 pub mod address;
 pub mod cm;
 pub mod error;
+#[cfg(feature = "std")]
+pub mod number_map;
 #[cfg(feature = "std")]
 pub mod traits;
 pub mod verbs;

@@ -71,6 +71,10 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()>;
     /// QUERY for addresses and GIDs.
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses>;
+    /// The device's number among the addresses, for who needs no more of them.
+    fn device_index(&self, id: IdNumber) -> Result<Option<u32>> {
+        Ok(self.addresses(id)?.device_index)
+    }
     /// QUERY for paths.
     fn paths(&self, id: IdNumber) -> Result<Vec<PathRecord>>;
     /// LISTEN.

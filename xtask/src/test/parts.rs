@@ -189,6 +189,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::kernel_events::run,
     },
     Part {
+        name: "figures",
+        what: "what connections cost beside librdmacm, in instructions, over both providers",
+        place: Place::Anywhere,
+        needs: Some(COMMAND),
+        run: crate::figures::test,
+    },
+    Part {
         name: "fabric",
         what: "a simulated InfiniBand fabric with OpenSM as its administrator",
         place: Place::Anywhere,

@@ -17,6 +17,9 @@ use rustix::io::Errno;
 use crate::ucma::abi::{EventResp, GetEvent, Header, SetOption, number};
 use crate::ucma::fields::Fields;
 
+/// Room for any command with its header, and for any answer.
+const BYTES_MAX: usize = 512;
+
 /// A command without addresses in it.
 pub trait Command: Fields {
     /// Its number in `enum rdma_ucm_cmd`.
@@ -152,11 +155,11 @@ impl Channel {
         mut question: Q,
         prefilled: &A,
     ) -> Result<A, Errno> {
-        let mut answer = prefilled.to_bytes();
+        let mut answer = bytes_of(prefilled);
         question.set_response(answer.as_mut_ptr().expose_provenance() as u64);
-        // SAFETY: the address is that of `answer`, which is as long as announced and outlives the call;
-        // the kernel writes plain bytes to it, and no more than announced.
-        unsafe { self.write(number, &question, answer.len())? };
+        // SAFETY: the address is that of `answer`, which is at least as long as announced and outlives the
+        // call; the kernel writes plain bytes to it, and no more than announced.
+        unsafe { self.write(number, &question, A::SIZE)? };
         Ok(A::from_bytes(&answer))
     }
 
@@ -165,12 +168,12 @@ impl Channel {
     /// # Errors
     /// `EAGAIN`, and `EINTR`: whoever waits for ever wants to hear of signals.
     pub fn get_event(&self) -> Result<EventResp, Errno> {
-        let mut answer = EventResp::zeroed().to_bytes();
+        let mut answer = [0; BYTES_MAX];
         let get = GetEvent {
             response: answer.as_mut_ptr().expose_provenance() as u64,
         };
         // SAFETY: as in `ask`.
-        unsafe { self.write_once(number::GET_EVENT, &get, answer.len())? };
+        unsafe { self.write_once(number::GET_EVENT, &get, EventResp::SIZE)? };
         Ok(EventResp::from_bytes(&answer))
     }
 
@@ -211,11 +214,12 @@ impl Channel {
             in_len: u16::try_from(C::SIZE).expect(LENGTH),
             out_len: u16::try_from(answer).expect(LENGTH),
         };
-        let mut bytes = vec![0; Header::SIZE + C::SIZE];
+        const { assert!(Header::SIZE + C::SIZE <= BYTES_MAX) };
+        let mut bytes = [0; BYTES_MAX];
         let mut out = &mut bytes[..];
         header.put(&mut out);
         command.put(&mut out);
-        let (command, length) = (bytes.as_ptr().cast(), bytes.len());
+        let (command, length) = (bytes.as_ptr().cast(), Header::SIZE + C::SIZE);
         let written = match &self.way {
             Way::Kernel(fd) => {
                 // SAFETY: `bytes` are readable; of the addresses in them see above. Not by the write of
@@ -232,12 +236,19 @@ impl Channel {
             }
         };
         // The kernel takes a command whole or not at all.
-        if written == bytes.len() {
+        if written == length {
             Ok(())
         } else {
             Err(Errno::IO)
         }
     }
+}
+
+fn bytes_of<F: Fields>(fields: &F) -> [u8; BYTES_MAX] {
+    const { assert!(F::SIZE <= BYTES_MAX) };
+    let mut bytes = [0; BYTES_MAX];
+    fields.put(&mut &mut bytes[..]);
+    bytes
 }
 
 pub(crate) fn last_errno() -> Errno {

@@ -1,7 +1,6 @@
 //! Event channels: open descriptors of the rdma_cm device, and the commands on them.
 
 use std::any::Any;
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -11,6 +10,7 @@ use portolan_provider::cm::{
     CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
     MembershipNumber, PathRecord, Service, UserId,
 };
+use portolan_provider::number_map::NumberSet;
 use portolan_provider::traits::CmChannel;
 use portolan_provider::verbs::{QpAttr, QpAttrMask, QpState, QpType};
 use portolan_provider::{Cause, Error, Result, Step};
@@ -32,10 +32,18 @@ use crate::sys::ucma::{Channel, Command};
 pub(crate) struct KernelChannel {
     cm: Arc<ConnectionManager>,
     device: Channel,
-    /// Held from the look whether an event waits until it is understood, and by whoever takes events away
-    /// (an id's end or its move): taking would otherwise wait for one that is gone. How often they were.
-    taking: Mutex<u64>,
-    ids: Mutex<HashSet<IdNumber>>,
+    taking: Mutex<Taking>,
+    ids: Mutex<NumberSet<IdNumber>>,
+}
+
+/// Held from the look whether an event waits until it is understood, and by whoever takes events away (an id's end or
+/// its move): taking would otherwise wait for one that is gone.
+#[derive(Debug, Default)]
+struct Taking {
+    /// How often events were taken or taken away.
+    turns: u64,
+    /// Those who wait for ever, within the kernel and without the lock: an event that waits may be theirs already.
+    waiting: u32,
 }
 
 impl KernelChannel {
@@ -79,49 +87,86 @@ impl KernelChannel {
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
-    /// Takes an event if one waits. That one did when events had been taken away `seen` times needs no other look
-    /// if none has been since.
-    fn take_unless_gone(&self, seen: Option<u64>) -> Result<CmEvent> {
+    /// Takes an event if one waits. That one did after so many `turns` needs no other look if there were none since.
+    fn take_unless_gone(&self, turns: Option<u64>) -> Result<CmEvent> {
         let device = self.device(Step::Event)?;
-        // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
-        // event's parameters are, or whose request it is.
-        let mut taking = lock(&self.taking);
-        if seen != Some(*taking) && !self.is_readable(Some(Duration::ZERO))? {
-            return Err(Error::new(Step::Event, Cause::WouldBlock));
+        let mut seen = turns;
+        loop {
+            // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
+            // event's parameters are, or whose request it is.
+            let mut taking = lock(&self.taking);
+            if seen != Some(taking.turns) && !self.is_readable(Some(Duration::ZERO))? {
+                return Err(Error::new(Step::Event, Cause::WouldBlock));
+            }
+            seen = None;
+            if taking.waiting > 0 {
+                // They were woken for it, and leave what others may take as soon as they run.
+                drop(taking);
+                std::thread::yield_now();
+                continue;
+            }
+            taking.turns += 1;
+            let raw = device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed());
+            let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
+            if let Some(event) = self.complete(&raw)? {
+                return Ok(event);
+            }
         }
-        *taking += 1;
-        let raw = device.ask(number::GET_EVENT, GetEvent::zeroed(), &EventResp::zeroed());
-        let raw = raw.map_err(|errno| refused(Step::Event, "GET_EVENT", errno))?;
-        self.complete(&raw)
+    }
+
+    /// Waits in the kernel, as librdmacm does: one system call for an event instead of a look and a taking.
+    fn take_in_the_end(&self) -> Result<CmEvent> {
+        let device = self.device(Step::Event)?;
+        loop {
+            lock(&self.taking).waiting += 1;
+            let raw = device.get_event();
+            let mut taking = lock(&self.taking);
+            taking.waiting -= 1;
+            match raw {
+                Ok(raw) => {
+                    taking.turns += 1;
+                    if let Some(event) = self.complete(&raw)? {
+                        return Ok(event);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Error::new(Step::Event, Cause::WouldBlock)),
+                Err(errno) => return Err(refused(Step::Event, "GET_EVENT", errno)),
+            }
+        }
     }
 
     /// Notes the id's addresses, which the kernel forgets when the device goes: they are asked for often,
-    /// and errors tell them when all is over.
+    /// and errors tell them when all is over. GIDs are for who asks for them.
     fn settle_addresses(&self, id: IdNumber) {
         // An id that has gone meanwhile has none; whoever asks for them is told so.
         let known = query::addresses(&self.device, id).ok();
         self.cm.ids.note_addresses(id, known);
     }
 
-    /// Adds what the kernel does not tell: the parameters' kind, and the id of a group's event.
-    fn complete(&self, raw: &EventResp) -> Result<CmEvent> {
+    /// Adds what the kernel does not tell: the parameters' kind, and the id of a group's event. `None` if the id was
+    /// destroyed while its event was taken.
+    fn complete(&self, raw: &EventResp) -> Result<Option<CmEvent>> {
         let owner = self.cm.ids.owner(UserId(raw.uid));
         let qp_type = owner.map_or(QpType::Rc, |(_, service)| service.qp_type);
         let mut event = event::decode(raw, qp_type)?;
         match (event.event, owner) {
+            // The listener is gone. The id that its request made is not.
+            (EventType::ConnectRequest, None) => {}
+            (_, None) => return Ok(None),
             (EventType::ConnectRequest, Some((_, service))) => {
                 self.cm.ids.insert(event.id, None, service);
                 lock(&self.ids).insert(event.id);
                 self.settle_addresses(event.id);
             }
-            (EventType::AddrResolved, Some(_)) => self.settle_addresses(event.id),
+            (EventType::AddrResolved, _) => self.settle_addresses(event.id),
             (EventType::MulticastJoin | EventType::MulticastError, Some((id, _))) => event.id = id,
             (EventType::User | EventType::AddrinfoResolved | EventType::AddrinfoError, _) => {
                 self.cm.ids.note_taken(event.id);
             }
             _ => {}
         }
-        Ok(event)
+        Ok(Some(event))
     }
 }
 
@@ -135,6 +180,9 @@ impl CmChannel for KernelChannel {
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {
+        let Some(timeout) = timeout else {
+            return self.take_in_the_end();
+        };
         let taken = self.take_event();
         if !matches!(&taken, Err(error) if error.is_would_block()) {
             return taken;
@@ -142,18 +190,14 @@ impl CmChannel for KernelChannel {
         // A deadline beyond what the clock can tell is none.
         let started = Instant::now();
         loop {
-            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            if left == Some(Duration::ZERO) {
-                let after_ms = timeout.unwrap_or_default().as_millis() as u64;
-                let retries = 0;
+            let left = timeout.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                let (after_ms, retries) = (timeout.as_millis() as u64, 0);
                 let cause = Cause::TimedOut { after_ms, retries };
                 return Err(Error::new(Step::Event, cause));
             }
-            if left.is_none() && self.is_nonblocking()? {
-                return Err(Error::new(Step::Event, Cause::WouldBlock));
-            }
-            let before = *lock(&self.taking);
-            let waits = self.is_readable(left)?;
+            let before = lock(&self.taking).turns;
+            let waits = self.is_readable(Some(left))?;
             match self.take_unless_gone(waits.then_some(before)) {
                 Err(error) if error.is_would_block() => {}
                 taken => return taken,
@@ -203,7 +247,7 @@ impl CmChannel for KernelChannel {
             ..DestroyId::zeroed()
         };
         let mut taking = lock(&self.taking);
-        *taking += 1;
+        taking.turns += 1;
         lock(&self.ids).remove(&id);
         self.cm.ids.remove(id);
         device
@@ -275,9 +319,31 @@ impl CmChannel for KernelChannel {
 
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses> {
         let device = self.device(Step::Query)?;
-        match self.cm.ids.addresses(id) {
+        let settled = self.cm.ids.addresses(id);
+        let is_settled = settled.is_some();
+        let known = match settled {
+            Some(known) => known,
+            None => query::addresses(device, id)?,
+        };
+        if known.device_index.is_none() || known.sgid.is_some() {
+            return Ok(known);
+        }
+        match query::gids(device, id, known.clone()) {
+            Ok(whole) => {
+                self.cm.ids.note_gids(id, &whole);
+                Ok(whole)
+            }
+            // What the kernel forgot with the device.
+            Err(_) if is_settled => Ok(known),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn device_index(&self, id: IdNumber) -> Result<Option<u32>> {
+        let device = self.device(Step::Query)?;
+        match self.cm.ids.device_index(id) {
             Some(settled) => Ok(settled),
-            None => query::addresses(device, id),
+            None => Ok(query::addresses(device, id)?.device_index),
         }
     }
 
@@ -368,7 +434,7 @@ impl CmChannel for KernelChannel {
         let device = self.device(step)?;
         let answer = {
             let mut taking = lock(&from.taking);
-            *taking += 1;
+            taking.turns += 1;
             device.ask(number::MIGRATE_ID, migrate, &EventsReported::zeroed())
         };
         let answer = answer.map_err(|errno| unknown_id(step, "MIGRATE_ID", errno))?;
@@ -440,7 +506,7 @@ impl CmChannel for KernelChannel {
             ..DestroyId::zeroed()
         };
         let mut taking = lock(&self.taking);
-        *taking += 1;
+        taking.turns += 1;
         self.cm.ids.forget_membership(id, membership);
         device
             .ask(number::LEAVE_MCAST, leave, &EventsReported::zeroed())

@@ -20,6 +20,7 @@ pub trait Fields: Clone {
     }
 
     /// Writes several as [`Self::put`] does one.
+    #[inline(always)]
     fn put_all(items: &[Self], out: &mut &mut [u8]) {
         items.iter().for_each(|item| item.put(out));
     }
@@ -47,16 +48,19 @@ macro_rules! integers {
         impl Fields for $integer {
             const SIZE: usize = size_of::<$integer>();
 
+            #[inline(always)]
             fn zeroed() -> Self {
                 0
             }
 
+            #[inline(always)]
             fn put(&self, out: &mut &mut [u8]) {
                 let (here, rest) = std::mem::take(out).split_at_mut(Self::SIZE);
                 here.copy_from_slice(&self.to_ne_bytes());
                 *out = rest;
             }
 
+            #[inline(always)]
             fn take(from: &mut &[u8]) -> Self {
                 let (here, rest) = from.split_at(Self::SIZE);
                 *from = rest;
@@ -74,14 +78,17 @@ integers!(u16, u32, u64);
 impl Fields for u8 {
     const SIZE: usize = 1;
 
+    #[inline(always)]
     fn zeroed() -> Self {
         0
     }
 
+    #[inline(always)]
     fn put(&self, out: &mut &mut [u8]) {
         Self::put_all(&[*self], out);
     }
 
+    #[inline(always)]
     fn take(from: &mut &[u8]) -> Self {
         let [byte] = Self::take_array(from);
         byte
@@ -91,6 +98,7 @@ impl Fields for u8 {
         [0; N]
     }
 
+    #[inline(always)]
     fn put_all(items: &[Self], out: &mut &mut [u8]) {
         let (here, rest) = std::mem::take(out).split_at_mut(items.len());
         here.copy_from_slice(items);
@@ -109,14 +117,17 @@ impl Fields for u8 {
 impl<T: Fields, const N: usize> Fields for [T; N] {
     const SIZE: usize = N * T::SIZE;
 
+    #[inline(always)]
     fn zeroed() -> Self {
         T::zeroed_array()
     }
 
+    #[inline(always)]
     fn put(&self, out: &mut &mut [u8]) {
         T::put_all(self, out);
     }
 
+    #[inline(always)]
     fn take(from: &mut &[u8]) -> Self {
         T::take_array(from)
     }
@@ -135,14 +146,17 @@ macro_rules! fields {
         impl Fields for $name {
             const SIZE: usize = 0 $(+ <$type as Fields>::SIZE)*;
 
+            #[inline(always)]
             fn zeroed() -> Self {
                 Self { $($field: <$type>::zeroed()),* }
             }
 
+            #[inline(always)]
             fn put(&self, out: &mut &mut [u8]) {
                 $(self.$field.put(out);)*
             }
 
+            #[inline(always)]
             fn take(from: &mut &[u8]) -> Self {
                 Self { $($field: <$type>::take(from)),* }
             }

@@ -1,10 +1,10 @@
 //! What the kernel does not tell with an event: the service of its id, and of a group's event the
 //! id itself. And the addresses of ids, which it forgets when their device goes.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use portolan_provider::cm::{EventType, IdAddresses, IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::number_map::NumberMap;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::lock;
@@ -18,15 +18,15 @@ pub(crate) struct Ids {
 
 #[derive(Debug, Default)]
 struct Tables {
-    known: HashMap<IdNumber, Known>,
-    by_uid: HashMap<UserId, IdNumber>,
+    known: NumberMap<IdNumber, Known>,
+    by_uid: NumberMap<UserId, IdNumber>,
 }
 
 #[derive(Debug)]
 struct Known {
     service: Service,
     uid: Option<UserId>,
-    memberships: HashMap<MembershipNumber, UserId>,
+    memberships: NumberMap<MembershipNumber, UserId>,
     /// Events that were written to it and not taken yet.
     written: usize,
     /// Since they were settled: by binding, by resolution, or by the request that made the id.
@@ -42,7 +42,7 @@ impl Ids {
     /// An id exists, with a name if its owner gave it one yet.
     pub(crate) fn insert(&self, id: IdNumber, uid: Option<UserId>, service: Service) {
         let mut tables = lock(&self.tables);
-        let memberships = HashMap::new();
+        let memberships = NumberMap::default();
         let known = Known {
             service,
             uid,
@@ -157,6 +157,24 @@ impl Ids {
         lock(&self.tables).known.get(&id)?.addresses.clone()
     }
 
+    /// The number of the id's device, if its addresses are settled.
+    pub(crate) fn device_index(&self, id: IdNumber) -> Option<Option<u32>> {
+        let tables = lock(&self.tables);
+        Some(tables.known.get(&id)?.addresses.as_ref()?.device_index)
+    }
+
+    /// The GIDs that were asked for, if the addresses are still those that they belong to.
+    pub(crate) fn note_gids(&self, id: IdNumber, asked: &IdAddresses) {
+        let mut tables = lock(&self.tables);
+        let settled = tables.known.get_mut(&id);
+        if let Some(settled) = settled.and_then(|known| known.addresses.as_mut())
+            && (settled.local, settled.remote) == (asked.local, asked.remote)
+            && settled.device_index == asked.device_index
+        {
+            (settled.sgid, settled.dgid) = (asked.sgid, asked.dgid);
+        }
+    }
+
     /// The id is about to be destroyed. Before it is: its number may be another's right after.
     pub(crate) fn remove(&self, id: IdNumber) {
         let mut tables = lock(&self.tables);
@@ -237,6 +255,28 @@ mod tests {
         ids.note_addresses(id, settled);
         ids.remove(id);
         assert_eq!(ids.addresses(id), None);
+    }
+
+    #[test]
+    fn gids_join_the_addresses_that_they_were_asked_for_and_no_others() {
+        let ids = Ids::default();
+        let id = IdNumber(5);
+        let gid = Some(portolan_wire::addr::Gid([7; 16]));
+        let on = |device_index| IdAddresses {
+            device_index: Some(device_index),
+            ..IdAddresses::default()
+        };
+        let whole = IdAddresses { sgid: gid, ..on(1) };
+        ids.insert(id, None, SERVICE);
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), None, "they may change");
+        ids.note_addresses(id, Some(on(2)));
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), Some(on(2)));
+        assert_eq!(ids.device_index(id), Some(Some(2)));
+        ids.note_addresses(id, Some(on(1)));
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), Some(whole));
     }
 
     #[test]

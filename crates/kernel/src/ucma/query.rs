@@ -16,7 +16,7 @@ use super::{address, attr};
 use crate::error::refused;
 use crate::sys::ucma::Channel;
 
-/// QUERY for addresses, and for GIDs once the id has a device.
+/// QUERY for addresses; without the GIDs that the id has once it has a device.
 pub(super) fn addresses(device: &Channel, id: IdNumber) -> Result<IdAddresses> {
     let known: QueryAddrResp = ask(device, id, QUERY_ADDR)?;
     let mut result = IdAddresses {
@@ -28,24 +28,30 @@ pub(super) fn addresses(device: &Channel, id: IdNumber) -> Result<IdAddresses> {
     if known.port_num == 0 {
         return Ok(result);
     }
-    let gids: QueryAddrResp = ask(device, id, QUERY_GID)?;
-    let gid = |address: Option<Address>| match address {
-        Some(Address::Ib(ib)) => Some(ib.gid),
-        _ => None,
-    };
     result.device_index = Some(known.ibdev_index);
     result.port_num = known.port_num;
-    result.sgid =
-        gid(address::decode(&gids.src_addr, gids.src_size)).filter(|gid| !gid.is_unspecified());
-    result.dgid = result
-        .remote
-        .and_then(|_| gid(address::decode(&gids.dst_addr, gids.dst_size)));
     // Ethernet has no partitions: the kernel says 0 of them, and uses the only one of its table.
     result.pkey = match PKey(u16::from_be(known.pkey)) {
         PKey(0) => ROCE_PKEY,
         pkey => pkey,
     };
     Ok(result)
+}
+
+/// QUERY for the GIDs of an id with a device, to be added to its addresses.
+pub(super) fn gids(device: &Channel, id: IdNumber, known: IdAddresses) -> Result<IdAddresses> {
+    let gids: QueryAddrResp = ask(device, id, QUERY_GID)?;
+    let gid = |address: Option<Address>| match address {
+        Some(Address::Ib(ib)) => Some(ib.gid),
+        _ => None,
+    };
+    let source = gid(address::decode(&gids.src_addr, gids.src_size));
+    let destination = gid(address::decode(&gids.dst_addr, gids.dst_size));
+    Ok(IdAddresses {
+        sgid: source.filter(|gid| !gid.is_unspecified()),
+        dgid: known.remote.and(destination),
+        ..known
+    })
 }
 
 /// QUERY for paths; none before they are resolved.

@@ -26,9 +26,20 @@ const STEPS_MAX: usize = 1000;
 pub struct Job {
     pub(crate) deadline: Duration,
     pub(crate) interactive: bool,
+    pub(crate) clock: Clock,
     files: Vec<(String, String)>,
     programs: Vec<(String, PathBuf)>,
     pub(crate) steps: Vec<Step>,
+}
+
+/// What time is in the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The host's.
+    #[default]
+    Host,
+    /// A nanosecond for each instruction.
+    Instructions,
 }
 
 /// One script of a job.
@@ -88,6 +99,7 @@ impl Default for Job {
         Self {
             deadline: DEADLINE_DEFAULT,
             interactive: false,
+            clock: Clock::default(),
             files: Vec::new(),
             programs: Vec::new(),
             steps: Vec::new(),
@@ -106,6 +118,15 @@ impl Job {
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Counts time in the machine in instructions, a nanosecond for each, by a single processor; while that is idle
+    /// it skips to what comes next. So what else the host does changes no time that is measured in it. The
+    /// deadline is the host's time still.
+    #[must_use]
+    pub fn counting_instructions(mut self) -> Self {
+        self.clock = Clock::Instructions;
         self
     }
 

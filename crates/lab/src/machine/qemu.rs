@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::command::{command, output, tail};
+use super::job::Clock;
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
 use super::pair::WireEnd;
 use super::{Job, Machine, MachineError, Outcome, Unavailable};
@@ -24,7 +25,9 @@ const MEMORY_MIB: u32 = 1536;
 /// too late for the kernel's check of it, which is spared therefore.
 const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off";
 /// One for the program under test, one for its peer.
-const PROCESSORS: u32 = 2;
+const PROCESSORS: &str = "2";
+/// Instructions as time: 2 to the power of 0 ns each, and no sleep while there is nothing to do.
+const COUNTED: &str = "shift=0,sleep=off";
 /// Room for what the guest brings back. The file is sparse: only what is written takes space.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
 /// How often a running machine is looked at.
@@ -111,20 +114,13 @@ impl Emulator {
             ])
             // Software emulation everywhere, even where the processor could help: the machine
             // then behaves the same on every host.
-            .args([
-                "-accel",
-                "tcg,thread=multi",
-                "-machine",
-                "q35",
-                "-cpu",
-                "max",
-            ])
-            .args([
-                "-smp",
-                &PROCESSORS.to_string(),
-                "-m",
-                &MEMORY_MIB.to_string(),
-            ])
+            .args(["-machine", "q35", "-cpu", "max"])
+            .args(["-m", &MEMORY_MIB.to_string()])
+            .args(match job.clock {
+                Clock::Host => ["-accel", "tcg,thread=multi", "-smp", PROCESSORS].as_slice(),
+                // Two processors that take turns do not come up.
+                Clock::Instructions => &["-accel", "tcg,thread=single", "-icount", COUNTED],
+            })
             .arg("-kernel")
             .arg(machine.kernel.image())
             .args(["-initrd", INITRAMFS_FILE])

@@ -1,11 +1,11 @@
 //! Event channels: where the events of a set of ids arrive.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use portolan_provider::cm::{CmEvent, EventType, UserId};
+use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{CmChannel, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -26,7 +26,7 @@ pub struct EventChannel {
 pub(super) struct ChannelShared {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) channel: Arc<dyn CmChannel>,
-    ids: Mutex<HashMap<UserId, Weak<IdShared>>>,
+    ids: Mutex<NumberMap<UserId, Weak<IdShared>>>,
 }
 
 impl EventChannel {

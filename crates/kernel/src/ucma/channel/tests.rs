@@ -227,6 +227,73 @@ fn waiting_ends_at_its_deadline_and_at_once_on_a_nonblocking_descriptor() {
     assert!(channel.wait_event(None).unwrap_err().is_would_block());
 }
 
+/// An id by the name that a socket's answers bear.
+fn id_of_answers(channel: &KernelChannel, kernel: &Kernel) {
+    let service = Service {
+        port_space: PortSpace::Tcp,
+        qp_type: QpType::Rc,
+    };
+    channel.create_id(UserId(0), service).unwrap();
+    assert_eq!(kernel.command().0, number::CREATE_ID);
+}
+
+#[test]
+fn who_waits_without_a_limit_does_so_in_the_command_that_takes_an_event() {
+    let (channel, kernel) = channel();
+    id_of_answers(&channel, &kernel);
+    // Nothing can be read, and yet it is taken: nobody has looked.
+    let event = channel.wait_event(None).unwrap();
+    assert_eq!(event.event, EventType::AddrResolved);
+    assert_eq!(kernel.command().0, number::GET_EVENT);
+    assert_eq!(kernel.command().0, number::QUERY);
+    assert_eq!(lock(&channel.taking).waiting, 0);
+}
+
+#[test]
+fn an_event_of_an_id_that_was_destroyed_meanwhile_is_passed_over() {
+    let (channel, kernel) = channel();
+    rustix::fs::fcntl_setfl(channel.as_fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
+    // One after the other, until the socket takes no more.
+    assert!(channel.wait_event(None).unwrap_err().is_would_block());
+    assert_eq!(kernel.command().0, number::GET_EVENT);
+    assert_eq!(kernel.command().0, number::GET_EVENT);
+}
+
+#[test]
+fn who_looks_first_takes_what_those_who_wait_in_the_kernel_have_left() {
+    let (channel, kernel) = channel();
+    id_of_answers(&channel, &kernel);
+    lock(&channel.taking).waiting = 1;
+    assert!(channel.take_event().unwrap_err().is_would_block());
+    rustix::io::write(&kernel.0, b"an event waits").unwrap();
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| channel.take_event());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!taker.is_finished(), "the event may be another's");
+        lock(&channel.taking).waiting = 0;
+        assert!(taker.join().unwrap().is_ok());
+    });
+    assert_eq!(kernel.command().0, number::GET_EVENT);
+}
+
+#[test]
+fn a_device_is_known_by_one_query_and_gids_by_another_when_they_are_asked_for() {
+    let cm = manager(true);
+    let (channel, kernel) = channel_of(&cm);
+    id_of_answers(&channel, &kernel);
+    let settled = IdAddresses {
+        device_index: Some(3),
+        port_num: 1,
+        ..IdAddresses::default()
+    };
+    cm.ids.note_addresses(ID, Some(settled.clone()));
+    assert_eq!(channel.device_index(ID).unwrap(), Some(3));
+    assert_eq!(channel.addresses(ID).unwrap(), settled);
+    let (number, _, body) = kernel.command();
+    let asked = Query::from_bytes(&body);
+    assert_eq!((number, asked.option), (number::QUERY, QUERY_GID));
+}
+
 #[test]
 fn a_channel_that_closes_leaves_no_id_behind() {
     let cm = manager(true);

@@ -4,7 +4,6 @@ mod connection;
 mod end;
 mod queue_pair;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use std::time::Duration;
 use portolan_provider::cm::{
     Ece, EventType, IdAddresses, IdNumber, IdOption, PathRecord, Service, UserId,
 };
+use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::verbs::QpType;
 use portolan_provider::{Cause, Error, Result, Step};
@@ -57,7 +57,7 @@ pub(in crate::cm) struct IdShared {
     /// The program has rejected the peer.
     has_rejected: AtomicBool,
     counts: Arc<Counts>,
-    pub(in crate::cm) memberships: Mutex<HashMap<UserId, Held>>,
+    pub(in crate::cm) memberships: Mutex<NumberMap<UserId, Held>>,
     pub(in crate::cm) synchronous: Mutex<Option<Synchronous>>,
     /// What queue pairs of a passive endpoint's requests are made from.
     pub(in crate::cm) plan: Mutex<Option<QueuePairPlan>>,
@@ -208,14 +208,10 @@ impl CmId {
     /// # Errors
     /// The id is not bound to a device, or the device is gone.
     pub fn device(&self) -> Result<Arc<dyn Device>> {
-        let known = self.addresses()?;
-        let missing = |why: &str| {
-            Error::new(Step::Query, Cause::NoDevice { why: why.into() })
-                .between(known.local, known.remote)
-        };
-        let index = known
-            .device_index
-            .ok_or_else(|| missing("the id is bound to none yet"))?;
+        let missing =
+            |why: &str| self.explain(Error::new(Step::Query, Cause::NoDevice { why: why.into() }));
+        let index = self.channel().device_index(self.number())?;
+        let index = index.ok_or_else(|| missing("the id is bound to none yet"))?;
         let device = self.provider().device(index)?;
         device.ok_or_else(|| missing("it is gone"))
     }

@@ -216,11 +216,13 @@ impl CmId {
     }
 
     /// INIT → RTR → RTS with the attributes of the handshake, and no more reads and atomics at
-    /// once than both sides named. INIT comes once more: when the queue pair was created, the
-    /// handshake had not told yet whether the peer may read.
+    /// once than both sides named. INIT comes once more where the queue pair was created before the
+    /// handshake told whether the peer may read: for the side that is asked, the request has.
     pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
-        let (attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
-        qp.modify(&attr, mask)?;
+        if lock(&self.shared.request).is_none() {
+            let (attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
+            qp.modify(&attr, mask)?;
+        }
         let (mut attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
         attr.min_rnr_timer = self.shared.min_rnr_timer.load(Ordering::Relaxed);
         if responder != u8::MAX {

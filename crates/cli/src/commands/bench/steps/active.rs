@@ -1,7 +1,6 @@
 //! The side that connects: one thread takes a step for all connections, then waits for it; another takes the
 //! events. That is cmtime's division of labour, waiting included, so that what differs is the library.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::cm::{CmId, Event, EventChannel};
 use portolan::seam::cm::{ConnParam, EventType, IdNumber};
+use portolan::seam::number_map::NumberMap;
 use portolan::seam::traits::Provider;
 
 use super::clock::{Clock, Step, Taken};
@@ -25,8 +25,6 @@ const RETRIES: u32 = 2;
 /// In how many looks whether a step has ended the clock is read once: where no page shows it to programs, that is a
 /// system call.
 const CLOCK_INTERVAL: u32 = 256;
-/// How often the thread that takes events looks whether all is over.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is to be connected.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +52,7 @@ pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<T
     }
     clock.end_all(Step::CreateId);
     let numbers = ids.iter().enumerate();
-    let crew = Crew {
+    let crew = Arc::new(Crew {
         numbers: numbers.map(|(at, id)| (id.number(), at)).collect(),
         retries_left: ids.iter().map(|_| AtomicU32::new(RETRIES)).collect(),
         ids,
@@ -63,20 +61,26 @@ pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<T
         has_failed: AtomicBool::new(false),
         failure: Mutex::default(),
         is_over: AtomicBool::new(false),
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| crew.take_events(&events));
-        let taken = crew.take_steps();
-        crew.is_over.store(true, Ordering::Release);
-        taken
-    })?;
+    });
+    let taker = thread::spawn({
+        let (crew, events) = (crew.clone(), events.clone());
+        move || crew.take_events(&events)
+    });
+    let taken = crew.take_steps();
+    crew.is_over.store(true, Ordering::Release);
+    // Found or not, an address is told: by that event it ends. Without it, it waits until the process ends.
+    let last = CmId::new(&events)?;
+    if crew.resolve_address(&last).is_ok() {
+        let _ = taker.join();
+    }
+    taken?;
     Ok(crew.clock.taken())
 }
 
 /// Connections that take their steps together.
 struct Crew {
     ids: Vec<CmId>,
-    numbers: HashMap<IdNumber, usize>,
+    numbers: NumberMap<IdNumber, usize>,
     /// Of the step that is resolved, by connection.
     retries_left: Vec<AtomicU32>,
     round: Round,
@@ -159,15 +163,14 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes events until all is over or something fails.
+    /// Takes events until all is over or something fails. It waits for them as cmtime does, without a limit.
     fn take_events(&self, events: &EventChannel) {
-        while !self.is_over.load(Ordering::Acquire) {
-            let taken = match events.next_event_within(LOOK_INTERVAL) {
-                Ok(event) => self.take(&event),
-                Err(error) if matches!(error.cause, portolan::Cause::TimedOut { .. }) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
-            if let Err(error) = taken {
+        loop {
+            let taken = events.next_event().map_err(Into::into);
+            if self.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            if let Err(error) = taken.and_then(|event| self.take(&event)) {
                 let failure = self.failure.lock();
                 *failure.unwrap_or_else(PoisonError::into_inner) = Some(error);
                 self.has_failed.store(true, Ordering::Release);

@@ -1,6 +1,5 @@
 //! The side that is connected to: one thread takes events, one accepts, one ends connections, as in cmtime.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +10,7 @@ use anyhow::{Context, Result};
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel, QueuePairPlan, RESOURCES_MAX};
 use portolan::seam::cm::{ConnParam, EventType, IdNumber};
+use portolan::seam::number_map::NumberMap;
 use portolan::seam::traits::Provider;
 
 use super::{create_queue_pair, queue_pair_plan};
@@ -97,7 +97,7 @@ impl Server {
 
 /// The ids of connections that are being made or are made. Dropping an id destroys it.
 #[derive(Default)]
-struct Held(Mutex<HashMap<IdNumber, CmId>>);
+struct Held(Mutex<NumberMap<IdNumber, CmId>>);
 
 impl Held {
     fn put(&self, id: CmId) {
@@ -108,7 +108,7 @@ impl Held {
         self.ids().remove(&number)
     }
 
-    fn ids(&self) -> MutexGuard<'_, HashMap<IdNumber, CmId>> {
+    fn ids(&self) -> MutexGuard<'_, NumberMap<IdNumber, CmId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,0 +1,72 @@
+//! Maps by numbers that nobody chooses to collide: those of ids and their names, given by the kernel or by this
+//! library. The standard library's hash withstands such choices, and takes several times as long.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by such numbers.
+pub type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+/// A set of such numbers.
+pub type NumberSet<K> = HashSet<K, BuildHasherDefault<NumberHasher>>;
+
+/// 2^64 divided by the golden ratio: numbers in a row fall far from each other.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A hash of a number by one multiplication.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let product = u128::from(self.0 ^ number) * u128::from(FACTOR);
+        // The low half knows the low bits of the number, the high half its high ones.
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, BuildHasherDefault};
+
+    use super::*;
+    use crate::cm::{IdNumber, UserId};
+
+    fn hash(of: impl std::hash::Hash) -> u64 {
+        BuildHasherDefault::<NumberHasher>::default().hash_one(of)
+    }
+
+    #[test]
+    fn numbers_in_a_row_and_numbers_far_apart_fall_into_different_places() {
+        const PLACES: u64 = 1 << 16;
+        for stride in [1, 1 << 8, 1 << 24, 1 << 32, 1 << 48] {
+            let places = (0..1000).map(|number| hash(UserId(number * stride)) % PLACES);
+            let different: HashSet<u64> = places.collect();
+            assert!(different.len() > 900, "{stride}: {}", different.len());
+        }
+    }
+
+    #[test]
+    fn what_was_put_into_a_map_is_found_by_its_number() {
+        let map: NumberMap<IdNumber, u32> = (0..1000).map(|n| (IdNumber(n), n)).collect();
+        assert!((0..1000).all(|n| map.get(&IdNumber(n)) == Some(&n)));
+        assert_eq!(map.get(&IdNumber(1000)), None);
+    }
+}
