@@ -34,3 +34,40 @@ pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
     domains.insert(key, (Arc::downgrade(device), Arc::downgrade(&pd)));
     Ok(pd)
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_provider::verbs::{QpCap, QpInit, QpType};
+
+    use super::*;
+    use crate::cm::{CmId, EventChannel, QueuePairPlan};
+
+    #[test]
+    fn the_shared_domain_lives_as_long_as_a_queue_pair_that_was_made_in_it() {
+        let provider = crate::provider::software_provider().unwrap();
+        let id = CmId::new(&EventChannel::open_on(provider).unwrap()).unwrap();
+        id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let plan = QueuePairPlan {
+            pd: None,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            init: QpInit {
+                qp_type: QpType::Rc,
+                cap,
+                sq_sig_all: false,
+            },
+        };
+        id.create_planned_queue_pair(&plan).unwrap();
+        let device = id.device().unwrap();
+        let shared = Arc::downgrade(&shared_pd(&device).unwrap());
+        assert!(shared.upgrade().is_some(), "each would get its own");
+    }
+}

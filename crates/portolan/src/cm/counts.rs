@@ -10,20 +10,29 @@ use crate::{deadline, lock};
 /// The events of an id or of a membership (`events_completed` of librdmacm).
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Taken, and not yet acknowledged.
-    outstanding: Mutex<u32>,
+    events: Mutex<Events>,
     acknowledged: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    /// Taken, and not yet acknowledged.
+    outstanding: u32,
+    /// Those who wait until there are none: to wake nobody is a system call, too.
+    waiting: u32,
 }
 
 impl Counts {
     pub(super) fn note_reported(&self) {
-        *lock(&self.outstanding) += 1;
+        lock(&self.events).outstanding += 1;
     }
 
     pub(super) fn note_acknowledged(&self) {
-        let mut outstanding = lock(&self.outstanding);
-        *outstanding = outstanding.saturating_sub(1);
-        self.acknowledged.notify_all();
+        let mut events = lock(&self.events);
+        events.outstanding = events.outstanding.saturating_sub(1);
+        if events.outstanding == 0 && events.waiting > 0 {
+            self.acknowledged.notify_all();
+        }
     }
 
     /// Waits until every event that was taken is acknowledged.
@@ -32,19 +41,57 @@ impl Counts {
     /// `TimedOut` after `timeout`.
     pub(super) fn wait_acknowledged(&self, step: Step, timeout: Duration) -> Result<()> {
         let deadline = deadline::after(timeout);
-        let mut outstanding = lock(&self.outstanding);
-        while *outstanding > 0 {
+        let mut events = lock(&self.events);
+        while events.outstanding > 0 {
             let left = deadline::left(deadline);
             if left.is_zero() {
                 let (after_ms, retries) = (timeout.as_millis() as u64, 0);
                 return Err(Error::new(step, Cause::TimedOut { after_ms, retries }));
             }
-            outstanding = self
+            events.waiting += 1;
+            events = self
                 .acknowledged
-                .wait_timeout(outstanding, left)
+                .wait_timeout(events, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+            events.waiting -= 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LATE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_waits_is_woken_by_the_last_acknowledgement_and_not_by_one_before() {
+        let counts = Counts::default();
+        (0..2).for_each(|_| counts.note_reported());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| counts.wait_acknowledged(Step::DestroyId, LATE));
+            thread::sleep(SOON);
+            counts.note_acknowledged();
+            thread::sleep(SOON);
+            assert!(!waiter.is_finished());
+            counts.note_acknowledged();
+            waiter.join().unwrap().unwrap();
+        });
+        assert_eq!(lock(&counts.events).waiting, 0);
+    }
+
+    #[test]
+    fn waiting_ends_at_its_limit_and_does_not_begin_where_all_is_acknowledged() {
+        let counts = Counts::default();
+        counts.wait_acknowledged(Step::DestroyId, LATE).unwrap();
+        counts.note_reported();
+        let error = counts.wait_acknowledged(Step::DestroyId, SOON).unwrap_err();
+        assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
+        assert_eq!(lock(&counts.events).waiting, 0);
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct OwnQueuePair {
     pub(super) srq: Option<Arc<dyn Srq>>,
     send: Completions,
     recv: Completions,
+    /// One that is shared lives as long as what was made from it: the next queue pair finds it.
+    _pd: Arc<dyn Pd>,
     /// Only its maker posts to it and takes its completions.
     is_private: bool,
 }
@@ -149,6 +151,7 @@ impl CmId {
             srq,
             send,
             recv,
+            _pd: pd.clone(),
             is_private,
         });
         Ok(created)
