@@ -2,6 +2,8 @@
 //! `infiniband/ib.h` and `rdma/rdma_cma.h`. Programs reach into them, so they are the ABI. Names are C's, without
 //! their prefixes.
 //!
+//! [`exports`] gives functions the names by which programs find them.
+//!
 //! Each structure can describe itself ([`Structure`]), and tests hold that against the headers.
 
 #![allow(
@@ -14,6 +16,7 @@
 
 mod cma;
 mod describe;
+mod export;
 mod kern;
 mod sa;
 mod verbs;

@@ -1,11 +1,9 @@
-//! The functions of C, by their names.
-//!
-//! rustc would export a name of its own accord without a version, and its word goes before that of the script of
-//! versions (`librdmacm.map`). So the names are the assembler's: each is a jump to the function.
+//! The functions of C, by their names and the versions of `librdmacm.map`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::sockaddr;
+use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
 use crate::address;
@@ -15,45 +13,6 @@ use crate::layout::*;
 use crate::{
     channel, connect, device, endpoint, event, lookup, multicast, names, qp, reach, resolve,
 };
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! jump {
-    () => {
-        "jmp {function}"
-    };
-}
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! jump {
-    () => {
-        "b {function}"
-    };
-}
-
-macro_rules! exports {
-    ($(
-        fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block
-    )*) => {
-        $(
-            /// As its page says. A thread that waits in it may be cancelled, and unwinds then.
-            ///
-            /// # Safety
-            /// Pointers are what the page says they are.
-            unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
-
-            std::arch::global_asm!(
-                concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
-                concat!(".globl ", stringify!($name)),
-                concat!(".type ", stringify!($name), ", @function"),
-                concat!(stringify!($name), ":"),
-                jump!(),
-                concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
-                ".popsection",
-                function = sym $name,
-            );
-        )*
-    };
-}
 
 /// Names of the events, by their numbers.
 const EVENTS: [*const c_char; 20] = [

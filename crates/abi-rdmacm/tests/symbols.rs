@@ -1,23 +1,36 @@
 //! The library exports what its map says, under the versions it says.
 
+#[path = "../../abi-layout/tests/support/map.rs"]
+mod map;
 #[path = "../../abi-layout/tests/support/symbols.rs"]
-mod support;
+mod symbols;
 
-use support::{assert_is_found_as, exported, promised};
+use map::{Map, versions_defined};
+use symbols::{built, exported, said_of};
 
 const LIBRARY: &str = "librdmacm.so";
+const MAP: &str = include_str!("../librdmacm.map");
 
 #[test]
 fn the_library_exports_what_its_map_says_and_nothing_else() {
-    let promised = promised(include_str!("../librdmacm.map"));
-    assert!(
-        promised.contains("rdma_establish@@RDMACM_1.2"),
-        "{promised:?}"
-    );
-    assert_eq!(exported(LIBRARY), promised);
+    let map = Map::read(MAP);
+    let establish = "rdma_establish@@RDMACM_1.2";
+    assert!(map.symbols.contains(establish), "{map:?}");
+    assert_eq!(exported(&built(LIBRARY)), map.symbols);
+}
+
+#[test]
+fn the_library_defines_the_versions_of_its_map_and_no_others() {
+    let map = Map::read(MAP);
+    assert!(map.versions.contains("RDMACM_1.4"), "{map:?}");
+    let said = said_of(&built(LIBRARY), "readelf", &["-V", "--wide"]);
+    assert_eq!(versions_defined(&said), map.versions, "{said}");
 }
 
 #[test]
 fn programs_find_the_library_under_librdmacms_name() {
-    assert_is_found_as(LIBRARY, "librdmacm.so.1");
+    let said = said_of(&built(LIBRARY), "readelf", &["-d"]);
+    assert!(said.contains("soname: [librdmacm.so.1]"), "{said}");
+    // Threads of its look-ups would run on in memory that is gone.
+    assert!(said.contains("NODELETE"), "{said}");
 }

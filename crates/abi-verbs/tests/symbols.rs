@@ -1,28 +1,41 @@
 //! The library exports what its map says, under the versions it says.
 
+#[path = "../../abi-layout/tests/support/map.rs"]
+mod map;
 #[path = "../../abi-layout/tests/support/symbols.rs"]
-mod support;
+mod symbols;
 
-use support::{assert_is_found_as, exported, promised};
+use map::{Map, versions_defined};
+use symbols::{built, exported, said_of};
 
 const LIBRARY: &str = "libibverbs.so";
+const MAP: &str = include_str!("../libibverbs.map");
 
 #[test]
 fn the_library_exports_what_its_map_says_and_nothing_else() {
-    let promised = promised(include_str!("../libibverbs.map"));
-    assert!(
-        promised.contains("ibv_get_device_index@@IBVERBS_1.9"),
-        "{promised:?}"
-    );
-    assert_eq!(exported(LIBRARY), promised);
+    let map = Map::read(MAP);
+    let index = "ibv_get_device_index@@IBVERBS_1.9";
+    assert!(map.symbols.contains(index), "{map:?}");
+    assert_eq!(exported(&built(LIBRARY)), map.symbols);
+}
+
+#[test]
+fn the_library_defines_the_versions_of_its_map_and_no_others() {
+    let map = Map::read(MAP);
+    assert!(map.versions.contains("IBVERBS_1.14"), "{map:?}");
+    let said = said_of(&built(LIBRARY), "readelf", &["-V", "--wide"]);
+    assert_eq!(versions_defined(&said), map.versions, "{said}");
 }
 
 #[test]
 fn programs_find_the_library_under_libibverbss_name() {
-    assert_is_found_as(LIBRARY, "libibverbs.so.1");
+    let said = said_of(&built(LIBRARY), "readelf", &["-d"]);
+    assert!(said.contains("soname: [libibverbs.so.1]"), "{said}");
+    // Its thread would run on in memory that is gone.
+    assert!(said.contains("NODELETE"), "{said}");
 }
 
 #[test]
 fn the_kernel_provider_finds_the_mark_of_our_own_library() {
-    assert!(exported(LIBRARY).contains("portolan_verbs@@PORTOLAN_1"));
+    assert!(exported(&built(LIBRARY)).contains("portolan_verbs@@PORTOLAN_1"));
 }

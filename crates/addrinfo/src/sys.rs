@@ -1,11 +1,10 @@
-//! The system underneath: libc's resolver, interfaces, netlink, probes, signals and fork.
+//! The system underneath: libc's resolver, interfaces, netlink, probes and fork.
 
 pub(crate) mod getaddrinfo;
 pub(crate) mod interface;
 pub(crate) mod netlink;
 pub(crate) mod probe;
 pub(crate) mod process_cell;
-pub(crate) mod signal;
 
 use portolan_provider::Cause;
 use rustix::io::Errno;

@@ -1,7 +1,8 @@
 //! After fork(2) the child has neither the threads of resolver and pool nor a socket of its own: the library
 //! must notice and make new ones.
 
-#![allow(unsafe_code, reason = "fork(2), waitpid(2) and _exit(2)")]
+#[path = "../../threads/tests/support/child.rs"]
+mod child;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use child::in_child;
 use portolan_addrinfo::names::pool::Pool;
 use portolan_addrinfo::{LinkAddress, ProcessCell, Query, Resolver, lookup};
 use portolan_provider::Cause;
@@ -24,31 +26,6 @@ fn resolve(resolver: &Resolver) -> Result<LinkAddress, Cause> {
     receive
         .recv_timeout(DEADLINE * 2)
         .unwrap_or(Err(Cause::WouldBlock))
-}
-
-/// Runs `f` in a child and gives its exit status.
-fn in_child(f: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: glibc's fork leaves its allocator usable in the child of a threaded process, and the
-    // child touches no lock that another thread of the parent may hold, then leaves by _exit.
-    match unsafe { libc::fork() } {
-        0 => {
-            let status = f();
-            // SAFETY: the call ends the child.
-            unsafe { libc::_exit(status) }
-        }
-        child => {
-            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
-            let mut status = 0;
-            // SAFETY: `child` is this process's child, and `status` outlives the call.
-            let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-            assert_eq!(waited, child);
-            assert!(
-                libc::WIFEXITED(status),
-                "the child ended by itself: {status:#x}"
-            );
-            libc::WEXITSTATUS(status)
-        }
-    }
 }
 
 #[test]

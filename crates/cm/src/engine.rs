@@ -11,6 +11,7 @@ use portolan_provider::cm::{
 };
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::QpType;
+use portolan_timers::Timers;
 use portolan_wire::PortSpace;
 use portolan_wire::Psn;
 use portolan_wire::mad::MAD_LEN;
@@ -26,7 +27,6 @@ use crate::multicast::Groups;
 use crate::mutant::{Mutant, is_planted};
 use crate::pace::Pace;
 use crate::table::IdTable;
-use crate::timers::Timers;
 use crate::timewait::Remembered;
 use crate::types::{Membership, MembershipNumber, Query, Transmit};
 

@@ -89,7 +89,6 @@ pub mod state;
 mod table;
 mod teardown;
 mod timeout;
-mod timers;
 mod timewait;
 mod transmit;
 mod types;

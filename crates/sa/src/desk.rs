@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_timers::Timers;
 use portolan_wire::Gid;
 use portolan_wire::mad::Method;
 use portolan_wire::sa::{AttributeId, PathRecord};
 
 use crate::cache::{Cache, CacheConfig};
-use crate::engine::timers::Timers;
 use crate::engine::{Answer, Config, Engine, Failure, QueryId, Request};
 use crate::port::{LinkLayer, Port, PortState};
 use crate::transport::MadAddress;

@@ -1,5 +1,6 @@
 //! The entry for our own librdmacm.so.1.
 
+use portolan_abi_layout::exports;
 use portolan_kernel::raw::RdmaCmTable;
 
 exports! {

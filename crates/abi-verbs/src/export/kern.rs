@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use portolan_abi_layout::exports;
 use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 

@@ -6,6 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
 use crate::guard::{number, pointer};

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
 use crate::guard::{number, pointer, status, value};

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
 use crate::guard::{status, value};

@@ -10,6 +10,7 @@ use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::with_signals_blocked;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -22,7 +23,7 @@ use super::watch::{Changed, Watches};
 use crate::sys::netlink::{Message, Received, Socket};
 use crate::sys::probe::ProbeSocket;
 use crate::sys::process_cell::ProcessKey;
-use crate::sys::{interface, os_error, signal};
+use crate::sys::{interface, os_error};
 
 /// The thread's name, as `top -H` shows it (15 bytes at most).
 const THREAD_NAME: &str = "portolan-neigh";
@@ -70,7 +71,7 @@ pub(super) fn start() -> Result<Arc<Shared>, Cause> {
         probe_v6: None,
     };
     let builder = std::thread::Builder::new().name(THREAD_NAME.into());
-    signal::with_all_blocked(|| builder.spawn(move || driver.run())).map_err(|error| {
+    with_signals_blocked(|| builder.spawn(move || driver.run())).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(errno::EAGAIN);
         Cause::Os {
             call: "starting the neighbour resolver's thread",

@@ -10,6 +10,7 @@ mod doctor;
 mod events;
 mod exec;
 mod failure;
+mod list;
 mod listen;
 mod mcast;
 mod messages;

@@ -222,11 +222,11 @@ impl Channel {
         let (command, length) = (bytes.as_ptr().cast(), Header::SIZE + C::SIZE);
         let written = match &self.way {
             Way::Kernel(fd) => {
-                // SAFETY: `bytes` are readable; of the addresses in them see above. Not by the write of
-                // rustix, which promises the compiler that the call changes no memory; nor by libc's, where a thread
-                // may be cancelled, which must not be among frames that have something to drop.
-                let written =
-                    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), command, length) };
+                let fd = fd.as_raw_fd();
+                // Not by the write of rustix, which promises the compiler that the call changes no memory; nor by
+                // libc's, where a thread may be cancelled, which must not be among frames that have something to drop.
+                // SAFETY: `bytes` are readable; of the addresses in them see above.
+                let written = unsafe { libc::syscall(libc::SYS_write, fd, command, length) };
                 usize::try_from(written).map_err(|_| last_errno())?
             }
             Way::Library { table, handle, .. } => {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::with_signals_blocked;
 use portolan_wire::bth::BthPacket;
 use portolan_wire::{Qpn, mad::MAD_LEN};
 use rustix::event::{Timespec, epoll};
@@ -50,11 +51,8 @@ pub(super) fn start(
         multicast: None,
         vigil: Vigil::default(),
     };
-    let blocked = SignalsBlocked::new();
-    let started = std::thread::Builder::new()
-        .name("portolan".into())
-        .spawn(move || worker.run());
-    drop(blocked);
+    let builder = std::thread::Builder::new().name("portolan".into());
+    let started = with_signals_blocked(|| builder.spawn(move || worker.run()));
     started.map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(0);
         Error::new(
@@ -402,31 +400,5 @@ impl Worker {
             mad,
         };
         self.call_gsi(|gsi| gsi.mad(mad));
-    }
-}
-
-/// Blocks all signals in this thread while it lives; threads started meanwhile inherit that.
-struct SignalsBlocked {
-    before: libc::sigset_t,
-}
-
-impl SignalsBlocked {
-    fn new() -> Self {
-        // SAFETY: plain data, for which zeros are a value.
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: both sets are valid for writing.
-        unsafe {
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        }
-        Self { before }
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: `before` was filled by the call in `new`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use portolan_threads::with_signals_blocked;
+
 use super::lease::{LeaseNumber, LeaseOrder};
 use super::{ClientConfig, Open, thread};
 use crate::desk::Outcome;
 use crate::engine::{Counters, Failure, Request};
 use crate::port::Port;
-use crate::sys::signal;
 use crate::transport::{TransportError, Wake};
 
 /// Most questions that wait for the thread. Other commands are not counted: there is one for each question at most,
@@ -263,7 +264,7 @@ impl Shared {
         let shared = self.clone();
         let builder = std::thread::Builder::new().name("portolan-sa".into());
         let run = move || thread::run(&shared);
-        let started = signal::with_all_blocked(|| builder.spawn(run));
+        let started = with_signals_blocked(|| builder.spawn(run));
         let join = started.map_err(|error| TransportError::Os {
             call: "start the client's thread",
             errno: error

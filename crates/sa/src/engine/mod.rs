@@ -21,7 +21,6 @@ mod failure;
 mod flight;
 mod reassembly;
 mod receive;
-pub(crate) mod timers;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +28,7 @@ use std::time::Duration;
 
 use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
+use portolan_timers::Timers;
 use portolan_wire::Gid;
 use portolan_wire::mad::{MAD_LEN, MadHeaderRepr, Method, MgmtClass, RmppHeader};
 use portolan_wire::sa::{
@@ -41,7 +41,6 @@ pub use failure::{Failure, Problem};
 
 use crate::transport::{Mad, MadAddress};
 use flight::Flight;
-use timers::Timers;
 use transfer::Finished;
 
 /// A query of an [`Engine`]. Numbers do not come again.

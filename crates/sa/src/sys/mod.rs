@@ -3,5 +3,4 @@
 //! user MAD devices, and for their files in sysfs, by functions of those names alone.
 
 pub(crate) mod file;
-pub(crate) mod signal;
 pub(crate) mod umad;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::with_signals_blocked;
 
 use super::jobs::Jobs;
 use super::{JOBS_MAX, Unanswered};
 use crate::sys::process_cell::ProcessKey;
-use crate::sys::signal;
 
 /// The threads' names, as `top -H` shows them (15 bytes at most).
 const WORKER_NAME: &str = "portolan-names";
@@ -74,7 +74,7 @@ pub(super) fn start_with(threads_max: usize, spawn_worker: Spawn) -> Result<Arc<
 
 fn spawn(name: &str, run: Box<dyn FnOnce() + Send>) -> Result<(), Cause> {
     let builder = std::thread::Builder::new().name(name.into());
-    let started = signal::with_all_blocked(|| builder.spawn(run));
+    let started = with_signals_blocked(|| builder.spawn(run));
     started.map(drop).map_err(|error| Cause::Os {
         call: "starting a thread for name look-ups",
         errno: error.raw_os_error().unwrap_or(errno::EAGAIN),

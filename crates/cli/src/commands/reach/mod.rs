@@ -4,22 +4,22 @@ mod ports;
 mod target;
 mod tell;
 
-use std::io::{self, BufRead, BufReader};
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use portolan::reach::{Port, Unreachable, reach_many};
 
+use super::list::List;
 use super::resolve::Progress;
 use crate::args::ReachArgs;
 use crate::exit::Outcome;
 use crate::output::Output;
 use target::Target;
 
-/// Most GIDs of one command.
-const TARGETS_MAX: usize = 100_000;
-/// Longest line of a file of GIDs, bytes.
-const LINE_MAX: u64 = 200;
+/// A file of GIDs.
+const LIST: List = List {
+    entries: "GIDs",
+    entries_max: 100_000,
+    line_max: 200,
+};
 
 /// Asks for each GID and tells, in the order in which they were given.
 ///
@@ -75,41 +75,10 @@ fn targets(args: &ReachArgs) -> Result<Vec<Target>> {
     for text in &args.gids {
         targets.push(Target::parse(text).map_err(|why| anyhow!("{text}: {why}"))?);
     }
-    match args.from.as_deref() {
-        None => {}
-        Some(path) if path == Path::new("-") => {
-            read(&mut io::stdin().lock(), &mut targets).context("standard input")?;
-        }
-        Some(path) => {
-            let name = || path.display().to_string();
-            let file = std::fs::File::open(path).with_context(name)?;
-            read(&mut BufReader::new(file), &mut targets).with_context(name)?;
-        }
+    if let Some(path) = &args.from {
+        LIST.read_file(path, Target::parse, &mut targets)?;
     }
     Ok(targets)
-}
-
-/// Reads GIDs, one a line; empty lines and those that begin with `#` are passed over.
-fn read(lines: &mut impl BufRead, targets: &mut Vec<Target>) -> Result<()> {
-    let mut number = 0;
-    let mut line = String::new();
-    loop {
-        line.clear();
-        number += 1;
-        let length = io::Read::take(&mut *lines, LINE_MAX).read_line(&mut line)?;
-        if length == 0 {
-            return Ok(());
-        }
-        let text = line.trim();
-        if text.is_empty() || text.starts_with('#') {
-            continue;
-        }
-        if targets.len() == TARGETS_MAX {
-            return Err(anyhow!("more than {TARGETS_MAX} GIDs"));
-        }
-        let target = Target::parse(text).map_err(|why| anyhow!("line {number}: {text}: {why}"))?;
-        targets.push(target);
-    }
 }
 
 #[cfg(test)]
@@ -117,20 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_a_gid_a_line_and_a_line_that_is_none_is_told_by_its_number() {
+    fn a_file_names_gids_and_addresses() {
+        let file = format!("portolan-reach-{}", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        std::fs::write(&file, "# hosts\n10.0.0.7\n\n fe80::1%lo\n").unwrap();
         let mut targets = Vec::new();
-        read(
-            &mut "# hosts\n10.0.0.7\n\n fe80::1%lo\n".as_bytes(),
-            &mut targets,
-        )
-        .unwrap();
+        let read = LIST.read_file(&file, Target::parse, &mut targets);
+        std::fs::remove_file(&file).unwrap();
+        read.unwrap();
         let gids: Vec<_> = targets
             .iter()
             .map(|target| target.gid.to_string())
             .collect();
         assert_eq!(gids, ["::ffff:10.0.0.7", "fe80::1"]);
-        let error = read(&mut "::1\nx\n".as_bytes(), &mut targets).unwrap_err();
-        assert!(error.to_string().starts_with("line 2: x: "), "{error}");
-        assert!(read(&mut "1".repeat(5000).as_bytes(), &mut targets).is_err());
     }
 }

@@ -6,22 +6,23 @@ mod progress;
 mod table;
 mod target;
 
-use std::io::{self, BufRead, BufReader};
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use portolan::resolve::{AddrInfoError, Eai};
 use portolan::seam::error::errno;
 
+use super::list::List;
 use crate::args::ResolveArgs;
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
 pub(super) use progress::Progress;
 use target::Target;
 
-/// Most targets of one command.
-const TARGETS_MAX: usize = 100_000;
-/// Longest line of a file of targets, bytes: the longest host and service.
-const LINE_MAX: u64 = 1100;
+/// A file of targets; the longest line has the longest host and service.
+const LIST: List = List {
+    entries: "targets",
+    entries_max: 100_000,
+    line_max: 1100,
+};
 
 /// Resolves each target and prints what was found.
 ///
@@ -92,69 +93,8 @@ fn targets(args: &ResolveArgs) -> Result<Vec<Target>> {
     for text in &args.target {
         targets.push(Target::parse(text).map_err(|why| anyhow!("{text}: {why}"))?);
     }
-    match args.targets_from.as_deref() {
-        None => {}
-        Some(path) if path.as_os_str() == "-" => {
-            read(&mut io::stdin().lock(), &mut targets).context("standard input")?;
-        }
-        Some(path) => {
-            let name = || path.display().to_string();
-            let file = std::fs::File::open(path).with_context(name)?;
-            read(&mut BufReader::new(file), &mut targets).with_context(name)?;
-        }
+    if let Some(path) = &args.targets_from {
+        LIST.read_file(path, Target::parse, &mut targets)?;
     }
     Ok(targets)
-}
-
-/// Reads targets, one a line; empty lines and those that begin with `#` are passed over.
-fn read(lines: &mut impl BufRead, targets: &mut Vec<Target>) -> Result<()> {
-    let mut number = 0;
-    let mut line = String::new();
-    loop {
-        line.clear();
-        number += 1;
-        let length = io::Read::take(&mut *lines, LINE_MAX).read_line(&mut line)?;
-        if length == 0 {
-            return Ok(());
-        }
-        if length as u64 == LINE_MAX {
-            return Err(anyhow!("line {number} is longer than any target"));
-        }
-        let text = line.trim();
-        if text.is_empty() || text.starts_with('#') {
-            continue;
-        }
-        if targets.len() == TARGETS_MAX {
-            return Err(anyhow!("more than {TARGETS_MAX} targets"));
-        }
-        let target = Target::parse(text).map_err(|why| anyhow!("line {number}: {text}: {why}"))?;
-        targets.push(target);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read_all(text: &str) -> Result<Vec<String>> {
-        let mut targets = Vec::new();
-        read(&mut text.as_bytes(), &mut targets)?;
-        Ok(targets.iter().map(Target::to_string).collect())
-    }
-
-    #[test]
-    fn a_file_has_a_target_a_line_and_comments() {
-        let text = "# hosts\nlocalhost:7471\n\n  [::1]:80 \nhost\n:9";
-        assert_eq!(
-            read_all(text).unwrap(),
-            ["localhost:7471", "[::1]:80", "host", ":9"]
-        );
-    }
-
-    #[test]
-    fn a_line_that_is_no_target_is_told_by_its_number() {
-        let error = read_all("a:1\nb:c:d\n").unwrap_err();
-        assert!(error.to_string().starts_with("line 2: b:c:d: "), "{error}");
-        assert!(read_all(&"a".repeat(5000)).is_err());
-    }
 }

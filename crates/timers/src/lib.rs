@@ -1,24 +1,36 @@
 //! Deadlines, ordered by time. Each owner has at most one, so there are never more than owners and a
 //! cancelled one leaves nothing behind.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+#![no_std]
+#![forbid(unsafe_code)]
 
-/// What a deadline is for, as a small key that its owner can be found by.
+extern crate alloc;
+
+use alloc::collections::BTreeSet;
+use core::time::Duration;
+
+/// Deadlines of owners that can be found by small keys.
 #[derive(Debug)]
-pub(crate) struct Timers<K> {
+pub struct Timers<K> {
     queue: BTreeSet<(Duration, K)>,
 }
 
-impl<K: Copy + Ord> Timers<K> {
-    pub(crate) fn new() -> Self {
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
         Self {
             queue: BTreeSet::new(),
         }
     }
+}
+
+impl<K: Copy + Ord> Timers<K> {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
 
     /// Moves `key`'s deadline from `armed`, where its owner remembers it, to `deadline`.
-    pub(crate) fn set(&mut self, key: K, armed: &mut Option<Duration>, deadline: Option<Duration>) {
+    pub fn set(&mut self, key: K, armed: &mut Option<Duration>, deadline: Option<Duration>) {
         if let Some(old) = armed.take() {
             self.queue.remove(&(old, key));
         }
@@ -29,22 +41,17 @@ impl<K: Copy + Ord> Timers<K> {
     }
 
     /// The earliest deadline.
-    pub(crate) fn next(&self) -> Option<Duration> {
+    pub fn next(&self) -> Option<Duration> {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
     /// Takes a key whose deadline is not after `now`. The owner must forget its deadline.
-    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<K> {
+    pub fn pop_due(&mut self, now: Duration) -> Option<K> {
         let (deadline, _) = self.queue.first()?;
         if *deadline > now {
             return None;
         }
         self.queue.pop_first().map(|(_, key)| key)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
     }
 }
 
@@ -57,7 +64,7 @@ mod tests {
         let (mut timers, mut armed) = (Timers::new(), None);
         timers.set(7u32, &mut armed, Some(Duration::from_millis(5)));
         timers.set(7u32, &mut armed, Some(Duration::from_millis(9)));
-        assert_eq!(timers.len(), 1);
+        assert_eq!(timers.next(), Some(Duration::from_millis(9)));
         assert_eq!(timers.pop_due(Duration::from_millis(8)), None);
         assert_eq!(timers.pop_due(Duration::from_millis(9)), Some(7));
         assert_eq!(timers.next(), None);

@@ -1,0 +1,55 @@
+//! The object for programs, and its keys in the document.
+
+use super::*;
+use crate::commands::doctor::object::object;
+
+#[test]
+fn the_object_has_the_documented_keys() {
+    const DOCUMENT: &str = include_str!("../../../../../../../docs/doctor.md");
+    let mut facts = healthy_kernel();
+    facts.destination = to(Ok(vec![way(None)]));
+    facts.port.group = Some(Ok(Group {
+        holder_pid: 7,
+        pids: vec![7],
+    }));
+    facts.port.sockets.push(socket(Owner::Kernel, 0));
+    facts.host.container = Some("lxc".into());
+    facts.unseen.push(Unseen {
+        what: "firewall rules".into(),
+        why: "root alone sees them".into(),
+    });
+    let found = judge(&facts);
+    let mut keys = BTreeSet::new();
+    collect_keys(&object(&facts, &found), "", &mut keys);
+    // The names of modules are keys of the machine's own.
+    keys.retain(|key| !key.starts_with("kernel.modules."));
+    let rows = DOCUMENT.lines().take_while(|line| *line != "## Findings");
+    let documented: BTreeSet<String> = rows
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()))
+        .collect();
+    assert_eq!(keys, documented);
+}
+
+/// The paths of all keys; what is in lists is `key[]`.
+fn collect_keys(value: &serde_json::Value, path: &str, keys: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (name, value) in object {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                collect_keys(value, &path, keys);
+            }
+        }
+        serde_json::Value::Array(values) if values.iter().any(serde_json::Value::is_object) => {
+            for value in values {
+                collect_keys(value, &format!("{path}[]"), keys);
+            }
+        }
+        _ => {
+            keys.insert(path.to_owned());
+        }
+    }
+}
