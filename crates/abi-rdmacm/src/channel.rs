@@ -8,6 +8,7 @@ use portolan_kernel::raw;
 use portolan_provider::Cause;
 use rustix::io::Errno;
 
+use crate::fork;
 use crate::guard::Result;
 use crate::layout::EventChannel;
 use crate::lock;
@@ -25,7 +26,11 @@ struct Whole {
 /// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI is none that is spoken here; those of opening.
 pub(crate) fn create() -> Result<*mut EventChannel> {
     let commands = match rdma_cm() {
-        Some(table) => raw::Channel::open_in_library(table)?,
+        Some(table) => {
+            let opened = raw::Channel::open_in_library(table)?;
+            fork::own_devices();
+            opened
+        }
         None => open_in_kernel()?,
     };
     let fd = commands.as_fd().as_raw_fd();
@@ -51,7 +56,8 @@ fn open_in_kernel() -> Result<raw::Channel> {
 /// # Safety
 /// It is null, or [`create`] made it and nobody begins to use it any more.
 pub(crate) unsafe fn destroy(channel: *mut EventChannel) {
-    if !channel.is_null() {
+    // A forked child's copy is its parent's.
+    if !channel.is_null() && fork::check().is_ok() {
         lock(&LIVE).remove(&channel.addr());
         // SAFETY: as the caller promises.
         let whole = unsafe { Box::from_raw(channel.cast::<Whole>()) };

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
+use crate::fork;
 use crate::guard::{Result, last_errno, made};
 use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd};
 use crate::lock;
-use crate::verbs::verbs;
+use crate::verbs::{rdma_cm, verbs};
 
 /// The kernel's word for a device without number.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
@@ -99,6 +100,9 @@ fn open_listed(is_it: impl Fn(Option<u32>, u64) -> bool) -> Result<Arc<Device>> 
         is_it(index, guid).then(|| made(unsafe { (verbs()?.open_device)(device) }))
     })?;
     let context = opened.into_iter().next().ok_or(Errno::NODEV)??;
+    if rdma_cm().is_some() {
+        fork::own_devices();
+    }
     describe(context).map(Arc::new)
 }
 

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
 
+use crate::fork;
+
 /// What the library's own functions give: errors are those of `errno`.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
@@ -72,8 +74,10 @@ pub(crate) fn made<T>(pointer: *mut T) -> Result<*mut T> {
     }
 }
 
-/// A defect of the library's own is told as `EIO`; its text has been printed.
+/// A defect of the library's own is told as `EIO`; its text has been printed. In a child of a process that has software
+/// devices the body is not run ([`fork::check`]).
 pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    fork::check()?;
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 

@@ -5,7 +5,7 @@
 //!
 //! * `layout`: the structures that programs reach into.
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
-//! * `guard`: errors and panics at the edge.
+//! * `guard`: errors and panics at the edge; `fork`: what a child is refused.
 //! * `id`, `channel`, `device`: what there is; `kernel`, `convert`: what the kernel says of it.
 //! * `endpoint`, `resolve`, `connect`, `qp`, `multicast`, `event`, `names`, `lookup`, `reach`: the calls.
 
@@ -22,6 +22,7 @@ mod device;
 mod endpoint;
 mod event;
 mod export;
+mod fork;
 mod guard;
 mod id;
 mod kernel;

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
 
+use crate::provider::check_process;
+
 /// What the library's own functions give: errors are those of `errno`.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
@@ -18,6 +20,17 @@ pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
             errno.raw_os_error()
         }
     }
+}
+
+/// As [`number`], for what is not on the way of data.
+///
+/// A child of a process that has devices is refused: another thread may have held any lock at the fork, or an event
+/// that nobody acknowledges there.
+pub(crate) fn control(body: impl FnOnce() -> Result<()>) -> c_int {
+    number(|| {
+        check_process()?;
+        body()
+    })
 }
 
 /// Runs the body of a function that gives a number, or -1 and `errno`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan_provider::traits::Provider;
+use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
 
@@ -21,6 +22,18 @@ pub(crate) fn provider() -> Result<Arc<dyn Provider>> {
     })?;
     STARTED.store(std::process::id(), Ordering::Release);
     Ok(provider)
+}
+
+/// Before anything is touched that was made of the provider.
+///
+/// # Errors
+/// `EOPNOTSUPP` in a process that was forked off since its parent started the provider.
+pub(crate) fn check_process() -> Result<()> {
+    match STARTED.load(Ordering::Acquire) {
+        0 => Ok(()),
+        process if process == std::process::id() => Ok(()),
+        _ => Err(Errno::OPNOTSUPP),
+    }
 }
 
 /// The software provider, if this process has started it: who only looks does not.

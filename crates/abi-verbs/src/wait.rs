@@ -8,6 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::guard::{Result, caught, failed};
+use crate::provider::check_process;
 
 /// What came of an attempt to take something.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ impl Attempt {
 /// what catches panics: an attempt must have nothing to drop.
 pub(crate) fn until(attempt: impl Fn() -> Result<Attempt> + Copy) -> c_int {
     loop {
-        let waited = match caught(attempt) {
+        let waited = match caught(|| check_process().and_then(|()| attempt())) {
             Ok(Attempt::Done) => return 0,
             Ok(Attempt::Wait(fd)) => raw::readable(fd),
             Err(errno) => Err(errno),

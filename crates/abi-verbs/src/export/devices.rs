@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
-use crate::guard::{number, pointer, status, value};
+use crate::guard::{control, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
 use crate::{context, device, pd, query};
@@ -69,11 +69,11 @@ exports! {
 
     fn ibv_close_device(of: *mut Context) -> c_int {
         // SAFETY: the program's context, for the last time.
-        number(|| unsafe { context::close(of) })
+        control(|| unsafe { context::close(of) })
     }
 
     fn ibv_query_device(of: *mut Context, into: *mut DeviceAttr) -> c_int {
-        number(|| {
+        control(|| {
             // SAFETY: the program's pointers.
             let attr = unsafe { query::device(of) }?;
             if into.is_null() {
@@ -87,7 +87,7 @@ exports! {
 
     fn ibv_query_port(of: *mut Context, port_num: u8, into: *mut PortAttr) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { query::port(of, port_num, into) })
+        control(|| unsafe { query::port(of, port_num, into) })
     }
 
     // An empty slot of the table is all zeros to this one.
@@ -117,7 +117,7 @@ exports! {
         flags: u32,
         size: usize
     ) -> c_int {
-        number(|| {
+        control(|| {
             if flags != 0 || into.is_null() {
                 return Err(Errno::INVAL);
             }
@@ -191,7 +191,7 @@ exports! {
 
     fn ibv_dealloc_pd(of: *mut Pd) -> c_int {
         // SAFETY: the program's domain, for the last time if it succeeds.
-        number(|| unsafe { pd::dealloc(of) })
+        control(|| unsafe { pd::dealloc(of) })
     }
 
     // Objects of other processes are of kernels' devices.

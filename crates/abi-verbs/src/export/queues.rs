@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
-use crate::guard::{number, pointer, status, value};
+use crate::guard::{control, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
+use crate::provider::check_process;
 use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
@@ -81,7 +82,7 @@ exports! {
 
     fn ibv_dereg_mr(of: *mut Mr) -> c_int {
         // SAFETY: the program's region, for the last time if it succeeds.
-        number(|| unsafe { mr::deregister(of) })
+        control(|| unsafe { mr::deregister(of) })
     }
 
     fn ibv_create_comp_channel(of: *mut Context) -> *mut CompChannel {
@@ -91,7 +92,7 @@ exports! {
 
     fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
         // SAFETY: the program's channel, for the last time if it succeeds.
-        number(|| unsafe { channel::destroy(of) })
+        control(|| unsafe { channel::destroy(of) })
     }
 
     fn ibv_create_cq(
@@ -111,12 +112,12 @@ exports! {
 
     fn ibv_resize_cq(of: *mut Cq, cqe: c_int) -> c_int {
         // SAFETY: the program's queue.
-        number(|| unsafe { cq::resize(of, cqe) })
+        control(|| unsafe { cq::resize(of, cqe) })
     }
 
     fn ibv_destroy_cq(of: *mut Cq) -> c_int {
         // SAFETY: the program's queue, for the last time if it succeeds.
-        number(|| unsafe { cq::destroy(of) })
+        control(|| unsafe { cq::destroy(of) })
     }
 
     fn ibv_get_cq_event(
@@ -140,8 +141,12 @@ exports! {
     }
 
     fn ibv_ack_cq_events(of: *mut Cq, count: c_uint) {
-        // SAFETY: the program's queue.
-        value((), || unsafe { cq::acknowledge(of, count) });
+        // SAFETY: the program's queue. In a forked child its lock may be held for ever.
+        value((), || unsafe {
+            if check_process().is_ok() {
+                cq::acknowledge(of, count);
+            }
+        });
     }
 
     fn ibv_create_srq(of: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
@@ -151,17 +156,17 @@ exports! {
 
     fn ibv_modify_srq(of: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { srq::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
+        control(|| unsafe { srq::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
     }
 
     fn ibv_query_srq(of: *mut Srq, into: *mut SrqAttr) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { give(into, srq::query(of)?) })
+        control(|| unsafe { give(into, srq::query(of)?) })
     }
 
     fn ibv_destroy_srq(of: *mut Srq) -> c_int {
         // SAFETY: the program's queue, for the last time if it succeeds.
-        number(|| unsafe { srq::destroy(of) })
+        control(|| unsafe { srq::destroy(of) })
     }
 
     fn ibv_create_qp(of: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
@@ -181,7 +186,7 @@ exports! {
 
     fn ibv_modify_qp(of: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { qp::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
+        control(|| unsafe { qp::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
     }
 
     fn ibv_query_qp(
@@ -190,7 +195,7 @@ exports! {
         _mask: c_int,
         into_init: *mut QpInitAttr
     ) -> c_int {
-        number(|| {
+        control(|| {
             // SAFETY: the program's pointers.
             unsafe {
                 let (attr, init) = qp::query(of)?;
@@ -207,26 +212,26 @@ exports! {
 
     fn ibv_destroy_qp(of: *mut Qp) -> c_int {
         // SAFETY: the program's queue pair, for the last time if it succeeds.
-        number(|| unsafe { qp::destroy(of) })
+        control(|| unsafe { qp::destroy(of) })
     }
 
     // Extended connection establishment is of hardware, as for rdma_rxe.
     fn ibv_query_ece(_of: *mut Qp, _into: *mut Ece) -> c_int {
-        number(|| Err(Errno::OPNOTSUPP))
+        control(|| Err(Errno::OPNOTSUPP))
     }
 
     fn ibv_set_ece(_of: *mut Qp, _ece: *mut Ece) -> c_int {
-        number(|| Err(Errno::OPNOTSUPP))
+        control(|| Err(Errno::OPNOTSUPP))
     }
 
     fn ibv_attach_mcast(of: *mut Qp, gid: *const Gid, _lid: u16) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { qp::multicast(of, gid, true) })
+        control(|| unsafe { qp::multicast(of, gid, true) })
     }
 
     fn ibv_detach_mcast(of: *mut Qp, gid: *const Gid, _lid: u16) -> c_int {
         // SAFETY: the program's pointers.
-        number(|| unsafe { qp::multicast(of, gid, false) })
+        control(|| unsafe { qp::multicast(of, gid, false) })
     }
 
     fn ibv_create_ah(of: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
@@ -257,7 +262,7 @@ exports! {
 
     fn ibv_destroy_ah(of: *mut Ah) -> c_int {
         // SAFETY: the program's handle, for the last time.
-        number(|| unsafe { ah::destroy(of) })
+        control(|| unsafe { ah::destroy(of) })
     }
 
     fn ibv_get_async_event(of: *mut Context, into: *mut AsyncEvent) -> c_int {
@@ -274,7 +279,7 @@ exports! {
         value((), || {
             // SAFETY: the program's event, for the first time.
             unsafe {
-                if let Some(event) = event.as_ref() {
+                if let (Some(event), Ok(())) = (event.as_ref(), check_process()) {
                     async_event::acknowledge(event);
                 }
             }

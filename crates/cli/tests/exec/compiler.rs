@@ -1,5 +1,7 @@
 //! The C compiler, told by `portolan cc-env` where things are.
 
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,23 +22,38 @@ impl Compiled {
 
     /// The program of a C file, given from the workspace's folder. No warning is let pass.
     pub(crate) fn program(&self, source: &str) -> PathBuf {
+        self.compile(source, &[], &option("--libs"))
+    }
+
+    /// As [`Self::program`], for one that is not linked to our libraries.
+    pub(crate) fn plain_program(&self, source: &str) -> PathBuf {
+        self.compile(source, &[], "")
+    }
+
+    /// What a program may load that has our libraries.
+    pub(crate) fn plug_in(&self, source: &str) -> PathBuf {
+        self.compile(source, &["-shared", "-fPIC"], &option("--libs"))
+    }
+
+    fn compile(&self, source: &str, options: &[&str], libraries: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../..")
             .join(source);
-        let program = self.folder.join(source.file_stem().unwrap());
+        let made = self.folder.join(source.file_stem().unwrap());
         let compiler = Command::new("cc")
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
+            .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror"])
             .args(option("--cflags").split(' '))
+            .args(options)
             .arg("-o")
-            .args([&program, &source])
-            .args(option("--libs").split(' '))
+            .args([&made, &source])
+            .args(libraries.split_whitespace())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let output = output_of(compiler);
         assert!(output.status.success(), "{}", stderr(&output));
-        program
+        made
     }
 }
 

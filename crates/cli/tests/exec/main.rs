@@ -4,4 +4,5 @@
 mod common;
 mod compiler;
 mod environment;
+mod processes;
 mod programs;

@@ -11,7 +11,7 @@ fn example(compiled: &Compiled, name: &str) -> std::path::PathBuf {
 }
 
 /// What a program prints that must end well.
-fn printed(program: &Path, arguments: &[&str]) -> String {
+pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
     let output = output_of(exec(program, arguments).spawn().unwrap());
     let (text, complaint) = (stdout(&output), stderr(&output));
     assert!(output.status.success(), "{text}{complaint}");

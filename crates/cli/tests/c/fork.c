@@ -1,0 +1,160 @@
+/*
+ * Forks, while a thread of the parent pings on without a pause and so may hold any lock of the libraries.
+ *
+ *   fork KIND ADDRESS PORT      KIND is what each child does: touch, exit, exec
+ */
+#include "pinger.h"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHILDREN 20
+/* A child that hangs is ended by the signal. */
+#define CHILD_TIME_S 60
+
+static struct pinger pinger;
+/* What waits would wait for ever for. */
+static struct rdma_event_channel *connections;
+static struct ibv_comp_channel *completions;
+static _Atomic int is_done;
+
+static void *ping_on(void *failed)
+{
+	while (!is_done && !*(int *)failed)
+		*(int *)failed = pinger_ping(&pinger);
+	return NULL;
+}
+
+static int mistakes;
+
+static void refused(const char *call, int is_refused)
+{
+	if (is_refused && errno == EOPNOTSUPP)
+		return;
+	printf("%s: %s, %s\n", call, is_refused ? "refused" : "not refused", strerror(errno));
+	mistakes++;
+}
+
+#define REFUSED(call, answer) (errno = 0, refused(#call, (call) == (answer)))
+
+/* What the parent has is its own: each call says so. */
+static int touch(void)
+{
+	struct rdma_conn_param param = depths;
+	struct sockaddr *address = rdma_get_peer_addr(pinger.id);
+	struct ibv_qp *qp = pinger.id->qp;
+	struct ibv_context *verbs = pinger.id->verbs;
+	struct ibv_sge sge = { (uintptr_t)&pinger.memory.out, 16, pinger.region->lkey };
+	struct ibv_send_wr send = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad_send;
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad_receive;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init = queues;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	void *context;
+
+	REFUSED(rdma_get_cm_event(connections, &event), -1);
+	REFUSED(ibv_get_cq_event(completions, &cq, &context), -1);
+	REFUSED(ibv_get_cq_event(pinger.completions, &cq, &context), -1);
+	/* It says no more than that. */
+	if (ibv_poll_cq(pinger.cq, 1, &wc) >= 0 && ++mistakes)
+		printf("ibv_poll_cq: not refused\n");
+	REFUSED(ibv_req_notify_cq(pinger.cq, 0), EOPNOTSUPP);
+	REFUSED(ibv_post_send(qp, &send, &bad_send), EOPNOTSUPP);
+	REFUSED(ibv_post_recv(qp, &receive, &bad_receive), EOPNOTSUPP);
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EOPNOTSUPP);
+	REFUSED(ibv_reg_mr(pinger.id->pd, &pinger.memory, 16, 0), NULL);
+	REFUSED(ibv_create_cq(verbs, 1, NULL, NULL, 0), NULL);
+	REFUSED(ibv_create_comp_channel(verbs), NULL);
+	REFUSED(ibv_alloc_pd(verbs), NULL);
+	REFUSED(rdma_create_event_channel(), NULL);
+	REFUSED(rdma_create_id(pinger.channel, &id, NULL, RDMA_PS_TCP), -1);
+	REFUSED(rdma_create_qp(pinger.id, NULL, &init), -1);
+	REFUSED(rdma_resolve_addr(pinger.id, NULL, address, RESOLVE_MS), -1);
+	REFUSED(rdma_resolve_route(pinger.id, RESOLVE_MS), -1);
+	REFUSED(rdma_connect(pinger.id, &param), -1);
+	REFUSED(rdma_disconnect(pinger.id), -1);
+	/* Its copies may be destroyed; nothing is said of what that gives. */
+	rdma_destroy_qp(pinger.id);
+	ibv_dereg_mr(pinger.region);
+	ibv_destroy_cq(pinger.cq);
+	ibv_destroy_comp_channel(pinger.completions);
+	rdma_destroy_id(pinger.id);
+	rdma_destroy_event_channel(pinger.channel);
+	rdma_destroy_event_channel(connections);
+	return mistakes;
+}
+
+/* In the stead of its parent, with a connection of its own. */
+static int call(const char *host, const char *port)
+{
+	struct pinger own = { 0 };
+	int failed = pinger_connect(&own, host, port) || pinger_ping(&own);
+
+	pinger_close(&own);
+	return failed;
+}
+
+static void child(char **argv)
+{
+	alarm(CHILD_TIME_S);
+	if (!strcmp(argv[1], "touch"))
+		_exit(touch() != 0);
+	if (!strcmp(argv[1], "exec")) {
+		execl("/proc/self/exe", argv[0], "call", argv[2], argv[3], NULL);
+		_exit(127);
+	}
+	/* Whatever the libraries do at the end of a process. */
+	exit(0);
+}
+
+/* Forks one child after the other; gives how many did not end well. */
+static int fork_all(char **argv)
+{
+	int failed = 0, status;
+
+	for (int i = 0; i < CHILDREN; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			child(argv);
+		if (pid < 0 || waitpid(pid, &status, 0) != pid)
+			return broken("fork");
+		if (status) {
+			printf("child %d: status 0x%x\n", i, status);
+			failed++;
+		}
+	}
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	int failed = 0;
+
+	if (argc != 4)
+		return 2;
+	/* A child is not to say again what its parent said. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!strcmp(argv[1], "call"))
+		return call(argv[2], argv[3]) != 0;
+	if (pinger_connect(&pinger, argv[2], argv[3]))
+		return 1;
+	connections = rdma_create_event_channel();
+	completions = ibv_create_comp_channel(pinger.id->verbs);
+	if (!connections || !completions || pthread_create(&thread, NULL, ping_on, &failed))
+		return 1;
+	int badly = fork_all(argv);
+	is_done = 1;
+	pthread_join(thread, NULL);
+	if (!failed)
+		failed = pinger_ping(&pinger);
+	printf("%d children, %d badly; parent %s\n", CHILDREN, badly, failed ? "broken" : "goes on");
+	rdma_destroy_event_channel(connections);
+	ibv_destroy_comp_channel(completions);
+	pinger_close(&pinger);
+	return badly || failed;
+}

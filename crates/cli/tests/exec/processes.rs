@@ -1,0 +1,73 @@
+//! What C programs do as processes while the libraries work: fork, run other programs, end, unload.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::Listening;
+use crate::compiler::Compiled;
+use crate::programs::printed;
+
+/// A listener for the pings of C programs, and its port.
+fn listener() -> (Listening, String) {
+    let listening = Listening::start("127.0.0.1", &["--provider", "software"]);
+    let port = listening.address.rsplit(':').next().unwrap().to_owned();
+    (listening, port)
+}
+
+/// Has a C program fork while a thread of it pings, and each child do this.
+fn fork(what: &str) {
+    let compiled = Compiled::new(&format!("fork-{what}"));
+    let program = compiled.program("crates/cli/tests/c/fork.c");
+    let (_listening, port) = listener();
+    let text = printed(&program, &[what, "127.0.0.1", &port]);
+    assert_eq!(text, "20 children, 0 badly; parent goes on\n");
+}
+
+#[test]
+fn a_forked_child_is_refused_what_its_parent_has_at_once_and_the_parent_goes_on() {
+    fork("touch");
+}
+
+#[test]
+fn a_forked_child_that_ends_as_programs_do_takes_nothing_from_its_parent() {
+    fork("exit");
+}
+
+#[test]
+fn a_forked_child_that_runs_a_program_has_connections_of_its_own_beside_its_parents() {
+    fork("exec");
+}
+
+#[test]
+fn a_process_may_end_in_every_way_while_its_threads_work() {
+    let compiled = Compiled::new("leave");
+    let program = compiled.program("crates/cli/tests/c/leave.c");
+    let (_listening, port) = listener();
+    for how in ["return", "exit", "thread", "main", "at_once"] {
+        for _ in 0..3 {
+            assert_eq!(printed(&program, &[how, "127.0.0.1", &port]), "", "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_plug_in_that_has_the_libraries_may_be_unloaded_while_their_threads_work() {
+    let compiled = Compiled::new("unload");
+    let plug_in = compiled.plug_in("crates/cli/tests/c/plugin.c");
+    let program = compiled.plain_program("crates/cli/tests/c/unload.c");
+    assert!(!is_linked_to_us(&program));
+    let (_listening, port) = listener();
+    let text = printed(&program, &[plug_in.to_str().unwrap(), "127.0.0.1", &port]);
+    assert_eq!(text, "unloaded 4 times\n");
+}
+
+/// Else its libraries would stay for the program's sake.
+fn is_linked_to_us(program: &Path) -> bool {
+    let output = Command::new("readelf")
+        .arg("-d")
+        .arg(program)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).contains("librdmacm")
+}

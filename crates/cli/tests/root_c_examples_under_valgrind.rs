@@ -1,0 +1,103 @@
+//! The examples for C, both ends, under valgrind (package valgrind): no access is invalid, and nothing is lost. What the
+//! process keeps until its end, the device with its thread and memory, is reachable then.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "exec/compiler.rs"]
+mod compiler;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{output_of, stderr, stdout, wait};
+use compiler::{Compiled, exec};
+
+const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/valgrind.supp");
+
+fn example(compiled: &Compiled, name: &str) -> PathBuf {
+    compiled.program(&format!("examples/c/{name}/{name}.c"))
+}
+
+/// An example on our libraries, watched; it ends badly if there is anything to say of it.
+fn watched(program: &Path, arguments: &[&str]) -> Command {
+    let suppressions = format!("--suppressions={SUPPRESSIONS}");
+    let valgrind = [
+        "--quiet",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect",
+        "--errors-for-leak-kinds=definite,indirect",
+        "--error-exitcode=9",
+        &suppressions,
+        program.to_str().unwrap(),
+    ];
+    exec(Path::new("valgrind"), &[&valgrind[..], arguments].concat())
+}
+
+/// What an example prints that ends well.
+fn printed(program: &Path, arguments: &[&str]) -> String {
+    let output = output_of(watched(program, arguments).spawn().unwrap());
+    let (text, complaint) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{text}{complaint}");
+    text
+}
+
+#[test]
+fn valgrind_finds_what_is_invalid_and_what_is_lost() {
+    let compiled = Compiled::new("valgrind-faults");
+    let program = compiled.plain_program("crates/cli/tests/c/faults.c");
+    for (fault, finding) in [("invalid", "Invalid read"), ("lost", "definitely lost")] {
+        let output = output_of(watched(&program, &[fault]).spawn().unwrap());
+        let complaint = stderr(&output);
+        assert_eq!(output.status.code(), Some(9), "{complaint}");
+        assert!(complaint.contains(finding), "{complaint}");
+    }
+    assert_eq!(printed(&program, &["none"]), "");
+}
+
+#[test]
+fn both_ends_of_the_example_of_rdma_getaddrinfo_are_clean() {
+    const PORT: &str = "7495";
+    let compiled = Compiled::new("valgrind-getaddrinfo");
+    let program = example(&compiled, "rdma_getaddrinfo");
+    let listen = ["-l", PORT, "127.0.0.1"];
+    let mut server = watched(&program, &listen).spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    let mut text = String::new();
+    lines.read_line(&mut text).unwrap();
+    assert_eq!(text, "listening\n");
+    let told = printed(&program, &["127.0.0.1", PORT]);
+    assert!(told.contains("answered: ahoy"), "{told}");
+    lines.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("heard: ahoy\n"), "{text}");
+    let status = wait(&mut server);
+    let mut complaint = String::new();
+    let mut stderr = server.stderr.take().unwrap();
+    stderr.read_to_string(&mut complaint).unwrap();
+    assert!(status.success(), "{complaint}");
+}
+
+#[test]
+fn the_example_of_rdma_get_cm_event_which_is_both_ends_is_clean() {
+    let compiled = Compiled::new("valgrind-events");
+    let program = example(&compiled, "rdma_get_cm_event");
+    let text = printed(&program, &["127.0.0.1", "7496"]);
+    let last = "passive: RDMA_CM_EVENT_DISCONNECTED, status 0";
+    assert!(text.contains(last), "{text}");
+}
+
+#[test]
+fn the_example_of_rdma_resolve_addrinfo_is_clean() {
+    let compiled = Compiled::new("valgrind-resolve");
+    let program = example(&compiled, "rdma_resolve_addrinfo");
+    let text = printed(&program, &["127.0.0.1", "7471"]);
+    assert!(text.contains("to [127.0.0.1]:7471"), "{text}");
+}
+
+#[test]
+fn the_example_of_ibv_gid_reachable_is_clean() {
+    let compiled = Compiled::new("valgrind-reachable");
+    let program = example(&compiled, "ibv_gid_reachable");
+    let text = printed(&program, &["127.0.0.1", "sw_lo"]);
+    assert_eq!(text, "sw_lo: reachable\n");
+}
