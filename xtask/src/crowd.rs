@@ -1,26 +1,32 @@
-//! Sixty-four processes that listen and ping, some of which are killed all the time and replaced. When
-//! all are gone nothing of theirs is left.
+//! Sixty-four processes that listen and ping, half of them C programs on our libraries, some of which are killed all the
+//! time and replaced. The survivors finish; when all are gone nothing of theirs is left.
+//!
+//! All in a network namespace of their own, where UDP port 4791 is nobody else's.
+
+mod member;
+mod programs;
 
 use std::collections::HashSet;
-use std::io::Read;
-use std::path::Path;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::leftovers;
-use crate::processes::Speaker;
+use crate::namespace::{self, Namespace};
 use crate::test::{Outcome, Workspace};
+use member::{Language, Member};
+use programs::Programs;
 
-/// Listeners, and as many pings.
+/// Listeners, and as many pings; half of each in C.
 const LISTENERS: usize = 32;
-const TIME: Duration = Duration::from_secs(60);
+const PART_TIME_S: u64 = 60;
 /// Time between two kills, at most.
 const KILL_PAUSE_MAX_MS: u64 = 200;
-/// How long a process may take to say that it listens: all share few cores.
-const START_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long the survivors may take to finish.
+const FINISH_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long the kernel may take to clear away what the killed had.
 const CLEARING_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -29,19 +35,72 @@ const FIRST_PORT: u16 = 8000;
 /// Gives the seed of a run that is to be repeated.
 const SEED_VARIABLE: &str = "PORTOLAN_CROWD_SEED";
 
+/// Arguments of `crowd`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// For how long processes are killed and replaced.
+    #[arg(long, default_value_t = PART_TIME_S)]
+    seconds: u64,
+    /// In this network namespace, whose UDP port 4791 must be free.
+    #[arg(long)]
+    here: bool,
+}
+
+/// The part of the tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    await_nothing().context("the part needs UDP port 4791 for itself, before it begins")?;
+    if !Namespace::is_possible(workspace.is_root)? {
+        return Ok(Outcome::LeftOut(namespace::UNAVAILABLE.into()));
+    }
+    elsewhere(workspace, PART_TIME_S).map(Outcome::Passed)
+}
+
+/// The task.
+pub(crate) fn task(arguments: &Arguments) -> Result<ExitCode> {
+    let workspace = Workspace::here()?;
+    if arguments.here {
+        let tally = live(&workspace, Duration::from_secs(arguments.seconds))?;
+        println!("{tally}");
+    } else {
+        elsewhere(&workspace, arguments.seconds)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the task in a network namespace of its own; its last line.
+fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
+    let namespace = Namespace::new(workspace.is_root)?;
+    let mut child = namespace
+        .command()
+        .arg(std::env::current_exe()?)
+        .args(["crowd", "--here", "--seconds", &seconds.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start nsenter")?;
+    let stdout = child.stdout.take().context("its output is a pipe")?;
+    let mut last = String::new();
+    for line in BufReader::new(stdout).lines() {
+        last = line?;
+        println!("{last}");
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "the crowd ended with {status}");
+    Ok(last)
+}
+
+fn live(workspace: &Workspace, time: Duration) -> Result<Tally> {
+    await_nothing().context("the crowd needs UDP port 4791 for itself, before it begins")?;
     let seed = seed()?;
     println!("{SEED_VARIABLE}={seed}");
-    let mut crowd = Crowd::new(&workspace.portolan, seed);
-    let ran = crowd.live(TIME);
+    let programs = Programs::build(workspace)?;
+    let mut crowd = Crowd::new(&programs, seed);
+    let ran = crowd.live(time).and_then(|()| crowd.finish());
     let tally = crowd.tally.clone();
     crowd.end()?;
     ran?;
-    println!("{tally}");
-    ensure!(tally.pings > 0, "no ping was answered");
+    tally.check()?;
     await_nothing()?;
-    Ok(Outcome::Passed(tally.to_string()))
+    Ok(tally)
 }
 
 fn seed() -> Result<u64> {
@@ -73,37 +132,53 @@ fn await_nothing() -> Result<()> {
 struct Tally {
     started: u32,
     kills: u32,
-    /// Pings answered by processes that were not killed in the end.
-    pings: u64,
+    /// Pings answered by processes that were not killed in the end: by the caller's language, then the listener's.
+    pings: [[u64; 2]; 2],
     /// Pinging processes that were told of their listener's death.
     bereaved: u32,
+    /// Pinging processes that ended well when asked to.
+    finished: u32,
+}
+
+impl Tally {
+    fn check(&self) -> Result<()> {
+        let pairs = self.pings.iter().flatten();
+        ensure!(
+            pairs.copied().all(|pings| pings > 0),
+            "some pair of languages had no ping answered: {self}"
+        );
+        ensure!(self.finished > 0, "there were no survivors: {self}");
+        Ok(())
+    }
 }
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [[rust_rust, rust_c], [c_rust, c_c]] = self.pings;
         write!(
             f,
-            "{} processes started, {} killed on the way; {} pings answered, {} connections ended \
-             by a death",
-            self.started, self.kills, self.pings, self.bereaved
+            "{} processes started, {} killed on the way; pings answered: Rust to Rust {rust_rust}, \
+             Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; {} connections ended by a \
+             death; {} survivors finished",
+            self.started, self.kills, self.bereaved, self.finished
         )
     }
 }
 
 struct Crowd<'a> {
-    portolan: &'a Path,
+    programs: &'a Programs,
     chance: Chance,
     next_port: u16,
     members: Vec<Member>,
     /// Where the listeners were that have been killed.
-    killed: HashSet<String>,
+    killed: HashSet<u16>,
     tally: Tally,
 }
 
 impl<'a> Crowd<'a> {
-    fn new(portolan: &'a Path, seed: u64) -> Self {
+    fn new(programs: &'a Programs, seed: u64) -> Self {
         Self {
-            portolan,
+            programs,
             chance: Chance(seed),
             next_port: FIRST_PORT,
             members: Vec::new(),
@@ -122,7 +197,7 @@ impl<'a> Crowd<'a> {
             if Instant::now() >= next_kill {
                 let victim = self.chance.below(self.members.len() as u64) as usize;
                 self.killed
-                    .extend(self.members.swap_remove(victim).serves.take());
+                    .extend(self.members.swap_remove(victim).listens_at());
                 self.tally.kills += 1;
                 let pause = self.chance.below(KILL_PAUSE_MAX_MS);
                 next_kill = Instant::now() + Duration::from_millis(pause);
@@ -132,130 +207,93 @@ impl<'a> Crowd<'a> {
         self.bury()
     }
 
-    /// Kills them all at once, the holder of the port among them.
-    fn end(mut self) -> Result<()> {
-        for member in &mut self.members {
-            member.speaker.child.kill()?;
+    /// Has those who ping come to their end: each ping came back as it went.
+    fn finish(&mut self) -> Result<()> {
+        // Who is not connected yet has no work to finish.
+        self.members.retain(|member| member.is_connected());
+        self.members.iter().try_for_each(Member::interrupt)?;
+        let deadline = Instant::now() + FINISH_TIME_MAX;
+        while self.members.iter().any(|member| !member.is_listener()) {
+            self.bury()?;
+            ensure!(
+                Instant::now() < deadline,
+                "survivors do not finish within {FINISH_TIME_MAX:?}"
+            );
+            thread::sleep(LOOK_AGAIN);
         }
         Ok(())
     }
 
-    /// Takes out whoever has ended by itself: pings whose listener was killed, and nobody else.
+    /// Kills the listeners all at once.
+    fn end(mut self) -> Result<()> {
+        self.members.iter_mut().try_for_each(Member::kill)
+    }
+
+    /// Takes out whoever has ended by itself: pings whose listener was killed, those that were asked to, and nobody
+    /// else.
     fn bury(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.members.get_mut(at) {
             member.listen_in()?;
-            self.tally.pings += std::mem::take(&mut member.new_pings);
-            let Some(status) = member.speaker.child.try_wait()? else {
+            if let Some((caller, listener)) = member.languages() {
+                self.tally.pings[caller as usize][listener as usize] += member.take_pings();
+            }
+            let Some(status) = member.ended()? else {
                 at += 1;
                 continue;
             };
-            let mut words = String::new();
-            if let Some(mut stderr) = member.speaker.child.stderr.take() {
-                stderr.read_to_string(&mut words)?;
-            }
-            // Exit code 1: it ran, and its peer did not stay, or was gone before it came.
+            let member = self.members.swap_remove(at);
             let lost_its_listener = member
-                .calls
-                .as_ref()
-                .is_some_and(|address| self.killed.contains(address));
-            ensure!(
-                lost_its_listener && status.code() == Some(1),
-                "`{}` ended with {status}: {words}",
-                member.speaker.arguments
-            );
-            self.tally.bereaved += u32::from(member.was_connected);
-            self.members.swap_remove(at);
+                .calls()
+                .is_some_and(|port| self.killed.contains(&port));
+            if member.has_finished(status) {
+                self.tally.finished += 1;
+            } else if lost_its_listener && status.code() == Some(1) {
+                // Exit code 1: it ran, and its peer did not stay, or was gone before it came.
+                self.tally.bereaved += u32::from(member.is_connected());
+            } else {
+                bail!("{}", member.obituary(status)?);
+            }
         }
         Ok(())
     }
 
     /// Starts new processes in the stead of those that are gone.
     fn fill(&mut self) -> Result<()> {
-        let listeners = self.members.iter().filter(|m| m.serves.is_some()).count();
+        let listeners = self.members.iter().filter(|m| m.is_listener()).count();
         for _ in listeners..LISTENERS {
-            let address = format!("127.0.0.1:{}", self.next_port);
+            let language = self.rarer(Member::is_listener);
+            let member = Member::listener(self.programs, language, self.next_port)?;
             self.next_port += 1;
-            let mut member = Member::start(self.portolan, &["listen", &address, "--json"])?;
-            member.serves = Some(address);
             self.members.push(member);
             self.tally.started += 1;
         }
-        let ready: Vec<String> = self
+        let ready: Vec<(u16, Language)> = self
             .members
             .iter()
-            .filter(|member| member.is_ready)
-            .filter_map(|member| member.serves.clone())
+            .filter_map(Member::ready_listener)
             .collect();
         if ready.is_empty() {
             return Ok(());
         }
         while self.members.len() < 2 * LISTENERS {
-            let address = &ready[self.chance.below(ready.len() as u64) as usize];
-            let ping = ["ping", address, "--interval", "0.02", "--json"];
-            let mut member = Member::start(self.portolan, &ping)?;
-            member.calls = Some(address.clone());
-            self.members.push(member);
+            let listener = ready[self.chance.below(ready.len() as u64) as usize];
+            let language = self.rarer(|member| !member.is_listener());
+            self.members
+                .push(Member::caller(self.programs, language, listener)?);
             self.tally.started += 1;
         }
         Ok(())
     }
-}
 
-/// A process of the command.
-struct Member {
-    speaker: Speaker,
-    started: Instant,
-    /// Where it listens, if it does.
-    serves: Option<String>,
-    /// Whom it pings, if it does.
-    calls: Option<String>,
-    is_ready: bool,
-    was_connected: bool,
-    new_pings: u64,
-}
-
-impl Member {
-    fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
-        Ok(Self {
-            speaker: Speaker::start(portolan, arguments, Stdio::piped())?,
-            started: Instant::now(),
-            serves: None,
-            calls: None,
-            is_ready: false,
-            was_connected: false,
-            new_pings: 0,
-        })
-    }
-
-    /// Reads what it has said since the last time.
-    fn listen_in(&mut self) -> Result<()> {
-        while let Ok(line) = self.speaker.lines.try_recv() {
-            let object: serde_json::Value = serde_json::from_str(&line)?;
-            match object["type"].as_str() {
-                Some("listening") => self.is_ready = true,
-                Some("connected") => {
-                    self.is_ready = true;
-                    self.was_connected = true;
-                }
-                Some("ping") => {
-                    ensure!(
-                        object["error"].is_null(),
-                        "{}: {line}",
-                        self.speaker.arguments
-                    );
-                    self.new_pings += 1;
-                }
-                _ => {}
-            }
+    /// The language that fewer of these are written in.
+    fn rarer(&self, are: impl Fn(&Member) -> bool) -> Language {
+        let members = || self.members.iter().filter(|member| are(member));
+        let in_c = members().filter(|m| m.language() == Language::C).count();
+        match 2 * in_c < members().count() {
+            true => Language::C,
+            false => Language::Rust,
         }
-        // A ping that is not connected by then ends by its own deadline.
-        ensure!(
-            self.is_ready || self.serves.is_none() || self.started.elapsed() < START_TIME_MAX,
-            "`{}` does not listen after {START_TIME_MAX:?}",
-            self.speaker.arguments
-        );
-        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ mod kernels;
 mod lanes;
 mod leaks;
 mod leftovers;
+mod namespace;
 mod netem;
 mod pairs;
 mod processes;
@@ -41,6 +42,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Have 64 processes listen and ping, kill some all the time, and see that the others finish.
+    Crowd(crowd::Arguments),
     /// Measure connections beside librdmacm's, and write the figures into docs/performance.md.
     Figures(figures::Arguments),
     /// Run the fuzz targets.
@@ -64,6 +67,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
+        Task::Crowd(arguments) => crowd::task(&arguments),
         Task::Figures(arguments) => figures::write(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),

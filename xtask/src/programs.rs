@@ -4,7 +4,6 @@
 mod case;
 mod cases;
 mod document;
-mod namespace;
 mod pair;
 mod ready;
 mod running;
@@ -17,10 +16,10 @@ use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
 use crate::install;
 use crate::lanes::side_by_side;
+use crate::namespace::{self, Namespace};
 use crate::test::{Outcome, Workspace};
 use case::Case;
 use document::Row;
-use namespace::Namespace;
 
 /// Whose programs are run, and what makes the namespace that they run in.
 const PACKAGES: [Package; 4] = [

@@ -76,7 +76,7 @@ fn run_in_process(part: &Part, verdict: &Path) -> Result<()> {
     let (output, input) = io::pipe().context("cannot make a pipe")?;
     let mut command = Command::new("nice");
     let niceness = match part.place {
-        Place::Host => NICENESS_OF_HOST,
+        Place::Host | Place::Namespace => NICENESS_OF_HOST,
         Place::Computing => NICENESS_OF_COMPUTING,
         Place::Anywhere | Place::Alone => "0",
     };

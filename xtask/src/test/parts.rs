@@ -35,8 +35,11 @@ pub(super) enum Place {
     Alone,
     /// On this host, whose UDP port it uses or looks at: beside parts that may run anywhere.
     Host,
-    /// In a machine or a network namespace of its own: beside all but those alone.
+    /// In a machine of its own, or with little to do: beside all but those alone.
     Anywhere,
+    /// In a network namespace of its own, on the processors of this host: as [`Place::Anywhere`], and gives way to
+    /// machines.
+    Namespace,
     /// As [`Place::Anywhere`], and without any network: it takes every processor for as long as there is
     /// something to compute, and gives way to all others.
     Computing,
@@ -113,8 +116,8 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "crowd",
-        what: "64 processes for a minute, killed at random and replaced, leave nothing behind",
-        place: Place::Host,
+        what: "64 processes, half of them C programs, for a minute, killed at random and replaced",
+        place: Place::Namespace,
         needs: Some(COMMAND),
         run: crate::crowd::run,
     },

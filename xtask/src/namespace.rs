@@ -1,4 +1,4 @@
-//! A network namespace for the programs: its UDP port 4791 and its TCP ports are nobody else's.
+//! A network namespace: its UDP port 4791 and its TCP ports are nobody else's.
 
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 
 /// Why there may be none.
-pub(super) const UNAVAILABLE: &str =
+pub(crate) const UNAVAILABLE: &str =
     "this machine lets ordinary users have no network namespace of their own";
 /// What an ordinary user needs to have one: to be root in a user namespace.
 const AS_ROOT_OF_ITS_OWN: [&str; 2] = ["--user", "--map-root-user"];
@@ -20,7 +20,7 @@ const HOLDER: &str = "ip link set lo up && echo ready && exec cat";
 const BOUND_TO_US: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
 /// A namespace, held by a process until it is dropped.
-pub(super) struct Namespace {
+pub(crate) struct Namespace {
     holder: Child,
     /// Its end is the holder's.
     _input: ChildStdin,
@@ -30,7 +30,7 @@ pub(super) struct Namespace {
 
 impl Namespace {
     /// Whether this machine lets this user have one.
-    pub(super) fn is_possible(is_root: bool) -> Result<bool> {
+    pub(crate) fn is_possible(is_root: bool) -> Result<bool> {
         let probe = Command::new("unshare")
             .args(user(is_root))
             .args(["--net", "--", "true"])
@@ -39,7 +39,7 @@ impl Namespace {
         Ok(probe.status.success())
     }
 
-    pub(super) fn new(is_root: bool) -> Result<Self> {
+    pub(crate) fn new(is_root: bool) -> Result<Self> {
         let mut holder = Command::new("unshare")
             .args(user(is_root))
             .args(["--net", "--"])
@@ -64,7 +64,7 @@ impl Namespace {
     }
 
     /// A program in it.
-    pub(super) fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let target = self.holder.id().to_string();
         command.args(["--target", &target, "--net"]);
@@ -79,7 +79,7 @@ impl Namespace {
     }
 
     /// A table of its network in `/proc`.
-    pub(super) fn table(&self, name: &str) -> PathBuf {
+    pub(crate) fn table(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/net/{name}", self.holder.id()))
     }
 }

@@ -1,0 +1,191 @@
+//! A process of the crowd: it listens, or pings who does.
+
+use std::io::Read;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::programs::Programs;
+use crate::processes::Speaker;
+
+/// How long a process may take to say that it listens: all share few cores.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What a program is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Language {
+    Rust,
+    C,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    /// At this port.
+    Listens(u16),
+    /// A listener of this language.
+    Calls(u16, Language),
+}
+
+/// A process; killed when dropped.
+pub(super) struct Member {
+    speaker: Speaker,
+    started: Instant,
+    language: Language,
+    role: Role,
+    /// Listens, or is connected.
+    is_ready: bool,
+    new_pings: u64,
+    /// What it says at its end.
+    summary: Option<Value>,
+}
+
+impl Member {
+    /// One that listens at a port.
+    pub(super) fn listener(programs: &Programs, language: Language, port: u16) -> Result<Self> {
+        let speaker = programs.listen(language, port)?;
+        Ok(Self::new(speaker, language, Role::Listens(port)))
+    }
+
+    /// One that pings a listener.
+    pub(super) fn caller(
+        programs: &Programs,
+        language: Language,
+        (port, of): (u16, Language),
+    ) -> Result<Self> {
+        let speaker = programs.ping(language, port)?;
+        Ok(Self::new(speaker, language, Role::Calls(port, of)))
+    }
+
+    fn new(speaker: Speaker, language: Language, role: Role) -> Self {
+        Self {
+            speaker,
+            started: Instant::now(),
+            language,
+            role,
+            is_ready: false,
+            new_pings: 0,
+            summary: None,
+        }
+    }
+
+    pub(super) fn language(&self) -> Language {
+        self.language
+    }
+
+    pub(super) fn is_listener(&self) -> bool {
+        matches!(self.role, Role::Listens(_))
+    }
+
+    pub(super) fn listens_at(&self) -> Option<u16> {
+        match self.role {
+            Role::Listens(port) => Some(port),
+            Role::Calls(..) => None,
+        }
+    }
+
+    /// A listener that may be called, and its language.
+    pub(super) fn ready_listener(&self) -> Option<(u16, Language)> {
+        let port = self.listens_at().filter(|_| self.is_ready)?;
+        Some((port, self.language))
+    }
+
+    /// The port that it pings.
+    pub(super) fn calls(&self) -> Option<u16> {
+        match self.role {
+            Role::Listens(_) => None,
+            Role::Calls(port, _) => Some(port),
+        }
+    }
+
+    /// Who pings whom.
+    pub(super) fn languages(&self) -> Option<(Language, Language)> {
+        match self.role {
+            Role::Listens(_) => None,
+            Role::Calls(_, listener) => Some((self.language, listener)),
+        }
+    }
+
+    /// Whether it was connected; a listener, whether it listened.
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Pings answered since this was last asked.
+    pub(super) fn take_pings(&mut self) -> u64 {
+        std::mem::take(&mut self.new_pings)
+    }
+
+    /// Asks one that pings to end, as Ctrl-C does.
+    pub(super) fn interrupt(&self) -> Result<()> {
+        if !self.is_listener() {
+            // It is not waited for yet, so that its number is not another's, even if it has ended.
+            kill_process(Pid::from_child(&self.speaker.child), Signal::INT)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn kill(&mut self) -> Result<()> {
+        Ok(self.speaker.child.kill()?)
+    }
+
+    /// How it ended, if it has; all that it said is read then.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        let status = self.speaker.child.try_wait()?;
+        if status.is_some() {
+            while let Ok(line) = self.speaker.lines.recv_timeout(START_TIME_MAX) {
+                self.hear(&line)?;
+            }
+        }
+        Ok(status)
+    }
+
+    /// Whether it came to a good end, with each ping as it should be.
+    pub(super) fn has_finished(&self, status: ExitStatus) -> bool {
+        let is_nothing = |key: &str| self.summary.as_ref().is_some_and(|said| said[key] == 0);
+        status.success() && is_nothing("lost") && is_nothing("mismatched")
+    }
+
+    /// What to say of an end that nobody expected.
+    pub(super) fn obituary(mut self, status: ExitStatus) -> Result<String> {
+        let mut words = String::new();
+        if let Some(mut stderr) = self.speaker.child.stderr.take() {
+            stderr.read_to_string(&mut words)?;
+        }
+        Ok(format!(
+            "`{}` ended with {status}: {words}",
+            self.speaker.arguments
+        ))
+    }
+
+    /// Reads what it has said since the last time.
+    pub(super) fn listen_in(&mut self) -> Result<()> {
+        while let Ok(line) = self.speaker.lines.try_recv() {
+            self.hear(&line)?;
+        }
+        // A ping that is not connected by then ends by its own deadline.
+        ensure!(
+            self.is_ready || !self.is_listener() || self.started.elapsed() < START_TIME_MAX,
+            "`{}` does not listen after {START_TIME_MAX:?}",
+            self.speaker.arguments
+        );
+        Ok(())
+    }
+
+    fn hear(&mut self, line: &str) -> Result<()> {
+        let object: Value = serde_json::from_str(line)?;
+        match object["type"].as_str() {
+            Some("listening" | "connected") => self.is_ready = true,
+            Some("ping") => {
+                let is_good = object["error"].is_null();
+                ensure!(is_good, "{}: {line}", self.speaker.arguments);
+                self.new_pings += 1;
+            }
+            Some("summary") => self.summary = Some(object),
+            _ => {}
+        }
+        Ok(())
+    }
+}

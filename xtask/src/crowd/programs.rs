@@ -1,0 +1,99 @@
+//! The programs of the crowd: the command, and one in C that speaks the same protocol.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::member::Language;
+use crate::processes::Speaker;
+use crate::test::Workspace;
+
+/// The one in C.
+const SOURCE: &str = "crates/cli/tests/c/pings.c";
+/// Time between two pings.
+const INTERVAL_MS: &str = "20";
+const INTERVAL_S: &str = "0.02";
+
+/// The programs, built.
+pub(super) struct Programs {
+    portolan: PathBuf,
+    /// Gone when dropped.
+    folder: PathBuf,
+    in_c: String,
+}
+
+impl Programs {
+    /// Builds the one in C against our headers and libraries.
+    pub(super) fn build(workspace: &Workspace) -> Result<Self> {
+        let folder = format!("portolan-crowd-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder)?;
+        let in_c = folder.join("pings");
+        let in_c = in_c.to_str().context("a path that is text")?.to_owned();
+        let programs = Self {
+            portolan: workspace.portolan.clone(),
+            folder,
+            in_c,
+        };
+        let status = Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+            .args(programs.option("--cflags")?.split_whitespace())
+            .args(["-o", &programs.in_c])
+            .arg(workspace.root.join(SOURCE))
+            .args(programs.option("--libs")?.split_whitespace())
+            .status()
+            .context("cannot start cc")?;
+        ensure!(status.success(), "{SOURCE} is not built: {status}");
+        Ok(programs)
+    }
+
+    /// What `cc-env` tells of one kind.
+    fn option(&self, kind: &str) -> Result<String> {
+        let output = Command::new(&self.portolan)
+            .args(["cc-env", kind])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start `cc-env`")?;
+        ensure!(
+            output.status.success(),
+            "`cc-env` ended with {}",
+            output.status
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Listens at a port of the loopback address.
+    pub(super) fn listen(&self, language: Language, port: u16) -> Result<Speaker> {
+        let port = port.to_string();
+        let address = format!("127.0.0.1:{port}");
+        match language {
+            Language::Rust => self.start(&["listen", &address, "--json"]),
+            Language::C => self.start(&["exec", "--", &self.in_c, "listen", "127.0.0.1", &port]),
+        }
+    }
+
+    /// Pings who listens there.
+    pub(super) fn ping(&self, language: Language, port: u16) -> Result<Speaker> {
+        let port = port.to_string();
+        let address = format!("127.0.0.1:{port}");
+        match language {
+            Language::Rust => self.start(&["ping", &address, "--interval", INTERVAL_S, "--json"]),
+            Language::C => {
+                let ping = ["ping", "127.0.0.1", &port, INTERVAL_MS];
+                self.start(&[&["exec", "--", &self.in_c], &ping[..]].concat())
+            }
+        }
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<Speaker> {
+        Speaker::start(&self.portolan, arguments, Stdio::piped())
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
