@@ -38,6 +38,7 @@ const MAX_REPLY_DATA: usize = 196;
 const AFTER_HELP: &str = "\
 Environment:
   PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always takes software)
+  PORTOLAN_TRUST=UID,…|anyone        other users whose processes may share UDP port 4791 with this one's
   NO_COLOR                           no colors, if set and not empty";
 
 /// RDMA connections on any Linux machine, with or without RDMA hardware.

@@ -3,72 +3,19 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "common/installed.rs"]
+mod installed;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::fs;
+use std::process::Command;
 
-use common::{output_of, stderr, stdout};
+use installed::{Installed, as_user};
 
 /// An ordinary user, of whom the machine knows nothing.
 const USER: u32 = 60_001;
 /// What the kernel calls users without a number.
 const OVERFLOW: u32 = 65_534;
 const UNSEEN: &str = "sees no devices in /sys/class/infiniband";
-
-/// The command and its libraries where every user can reach them; gone when dropped.
-struct Installed(PathBuf);
-
-impl Installed {
-    fn new(name: &str) -> Self {
-        let name = format!("portolan-root-exec-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let work = folder.join("work");
-        fs::create_dir_all(&work).unwrap();
-        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(&work, Permissions::from_mode(0o1777)).unwrap();
-        let command = Path::new(env!("CARGO_BIN_EXE_portolan"));
-        fs::copy(command, folder.join("portolan")).unwrap();
-        let built = command.parent().unwrap();
-        for library in ["libibverbs.so", "librdmacm.so"] {
-            let places = [built.join(library), built.join("deps").join(library)];
-            let found = places.iter().find(|place| place.is_file()).unwrap();
-            fs::copy(found, folder.join(library)).unwrap();
-        }
-        Self(folder)
-    }
-
-    /// Runs a program by `exec` and gives what both say; `around` starts it, given as words of a shell.
-    fn run(&self, around: &str, script: &str) -> (String, String) {
-        let shell = format!("{around} \"$0\" exec -- sh -c \"$1\"");
-        let child = Command::new("sh")
-            .args(["-ec", &shell])
-            .arg(self.0.join("portolan"))
-            .arg(script)
-            .env("TMPDIR", self.0.join("work"))
-            .env_remove("XDG_RUNTIME_DIR")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = output_of(child);
-        let (text, complaint) = (stdout(&output), stderr(&output));
-        assert!(output.status.success(), "{text}{complaint}");
-        (text, complaint)
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn as_user(user: u32) -> String {
-    format!("setpriv --reuid {user} --regid {user} --clear-groups --")
-}
 
 /// The first namespace's map, or whichever this is.
 fn own_map() -> String {

@@ -10,6 +10,7 @@
 //! without a provider is of the pinned one, or software's ([`default_provider`]).
 
 mod route;
+mod trust;
 
 use std::fmt;
 
@@ -23,6 +24,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 pub use self::route::{Chosen, Reason, at, everywhere, towards};
 pub(crate) use self::route::{Place, decide};
+pub use self::trust::{TRUST_ENV, trust};
 use crate::lock;
 use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 
@@ -153,7 +155,7 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
 ///
 /// # Errors
 /// The software device cannot start: UDP port 4791 is held by something else, or the processes that
-/// share it refuse this one.
+/// share it refuse this one; `InvalidArgument` for a [`TRUST_ENV`] that is not understood.
 pub fn software_provider() -> Result<Arc<dyn Provider>> {
     software().map(|provider| provider as Arc<dyn Provider>)
 }
@@ -183,11 +185,21 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
     software().map(|provider| provider.set_tap(tap))
 }
 
+/// Settings where the program gives none.
+fn of_environment() -> Result<SoftwareConfig> {
+    let mut config = SoftwareConfig::default();
+    config.stack.group.trust = trust()?;
+    Ok(config)
+}
+
 fn software() -> Result<Arc<SoftwareProvider>> {
     let after_fork = "use in a process forked after the software device was opened";
     let open = || {
-        let config = lock(&SOFTWARE_CONFIG).clone();
-        SoftwareProvider::start(config.unwrap_or_default())
+        let config = match lock(&SOFTWARE_CONFIG).clone() {
+            Some(config) => config,
+            None => of_environment()?,
+        };
+        SoftwareProvider::start(config)
     };
     SOFTWARE.get(open, after_fork)
 }

@@ -37,7 +37,8 @@ const TROUBLES: [&str; 9] = [
 ///
 /// They do not trust this user, or the one that holds the port does not answer.
 pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
-    let group = StackConfig::default().group;
+    let mut group = StackConfig::default().group;
+    group.trust = portolan::provider::trust()?;
     let seen = survey(&group, args.timeout).map_err(explain)?;
     match (&seen, output.json) {
         (None, false) => output.line(&format!(

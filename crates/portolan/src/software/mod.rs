@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
+pub use portolan_roce::io::group::Trust;
 pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
 
 use self::channel::SoftwareChannel;

@@ -13,8 +13,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
-use portolan::software::DevicePreview;
+use anyhow::{Context, Result, bail};
+use portolan::provider::TRUST_ENV;
+use portolan::software::{DevicePreview, Trust};
 use serde_json::json;
 
 use crate::args::{ExecArgs, LibrarySet};
@@ -68,11 +69,9 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
     }
     libraries.prepare()?;
     if wants_view {
-        let shown = namespace::show(
-            Path::new(CLASS),
-            &view::tree(&devices),
-            trial::try_elsewhere,
-        );
+        let shown = namespace::show(Path::new(CLASS), &view::tree(&devices), || {
+            may_be_alone().and_then(|()| trial::try_elsewhere())
+        });
         match shown {
             Ok(()) => {}
             Err(Hidden::Kept(error)) => complain(&format_args!(
@@ -96,6 +95,16 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         std::io::ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_RUNNABLE,
     }))
+}
+
+/// Whether the program may do without the numbers of other users, which a user namespace does not know.
+fn may_be_alone() -> Result<()> {
+    match portolan::provider::trust()? {
+        Trust::Users(_) => {
+            bail!("in a user namespace, the users that {TRUST_ENV} names have no numbers")
+        }
+        Trust::SameUser | Trust::Anyone => Ok(()),
+    }
 }
 
 /// The variables of its environment that differ from this one's.

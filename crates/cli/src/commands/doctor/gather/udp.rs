@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use portolan::provider;
 use portolan::software::StackConfig;
 use portolan::software::survey::survey;
 
@@ -11,8 +12,12 @@ use super::super::facts::{Group, Owner, UdpPort, UdpSocket, Unseen};
 use super::{ROCE_PORT, Root};
 
 pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> UdpPort {
-    let config = StackConfig::default().group;
-    let group = match survey(&config, timeout) {
+    let mut config = StackConfig::default().group;
+    let seen = provider::trust().and_then(|trust| {
+        config.trust = trust;
+        survey(&config, timeout)
+    });
+    let group = match seen {
         Ok(None) => None,
         Ok(Some(seen)) => Some(Ok(Group {
             holder_pid: seen.holder_pid,

@@ -1,0 +1,64 @@
+//! The command as other users have it.
+
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{output_of, stderr, stdout};
+
+/// The command and its libraries where every user can reach them; gone when dropped.
+pub(crate) struct Installed(pub(crate) PathBuf);
+
+impl Installed {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("portolan-root-exec-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let work = folder.join("work");
+        fs::create_dir_all(&work).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&work, Permissions::from_mode(0o1777)).unwrap();
+        let command = Path::new(env!("CARGO_BIN_EXE_portolan"));
+        fs::copy(command, folder.join("portolan")).unwrap();
+        let built = command.parent().unwrap();
+        for library in ["libibverbs.so", "librdmacm.so"] {
+            let places = [built.join(library), built.join("deps").join(library)];
+            let found = places.iter().find(|place| place.is_file()).unwrap();
+            fs::copy(found, folder.join(library)).unwrap();
+        }
+        Self(folder)
+    }
+
+    /// Runs a program by `exec` and gives what both say; `around` starts it, given as words of a shell.
+    pub(crate) fn run(&self, around: &str, script: &str) -> (String, String) {
+        let shell = format!("{around} \"$0\" exec -- sh -c \"$1\"");
+        let child = Command::new("sh")
+            .args(["-ec", &shell])
+            .arg(self.0.join("portolan"))
+            .arg(script)
+            .env("TMPDIR", self.0.join("work"))
+            .env_remove("XDG_RUNTIME_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = output_of(child);
+        let (text, complaint) = (stdout(&output), stderr(&output));
+        assert!(output.status.success(), "{text}{complaint}");
+        (text, complaint)
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What starts a program as a user, in a shell.
+pub(crate) fn as_user(user: u32) -> String {
+    format!("setpriv --reuid {user} --regid {user} --clear-groups --")
+}

@@ -1,0 +1,51 @@
+//! Which other users' processes may share the UDP port with this one, as the environment says.
+
+use portolan_provider::{Error, Result, Step};
+use rustix::process::{getegid, geteuid, getgid, getuid};
+
+use crate::software::Trust;
+
+/// The environment variable that says whom else to trust: numbers of users, parted by commas, or `anyone`.
+pub const TRUST_ENV: &str = "PORTOLAN_TRUST";
+
+/// Whom [`TRUST_ENV`] says to trust; processes of the same user and of root without it. A program that was lent another's
+/// rights (set-user-ID, set-group-ID) does not ask: its environment is a stranger's.
+///
+/// # Errors
+/// `InvalidArgument` if it is not understood.
+pub fn trust() -> Result<Trust> {
+    let is_lent = getuid() != geteuid() || getgid() != getegid();
+    let said = std::env::var_os(TRUST_ENV).filter(|_| !is_lent);
+    of_text(&said.unwrap_or_default().to_string_lossy())
+}
+
+fn of_text(text: &str) -> Result<Trust> {
+    match text {
+        "" => Ok(Trust::SameUser),
+        "anyone" => Ok(Trust::Anyone),
+        users => {
+            let users = users.split(',').map(|user| user.trim().parse().ok());
+            let users: Option<Vec<u32>> = users.collect();
+            let expected = "numbers of users, parted by commas, or anyone";
+            let refused = || Error::invalid(Step::OpenDevice, TRUST_ENV, expected, text);
+            users.map(Trust::Users).ok_or_else(refused)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_trusted_by_number_or_all_and_what_is_neither_is_refused() {
+        assert_eq!(of_text("").unwrap(), Trust::SameUser);
+        assert_eq!(of_text("anyone").unwrap(), Trust::Anyone);
+        assert_eq!(of_text("1001").unwrap(), Trust::Users(vec![1001]));
+        assert_eq!(of_text("1001, 7").unwrap(), Trust::Users(vec![1001, 7]));
+        for wrong in ["alice", "1001,", ",", "-1", "4294967296", "Anyone"] {
+            let refused = of_text(wrong).unwrap_err().to_string();
+            assert!(refused.contains(TRUST_ENV), "{refused}");
+        }
+    }
+}
