@@ -66,8 +66,8 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
         let only = arguments.only.as_deref();
         only.is_none_or(|only| case.client_text().contains(only))
     };
-    let chosen = cases::all().into_iter().filter(chosen);
-    let rows: Vec<Row> = chosen.map(|case| play(&workspace, &case)).collect();
+    let chosen: Vec<Case> = cases::all().into_iter().filter(chosen).collect();
+    let rows = side_by_side(&chosen, |case| play(&workspace, case));
     ensure!(!rows.is_empty(), "no row has this in its client's command");
     if arguments.only.is_none() {
         document::write(&workspace.root, &rows, started.elapsed())?;
@@ -93,7 +93,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     }
     let quick = cases::all().into_iter().filter(|case| case.is_quick);
     let quick: Vec<Case> = quick.collect();
-    // Some sleep for seconds.
     let rows = side_by_side(&quick, |case| play(workspace, case));
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     ensure!(
@@ -104,7 +103,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} rows", rows.len())))
 }
 
-/// Plays a row, in a network namespace of its own.
+/// Plays a row, in a network namespace of its own: rows run side by side, for some sleep for seconds.
 fn play(workspace: &Workspace, case: &Case) -> Row {
     let started = Instant::now();
     let played = Namespace::new(workspace.is_root)

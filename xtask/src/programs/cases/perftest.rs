@@ -23,7 +23,7 @@ fn operations() -> Vec<Case> {
     for by_cm in [false, true] {
         for operation in ["send", "write", "read"] {
             for figure in ["lat", "bw"] {
-                let program = format!("ib_{operation}_{figure} -a -n 20");
+                let program = format!("ib_{operation}_{figure} -a -n 5");
                 cases.push(pair(&program, by_cm).client_says(LARGEST));
             }
         }
