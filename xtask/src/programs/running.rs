@@ -26,12 +26,14 @@ const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
 /// It is killed when dropped.
 pub(super) struct Running {
     child: Child,
-    said: File,
+    /// Apart: what a program says to one may come in the middle of a line to the other.
+    stdout: File,
+    stderr: File,
 }
 
 impl Running {
     pub(super) fn start(portolan: &Path, namespace: &Namespace, end: &End) -> Result<Self> {
-        let said = unnamed()?;
+        let (stdout, stderr) = (unnamed()?, unnamed()?);
         let mut command = namespace.command();
         command.arg(portolan);
         match end {
@@ -40,11 +42,15 @@ impl Running {
         };
         let child = command
             .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said.try_clone()?)
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?)
             .spawn()
             .context("cannot start nsenter")?;
-        Ok(Self { child, said })
+        Ok(Self {
+            child,
+            stdout,
+            stderr,
+        })
     }
 
     /// How it ended, if it has.
@@ -90,8 +96,10 @@ impl Running {
 
     fn said(&mut self) -> Result<String> {
         let mut bytes = Vec::new();
-        self.said.rewind()?;
-        self.said.read_to_end(&mut bytes)?;
+        for file in [&mut self.stdout, &mut self.stderr] {
+            file.rewind()?;
+            file.read_to_end(&mut bytes)?;
+        }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
