@@ -63,9 +63,9 @@ pub struct QpLimits {
     pub max_sge: u32,
     /// Inline bytes per send.
     pub max_inline_data: u32,
-    /// Reads under way as initiator.
+    /// Reads and atomics under way as initiator.
     pub max_rd_atomic: u8,
-    /// Reads under way as responder.
+    /// Reads and atomics under way as responder.
     pub max_dest_rd_atomic: u8,
     /// The port's MTU: the largest path MTU, and the longest datagram.
     pub max_path_mtu: Mtu,
@@ -77,8 +77,10 @@ impl Default for QpLimits {
             max_wr: 1 << 14,
             max_sge: 32,
             max_inline_data: 512,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
+            // As Linux's rdma_rxe (RXE_MAX_QP_INIT_RD_ATOM, RXE_MAX_QP_RD_ATOM): perftest has each end's queue pair
+            // take the limit of the other's device.
+            max_rd_atomic: 128,
+            max_dest_rd_atomic: 128,
             max_path_mtu: Mtu::Mtu4096,
         }
     }

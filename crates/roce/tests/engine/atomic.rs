@@ -390,6 +390,24 @@ fn no_more_are_under_way_than_agreed() {
     assert_eq!(word(pair.right(), WORD), 5);
 }
 
+/// Linux RXE_MAX_QP_RD_ATOM and RXE_MAX_QP_INIT_RD_ATOM. Programs that tell each other the limit of their device, as perftest
+/// does, have their own queue pair take the other's.
+const RXE_RD_ATOMIC_MAX: u8 = 128;
+
+#[test]
+fn as_many_may_be_agreed_upon_as_linux_rdma_rxe_offers() {
+    let mut pair = Pair::new(Options {
+        rd_atomic: RXE_RD_ATOMIC_MAX,
+        ..Options::default()
+    });
+    for wr_id in 0..5 {
+        let op = fetch_add(&pair, WORD, 1);
+        post_atomic(&mut pair, wr_id, op);
+    }
+    pair.run();
+    assert_eq!(word(pair.right(), WORD), 5);
+}
+
 #[test]
 fn a_fenced_request_waits_for_the_atomics_before_it() {
     let mut pair = Pair::new(Options::default());
