@@ -1,56 +1,124 @@
-//! Our software device and the rdma_rxe of both kernels, each pair in two machines.
+//! Our software device and the rdma_rxe of both kernels, each pair in two machines; C programs with an end on each, in one.
 
+use std::fs;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use portolan_lab::judge::{self, Extent, Interop};
+use portolan_lab::judge::{self, Extent, Group, Interop, Report};
 use portolan_lab::machine::{Cache, MachineError};
 
+use crate::install;
 use crate::kernels;
-use crate::test::{Outcome, Workspace, cargo};
+use crate::test::{Outcome, Workspace};
 
 /// Has the matrix of a whole run, below the workspace's root.
 const DOCUMENT: &str = "docs/interop.md";
+
+/// The task that writes its section there; those of C programs are it with their option.
+const TASK: &str = "interop";
 
 /// Play everything that Linux's rdma_rxe and our software device can have with each other, and write
 /// what came of it to docs/interop.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Play what the tests play, and write nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "programs")]
     selected: bool,
+    /// Play C programs of Debian's instead, with one end on our libraries and the other on Debian's, and write their section
+    #[arg(long, value_name = "WHOSE")]
+    programs: Option<Programs>,
+    /// Of these programs play those whose rows contain this, and write nothing
+    #[arg(long, value_name = "TEXT", requires = "programs")]
+    only: Option<String>,
+}
+
+/// The C programs, by what takes about as long.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Programs {
+    /// Of rdmacm-utils
+    Librdmacm,
+    /// Of ibverbs-utils
+    PingPongs,
+    /// Of perftest
+    Perftest,
+}
+
+impl Programs {
+    fn group(self) -> Group {
+        match self {
+            Self::Librdmacm => Group::Librdmacm,
+            Self::PingPongs => Group::PingPongs,
+            Self::Perftest => Group::Perftest,
+        }
+    }
+
+    fn task(self) -> &'static str {
+        match self {
+            Self::Librdmacm => "interop --programs librdmacm",
+            Self::PingPongs => "interop --programs ping-pongs",
+            Self::Perftest => "interop --programs perftest",
+        }
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
+    if let Some(programs) = arguments.programs {
+        return run_programs(&workspace, programs, arguments.only.as_deref());
+    }
     let command = ["--package", "portolan-cli", "--bins", "--examples"];
-    workspace.run(
-        &cargo(),
-        &[&["build", "--quiet", "--release"], &command[..]].concat(),
-    )?;
+    workspace.cargo(&[&["build", "--quiet", "--release"], &command[..]].concat())?;
     let extent = match arguments.selected {
         true => Extent::Selected,
         false => Extent::Whole,
     };
     let started = Instant::now();
     let results = play(&workspace, extent)?;
-    results
-        .iter()
-        .for_each(|result| println!("{}", result.report));
+    let section = judge::section(&results, started.elapsed());
     if extent == Extent::Whole {
-        let path = workspace.root.join(DOCUMENT);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
-        let section = judge::section(&results, started.elapsed());
-        std::fs::write(&path, judge::document(&text, &section))
-            .with_context(|| format!("cannot write {DOCUMENT}"))?;
-        println!("{DOCUMENT} is written");
+        write(&workspace, TASK, &section)?;
     }
-    Ok(match results.iter().all(|result| result.report.passed()) {
+    Ok(told(results.iter().map(|result| &result.report)))
+}
+
+fn run_programs(workspace: &Workspace, programs: Programs, only: Option<&str>) -> Result<ExitCode> {
+    workspace.cargo(&[&["build", "--quiet", "--release"], &install::PACKAGES[..]].concat())?;
+    let cache = Cache::locate()?;
+    let started = Instant::now();
+    let results = kernels::on_each_in_turn(|debian| {
+        let group = programs.group();
+        judge::mixed(&cache, debian, &workspace.portolan, group, only)
+    })?;
+    let section = judge::mixed_section(&results, started.elapsed());
+    match only {
+        Some(_) => println!("{section}"),
+        None => write(workspace, programs.task(), &section)?,
+    }
+    Ok(told(results.iter().map(|result| &result.report)))
+}
+
+/// Writes a section of [`DOCUMENT`].
+fn write(workspace: &Workspace, task: &str, section: &str) -> Result<()> {
+    let path = workspace.root.join(DOCUMENT);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
+    fs::write(&path, judge::document(task, &text, section))
+        .with_context(|| format!("cannot write {DOCUMENT}"))?;
+    println!("{DOCUMENT} is written");
+    Ok(())
+}
+
+/// Prints what each kernel's judge said.
+fn told<'a>(reports: impl Iterator<Item = &'a Report>) -> ExitCode {
+    let mut all_passed = true;
+    for report in reports {
+        println!("{report}");
+        all_passed &= report.passed();
+    }
+    match all_passed {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
-    })
+    }
 }
 
 /// The part of the tests: a selection.

@@ -1,4 +1,4 @@
-//! Both kernels that judge, at once: each is a machine of one processor that waits much of its time.
+//! Both kernels that judge: at once, since each machine waits much of its time, or in turn.
 
 use portolan_lab::machine::{MachineError, Suite};
 
@@ -17,4 +17,15 @@ pub(crate) fn on_each<R: Send>(
     side_by_side(&SUITES, |suite| judge(*suite))
         .into_iter()
         .collect()
+}
+
+/// What each kernel's judge says, one after the other: programs that wait for their peer by spinning leave a processor
+/// nothing.
+///
+/// # Errors
+/// As [`on_each`].
+pub(crate) fn on_each_in_turn<R>(
+    judge: impl Fn(Suite) -> Result<R, MachineError>,
+) -> Result<Vec<R>, MachineError> {
+    SUITES.into_iter().map(judge).collect()
 }

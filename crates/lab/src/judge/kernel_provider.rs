@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Report, administrator, c_library, doctor, step, topology};
-use crate::machine::{Cache, Machine, MachineError, Step, StepOutcome, Suite};
+use super::{Report, administrator, c_library, doctor, mixed, step, topology};
+use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
 const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")];
@@ -66,7 +66,7 @@ pub struct KernelPrograms<'a> {
     pub calls: &'a Path,
     /// The same, built with our headers.
     pub calls_by_our_headers: &'a Path,
-    /// The command.
+    /// The command; our libraries lie beside it.
     pub command: &'a Path,
     /// A subnet administrator and its client, at two ports of the kernel's.
     pub administrator: &'a Path,
@@ -93,10 +93,14 @@ pub fn kernel_provider(
     let job = runs
         .into_iter()
         .chain(c_library::steps())
+        .chain(mixed::selected())
         .chain(administrator::steps())
         .chain(command)
         .chain(doctor::steps(debian != Suite::Bookworm))
-        .fold(topology(), crate::machine::Job::step)
+        .fold(
+            mixed::with_programs(topology(), programs.command),
+            Job::step,
+        )
         .file(SCENES_PATH, SCENES_SOURCE)
         .program("conformance", programs.suite)
         .program("portolan", programs.command)

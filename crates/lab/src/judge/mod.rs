@@ -15,7 +15,9 @@ mod events;
 mod figures;
 mod interop;
 mod kernel_provider;
+mod mixed;
 mod report;
+mod section;
 
 use std::io;
 use std::path::Path;
@@ -25,9 +27,11 @@ pub use bad_network::bad_network;
 pub use capture::{Dissection, dissect};
 pub use events::{Difference, documented, events};
 pub use figures::{Figures, Load, Subject, figures};
-pub use interop::{Extent, Interop, document, interop, section, verify_peer};
+pub use interop::{Extent, Interop, interop, section, verify_peer};
 pub use kernel_provider::{KernelPrograms, kernel_provider};
+pub use mixed::{Group, Mixed, mixed, mixed_section};
 pub use report::{Part, Report};
+pub use section::document;
 
 use crate::machine::{
     Cache, Job, Machine, MachineError, OnFailure, Outcome, Package, Step, Suite, ensure_installed,

@@ -65,6 +65,7 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/ibv_devices",
     "/usr/bin/ibv_devinfo",
     "/usr/bin/ibv_rc_pingpong",
+    "/usr/bin/ibv_srq_pingpong",
     "/usr/bin/ibv_uc_pingpong",
     "/usr/bin/ibv_ud_pingpong",
     "/usr/bin/mckey",

@@ -18,24 +18,6 @@ ours_is_loaded() {
     ! echo "$maps" | grep librdmacm | grep -v -q "$ours/" || fail "another is loaded, too"
 }
 
-# in_three_tries COMMAND…: for what rdma_rxe itself spoils now and then, on Debian's library as well: a group's
-# member gets its packets only some time after its interface shows it, and the acknowledgement of a last message is
-# lost if its receiver's queue pair goes at once.
-in_three_tries() {
-    program_limit_s=40
-    for try in 1 2 3; do
-        if ("$@"); then
-            return
-        fi
-        echo "try $try was in vain"
-        for program in mckey rdma_server rdma_client; do
-            # Not in quotes: all of them, or none.
-            kill -s KILL $(pidof $program) 2> /dev/null || true
-        done
-    done
-    fail "three times: $*"
-}
-
 # ucmatose, which says nothing until it ends
 events_alone() {
     start server ucmatose -C 10 -S 500

@@ -69,6 +69,33 @@ is_rpings_haste() {
     [ $end_status -eq 255 ] && grep -q 'rdma_get_cm_event: Bad file descriptor' "/tmp/$1"
 }
 
+# kill_now NAME: the program behind its limit, without a word
+kill_now() {
+    eval "kill_parent=\$${1}_pid"
+    # Those that have ended by themselves have none.
+    kill_child=$(cat "/proc/$kill_parent/task/$kill_parent/children" 2> /dev/null) || true
+    kill -s KILL $kill_child 2> /dev/null || true
+    end "$1" || true
+}
+
+# in_three_tries COMMAND…: for what rdma_rxe itself spoils now and then, on Debian's library as well: a group's
+# member gets its packets only some time after its interface shows it, and the acknowledgement of a last message is
+# lost if its receiver's queue pair goes at once.
+in_three_tries() {
+    program_limit_s=40
+    for try in 1 2 3; do
+        if ("$@"); then
+            return
+        fi
+        echo "try $try was in vain"
+        for program in mckey rdma_server rdma_client; do
+            # Not in quotes: all of them, or none.
+            kill -s KILL $(pidof $program) 2> /dev/null || true
+        done
+    done
+    fail "three times: $*"
+}
+
 # must_fail NAME: and by itself, not by its limit or a signal
 must_fail() {
     ! end "$1" || fail "$1 succeeded"
@@ -369,3 +396,10 @@ must_be_well() {
 }
 
 kernel_is_member() { ip maddr show dev veth0 | grep -q "inet  *$group\$"; }
+
+# no_fault_of_the_kernels: nothing that it calls a bug or warns of, over all steps
+no_fault_of_the_kernels() {
+    dmesg > "$RESULTS/dmesg"
+    ! grep -e 'BUG:' -e 'WARNING:' -e 'Oops' -e 'refcount_t' -e 'blocked for more' "$RESULTS/dmesg" \
+        || fail 'the kernel met a fault'
+}

@@ -28,15 +28,6 @@ must_end() {
     must_say "$1" "$2"
 }
 
-# kill_now NAME: the program behind its limit, without a word
-kill_now() {
-    eval "kill_parent=\$${1}_pid"
-    # Those that have ended by themselves have none.
-    kill_child=$(cat "/proc/$kill_parent/task/$kill_parent/children" 2> /dev/null) || true
-    kill -s KILL $kill_child 2> /dev/null || true
-    end "$1" || true
-}
-
 ours() {
     ours_name=$1
     shift
@@ -228,11 +219,4 @@ by_route() {
         > /tmp/by_route 2>&1 || { cat /tmp/by_route; fail 'by route'; }
     must_say by_route '^test result: ok. 4 passed; 0 failed; 0 ignored'
     leaves_nothing
-}
-
-# no_fault_of_the_kernels: nothing that it calls a bug or warns of, over all steps
-no_fault_of_the_kernels() {
-    dmesg > "$RESULTS/dmesg"
-    ! grep -e 'BUG:' -e 'WARNING:' -e 'Oops' -e 'refcount_t' -e 'blocked for more' "$RESULTS/dmesg" \
-        || fail 'the kernel met a fault'
 }

@@ -13,7 +13,7 @@ use super::{LIBRARY, LIBRARY_PATH, Part, Report, c_program};
 use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Wire};
 pub use matrix::Extent;
 use matrix::{Network, Play};
-pub use table::{document, section};
+pub use table::section;
 
 const LEADER: &str = include_str!("../guest/interop.sh");
 const LEADER_PATH: &str = "/job/interop.sh";

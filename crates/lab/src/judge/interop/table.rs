@@ -9,27 +9,6 @@ use serde_json::Value;
 use super::matrix::{Family, Kind, LOSSY_READ_BYTES_MAX, Network};
 use super::{Interop, Played};
 
-/// What the section is between, so that the rest of the document stays.
-const BEGIN: &str = "<!-- Written by `cargo xtask interop` from its run: do not edit. -->";
-const END: &str = "<!-- End of what `cargo xtask interop` writes. -->";
-
-/// The document with the section in place of the one before, or at its end if it has none.
-#[must_use]
-pub fn document(text: &str, section: &str) -> String {
-    let section = format!("{BEGIN}\n\n{}\n\n{END}\n", section.trim_end());
-    let place = text.find(BEGIN).and_then(|begin| {
-        let length = text.get(begin..)?.find(END)? + END.len();
-        Some((begin, begin + length))
-    });
-    match place {
-        Some((begin, end)) => {
-            let behind = text[end..].strip_prefix('\n').unwrap_or(&text[end..]);
-            format!("{}{section}{behind}", &text[..begin])
-        }
-        None => format!("{}\n\n{section}", text.trim_end()),
-    }
-}
-
 /// What came of the matrix on each kernel, and that it took `elapsed`.
 #[must_use]
 pub fn section(results: &[Interop], elapsed: Duration) -> String {
@@ -175,19 +154,6 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_the_run_wrote_is_replaced() {
-        let first = document("# Interoperation\n\nWords.\n", "one");
-        assert!(
-            first.starts_with("# Interoperation\n\nWords.\n\n"),
-            "{first}"
-        );
-        let more = format!("{first}\n## More\n");
-        let second = document(&more, "two");
-        assert_eq!(second, more.replace("one", "two"));
-        assert_eq!(document(&second, "two"), second);
-    }
 
     #[test]
     fn a_wrong_case_is_seen_in_its_cell() {

@@ -1,0 +1,237 @@
+# Debian's programs in pairs, each end at a side of its own. Sourced after judge.sh.
+#   kernel   Debian's libraries, on rxe0
+#   library  our librdmacm over Debian's libibverbs, on rxe0
+#   peer     both libraries ours, by `portolan exec`, on the software device of the other namespace
+
+# Where our librdmacm lies by itself.
+library=/job/programs
+# Where a ping-pong of libibverbs's and perftest listen, by TCP or rdma_cm.
+exchange_port=18515
+
+# ends SERVER CLIENT: of this step
+ends() {
+    server_side=$1
+    client_side=$2
+    to=$(address_at "$1")
+}
+
+address_at() {
+    case $1 in
+        peer) address peer 4 ;;
+        *) address kernel 4 ;;
+    esac
+}
+
+device_at() {
+    case $1 in
+        peer) echo sw_veth1 ;;
+        *) echo rxe0 ;;
+    esac
+}
+
+# gid_at SIDE: the index of its address in its device's table
+gid_at() {
+    gids=/sys/class/infiniband/$(device_at "$1")/ports/1/gids
+    case $1 in
+        peer) set -- "$1" 0a07:0002 ip netns exec peer portolan exec -- ;;
+        *) set -- "$1" 0a07:0001 ;;
+    esac
+    gid=$2
+    shift 2
+    for index in 0 1 2 3 4 5 6 7; do
+        if [ "$("$@" cat "$gids/$index" 2> /dev/null)" = "0000:0000:0000:0000:0000:ffff:$gid" ]; then
+            echo $index
+            return
+        fi
+    done
+    fail "no GID of $gid"
+}
+
+# at SIDE NAME COMMAND…: in the background
+at() {
+    at_side=$1
+    at_name=$2
+    shift 2
+    case $at_side in
+        kernel) start "$at_name" "$@" ;;
+        library) start "$at_name" env "LD_LIBRARY_PATH=$library" "$@" ;;
+        peer) in_peer "$at_name" portolan exec -- "$@" ;;
+    esac
+}
+
+serve() { at "$server_side" server "$@"; }
+call() { at "$client_side" client "$@"; }
+
+# await_service PORT: until the server listens by rdma_cm
+await_service() {
+    await 40 is_served_or_ended is_served "$1"
+    alive server || must_succeed server
+}
+
+# await_exchange: until the server listens by TCP
+await_exchange() {
+    await 40 is_served_or_ended is_listened
+    alive server || must_succeed server
+}
+
+is_served_or_ended() { "$@" || ! alive server; }
+
+is_served() {
+    case $server_side in
+        peer) ip netns exec peer portolan ps 2> /dev/null | grep -q "listens on .*:$1\$" ;;
+        *) kernel_listens "$1" ;;
+    esac
+}
+
+# In proc(5)'s table of sockets 0A is one that listens.
+is_listened() {
+    listened=$(printf ':%04X [0-9A-F]*:[0-9A-F]* 0A' $exchange_port)
+    case $server_side in
+        peer) ip netns exec peer cat /proc/net/tcp /proc/net/tcp6 | grep -q "$listened" ;;
+        *) cat /proc/net/tcp /proc/net/tcp6 | grep -q "$listened" ;;
+    esac
+}
+
+both_succeed() {
+    must_succeed client
+    must_succeed server
+}
+
+# rping_pair BYTES COUNT OPTION…
+rping_pair() {
+    bytes=$1
+    count=$2
+    shift 2
+    serve rping -s -a "$to" -p 7471 -v -C "$count" -S "$bytes" "$@"
+    await_service 7471
+    call rping -c -a "$to" -p 7471 -v -C "$count" -S "$bytes" "$@"
+    both_succeed
+    must_say client '^ping data: rdma-ping-' "$count"
+    must_say server '^server ping data: rdma-ping-' "$count"
+}
+
+# rping_crowd CLIENTS COUNT: connected to one rping -s -P. It has room for one request: what comes while it looks at the
+# one before is lost to it, so each waits until the one before has been answered.
+rping_crowd() {
+    program_limit_s=800
+    serve rping -s -P -a "$to" -p 7471 -S 64
+    await_service 7471
+    for number in $(seq "$1"); do
+        at "$client_side" "client$number" rping -c -a "$to" -p 7471 -v -V -C "$2" -S 64
+        await_said "client$number" '^ping data: rdma-ping-0'
+    done
+    for number in $(seq "$1"); do
+        must_succeed "client$number" > "/tmp/told$number" || { cat "/tmp/told$number"; exit 1; }
+        must_say "client$number" '^ping data: rdma-ping-' "$2"
+    done
+    echo "$1 clients, $2 pings each"
+    kill_now server
+}
+
+# ucmatose_pair, which says nothing until it ends
+ucmatose_pair() {
+    serve ucmatose -b "$to" -c 5 -C 10 -S 500
+    await_service 7471
+    call ucmatose -s "$to" -c 5 -C 10 -S 500
+    must_be_well client
+    must_be_well server
+}
+
+udaddy_pair() {
+    serve udaddy -b "$to" -C 10 -S 1000
+    await_service 7174
+    call udaddy -s "$to" -C 10 -S 1000
+    must_be_well client
+    must_be_well server
+}
+
+# mckey_pair: the server is the group's member
+mckey_pair() {
+    serve mckey -m $group -b "$to"
+    await 20 is_served_or_ended is_member
+    call mckey -m $group -b "$(address_at "$client_side")" -s
+    must_be_well client
+    must_be_well server
+}
+
+is_member() {
+    case $server_side in
+        peer) ip -n peer maddr show dev veth1 | grep -q "inet  *$group\( \|\$\)" ;;
+        *) kernel_is_member ;;
+    esac
+}
+
+# endpoints_pair: rdma_server and rdma_client
+endpoints_pair() {
+    serve rdma_server -s "$to"
+    await_service 7471
+    call rdma_client -s "$to"
+    both_succeed
+    must_say client '^rdma_client: end 0'
+    must_say server '^rdma_server: end 0'
+}
+
+# cmtime_pair CONNECTIONS
+cmtime_pair() {
+    serve cmtime -b "$to" -c "$1"
+    await_service 7471
+    call cmtime -s "$to" -c "$1"
+    must_succeed client
+    must_say client '^connect  *:'
+    ! grep -i -e error -e fail /tmp/client || fail 'not all connections were made'
+    # It serves for ever.
+    kill_now server
+}
+
+# by_gid SIDE OPTION: a program's options that name its device and, by OPTION, its address there
+by_gid() { echo "-d $(device_at "$1") $2 $(gid_at "$1")"; }
+
+# pingpong KIND COUNT OPTION…
+pingpong() {
+    program=ibv_$1_pingpong
+    count=$2
+    shift 2
+    serve "$program" $(by_gid "$server_side" -g) -n "$count" "$@"
+    await_exchange
+    call "$program" $(by_gid "$client_side" -g) -n "$count" "$@" "$to"
+    both_succeed
+    must_say client "^$count iters in "
+    must_say server "^$count iters in "
+}
+
+# pingpong_by_lid KIND: RoCE has none, and the server's device says so. Its client is left alone then, that of the shared
+# receive queue for ever.
+pingpong_by_lid() {
+    program=ibv_$1_pingpong
+    serve "$program" -d "$(device_at "$server_side")"
+    await_exchange
+    call "$program" -d "$(device_at "$client_side")" "$to"
+    must_fail server
+    must_say server '^Failed to \(modify QP.* to RTR\|create AH\)$'
+    kill_now client
+}
+
+# What perftest has, in bytes of the interfaces' frames
+mtu=9000
+
+is_wide() { ibv_devinfo -d rxe0 | grep -q 'active_mtu:.*4096'; }
+
+# perftest PROGRAM LAST OPTION…: LAST is the number of bytes in the last line of its table. With packets of 4096 bytes:
+# 8 MiB are many under emulation.
+perftest() {
+    ip link set veth0 mtu $mtu
+    ip -n peer link set veth1 mtu $mtu
+    await 20 is_wide
+    program_limit_s=420
+    program=$1
+    last=$2
+    shift 2
+    serve "$program" $(by_gid "$server_side" -x) -F "$@"
+    case " $* " in
+        *' -R '*) await_service $exchange_port ;;
+        *) await_exchange ;;
+    esac
+    call "$program" $(by_gid "$client_side" -x) -F "$@" "$to"
+    both_succeed
+    must_say client "^ *$last  *[0-9]"
+}

@@ -1,0 +1,145 @@
+//! Debian's programs in pairs, each with one end on our libraries and the software device, and the other on Debian's
+//! libraries and rdma_rxe: in one kernel machine, each end in a network namespace of its own. Beside it the same with
+//! Debian's at both ends, to tell what is not ours, and with our librdmacm over rdma_rxe at both.
+
+mod rows;
+mod table;
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Report, step, topology};
+use crate::machine::{
+    Cache, Job, Machine, MachineError, OnFailure, Package, Step, Suite, ensure_installed,
+};
+pub use rows::Group;
+use rows::{Ends, Row};
+pub use table::mixed_section;
+
+const SCRIPT: &str = include_str!("../guest/mixed.sh");
+/// Where the steps find [`SCRIPT`].
+const SCRIPT_PATH: &str = "/job/mixed.sh";
+/// Perftest is not among what every machine carries.
+const PACKAGES: &[Package] = &[Package {
+    name: "perftest",
+    purpose: "latency and bandwidth by every operation",
+}];
+/// Its programs, and where Debian has them.
+const PERFTEST: [&str; 8] = [
+    "/usr/bin/ib_atomic_bw",
+    "/usr/bin/ib_atomic_lat",
+    "/usr/bin/ib_read_bw",
+    "/usr/bin/ib_read_lat",
+    "/usr/bin/ib_send_bw",
+    "/usr/bin/ib_send_lat",
+    "/usr/bin/ib_write_bw",
+    "/usr/bin/ib_write_lat",
+];
+/// Of our libraries, which lie beside the command.
+const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+/// The name of our librdmacm for programs that keep Debian's libibverbs.
+const LIBRDMACM: &str = "librdmacm.so.1";
+/// A step has programs with limits of their own, below this one.
+const STEP_LIMIT: Duration = Duration::from_secs(900);
+/// Far above what the whole takes on a slow host.
+const DEADLINE: Duration = Duration::from_secs(3 * 3600);
+
+/// What came of the programs on one kernel.
+#[derive(Debug)]
+pub struct Mixed {
+    /// What failed, and how long everything took.
+    pub report: Report,
+    group: Group,
+    plays: Vec<Played>,
+}
+
+/// One row with its ends.
+#[derive(Debug)]
+struct Played {
+    row: Row,
+    ends: Ends,
+    has_passed: bool,
+    time: Duration,
+}
+
+/// Plays the rows of `group`, or of them those whose names contain `only`, between the libraries beside the command `portolan` and
+/// those of Debian's over the rdma_rxe of the kernel of `debian`.
+///
+/// # Errors
+/// [`MachineError::Unavailable`] if this host cannot provide the machine or perftest; other variants if the machine
+/// could not do its work. What went wrong in it is in the report.
+pub fn mixed(
+    cache: &Cache,
+    debian: Suite,
+    portolan: &Path,
+    group: Group,
+    only: Option<&str>,
+) -> Result<Mixed, MachineError> {
+    ensure_installed(PACKAGES)?;
+    let machine = Machine::prepare(cache, debian)?;
+    let plays: Vec<(Row, Ends)> = rows::all()
+        .into_iter()
+        .filter(|row| row.group == group && only.is_none_or(|only| row.name.contains(only)))
+        .flat_map(|row| {
+            row.ends()
+                .map(|ends| (row.clone(), ends))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let mut job = with_programs(topology(), portolan)
+        .program(LIBRDMACM, portolan.with_file_name(LIBRARIES[1]))
+        .program("portolan", portolan)
+        .deadline(DEADLINE);
+    for program in PERFTEST {
+        job = job.program(program.trim_start_matches("/usr/bin/"), program);
+    }
+    for (row, ends) in &plays {
+        job = job.step(play(row, *ends).limit(STEP_LIMIT));
+    }
+    job = job.step(step(
+        "the kernel has nothing to complain of".to_owned(),
+        "no_fault_of_the_kernels",
+    ));
+    let outcome = machine.run(&job, &mut io::sink())?;
+    let report = Report::new(machine.kernel_release(), &outcome, job.step_names());
+    let plays = plays
+        .into_iter()
+        .map(|(row, ends)| {
+            let step = outcome.step(&row.step(ends));
+            Played {
+                has_passed: step.is_some_and(|step| step.passed()),
+                time: step.map(|step| step.elapsed).unwrap_or_default(),
+                row,
+                ends,
+            }
+        })
+        .collect();
+    let report = report.keep_if_failed(outcome);
+    Ok(Mixed {
+        report,
+        group,
+        plays,
+    })
+}
+
+/// The job with what the steps of [`selected`] are made of, but for the command and our librdmacm by itself.
+pub(super) fn with_programs(job: Job, portolan: &Path) -> Job {
+    let job = job.file(SCRIPT_PATH, SCRIPT);
+    LIBRARIES.iter().fold(job, |job, name| {
+        job.program(*name, portolan.with_file_name(name))
+    })
+}
+
+/// What the tests play, in a machine with [`with_programs`].
+pub(super) fn selected() -> Vec<Step> {
+    let rows = rows::all();
+    rows.iter()
+        .flat_map(|row| row.quick_ends().map(|ends| play(row, ends)))
+        .collect()
+}
+
+fn play(row: &Row, ends: Ends) -> Step {
+    let script = format!(". {SCRIPT_PATH}\n{}", row.script(ends));
+    step(row.step(ends), &script).on_failure(OnFailure::Continue)
+}

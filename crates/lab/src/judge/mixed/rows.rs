@@ -1,0 +1,271 @@
+//! What is played, and with which ends.
+
+use std::fmt;
+
+/// Clients of one persistent rping, and connections of one cmtime.
+const CROWD: u32 = 100;
+
+/// A pair of programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Under which heading it stands.
+    pub(super) group: Group,
+    /// The programs with what matters of their options.
+    pub(super) name: String,
+    /// The function of `guest/mixed.sh` that plays it.
+    script: String,
+    pub(super) shows: Shows,
+    is_long: bool,
+    /// The ends with which the tests play it.
+    quick: &'static [Ends],
+}
+
+/// Whose programs they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Rping and the others of rdmacm-utils.
+    Librdmacm,
+    /// Those of ibverbs-utils.
+    PingPongs,
+    /// Latency and bandwidth by every operation. What they move takes emulated processors most of the time.
+    Perftest,
+}
+
+/// What a play that went well has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// The programs compared what came with what was sent.
+    Data,
+    /// The programs ended well.
+    End,
+    /// The programs were refused what no RoCE device has.
+    Refusal,
+}
+
+/// Whose the ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ends {
+    /// Both have Debian's libraries, on rdma_rxe.
+    Debians,
+    /// Both have our librdmacm over Debian's libibverbs, on rdma_rxe.
+    OursOverTheKernels,
+    /// The server has our libraries, on the software device.
+    OursServes,
+    /// The client has.
+    OursCalls,
+}
+
+impl Ends {
+    pub(super) const ALL: [Self; 4] = [
+        Self::Debians,
+        Self::OursOverTheKernels,
+        Self::OursServes,
+        Self::OursCalls,
+    ];
+
+    /// The sides of server and client, as the guest's functions name them.
+    fn sides(self) -> &'static str {
+        match self {
+            Self::Debians => "kernel kernel",
+            Self::OursOverTheKernels => "library library",
+            Self::OursServes => "peer kernel",
+            Self::OursCalls => "kernel peer",
+        }
+    }
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Debians => "Debian's alone",
+            Self::OursOverTheKernels => "our librdmacm over rdma_rxe",
+            Self::OursServes => "ours serves",
+            Self::OursCalls => "ours calls",
+        })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Librdmacm => "librdmacm's programs",
+            Self::PingPongs => "libibverbs's ping-pongs",
+            Self::Perftest => "perftest",
+        })
+    }
+}
+
+impl Row {
+    fn new(group: Group, name: impl Into<String>, script: impl Into<String>) -> Self {
+        Self {
+            group,
+            name: name.into(),
+            script: script.into(),
+            shows: Shows::End,
+            is_long: group == Group::Perftest,
+            quick: &[],
+        }
+    }
+
+    fn showing(self, shows: Shows) -> Self {
+        Self { shows, ..self }
+    }
+
+    fn quick(self, quick: &'static [Ends]) -> Self {
+        Self { quick, ..self }
+    }
+
+    /// With which ends it is played. What takes long is played where the ends differ.
+    pub(super) fn ends(&self) -> impl Iterator<Item = Ends> {
+        let (group, is_long) = (self.group, self.is_long);
+        Ends::ALL.into_iter().filter(move |ends| match ends {
+            Ends::Debians => !is_long,
+            Ends::OursOverTheKernels => !is_long && group == Group::Librdmacm,
+            Ends::OursServes | Ends::OursCalls => true,
+        })
+    }
+
+    /// With which ends the tests play it.
+    pub(super) fn quick_ends(&self) -> impl Iterator<Item = Ends> {
+        self.quick.iter().copied()
+    }
+
+    /// The name of the step.
+    pub(super) fn step(&self, ends: Ends) -> String {
+        format!("{}: {ends}", self.name)
+    }
+
+    /// What the step does, after `guest/mixed.sh`.
+    pub(super) fn script(&self, ends: Ends) -> String {
+        format!("ends {}\n{}\n", ends.sides(), self.script)
+    }
+}
+
+/// Every row.
+pub(super) fn all() -> Vec<Row> {
+    let mut rows = librdmacm();
+    rows.extend(ping_pongs());
+    rows.extend(perftest());
+    rows
+}
+
+fn librdmacm() -> Vec<Row> {
+    let row = |name: &str, script: &str| Row::new(Group::Librdmacm, name, script);
+    let crowd = format!("rping -s -P, {CROWD} clients");
+    vec![
+        row("rping", "rping_pair 64 100"),
+        row("rping -V -S 10000", "rping_pair 10000 100 -V")
+            .showing(Shows::Data)
+            .quick(&[Ends::OursServes]),
+        row("rping -d -V", "rping_pair 64 10 -d -V")
+            .showing(Shows::Data)
+            .quick(&[Ends::OursOverTheKernels]),
+        Row {
+            is_long: true,
+            ..row(&crowd, &format!("rping_crowd {CROWD} 3")).showing(Shows::Data)
+        },
+        row("ucmatose", "ucmatose_pair").quick(&[Ends::OursCalls]),
+        row("udaddy", "udaddy_pair"),
+        row("mckey", "in_three_tries mckey_pair"),
+        row("rdma_server, rdma_client", "in_three_tries endpoints_pair"),
+        row(
+            &format!("cmtime, {CROWD} connections"),
+            &format!("cmtime_pair {CROWD}"),
+        ),
+    ]
+}
+
+fn ping_pongs() -> Vec<Row> {
+    let row = |name: String, script: String| Row::new(Group::PingPongs, name, script);
+    ["rc", "uc", "ud", "srq"]
+        .iter()
+        .flat_map(|kind| {
+            let with_gid = |options: &str| {
+                row(
+                    format!("ibv_{kind}_pingpong -g {options}"),
+                    format!("pingpong {kind} 200 {options}"),
+                )
+                .showing(Shows::Data)
+            };
+            let quick: &[Ends] = match *kind {
+                "srq" => &[Ends::OursServes],
+                "rc" => &[Ends::OursCalls],
+                _ => &[],
+            };
+            [
+                with_gid("-c"),
+                with_gid("-c -e").quick(quick),
+                row(
+                    format!("ibv_{kind}_pingpong, no -g"),
+                    format!("pingpong_by_lid {kind}"),
+                )
+                .showing(Shows::Refusal),
+            ]
+        })
+        .collect()
+}
+
+fn perftest() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for way in ["", " -R"] {
+        for operation in ["send", "write", "read", "atomic"] {
+            for measure in ["lat", "bw"] {
+                // Atomics are always of eight bytes.
+                let (last, options) = match operation {
+                    "atomic" => (8, "-n 100"),
+                    _ => (8 << 20, "-a -n 5"),
+                };
+                let program = format!("ib_{operation}_{measure}");
+                let row = Row::new(
+                    Group::Perftest,
+                    format!("{program} {options}{way}"),
+                    format!("perftest {program} {last} {options}{way}"),
+                );
+                rows.push(row);
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_play_has_a_name_of_its_own() {
+        let mut names = HashSet::new();
+        for row in all() {
+            for ends in row.ends() {
+                assert!(names.insert(row.step(ends)), "{}", row.step(ends));
+            }
+        }
+    }
+
+    #[test]
+    fn every_row_is_played_with_either_end_ours() {
+        for row in all() {
+            let played: Vec<_> = row.ends().collect();
+            for ends in [Ends::OursServes, Ends::OursCalls] {
+                assert!(played.contains(&ends), "{}: {ends}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_tests_play_is_among_the_whole_and_has_either_end_ours() {
+        let mut quick = HashSet::new();
+        for row in all() {
+            let played: Vec<_> = row.ends().collect();
+            for ends in row.quick_ends() {
+                assert!(played.contains(&ends), "{}: {ends}", row.name);
+                quick.insert(ends.to_string());
+            }
+        }
+        for ends in [Ends::OursOverTheKernels, Ends::OursServes, Ends::OursCalls] {
+            assert!(quick.contains(&ends.to_string()), "{ends}");
+        }
+    }
+}
