@@ -38,7 +38,7 @@ const INSTRUMENTATION: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
-    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 --cfg fuzzing";
+    -Cdebug-assertions -Coverflow-checks --cfg fuzzing";
 
 /// Arguments of `fuzz`.
 #[derive(Debug, clap::Args)]

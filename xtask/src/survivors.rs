@@ -22,7 +22,7 @@ const PINGS_BEFORE: u64 = 12_000;
 /// How long a process may take to say that it listens, or is connected.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long it may take until the kill.
-const HALF_WAY_TIME_MAX: Duration = Duration::from_secs(240);
+const HALF_WAY_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long after the kill everybody may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

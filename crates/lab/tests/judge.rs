@@ -1,16 +1,9 @@
 //! The judge itself: it passes what is right, and fails what is not.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portolan_lab::judge::{dissect, prepare_host, rxe_alone};
+use portolan_lab::judge::{dissect, prepare_host};
 use portolan_lab::machine::{Cache, Job, Machine, MachineError, Step, Suite, Unavailable, Wire};
-
-/// Machines are emulated: several at once on a small host would run into each other's deadlines.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What is there to test with, or nothing where this host cannot provide it; then the reason is
 /// printed, and under continuous integration that is a failure.
@@ -29,65 +22,57 @@ fn cache() -> Cache {
     Cache::locate().expect("the cache folder can be made")
 }
 
-#[test]
-fn the_programs_of_librdmacm_pass_against_themselves_on_rxe() {
-    let _turn = one_at_a_time();
-    let test = "the_programs_of_librdmacm_pass_against_themselves_on_rxe";
-    let Some(report) = available(test, rxe_alone(&cache())) else {
-        return;
-    };
-    assert!(report.passed(), "{report}");
-    // The topology; rping and udaddy over both families, mckey over one.
-    assert_eq!(report.parts.len(), 6);
-}
+/// Not among what needs this host.
+mod in_machines {
+    use super::*;
 
-/// Two machines on one wire, each with rdma_rxe on its interface.
-#[test]
-fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
-    let _turn = one_at_a_time();
-    let test = "two_machines_meet_on_a_wire_and_tshark_reads_what_they_say";
-    let Some(machine) = available(test, Machine::prepare(&cache(), Suite::Bookworm)) else {
-        return;
-    };
-    let Some(()) = available(test, prepare_host()) else {
-        return;
-    };
-    let setup = |own: u8| {
-        format!(
-            "ip addr add 192.168.7.{own}/24 dev eth0
-             ip link set eth0 up
-             until [ \"$(cat /sys/class/net/eth0/carrier)\" = 1 ]; do sleep 0.1; done
-             rdma link add rxe0 type rxe netdev eth0
-             until rdma link show | grep -q ACTIVE; do sleep 0.1; done"
-        )
-    };
-    let job = |own: u8, script: &str| {
-        Job::new()
-            .deadline(Duration::from_secs(120))
-            .step(Step::new("set up", setup(own)))
-            .step(Step::new("rping", script).limit(Duration::from_secs(90)))
-    };
-    let passive = job(1, "rping -s -a 192.168.7.1 -C 3 -V");
-    let active = job(
-        2,
-        "until ping -q -c 1 -W 1 192.168.7.1; do sleep 0.1; done
-         until rping -c -a 192.168.7.1 -C 3 -V -v; do sleep 0.5; done",
-    );
-    let outcomes = machine.run_pair([&passive, &active], Wire::Captured);
-    let [passive, active] = outcomes.unwrap().map(Result::unwrap);
-    for outcome in [&passive, &active] {
-        assert_eq!(outcome.status, 0, "{outcome}\n{:?}", outcome.steps);
-    }
-    for outcome in [&passive, &active] {
-        let capture = outcome
-            .wire_capture()
-            .expect("a machine on a wire has a capture");
-        let dissection = dissect(&capture).unwrap();
-        dissection.check().unwrap();
-        // REQ, REP, RTU, DREQ and DREP are UD SENDs; each iteration is one READ, one WRITE.
-        for (opcode, at_least) in [(0x64, 5), (0x0c, 3), (0x0a, 3)] {
-            let count = dissection.opcodes.get(&opcode).copied().unwrap_or(0);
-            assert!(count >= at_least, "opcode {opcode:#x}: {dissection:?}");
+    /// Two machines on one wire, each with rdma_rxe on its interface.
+    #[test]
+    fn two_machines_meet_on_a_wire_and_tshark_reads_what_they_say() {
+        let test = "two_machines_meet_on_a_wire_and_tshark_reads_what_they_say";
+        let Some(machine) = available(test, Machine::prepare(&cache(), Suite::Bookworm)) else {
+            return;
+        };
+        let Some(()) = available(test, prepare_host()) else {
+            return;
+        };
+        let setup = |own: u8| {
+            format!(
+                "ip addr add 192.168.7.{own}/24 dev eth0
+                 ip link set eth0 up
+                 until [ \"$(cat /sys/class/net/eth0/carrier)\" = 1 ]; do sleep 0.1; done
+                 rdma link add rxe0 type rxe netdev eth0
+                 until rdma link show | grep -q ACTIVE; do sleep 0.1; done"
+            )
+        };
+        let job = |own: u8, script: &str| {
+            Job::new()
+                .deadline(Duration::from_secs(120))
+                .step(Step::new("set up", setup(own)))
+                .step(Step::new("rping", script).limit(Duration::from_secs(90)))
+        };
+        let passive = job(1, "rping -s -a 192.168.7.1 -C 3 -V");
+        let active = job(
+            2,
+            "until ping -q -c 1 -W 1 192.168.7.1; do sleep 0.1; done
+             until rping -c -a 192.168.7.1 -C 3 -V -v; do sleep 0.5; done",
+        );
+        let outcomes = machine.run_pair([&passive, &active], Wire::Captured);
+        let [passive, active] = outcomes.unwrap().map(Result::unwrap);
+        for outcome in [&passive, &active] {
+            assert_eq!(outcome.status, 0, "{outcome}\n{:?}", outcome.steps);
+        }
+        for outcome in [&passive, &active] {
+            let capture = outcome
+                .wire_capture()
+                .expect("a machine on a wire has a capture");
+            let dissection = dissect(&capture).unwrap();
+            dissection.check().unwrap();
+            // REQ, REP, RTU, DREQ and DREP are UD SENDs; each iteration is one READ, one WRITE.
+            for (opcode, at_least) in [(0x64, 5), (0x0c, 3), (0x0a, 3)] {
+                let count = dissection.opcodes.get(&opcode).copied().unwrap_or(0);
+                assert!(count >= at_least, "opcode {opcode:#x}: {dissection:?}");
+            }
         }
     }
 }

@@ -28,123 +28,129 @@ fn machine(test: &str) -> Option<Machine> {
     }
 }
 
-#[test]
-fn steps_run_in_order_and_bring_back_output_status_and_files() {
-    let _turn = one_at_a_time();
-    let Some(machine) = machine("steps_run_in_order_and_bring_back_output_status_and_files") else {
-        return;
-    };
-    let job = Job::new()
-        .file("/etc/greeting", "hello from the host\n")
-        .program("say", "/bin/echo")
-        .step(Step::new("kernel", "uname -r"))
-        .step(Step::new(
-            "file",
-            "cat /etc/greeting; head -c 70000 /dev/zero > $RESULTS/zeros",
-        ))
-        .step(Step::new("program", "say -n one; say -n two >&2"))
-        .step(Step::new(
-            "real ip, not busybox's",
-            "ip netns list && echo $?",
-        ))
-        .step(Step::new("fails", "echo before; exit 7").on_failure(OnFailure::Continue))
-        .step(
-            Step::new(
-                "leaves a child and overstays",
-                "sleep 1000 & echo here; sleep 1001",
-            )
-            .limit(Duration::from_secs(2))
-            .on_failure(OnFailure::Continue),
-        )
-        .step(Step::new(
-            "nothing is left running",
-            "! pgrep -lf 'sleep 100[01]'",
-        ))
-        .step(Step::new("stops the job", "false"))
-        .step(Step::new("never runs", "echo ran"));
-    let mut live = Vec::new();
-    let outcome = machine.run(&job, &mut live).unwrap();
-    let step = |name: &str| {
-        outcome
-            .step(name)
-            .unwrap_or_else(|| panic!("no step {name}\n{outcome}"))
-    };
+/// Not among what needs this host.
+mod in_machines {
+    use super::*;
 
-    assert_eq!(step("kernel").output.trim(), machine.kernel_release());
-    assert_eq!(step("file").output, "hello from the host\n");
-    assert_eq!(
-        std::fs::read(outcome.files().join("zeros")).unwrap(),
-        vec![0; 70000]
-    );
-    assert_eq!(step("program").output, "onetwo");
-    assert_eq!(step("real ip, not busybox's").output, "0\n");
-    assert_eq!(
-        (step("fails").status, step("fails").output.as_str()),
-        (7, "before\n")
-    );
-    let overstayed = step("leaves a child and overstays");
-    assert_eq!(
-        (overstayed.status, overstayed.output.as_str()),
-        (137, "here\n")
-    );
-    assert!(
-        overstayed.elapsed >= Duration::from_secs(2),
-        "{:?}",
-        overstayed.elapsed
-    );
-    assert!(
-        step("nothing is left running").passed(),
-        "{}",
-        step("nothing is left running").output
-    );
-    assert_eq!(step("stops the job").status, 1);
-    assert!(outcome.step("never runs").is_none());
-    assert_eq!(outcome.status, 7, "the first failure is the whole's status");
-    let live = String::from_utf8_lossy(&live);
-    assert!(live.contains("hello from the host\n"), "{live}");
-    assert!(
-        outcome.console().unwrap().contains("Linux version 6.1"),
-        "the console is kept"
-    );
-
-    let files = outcome.files();
-    drop(outcome);
-    assert!(!files.exists(), "a run's files go with its outcome");
-}
-
-#[test]
-fn a_machine_that_outlives_its_deadline_is_stopped() {
-    let _turn = one_at_a_time();
-    let Some(machine) = machine("a_machine_that_outlives_its_deadline_is_stopped") else {
-        return;
-    };
-    // How far it comes depends on the host: a slow one may need longer to print anything at all.
-    let tells_how_far_it_came = [20, 80, 240].into_iter().any(|deadline_s| {
-        let deadline = Duration::from_secs(deadline_s);
+    #[test]
+    fn steps_run_in_order_and_bring_back_output_status_and_files() {
+        let _turn = one_at_a_time();
+        let Some(machine) = machine("steps_run_in_order_and_bring_back_output_status_and_files")
+        else {
+            return;
+        };
         let job = Job::new()
-            .deadline(deadline)
-            .step(Step::new("sleeps", "sleep 600").limit(Duration::from_secs(600)));
-        let error = machine.run(&job, &mut io::sink()).unwrap_err();
-        assert!(
-            matches!(error, MachineError::Deadline { deadline: told, .. } if told == deadline),
-            "{error}"
-        );
-        // The kernel's messages begin with their time in brackets.
-        let text = error.to_string();
-        text.lines()
-            .any(|line| line.starts_with('[') && line.contains("] "))
-    });
-    assert!(tells_how_far_it_came);
-}
+            .file("/etc/greeting", "hello from the host\n")
+            .program("say", "/bin/echo")
+            .step(Step::new("kernel", "uname -r"))
+            .step(Step::new(
+                "file",
+                "cat /etc/greeting; head -c 70000 /dev/zero > $RESULTS/zeros",
+            ))
+            .step(Step::new("program", "say -n one; say -n two >&2"))
+            .step(Step::new(
+                "real ip, not busybox's",
+                "ip netns list && echo $?",
+            ))
+            .step(Step::new("fails", "echo before; exit 7").on_failure(OnFailure::Continue))
+            .step(
+                Step::new(
+                    "leaves a child and overstays",
+                    "sleep 1000 & echo here; sleep 1001",
+                )
+                .limit(Duration::from_secs(2))
+                .on_failure(OnFailure::Continue),
+            )
+            .step(Step::new(
+                "nothing is left running",
+                "! pgrep -lf 'sleep 100[01]'",
+            ))
+            .step(Step::new("stops the job", "false"))
+            .step(Step::new("never runs", "echo ran"));
+        let mut live = Vec::new();
+        let outcome = machine.run(&job, &mut live).unwrap();
+        let step = |name: &str| {
+            outcome
+                .step(name)
+                .unwrap_or_else(|| panic!("no step {name}\n{outcome}"))
+        };
 
-#[test]
-fn a_kernel_that_panics_is_told_from_a_script_that_fails() {
-    let _turn = one_at_a_time();
-    let Some(machine) = machine("a_kernel_that_panics_is_told_from_a_script_that_fails") else {
-        return;
-    };
-    let job = Job::new().step(Step::new("panics", "echo c > /proc/sysrq-trigger"));
-    let error = machine.run(&job, &mut io::sink()).unwrap_err();
-    assert!(matches!(error, MachineError::Died { .. }), "{error}");
-    assert!(error.to_string().contains("Kernel panic"), "{error}");
+        assert_eq!(step("kernel").output.trim(), machine.kernel_release());
+        assert_eq!(step("file").output, "hello from the host\n");
+        assert_eq!(
+            std::fs::read(outcome.files().join("zeros")).unwrap(),
+            vec![0; 70000]
+        );
+        assert_eq!(step("program").output, "onetwo");
+        assert_eq!(step("real ip, not busybox's").output, "0\n");
+        assert_eq!(
+            (step("fails").status, step("fails").output.as_str()),
+            (7, "before\n")
+        );
+        let overstayed = step("leaves a child and overstays");
+        assert_eq!(
+            (overstayed.status, overstayed.output.as_str()),
+            (137, "here\n")
+        );
+        assert!(
+            overstayed.elapsed >= Duration::from_secs(2),
+            "{:?}",
+            overstayed.elapsed
+        );
+        assert!(
+            step("nothing is left running").passed(),
+            "{}",
+            step("nothing is left running").output
+        );
+        assert_eq!(step("stops the job").status, 1);
+        assert!(outcome.step("never runs").is_none());
+        assert_eq!(outcome.status, 7, "the first failure is the whole's status");
+        let live = String::from_utf8_lossy(&live);
+        assert!(live.contains("hello from the host\n"), "{live}");
+        assert!(
+            outcome.console().unwrap().contains("Linux version 6.1"),
+            "the console is kept"
+        );
+
+        let files = outcome.files();
+        drop(outcome);
+        assert!(!files.exists(), "a run's files go with its outcome");
+    }
+
+    #[test]
+    fn a_machine_that_outlives_its_deadline_is_stopped() {
+        let _turn = one_at_a_time();
+        let Some(machine) = machine("a_machine_that_outlives_its_deadline_is_stopped") else {
+            return;
+        };
+        // How far it comes depends on the host: a slow one may need longer to print anything at all.
+        let tells_how_far_it_came = [20, 80, 240].into_iter().any(|deadline_s| {
+            let deadline = Duration::from_secs(deadline_s);
+            let job = Job::new()
+                .deadline(deadline)
+                .step(Step::new("sleeps", "sleep 600").limit(Duration::from_secs(600)));
+            let error = machine.run(&job, &mut io::sink()).unwrap_err();
+            assert!(
+                matches!(error, MachineError::Deadline { deadline: told, .. } if told == deadline),
+                "{error}"
+            );
+            // The kernel's messages begin with their time in brackets.
+            let text = error.to_string();
+            text.lines()
+                .any(|line| line.starts_with('[') && line.contains("] "))
+        });
+        assert!(tells_how_far_it_came);
+    }
+
+    #[test]
+    fn a_kernel_that_panics_is_told_from_a_script_that_fails() {
+        let _turn = one_at_a_time();
+        let Some(machine) = machine("a_kernel_that_panics_is_told_from_a_script_that_fails") else {
+            return;
+        };
+        let job = Job::new().step(Step::new("panics", "echo c > /proc/sysrq-trigger"));
+        let error = machine.run(&job, &mut io::sink()).unwrap_err();
+        assert!(matches!(error, MachineError::Died { .. }), "{error}");
+        assert!(error.to_string().contains("Kernel panic"), "{error}");
+    }
 }

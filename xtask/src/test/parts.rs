@@ -185,6 +185,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::interop::test,
     },
     Part {
+        name: "machines",
+        what: "the laboratory's machines and judges themselves",
+        place: Place::Anywhere,
+        needs: Some(TEST_PROGRAMS),
+        run: steps::machines,
+    },
+    Part {
         name: "events",
         what: "every field of every event as librdmacm reports it, over both providers",
         place: Place::Anywhere,

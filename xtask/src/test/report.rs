@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Part, Workspace};
+use super::{Part, Workspace, processor_time};
 
 /// How a part ended without failing.
 pub(crate) enum Outcome {
@@ -20,6 +20,8 @@ pub(crate) enum Outcome {
 pub(super) struct Report {
     name: &'static str,
     took: Duration,
+    /// What processors took for it.
+    processors: Duration,
     verdict: Verdict,
     /// Why it failed beside others, if it was run again by itself.
     disturbed: Option<String>,
@@ -37,6 +39,7 @@ impl Report {
     pub(super) fn of(part: &Part, workspace: &Workspace) -> Self {
         let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
         let started = Instant::now();
+        let before = processor_time::so_far();
         let verdict = match (part.run)(workspace) {
             Ok(Outcome::Passed(what)) => Verdict::Passed(what),
             Ok(Outcome::LeftOut(why)) if ci => {
@@ -48,6 +51,7 @@ impl Report {
         Self {
             name: part.name,
             took: started.elapsed(),
+            processors: processor_time::so_far().saturating_sub(before),
             verdict,
             disturbed: None,
         }
@@ -55,18 +59,23 @@ impl Report {
 
     /// Writes down what [`Report::read`] reads.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.verdict.to_json().to_string())
+        let mut value = self.verdict.to_json();
+        value["processors_s"] = json!(self.processors.as_secs_f64());
+        std::fs::write(path, value.to_string())
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// What another process wrote down of a part; that it wrote nothing is a failure, too.
     pub(super) fn read(part: &Part, took: Duration, path: &Path) -> Self {
-        let verdict = std::fs::read_to_string(path)
+        let value = std::fs::read_to_string(path)
             .ok()
-            .and_then(|text| Verdict::from_json(&serde_json::from_str(&text).ok()?));
+            .and_then(|text| serde_json::from_str::<Value>(&text).ok())
+            .unwrap_or_default();
+        let verdict = Verdict::from_json(&value);
         Self {
             name: part.name,
             took,
+            processors: seconds(&value["processors_s"]),
             verdict: verdict.unwrap_or_else(|| Verdict::Failed("ended without a verdict".into())),
             disturbed: None,
         }
@@ -76,6 +85,7 @@ impl Report {
         Self {
             name: part.name,
             took,
+            processors: Duration::ZERO,
             verdict: Verdict::Failed(why),
             disturbed: None,
         }
@@ -125,8 +135,17 @@ impl Verdict {
     }
 }
 
+/// None for what is no time.
+fn seconds(value: &Value) -> Duration {
+    let seconds = value.as_f64().unwrap_or_default();
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
 pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
-    println!("\n{:<16} {:>8}  result", "part", "time");
+    println!(
+        "\n{:<16} {:>8} {:>10}  result",
+        "part", "time", "processors"
+    );
     let (mut passed, mut failed, mut left_out) = (0, 0, 0);
     for report in reports {
         match report.verdict {
@@ -137,18 +156,25 @@ pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
         let (word, note) = report.verdict.parts();
         let separator = if note.is_empty() { "" } else { ": " };
         let seconds = report.took.as_secs_f64();
+        let processors = report.processors.as_secs_f64();
         println!(
-            "{:<16} {seconds:>7.1}s  {word}{separator}{note}",
+            "{:<16} {seconds:>7.1}s {processors:>9.1}s  {word}{separator}{note}",
             report.name
         );
         if let Some(why) = &report.disturbed {
             println!(
-                "{:<16} {:>8}  its second run; beside others it FAILED: {why}",
-                "", ""
+                "{:<16} {:>8} {:>10}  its second run; beside others it FAILED: {why}",
+                "", "", ""
             );
         }
     }
-    println!("{:<16} {:>7.1}s", "total", took.as_secs_f64());
+    let processors: Duration = reports.iter().map(|report| report.processors).sum();
+    println!(
+        "{:<16} {:>7.1}s {:>9.1}s",
+        "total",
+        took.as_secs_f64(),
+        processors.as_secs_f64()
+    );
     println!("\nparts: {passed} passed, {failed} failed, {left_out} skipped");
     let disturbed = reports.iter().filter(|report| report.disturbed.is_some());
     match disturbed.count() {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use portolan_lab::judge;
-use portolan_lab::machine::{Cache, MachineError, Package, ensure_installed};
+use portolan_lab::machine::{Cache, Machine, MachineError, Package, Suite, ensure_installed};
 
 use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
@@ -66,27 +66,46 @@ pub(super) fn test_programs(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(String::new()))
 }
 
-/// Every test target; those that need root, named `root_…`, only as root.
+/// What the names of tests that boot a machine contain.
+const IN_MACHINES: &str = "in_machines::";
+
+/// Every test target; those that need root, named `root_…`, only as root. Those that are parts of their own are left
+/// to them.
 pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     let all = [&ALL_TESTS[..], &["--no-fail-fast"]].concat();
+    let others = ["--", "--skip", crate::fabric::TESTS, "--skip", IN_MACHINES];
     if workspace.is_root {
         crate::leaks::install()?;
         ensure_installed(&FOR_TESTS)?;
         ensure_installed(&crate::kernel_provider::C_PACKAGES)?;
-        // Those on the fabric are a part of their own.
-        workspace.cargo(&[&all[..], &["--", "--skip", crate::fabric::TESTS]].concat())?;
+        workspace.cargo(&[&all[..], &others].concat())?;
         return Ok(Outcome::Passed(String::new()));
     }
-    let (for_root, others) = test_targets(workspace)?;
+    let (for_root, for_all) = test_targets(workspace)?;
     let mut arguments = all.clone();
     arguments.extend(["--lib", "--bins"]);
-    arguments.extend(others.iter().flat_map(|target| ["--test", target]));
+    arguments.extend(for_all.iter().flat_map(|target| ["--test", target]));
+    arguments.extend(others);
     workspace.cargo(&arguments)?;
     workspace.cargo(&[&all[..], &["--doc"]].concat())?;
     Ok(Outcome::Passed(format!(
         "left out, for they need root: {}",
         for_root.join(", ")
     )))
+}
+
+/// The laboratory's own tests in its machines.
+pub(super) fn machines(workspace: &Workspace) -> Result<Outcome> {
+    match Machine::prepare(&Cache::locate()?, Suite::Bookworm) {
+        Ok(_) => {}
+        Err(MachineError::Unavailable(unavailable)) => {
+            return Ok(Outcome::LeftOut(unavailable.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let targets = ["--lib", "--test", "machine", "--test", "judge"];
+    workspace.cargo(&[&ALL_TESTS[..], &targets, &["--", IN_MACHINES]].concat())?;
+    Ok(Outcome::Passed(String::new()))
 }
 
 /// The integration tests of the workspace: those that need root, and the others.

@@ -101,17 +101,6 @@ fn judge(cache: &Cache, portolan: &Path, exchanges: Vec<Step>) -> Result<Report,
     Ok(report.keep_if_failed(outcome))
 }
 
-/// Judges the laboratory itself: rping against rping, both on the rdma_rxe of Linux 6.1, and
-/// plain ping across the veth pair. If this fails, the fault is not ours.
-///
-/// # Errors
-/// As [`linux_interop`].
-pub fn rxe_alone(cache: &Cache) -> Result<Report, MachineError> {
-    let job = baseline().into_iter().fold(topology(), Job::step);
-    let (report, outcome) = run(cache, &job)?;
-    Ok(report.keep_if_failed(outcome))
-}
-
 /// Installs what this host needs to look over captures, if it is missing.
 ///
 /// # Errors
@@ -331,34 +320,39 @@ mod tests {
     use super::*;
     use crate::machine::Unavailable;
 
-    #[test]
-    fn a_program_that_speaks_no_rdma_fails_every_exchange_and_only_those() {
-        // Each kind of exchange once.
-        let kinds: Vec<_> = exchanges()
-            .into_iter()
-            .filter(|step| step.name().ends_with("IPv4") && !step.name().contains("bytes"))
-            .collect();
-        assert_eq!(kinds.len(), 11);
-        let cache = Cache::locate().expect("the cache folder can be made");
-        let report = match judge(&cache, Path::new("/bin/false"), kinds) {
-            Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
-                eprintln!("left out: the judge of a program that speaks no RDMA: {reason}");
-                return;
+    /// In a kernel machine, and so not among what needs this host.
+    mod in_machines {
+        use super::*;
+
+        #[test]
+        fn a_program_that_speaks_no_rdma_fails_every_exchange_and_only_those() {
+            // Each kind of exchange once.
+            let kinds: Vec<_> = exchanges()
+                .into_iter()
+                .filter(|step| step.name().ends_with("IPv4") && !step.name().contains("bytes"))
+                .collect();
+            assert_eq!(kinds.len(), 11);
+            let cache = Cache::locate().expect("the cache folder can be made");
+            let report = match judge(&cache, Path::new("/bin/false"), kinds) {
+                Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
+                    eprintln!("left out: the judge of a program that speaks no RDMA: {reason}");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            assert_eq!(report.parts.len(), 17, "{report}");
+            for (number, part) in report.parts.iter().enumerate() {
+                // Topology, rping and udaddy against themselves on both families, and mckey.
+                assert_eq!(part.verdict.is_ok(), number < 6, "{}\n{report}", part.name);
             }
-            other => other.unwrap(),
-        };
-        assert_eq!(report.parts.len(), 17, "{report}");
-        for (number, part) in report.parts.iter().enumerate() {
-            // Topology, rping and udaddy against themselves on both families, and mckey.
-            assert_eq!(part.verdict.is_ok(), number < 6, "{}\n{report}", part.name);
+            assert!(!report.passed());
+            let kept = report
+                .kept
+                .as_deref()
+                .expect("what a failed run brought back is kept");
+            assert!(kept.is_dir());
+            std::fs::remove_dir_all(kept).unwrap();
         }
-        assert!(!report.passed());
-        let kept = report
-            .kept
-            .as_deref()
-            .expect("what a failed run brought back is kept");
-        assert!(kept.is_dir());
-        std::fs::remove_dir_all(kept).unwrap();
     }
 
     #[test]
