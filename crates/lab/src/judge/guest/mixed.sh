@@ -223,6 +223,18 @@ perftest() {
     ip -n peer link set veth1 mtu $mtu
     await 20 is_wide
     program_limit_s=420
+    for try in 1 2 3 4 5; do
+        perftest_once "$@" && return
+        # With -R the client connects a second time at once, whether the server listens again or not; with Debian's
+        # librdmacm on rdma_rxe as well.
+        grep -q 'RDMA_CM_EVENT_REJECTED; error: 8' /tmp/client || break
+        echo "try $try: the client was faster than its server"
+    done
+    fail "$*"
+}
+
+# As a function in a condition it does not end by itself where a command fails.
+perftest_once() {
     program=$1
     last=$2
     shift 2
@@ -232,6 +244,10 @@ perftest() {
         *) await_exchange ;;
     esac
     call "$program" $(by_gid "$client_side" -x) -F "$@" "$to"
-    both_succeed
+    if ! end client; then
+        kill_now server
+        return 1
+    fi
+    must_succeed server
     must_say client "^ *$last  *[0-9]"
 }
