@@ -6,7 +6,7 @@ use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 
 use crate::device::Device;
-use crate::event;
+use crate::event::{self, Left};
 use crate::guard::{Result, check};
 use crate::id::{Id, NO_ECE, get, set};
 use crate::layout::*;
@@ -23,11 +23,11 @@ pub(crate) const REASON_VENDOR_OPTION: u8 = 35;
 ///
 /// # Errors
 /// `EINVAL` for parameters beyond what the device has, none without queue pair, and private data that does not
-/// fit; the kernel's; of a synchronous id the event's.
+/// fit; the kernel's.
 ///
 /// # Safety
 /// The parameters are null or C's structure, with as much private data as they say.
-pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<()> {
+pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<Left> {
     // SAFETY: as the caller promises.
     let param = unsafe { param.as_ref() };
     let device = id.device()?;
@@ -60,7 +60,7 @@ pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<()> {
         reserved: 0,
         ece: kernels_ece(id.state().local_ece),
     };
-    event::settled(id, |commands| {
+    event::begun(id, |commands| {
         // Goes out once; it stays with the id if it does not.
         let prefix = std::mem::take(&mut id.state().connect);
         commands
@@ -91,11 +91,11 @@ fn is_within(param: Option<&ConnParam>, has_pair: bool, most: (u8, u8)) -> bool 
 /// `rdma_accept`.
 ///
 /// # Errors
-/// `EINVAL` as for [`connect`]; those of the queue pair's steps and the kernel's; of a synchronous id the event's.
+/// `EINVAL` as for [`connect`]; those of the queue pair's steps and the kernel's.
 ///
 /// # Safety
 /// As for [`connect`].
-pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<()> {
+pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<Left> {
     // SAFETY: as the caller promises.
     let param = unsafe { param.as_ref() };
     let device = id.device()?;
@@ -141,14 +141,14 @@ pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<()> {
         })
     };
     if !is_datagram {
-        return event::settled(id, send);
+        return event::begun(id, send);
     }
     // Nothing follows for a service of datagrams.
-    send(id.commands()?)?;
+    send(&*id.commands()?)?;
     if id.is_sync() {
         event::drop_kept(id);
     }
-    Ok(())
+    Ok(Left::Nothing)
 }
 
 /// `rdma_reject` and `rdma_reject_ece`.
@@ -187,15 +187,15 @@ pub(crate) fn establish(id: Id) -> Result<()> {
 /// `rdma_disconnect`.
 ///
 /// # Errors
-/// Those of the queue pair's step and the kernel's; of a synchronous id the event's.
-pub(crate) fn disconnect(id: Id) -> Result<()> {
+/// Those of the queue pair's step and the kernel's.
+pub(crate) fn disconnect(id: Id) -> Result<Left> {
     match id.transport() {
         Some(TRANSPORT_IWARP) => qp::to_drained(id)?,
         Some(TRANSPORT_IB) => qp::to_error(id)?,
         _ => return Err(Errno::INVAL),
     }
     let disconnect = raw::Disconnect { id: id.handle() };
-    event::settled(id, |commands| commands.command(&disconnect))
+    event::begun(id, |commands| commands.command(&disconnect))
 }
 
 /// `rdma_notify`.

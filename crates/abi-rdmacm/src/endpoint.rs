@@ -3,11 +3,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null_mut;
 
 use portolan_kernel::raw::{EventsReported, Fields, MigrateId, number};
 use rustix::io::Errno;
 
-use crate::guard::Result;
+use crate::event::Left;
+use crate::guard::{Result, caught, failed};
 use crate::id::{Id, get, set};
 use crate::layout::{AddrInfo, CmId, EventChannel, Pd, QpInitAttr, RAI_PASSIVE};
 use crate::{channel, connect, event, multicast, qp, resolve};
@@ -132,48 +134,71 @@ fn move_in_kernel(id: Id, to: *mut EventChannel) -> Result<u32> {
         id: id.handle(),
         fd: id.commands()?.as_fd().as_raw_fd().cast_unsigned(),
     };
-    // SAFETY: the program's channel, or one just made.
-    let commands = unsafe { channel::commands(to) }?;
+    let commands = channel::hold(to)?;
     let answer = commands.ask(number::MIGRATE_ID, migrate, &EventsReported::zeroed())?;
     Ok(answer.events_reported)
 }
 
 /// `rdma_create_ep`: the first address of the list is bound or resolved.
 ///
-/// # Errors
-/// Those of each step.
-///
 /// # Safety
 /// The address is one of `rdma_getaddrinfo`'s, or alike; the others are null or C's.
 pub(crate) unsafe fn create_endpoint(
+    into: *mut *mut CmId,
     info: *const AddrInfo,
     pd: *mut Pd,
     attr: *mut QpInitAttr,
-) -> Result<*mut CmId> {
+) -> c_int {
+    let made = caught(|| {
+        if into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: as the caller promises.
+        let info = unsafe { info.as_ref() }.ok_or(Errno::INVAL)?;
+        let ps = info.ai_port_space.cast_unsigned();
+        let qp_type = info.ai_qp_type.cast_unsigned();
+        create_as(null_mut(), null_mut(), ps, Some(qp_type))
+    });
+    let done = made.and_then(|id| {
+        // SAFETY: as the caller promises.
+        let prepared = unsafe { prepare(id, info, pd, attr) };
+        caught(|| {
+            if let Err(errno) = prepared {
+                qp::destroy(id);
+                // SAFETY: no program has seen it.
+                unsafe { destroy(id) }?;
+                return Err(errno);
+            }
+            // SAFETY: as the caller promises; null was refused.
+            unsafe { into.write(id.as_c()) };
+            Ok(())
+        })
+    });
+    done.map_or_else(failed, |()| 0)
+}
+
+/// Each step is caught by itself: between them the thread may be cancelled, with nothing to drop.
+///
+/// # Safety
+/// As for [`create_endpoint`]; the address is not null.
+unsafe fn prepare(id: Id, info: *const AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> Result<()> {
     // SAFETY: as the caller promises.
-    let (info, attr) = unsafe { (info.as_ref().ok_or(Errno::INVAL)?, attr.as_mut()) };
-    let ps = info.ai_port_space.cast_unsigned();
-    let qp_type = info.ai_qp_type.cast_unsigned();
-    let id = create_as(
-        std::ptr::null_mut(),
-        std::ptr::null_mut(),
-        ps,
-        Some(qp_type),
-    )?;
-    let prepared = if info.ai_flags & RAI_PASSIVE != 0 {
+    let (info, attr) = unsafe { (&*info, attr.as_mut()) };
+    if info.ai_flags & RAI_PASSIVE != 0 {
         // SAFETY: as the caller promises.
-        unsafe { prepare_listener(id, info, pd, attr) }
-    } else {
-        // SAFETY: as the caller promises.
-        unsafe { prepare_caller(id, info, pd, attr) }
-    };
-    if let Err(errno) = prepared {
-        qp::destroy(id);
-        // SAFETY: no program has seen it.
-        unsafe { destroy(id) }?;
-        return Err(errno);
+        return caught(|| unsafe { prepare_listener(id, info, pd, attr) });
     }
-    Ok(id.as_c())
+    let (source, destination) = (info.ai_src_addr, info.ai_dst_addr);
+    // SAFETY: as the caller promises.
+    let resolving = caught(|| unsafe {
+        resolve::resolve_address(id, source, destination, RESOLVE_TIMEOUT_MS)
+    })?;
+    event::settle(resolving)?;
+    // SAFETY: as the caller promises.
+    let routing = caught(|| unsafe { begin_route(id, info) })?;
+    event::settle(routing)?;
+    // SAFETY: as the caller promises.
+    caught(|| unsafe { prepare_caller(id, info, pd, attr) })
 }
 
 unsafe fn prepare_listener(
@@ -194,22 +219,21 @@ unsafe fn prepare_listener(
     Ok(())
 }
 
+unsafe fn begin_route(id: Id, info: &AddrInfo) -> Result<Left> {
+    if info.ai_route_len == 0 || info.ai_route.is_null() {
+        return resolve::resolve_route(id, RESOLVE_TIMEOUT_MS);
+    }
+    // SAFETY: as the caller promises.
+    let paths = unsafe { std::slice::from_raw_parts(info.ai_route.cast(), info.ai_route_len) };
+    resolve::set_route(id, paths)
+}
+
 unsafe fn prepare_caller(
     id: Id,
     info: &AddrInfo,
     pd: *mut Pd,
     attr: Option<&mut QpInitAttr>,
 ) -> Result<()> {
-    let (source, destination) = (info.ai_src_addr, info.ai_dst_addr);
-    // SAFETY: as the caller promises.
-    unsafe { resolve::resolve_address(id, source, destination, RESOLVE_TIMEOUT_MS) }?;
-    if info.ai_route_len == 0 || info.ai_route.is_null() {
-        resolve::resolve_route(id, RESOLVE_TIMEOUT_MS)?;
-    } else {
-        // SAFETY: as the caller promises.
-        let paths = unsafe { std::slice::from_raw_parts(info.ai_route.cast(), info.ai_route_len) };
-        resolve::set_route(id, paths)?;
-    }
     if let Some(attr) = attr {
         attr.qp_type = get!(id, qp_type);
         qp::create(id, pd, attr)?;

@@ -23,70 +23,84 @@ struct Whole {
     private_data: [u8; raw::PRIVATE_DATA_LEN],
 }
 
-/// Takes the channel's next event that is the program's business. Waits for it, unless the descriptor is
-/// non-blocking.
+/// Waits for the channel's next event that is the program's business, unless the descriptor is non-blocking. The thread
+/// may be cancelled while it waits: nothing that is to be dropped may live in the frames above, and nothing may catch
+/// panics there.
 ///
 /// # Errors
 /// `EAGAIN`, `EINTR`, and those of the descriptor.
-///
-/// # Safety
-/// The channel is null, or exists when this begins.
-pub(crate) unsafe fn take(channel: *mut EventChannel) -> Result<*mut CmEvent> {
-    let commands = channel::hold(channel)?;
+fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
     loop {
-        if let Some(event) = take_one(&commands)? {
-            return Ok(event);
-        }
-    }
-}
-
-/// Takes the channel's next event; none if it is nothing to the program.
-fn take_one(commands: &raw::Channel) -> Result<Option<*mut CmEvent>> {
-    let event = interpret(&commands.get_event()?);
-    Ok(event.map(|event| Box::into_raw(event).cast()))
-}
-
-/// `rdma_get_cm_event`: as [`take`], but the thread may be cancelled while it waits, outside of what catches panics and
-/// with nothing to drop.
-///
-/// # Safety
-/// As for [`take`]; the place is null or good to write to.
-pub(crate) unsafe fn get(channel: *mut EventChannel, into: *mut *mut CmEvent) -> c_int {
-    loop {
-        let waited = match caught(|| awaited(channel, into)) {
-            Ok(Some(fd)) => raw::readable(fd),
-            Ok(None) => Ok(()),
-            Err(errno) => Err(errno),
-        };
-        if let Err(errno) = waited {
-            return failed(errno);
-        }
-        match caught(|| take_one(&*channel::hold(channel)?)) {
-            Ok(None) => {}
-            Ok(Some(event)) => {
-                // SAFETY: as the caller promises; null was refused.
-                unsafe { into.write(event) };
-                return 0;
+        let found = match caught(|| waiting(channel))? {
+            Waiting::Device(fd) => raw::wait_event(fd)?,
+            Waiting::Readable(fd) => {
+                raw::readable(fd)?;
+                caught(|| channel::hold(channel)?.get_event())?
             }
-            Err(errno) => return failed(errno),
+            Waiting::No => caught(|| channel::hold(channel)?.get_event())?,
+        };
+        let event = caught(|| Ok(interpret(&found)))?;
+        if let Some(event) = event.map(Box::into_raw) {
+            return Ok(event.cast());
         }
     }
 }
 
-/// What to wait for; nothing if the program does not want to.
-fn awaited(channel: *mut EventChannel, into: *mut *mut CmEvent) -> Result<Option<RawFd>> {
-    if into.is_null() {
-        return Err(Errno::INVAL);
-    }
+/// How a channel's events are waited for.
+#[derive(Clone, Copy)]
+enum Waiting {
+    /// The kernel's device waits itself.
+    Device(RawFd),
+    /// An event is there once this is readable.
+    Readable(RawFd),
+    /// The program does not want to.
+    No,
+}
+
+fn waiting(channel: *mut EventChannel) -> Result<Waiting> {
     let commands = channel::hold(channel)?;
-    let waits = !fcntl_getfl(&*commands)?.contains(OFlags::NONBLOCK);
-    Ok(waits.then(|| commands.as_fd().as_raw_fd()))
+    let fd = commands.as_fd().as_raw_fd();
+    Ok(match fcntl_getfl(&*commands)?.contains(OFlags::NONBLOCK) {
+        true => Waiting::No,
+        false if commands.is_kernels() => Waiting::Device(fd),
+        false => Waiting::Readable(fd),
+    })
+}
+
+/// `rdma_get_cm_event`.
+///
+/// # Safety
+/// The place is null or good to write to.
+pub(crate) unsafe fn get(channel: *mut EventChannel, into: *mut *mut CmEvent) -> c_int {
+    let ready = caught(|| {
+        if into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        if !matches!(waiting(channel)?, Waiting::No) {
+            channel::wait_handed_over(channel);
+        }
+        Ok(())
+    });
+    let done = ready.and_then(|()| wait(channel)).and_then(|event| {
+        caught(|| {
+            // SAFETY: just taken.
+            let taken = unsafe { &*event };
+            if taken.event == CONNECT_REQUEST {
+                // SAFETY: an id that was just made.
+                channel::note_request(channel, unsafe { Id::made(taken.id) }?);
+            }
+            // SAFETY: as the caller promises; null was refused.
+            unsafe { into.write(event) };
+            Ok(())
+        })
+    });
+    done.map_or_else(failed, |()| 0)
 }
 
 /// `rdma_ack_cm_event`.
 ///
 /// # Safety
-/// The event is null, or [`take`] gave it and it was not acknowledged yet.
+/// The event is null, or the program was given it and it was not acknowledged yet.
 pub(crate) unsafe fn acknowledge(event: *mut CmEvent) -> Result<()> {
     if event.is_null() {
         return Err(Errno::INVAL);
@@ -114,28 +128,59 @@ pub(crate) fn drop_kept(id: Id) {
     let _ = unsafe { acknowledge(event) };
 }
 
-/// Runs what writes a command whose answer is an event; a synchronous id waits for that. Another id is not touched
-/// after the command: whoever takes the event may have destroyed it.
-///
-/// # Errors
-/// Those of `command`, and of [`settle`].
-pub(crate) fn settled(id: Id, command: impl FnOnce(&raw::Channel) -> Result<()>) -> Result<()> {
-    let is_sync = id.is_sync();
-    command(id.commands()?)?;
-    if is_sync { settle(id) } else { Ok(()) }
+/// What is left of a call once its command was carried out.
+#[derive(Clone, Copy)]
+pub(crate) enum Left {
+    Nothing,
+    /// The event of a synchronous id.
+    Event(Id),
 }
 
-/// Has a synchronous id wait for the event of its call, which it then keeps.
+/// Runs what writes a command whose answer is an event. Another id than a synchronous one is not touched after the
+/// command: whoever takes the event may have destroyed it.
+///
+/// # Errors
+/// Those of `command`.
+pub(crate) fn begun(id: Id, command: impl FnOnce(&raw::Channel) -> Result<()>) -> Result<Left> {
+    let is_sync = id.is_sync();
+    command(&*id.commands()?)?;
+    Ok(if is_sync {
+        Left::Event(id)
+    } else {
+        Left::Nothing
+    })
+}
+
+/// Runs the body of a call, and [`settle`]s what is left of it: 0, or -1 and `errno`.
+pub(crate) fn settled(body: impl FnOnce() -> Result<Left>) -> c_int {
+    caught(body).and_then(settle).map_or_else(failed, |()| 0)
+}
+
+/// Has a synchronous id wait for the event of its call, which it then keeps. The thread may be cancelled meanwhile, as in
+/// [`wait`].
 ///
 /// # Errors
 /// `ECONNREFUSED` if it was rejected; otherwise what the event's status says.
-fn settle(id: Id) -> Result<()> {
-    drop_kept(id);
-    // SAFETY: the id's channel is its own.
-    let event = unsafe { take(get!(id, channel)) }?;
-    set!(id, event = event);
-    // SAFETY: just taken.
-    outcome(unsafe { &*event })
+pub(crate) fn settle(left: Left) -> Result<()> {
+    let Left::Event(id) = left else {
+        return Ok(());
+    };
+    let channel = caught(|| {
+        drop_kept(id);
+        Ok(get!(id, channel))
+    })?;
+    let waited = wait(channel);
+    caught(|| match waited {
+        Ok(event) => {
+            set!(id, event = event);
+            // SAFETY: just taken.
+            outcome(unsafe { &*event })
+        }
+        Err(errno) => {
+            id.own().lookup.give_up();
+            Err(errno)
+        }
+    })
 }
 
 /// An event's status as an error.
@@ -372,17 +417,38 @@ fn ece(raw: &EventResp) -> Ece {
     }
 }
 
-/// `rdma_get_request`: the next caller of a synchronous listener, with a queue pair if the listener says which.
+/// `rdma_get_request`: the next caller of a synchronous listener, with a queue pair if the listener says which. `EINVAL`
+/// if the listener has a channel, or its event is another.
 ///
-/// # Errors
-/// `EINVAL` if the listener has a channel, or its event is another; those of the event and the queue pair.
-pub(crate) fn get_request(listener: Id) -> Result<*mut CmId> {
-    if !listener.is_sync() {
-        return Err(Errno::INVAL);
-    }
-    drop_kept(listener);
-    // SAFETY: the id's channel is its own.
-    let event = unsafe { take(get!(listener, channel)) }?;
+/// # Safety
+/// The listener is the program's, the place null or good to write to.
+pub(crate) unsafe fn get_request(listener: *mut CmId, into: *mut *mut CmId) -> c_int {
+    let begun = caught(|| {
+        if into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: as the caller promises.
+        let listener = unsafe { Id::of(listener) }?;
+        if !listener.is_sync() {
+            return Err(Errno::INVAL);
+        }
+        drop_kept(listener);
+        Ok((listener, get!(listener, channel)))
+    });
+    let done = begun.and_then(|(listener, channel)| {
+        let event = wait(channel)?;
+        caught(|| {
+            let child = take_request(listener, event)?;
+            // SAFETY: as the caller promises; null was refused.
+            unsafe { into.write(child) };
+            Ok(())
+        })
+    });
+    done.map_or_else(failed, |()| 0)
+}
+
+/// The new id of a listener's event, which was just taken.
+fn take_request(listener: Id, event: *mut CmEvent) -> Result<*mut CmId> {
     // SAFETY: just taken.
     let child = match request_of(unsafe { &*event }) {
         Ok(child) => child,
@@ -412,5 +478,5 @@ fn request_of(event: &CmEvent) -> Result<Id> {
         return Err(Errno::INVAL);
     }
     // SAFETY: the event's id was just made.
-    unsafe { Id::of(event.id) }
+    unsafe { Id::made(event.id) }
 }

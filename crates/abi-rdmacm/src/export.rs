@@ -93,14 +93,8 @@ exports! {
         pd: *mut Pd,
         attr: *mut QpInitAttr
     ) -> c_int {
-        status(|| {
-            if id.is_null() {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: the program's pointers.
-            unsafe { id.write(endpoint::create_endpoint(info, pd, attr)?) };
-            Ok(())
-        })
+        // SAFETY: the program's pointers.
+        unsafe { endpoint::create_endpoint(id, info, pd, attr) }
     }
 
     fn rdma_destroy_ep(id: *mut CmId) {
@@ -128,12 +122,12 @@ exports! {
         timeout_ms: c_int
     ) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { resolve::resolve_address(Id::of(id)?, source, destination, timeout_ms) })
+        event::settled(|| unsafe { resolve::resolve_address(Id::of(id)?, source, destination, timeout_ms) })
     }
 
     fn rdma_resolve_route(id: *mut CmId, timeout_ms: c_int) -> c_int {
         // SAFETY: the program's id.
-        status(|| resolve::resolve_route(unsafe { Id::of(id) }?, timeout_ms))
+        event::settled(|| resolve::resolve_route(unsafe { Id::of(id) }?, timeout_ms))
     }
 
     fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_int {
@@ -154,7 +148,7 @@ exports! {
 
     fn rdma_connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { connect::connect(Id::of(id)?, param) })
+        event::settled(|| unsafe { connect::connect(Id::of(id)?, param) })
     }
 
     fn rdma_establish(id: *mut CmId) -> c_int {
@@ -164,7 +158,7 @@ exports! {
 
     fn rdma_accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { connect::accept(Id::of(id)?, param) })
+        event::settled(|| unsafe { connect::accept(Id::of(id)?, param) })
     }
 
     fn rdma_reject(id: *mut CmId, data: *const c_void, length: u8) -> c_int {
@@ -185,18 +179,12 @@ exports! {
 
     fn rdma_disconnect(id: *mut CmId) -> c_int {
         // SAFETY: the program's id.
-        status(|| connect::disconnect(unsafe { Id::of(id) }?))
+        event::settled(|| connect::disconnect(unsafe { Id::of(id) }?))
     }
 
     fn rdma_get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
-        status(|| {
-            if id.is_null() {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: the program's pointers.
-            unsafe { id.write(event::get_request(Id::of(listener)?)?) };
-            Ok(())
-        })
+        // SAFETY: the program's pointers.
+        unsafe { event::get_request(listener, id) }
     }
 
     fn rdma_init_qp_attr(id: *mut CmId, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
@@ -252,12 +240,12 @@ exports! {
 
     fn rdma_join_multicast(id: *mut CmId, addr: *mut sockaddr, context: *mut c_void) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { multicast::join(Id::of(id)?, addr, context) })
+        event::settled(|| unsafe { multicast::join(Id::of(id)?, addr, context) })
     }
 
     fn rdma_join_multicast_ex(id: *mut CmId, attr: *mut JoinMcAttr, context: *mut c_void) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { multicast::join_with(Id::of(id)?, attr, context) })
+        event::settled(|| unsafe { multicast::join_with(Id::of(id)?, attr, context) })
     }
 
     fn rdma_leave_multicast(id: *mut CmId, addr: *mut sockaddr) -> c_int {
@@ -344,7 +332,7 @@ exports! {
         hints: *const AddrInfo
     ) -> c_int {
         // SAFETY: the program's pointers.
-        status(|| unsafe { lookup::resolve(Id::of(id)?, node, service, hints) })
+        event::settled(|| unsafe { lookup::resolve(Id::of(id)?, node, service, hints) })
     }
 
     fn rdma_query_addrinfo(id: *mut CmId, list: *mut *mut AddrInfo) -> c_int {

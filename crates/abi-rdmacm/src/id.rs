@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -92,11 +93,19 @@ macro_rules! set {
 
 pub(crate) use {get, set};
 
-/// What events can be of, by the names the kernel has for it.
+/// What events can be of, by the names the kernel has for it; and every id there is, by its address.
 #[derive(Default)]
 struct Table {
     by_uid: HashMap<u64, Target>,
     by_handle: HashMap<u32, Id>,
+    live: HashMap<usize, Use>,
+}
+
+/// Whether the program has called for an id since it was given to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Fresh,
+    Used,
 }
 
 #[derive(Clone)]
@@ -111,6 +120,18 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+/// A fresh id was used; with the lock of [`TABLE`].
+static USED: Condvar = Condvar::new();
+
+/// Waits until the program has called for the id at this address, which was fresh, or destroyed it; false if it does
+/// not within `limit`.
+pub(crate) fn wait_used(address: usize, limit: Duration) -> bool {
+    let is_fresh = |table: &mut Table| table.live.get(&address) == Some(&Use::Fresh);
+    let waited = USED.wait_timeout_while(lock(&TABLE), limit, is_fresh);
+    let (_table, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+    !outcome.timed_out()
+}
 
 /// What events under this name are of.
 pub(crate) fn target(uid: u64) -> Option<Target> {
@@ -164,19 +185,41 @@ impl Id {
             acknowledged: Condvar::new(),
         };
         let id = Self(NonNull::from(Box::leak(Box::new(Whole { c, own }))));
-        lock(&TABLE).by_uid.insert(uid, Target::Id(id));
+        let mut table = lock(&TABLE);
+        table.by_uid.insert(uid, Target::Id(id));
+        table.live.insert(id.as_c().addr(), Use::Used);
+        drop(table);
         id
     }
 
-    /// The id behind C's pointer.
+    /// The id behind C's pointer. Some programs go on with one that they have destroyed, or read from memory that they
+    /// have given back, after a call failed: it is refused.
     ///
     /// # Errors
-    /// `EINVAL` for null.
+    /// `EINVAL` for null, and for what is no id.
     ///
     /// # Safety
-    /// It is null, or this library made it and it is not yet destroyed, nor will be while this is used.
+    /// It is not destroyed while this is used.
     pub(crate) unsafe fn of(id: *mut CmId) -> Result<Self> {
+        let mut table = lock(&TABLE);
+        let live = table.live.get_mut(&id.addr()).ok_or(Errno::INVAL)?;
+        if std::mem::replace(live, Use::Used) == Use::Fresh {
+            USED.notify_all();
+        }
         NonNull::new(id.cast()).map(Self).ok_or(Errno::INVAL)
+    }
+
+    /// An id of the library's own making, which the program has not seen yet.
+    ///
+    /// # Safety
+    /// It is null or exists.
+    pub(crate) unsafe fn made(id: *mut CmId) -> Result<Self> {
+        NonNull::new(id.cast()).map(Self).ok_or(Errno::INVAL)
+    }
+
+    /// The program is about to be given it, and has not called for it yet.
+    pub(crate) fn set_fresh(self) {
+        lock(&TABLE).live.insert(self.as_c().addr(), Use::Fresh);
     }
 
     pub(crate) fn as_c(self) -> *mut CmId {
@@ -248,6 +291,7 @@ impl Id {
     /// Nobody uses it any more.
     pub(crate) unsafe fn free(self) {
         let mut table = lock(&TABLE);
+        table.live.remove(&self.as_c().addr());
         table.by_uid.remove(&self.own().uid);
         let handle = self.handle();
         // A number that the kernel gave again since is another's.

@@ -1,5 +1,7 @@
 //! What the kernel knows of an id, and what the library then writes into C's part of it.
 
+use std::sync::Arc;
+
 use portolan_kernel::raw::{self, CreateId, CreateIdResp, Fields, QueryAddrResp, QueryPathResp};
 use portolan_kernel::raw::{DestroyId, EventsReported, InitQpAttr, Query, number};
 use portolan_wire::addr::Gid as WireGid;
@@ -17,9 +19,11 @@ const IB_ADDRESS_GID: usize = 8;
 
 impl Id {
     /// Where its commands go.
-    pub(crate) fn commands<'a>(self) -> Result<&'a raw::Channel> {
-        // SAFETY: an id's channel stays as long as it.
-        unsafe { channel::commands(get!(self, channel)) }
+    ///
+    /// # Errors
+    /// `EBADF` if the program has destroyed its channel.
+    pub(crate) fn commands(self) -> Result<Arc<raw::Channel>> {
+        channel::hold(get!(self, channel))
     }
 
     /// CREATE_ID.
@@ -156,7 +160,7 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if it is bound to none.
-    pub(crate) fn device(self) -> Result<std::sync::Arc<device::Device>> {
+    pub(crate) fn device(self) -> Result<Arc<device::Device>> {
         self.state().device.clone().ok_or(Errno::INVAL)
     }
 }

@@ -12,6 +12,7 @@ use portolan_kernel::raw::{self, Fields, WriteCmEvent};
 use portolan_wire::Gid;
 use rustix::io::Errno;
 
+use crate::event::Left;
 use crate::guard::Result;
 use crate::id::{Id, get};
 use crate::layout::AddrInfo;
@@ -72,7 +73,7 @@ pub(crate) fn machine() -> Machine {
 /// # Errors
 /// `EBUSY` while a look-up of the id is under way or its result was not taken; `EOPNOTSUPP` where events cannot be
 /// written to ids (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is not
-/// InfiniBand's; `EINVAL` for it on an id without device; what is wrong with the question; of a synchronous id the event's.
+/// InfiniBand's; `EINVAL` for it on an id without device; what is wrong with the question.
 ///
 /// # Safety
 /// Null or C's: texts, and a structure with what it says.
@@ -81,7 +82,7 @@ pub(crate) unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
     hints: *const AddrInfo,
-) -> Result<()> {
+) -> Result<Left> {
     // SAFETY: as the caller promises.
     let question = unsafe { names::Question::read(node, service, hints) };
     let question = question.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
@@ -93,7 +94,7 @@ pub(crate) unsafe fn resolve(
     let lookup = id.own().lookup.clone();
     let number = lookup.begin(id)?;
     let machine = machine().at_port(port);
-    let started = event::settled(id, |_| {
+    let started = event::begun(id, |_| {
         let done = {
             let lookup = lookup.clone();
             move |outcome| lookup.end(number, outcome)
@@ -208,6 +209,12 @@ impl Lookup {
             drop(inner);
             drop(given_up);
         }
+    }
+
+    /// Gives the look-up up that is under way.
+    pub(crate) fn give_up(&self) {
+        let number = lock(&self.0).number;
+        self.abandon(number);
     }
 
     /// The look-up has ended: its event goes to the id's channel, if there is still an id.

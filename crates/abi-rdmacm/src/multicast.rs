@@ -9,7 +9,7 @@ use portolan_kernel::raw::{CreateIdResp, DestroyId, EventsReported, Fields, Join
 use rustix::io::Errno;
 
 use crate::address::{self, Storage};
-use crate::event;
+use crate::event::{self, Left};
 use crate::guard::{Result, check};
 use crate::id::{self, Id, get};
 use crate::layout::{Gid, JoinMcAttr, UdParam};
@@ -52,11 +52,11 @@ unsafe impl Sync for Membership {}
 /// `rdma_join_multicast`.
 ///
 /// # Errors
-/// Those of the address and the kernel's; of a synchronous id the event's.
+/// Those of the address and the kernel's.
 ///
 /// # Safety
 /// The address is null or as long as its family's.
-pub(crate) unsafe fn join(id: Id, group: *const sockaddr, context: *mut c_void) -> Result<()> {
+pub(crate) unsafe fn join(id: Id, group: *const sockaddr, context: *mut c_void) -> Result<Left> {
     // SAFETY: as the caller promises.
     unsafe { join_as(id, group, FULL_MEMBER, context) }
 }
@@ -72,7 +72,7 @@ pub(crate) unsafe fn join_with(
     id: Id,
     attr: *const JoinMcAttr,
     context: *mut c_void,
-) -> Result<()> {
+) -> Result<Left> {
     // SAFETY: as the caller promises.
     let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
     if attr.comp_mask & !ATTRS_KNOWN != 0 {
@@ -85,7 +85,7 @@ pub(crate) unsafe fn join_with(
     unsafe { join_as(id, attr.addr, attr.join_flags, context) }
 }
 
-unsafe fn join_as(id: Id, addr: *const sockaddr, flags: u32, context: *mut c_void) -> Result<()> {
+unsafe fn join_as(id: Id, addr: *const sockaddr, flags: u32, context: *mut c_void) -> Result<Left> {
     // SAFETY: as the caller promises.
     let (group, addr_size) = unsafe { address::read(addr) }?;
     let commands = id.commands()?;
@@ -111,7 +111,7 @@ unsafe fn join_as(id: Id, addr: *const sockaddr, flags: u32, context: *mut c_voi
         join_flags: flags as u16,
         addr: group,
     };
-    event::settled(id, |_| {
+    event::begun(id, |_| {
         let asked = commands.ask(number::JOIN_MCAST, join, &CreateIdResp::zeroed());
         match &asked {
             Ok(answer) => membership.handle.store(answer.id, Ordering::Release),

@@ -7,7 +7,7 @@ use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 
 use crate::address;
-use crate::event;
+use crate::event::{self, Left};
 use crate::guard::Result;
 use crate::id::{Id, get, set};
 use crate::layout::{OPTION_IB, OPTION_IB_PATH};
@@ -42,7 +42,7 @@ pub(crate) unsafe fn bind(id: Id, local: *const sockaddr) -> Result<()> {
 /// `rdma_resolve_addr`.
 ///
 /// # Errors
-/// Those of the addresses and the kernel's; of a synchronous id the event's.
+/// Those of the addresses and the kernel's.
 ///
 /// # Safety
 /// The addresses are null or as long as their families'.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn resolve_address(
     source: *const sockaddr,
     destination: *const sockaddr,
     timeout_ms: c_int,
-) -> Result<()> {
+) -> Result<Left> {
     // SAFETY: as the caller promises.
     let (dst_addr, dst_size) = unsafe { address::read(destination) }?;
     let (src_addr, src_size) = match source.is_null() {
@@ -69,7 +69,7 @@ pub(crate) unsafe fn resolve_address(
         dst_addr,
     };
     let former = get!(id, route.addr.dst_storage);
-    event::settled(id, |commands| {
+    event::begun(id, |commands| {
         // SAFETY: C's part of the id has room for every address.
         unsafe {
             let place = &raw mut (*id.as_c()).route.addr.dst_storage;
@@ -84,13 +84,13 @@ pub(crate) unsafe fn resolve_address(
 /// `rdma_resolve_route`.
 ///
 /// # Errors
-/// The kernel's; of a synchronous id the event's.
-pub(crate) fn resolve_route(id: Id, timeout_ms: c_int) -> Result<()> {
+/// The kernel's.
+pub(crate) fn resolve_route(id: Id, timeout_ms: c_int) -> Result<Left> {
     let resolve = raw::ResolveRoute {
         id: id.handle(),
         timeout_ms: timeout_ms.cast_unsigned(),
     };
-    event::settled(id, |commands| commands.command(&resolve))
+    event::begun(id, |commands| commands.command(&resolve))
 }
 
 /// `rdma_listen`.
@@ -138,13 +138,13 @@ pub(crate) unsafe fn set_option(
 /// Gives the id its route, found by somebody else: an array of `struct ibv_path_data`.
 ///
 /// # Errors
-/// The kernel's, and the event's.
-pub(crate) fn set_route(id: Id, paths: &[u8]) -> Result<()> {
+/// The kernel's.
+pub(crate) fn set_route(id: Id, paths: &[u8]) -> Result<Left> {
     let option = raw::SetOption {
         id: id.handle(),
         level: OPTION_IB,
         optname: OPTION_IB_PATH,
         ..raw::SetOption::zeroed()
     };
-    event::settled(id, |commands| commands.set_option(option, paths))
+    event::begun(id, |commands| commands.set_option(option, paths))
 }

@@ -69,7 +69,14 @@ fn build(folder: &Folder, source: &str) -> PathBuf {
     let program = folder.0.join("program");
     let libraries = std::env::current_exe().unwrap();
     let output = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .args([
+            "-std=gnu11",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+        ])
         .arg(package.join("../../include"))
         .arg("-o")
         .arg(&program)
@@ -93,6 +100,15 @@ fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_give_what_their_pages_say() {
          diff -U 3 {expected} $folder/said"
     );
     run_in(&folder, "newer", &script);
+}
+
+#[test]
+fn calls_that_wait_are_interrupted_and_cancelled_as_read_is_and_what_is_no_id_is_refused() {
+    let folder = Folder::new("waits");
+    build(&folder, "waits.c");
+    // Nobody answers for the second address.
+    let script = "timeout 120 $folder/program $here 10.7.0.99 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "waits", script);
 }
 
 /// The lines of [`CALLS`] that differ on software devices, as the table of docs/compatibility.md has them.

@@ -8,11 +8,13 @@ use crate::context::OwnContext;
 use crate::guard::{Result, errno_of};
 use crate::layout::{AsyncEvent, Context};
 use crate::object::own;
+use crate::provider::check_process;
 use crate::wait::Attempt;
-use crate::{lock, qp, srq};
+use crate::{cq, lock, qp, srq};
 
 /// Numbers of `enum ibv_event_type`.
 mod kind {
+    pub(super) const CQ_ERR: u32 = 0;
     pub(super) const QP_FATAL: u32 = 1;
     pub(super) const QP_REQ_ERR: u32 = 2;
     pub(super) const QP_ACCESS_ERR: u32 = 3;
@@ -89,6 +91,17 @@ impl OwnContext {
             CommEst(qpn) => of_qp(qpn, kind::COMM_EST),
             SqDrained(qpn) => of_qp(qpn, kind::SQ_DRAINED),
             QpLastWqeReached(qpn) => of_qp(qpn, kind::QP_LAST_WQE_REACHED),
+            CqErr(number) => {
+                let cqs = lock(&self.raisers.cqs);
+                let cq = cqs.get(&number.0)?.0;
+                // SAFETY: it lives for as long as it is known there.
+                unsafe { own(cq) }.ok()?.async_reported.add();
+                let (element, event_type) = (cq.cast::<c_void>(), kind::CQ_ERR);
+                Some(AsyncEvent {
+                    element,
+                    event_type,
+                })
+            }
             SrqLimitReached(number) => {
                 let srqs = lock(&self.raisers.srqs);
                 let srq = srqs.get(&number.0)?.0;
@@ -114,6 +127,9 @@ impl OwnContext {
 /// # Safety
 /// One of [`take`], for the first time.
 pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
+    if check_process().is_err() {
+        return;
+    }
     // SAFETY: as the caller promises: what raised it is not destroyed before.
     unsafe {
         match event.event_type {
@@ -123,6 +139,7 @@ pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
             | kind::COMM_EST
             | kind::SQ_DRAINED
             | kind::QP_LAST_WQE_REACHED => qp::acks(event.element.cast()).add(1),
+            kind::CQ_ERR => cq::async_acks(event.element.cast()).add(1),
             kind::SRQ_LIMIT_REACHED => srq::acks(event.element.cast()).add(1),
             _ => {}
         }

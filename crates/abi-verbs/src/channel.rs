@@ -11,6 +11,7 @@ use crate::guard::{Result, errno_of};
 use crate::layout::{CompChannel, Context, Cq};
 use crate::lock;
 use crate::object::{Kind, free, make, own};
+use crate::provider::check_process;
 use crate::wait::Attempt;
 
 /// A completion channel.
@@ -49,6 +50,7 @@ pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
 /// # Safety
 /// One of [`create`], for the last time if it succeeds.
 pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
+    check_process()?;
     // SAFETY: as the caller promises; completion queues count themselves in the field under the lock.
     unsafe {
         let taking = lock(&own(channel)?.taking);
@@ -69,6 +71,7 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
 /// # Safety
 /// The channel is one of ours, the place good to write to.
 pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -> Result<Attempt> {
+    check_process()?;
     // SAFETY: as the caller promises.
     let own_channel = unsafe { own(channel) }?;
     let _taking = lock(&own_channel.taking);

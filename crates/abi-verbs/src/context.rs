@@ -11,7 +11,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-use crate::layout::{ABI_IS_EXTENDED, Context, Device, Qp, Srq, VerbsContext};
+use crate::layout::{ABI_IS_EXTENDED, Context, Cq, Device, Qp, Srq, VerbsContext};
 use crate::object::{Kind, free, make, own};
 use crate::tables;
 
@@ -25,6 +25,8 @@ pub(crate) struct OwnContext {
 /// Whose asynchronous events come here.
 #[derive(Default)]
 pub(crate) struct Raisers {
+    /// By number.
+    pub(crate) cqs: Mutex<HashMap<u32, Raiser<Cq>>>,
     /// By number.
     pub(crate) qps: Mutex<HashMap<u32, Raiser<Qp>>>,
     /// By number.
@@ -106,8 +108,8 @@ impl Raisers {
             | SqDrained(qpn)
             | QpLastWqeReached(qpn) => crate::lock(&self.qps).contains_key(&qpn.value()),
             SrqLimitReached(number) => crate::lock(&self.srqs).contains_key(&number.0),
+            CqErr(number) => crate::lock(&self.cqs).contains_key(&number.0),
             PortActive(_) | PortErr(_) | GidChange(_) | DeviceFatal => true,
-            // The provider does not say which queue: the queue pair that fails of it does.
             _ => false,
         }
     }

@@ -8,11 +8,13 @@ use portolan_provider::verbs::WorkCompletion;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
+use crate::context::{Raiser, Raisers};
 use crate::cq_ex;
 use crate::guard::{Result, errno_of, number, value};
 use crate::layout::{CompChannel, Context, Cq, CqEx, Wc, wc_flags};
 use crate::lock;
 use crate::object::{Kind, Users, free, make, next_handle, own, own_place};
+use crate::provider::check_process;
 
 /// Completions that are taken at once.
 const BATCH: usize = 16;
@@ -23,6 +25,9 @@ pub(crate) struct OwnCq {
     cq: OnceLock<Arc<dyn ProviderCq>>,
     pub(crate) users: Users,
     pub(crate) comp_reported: Reported,
+    pub(crate) async_reported: Reported,
+    /// The context's, which may be closed before.
+    raisers: Arc<Raisers>,
     pub(crate) polling: cq_ex::Polling,
 }
 
@@ -57,7 +62,8 @@ pub(crate) unsafe fn create(
     comp_vector: u32,
 ) -> Result<*mut Cq> {
     // SAFETY: as the caller promises.
-    let device = &unsafe { own(context) }?.device;
+    let own_context = unsafe { own(context) }?;
+    let (device, raisers) = (&own_context.device, &own_context.raisers);
     if comp_vector != 0 {
         return Err(Errno::INVAL);
     }
@@ -71,6 +77,8 @@ pub(crate) unsafe fn create(
         cq: OnceLock::new(),
         users: Users::default(),
         comp_reported: Reported::default(),
+        async_reported: Reported::default(),
+        raisers: Arc::clone(raisers),
         polling: cq_ex::Polling::new(),
     };
     let cq: *mut Cq = make(whole, own_cq);
@@ -84,6 +92,7 @@ pub(crate) unsafe fn create(
             return Err(errno_of(&error));
         }
     };
+    lock(&raisers.cqs).insert(made.number().0, Raiser(cq));
     // SAFETY: made above; the channel counts under its lock.
     unsafe {
         (*cq).cqe = c_int::try_from(made.capacity()).unwrap_or(c_int::MAX);
@@ -102,9 +111,12 @@ pub(crate) unsafe fn create(
 /// # Safety
 /// One of [`create`], for the last time if it succeeds.
 pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
+    check_process()?;
     // SAFETY: as the caller promises: nobody polls it any more, but events may still be acknowledged.
     unsafe {
         own(cq)?.users.check_none()?;
+        let number = own(cq)?.get()?.number().0;
+        lock(&own(cq)?.raisers.cqs).remove(&number);
         let channel = (*cq).channel;
         let given_back = || {
             let place = &mut (*own_place(cq)).cq;
@@ -120,6 +132,7 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
         }
         let acks = comp_acks(cq);
         acks.wait(&own(cq)?.comp_reported);
+        async_acks(cq).wait(&own(cq)?.async_reported);
         free(cq);
     }
     Ok(())
@@ -139,9 +152,22 @@ unsafe fn comp_acks(cq: *mut Cq) -> Acks {
 }
 
 /// # Safety
+/// The queue is one of ours.
+pub(crate) unsafe fn async_acks(cq: *mut Cq) -> Acks {
+    // SAFETY: as the caller promises; only addresses are made.
+    unsafe {
+        Acks {
+            mutex: &raw mut (*cq).mutex,
+            cond: &raw mut (*cq).cond,
+            completed: &raw mut (*cq).async_events_completed,
+        }
+    }
+}
+
+/// # Safety
 /// The queue is one of ours, and has so many events that are not acknowledged.
 pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
-    if count > 0 && !cq.is_null() {
+    if count > 0 && !cq.is_null() && check_process().is_ok() {
         // SAFETY: as the caller promises.
         unsafe { comp_acks(cq).add(count) };
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portolan_provider::traits::{Qp as ProviderQp, Srq as ProviderSrq};
 use portolan_provider::verbs::{QpAttrMask, QpInit, QpType};
 use portolan_provider::{Cause, Error};
+use portolan_roce::io::SoftQp;
 use portolan_wire::addr::Gid as WireGid;
 use rustix::io::Errno;
 
@@ -42,6 +43,13 @@ pub(crate) struct OwnQp {
 impl Kind for Qp {
     type Whole = QpEx;
     type Own = OwnQp;
+}
+
+impl OwnQp {
+    /// The software device's.
+    pub(crate) fn soft(&self) -> Result<&SoftQp> {
+        self.qp.as_any().downcast_ref().ok_or(Errno::NODEV)
+    }
 }
 
 /// Creates a queue pair; its sizes are told.

@@ -7,6 +7,8 @@ use std::ptr;
 use portolan_provider::verbs::{
     RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge as ProviderSge, UdDestination,
 };
+use portolan_provider::{Cause, Error, Step};
+use portolan_roce::io::SoftQp;
 use portolan_wire::addr::{QKey, Qpn};
 use rustix::io::Errno;
 
@@ -213,15 +215,8 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         let own_qp = unsafe { own(qp.cast::<Qp>()) }?;
         // SAFETY: as above.
         let _unlocked = unsafe { Unlock::of(&own_qp.building) };
-        own_qp.building.begun.borrow().post(
-            |request| {
-                own_qp
-                    .qp
-                    .post_send(request)
-                    .map_err(|error| errno_of(&error))
-            },
-            own_qp.is_ud,
-        )
+        let begun = own_qp.building.begun.borrow();
+        begun.post(own_qp.soft()?, own_qp.is_ud)
     })
 }
 
@@ -255,35 +250,53 @@ impl Begun {
         self.failed = None;
     }
 
-    fn post(&self, post: impl Fn(&SendWr<'_>) -> Result<()>, is_ud: bool) -> Result<()> {
+    /// Posts all of it, or nothing.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the send queue has too little room, as rdma-core's rxe says; what is wrong with a request.
+    fn post(&self, qp: &SoftQp, is_ud: bool) -> Result<()> {
         if let Some(errno) = self.failed {
             return Err(errno);
         }
-        if is_ud && self.requests.iter().any(|request| request.ah.is_null()) {
-            return Err(Errno::INVAL);
-        }
-        for request in &self.requests {
-            let ud = match is_ud {
-                true => Some(UdDestination {
-                    // SAFETY: the program's address handle, which lives while it posts.
-                    ah: unsafe { own(request.ah) }?.ah.as_ref(),
+        let posted = qp.post_sends(
+            self.requests
+                .iter()
+                .map(|request| self.request(request, is_ud)),
+        );
+        posted.map_err(|error| match error.cause {
+            Cause::LimitReached { .. } => Errno::NOSPC,
+            _ => errno_of(&error),
+        })
+    }
+
+    /// # Errors
+    /// `InvalidArgument` for a datagram to nowhere.
+    fn request(&self, request: &Request, is_ud: bool) -> portolan_provider::Result<SendWr<'_>> {
+        let ud = match is_ud {
+            // SAFETY: the program's address handle, which lives while it posts.
+            true => match unsafe { own(request.ah) } {
+                Ok(own_ah) => Some(UdDestination {
+                    ah: own_ah.ah.as_ref(),
                     qpn: Qpn::new(request.qpn),
                     qkey: QKey(request.qkey),
                 }),
-                false => None,
-            };
-            post(&SendWr {
-                wr_id: request.wr_id,
-                op: request.op,
-                data: match request.data {
-                    Data::Pieces(from, to) => SendData::Sges(&self.pieces[from..to]),
-                    Data::Inline(from, to) => SendData::Inline(&self.inline[from..to]),
-                },
-                flags: request.flags,
-                ud,
-            })?;
-        }
-        Ok(())
+                Err(_) => {
+                    let (what, expected) = ("address handle", "one, as the type is UD");
+                    return Err(Error::invalid(Step::PostSend, what, expected, "none"));
+                }
+            },
+            false => None,
+        };
+        Ok(SendWr {
+            wr_id: request.wr_id,
+            op: request.op,
+            data: match request.data {
+                Data::Pieces(from, to) => SendData::Sges(&self.pieces[from..to]),
+                Data::Inline(from, to) => SendData::Inline(&self.inline[from..to]),
+            },
+            flags: request.flags,
+            ud,
+        })
     }
 
     fn last(&mut self) -> Result<&mut Request> {
@@ -477,9 +490,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_with_a_datagram_to_nowhere_posts_nothing() {
-        let posted = begun(2).post(|_| panic!("posted"), true);
-        assert_eq!(posted, Err(Errno::INVAL));
+    fn a_datagram_to_nowhere_is_refused() {
+        let begun = begun(1);
+        let refused = begun.request(&begun.requests[0], true).unwrap_err();
+        assert_eq!(errno_of(&refused), Errno::INVAL);
+        assert!(begun.request(&begun.requests[0], false).is_ok());
     }
 
     #[test]

@@ -1,9 +1,14 @@
-//! A C program that makes the calls which Debian's programs do not, with right and wrong arguments, built against our
-//! header and run on our library.
+//! C programs that make the calls which Debian's programs do not, with right and wrong arguments and in forked children,
+//! built against our header and run on our library.
 
 mod c;
 
 #[test]
 fn every_call_does_what_its_page_says_with_right_and_wrong_arguments() {
-    c::run("calls", &[]);
+    c::run("calls", include_str!("c/verbs.c"), &[]);
+}
+
+#[test]
+fn calls_in_a_forked_child_come_back_whatever_the_parents_threads_were_doing() {
+    c::run("forked", include_str!("c/forked.c"), &[]);
 }

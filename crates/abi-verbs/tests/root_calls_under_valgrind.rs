@@ -13,5 +13,5 @@ fn the_calls_touch_no_memory_that_is_not_theirs_and_lose_none() {
         "--errors-for-leak-kinds=definite,indirect",
         "--error-exitcode=9",
     ];
-    c::run("valgrind", &valgrind);
+    c::run("valgrind", include_str!("c/verbs.c"), &valgrind);
 }

@@ -2,7 +2,7 @@
 //! ids of its own (the C library).
 
 pub use crate::sys::ucma::{Channel, Command, Question, RdmaCmChannel, RdmaCmTable};
-pub use crate::sys::wait::readable;
+pub use crate::sys::wait::{readable, wait_event};
 pub use crate::ucma::abi::*;
 pub use crate::ucma::fields::Fields;
 pub use crate::ucma::open;

@@ -14,7 +14,7 @@ use crate::cm::{
 };
 use crate::error::{Cause, Error, Result, Step};
 use crate::verbs::{
-    Access, Ah, AhAttr, AsyncEvent, Counter, DeviceAttr, GidEntry, MwBind, MwType, PortAttr,
+    Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, MwBind, MwType, PortAttr,
     QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr, Srqn, WorkCompletion,
 };
 
@@ -269,6 +269,8 @@ pub trait CompChannel: Send + Sync + std::fmt::Debug {
 
 /// A completion queue.
 pub trait Cq: Send + Sync + std::fmt::Debug {
+    /// Its number, by which `CqErr` names it.
+    fn number(&self) -> Cqn;
     /// Takes completions, oldest first; the number taken. Drives the software device.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
     /// Asks for one event on the channel at the next completion (`ibv_req_notify_cq(3)`); an event
@@ -348,4 +350,6 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn detach_mcast(&self, gid: &Gid) -> Result<()>;
     /// Destroys it: when it returns, no work of it touches memory and no completion of it comes.
     fn destroy(&self) -> Result<()>;
+    /// For the provider's own downcasts.
+    fn as_any(&self) -> &dyn std::any::Any;
 }

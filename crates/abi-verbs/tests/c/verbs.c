@@ -205,6 +205,29 @@ static void built_requests(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}) == ENOENT);
 }
 
+/* More than the send queue holds: nothing goes out; as many as it holds: all. */
+static void whole_batches(struct ibv_qp *from) {
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(from);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	uint64_t *word = (uint64_t *)(memory + 4096);
+	CHECK(!ibv_query_qp(from, &attr, IBV_QP_CAP, &init));
+	*word = 0;
+	for (uint32_t more = 2; more--;) {
+		uint64_t value = 1;
+		ibv_wr_start(qp);
+		for (uint32_t at = 0; at < init.cap.max_send_wr + more; at++) {
+			ibv_wr_rdma_write(qp, mr->rkey, (uintptr_t)word);
+			ibv_wr_set_inline_data(qp, &value, sizeof(value));
+		}
+		CHECK(ibv_wr_complete(qp) == (more ? ENOSPC : 0));
+		CHECK(walk(more ? 0 : (int)init.cap.max_send_wr, NULL) == 0);
+		CHECK(*word == !more);
+	}
+	/* Had any of the first batch gone out, there would be more. */
+	CHECK(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}) == ENOENT);
+}
+
 static void send_to(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint64_t addr, uint32_t rkey, int expected) {
 	struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = 8, .lkey = mr->lkey};
 	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcode,
@@ -244,6 +267,36 @@ static void asynchronous_events(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == to);
 	ibv_ack_async_event(&event);
 	CHECK(to->events_completed == 1);
+}
+
+/* A completion queue that is too small is told of, and the queue pair that completes there fails. */
+static void overrun(void) {
+	struct ibv_cq *small = ibv_create_cq(context, 2, NULL, NULL, 0);
+	CHECK(small);
+	struct ibv_qp_init_attr init = {.send_cq = small, .recv_cq = small, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = {.max_send_wr = 16, .max_send_sge = 1, .max_recv_wr = 1, .max_recv_sge = 1}};
+	struct ibv_qp *from = ibv_create_qp(pd, &init), *to = ibv_create_qp(pd, &init);
+	int cq_errors = 0, fatal = 0;
+	CHECK(from && to);
+	connect_to(from, to->qp_num);
+	connect_to(to, from->qp_num);
+	for (int at = 0; at <= small->cqe; at++)
+		send_to(from, IBV_WR_RDMA_WRITE, (uintptr_t)memory, mr->rkey, 0);
+	while (!cq_errors || !fatal) {
+		struct ibv_async_event event;
+		wait_for(context->async_fd);
+		CHECK(!ibv_get_async_event(context, &event));
+		if (event.event_type == IBV_EVENT_CQ_ERR) {
+			CHECK(event.element.cq == small);
+			cq_errors++;
+		} else {
+			CHECK(event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == from);
+			fatal++;
+		}
+		ibv_ack_async_event(&event);
+	}
+	CHECK(small->async_events_completed == (uint32_t)cq_errors);
+	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to) && !ibv_destroy_cq(small));
 }
 
 static void completion_events(struct ibv_qp *from, struct ibv_qp *to) {
@@ -361,12 +414,14 @@ int main(void) {
 	connect_to(from, to->qp_num);
 	connect_to(to, from->qp_num);
 	built_requests(from, to);
+	whole_batches(from);
 	windows_and_addresses(from, to);
 	completion_events(from, to);
 	asynchronous_events(from, to);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == EBUSY);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to));
+	overrun();
 	shared_receives();
 	datagrams();
 	CHECK(!ibv_resize_cq(ibv_cq_ex_to_cq(cq), 128) && cq->cqe >= 128);

@@ -56,13 +56,13 @@ pub struct RdmaCmTable {
 pub struct RdmaCmChannel {
     /// The library's.
     pub handle: *mut c_void,
-    /// Readable while an event waits, and non-blocking if its owner makes it so.
+    /// A socket, readable while an event waits, and non-blocking if its owner makes it so.
     pub fd: c_int,
 }
 
 impl RdmaCmTable {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
     /// What a library exports: a function without arguments that gives the table, which stays as long as the
     /// library.
     pub const SYMBOL: &str = "portolan_rdma_cm";
@@ -127,6 +127,11 @@ impl Channel {
             (0, None) => Err(Errno::IO),
             (errno, _) => Err(Errno::from_raw_os_error(errno)),
         }
+    }
+
+    /// Whether it is the kernel's device, and not a library's.
+    pub fn is_kernels(&self) -> bool {
+        matches!(self.way, Way::Kernel(_))
     }
 
     /// Closes a library's channel though others may still use it: they are refused with `EBADF`, but for who waits in

@@ -1,58 +1,75 @@
-//! Waiting in a program's call. A thread that waits there may be cancelled (pthread_cancel(3)): it then unwinds as by a
-//! panic that nobody may catch, through frames that must have nothing to drop.
+//! Waiting in a program's call, as read(2) does: `EINTR` if the handler of the signal that came does not want calls to go
+//! on (`SA_RESTART`). A thread that waits here may be cancelled (pthread_cancel(3)): it then unwinds as by a panic that
+//! nobody may catch, through frames that must have nothing to drop.
 
 #![allow(
     unsafe_code,
-    reason = "poll(2) of libc is where a thread may be cancelled; that of rustix is not"
+    reason = "calls of libc are where a thread may be cancelled; those of rustix are not"
 )]
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
 use crate::sys::ucma::last_errno;
+use crate::ucma::abi::{EventResp, GetEvent, Header, number};
+use crate::ucma::fields::Fields;
 
-// libc's crate says of it that it does not unwind.
+// libc's crate says of them that they do not unwind.
 unsafe extern "C-unwind" {
-    fn poll(fds: *mut libc::pollfd, count: c_ulong, timeout_ms: c_int) -> c_int;
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
+    fn recv(fd: c_int, place: *mut c_void, length: usize, flags: c_int) -> isize;
+    fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize;
 }
 
-/// Waits until the descriptor is readable, for ever. The thread may be cancelled here: nothing that is to be dropped
-/// may live in the frames above, and nothing may catch panics there.
+/// Waits until a socket is readable, for ever, and takes nothing from it. The thread may be cancelled here: nothing that is
+/// to be dropped may live in the frames above, and nothing may catch panics there.
 ///
 /// # Errors
-/// `EINTR` if a signal came and the program has a handler that wants calls interrupted.
-pub fn readable(fd: RawFd) -> Result<(), Errno> {
-    loop {
-        let mut of = libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one structure, which outlives the call.
-        if unsafe { poll(&raw mut of, 1, -1) } >= 0 {
-            return Ok(());
-        }
-        match last_errno() {
-            Errno::INTR if !interrupts() => {}
-            errno => return Err(errno),
-        }
+/// `EINTR`; `EAGAIN` if the descriptor is non-blocking; those of recv(2).
+pub fn readable(socket: RawFd) -> Result<(), Errno> {
+    let mut byte = 0u8;
+    // SAFETY: room for one byte, which outlives the call.
+    match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+        1.. => Ok(()),
+        // Its other end is closed: nothing will ever come. Who waits goes on waiting, as on a descriptor of the kernel's
+        // that is closed meanwhile.
+        0 => loop {
+            // SAFETY: no structures.
+            unsafe { poll(std::ptr::null_mut(), 0, -1) };
+        },
+        _ => Err(last_errno()),
     }
 }
 
-/// Whether the program has a handler that does not want interrupted calls to go on (`SA_RESTART`). read(2) would
-/// have known which of them ran; poll(2) never goes on.
-fn interrupts() -> bool {
-    let signals = 1..=libc::SIGRTMAX();
-    signals.into_iter().any(|signal| {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks for the action of a signal; all zeros is one, should there be no such signal.
-        let action = unsafe {
-            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-            action.assume_init()
-        };
-        let is_caught = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-        is_caught && action.sa_flags & libc::SA_RESTART == 0
-    })
+const COMMAND: usize = Header::SIZE + GetEvent::SIZE;
+
+/// GET_EVENT of the kernel's device, which waits unless the descriptor is non-blocking. The thread may be cancelled here,
+/// as in [`readable`].
+///
+/// # Errors
+/// `EINTR`, `EAGAIN`; those of the descriptor.
+pub fn wait_event(device: RawFd) -> Result<EventResp, Errno> {
+    let mut answer = [0u8; EventResp::SIZE];
+    let header = Header {
+        cmd: number::GET_EVENT,
+        in_len: GetEvent::SIZE as u16,
+        out_len: EventResp::SIZE as u16,
+    };
+    let get = GetEvent {
+        response: answer.as_mut_ptr().expose_provenance() as u64,
+    };
+    let mut command = [0u8; COMMAND];
+    let mut place = &mut command[..];
+    header.put(&mut place);
+    get.put(&mut place);
+    // SAFETY: the command is readable, and names the place of the answer, which is as long as it says; both outlive the
+    // call.
+    let written = unsafe { write(device, command.as_ptr().cast(), COMMAND) };
+    match usize::try_from(written) {
+        Ok(COMMAND) => Ok(EventResp::from_bytes(&answer)),
+        Ok(_) => Err(Errno::IO),
+        Err(_) => Err(last_errno()),
+    }
 }

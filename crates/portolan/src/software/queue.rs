@@ -1,13 +1,14 @@
 //! The queue of a channel: events in order, and a descriptor that is readable while there are some.
 
 use std::collections::{HashSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use portolan_provider::cm::{CmEvent, IdNumber};
 use portolan_provider::{Cause, Error, Result, Step};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use portolan_roce::io::Readiness;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::lock;
@@ -19,29 +20,18 @@ use crate::lock;
 pub(super) struct EventQueue {
     waiting: Mutex<VecDeque<CmEvent>>,
     ids: Mutex<HashSet<IdNumber>>,
-    /// An eventfd, blocking until its owner says otherwise.
-    ready: OwnedFd,
-    sleepers: Mutex<Sleepers>,
-}
-
-/// Who waits as the kernel's GET_EVENT does: in a call that a signal interrupts or that is restarted, as its handler
-/// says. poll(2) never is, so they read; not the owner's descriptor, whose count says whether events wait.
-#[derive(Debug, Default)]
-struct Sleepers {
-    count: usize,
-    /// An eventfd of one sleeper's wake-up each, made for the first.
-    alarm: Option<Arc<OwnedFd>>,
+    /// Blocking until its owner says otherwise.
+    ready: Readiness,
 }
 
 impl EventQueue {
     pub(super) fn new() -> Result<Self> {
-        let ready = eventfd(0, EventfdFlags::CLOEXEC)
-            .map_err(|errno| os_error("eventfd", Step::OpenChannel, errno))?;
+        let ready =
+            Readiness::new().map_err(|errno| os_error("socketpair", Step::OpenChannel, errno))?;
         Ok(Self {
             waiting: Mutex::default(),
             ids: Mutex::default(),
             ready,
-            sleepers: Mutex::default(),
         })
     }
 
@@ -49,41 +39,14 @@ impl EventQueue {
         let mut waiting = lock(&self.waiting);
         waiting.push_back(event);
         if waiting.len() == 1 {
-            // Fails only at a count of 2^64 - 1; it is 0 or 1 here.
-            let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
-        }
-        drop(waiting);
-        let sleepers = lock(&self.sleepers);
-        if let (1.., Some(alarm)) = (sleepers.count, &sleepers.alarm) {
-            let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
+            self.ready.raise();
         }
     }
 
-    /// Waits until an event is there. It may be another's by then.
+    /// Waits until an event is there, as the kernel's GET_EVENT does. It may be another's by then.
     pub(super) fn sleep(&self) -> Result<()> {
-        let alarm = {
-            let mut sleepers = lock(&self.sleepers);
-            // Looked at under the lock: who pushes after this sees a sleeper.
-            if !self.is_empty() {
-                return Ok(());
-            }
-            let alarm = match &sleepers.alarm {
-                Some(alarm) => alarm.clone(),
-                None => {
-                    let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
-                    let made = eventfd(0, flags);
-                    Arc::new(made.map_err(|errno| os_error("eventfd", Step::Event, errno))?)
-                }
-            };
-            sleepers.alarm = Some(alarm.clone());
-            sleepers.count += 1;
-            alarm
-        };
-        let woken = rustix::io::read(&*alarm, &mut [0; 8]);
-        lock(&self.sleepers).count -= 1;
-        woken
-            .map(drop)
-            .map_err(|errno| os_error("read", Step::Event, errno))
+        let woken = self.ready.wait();
+        woken.map_err(|errno| os_error("recv", Step::Event, errno))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -94,7 +57,7 @@ impl EventQueue {
         let mut waiting = lock(&self.waiting);
         let event = waiting.pop_front()?;
         if waiting.is_empty() {
-            self.clear();
+            self.ready.lower();
         }
         Some(event)
     }
@@ -108,7 +71,7 @@ impl EventQueue {
             .partition(|event| belongs(event));
         *waiting = kept.into();
         if had && waiting.is_empty() {
-            self.clear();
+            self.ready.lower();
         }
         out
     }
@@ -145,15 +108,6 @@ impl EventQueue {
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(os_error("poll", Step::Event, errno)),
-        }
-    }
-
-    fn clear(&self) {
-        // Looked at first: the owner has the descriptor too, and what it read itself is not there to be
-        // read any more.
-        let mut fds = [PollFd::new(&self.ready, PollFlags::IN)];
-        if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
-            let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }
 }

@@ -118,6 +118,16 @@ impl fmt::Display for Srqn {
     }
 }
 
+/// Number of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cqn(pub u32);
+
+impl fmt::Display for Cqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CQ {}", self.0)
+    }
+}
+
 /// Something that happened to a queue pair or device outside of work requests
 /// (`struct ibv_async_event`, ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +148,7 @@ pub enum AsyncEvent {
     /// The shared receive queue holds fewer work requests than its limit.
     SrqLimitReached(Srqn),
     /// A completion queue overflowed.
-    CqErr,
+    CqErr(Cqn),
     /// A port became active.
     PortActive(u8),
     /// A port is active no more.

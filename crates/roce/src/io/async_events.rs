@@ -1,15 +1,15 @@
 //! Asynchronous events of a device: a bounded queue, and a descriptor to wait for them.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use portolan_provider::verbs::AsyncEvent;
 use portolan_provider::{Cause, Error, Result, Step};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::async_listener::AsyncListener;
+use super::readiness::Readiness;
 
 /// The events that nobody has taken yet.
 ///
@@ -19,7 +19,7 @@ use super::async_listener::AsyncListener;
 pub(super) struct AsyncEvents {
     limit: usize,
     queue: Mutex<VecDeque<AsyncEvent>>,
-    event_fd: OnceLock<OwnedFd>,
+    ready: OnceLock<Readiness>,
     lost: AtomicU64,
     /// Who takes some of the events instead.
     listeners: RwLock<Vec<Weak<AsyncListener>>>,
@@ -31,7 +31,7 @@ impl AsyncEvents {
         Self {
             limit,
             queue: Mutex::default(),
-            event_fd: OnceLock::new(),
+            ready: OnceLock::new(),
             lost: AtomicU64::new(0),
             listeners: RwLock::default(),
         }
@@ -44,19 +44,18 @@ impl AsyncEvents {
     pub(super) fn fd(&self) -> Result<BorrowedFd<'_>> {
         // Under the lock, so that no event comes between making it and looking for events.
         let queue = self.lock();
-        if let Some(event_fd) = self.event_fd.get() {
-            return Ok(event_fd.as_fd());
+        if let Some(ready) = self.ready.get() {
+            return Ok(ready.as_fd());
         }
-        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let made = made.map_err(|errno| {
-            let (call, errno) = ("eventfd", errno.raw_os_error());
+        let made = Readiness::new().map_err(|errno| {
+            let (call, errno) = ("socketpair", errno.raw_os_error());
             Error::new(Step::Query, Cause::Os { call, errno })
         })?;
-        let event_fd = self.event_fd.get_or_init(|| made);
+        let ready = self.ready.get_or_init(|| made);
         if !queue.is_empty() {
-            raise(event_fd);
+            ready.raise();
         }
-        Ok(event_fd.as_fd())
+        Ok(ready.as_fd())
     }
 
     /// Adds a listener, for as long as it lives.
@@ -103,9 +102,9 @@ impl AsyncEvents {
         }
         queue.push_back(event);
         if queue.len() == 1
-            && let Some(event_fd) = self.event_fd.get()
+            && let Some(ready) = self.ready.get()
         {
-            raise(event_fd);
+            ready.raise();
         }
         true
     }
@@ -136,10 +135,9 @@ impl AsyncEvents {
     fn lower_if_empty(&self, queue: &VecDeque<AsyncEvent>, taken: bool) {
         if taken
             && queue.is_empty()
-            && let Some(event_fd) = self.event_fd.get()
+            && let Some(ready) = self.ready.get()
         {
-            // It is readable now: reading cannot block.
-            let _ = rustix::io::read(event_fd, &mut [0u8; 8]);
+            ready.lower();
         }
     }
 
@@ -148,13 +146,9 @@ impl AsyncEvents {
     }
 }
 
-fn raise(event_fd: &OwnedFd) {
-    // The counter is zero: the write cannot block, and there is nothing else it can fail of.
-    let _ = rustix::io::write(event_fd, &1u64.to_ne_bytes());
-}
-
 #[cfg(test)]
 mod tests {
+    use portolan_provider::verbs::Cqn;
     use portolan_wire::Qpn;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -186,7 +180,7 @@ mod tests {
         assert_eq!(events.take(), Some(AsyncEvent::GidChange(1)));
         assert!(!readable(&events));
         assert_eq!(events.take(), None);
-        assert!(events.push(AsyncEvent::CqErr));
+        assert!(events.push(AsyncEvent::CqErr(Cqn(1))));
         assert!(readable(&events));
     }
 
@@ -205,7 +199,8 @@ mod tests {
     #[test]
     fn beyond_its_limit_events_are_lost_and_counted() {
         let events = AsyncEvents::new(2);
-        let pushed: Vec<_> = (0..4).map(|_| events.push(AsyncEvent::CqErr)).collect();
+        let event = AsyncEvent::CqErr(Cqn(1));
+        let pushed: Vec<_> = (0..4).map(|_| events.push(event)).collect();
         assert_eq!(pushed, [true, true, false, false]);
         assert_eq!(events.lost(), 2);
     }

@@ -2,15 +2,16 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Cause, Error, Result, Step};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::device::foreign;
 use super::fork::ForkGuard;
+use super::readiness::Readiness;
 
 /// A completion channel. Its descriptor is readable exactly while the queue of events is not
 /// empty.
@@ -26,7 +27,7 @@ pub struct SoftChannel {
 /// A completion channel as its completion queues know it.
 #[derive(Debug)]
 pub(super) struct ChannelCore {
-    event_fd: OwnedFd,
+    ready: Readiness,
     events: Mutex<VecDeque<ChannelEvent>>,
 }
 
@@ -39,11 +40,13 @@ struct ChannelEvent {
 
 impl SoftChannel {
     pub(super) fn new(fork: Arc<ForkGuard>) -> Result<Self> {
-        let event_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| os_error("eventfd", errno))?;
+        let ready = Readiness::new().map_err(|errno| os_error("socketpair", errno))?;
+        fcntl_getfl(&ready)
+            .and_then(|flags| fcntl_setfl(&ready, flags | OFlags::NONBLOCK))
+            .map_err(|errno| os_error("fcntl", errno))?;
         Ok(Self {
             core: Arc::new(ChannelCore {
-                event_fd,
+                ready,
                 events: Mutex::default(),
             }),
             fork,
@@ -68,8 +71,7 @@ impl ChannelCore {
         }
         events.push_back(ChannelEvent { cq, cookie });
         if events.len() == 1 {
-            // The counter is zero: the write cannot block, and there is nothing else it can fail of.
-            let _ = rustix::io::write(&self.event_fd, &1u64.to_ne_bytes());
+            self.ready.raise();
         }
     }
 
@@ -79,13 +81,8 @@ impl ChannelCore {
         let before = events.len();
         events.retain(|event| event.cq != cq);
         if events.is_empty() && before > 0 {
-            self.lower();
+            self.ready.lower();
         }
-    }
-
-    /// Makes the descriptor unreadable.
-    fn lower(&self) {
-        let _ = rustix::io::read(&self.event_fd, &mut [0u8; 8]);
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
@@ -95,7 +92,7 @@ impl ChannelCore {
 
 impl CompChannel for SoftChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.event_fd.as_fd()
+        self.core.ready.as_fd()
     }
 
     fn take_event(&self) -> Result<Option<u64>> {
@@ -104,7 +101,7 @@ impl CompChannel for SoftChannel {
         let mut events = self.core.lock();
         let event = events.pop_front();
         if event.is_some() && events.is_empty() {
-            self.core.lower();
+            self.core.ready.lower();
         }
         Ok(event.map(|event| event.cookie))
     }
@@ -130,7 +127,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     fn readable(channel: &SoftChannel) -> bool {
-        let mut fds = [PollFd::new(&channel.core.event_fd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&channel.core.ready, PollFlags::IN)];
         let now = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 0,

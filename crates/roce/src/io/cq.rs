@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan_provider::Step;
 use portolan_provider::traits::{CompChannel, Cq};
-use portolan_provider::verbs::WorkCompletion;
+use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_wire::Qpn;
 
 use super::channel::{ChannelCore, SoftChannel};
 use super::counters::Cell;
-use super::device::{SoftDevice, foreign};
+use super::device::{DeviceCore, SoftDevice, foreign};
 use super::gauge::Permit;
 use super::shared::Shared;
 use crate::engine::{Completion, CompletionQueue};
@@ -20,6 +20,7 @@ use crate::engine::{Completion, CompletionQueue};
 #[derive(Debug)]
 pub struct SoftCq {
     core: Arc<CqCore>,
+    device: Arc<DeviceCore>,
     shared: Arc<Shared>,
     _permit: Permit,
 }
@@ -56,6 +57,7 @@ impl SoftCq {
         };
         Ok(Self {
             core: Arc::new(core),
+            device: Arc::clone(device.core()),
             shared,
             _permit: permit,
         })
@@ -75,6 +77,10 @@ impl SoftCq {
 }
 
 impl Cq for SoftCq {
+    fn number(&self) -> Cqn {
+        self.core.number()
+    }
+
     #[inline]
     fn poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
         self.shared.fork.check(Step::PollCq)?;
@@ -130,10 +136,16 @@ impl Drop for SoftCq {
         if let Some((channel, _)) = &self.core.event {
             channel.forget(self.core.id);
         }
+        self.device.forget_cq(self.core.number());
     }
 }
 
 impl CqCore {
+    /// After 2^32 of them numbers begin anew.
+    pub(super) fn number(&self) -> Cqn {
+        Cqn(self.id as u32)
+    }
+
     /// Adds a completion, and raises an event if one was asked for. If the queue is full it is lost,
     /// which `lost` counts.
     ///

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use portolan_provider::address::{gid_to_ip, ip_to_gid};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AhAttr, AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
+    AhAttr, AsyncEvent, AtomicCap, Counter, Cqn, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr,
+    Srqn,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -433,6 +434,12 @@ impl DeviceCore {
             | AsyncEvent::QpLastWqeReached(of) => *of == qpn,
             _ => false,
         });
+    }
+
+    /// Forgets the events of a completion queue that is gone.
+    pub(super) fn forget_cq(&self, number: Cqn) {
+        let gone = AsyncEvent::CqErr(number);
+        self.events.forget(|event| *event == gone);
     }
 
     /// Forgets the events of a shared receive queue that is gone.

@@ -283,7 +283,7 @@ impl Shared {
                 self.monitor.counters.async_overflows.up();
             }
         };
-        let mut overflowed = false;
+        let mut overflowed = None;
         loop {
             while let Some(completion) = state.engine.poll_completion() {
                 let cq = match completion.queue {
@@ -291,7 +291,9 @@ impl Shared {
                     Queue::Receive => &qp.recv_cq,
                 };
                 let lost = &self.monitor.counters.completion_overflows;
-                overflowed |= cq.deliver(&completion, lost).is_err();
+                if cq.deliver(&completion, lost).is_err() {
+                    overflowed.get_or_insert(cq.number());
+                }
             }
             while let Some(event) = state.engine.poll_async_event() {
                 if let AsyncEvent::CommEst(qpn) = event {
@@ -302,10 +304,10 @@ impl Shared {
             }
             // A queue pair whose completions are lost cannot be trusted any more (IBTA 10.2.6.3);
             // failing it flushes what is left, which is lost as well.
-            if !overflowed || state.engine.state() == QpState::Err {
+            let Some(full) = overflowed.filter(|_| state.engine.state() != QpState::Err) else {
                 break;
-            }
-            raise(AsyncEvent::CqErr);
+            };
+            raise(AsyncEvent::CqErr(full));
             state.engine.fail();
         }
         self.keep_timer(qp, state);

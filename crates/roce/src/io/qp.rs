@@ -1,5 +1,6 @@
 //! Queue pairs: the verbs on one, and its life.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -133,6 +134,24 @@ impl SoftQp {
     /// What it has sent, received and dropped.
     pub fn counters(&self) -> QpCounters {
         *self.core.lock().engine.counters()
+    }
+
+    /// Posts requests to the send queue together: all of them or, if one is refused or is an error itself, none.
+    ///
+    /// # Errors
+    /// As for [`Qp::post_send`], of the first that is refused.
+    pub fn post_sends<'a>(&self, wrs: impl IntoIterator<Item = Result<SendWr<'a>>>) -> Result<()> {
+        let mut state = self.open_present(Step::PostSend)?;
+        let now = self.shared.clock.now();
+        let wrs = wrs.into_iter().map(|wr| {
+            let wr = wr?;
+            let to = wr.ud.map(|ud| self.destination(&ud)).transpose()?;
+            Ok((wr, to))
+        });
+        let posted = state.engine.post_sends(wrs);
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        self.shared.settle(&self.core, &mut state, now);
+        Ok(())
     }
 
     /// Locks it for a verb.
@@ -368,6 +387,10 @@ impl Qp for SoftQp {
         self.core.forget_completions();
         self.core.device.forget(self.core.qpn);
         Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 

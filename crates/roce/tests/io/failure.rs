@@ -117,7 +117,11 @@ fn a_full_completion_queue_fails_the_queue_pair_and_says_so() {
         assert!(Instant::now() < deadline, "only {events:?}");
         events.extend(a.device.take_async_event().unwrap());
     }
-    assert_eq!(events, [AsyncEvent::CqErr, AsyncEvent::QpFatal(a.qp.qpn())]);
+    let expected = [
+        AsyncEvent::CqErr(a.cq.number()),
+        AsyncEvent::QpFatal(a.qp.qpn()),
+    ];
+    assert_eq!(events, expected);
     assert!(pair.stacks[0].counters().completion_overflows > 0);
     assert_eq!(a.qp.query().unwrap().0.state, QpState::Err);
     // What was kept is still there.

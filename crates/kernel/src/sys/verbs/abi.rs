@@ -57,7 +57,7 @@ pub(super) struct Cq {
     pub(super) context: *mut Context,
     channel: *mut CompChannel,
     cq_context: *mut c_void,
-    handle: u32,
+    pub(super) handle: u32,
     pub(super) cqe: c_int,
 }
 
@@ -433,6 +433,7 @@ pub(super) struct AsyncEvent {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Element {
+    pub(super) cq: *mut Cq,
     pub(super) qp: *mut Qp,
     pub(super) srq: *mut Srq,
     pub(super) port_num: c_int,

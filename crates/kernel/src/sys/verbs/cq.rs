@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan_provider::error::errno::EIO;
 use portolan_provider::traits::{CompChannel, Cq};
-use portolan_provider::verbs::WorkCompletion;
+use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::channel::KernelCompChannel;
@@ -90,6 +90,11 @@ impl KernelCq {
 }
 
 impl Cq for KernelCq {
+    fn number(&self) -> Cqn {
+        // SAFETY: the queue exists; its handle does not change.
+        Cqn(unsafe { (*self.raw.as_ptr()).handle })
+    }
+
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         self.device.check(Step::PollCq)?;
         let mut raw = [abi::Wc::default(); BATCH];

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
+    AsyncEvent, AtomicCap, Counter, Cqn, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, Qpn};
@@ -412,10 +412,12 @@ unsafe fn async_event(raw: &abi::AsyncEvent) -> Option<AsyncEvent> {
     let qpn = || unsafe { Qpn::new((*raw.element.qp).qp_num) };
     // SAFETY: as above, of a shared receive queue.
     let srqn = || unsafe { Srqn((*raw.element.srq).handle) };
+    // SAFETY: as above, of a completion queue.
+    let cqn = || unsafe { Cqn((*raw.element.cq).handle) };
     // SAFETY: as above, of a port; ports have numbers of eight bits.
     let port = || unsafe { raw.element.port_num as u8 };
     Some(match raw.event_type {
-        0 => AsyncEvent::CqErr,
+        0 => AsyncEvent::CqErr(cqn()),
         1 => AsyncEvent::QpFatal(qpn()),
         2 => AsyncEvent::QpReqErr(qpn()),
         3 => AsyncEvent::QpAccessErr(qpn()),

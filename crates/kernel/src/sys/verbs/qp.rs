@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
@@ -301,6 +302,10 @@ impl Qp for KernelQp {
         *raw = None;
         lock(&self.handles).clear();
         Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 

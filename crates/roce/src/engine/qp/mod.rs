@@ -180,12 +180,16 @@ impl QueuePair {
     /// Nothing is posted then.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         self.check_posting()?;
-        match &mut self.unacknowledged {
-            Some(halves) => halves.post_message(wr, &self.attr)?,
-            None => self.requester.post(wr, &self.attr)?,
-        }
+        self.append_message(wr)?;
         self.flush_if_in_error();
         Ok(())
+    }
+
+    fn append_message(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        match &mut self.unacknowledged {
+            Some(halves) => halves.post_message(wr, &self.attr),
+            None => self.requester.post(wr, &self.attr),
+        }
     }
 
     /// Posts a datagram to the send queue of a UD queue pair; the destination stands for its `ud`. In
@@ -196,16 +200,56 @@ impl QueuePair {
     /// bytes than the port's MTU.
     pub fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
         self.check_posting()?;
+        self.append_datagram(wr, to)?;
+        self.flush_if_in_error();
+        Ok(())
+    }
+
+    fn append_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
         let qp_type = self.qp_type();
         match &mut self.unacknowledged {
-            Some(halves) if qp_type == QpType::Ud => halves.post_datagram(wr, to)?,
+            Some(halves) if qp_type == QpType::Ud => halves.post_datagram(wr, to),
             _ => {
                 let (what, expected) = ("destination", "none, as the queue pair is connected");
-                return Err(Error::invalid(Step::PostSend, what, expected, to.qpn));
+                Err(Error::invalid(Step::PostSend, what, expected, to.qpn))
+            }
+        }
+    }
+
+    /// Posts requests to the send queue together, each with its destination if the type is UD: all of them or,
+    /// if one is refused or is an error itself, none.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send) and [`post_datagram`](Self::post_datagram), of the first that is refused.
+    pub fn post_sends<'a>(
+        &mut self,
+        wrs: impl IntoIterator<Item = Result<(SendWr<'a>, Option<Destination>)>>,
+    ) -> Result<()> {
+        self.check_posting()?;
+        let posted = self.sends_posted();
+        for wr in wrs {
+            let appended = wr.and_then(|(wr, to)| match to {
+                None => self.append_message(&wr),
+                Some(to) => self.append_datagram(&wr, to),
+            });
+            if let Err(error) = appended {
+                match &mut self.unacknowledged {
+                    Some(halves) => halves.sender().truncate(posted),
+                    None => self.requester.truncate(posted),
+                }
+                return Err(error);
             }
         }
         self.flush_if_in_error();
         Ok(())
+    }
+
+    /// Requests in the send queue.
+    fn sends_posted(&mut self) -> usize {
+        match &mut self.unacknowledged {
+            Some(halves) => halves.sender().posted(),
+            None => self.requester.posted(),
+        }
     }
 
     fn check_posting(&self) -> Result<()> {

@@ -239,13 +239,28 @@ impl SendQueue {
         self.entries.len()
     }
 
+    /// Forgets what was appended since the queue had `len` entries.
+    pub(super) fn truncate(&mut self, len: usize) {
+        while self.entries.len() > len
+            && let Some(entry) = self.entries.pop_back()
+        {
+            self.end = entry.first;
+            self.recycle(entry.data);
+        }
+    }
+
     /// Takes the oldest entry off the queue and completes it with `status`, if that is to be
     /// reported: errors always are.
     pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
         let entry = self.entries.pop_front()?;
         let report = entry.signaled || status != WcStatus::Success;
         let wc = report.then(|| entry.completion(status, qpn));
-        match entry.data {
+        self.recycle(entry.data);
+        wc
+    }
+
+    fn recycle(&mut self, data: EntryData) {
+        match data {
             EntryData::Sges(mut sges) => {
                 sges.clear();
                 self.spare_sges.push(sges);
@@ -255,7 +270,6 @@ impl SendQueue {
                 self.spare_inline.push(bytes);
             }
         }
-        wc
     }
 }
 

@@ -101,6 +101,16 @@ impl Requester {
         self.queue.push(wr, attr.path_mtu.bytes() as u32)
     }
 
+    /// Requests in the send queue.
+    pub(super) fn posted(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
+    pub(super) fn truncate(&mut self, posted: usize) {
+        self.queue.truncate(posted);
+    }
+
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         self.retransmit.next_timeout()
     }

@@ -92,6 +92,17 @@ impl Sender {
         Ok(())
     }
 
+    /// Requests in the send queue.
+    pub(in crate::engine::qp) fn posted(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
+    pub(in crate::engine::qp) fn truncate(&mut self, posted: usize) {
+        self.queue.truncate(posted);
+        self.destinations.truncate(posted);
+    }
+
     /// The next packet that the budget allows, and where it goes if not to the peer. `segments` is
     /// filled with its payload's places.
     pub(in crate::engine::qp) fn transmit(

@@ -1,0 +1,254 @@
+/*
+ * Calls that wait, as read(2) does: a signal interrupts them or not, as its handler says, and the thread may be cancelled in
+ * them. Requests that go to another thread. And pointers that some programs hand in after a call has failed. Ends with 0, or says which line was wrong.
+ *
+ * Usage: waits LOCAL_IPV4 SILENT_IPV4
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
+/* A thread that is not back after this long waits still. */
+#define STILL_US 300000
+
+static void failed(int line, const char *what)
+{
+	fprintf(stderr, "line %d: %s (errno %d: %s)\n", line, what, errno, strerror(errno));
+	exit(1);
+}
+
+static struct rdma_event_channel *channel;
+static struct rdma_cm_id *listener, *caller;
+static struct ibv_context *context;
+static struct ibv_comp_channel *completions;
+static struct sockaddr_in here, silent;
+static atomic_int gave, number;
+
+static int take_cm_event(void)
+{
+	struct rdma_cm_event *event;
+
+	return rdma_get_cm_event(channel, &event);
+}
+
+static int take_request(void)
+{
+	struct rdma_cm_id *id;
+
+	return rdma_get_request(listener, &id);
+}
+
+static int take_completion_event(void)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	return ibv_get_cq_event(completions, &cq, &cq_context);
+}
+
+static int take_async_event(void)
+{
+	struct ibv_async_event event;
+
+	return ibv_get_async_event(context, &event);
+}
+
+static int resolve(void)
+{
+	return rdma_resolve_addr(caller, NULL, (struct sockaddr *)&silent, 60000);
+}
+
+static void *run(void *call)
+{
+	number = 0;
+	gave = ((int (*)(void))call)();
+	number = errno;
+	return NULL;
+}
+
+static void handler(int signal)
+{
+	(void)signal;
+}
+
+static void handle(int signal, int flags)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
+
+	CHECK(!sigaction(signal, &action, NULL));
+}
+
+/* Whether a thread goes on waiting. */
+static int is_still_there(pthread_t thread)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += STILL_US * 1000L;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	return pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT;
+}
+
+/* Handlers of both kinds are installed; which of them runs decides. */
+static void interrupted(int (*call)(void))
+{
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, run, (void *)call));
+	CHECK(is_still_there(thread));
+	for (int at = 0; at < 3; at++) {
+		CHECK(!pthread_kill(thread, SIGUSR1));
+		CHECK(is_still_there(thread));
+	}
+	CHECK(!pthread_kill(thread, SIGUSR2));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(gave == -1 && number == EINTR);
+}
+
+static void cancelled(int (*call)(void))
+{
+	pthread_t thread;
+	void *end;
+
+	CHECK(!pthread_create(&thread, NULL, run, (void *)call));
+	CHECK(is_still_there(thread));
+	CHECK(!pthread_cancel(thread));
+	CHECK(!pthread_join(thread, &end));
+	CHECK(end == PTHREAD_CANCELED);
+}
+
+static void no_ids(void)
+{
+	struct rdma_event_channel *gone = rdma_create_event_channel();
+	struct rdma_cm_id *id, *left;
+
+	CHECK(gone && !rdma_create_id(gone, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_create_id(gone, &left, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_destroy_id(id));
+	/* Destroyed, and what memory that was given back may hold. */
+	struct rdma_cm_id *wrong[] = { id, (void *)(uintptr_t)0x55d3a1b, (void *)(uintptr_t)0x1000 };
+	for (int at = 0; at < 3; at++) {
+		CHECK(rdma_bind_addr(wrong[at], (struct sockaddr *)&here) == -1 && errno == EINVAL);
+		CHECK(rdma_resolve_route(wrong[at], 2000) == -1 && errno == EINVAL);
+		CHECK(rdma_disconnect(wrong[at]) == -1 && errno == EINVAL);
+		CHECK(rdma_destroy_id(wrong[at]) == -1 && errno == EINVAL);
+		CHECK(!rdma_get_src_port(wrong[at]));
+	}
+	rdma_destroy_event_channel(gone);
+	rdma_destroy_event_channel(gone);
+	CHECK(rdma_bind_addr(left, (struct sockaddr *)&here) == -1 && errno == EBADF);
+	CHECK(rdma_destroy_id(left) == -1 && errno == EBADF);
+}
+
+static struct rdma_cm_id *place;
+static sem_t placed;
+
+/* Leaves requests where there is room for one, as rping's thread does. */
+static void *leave_requests(void *none)
+{
+	struct rdma_cm_event *event;
+
+	for (int at = 0; at < 2; at++) {
+		CHECK(!rdma_get_cm_event(channel, &event));
+		CHECK(event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+		place = event->id;
+		CHECK(!rdma_ack_cm_event(event) && !sem_post(&placed));
+	}
+	return none;
+}
+
+static struct rdma_cm_id *call(struct rdma_event_channel *of, uint32_t qp_num)
+{
+	struct rdma_conn_param param = { .qp_num = qp_num };
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_create_id(of, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 2000));
+	CHECK(!rdma_get_cm_event(of, &event) && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_ack_cm_event(event) && !rdma_resolve_route(id, 2000));
+	CHECK(!rdma_get_cm_event(of, &event) && event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!rdma_ack_cm_event(event) && !rdma_connect(id, &param));
+	return id;
+}
+
+/* A request is called for before the next is given. */
+static void hand_over(void)
+{
+	struct rdma_event_channel *callers = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *serving, *calling[2], *taken[2];
+	pthread_t thread;
+
+	CHECK(callers && !sem_init(&placed, 0, 0));
+	CHECK(!rdma_create_id(channel, &serving, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(serving, (struct sockaddr *)&here) && !rdma_listen(serving, 3));
+	here.sin_port = rdma_get_src_port(serving);
+	for (int at = 0; at < 2; at++)
+		calling[at] = call(callers, 77 + at);
+	CHECK(!pthread_create(&thread, NULL, leave_requests, NULL));
+	for (int at = 0; at < 2; at++) {
+		CHECK(!sem_wait(&placed));
+		/* The other thread has the time to go on. */
+		usleep(100000);
+		taken[at] = place;
+		CHECK(!rdma_reject(taken[at], NULL, 0));
+	}
+	CHECK(taken[0] != taken[1]);
+	CHECK(!pthread_join(thread, NULL));
+	for (int at = 0; at < 2; at++) {
+		CHECK(!rdma_get_cm_event(callers, &event) && event->event == RDMA_CM_EVENT_REJECTED);
+		CHECK(!rdma_ack_cm_event(event));
+		CHECK(!rdma_destroy_id(calling[at]) && !rdma_destroy_id(taken[at]));
+	}
+	CHECK(!rdma_destroy_id(serving));
+	rdma_destroy_event_channel(callers);
+	here.sin_port = 0;
+}
+
+int main(int count, char **arguments)
+{
+	CHECK(count == 3);
+	here.sin_family = silent.sin_family = AF_INET;
+	CHECK(inet_pton(AF_INET, arguments[1], &here.sin_addr) == 1);
+	CHECK(inet_pton(AF_INET, arguments[2], &silent.sin_addr) == 1);
+	handle(SIGUSR1, SA_RESTART);
+	handle(SIGUSR2, 0);
+	channel = rdma_create_event_channel();
+	CHECK(channel);
+	/* Without a channel: calls wait for their events. */
+	CHECK(!rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&here) && !rdma_listen(listener, 1));
+	context = listener->verbs;
+	CHECK(context);
+	completions = ibv_create_comp_channel(context);
+	CHECK(completions);
+
+	int (*calls[])(void) = { take_cm_event, take_request, take_completion_event, take_async_event };
+	for (int at = 0; at < 4; at++) {
+		interrupted(calls[at]);
+		cancelled(calls[at]);
+		/* Nothing of the one that was cancelled is in the way. */
+		interrupted(calls[at]);
+	}
+	CHECK(!rdma_create_id(NULL, &caller, NULL, RDMA_PS_TCP));
+	cancelled(resolve);
+	CHECK(!rdma_destroy_id(caller) && !rdma_destroy_id(listener));
+	CHECK(!ibv_destroy_comp_channel(completions));
+	hand_over();
+	no_ids();
+	puts("all as it should be");
+	return 0;
+}

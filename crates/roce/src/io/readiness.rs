@@ -1,0 +1,94 @@
+//! A descriptor that tells that something waits.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Result;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+
+/// Readable exactly while it is raised: for poll and epoll, and, as a socket, for recv(2) with `MSG_PEEK`, which waits as
+/// read(2) does. That poll does not: whoever waits in it is interrupted by every signal, also where the handler wants calls
+/// to go on.
+///
+/// Its owner serializes raising and lowering.
+#[derive(Debug)]
+pub struct Readiness {
+    seen: OwnedFd,
+    raiser: OwnedFd,
+}
+
+impl Readiness {
+    /// Not raised; who waits on it blocks until its flag says otherwise.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`: it takes two descriptors.
+    pub fn new() -> Result<Self> {
+        let kind = (AddressFamily::UNIX, SocketType::STREAM);
+        let (seen, raiser) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { seen, raiser })
+    }
+
+    /// Makes it readable, which it is not.
+    pub fn raise(&self) {
+        // One byte always has room. A program that has closed the descriptor hears nothing.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = send(&self.raiser, &[1], flags);
+    }
+
+    /// Makes it unreadable; nothing to do if it is.
+    pub fn lower(&self) {
+        let _ = recv(&self.seen, &mut [0], RecvFlags::DONTWAIT);
+    }
+
+    /// Waits until it is readable, for ever. Another may have lowered it by then.
+    ///
+    /// # Errors
+    /// `EINTR` as read(2) has it; `EAGAIN` if the descriptor is non-blocking.
+    pub fn wait(&self) -> Result<()> {
+        recv(&self.seen, &mut [0], RecvFlags::PEEK).map(drop)
+    }
+}
+
+impl AsFd for Readiness {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.seen.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(readiness: &Readiness) -> bool {
+        let mut fds = [PollFd::new(readiness, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn it_is_readable_exactly_while_it_is_raised_and_waiting_takes_nothing() {
+        let readiness = Readiness::new().unwrap();
+        assert!(!is_readable(&readiness));
+        readiness.lower();
+        readiness.raise();
+        readiness.wait().unwrap();
+        readiness.wait().unwrap();
+        assert!(is_readable(&readiness));
+        readiness.lower();
+        assert!(!is_readable(&readiness));
+    }
+
+    #[test]
+    fn all_who_wait_are_woken() {
+        let readiness = Readiness::new().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| readiness.wait().unwrap());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            readiness.raise();
+        });
+    }
+}
