@@ -1,6 +1,8 @@
-//! What connections cost beside librdmacm and rdma_rxe: measured, and written into the documentation.
+//! What connections cost beside librdmacm and rdma_rxe: measured, and written into the documentation. Below it, what
+//! perftest measures.
 
-use std::path::Path;
+mod perftest;
+
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -29,12 +31,24 @@ const BOUNDS: [(Subject, f64); 2] = [
 ];
 /// Has the figures, below the workspace's root, between the marks.
 const DOCUMENT: &str = "docs/performance.md";
-const BEGIN: &str = "<!-- begin: `cargo xtask figures` writes this -->\n";
-const END: &str = "<!-- end: `cargo xtask figures` -->\n";
+const MARKS: Marks = Marks {
+    begin: "<!-- begin: `cargo xtask figures` writes this -->\n",
+    end: "<!-- end: `cargo xtask figures` -->\n",
+};
+
+/// What figures lie between, in the document.
+#[derive(Clone, Copy)]
+struct Marks {
+    begin: &'static str,
+    end: &'static str,
+}
 
 /// Measures connections beside librdmacm's in a kernel machine, and writes the figures into docs/performance.md.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Rounds, in which librdmacm, the kernel provider and the software device take turns.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -51,7 +65,16 @@ pub(crate) struct Arguments {
     print: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    /// Have perftest measure the software device beside rdma_rxe, and write the figures into docs/performance.md.
+    Perftest(perftest::Arguments),
+}
+
 pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(Other::Perftest(arguments)) = &arguments.other {
+        return perftest::write(arguments);
+    }
     let workspace = Workspace::here()?;
     let build = ["build", "--quiet", "--release", "--package", "portolan-cli"];
     workspace.run(&cargo(), &[&build[..], &["--bin", "portolan"]].concat())?;
@@ -63,12 +86,7 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
     let text = figures.markdown();
     println!("{text}");
     if !arguments.print {
-        let path = workspace.root.join(DOCUMENT);
-        let document = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
-        let written = with_section(&document, &text)?;
-        std::fs::write(&path, written)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        document(&workspace, MARKS, &text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -107,15 +125,24 @@ fn measure(workspace: &Workspace, load: Load, rounds: u32) -> Result<Figures> {
     figures.context("a round is missing")
 }
 
+/// Writes figures into the document.
+fn document(workspace: &Workspace, marks: Marks, text: &str) -> Result<()> {
+    let path = workspace.root.join(DOCUMENT);
+    let document = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let written = with_section(&document, marks, text)?;
+    std::fs::write(&path, written).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// The document with this between the marks, each of which it has once.
-fn with_section(document: &str, text: &str) -> Result<String> {
-    let document_path = Path::new(DOCUMENT).display();
-    let parts = document.split_once(BEGIN).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(END)?;
+fn with_section(document: &str, marks: Marks, text: &str) -> Result<String> {
+    let Marks { begin, end } = marks;
+    let parts = document.split_once(begin).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(end)?;
         Some((before, after))
     });
-    let (before, after) = parts.with_context(|| format!("{document_path} lacks its marks"))?;
-    Ok(format!("{before}{BEGIN}\n{text}\n{END}{after}"))
+    let (before, after) = parts.with_context(|| format!("{DOCUMENT} lacks {begin}"))?;
+    Ok(format!("{before}{begin}\n{text}\n{end}{after}"))
 }
 
 #[cfg(test)]
@@ -124,18 +151,21 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_marks_is_written_anew() {
-        let document = format!("above\n{BEGIN}old\n{END}below\n");
-        let written = with_section(&document, "new\n").unwrap();
-        assert_eq!(written, format!("above\n{BEGIN}\nnew\n\n{END}below\n"));
-        assert_eq!(with_section(&written, "new\n").unwrap(), written);
-        assert!(with_section("no marks", "new").is_err());
-        assert!(with_section(&format!("{END}{BEGIN}"), "new").is_err());
+        let Marks { begin, end } = MARKS;
+        let document = format!("above\n{begin}old\n{end}below\n");
+        let written = with_section(&document, MARKS, "new\n").unwrap();
+        assert_eq!(written, format!("above\n{begin}\nnew\n\n{end}below\n"));
+        assert_eq!(with_section(&written, MARKS, "new\n").unwrap(), written);
+        assert!(with_section("no marks", MARKS, "new").is_err());
+        assert!(with_section(&format!("{end}{begin}"), MARKS, "new").is_err());
     }
 
     #[test]
     fn the_document_has_the_marks() {
         let workspace = Workspace::here().unwrap();
         let document = std::fs::read_to_string(workspace.root.join(DOCUMENT)).unwrap();
-        with_section(&document, "").unwrap();
+        for marks in [MARKS, perftest::MARKS] {
+            with_section(&document, marks, "").unwrap();
+        }
     }
 }

@@ -16,6 +16,7 @@ mod figures;
 mod interop;
 mod kernel_provider;
 mod mixed;
+mod perftest;
 mod report;
 mod section;
 
@@ -30,6 +31,7 @@ pub use figures::{Figures, Load, Subject, figures};
 pub use interop::{Extent, Interop, interop, section, verify_peer};
 pub use kernel_provider::{KernelPrograms, kernel_provider};
 pub use mixed::{Group, Mixed, mixed, mixed_section};
+pub use perftest::{Perftest, perftest};
 pub use report::{Part, Report};
 pub use section::document;
 

@@ -28,6 +28,10 @@ const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check m
 /// All that can be emulated but protections that make every entry into the kernel and every walk of the page tables
 /// slower: without them what a program costs beside booting is about half.
 const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
+/// Added to them where the job measures: the kernel would not trust the counters of an emulated processor, and take a
+/// clock that only it can read, and slowly; and see [`Job::measuring`].
+const MEASURING_COMMAND_LINE: &str = " tsc=reliable";
+const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
 /// One for the program under test, one for its peer.
 const PROCESSORS: &str = "2";
 /// Instructions as time: 2 to the power of 0 ns each, and no sleep while there is nothing to do.
@@ -106,6 +110,12 @@ impl Emulator {
     ) -> Result<Self, MachineError> {
         let errors = folder.join(EMULATOR_FILE);
         let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
+        let (processor, command_line) = match job.measures {
+            true => (MEASURING_PROCESSOR, MEASURING_COMMAND_LINE),
+            false => ("", ""),
+        };
+        let processor = format!("{PROCESSOR}{processor}");
+        let command_line = format!("{COMMAND_LINE}{command_line}");
         let mut emulator = Command::new(EMULATOR);
         emulator
             .current_dir(folder)
@@ -118,7 +128,7 @@ impl Emulator {
             ])
             // Software emulation everywhere, even where the processor could help: the machine
             // then behaves the same on every host.
-            .args(["-machine", "q35", "-cpu", PROCESSOR])
+            .args(["-machine", "q35", "-cpu", &processor])
             .args(["-m", &MEMORY_MIB.to_string()])
             .args(match job.clock {
                 Clock::Host => ["-accel", "tcg,thread=multi", "-smp", PROCESSORS].as_slice(),
@@ -128,7 +138,7 @@ impl Emulator {
             .arg("-kernel")
             .arg(machine.kernel.image())
             .args(["-initrd", INITRAMFS_FILE])
-            .args(["-append", COMMAND_LINE])
+            .args(["-append", &command_line])
             .args(["-chardev", &format!("file,id=console,path={CONSOLE_FILE}")])
             .args(["-serial", "chardev:console"])
             .args([

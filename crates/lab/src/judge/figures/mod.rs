@@ -219,7 +219,7 @@ impl Figures {
 
 /// Of an even number of values the larger one of the two in the middle: no promise is kept by luck. Infinite of
 /// none.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values

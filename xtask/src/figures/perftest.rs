@@ -1,0 +1,44 @@
+//! `cargo xtask figures perftest`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use portolan_lab::judge;
+use portolan_lab::machine::{Cache, Suite};
+
+use super::{Marks, document};
+use crate::install;
+use crate::test::Workspace;
+
+pub(super) const MARKS: Marks = Marks {
+    begin: "<!-- begin: `cargo xtask figures perftest` writes this -->\n",
+    end: "<!-- end: `cargo xtask figures perftest` -->\n",
+};
+
+/// Has Debian's perftest measure the software device beside rdma_rxe in a kernel machine, and writes the figures.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Rounds, in which rdma_rxe and the software device take turns.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
+    rounds: u32,
+    /// Print the figures and write nothing.
+    #[arg(long)]
+    print: bool,
+}
+
+pub(super) fn write(arguments: &Arguments) -> Result<ExitCode> {
+    let workspace = Workspace::here()?;
+    let build = ["build", "--quiet", "--release"];
+    workspace.cargo(&[&build[..], &install::PACKAGES].concat())?;
+    let built = workspace.target.join("release");
+    let cache = Cache::locate()?;
+    let (report, figures) = judge::perftest(&cache, Suite::Bookworm, &built, arguments.rounds)?;
+    println!("{report}");
+    ensure!(report.passed(), "what failed is above");
+    let text = figures.context("a round is missing")?.markdown();
+    println!("{text}");
+    if !arguments.print {
+        document(&workspace, MARKS, &text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
