@@ -96,3 +96,35 @@ fn visits_count_for_their_time_only() {
         assert!(watched.load(Ordering::Relaxed));
     });
 }
+
+#[test]
+fn a_thread_that_watches_beside_pollers_does_so_whoever_comes_and_goes() {
+    loom::model(|| {
+        let (turns, watched) = model(Turns::new(100));
+        turns.poller_is_here(1);
+        assert!(turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed)));
+        let poller = {
+            let (turns, watched) = (turns.clone(), watched.clone());
+            thread::spawn(move || {
+                turns.poller_is_here(3);
+                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+            })
+        };
+        turns.watch_beside_pollers(|watching| watched.store(watching, Ordering::Relaxed));
+        poller.join().unwrap();
+        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+    });
+}
+
+#[test]
+fn a_poller_is_away_from_its_last_visit_on_until_it_says_that_it_leaves() {
+    loom::model(|| {
+        let (turns, watched) = model(Turns::new(100));
+        assert!(!turns.is_poller_away(1000, 20));
+        turns.poller_is_here(50);
+        assert!(!turns.is_poller_away(69, 20));
+        assert!(turns.is_poller_away(70, 20));
+        turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+        assert!(!turns.is_poller_away(70, 20));
+    });
+}

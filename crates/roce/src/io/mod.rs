@@ -88,6 +88,7 @@ mod thread;
 mod timers;
 mod transmit;
 mod turns;
+mod vigil;
 
 pub use ah::SoftAh;
 pub use async_listener::AsyncListener;

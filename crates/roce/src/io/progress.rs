@@ -17,6 +17,8 @@ use super::turns::{Sleep, Turns};
 
 /// A visit of a poller counts for so long.
 const POLLER_STAYS_NS: u64 = 2_000_000;
+/// Who polls comes back sooner than this.
+const POLLER_AWAY_NS: u64 = 100_000;
 /// How often the progress thread looks whether pollers are still there.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -119,6 +121,17 @@ impl Progress {
     pub(super) fn yield_to_pollers(&self, group: &Group, now: Duration) -> bool {
         let watch = |watching| self.watch(group, watching);
         self.turns.yield_to_pollers(as_nanos(now), watch)
+    }
+
+    /// Has the sockets in epoll though pollers read them.
+    pub(super) fn watch_beside_pollers(&self, group: &Group) {
+        self.turns
+            .watch_beside_pollers(|watching| self.watch(group, watching));
+    }
+
+    /// Whether pollers that count as here do not read the sockets at the moment.
+    pub(super) fn is_poller_away(&self, now: Duration) -> bool {
+        self.turns.is_poller_away(as_nanos(now), POLLER_AWAY_NS)
     }
 
     fn watch(&self, group: &Group, watching: bool) {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::SystemTime;
 
 use portolan_wire::Qpn;
-use portolan_wire::bth::BthPacket;
+use portolan_wire::bth::{BthPacket, Opcode};
 use portolan_wire::icrc::{self, Flow, Identification};
 use portolan_wire::rocev2::Packet;
 
@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     batch: ReceiveBatch,
     /// The packets of the batch that passed every check; kept for its memory.
     accepted: Vec<Accepted>,
+    /// See [`take_one_sided`](Self::take_one_sided).
+    one_sided: bool,
 }
 
 /// A packet of the batch.
@@ -67,6 +69,7 @@ impl Receiver {
         Self {
             batch: ReceiveBatch::new(),
             accepted: Vec::new(),
+            one_sided: false,
         }
     }
 
@@ -85,6 +88,12 @@ impl Receiver {
             taken += self.drain(shared, socket, answer);
         }
         taken
+    }
+
+    /// Whether there was, since the last time, a request of a peer that no completion tells this program of: a write
+    /// without immediate data, a read, an atomic.
+    pub(super) fn take_one_sided(&mut self) -> bool {
+        std::mem::take(&mut self.one_sided)
     }
 
     /// Takes what waits in one socket, within bounds; how many datagrams that were.
@@ -169,7 +178,8 @@ impl Receiver {
             let mut offset = 0;
             for packet in datagram.bytes.chunks(datagram.packet_len) {
                 let checked = check(&shared.monitor, &datagram, packet, shared.port());
-                if let Some((qpn, identification)) = checked {
+                if let Some((qpn, opcode, identification)) = checked {
+                    self.one_sided |= is_one_sided(opcode);
                     self.accepted.push(Accepted {
                         qpn,
                         identification,
@@ -211,14 +221,18 @@ fn check(
     datagram: &Coalesced<'_>,
     packet: &[u8],
     port: u16,
-) -> Option<(Qpn, u16)> {
+) -> Option<(Qpn, Opcode, u16)> {
     let Ok(bth) = BthPacket::new_checked(packet) else {
         monitor.counters.dropped_malformed.up();
         return None;
     };
     let (source, destination) = (datagram.source, SocketAddr::new(datagram.destination, port));
     let identification = verify(monitor, source, destination, packet)?;
-    Some((bth.dest_qp(), identification))
+    Some((bth.dest_qp(), bth.opcode().ok()?, identification))
+}
+
+fn is_one_sided(opcode: Opcode) -> bool {
+    opcode.is_request() && !opcode.is_send() && !opcode.has_immdt()
 }
 
 /// Checks form and ICRC of a packet; counts it and shows it to the tap. Gives its IPv4 identification.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -23,6 +23,7 @@ use super::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, W
 use super::receive::{Arrived, IpFields, Receiver, verify};
 use super::shared::Shared;
 use super::tap::{Direction, TappedPacket};
+use super::vigil::Vigil;
 
 /// Descriptors looked at in one turn.
 const EVENTS_PER_TURN: usize = 32;
@@ -48,6 +49,7 @@ pub(super) fn start(
         interfaces_gone: BTreeSet::new(),
         reading_due: None,
         multicast: None,
+        vigil: Vigil::default(),
     };
     let builder = std::thread::Builder::new().name("portolan".into());
     let started = with_signals_blocked(|| builder.spawn(move || worker.run()));
@@ -75,6 +77,7 @@ struct Worker {
     reading_due: Option<Duration>,
     /// Reads the multicast groups' sockets; made when there is the first.
     multicast: Option<Receiver>,
+    vigil: Vigil,
 }
 
 impl Worker {
@@ -82,7 +85,8 @@ impl Worker {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         while !self.shared.progress.is_stopping() {
             events.clear();
-            self.wait(&mut events);
+            let yielding = self.wait(&mut events);
+            let mut one_sided = yielding && self.stand_in_for_pollers();
             for event in &events {
                 match event.data.u64() {
                     WAKE => self.shared.progress.awoken(),
@@ -90,29 +94,32 @@ impl Worker {
                     INTERFACES => self.hear_of_interfaces(),
                     token if token >= MULTICAST => self.receive_multicast(token - MULTICAST),
                     token if token >= SEND => self.resume_senders(token - SEND),
-                    token => self.receive(token - DATA),
+                    token => one_sided |= self.receive(token - DATA),
                 }
             }
+            self.vigil.woken(yielding, one_sided);
             self.tell_of_heard();
             self.serve_timers();
             self.serve_readings();
         }
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+    /// Sleeps until there is something to do; whether it left the sockets to pollers meanwhile.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> bool {
         if self.shared.progress.take_gsi_changed() {
             self.ask_gsi();
         }
         let progress = &self.shared.progress;
         let now = self.shared.clock.now();
-        let yielding = progress.yield_to_pollers(&self.shared.group, now);
-        let mut until = now
-            + if yielding {
-                LOOK_INTERVAL
-            } else {
-                LONGEST_SLEEP
-            };
+        let beside_pollers = self.vigil.is_kept();
+        let yielding = if beside_pollers {
+            progress.watch_beside_pollers(&self.shared.group);
+            false
+        } else {
+            progress.yield_to_pollers(&self.shared.group, now)
+        };
+        let polled = yielding || beside_pollers;
+        let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
         if let Some(wait) = self.shared.group.next_timeout() {
@@ -122,7 +129,7 @@ impl Worker {
         // Set after the sleep was announced, these would have woken us: look once more.
         let mut wait_ns = as_nanos(until).min(self.shared.timers.next_ns());
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
-        let owes = !yielding && self.shared.owed.any();
+        let owes = !polled && self.shared.owed.any();
         let asked = progress.is_gsi_changed() || progress.is_reading_asked();
         if owes || asked || progress.is_stopping() {
             wait_ns = 0;
@@ -150,17 +157,46 @@ impl Worker {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
+        yielding
     }
 
-    fn receive(&self, index: u64) {
+    /// Reads the sockets if pollers that read them are away; whether there was a request of a peer that no completion
+    /// tells of.
+    fn stand_in_for_pollers(&self) -> bool {
+        let shared = &self.shared;
+        if !shared.progress.is_poller_away(shared.clock.now()) {
+            return false;
+        }
+        let Ok(mut receiver) = shared.receiver.try_lock() else {
+            return false;
+        };
+        receiver.take_one_sided();
+        receiver.turn(shared, Answer::Now);
+        receiver.take_one_sided()
+    }
+
+    /// Reads a socket; whether there was a request of a peer that no completion tells of.
+    fn receive(&self, index: u64) -> bool {
         let shared = &self.shared;
         let socket = usize::try_from(index)
             .ok()
             .and_then(|index| shared.group.sockets().get(index));
-        // If a poller has the lock, it reads the packets; the next turn sees that it was here.
-        if let (Some(socket), Ok(mut receiver)) = (socket, shared.receiver.try_lock()) {
-            receiver.drain(shared, socket, Answer::Now);
-        }
+        let Some(socket) = socket else { return false };
+        let receiver = match self.vigil.is_kept() {
+            // A poller that has it and was stopped would be waited for by asking again and again.
+            true => Ok(shared
+                .receiver
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)),
+            // If a poller has the lock, it reads the packets; the next turn sees that it was here.
+            false => shared.receiver.try_lock(),
+        };
+        let Ok(mut receiver) = receiver else {
+            return false;
+        };
+        receiver.take_one_sided();
+        receiver.drain(shared, socket, Answer::Now);
+        receiver.take_one_sided()
     }
 
     fn receive_multicast(&mut self, token: u64) {

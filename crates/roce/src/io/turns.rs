@@ -100,6 +100,17 @@ impl Turns {
         false
     }
 
+    /// The progress thread watches, whoever polls.
+    pub(super) fn watch_beside_pollers(&self, watch: impl Fn(bool)) {
+        self.set(true, watch);
+    }
+
+    /// Whether a poller that counts as here was not seen for so long: it does something else, or was stopped.
+    pub(super) fn is_poller_away(&self, now_ns: u64, away_ns: u64) -> bool {
+        let polled_ns = self.polled_ns.load(Ordering::Relaxed);
+        polled_ns != 0 && now_ns.saturating_sub(polled_ns) >= away_ns
+    }
+
     fn is_polled(&self, now_ns: u64) -> bool {
         let polled_ns = self.polled_ns.load(Ordering::Relaxed);
         polled_ns != 0 && now_ns.saturating_sub(polled_ns) < self.stay_ns
