@@ -136,9 +136,16 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
     while waits.len() < 50 {
         assert!(begun.elapsed() < PATIENCE, "always interrupted: {waits:?}");
         let round = waits.len() as u8 + 1;
-        // As ib_write_lat of perftest: it polls until its own write is done, then looks at its memory only.
+        // As ib_write_lat of perftest: it polls while its own write is under way, then looks at its memory only. It polls for
+        // so long that the progress thread has seen it.
+        assert!(b.try_poll().is_none());
         b.post(1, SendOp::RdmaWrite(a.remote(64)), b.sge(64, 8));
-        b.expect(1);
+        let (polling, mut done) = (Instant::now(), None);
+        until("its own write is done", || {
+            done = b.try_poll().or(done);
+            done.is_some() && polling.elapsed() > Duration::from_millis(3)
+        });
+        expect(done.unwrap(), 1);
         let last_poll = Instant::now();
         until("it has been away for a moment", || {
             last_poll.elapsed() > Duration::from_micros(300)
@@ -156,8 +163,8 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
         a.expect(2);
     }
     waits.sort();
-    // Where other programs have the processors most may be slow. Were it taken for a poller for 2 ms, none would be fast.
-    assert!(waits[5] < Duration::from_micros(500), "{waits:?}");
+    // Were it taken for a poller for 2 ms, they would be slow.
+    assert!(waits[25] < Duration::from_micros(500), "{waits:?}");
 }
 
 #[test]
