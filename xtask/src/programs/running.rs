@@ -16,7 +16,7 @@ use super::namespace::Namespace;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Bytes of what a program said that are told when it fails.
-const SAID_MAX: usize = 400;
+const SAID_MAX: usize = 2000;
 /// What programs say of data that is not as it was sent, and end well all the same.
 const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
 /// At its very end rping destroys its event channel, though its other thread may be about to wait on it; if so it says this and

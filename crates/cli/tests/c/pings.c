@@ -171,13 +171,10 @@ static int serve(struct listener *l, struct rdma_cm_id *id)
 		return broken("calloc");
 	s->id = id;
 	id->context = s;
-	if (prepare(l, s))
-		return -1;
-	/* The peer may have gone meanwhile: nobody's fault here. */
-	if (rdma_accept(id, &param)) {
-		broken("rdma_accept");
+	/* The peer may have gone meanwhile, with the request, which then has no queue pair any more (EINVAL): nobody's fault
+	 * here. One that is there is rejected, and complains. */
+	if (prepare(l, s) || (rdma_accept(id, &param) && broken("rdma_accept")))
 		end(id);
-	}
 	return 0;
 }
 
