@@ -273,7 +273,7 @@ fn attributes_out_of_their_range_are_refused_by_name() {
             QpState::Rtr,
             "max_dest_rd_atomic",
             QpAttr {
-                max_dest_rd_atomic: 17,
+                max_dest_rd_atomic: 129,
                 ..base
             }
         ),
@@ -313,7 +313,7 @@ fn attributes_out_of_their_range_are_refused_by_name() {
             QpState::Rts,
             "max_rd_atomic",
             QpAttr {
-                max_rd_atomic: 17,
+                max_rd_atomic: 129,
                 ..base
             }
         ),
