@@ -23,7 +23,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         Prefix(std::env::temp_dir().join(format!("portolan-prefix-{}", std::process::id())));
     // A second time, as over an older one.
     for _ in 0..2 {
-        install::lay_out(workspace, &prefix.0)?;
+        install::lay_out(workspace, &workspace.target.join("release"), &prefix.0)?;
     }
     let source = workspace.root.join("crates/cli/tests/c/devices.c");
     fs::copy(source, prefix.0.join("devices.c"))?;

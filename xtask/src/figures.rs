@@ -3,13 +3,15 @@
 
 mod perftest;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use portolan_lab::judge::{self, Figures, Load, Subject};
 use portolan_lab::machine::{Cache, MachineError, Suite};
 
-use crate::test::{Outcome, Workspace, cargo};
+use crate::install;
+use crate::test::{Outcome, Workspace};
 
 /// A thousand connections a turn, no more of them at once than fit into the 512 receives that Linux posts to queue
 /// pair 1: a request that is lost is repeated only after 4.3 seconds, and of what a library does nothing would be
@@ -76,13 +78,13 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
         return perftest::write(arguments);
     }
     let workspace = Workspace::here()?;
-    let build = ["build", "--quiet", "--release", "--package", "portolan-cli"];
-    workspace.run(&cargo(), &[&build[..], &["--bin", "portolan"]].concat())?;
+    let packages = ["--package", "portolan-cli", "--bin", "portolan"];
+    let command = install::build(&workspace, &packages)?.join("portolan");
     let load = Load {
         at_once: arguments.at_once,
         times: arguments.times,
     };
-    let figures = measure(&workspace, load, arguments.rounds)?;
+    let figures = measure(&command, load, arguments.rounds)?;
     let text = figures.markdown();
     println!("{text}");
     if !arguments.print {
@@ -97,7 +99,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
         let why = "it boots a kernel machine whose packages root installs";
         return Ok(Outcome::LeftOut(why.into()));
     }
-    let figures = match measure(workspace, LOAD_IN_TESTS, 1) {
+    let figures = match measure(&workspace.portolan, LOAD_IN_TESTS, 1) {
         Ok(figures) => figures,
         Err(error) => match error.downcast_ref::<MachineError>() {
             Some(MachineError::Unavailable(why)) => return Ok(Outcome::LeftOut(why.to_string())),
@@ -116,9 +118,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(ratios.map(|(text, _)| text).join("; ")))
 }
 
-fn measure(workspace: &Workspace, load: Load, rounds: u32) -> Result<Figures> {
+fn measure(command: &Path, load: Load, rounds: u32) -> Result<Figures> {
     let cache = Cache::locate()?;
-    let command = &workspace.portolan;
     let (report, figures) = judge::figures(&cache, Suite::Bookworm, command, load, rounds)?;
     println!("{report}");
     ensure!(report.passed(), "what failed is above");

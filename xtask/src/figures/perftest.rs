@@ -28,9 +28,7 @@ pub(crate) struct Arguments {
 
 pub(super) fn write(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
-    let build = ["build", "--quiet", "--release"];
-    workspace.cargo(&[&build[..], &install::PACKAGES].concat())?;
-    let built = workspace.target.join("release");
+    let built = install::build(&workspace, &install::PACKAGES)?;
     let cache = Cache::locate()?;
     let (report, figures) = judge::perftest(&cache, Suite::Bookworm, &built, arguments.rounds)?;
     println!("{report}");
