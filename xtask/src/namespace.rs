@@ -103,7 +103,7 @@ impl Folder {
     fn new() -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("portolan-programs-{}-{number}", std::process::id());
+        let name = format!("portolan-namespace-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         DirBuilder::new()
             .mode(0o700)
