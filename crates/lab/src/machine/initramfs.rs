@@ -49,6 +49,14 @@ pub(crate) const PACKAGES: &[Package] = &[
         name: "tcpdump",
         purpose: "captures in the machine",
     },
+    Package {
+        name: "xz-utils",
+        purpose: "packed kernels and modules",
+    },
+    Package {
+        name: "zstd",
+        purpose: "packed kernels",
+    },
 ];
 
 /// Unpacked, not installed: it would replace the host's `busybox` package.

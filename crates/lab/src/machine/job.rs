@@ -140,8 +140,8 @@ impl Job {
     }
 
     /// Has what the emulator makes far dearer than a real processor does not decide: the kernel's clock is the time-stamp
-    /// counter, which programs read by themselves, and there is no carry-less multiplication, which is emulated bit by
-    /// bit, so that whoever sums up packets does it by tables.
+    /// counter, which programs read by themselves, whatever the host thinks of its own, and there is no carry-less
+    /// multiplication, which is emulated bit by bit, so that whoever sums up packets does it by tables.
     #[must_use]
     pub fn measuring(mut self) -> Self {
         self.measures = true;

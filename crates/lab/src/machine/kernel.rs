@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::command::{command, output};
+use super::image;
 use super::initramfs::MODULES;
 use super::lists::Lists;
 use super::packages::{Version, unpack};
@@ -102,22 +103,36 @@ impl Kernel {
         })
     }
 
-    /// The bootable image.
+    /// What the emulator boots.
     pub(crate) fn image(&self) -> PathBuf {
+        let unpacked = self.unpacked_image();
+        if unpacked.exists() {
+            return unpacked;
+        }
+        self.packed_image()
+    }
+
+    /// The kernel itself, where it could be unpacked.
+    fn unpacked_image(&self) -> PathBuf {
+        self.root.join(format!("vmlinux-{}", self.release))
+    }
+
+    fn packed_image(&self) -> PathBuf {
         let beside_modules = format!("lib/modules/{}/vmlinuz", self.release);
         let places = [format!("boot/vmlinuz-{}", self.release), beside_modules];
         let [first, second] = places.map(|place| self.root.join(place));
         if first.exists() { first } else { second }
     }
 
-    /// Indexes the modules of a kernel just unpacked, and unpacks those that a machine loads: newer
-    /// kernels' are compressed.
+    /// Unpacks the kernel of a package just unpacked, indexes its modules, and unpacks those that a machine loads:
+    /// newer kernels' are compressed.
     fn finish(&self) -> Result<(), MachineError> {
         let lib = self.root.join("lib");
         if !lib.exists() {
             // Packages of a system with merged /usr have only usr/lib, where depmod does not look.
             std::os::unix::fs::symlink("usr/lib", &lib).map_err(MachineError::io("link", &lib))?;
         }
+        image::unpack(&self.packed_image(), &self.unpacked_image())?;
         self.index()?;
         let compressed: Vec<_> = self
             .load_order()?

@@ -12,11 +12,13 @@
 //! | `lists` | where apt looks for packages: the host's lists or another suite's |
 //! | `packages` | Debian packages: install what is missing, unpack what must not be installed |
 //! | `kernel` | the kernel of a suite and the order its modules load in |
+//! | `image` | its image, unpacked ahead |
 //! | `closure` | a program and the shared libraries it needs |
 //! | `tree`, `cpio` | the guest's file tree, and the archive the kernel unpacks it from |
 //! | `initramfs` | what every machine carries: shell, modules, RDMA programs |
 //! | `job` | what a run is to do: programs, files, steps, deadline |
 //! | `pair` | two machines at once, and the wire between them |
+//! | `host_clock` | how fast the host's time-stamp counter counts, for the machine's clock |
 //! | `qemu` | boot, wait with a deadline, bring results back |
 //! | `outcome` | what each step printed, its status and its time |
 //!
@@ -34,6 +36,8 @@ mod closure;
 mod command;
 mod cpio;
 mod error;
+mod host_clock;
+mod image;
 mod initramfs;
 mod job;
 mod kernel;

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::command::{command, output, tail};
+use super::host_clock;
 use super::job::Clock;
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
 use super::pair::WireEnd;
@@ -28,9 +29,10 @@ const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check m
 /// All that can be emulated but protections that make every entry into the kernel and every walk of the page tables
 /// slower: without them what a program costs beside booting is about half.
 const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
-/// Added to them where the job measures: the kernel would not trust the counters of an emulated processor, and take a
-/// clock that only it can read, and slowly; and see [`Job::measuring`].
-const MEASURING_COMMAND_LINE: &str = " tsc=reliable";
+/// By itself the kernel does not trust the counters of an emulated processor, and takes a clock that only it can read,
+/// and slowly.
+const TRUST_COUNTER: &str = " tsc=reliable";
+/// Added to the processor where the job measures, see [`Job::measuring`].
 const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
 /// One for the program under test, one for its peer.
 const PROCESSORS: &str = "2";
@@ -96,6 +98,16 @@ pub(crate) fn run(
     }
 }
 
+/// What the kernel is told: also how fast the counter counts that is to be its clock, so far as time is the host's.
+fn command_line(job: &Job) -> String {
+    let counter = match (job.clock, host_clock::tsc_khz()) {
+        (Clock::Host, Some(khz)) => format!("{TRUST_COUNTER} tsc_early_khz={khz}"),
+        (Clock::Host, None) if job.measures => TRUST_COUNTER.to_owned(),
+        _ => String::new(),
+    };
+    format!("{COMMAND_LINE}{counter}")
+}
+
 /// A running emulator, killed when dropped.
 struct Emulator {
     child: Child,
@@ -110,12 +122,10 @@ impl Emulator {
     ) -> Result<Self, MachineError> {
         let errors = folder.join(EMULATOR_FILE);
         let errors = File::create(&errors).map_err(MachineError::io("create", &errors))?;
-        let (processor, command_line) = match job.measures {
-            true => (MEASURING_PROCESSOR, MEASURING_COMMAND_LINE),
-            false => ("", ""),
+        let processor = match job.measures {
+            true => format!("{PROCESSOR}{MEASURING_PROCESSOR}"),
+            false => PROCESSOR.to_owned(),
         };
-        let processor = format!("{PROCESSOR}{processor}");
-        let command_line = format!("{COMMAND_LINE}{command_line}");
         let mut emulator = Command::new(EMULATOR);
         emulator
             .current_dir(folder)
@@ -138,7 +148,7 @@ impl Emulator {
             .arg("-kernel")
             .arg(machine.kernel.image())
             .args(["-initrd", INITRAMFS_FILE])
-            .args(["-append", &command_line])
+            .args(["-append", &command_line(job)])
             .args(["-chardev", &format!("file,id=console,path={CONSOLE_FILE}")])
             .args(["-serial", "chardev:console"])
             .args([
