@@ -9,7 +9,7 @@ pub(crate) const DEVICES: &str = "/sys/class/infiniband";
 
 /// The devices' names, each with the number of its file: sysfs gives a number once, so that a device that
 /// went and came again under its name is told from itself.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing(Vec<(OsString, u64)>);
 
 impl Listing {

@@ -28,7 +28,7 @@ pub struct KernelProvider {
 }
 
 impl KernelProvider {
-    /// Opens the rdma_cm device and loads libibverbs.
+    /// Opens the rdma_cm device, and loads libibverbs and the drivers of the devices there are.
     ///
     /// # Errors
     /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too
@@ -36,6 +36,7 @@ impl KernelProvider {
     pub fn open() -> Result<Arc<Self>> {
         let cm = ConnectionManager::open()?;
         let devices = Devices::load(SONAME)?;
+        devices.look_ahead();
         Ok(Arc::new(Self { cm, devices }))
     }
 

@@ -40,9 +40,10 @@ impl Counts {
     /// # Errors
     /// `TimedOut` after `timeout`.
     pub(super) fn wait_acknowledged(&self, step: Step, timeout: Duration) -> Result<()> {
-        let deadline = deadline::after(timeout);
         let mut events = lock(&self.events);
+        let mut deadline = None;
         while events.outstanding > 0 {
+            let deadline = *deadline.get_or_insert_with(|| deadline::after(timeout));
             let left = deadline::left(deadline);
             if left.is_zero() {
                 let (after_ms, retries) = (timeout.as_millis() as u64, 0);

@@ -74,7 +74,7 @@ impl CmId {
         if info.passive {
             let source = info.source.ok_or_else(|| missing(Step::Bind, "source"))?;
             id.bind(source)?;
-            *lock(&id.shared.plan) = plan;
+            *lock(&id.shared.plan) = plan.map(Box::new);
             return Ok(id);
         }
         let missing = || missing(Step::ResolveAddress, "destination");

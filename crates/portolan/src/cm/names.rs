@@ -37,7 +37,7 @@ enum Stage {
     /// It is under way; dropping what is held ends it.
     Started(#[allow(dead_code, reason = "held for its drop")] Option<Pending>),
     /// It has ended, and its event waits to be taken.
-    Ended(Outcome),
+    Ended(Box<Outcome>),
     /// Its event was taken, and its result waits to be.
     Ready(Vec<AddrInfo>),
     /// The id is destroyed.
@@ -249,11 +249,7 @@ impl CmId {
             return None;
         }
         match std::mem::take(&mut lookup.stage) {
-            Stage::Ended(Ok(found)) => {
-                lookup.stage = Stage::Ready(found);
-                Some(Ok(()))
-            }
-            Stage::Ended(Err(error)) => Some(Err(error)),
+            Stage::Ended(outcome) => Some(outcome.map(|found| lookup.stage = Stage::Ready(found))),
             other => {
                 lookup.stage = other;
                 None
@@ -283,7 +279,7 @@ fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
         if lookup.number != number || !matches!(lookup.stage, Stage::Started(_)) {
             return;
         }
-        std::mem::replace(&mut lookup.stage, Stage::Ended(outcome))
+        std::mem::replace(&mut lookup.stage, Stage::Ended(Box::new(outcome)))
     };
     // Not under the lock: it may be the last that holds the pool's job.
     drop(given_up);

@@ -67,7 +67,8 @@ impl CmId {
 
     pub(super) fn set_synchronous(&self, timeout: Option<Duration>) {
         let last = None;
-        *lock(&self.shared.synchronous) = timeout.map(|timeout| Synchronous { timeout, last });
+        *lock(&self.shared.synchronous) =
+            timeout.map(|timeout| Box::new(Synchronous { timeout, last }));
     }
 
     pub(super) fn set_last_event(&self, event: EventData) {

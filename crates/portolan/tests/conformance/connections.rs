@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use portolan::Access;
 use portolan::cm::CmId;
 use portolan::seam::cm::{ConnParam, EventType};
 use portolan::seam::verbs::QpState;
@@ -48,6 +49,30 @@ fn depths_are_seen_from_the_receiver() {
     let seen = event.conn().unwrap();
     assert_eq!((seen.responder_resources, seen.initiator_depth), (5, 3));
     assert_eq!(seen.qp_num, active.qp.qpn());
+}
+
+#[test]
+fn the_peer_may_write_and_may_read_where_responder_resources_are_its() {
+    let writes = Access::REMOTE_WRITE;
+    let reads = writes | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    // Which side lets its peer read.
+    for (of_active, of_passive) in [(reads, writes), (writes, reads)] {
+        let with = |ours: Access, theirs: Access| ConnParam {
+            responder_resources: u8::from(ours == reads),
+            initiator_depth: u8::from(theirs == reads),
+            ..param(b"")
+        };
+        let passive = Passive::listen();
+        let (channel, id) = routed(passive.address);
+        let active = End::new(channel, id);
+        active.id.connect(&with(of_active, of_passive)).unwrap();
+        let end = passive.end(passive.request());
+        end.id.accept(&with(of_passive, of_active)).unwrap();
+        next(&active.channel, EventType::Established);
+        next(&end.channel, EventType::Established);
+        let rights = |end: &End| end.qp.query().unwrap().0.access;
+        assert_eq!((rights(&active), rights(&end)), (of_active, of_passive));
+    }
 }
 
 #[test]

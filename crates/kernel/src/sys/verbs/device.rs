@@ -40,9 +40,9 @@ pub(crate) struct KernelDevice {
     pub(super) context: NonNull<abi::Context>,
     name: String,
     index: u32,
-    interface_index: u32,
-    /// What does not change while it lives, once it was asked for: limits and identity, and the length of the GID
-    /// tables of all ports together.
+    /// What does not change while it lives, once it was asked for: its interface, limits and identity, and the length
+    /// of the GID tables of all ports together. Connections need none of it but the limits.
+    interface_index: OnceLock<u32>,
     attr: OnceLock<DeviceAttr>,
     gid_slots: OnceLock<usize>,
     /// Windows and regions by their keys, which the seam names them by when a window is bound. Locked in
@@ -83,7 +83,7 @@ impl KernelDevice {
             context,
             name,
             index,
-            interface_index: 0,
+            interface_index: OnceLock::new(),
             attr: OnceLock::new(),
             gid_slots: OnceLock::new(),
             windows: Mutex::default(),
@@ -94,8 +94,6 @@ impl KernelDevice {
         // SAFETY: an open context; its descriptor is as good as it is.
         let asynchronous = unsafe { BorrowedFd::borrow_raw((*context.as_ptr()).async_fd) };
         set_nonblocking(asynchronous)?;
-        let first = device.slots()?.into_iter().next();
-        device.interface_index = first.map_or(0, |slot| slot.entry.interface_index);
         Ok(Arc::new_cyclic(|me| {
             device.me = me.clone();
             device
@@ -242,7 +240,14 @@ impl Device for KernelDevice {
     }
 
     fn interface_index(&self) -> u32 {
-        self.interface_index
+        if let Some(known) = self.interface_index.get() {
+            return *known;
+        }
+        let first = self.slots().ok().and_then(|slots| slots.into_iter().next());
+        first.map_or(0, |slot| {
+            let of_slot = || slot.entry.interface_index;
+            *self.interface_index.get_or_init(of_slot)
+        })
     }
 
     fn attr(&self) -> Result<DeviceAttr> {

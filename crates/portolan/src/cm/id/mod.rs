@@ -58,9 +58,10 @@ pub(in crate::cm) struct IdShared {
     has_rejected: AtomicBool,
     counts: Arc<Counts>,
     pub(in crate::cm) memberships: Mutex<NumberMap<UserId, Held>>,
-    pub(in crate::cm) synchronous: Mutex<Option<Synchronous>>,
+    // Most ids have neither of these two: what is not there takes little of each id's memory.
+    pub(in crate::cm) synchronous: Mutex<Option<Box<Synchronous>>>,
     /// What queue pairs of a passive endpoint's requests are made from.
-    pub(in crate::cm) plan: Mutex<Option<QueuePairPlan>>,
+    pub(in crate::cm) plan: Mutex<Option<Box<QueuePairPlan>>>,
     /// Private data of an endpoint that goes before the user's.
     pub(in crate::cm) connect_prefix: Mutex<Vec<u8>>,
     pub(in crate::cm) name_lookup: Mutex<NameLookup>,

@@ -219,14 +219,16 @@ impl CmId {
     }
 
     /// INIT → RTR → RTS with the attributes of the handshake, and no more reads and atomics at
-    /// once than both sides named. INIT comes once more where the queue pair was created before the
-    /// handshake told whether the peer may read: for the side that is asked, the request has.
+    /// once than both sides named. The rights of INIT come along with RTR (IBTA 10.3.1 lets them) where the queue
+    /// pair was created before the handshake told whether the peer may read: for the side that is asked, the request
+    /// has.
     pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
+        let (mut attr, mut mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
         if lock(&self.shared.request).is_none() {
-            let (attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
-            qp.modify(&attr, mask)?;
+            let (init, init_mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
+            attr.access = init.access;
+            mask |= init_mask & QpAttrMask::ACCESS_FLAGS;
         }
-        let (mut attr, mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
         attr.min_rnr_timer = self.shared.min_rnr_timer.load(Ordering::Relaxed);
         if responder != u8::MAX {
             attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.min(responder);
