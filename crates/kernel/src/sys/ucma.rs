@@ -19,6 +19,8 @@ use crate::ucma::fields::Fields;
 
 /// Room for any command with its header, and for any answer.
 const BYTES_MAX: usize = 512;
+/// Room for most of them. Each is zeroed first: what is as short takes the smaller one.
+const BYTES_SHORT: usize = 160;
 
 /// A command without addresses in it.
 pub trait Command: Fields {
@@ -157,10 +159,24 @@ impl Channel {
     pub fn ask<Q: Question, A: Fields>(
         &self,
         number: u32,
+        question: Q,
+        prefilled: &A,
+    ) -> Result<A, Errno> {
+        const { assert!(A::SIZE <= BYTES_MAX) };
+        match const { A::SIZE <= BYTES_SHORT } {
+            true => self.ask_within::<Q, A, BYTES_SHORT>(number, question, prefilled),
+            false => self.ask_within::<Q, A, BYTES_MAX>(number, question, prefilled),
+        }
+    }
+
+    fn ask_within<Q: Question, A: Fields, const ROOM: usize>(
+        &self,
+        number: u32,
         mut question: Q,
         prefilled: &A,
     ) -> Result<A, Errno> {
-        let mut answer = bytes_of(prefilled);
+        let mut answer = [0; ROOM];
+        prefilled.put(&mut &mut answer[..]);
         question.set_response(answer.as_mut_ptr().expose_provenance() as u64);
         // SAFETY: the address is that of `answer`, which is at least as long as announced and outlives the
         // call; the kernel writes plain bytes to it, and no more than announced.
@@ -173,7 +189,7 @@ impl Channel {
     /// # Errors
     /// `EAGAIN`, and `EINTR`: whoever waits for ever wants to hear of signals.
     pub fn get_event(&self) -> Result<EventResp, Errno> {
-        let mut answer = [0; BYTES_MAX];
+        let mut answer = [0; EventResp::SIZE];
         let get = GetEvent {
             response: answer.as_mut_ptr().expose_provenance() as u64,
         };
@@ -213,14 +229,31 @@ impl Channel {
         command: &C,
         answer: usize,
     ) -> Result<(), Errno> {
+        const { assert!(Header::SIZE + C::SIZE <= BYTES_MAX) };
+        // SAFETY: passed on.
+        unsafe {
+            match const { Header::SIZE + C::SIZE <= BYTES_SHORT } {
+                true => self.write_within::<C, BYTES_SHORT>(number, command, answer),
+                false => self.write_within::<C, BYTES_MAX>(number, command, answer),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `write`.
+    unsafe fn write_within<C: Fields, const ROOM: usize>(
+        &self,
+        number: u32,
+        command: &C,
+        answer: usize,
+    ) -> Result<(), Errno> {
         const LENGTH: &str = "commands and answers are shorter than 64 KiB";
         let header = Header {
             cmd: number,
             in_len: u16::try_from(C::SIZE).expect(LENGTH),
             out_len: u16::try_from(answer).expect(LENGTH),
         };
-        const { assert!(Header::SIZE + C::SIZE <= BYTES_MAX) };
-        let mut bytes = [0; BYTES_MAX];
+        let mut bytes = [0; ROOM];
         let mut out = &mut bytes[..];
         header.put(&mut out);
         command.put(&mut out);
@@ -247,13 +280,6 @@ impl Channel {
             Err(Errno::IO)
         }
     }
-}
-
-fn bytes_of<F: Fields>(fields: &F) -> [u8; BYTES_MAX] {
-    const { assert!(F::SIZE <= BYTES_MAX) };
-    let mut bytes = [0; BYTES_MAX];
-    fields.put(&mut &mut bytes[..]);
-    bytes
 }
 
 pub(crate) fn last_errno() -> Errno {
