@@ -1,6 +1,5 @@
 //! How long a waiter polls before it sleeps.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,12 +31,12 @@ impl Spin {
     /// Polling for a while, but not on a machine with one processor, where the peer could not run
     /// meanwhile.
     pub(super) fn new() -> Self {
-        /// Asked once: it reads half a dozen files.
-        static PROCESSORS: OnceLock<usize> = OnceLock::new();
-        let processors = *PROCESSORS
-            .get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get()));
+        let longest = match portolan_threads::processors() {
+            1 => Duration::ZERO,
+            _ => SPIN,
+        };
         Self {
-            longest: if processors > 1 { SPIN } else { Duration::ZERO },
+            longest,
             skips: AtomicU32::new(0),
         }
     }

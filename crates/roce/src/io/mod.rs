@@ -61,6 +61,7 @@ mod heard;
 mod hotplug;
 mod interface_monitor;
 mod interfaces;
+mod linger;
 mod mapping;
 mod memory_access;
 mod mr;

@@ -134,6 +134,21 @@ impl Progress {
         self.turns.is_poller_away(as_nanos(now), POLLER_AWAY_NS)
     }
 
+    /// Whether pollers count as here.
+    #[inline]
+    pub(super) fn is_polled(&self, now: Duration) -> bool {
+        self.turns.is_polled(as_nanos(now))
+    }
+
+    /// Whether the thread, which is awake, has something else to do than to look at the sockets: a poller reads them, or
+    /// somebody asked for something.
+    pub(super) fn is_wanted(&self, now: Duration) -> bool {
+        self.is_polled(now)
+            || self.is_gsi_changed()
+            || self.is_reading_asked()
+            || self.is_stopping()
+    }
+
     fn watch(&self, group: &Group, watching: bool) {
         let flags = match watching {
             true => epoll::EventFlags::IN,

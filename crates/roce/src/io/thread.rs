@@ -19,6 +19,7 @@ use super::drive::Answer;
 use super::group::Datagram;
 use super::gsi::{self, Gsi, MadDrop, ReceivedMad};
 use super::interface_monitor::InterfaceMonitor;
+use super::linger::Linger;
 use super::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, WAKE};
 use super::receive::{Arrived, IpFields, Receiver, verify};
 use super::shared::Shared;
@@ -50,6 +51,7 @@ pub(super) fn start(
         reading_due: None,
         multicast: None,
         vigil: Vigil::default(),
+        linger: Linger::default(),
     };
     let builder = std::thread::Builder::new().name("portolan".into());
     let started = with_signals_blocked(|| builder.spawn(move || worker.run()));
@@ -78,14 +80,17 @@ struct Worker {
     /// Reads the multicast groups' sockets; made when there is the first.
     multicast: Option<Receiver>,
     vigil: Vigil,
+    linger: Linger,
 }
 
 impl Worker {
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        let mut lingering = false;
         while !self.shared.progress.is_stopping() {
             events.clear();
-            let yielding = self.wait(&mut events);
+            let found = lingering && self.linger.look_on(&self.shared);
+            let yielding = self.wait(&mut events, found);
             let mut one_sided = yielding && self.stand_in_for_pollers();
             for event in &events {
                 match event.data.u64() {
@@ -98,14 +103,16 @@ impl Worker {
                 }
             }
             self.vigil.woken(yielding, one_sided);
+            lingering = (found || one_sided) && !self.vigil.is_kept();
             self.tell_of_heard();
             self.serve_timers();
             self.serve_readings();
         }
     }
 
-    /// Sleeps until there is something to do; whether it left the sockets to pollers meanwhile.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> bool {
+    /// Sleeps until there is something to do, or looks only, if it is to go on `at_once`; whether it left the sockets
+    /// to pollers meanwhile.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, at_once: bool) -> bool {
         if self.shared.progress.take_gsi_changed() {
             self.ask_gsi();
         }
@@ -124,6 +131,9 @@ impl Worker {
         until = until.min(self.reading_due.unwrap_or(until));
         if let Some(wait) = self.shared.group.next_timeout() {
             until = until.min(now + wait);
+        }
+        if at_once {
+            until = now;
         }
         progress.sleep().announce(as_nanos(until));
         // Set after the sleep was announced, these would have woken us: look once more.

@@ -111,7 +111,8 @@ impl Turns {
         polled_ns != 0 && now_ns.saturating_sub(polled_ns) >= away_ns
     }
 
-    fn is_polled(&self, now_ns: u64) -> bool {
+    /// Whether a poller counts as here.
+    pub(super) fn is_polled(&self, now_ns: u64) -> bool {
         let polled_ns = self.polled_ns.load(Ordering::Relaxed);
         polled_ns != 0 && now_ns.saturating_sub(polled_ns) < self.stay_ns
     }

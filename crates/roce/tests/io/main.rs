@@ -11,6 +11,7 @@ mod gsi;
 mod harness;
 mod hostile;
 mod lifetime;
+mod looking_on;
 mod multicast;
 mod process;
 mod shared_receives;

@@ -1,0 +1,97 @@
+//! How long the progress thread looks on after a peer's request: in a process of its own, where threads can be told apart.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use portolan_provider::verbs::SendOp;
+use portolan_threads::processors;
+
+use crate::harness::{End, PATIENCE, Shape, config, stack};
+
+const READS: u32 = 20;
+
+#[test]
+fn a_program_that_does_nothing_is_read_from_without_a_wake_up_each_time_and_costs_nothing_afterwards()
+ {
+    let ended = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "looking_on::read_from_process"])
+        .output()
+        .unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stdout)
+    );
+}
+
+/// What runs in a process of its own.
+#[test]
+#[ignore = "runs as a process of its own, started by another test"]
+fn read_from_process() {
+    let (config, shape) = (config(), Shape::default());
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let mine = stack(&config);
+    let before = threads();
+    let theirs = stack(&config);
+    let added: Vec<_> = threads().difference(&before).cloned().collect();
+    let [thread] = added.as_slice() else {
+        panic!("a stack has one thread: {added:?}");
+    };
+    let (a, b) = (End::new(&mine, ip, shape), End::new(&theirs, ip, shape));
+    a.connect(ip, b.qp.qpn(), shape);
+    b.connect(ip, a.qp.qpn(), shape);
+    let read = || {
+        a.post(1, SendOp::RdmaRead(b.remote(0)), a.sge(64, 64));
+        a.expect(1);
+    };
+
+    // Other programs may take the processors for a while: the best of many counts.
+    let deadline = Instant::now() + PATIENCE;
+    let mut tries = Vec::new();
+    loop {
+        let before = sleeps(thread);
+        (0..READS).for_each(|_| read());
+        tries.push(sleeps(thread) - before);
+        if processors() == 1 || tries.last().unwrap() < &(READS / 4) {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "sleeps of {READS} reads: {tries:?}"
+        );
+    }
+
+    // A thread that went on looking would take all of it.
+    const IDLE: Duration = Duration::from_millis(300);
+    let (before, begun) = (running(thread), Instant::now());
+    std::thread::sleep(IDLE);
+    let ran = running(thread) - before;
+    assert!(ran < IDLE / 20, "{ran:?} in {:?}", begun.elapsed());
+}
+
+/// Folders of this process's threads.
+fn threads() -> BTreeSet<String> {
+    fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|entry| entry.unwrap().path().display().to_string())
+        .collect()
+}
+
+/// How often a thread gave up its processor to wait.
+fn sleeps(thread: &str) -> u32 {
+    let status = fs::read_to_string(format!("{thread}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Processor time that a thread has had.
+fn running(thread: &str) -> Duration {
+    let stat = fs::read_to_string(format!("{thread}/schedstat")).unwrap();
+    let nanoseconds = stat.split(' ').next().unwrap().parse().unwrap();
+    Duration::from_nanos(nanoseconds)
+}
