@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// Debian release whose kernel it is: bookworm (Linux 6.1) or trixie-backports (Linux 7).
     #[arg(long, value_parser = suite, default_value = Suite::Bookworm.codename())]
     debian: Suite,
+    /// Have what the emulator makes far dearer than a real processor does not decide times, as in `figures perftest`.
+    #[arg(long)]
+    measuring: bool,
     /// Copy what the script leaves in the machine's $RESULTS folder to this one.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
@@ -41,6 +44,9 @@ fn suite(codename: &str) -> Result<Suite, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut job = Job::new().deadline(Duration::from_secs(arguments.deadline_s));
+    if arguments.measuring {
+        job = job.measuring();
+    }
     for program in &arguments.programs {
         let name = program
             .file_name()
