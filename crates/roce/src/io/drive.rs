@@ -150,11 +150,24 @@ impl Shared {
         self.report(qp, &mut state);
         match answer {
             Answer::Now => self.settle(qp, &mut state, now),
-            Answer::AfterTheOwner => {
-                self.owed.note(qp.qpn, &mut state);
-                self.progress.wake_before(now + LOOK_INTERVAL);
-            }
+            Answer::AfterTheOwner => self.settle_soon(qp, &mut state, now),
         }
+    }
+
+    /// Sends what was posted. A stream whose owner polls now and then may wait until it does so, or has posted more:
+    /// what leaves together is one datagram, and one system call at both ends.
+    pub(super) fn posted(&self, qp: &QpCore, state: &mut State, now: Duration) {
+        if state.engine.tail_can_wait() && self.progress.is_polled(now) {
+            self.settle_soon(qp, state, now);
+        } else {
+            self.settle(qp, state, now);
+        }
+    }
+
+    /// Has a queue pair settled when its owner polls next, or after [`LOOK_INTERVAL`].
+    fn settle_soon(&self, qp: &QpCore, state: &mut State, now: Duration) {
+        self.owed.note(qp.qpn, state);
+        self.progress.wake_before(now + LOOK_INTERVAL);
     }
 
     /// Carries out what the engine asks for after a call other than `handle_packet`.
@@ -233,7 +246,7 @@ impl Shared {
             while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
                 let opcode = transmit.headers.bth.opcode;
                 if let Some(headers) = held.take_if(|_| opcode.is_response()) {
-                    stage_headers(batch, headers, &flow);
+                    stage_headers(batch, headers, &flow, coalesce);
                 }
                 if opcode == Opcode::RcAck {
                     held = Some(transmit.headers);
@@ -247,7 +260,7 @@ impl Shared {
                 }
             }
             if let Some(headers) = held {
-                stage_headers(batch, headers, &flow);
+                stage_headers(batch, headers, &flow, coalesce);
             }
             if !batch.is_empty() {
                 self.send(qp, state, socket, batch, &path);
@@ -374,14 +387,14 @@ unsafe fn build(
 }
 
 /// Builds a packet that is nothing but headers.
-fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow) {
+fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow, coalesce: bool) {
     let transmit = Transmit {
         headers,
         payload: Payload::Inline(&[]),
         path: None,
     };
     // SAFETY: there are no segments.
-    unsafe { stage(batch, &transmit, flow, false) };
+    unsafe { stage(batch, &transmit, flow, coalesce) };
 }
 
 /// Lets other threads run once a poller has found nothing for a while: on a machine with fewer

@@ -1,8 +1,9 @@
-//! Queue pairs that owe their peers an answer.
+//! Queue pairs that owe their peers an answer, or the last packets of a stream.
 //!
 //! A poller should have what arrived at once, and the program's own answer should go out before the
 //! acknowledgement of what it answers. So a queue pair driven by a poller keeps its acknowledgement
-//! until its owner posts or polls again; the progress thread sees to it that none is kept for long.
+//! until its owner posts or polls again; the progress thread sees to it that none is kept for long. So it is with the
+//! last few packets of a stream, which may become one datagram with those that are posted next.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -58,7 +58,7 @@ pub(super) struct State {
     pub(super) timer: Option<Duration>,
     /// It has more to send and is noted in its full socket's list.
     pub(super) deferred: bool,
-    /// It keeps an answer until its owner posts or polls again.
+    /// It keeps an answer, or the tail of a stream, until its owner posts or polls again.
     pub(super) owes: bool,
     /// Its device is gone; it has failed.
     pub(super) device_removed: bool,
@@ -150,7 +150,7 @@ impl SoftQp {
         });
         let posted = state.engine.post_sends(wrs);
         posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
-        self.shared.settle(&self.core, &mut state, now);
+        self.shared.posted(&self.core, &mut state, now);
         Ok(())
     }
 
@@ -291,7 +291,7 @@ impl Qp for SoftQp {
                 .and_then(|to| state.engine.post_datagram(wr, to)),
         };
         posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
-        self.shared.settle(&self.core, &mut state, now);
+        self.shared.posted(&self.core, &mut state, now);
         Ok(())
     }
 

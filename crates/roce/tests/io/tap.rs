@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use portolan_provider::verbs::SendOp;
 use portolan_roce::io::{Direction, Tap, TappedPacket};
-use portolan_wire::bth::BthRepr;
+use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::icrc::{self, Flow, Identification};
 
-use crate::harness::{Pair, Shape};
+use crate::harness::{PATIENCE, Pair, Shape};
 
 #[derive(Debug, Default)]
 struct Recorder {
@@ -75,5 +76,80 @@ fn both_taps_see_the_same_packets_and_every_icrc_is_valid_with_its_identificatio
             seen(0, Direction::Sent) == sent,
             "a tap that was pulled saw a packet"
         );
+    }
+}
+
+/// Of the packets of one kind that were sent over IPv4, each one's place in its datagram: there the kernel numbers
+/// them, and the tap tells the number.
+#[derive(Debug)]
+struct Places {
+    of: Opcode,
+    places: Mutex<BTreeSet<u16>>,
+}
+
+impl Places {
+    fn of(of: Opcode) -> Arc<Self> {
+        let places = Mutex::default();
+        Arc::new(Self { of, places })
+    }
+
+    fn has(&self, place: u16) -> bool {
+        self.places.lock().unwrap().contains(&place)
+    }
+}
+
+impl Tap for Places {
+    fn packet(&self, packet: &TappedPacket<'_>) {
+        let is_sent = packet.direction == Direction::Sent;
+        if is_sent && BthRepr::parse(packet.payload).unwrap().opcode == self.of {
+            self.places.lock().unwrap().insert(packet.identification);
+        }
+    }
+}
+
+#[test]
+fn an_answer_and_the_acknowledgement_that_follows_it_are_one_datagram() {
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    let places = Places::of(Opcode::RcAck);
+    pair.stacks[1].set_tap(Some(places.clone()));
+    let deadline = Instant::now() + PATIENCE;
+    // Where the processors are busy the progress thread may acknowledge before the program answers.
+    while !places.has(1) {
+        assert!(Instant::now() < deadline, "always apart: {places:?}");
+        a.receive(1, a.sge(64, 64));
+        b.receive(1, b.sge(64, 64));
+        a.post(2, SendOp::Send, a.sge(0, 64));
+        b.expect(1);
+        b.post(2, SendOp::Send, b.sge(0, 64));
+        let mut at_a = [a.poll().wr_id, a.poll().wr_id];
+        at_a.sort();
+        assert_eq!(at_a, [1, 2]);
+        b.expect(2);
+    }
+}
+
+#[test]
+fn small_messages_of_a_stream_are_one_datagram_though_each_is_posted_by_itself() {
+    // As many as may be under way at once, so that none waits for the others' acknowledgement.
+    const STREAM: u64 = 16;
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    let places = Places::of(Opcode::RcWriteOnly);
+    pair.stacks[0].set_tap(Some(places.clone()));
+    let deadline = Instant::now() + PATIENCE;
+    // Where the processors are busy the peer may acknowledge each before the next is posted; and a few times what is sent
+    // again leaves together.
+    let mut together = 0;
+    while together < 50 {
+        assert!(Instant::now() < deadline, "together {together} times");
+        places.places.lock().unwrap().clear();
+        for number in 0..STREAM {
+            a.post(number, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 64));
+        }
+        for number in 0..STREAM {
+            a.expect(number);
+        }
+        together += usize::from(places.has(STREAM as u16 / 2 - 1));
     }
 }

@@ -168,6 +168,28 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
 }
 
 #[test]
+fn a_stream_is_sent_to_its_end_though_its_owner_polls_no_more() {
+    const STREAM: usize = 20;
+    let pair = Pair::new("127.0.0.1", Shape::default());
+    let (a, b) = (&pair.a, &pair.b);
+    for round in 1..=100u8 {
+        // It counts as one that polls, for which the end of a stream waits.
+        assert!(a.try_poll().is_none());
+        a.memory.write(0, &[round; STREAM]);
+        for at in 0..STREAM {
+            let (remote, from) = (b.remote(at), a.sge(at, 1));
+            a.post(at as u64, SendOp::RdmaWrite(remote), from);
+        }
+        until("the last write arrives", || {
+            b.memory.byte(STREAM - 1) == round
+        });
+        for number in 0..STREAM as u64 {
+            a.expect(number);
+        }
+    }
+}
+
+#[test]
 fn a_stream_of_small_messages_keeps_its_order_with_both_queues_full() {
     const COUNT: u64 = 20_000;
     const DEPTH: u64 = 64;

@@ -41,6 +41,11 @@ use requester::{Broken, Requester, Source};
 use responder::{Refused, Responder};
 use unacknowledged::{ReceiveFailed, Unacknowledged};
 
+/// Packets under way from which on those behind them can wait for a moment: whoever posts so many waits for none of them.
+const STREAM_UNDER_WAY_MIN: u64 = 8;
+/// Packets that are too many to wait: of the path MTU of 4096 they make the longest datagram.
+const STREAM_WAITING_MAX: u64 = 16;
+
 /// A queue pair, with no I/O: see the [module](super) for what its host does.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -183,6 +188,15 @@ impl QueuePair {
         self.append_message(wr)?;
         self.flush_if_in_error();
         Ok(())
+    }
+
+    /// Whether packets wait, but few, behind others that are under way: they lose little time if they are sent a moment
+    /// later, and more may be posted until then, with which they make one datagram. Never on a queue pair that
+    /// nobody acknowledges.
+    pub fn tail_can_wait(&self) -> bool {
+        self.attr.state == QpState::Rts
+            && (1..STREAM_WAITING_MAX).contains(&self.requester.waiting())
+            && self.requester.under_way() >= STREAM_UNDER_WAY_MIN
     }
 
     fn append_message(&mut self, wr: &SendWr<'_>) -> Result<()> {

@@ -139,6 +139,11 @@ impl SendQueue {
         }
     }
 
+    /// Number of the packet after the last one posted.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Appends a request and numbers its packets.
     ///
     /// # Errors

@@ -106,6 +106,16 @@ impl Requester {
         self.queue.len()
     }
 
+    /// Packets under way.
+    pub(super) fn under_way(&self) -> u64 {
+        self.next - self.una
+    }
+
+    /// Packets of posted requests that were not sent yet, or are to be sent again.
+    pub(super) fn waiting(&self) -> u64 {
+        self.queue.end() - self.next
+    }
+
     /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
     pub(super) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);
@@ -199,7 +209,7 @@ impl Requester {
     /// Bytes under way, each packet counted as a full one: what fills the peer's socket buffer is
     /// as much the packets as their bytes.
     fn in_flight(&self, mtu: u32) -> u64 {
-        (self.next - self.una) * u64::from(mtu)
+        self.under_way() * u64::from(mtu)
     }
 
     /// The bytes that were posted inline with the entry `index` places behind the oldest.
