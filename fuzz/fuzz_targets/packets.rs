@@ -18,7 +18,11 @@ fuzz_target!(|input: (u8, &[u8])| {
     let link = links[usize::from(link) % links.len()];
     if let Ok(Some(datagram)) = Datagram::parse(link, bytes) {
         if let Ok((flow, identification)) = datagram.flow() {
-            for identification in [identification, Identification::Hidden] {
+            for identification in [
+                identification,
+                Identification::Hidden,
+                Identification::Guessed(1),
+            ] {
                 let _ = icrc::verify(&flow, identification, datagram.payload);
             }
         }

@@ -81,7 +81,11 @@ fn feed_transport(bytes: &[u8]) {
     let _ = IethRepr::parse(bytes);
     let _ = GrhRepr::parse(bytes);
     for flow in flows() {
-        for identification in [Identification::Known(1), Identification::Hidden] {
+        for identification in [
+            Identification::Known(1),
+            Identification::Hidden,
+            Identification::Guessed(1),
+        ] {
             let _ = icrc::verify(&flow, identification, bytes);
         }
     }

@@ -73,12 +73,37 @@ proptest! {
     }
 
     #[test]
-    fn a_sealed_packet_verifies_and_the_hidden_identification_is_recovered(flow in flow(), ip_id: u16, body in body()) {
+    fn a_sealed_packet_verifies_and_the_hidden_identification_is_recovered(
+        flow in flow(),
+        ip_id: u16,
+        guess: u16,
+        body in body(),
+    ) {
         let packet = sealed(&flow, ip_id, &body);
         let recovered = if matches!(flow, Flow::V4(_)) { ip_id } else { 0 };
         let ok = Ok(IcrcOk { identification: recovered });
         prop_assert_eq!(icrc::verify(&flow, Identification::Known(ip_id), &packet), ok);
-        prop_assert_eq!(icrc::verify(&flow, Identification::Hidden, &packet), ok);
+        for hidden in [Identification::Hidden, Identification::Guessed(guess), Identification::Guessed(ip_id)] {
+            prop_assert_eq!(icrc::verify(&flow, hidden, &packet), ok);
+        }
+    }
+
+    #[test]
+    fn a_guess_passes_no_packet_that_a_hidden_identification_does_not(
+        flow in flow(),
+        ip_id: u16,
+        guess: u16,
+        body in body(),
+        damage: u32,
+    ) {
+        let mut packet = sealed(&flow, ip_id, &body);
+        let icrc_at = packet.len() - 4;
+        for (byte, damage) in packet[icrc_at..].iter_mut().zip(damage.to_le_bytes()) {
+            *byte ^= damage;
+        }
+        let hidden = icrc::verify(&flow, Identification::Hidden, &packet);
+        let guessed = icrc::verify(&flow, Identification::Guessed(guess), &packet);
+        prop_assert_eq!(guessed.ok(), hidden.ok());
     }
 
     #[test]

@@ -176,8 +176,14 @@ impl Receiver {
                 continue;
             };
             let mut offset = 0;
-            for packet in datagram.bytes.chunks(datagram.packet_len) {
-                let checked = check(&shared.monitor, &datagram, packet, shared.port());
+            for (place, packet) in datagram.bytes.chunks(datagram.packet_len).enumerate() {
+                let checked = check(
+                    &shared.monitor,
+                    &datagram,
+                    place as u16,
+                    packet,
+                    shared.port(),
+                );
                 if let Some((qpn, opcode, identification)) = checked {
                     self.one_sided |= is_one_sided(opcode);
                     self.accepted.push(Accepted {
@@ -219,6 +225,7 @@ fn arrived<'a>(batch: &'a ReceiveBatch, packet: &Accepted) -> Option<Arrived<'a>
 fn check(
     monitor: &Monitor,
     datagram: &Coalesced<'_>,
+    place: u16,
     packet: &[u8],
     port: u16,
 ) -> Option<(Qpn, Opcode, u16)> {
@@ -227,7 +234,7 @@ fn check(
         return None;
     };
     let (source, destination) = (datagram.source, SocketAddr::new(datagram.destination, port));
-    let identification = verify(monitor, source, destination, packet)?;
+    let identification = verify(monitor, source, destination, place, packet)?;
     Some((bth.dest_qp(), bth.opcode().ok()?, identification))
 }
 
@@ -235,11 +242,13 @@ fn is_one_sided(opcode: Opcode) -> bool {
     opcode.is_request() && !opcode.is_send() && !opcode.has_immdt()
 }
 
-/// Checks form and ICRC of a packet; counts it and shows it to the tap. Gives its IPv4 identification.
+/// Checks form and ICRC of a packet; counts it and shows it to the tap. Gives its IPv4 identification, which is most likely
+/// its `place` in its datagram: from zero on, the kernel numbers the packets that it cuts one into.
 pub(super) fn verify(
     monitor: &Monitor,
     source: SocketAddr,
     destination: SocketAddr,
+    place: u16,
     packet: &[u8],
 ) -> Option<u16> {
     if Packet::parse(packet).is_err() {
@@ -247,7 +256,7 @@ pub(super) fn verify(
         return None;
     }
     let flow = Flow::between(source, destination)?;
-    let Ok(valid) = icrc::verify(&flow, Identification::Hidden, packet) else {
+    let Ok(valid) = icrc::verify(&flow, Identification::Guessed(place), packet) else {
         monitor.counters.dropped_icrc.up();
         return None;
     };

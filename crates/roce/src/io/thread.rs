@@ -347,7 +347,7 @@ impl Worker {
         }
         let (source, destination) = (datagram.source, datagram.destination);
         let to = SocketAddr::new(destination, self.shared.port());
-        let verified = verify(&self.shared.monitor, source, to, datagram.payload);
+        let verified = verify(&self.shared.monitor, source, to, 0, datagram.payload);
         if let Some(identification) = verified {
             match self.shared.qps.find(bth.dest_qp()) {
                 Some(qp) => {

@@ -33,6 +33,8 @@ pub enum Identification {
     Known(u16),
     /// The receiver cannot see it; 16 bits of the ICRC are checked, all 32 over IPv6.
     Hidden,
+    /// As `Hidden`, and it is probably this one, host order. A wrong guess costs time and changes nothing else.
+    Guessed(u16),
 }
 
 /// A packet whose ICRC is right.
@@ -50,7 +52,7 @@ pub enum IcrcError {
     Mismatch {
         /// The ICRC in the packet.
         carried: u32,
-        /// The ICRC it should have: with the identification given, or zero if that is hidden.
+        /// The ICRC it should have: with the identification given or guessed, or zero if that is hidden.
         computed: u32,
     },
     /// The packet ends before its ICRC does.
@@ -103,7 +105,7 @@ pub fn verify(
         })?;
     let carried = u32::from_le_bytes(*icrc);
     let assumed = match (flow, identification) {
-        (Flow::V4(_), Identification::Known(ip_id)) => ip_id,
+        (Flow::V4(_), Identification::Known(ip_id) | Identification::Guessed(ip_id)) => ip_id,
         _ => 0,
     };
     let computed = compute(flow, assumed, body);
@@ -112,16 +114,20 @@ pub fn verify(
             identification: assumed,
         });
     }
-    if let (Flow::V4(_), Identification::Hidden) = (flow, identification)
-        && let Some(identification) = recover_identification(carried ^ computed, body.len())
+    if let (Flow::V4(_), Identification::Hidden | Identification::Guessed(_)) =
+        (flow, identification)
+        && let Some(error) = recover_identification(carried ^ computed, body.len())
     {
-        return Ok(IcrcOk { identification });
+        return Ok(IcrcOk {
+            identification: assumed ^ error,
+        });
     }
     Err(IcrcError::Mismatch { carried, computed })
 }
 
 /// The identification that turns the CRC of a packet with identification zero into one that
-/// differs from it by `difference`; `body_len` is the length of the UDP payload without ICRC.
+/// differs from it by `difference`, and so, of a packet with another one, the bits that are wrong in that; `body_len` is the
+/// length of the UDP payload without ICRC.
 fn recover_identification(difference: u32, body_len: usize) -> Option<u16> {
     /// From the identification, itself included, to the end of IPv4 and UDP header.
     const TAIL: usize = 16 + 8;
