@@ -26,9 +26,10 @@ const LOAD_IN_TESTS: Load = Load {
     times: 1,
 };
 /// All steps beside librdmacm's in the tests. Promised is 1.0 of both; a round differs from the next by up to 0.02,
-/// however busy the host is, and one that is only a hundred connections has the beginnings of the program in it.
+/// however busy the host is, and one that is only a hundred connections has the beginnings of the program in it: the
+/// release build of the kernel provider takes 0.99 to 1.01 then.
 const BOUNDS: [(Subject, f64); 2] = [
-    (Subject::KernelProvider, 1.05),
+    (Subject::KernelProvider, 1.03),
     (Subject::SoftwareDevice, 1.0),
 ];
 /// Has the figures, below the workspace's root, between the marks.
