@@ -246,7 +246,7 @@ impl Shared {
             while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
                 let opcode = transmit.headers.bth.opcode;
                 if let Some(headers) = held.take_if(|_| opcode.is_response()) {
-                    stage_headers(batch, headers, &flow, coalesce);
+                    stage_headers(batch, headers, &flow);
                 }
                 if opcode == Opcode::RcAck {
                     held = Some(transmit.headers);
@@ -260,7 +260,7 @@ impl Shared {
                 }
             }
             if let Some(headers) = held {
-                stage_headers(batch, headers, &flow, coalesce);
+                stage_headers(batch, headers, &flow);
             }
             if !batch.is_empty() {
                 self.send(qp, state, socket, batch, &path);
@@ -387,14 +387,14 @@ unsafe fn build(
 }
 
 /// Builds a packet that is nothing but headers.
-fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow, coalesce: bool) {
+fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow) {
     let transmit = Transmit {
         headers,
         payload: Payload::Inline(&[]),
         path: None,
     };
     // SAFETY: there are no segments.
-    unsafe { stage(batch, &transmit, flow, coalesce) };
+    unsafe { stage(batch, &transmit, flow, false) };
 }
 
 /// Lets other threads run once a poller has found nothing for a while: on a machine with fewer

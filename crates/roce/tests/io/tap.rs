@@ -108,28 +108,6 @@ impl Tap for Places {
 }
 
 #[test]
-fn an_answer_and_the_acknowledgement_that_follows_it_are_one_datagram() {
-    let pair = Pair::new("127.0.0.1", Shape::default());
-    let (a, b) = (&pair.a, &pair.b);
-    let places = Places::of(Opcode::RcAck);
-    pair.stacks[1].set_tap(Some(places.clone()));
-    let deadline = Instant::now() + PATIENCE;
-    // Where the processors are busy the progress thread may acknowledge before the program answers.
-    while !places.has(1) {
-        assert!(Instant::now() < deadline, "always apart: {places:?}");
-        a.receive(1, a.sge(64, 64));
-        b.receive(1, b.sge(64, 64));
-        a.post(2, SendOp::Send, a.sge(0, 64));
-        b.expect(1);
-        b.post(2, SendOp::Send, b.sge(0, 64));
-        let mut at_a = [a.poll().wr_id, a.poll().wr_id];
-        at_a.sort();
-        assert_eq!(at_a, [1, 2]);
-        b.expect(2);
-    }
-}
-
-#[test]
 fn small_messages_of_a_stream_are_one_datagram_though_each_is_posted_by_itself() {
     // As many as may be under way at once, so that none waits for the others' acknowledgement.
     const STREAM: u64 = 16;
