@@ -16,6 +16,13 @@ use crate::transport::{Mad, MadAddress, Received, Transport, TransportError, Wak
 use header::{Layout, READ_LEN};
 use wake::Waker;
 
+/// While the kernel still sends a datagram, it refuses another one of the same transaction, class, direction and
+/// destination with EINVAL (`is_duplicate` in its user_mad.c), as segments of one table are. It takes it a moment
+/// later; what is refused after so many looks is wrong.
+const SENDING_LOOKS: u32 = 20;
+/// From one look to the next.
+const SENDING_PAUSE: Duration = Duration::from_millis(1);
+
 /// A user MAD device: one port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -156,7 +163,14 @@ impl Transport for UmadTransport {
         let timeout_ms = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
         let (bytes, len) = self.layout.encode(self.agent, to, mad, timeout_ms);
         let bytes = bytes.get(..len).unwrap_or_default();
-        let written = self.umad.write(bytes);
+        let mut written = self.umad.write(bytes);
+        for _ in 0..SENDING_LOOKS {
+            if written != Err(errno::EINVAL) {
+                break;
+            }
+            std::thread::sleep(SENDING_PAUSE);
+            written = self.umad.write(bytes);
+        }
         written.map_err(|errno| self.failure("write to a user MAD device", errno))
     }
 

@@ -36,6 +36,8 @@ const ADMINISTRATOR: Class<'static> = Class {
 const STRIDE: usize = NodeRecord::LEN.next_multiple_of(8);
 /// How long anything may take: the machine is emulated, and packets may be lost.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How often each answer is sent: at once again, while the kernel may still be sending it.
+const COPIES: usize = 3;
 /// How often the administrator looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -142,7 +144,9 @@ fn serve(
         answers.extend(administrator.handle_timeout(epoch.elapsed()));
         let Some(to) = &asking else { continue };
         for answer in &answers {
-            transport.send(&joined::answered(to), answer, Duration::ZERO)?;
+            for _ in 0..COPIES {
+                transport.send(&joined::answered(to), answer, Duration::ZERO)?;
+            }
         }
     }
     Ok(administrator.questions)
