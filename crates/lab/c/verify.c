@@ -254,7 +254,7 @@ static void await_next_message(struct connection *c)
 	post_receive(c, RECEIVE_MESSAGE, &c->messages[0], sizeof(struct message), c->messages_mr);
 }
 
-static void tell(struct connection *c, struct message message, enum kind kind)
+static void send_message(struct connection *c, struct message message, enum kind kind)
 {
 	struct ibv_send_wr request = { .wr_id = SEND_MESSAGE, .opcode = IBV_WR_SEND };
 
@@ -262,7 +262,22 @@ static void tell(struct connection *c, struct message message, enum kind kind)
 	message.kind = kind;
 	c->messages[1] = message;
 	post_send(c, &request, &c->messages[1], sizeof(message), c->messages_mr);
+}
+
+static void tell(struct connection *c, struct message message, enum kind kind)
+{
+	send_message(c, message, kind);
 	must_end(c, SEND_MESSAGE);
+}
+
+/*
+ * The asker may disconnect once it has the last verdict. If its acknowledgement of that is lost, it comes no more; and
+ * what the verdict was is the asker's to say.
+ */
+static void tell_verdict(struct connection *c, struct message verdict)
+{
+	send_message(c, verdict, VERDICT);
+	await_work(c, SEND_MESSAGE);
 }
 
 /* Carries out an operation on the asker's memory, or sends to it. */
@@ -345,7 +360,7 @@ static void judge(struct connection *c, struct message request)
 		if (c->received_bytes != ntohl(request.length))
 			verdict.outcome = WRONG_LENGTH;
 	}
-	tell(c, verdict, VERDICT);
+	tell_verdict(c, verdict);
 }
 
 /* It is to be carried out here, on the asker's memory. */
@@ -361,7 +376,7 @@ static void carry_out(struct connection *c, struct message request)
 		verdict = word_at(verdict, data);
 	else
 		verdict = checked(verdict, data);
-	tell(c, verdict, VERDICT);
+	tell_verdict(c, verdict);
 }
 
 static void serve(struct connection *c)

@@ -33,6 +33,12 @@ pub(crate) enum Broken {
     },
 }
 
+impl Broken {
+    fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Connection(error) if matches!(error.cause, Cause::Disconnected))
+    }
+}
+
 /// What was wrong with the data of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
@@ -137,9 +143,7 @@ impl End {
         loop {
             let mut request = match self.hear(Kind::Request) {
                 Ok(request) => request,
-                Err(Broken::Connection(error)) if matches!(error.cause, Cause::Disconnected) => {
-                    return Ok(served);
-                }
+                Err(broken) if broken.is_disconnected() => return Ok(served),
                 Err(broken) => return Err(broken),
             };
             change(&mut request);
@@ -160,8 +164,13 @@ impl End {
                     self.carry_out(&request)?
                 }
             };
-            self.tell(verdict(request, found))?;
             served += 1;
+            match self.tell(verdict(request, found)) {
+                Ok(()) => {}
+                // It has the verdict; its acknowledgement was lost, and comes no more.
+                Err(broken) if broken.is_disconnected() => return Ok(served),
+                Err(broken) => return Err(broken),
+            }
         }
     }
 
