@@ -25,7 +25,7 @@ const TARGETS: [&str; 7] = [
     "sa_answers",
 ];
 /// Seconds that each target runs as a part of the tests.
-const TEST_SECONDS: u32 = 5;
+const TEST_SECONDS: u32 = 10;
 /// Longest that a single input may take, in seconds.
 const INPUT_SECONDS_MAX: u32 = 5;
 /// libFuzzer is C++.

@@ -13,8 +13,8 @@ use super::running::Running;
 
 /// How long a row may take.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
-/// How often a row is played whose client is too hasty: on a busy machine it is so many times in a row.
-const TRIES_MAX: u32 = 20;
+/// How often a row is played whose client is too hasty.
+const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Plays a row; again, if its client was too hasty.

@@ -29,15 +29,9 @@ pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> 
     }
 }
 
-/// Whether somebody listens there by the rdma_cm, as `portolan ps` tells it, and tells it again: a port counts as one that
-/// listens once that is granted, and requests are taken a moment later.
+/// Whether somebody listens there by the rdma_cm, as `portolan ps` tells it. It fails if one that shares the port does not
+/// answer, and tells of the ports all the same.
 fn has_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
-    let listens = || is_told_of_listener(portolan, namespace, port);
-    Ok(listens()? && listens()?)
-}
-
-/// `ps` fails if one that shares the port does not answer, and tells of the ports all the same.
-fn is_told_of_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
     let output = namespace
         .command()
         .arg(portolan)
