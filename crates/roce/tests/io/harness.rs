@@ -46,6 +46,19 @@ fn free_port() -> u16 {
     }
 }
 
+/// Runs the ignored test with this whole name in a process of its own.
+pub fn pass_in_own_process(test: &str) {
+    let ended = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test])
+        .output()
+        .unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stdout)
+    );
+}
+
 /// A stack whose QP1 nobody serves.
 pub fn stack(config: &StackConfig) -> Arc<Stack> {
     let nobody = Arc::new(Nobody);

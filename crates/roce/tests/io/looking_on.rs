@@ -3,28 +3,19 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::SendOp;
 use portolan_threads::processors;
 
-use crate::harness::{End, PATIENCE, Shape, config, stack};
+use crate::harness::{End, PATIENCE, Shape, config, pass_in_own_process, stack};
 
 const READS: u32 = 20;
 
 #[test]
 fn a_program_that_does_nothing_is_read_from_without_a_wake_up_each_time_and_costs_nothing_afterwards()
  {
-    let ended = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "looking_on::read_from_process"])
-        .output()
-        .unwrap();
-    assert!(
-        ended.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ended.stdout)
-    );
+    pass_in_own_process("looking_on::read_from_process");
 }
 
 /// What runs in a process of its own.

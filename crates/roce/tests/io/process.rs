@@ -11,7 +11,9 @@ use portolan_roce::io::StackConfig;
 use portolan_wire::Qpn;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{End, PATIENCE, Shape, config, expect, pattern, stack, until};
+use crate::harness::{
+    End, PATIENCE, Shape, config, expect, pass_in_own_process, pattern, stack, until,
+};
 use crate::ud_end::UdEnd;
 
 /// Tells the peer process its port, group name and IP address.
@@ -262,15 +264,7 @@ fn group_of(number: u16) -> IpAddr {
 
 #[test]
 fn a_stack_that_is_dropped_leaves_no_descriptor_and_no_thread() {
-    let ended = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "process::coming_and_going_process"])
-        .output()
-        .unwrap();
-    assert!(
-        ended.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ended.stdout)
-    );
+    pass_in_own_process("process::coming_and_going_process");
 }
 
 /// What runs in a process of its own, where nobody else opens descriptors.
