@@ -15,7 +15,7 @@ const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
 /// Where the steps find [`SCENES_SOURCE`].
 const SCENES_PATH: &str = "/job/kernel_provider.sh";
 /// What the command is led through after the suite, each with the script that does it.
-const SCENES: [(&str, &str); 16] = [
+const SCENES: [(&str, &str); 17] = [
     (
         "no id, queue pair or region is left in the kernel by the suite",
         "leaves_nothing",
@@ -44,6 +44,10 @@ const SCENES: [(&str, &str); 16] = [
     (
         "the link is deleted under a listener that serves",
         "link_goes_under_listener",
+    ),
+    (
+        "the link is deleted under a listener at every address",
+        "link_goes_under_everywhere",
     ),
     (
         "no id, queue pair or region is left in the kernel by all that",

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use portolan_provider::traits::Device;
 use portolan_provider::{Result, Step};
@@ -25,14 +25,21 @@ pub(crate) struct Devices {
     open: Mutex<Opened>,
 }
 
-/// Devices that were opened, by index.
+/// What was listed last, and the devices that were opened of it, by index.
 #[derive(Debug, Default)]
 struct Opened {
-    devices: Vec<Arc<KernelDevice>>,
-    /// What the kernel listed before, if they were all of that.
-    listing: Option<Listing>,
-    /// The library's list of when the provider was opened, until all devices are opened.
-    first: Option<DeviceList>,
+    list: Option<DeviceList>,
+    devices: Vec<Held>,
+}
+
+/// A device that was opened.
+#[derive(Debug)]
+enum Held {
+    /// It stays open: its driver lets it go though programs have it open, and opening takes milliseconds.
+    Open(Arc<KernelDevice>),
+    /// It closes when nobody uses it any more. The drivers of devices without hardware (rdma_rxe, siw) make whoever
+    /// removes one wait, on older kernels, for every program that has it open, and tell none of them.
+    WhileUsed(Weak<KernelDevice>),
 }
 
 /// The library's list of devices.
@@ -73,31 +80,27 @@ impl Devices {
     /// A failure is told to who asks for the devices.
     pub(crate) fn look_ahead(&self) {
         let listed = DeviceList::of(&self.library, Listing::of(&self.folder));
-        lock(&self.open).first = listed.ok();
+        lock(&self.open).list = listed.ok();
     }
 
     /// The devices there are now, by index. Those that cannot be opened (a container may hide a
     /// device's file) are left out.
     ///
     /// The library takes milliseconds to list them, so it is asked again only if the kernel lists others than
-    /// before, or not all of those could be had (one that has just come is listed before it can be opened).
+    /// before, or than the library does (one that has just come is listed before it can be opened).
     pub(crate) fn current(&self) -> Result<Vec<Arc<KernelDevice>>> {
         let mut open = lock(&self.open);
         // Before the library looks: what comes in between is another listing the next time.
         let listing = Listing::of(&self.folder);
-        if listing.is_some() && listing == open.listing {
-            return Ok(open.devices.clone());
-        }
-        let first = open.first.take();
-        let listed = match first.filter(|first| listing.is_some() && first.listing == listing) {
-            Some(first) => first,
+        let list = open.list.take();
+        let list = match list.filter(|list| listing.is_some() && list.is_all_of(&listing)) {
+            Some(list) => list,
             None => DeviceList::of(&self.library, listing)?,
         };
-        open.devices = listed.open_all(&open.devices);
-        let names = open.devices.iter().map(|device| device.name());
-        let is_whole = |listing: &&Listing| listing.are_all(names);
-        open.listing = listed.listing.as_ref().filter(is_whole).cloned();
-        Ok(open.devices.clone())
+        let devices = list.open_all(&open.devices);
+        open.list = Some(list);
+        open.devices = devices.iter().map(|device| self.hold(device)).collect();
+        Ok(devices)
     }
 
     /// The device with this index, looked for anew only if it is not known.
@@ -109,18 +112,36 @@ impl Devices {
         Ok(devices.find(|device| device.index() == index))
     }
 
-    /// The device with this index if it is open, or can be by the list of when the provider was opened: the kernel
-    /// numbers devices from 0 on, and gives a number again only after all others.
+    /// The device with this index if it is open, or can be by the last list: the kernel numbers devices from 0 on,
+    /// and gives a number again only after all others.
     fn known(&self, index: u32) -> Option<Arc<KernelDevice>> {
         let mut open = lock(&self.open);
-        let known = open.devices.iter().find(|device| device.index() == index);
-        if let Some(device) = known {
-            return Some(device.clone());
+        let mut known = open.devices.iter().filter_map(Held::device);
+        if let Some(device) = known.find(|device| device.index() == index) {
+            return Some(device);
         }
-        let device = open.first.as_ref()?.open(index)?;
-        open.devices.push(device.clone());
-        open.devices.sort_by_key(|device| device.index());
+        let device = open.list.as_ref()?.open(index)?;
+        open.devices.push(self.hold(&device));
         Some(device)
+    }
+
+    fn hold(&self, device: &Arc<KernelDevice>) -> Held {
+        // The link to the hardware that the device is of.
+        let hardware = self.folder.join(device.name()).join("device");
+        match hardware.exists() {
+            true => Held::Open(device.clone()),
+            false => Held::WhileUsed(Arc::downgrade(device)),
+        }
+    }
+}
+
+impl Held {
+    /// The device, if it is open still.
+    fn device(&self) -> Option<Arc<KernelDevice>> {
+        match self {
+            Self::Open(device) => Some(device.clone()),
+            Self::WhileUsed(device) => device.upgrade(),
+        }
     }
 }
 
@@ -145,15 +166,22 @@ impl DeviceList {
         })
     }
 
+    /// Whether it has all that the kernel lists, and was made of the same.
+    fn is_all_of(&self, listing: &Option<Listing>) -> bool {
+        let names = self.devices.iter().map(|listed| listed.name.as_str());
+        let is_whole = |listing: &Listing| listing.are_all(names);
+        self.listing == *listing && listing.as_ref().is_some_and(is_whole)
+    }
+
     /// All its devices that can be opened, by index; those that are open stay so.
-    fn open_all(&self, open: &[Arc<KernelDevice>]) -> Vec<Arc<KernelDevice>> {
+    fn open_all(&self, open: &[Held]) -> Vec<Arc<KernelDevice>> {
         let mut found: Vec<Arc<KernelDevice>> = Vec::with_capacity(self.devices.len());
         for listed in &self.devices {
-            let known = open
-                .iter()
-                .find(|device| device.index() == listed.index && device.name() == listed.name);
-            match known {
-                Some(device) => found.push(device.clone()),
+            let mut known = open.iter().filter_map(Held::device);
+            match known
+                .find(|device| device.index() == listed.index && device.name() == listed.name)
+            {
+                Some(device) => found.push(device),
                 None => found.extend(self.open_listed(listed)),
             }
         }
@@ -207,7 +235,9 @@ fn describe(library: &Functions, raw: *mut abi::Device, position: u32) -> Listed
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::ffi::c_int;
+    use std::ffi::{c_char, c_int};
+    use std::mem::MaybeUninit;
+    use std::os::fd::IntoRawFd;
     use std::path::Path;
     use std::sync::atomic::AtomicUsize;
 
@@ -216,6 +246,8 @@ mod tests {
     thread_local! {
         /// How often the library has listed devices, and how many of the lists it has back.
         static LISTED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+        /// How many devices it has opened, and closed.
+        static OPENED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     }
 
     unsafe extern "C" fn list_none(count: *mut c_int) -> *mut *mut abi::Device {
@@ -245,6 +277,84 @@ mod tests {
         }
     }
 
+    const NAMES: [&CStr; 2] = [c"mlx5_0", c"rxe0"];
+    static DEVICES_RAW: [u8; 2] = [0, 1];
+
+    unsafe extern "C" fn list_two(count: *mut c_int) -> *mut *mut abi::Device {
+        // SAFETY: room for the number.
+        unsafe { *count = 2 };
+        let entries = DEVICES_RAW
+            .each_ref()
+            .map(|raw| std::ptr::from_ref(raw).cast_mut().cast());
+        Box::leak(Box::new(entries)).as_mut_ptr()
+    }
+
+    fn position(raw: *mut abi::Device) -> usize {
+        // SAFETY: of `DEVICES_RAW`.
+        usize::from(unsafe { *raw.cast::<u8>() })
+    }
+
+    unsafe extern "C" fn name_of(raw: *mut abi::Device) -> *const c_char {
+        NAMES[position(raw)].as_ptr()
+    }
+
+    unsafe extern "C" fn index_of(raw: *mut abi::Device) -> c_int {
+        position(raw) as c_int
+    }
+
+    unsafe extern "C" fn open_one(_: *mut abi::Device) -> *mut abi::Context {
+        let (opened, closed) = OPENED.get();
+        OPENED.set((opened + 1, closed));
+        let context: *mut abi::Context = Box::leak(Box::new(MaybeUninit::zeroed())).as_mut_ptr();
+        let (asynchronous, _) = std::io::pipe().unwrap();
+        // SAFETY: of the context only this is looked at.
+        unsafe { (&raw mut (*context).async_fd).write(asynchronous.into_raw_fd()) };
+        context
+    }
+
+    unsafe extern "C" fn close_one(_: *mut abi::Context) -> c_int {
+        let (opened, closed) = OPENED.get();
+        OPENED.set((opened, closed + 1));
+        0
+    }
+
+    #[test]
+    fn a_device_without_hardware_closes_when_nobody_uses_it_and_another_stays_open() {
+        let folder = std::env::temp_dir().join(format!("portolan-held-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("mlx5_0/device")).unwrap();
+        std::fs::create_dir_all(folder.join("rxe0")).unwrap();
+        let devices = Devices {
+            library: Arc::new(Functions {
+                get_device_list: list_two,
+                free_device_list: free_nothing,
+                get_device_name: name_of,
+                get_device_index: index_of,
+                open_device: open_one,
+                close_device: close_one,
+                ..Functions::missing()
+            }),
+            folder: folder.clone(),
+            open: Mutex::default(),
+        };
+        let both = devices.current().unwrap();
+        assert_eq!((both.len(), OPENED.get()), (2, (2, 0)));
+        let again = devices.current().unwrap();
+        assert!(
+            both.iter()
+                .zip(&again)
+                .all(|(one, other)| Arc::ptr_eq(one, other))
+        );
+        drop((both, again));
+        assert_eq!(OPENED.get(), (2, 1), "nobody uses rxe0");
+        let (hardware, used) = (devices.find(0).unwrap(), devices.find(1).unwrap().unwrap());
+        assert!(hardware.is_some_and(|device| device.name() == "mlx5_0"));
+        assert_eq!((used.name(), OPENED.get()), ("rxe0", (3, 1)));
+        assert!(Arc::ptr_eq(&used, &devices.find(1).unwrap().unwrap()));
+        drop(used);
+        assert_eq!(OPENED.get(), (3, 2));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn a_list_that_was_made_ahead_serves_the_first_look_unless_the_kernel_lists_others_since() {
         let folder = std::env::temp_dir().join(format!("portolan-ahead-{}", std::process::id()));
@@ -257,11 +367,9 @@ mod tests {
                 std::fs::write(folder.join("rxe0"), "").unwrap();
             }
             assert!(devices.find(0).unwrap().is_none());
-            assert_eq!(
-                LISTED.get(),
-                (listed, listed),
-                "lists made, lists given back"
-            );
+            assert_eq!(LISTED.get(), (listed, listed - 1), "the last is kept");
+            drop(devices);
+            assert_eq!(LISTED.get(), (listed, listed));
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }
