@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that judges the project, part by part, with the time that each took, and that processors
 //! took for it.
 //!
-//! First what is built, and what is held against the clock, one after the other. Then lanes side by
-//! side: one for what uses this host's UDP port 4791, others for what has a machine of its own or only
+//! First what is built, one profile beside the other; then what is held against the clock, one after the other. Then
+//! lanes side by side: one for what uses this host's UDP port 4791, others for what has a machine of its own or only
 //! computes. What fails there is run once more by itself: two processors under three lanes can keep a
 //! packet waiting for longer than a test allows for. The summary tells of both runs.
 
@@ -60,9 +60,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let (in_lanes, alone): (Vec<&Part>, Vec<&Part>) =
-        parts.iter().partition(|part| part.place != Place::Alone);
-    let mut reports = Vec::new();
+    let of_kind = |kind: fn(Place) -> bool| -> Vec<&Part> {
+        let parts = parts.iter().copied();
+        parts.filter(|part| kind(part.place)).collect()
+    };
+    let building = of_kind(|place| matches!(place, Place::Building(_)));
+    let alone = of_kind(|place| place == Place::Alone);
+    let in_lanes = of_kind(Place::is_in_lanes);
+    let mut reports = lane::build(&building, &workspace);
     for part in &alone {
         println!("\n==> {}: {}", part.name, part.what);
         reports.push(Report::of(part, &workspace));

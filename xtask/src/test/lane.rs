@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::parts::Profile;
 use super::{Part, Place, Report, Workspace};
 
 /// How long output is awaited from a part that has ended, if a process that it left holds on to it.
@@ -21,6 +22,24 @@ const NICENESS_OF_COMPUTING: &str = "15";
 /// Lanes beside that of the host. What runs in them waits about half its time.
 const LANES_ANYWHERE: usize = 2;
 
+/// Runs parts that build, those of one profile after each other and beside those of the other; the reports are in the
+/// parts' order.
+pub(super) fn build(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
+    let done = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for profile in [Profile::Dev, Profile::Release] {
+            let done = &done;
+            scope.spawn(move || {
+                let parts = parts.iter().enumerate();
+                for (at, part) in parts.filter(|(_, part)| part.place == Place::Building(profile)) {
+                    tell_and_watch(at, part, workspace, done);
+                }
+            });
+        }
+    });
+    in_order(done)
+}
+
 /// Runs the parts in lanes; the reports are in the parts' order.
 ///
 /// Only one lane takes parts that need this host, so that there is one of them at a time. What may run
@@ -30,10 +49,7 @@ pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     let done = Mutex::new(Vec::new());
     let lane = |for_host: bool| {
         while let Some((at, part)) = next(&waiting, for_host) {
-            println!("\n==> {}: {}", part.name, part.what);
-            let report = watch(part, workspace);
-            println!("<== {}: {}", part.name, report.word());
-            lock(&done).push((at, report));
+            tell_and_watch(at, part, workspace, &done);
         }
     };
     thread::scope(|scope| {
@@ -42,6 +58,22 @@ pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
             scope.spawn(|| lane(false));
         }
     });
+    in_order(done)
+}
+
+fn tell_and_watch(
+    at: usize,
+    part: &Part,
+    workspace: &Workspace,
+    done: &Mutex<Vec<(usize, Report)>>,
+) {
+    println!("\n==> {}: {}", part.name, part.what);
+    let report = watch(part, workspace);
+    println!("<== {}: {}", part.name, report.word());
+    lock(done).push((at, report));
+}
+
+fn in_order(done: Mutex<Vec<(usize, Report)>>) -> Vec<Report> {
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, report)| report).collect()
@@ -78,7 +110,7 @@ fn run_in_process(part: &Part, verdict: &Path) -> Result<()> {
     let niceness = match part.place {
         Place::Host | Place::Namespace => NICENESS_OF_HOST,
         Place::Computing => NICENESS_OF_COMPUTING,
-        Place::Anywhere | Place::Alone => "0",
+        Place::Anywhere | Place::Alone | Place::Building(_) => "0",
     };
     command
         .args(["-n", niceness])
@@ -118,7 +150,7 @@ mod tests {
     use super::*;
 
     fn taken_by(for_host: bool) -> Vec<Place> {
-        let in_lanes = PARTS.iter().filter(|part| part.place != Place::Alone);
+        let in_lanes = PARTS.iter().filter(|part| part.place.is_in_lanes());
         let waiting = Mutex::new(in_lanes.enumerate().collect());
         std::iter::from_fn(|| next(&waiting, for_host))
             .map(|(_, part)| part.place)
@@ -137,7 +169,7 @@ mod tests {
 
     #[test]
     fn each_part_in_lanes_is_taken_once() {
-        let in_lanes = PARTS.iter().filter(|part| part.place != Place::Alone);
+        let in_lanes = PARTS.iter().filter(|part| part.place.is_in_lanes());
         assert_eq!(taken_by(true).len(), in_lanes.count());
     }
 }

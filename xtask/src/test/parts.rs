@@ -31,7 +31,10 @@ impl Part {
 /// What a part may run beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nothing: it builds, with all processors, or is held against the clock.
+    /// Others of its kind in the other [`Profile`]: what the compiler leaves idle at the end of one is taken by the
+    /// other.
+    Building(Profile),
+    /// Nothing: it is held against the clock, or its programs are.
     Alone,
     /// On this host, whose UDP port it uses or looks at: beside parts that may run anywhere.
     Host,
@@ -45,6 +48,20 @@ pub(super) enum Place {
     Computing,
 }
 
+impl Place {
+    /// Whether it may run beside others than builds.
+    pub(super) fn is_in_lanes(self) -> bool {
+        !matches!(self, Self::Building(_) | Self::Alone)
+    }
+}
+
+/// What cargo builds with, each in a folder of its own, which one build at a time may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Profile {
+    Dev,
+    Release,
+}
+
 const TEST_PROGRAMS: &str = "test-programs";
 const COMMAND: &str = "build";
 
@@ -54,42 +71,42 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "format",
         what: "sources are formatted",
-        place: Place::Alone,
+        place: Place::Building(Profile::Dev),
         needs: None,
         run: steps::format,
     },
     Part {
         name: "lints",
         what: "clippy finds nothing, in every crate and test",
-        place: Place::Alone,
+        place: Place::Building(Profile::Dev),
         needs: None,
         run: steps::lints,
     },
     Part {
         name: "documentation",
         what: "rustdoc builds without a warning",
-        place: Place::Alone,
+        place: Place::Building(Profile::Dev),
         needs: None,
         run: steps::documentation,
     },
     Part {
         name: "promises",
         what: "each promise of the man pages has a test",
-        place: Place::Alone,
+        place: Place::Building(Profile::Dev),
         needs: None,
         run: crate::promises::run,
     },
     Part {
         name: TEST_PROGRAMS,
         what: "the tests, built",
-        place: Place::Alone,
+        place: Place::Building(Profile::Dev),
         needs: None,
         run: steps::test_programs,
     },
     Part {
         name: COMMAND,
         what: "the command and the libraries for C programs, optimized",
-        place: Place::Alone,
+        place: Place::Building(Profile::Release),
         needs: None,
         run: steps::build,
     },
@@ -106,6 +123,13 @@ pub(super) const PARTS: &[Part] = &[
         place: Place::Alone,
         needs: Some(COMMAND),
         run: crate::demo::run,
+    },
+    Part {
+        name: "programs",
+        what: "Debian's C programs on our libraries and software devices: what `cargo xtask programs` has, in short",
+        place: Place::Alone,
+        needs: Some(COMMAND),
+        run: crate::programs::run,
     },
     Part {
         name: "tests",
@@ -148,13 +172,6 @@ pub(super) const PARTS: &[Part] = &[
         place: Place::Host,
         needs: Some(COMMAND),
         run: crate::dissect::run,
-    },
-    Part {
-        name: "programs",
-        what: "Debian's C programs on our libraries and software devices: what `cargo xtask programs` has, in short",
-        place: Place::Anywhere,
-        needs: Some(COMMAND),
-        run: crate::programs::run,
     },
     Part {
         name: "netem",
@@ -263,11 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_part_needs_is_an_earlier_part_that_runs_alone() {
+    fn what_a_part_needs_is_an_earlier_part_that_builds() {
         for (at, part) in PARTS.iter().enumerate() {
             let Some(needed) = part.needs else { continue };
             let earlier = PARTS[..at].iter().find(|earlier| earlier.name == needed);
-            assert!(earlier.is_some_and(|earlier| earlier.place == Place::Alone));
+            let builds = |part: &Part| matches!(part.place, Place::Building(_));
+            assert!(
+                !builds(part) && earlier.is_some_and(builds),
+                "{}",
+                part.name
+            );
         }
     }
 }
