@@ -9,7 +9,7 @@ mod error;
 mod literal;
 pub mod pool;
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 pub(crate) use error::asked;
 pub use error::{Eai, NameError, Reason};
@@ -76,7 +76,8 @@ pub struct NameResult {
 /// [`NameOptions::passive`]; without a service the port is 0. A link-local IPv6 address without a
 /// zone resolves with scope id 0; [`crate::route`] then asks for the zone.
 ///
-/// Numeric addresses, zones and ports are decided here. Anything else blocks the caller's thread.
+/// Numeric addresses, zones and ports are decided here, and so are the wildcard addresses: IPv4's comes first. Anything
+/// else blocks the caller's thread.
 ///
 /// # Errors
 /// [`NameError`], whose [`NameError::eai`] is the code that getaddrinfo(3) would give, except
@@ -94,6 +95,7 @@ pub fn resolve(
                 canonical_name,
             }]
         }),
+        Ok(Plan::Wildcard { port }) => Ok(wildcards(port, options.family).collect()),
         Ok(Plan::Ask {
             literal,
             node,
@@ -137,6 +139,9 @@ pub(crate) enum PlannedService<'a> {
 enum Plan<'a> {
     /// The text itself.
     Numeric { literal: Literal, port: u16 },
+    /// Nobody, for a server that listens at every address. libc would sort the two wildcards by their sources, for which it
+    /// asks the kernel for all addresses, and connects two sockets: by then its clients may have called in vain.
+    Wildcard { port: u16 },
     /// The system's resolver, which knows service names even where the node is numeric.
     Ask {
         literal: Option<Literal>,
@@ -181,10 +186,14 @@ fn plan<'a>(
     }
     let service = service.map_or(Ok(PlannedService::Port(0)), plan_service)?;
     let Some(text) = node else {
-        return Ok(Plan::Ask {
-            literal: None,
-            node,
-            service,
+        let is_wildcard = options.passive && !options.canonical_name && !options.configured_only;
+        return Ok(match service {
+            PlannedService::Port(port) if is_wildcard => Plan::Wildcard { port },
+            service => Plan::Ask {
+                literal: None,
+                node,
+                service,
+            },
         });
     };
     match text {
@@ -238,6 +247,20 @@ fn check_family(address: IpAddr, family: Option<Family>) -> Result<(), Reason> {
     }
 }
 
+/// The wildcard addresses, in the order that libc's table of preferences gives them.
+fn wildcards(port: u16, family: Option<Family>) -> impl Iterator<Item = NameResult> {
+    let both: [(Family, IpAddr); 2] = [
+        (Family::V4, Ipv4Addr::UNSPECIFIED.into()),
+        (Family::V6, Ipv6Addr::UNSPECIFIED.into()),
+    ];
+    both.into_iter()
+        .filter(move |(of, _)| family.is_none_or(|family| family == *of))
+        .map(move |(_, address)| NameResult {
+            addr: (address, port).into(),
+            canonical_name: None,
+        })
+}
+
 /// The socket address of a literal.
 fn numeric(literal: &Literal, port: u16) -> Result<SocketAddr, Reason> {
     let scope_id = scope_id(literal)?;
@@ -289,6 +312,54 @@ mod tests {
                     "{node} {service:?}: {plan:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn wildcards_are_decided_without_the_resolver_and_are_what_libc_gives() {
+        for family in [None, Some(Family::V4), Some(Family::V6)] {
+            for numeric_host in [false, true] {
+                let options = NameOptions {
+                    passive: true,
+                    numeric_host,
+                    family,
+                    ..DEFAULT
+                };
+                let plan = plan(None, Some("7471"), options);
+                assert_eq!(plan, Ok(Plan::Wildcard { port: 7471 }));
+                let short = resolve(None, Some("7471"), options).unwrap();
+                let long = sys::getaddrinfo::ask(None, PlannedService::Port(7471), options);
+                assert_eq!(Ok(short), long, "{family:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_machine_or_its_services_decide_is_asked_for_wildcards_too() {
+        let passive = NameOptions {
+            passive: true,
+            ..DEFAULT
+        };
+        let configured_only = NameOptions {
+            configured_only: true,
+            ..passive
+        };
+        let canonical_name = NameOptions {
+            canonical_name: true,
+            ..passive
+        };
+        let questions = [
+            (Some("https"), passive),
+            (Some("443"), configured_only),
+            (Some("443"), canonical_name),
+            (Some("443"), DEFAULT),
+        ];
+        for (service, options) in questions {
+            let plan = plan(None, service, options);
+            assert!(
+                matches!(plan, Ok(Plan::Ask { .. })),
+                "{service:?}: {plan:?}"
+            );
         }
     }
 
