@@ -186,7 +186,7 @@ fn plan<'a>(
     }
     let service = service.map_or(Ok(PlannedService::Port(0)), plan_service)?;
     let Some(text) = node else {
-        let is_wildcard = options.passive && !options.canonical_name && !options.configured_only;
+        let is_wildcard = options.passive && !options.configured_only;
         return Ok(match service {
             PlannedService::Port(port) if is_wildcard => Plan::Wildcard { port },
             service => Plan::Ask {
@@ -318,11 +318,12 @@ mod tests {
     #[test]
     fn wildcards_are_decided_without_the_resolver_and_are_what_libc_gives() {
         for family in [None, Some(Family::V4), Some(Family::V6)] {
-            for numeric_host in [false, true] {
+            for (numeric_host, canonical_name) in [(false, false), (true, false), (false, true)] {
                 let options = NameOptions {
                     passive: true,
                     numeric_host,
                     family,
+                    canonical_name,
                     ..DEFAULT
                 };
                 let plan = plan(None, Some("7471"), options);
@@ -344,14 +345,9 @@ mod tests {
             configured_only: true,
             ..passive
         };
-        let canonical_name = NameOptions {
-            canonical_name: true,
-            ..passive
-        };
         let questions = [
             (Some("https"), passive),
             (Some("443"), configured_only),
-            (Some("443"), canonical_name),
             (Some("443"), DEFAULT),
         ];
         for (service, options) in questions {
