@@ -36,6 +36,8 @@ const PERFTEST: [&str; 8] = [
     "/usr/bin/ib_write_bw",
     "/usr/bin/ib_write_lat",
 ];
+/// What a client of perftest's gives way by, see `guest/mixed.sh`; of coreutils, which every Debian has.
+const NICE: &str = "/usr/bin/nice";
 /// Of our libraries, which lie beside the command.
 const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 /// The name of our librdmacm for programs that keep Debian's libibverbs.
@@ -90,6 +92,7 @@ pub fn mixed(
     let mut job = with_programs(topology(), portolan)
         .program(LIBRDMACM, portolan.with_file_name(LIBRARIES[1]))
         .program("portolan", portolan)
+        .program("nice", NICE)
         .deadline(DEADLINE);
     for program in PERFTEST {
         job = job.program(program.trim_start_matches("/usr/bin/"), program);
