@@ -14,7 +14,6 @@ use portolan_roce::io::{MadOptions, Stack};
 
 use super::claim::ClaimId;
 use super::devices::Watches;
-use super::farewell::{self, Farewell};
 use super::gsi::GsiPort;
 use super::hub::Hub;
 use super::member::Member;
@@ -29,7 +28,6 @@ pub(super) struct Core {
     pub(super) claims: Arc<Claims>,
     pub(super) groups: groups::HostGroups,
     pub(super) watches: Watches,
-    pub(super) farewell: Farewell,
     /// Both set once, when the block is known and before the stack runs.
     state: OnceLock<Mutex<State>>,
     stack: OnceLock<Arc<Stack>>,
@@ -44,7 +42,6 @@ impl Core {
             claims: claims.clone(),
             groups: groups::HostGroups::default(),
             watches: Watches::default(),
-            farewell: Farewell::default(),
             state: OnceLock::new(),
             stack: OnceLock::new(),
             me: me.clone(),
@@ -65,7 +62,6 @@ impl Core {
             let _ = core.stack.set(stack.clone());
             Ok(gsi)
         })?;
-        farewell::promise(&core);
         Ok(core)
     }
 
@@ -161,9 +157,6 @@ impl Core {
     /// How long until [`timeout`](Self::timeout) has something to do, as the progress thread asks
     /// before it sleeps.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        if self.farewell.is_due() {
-            return Some(Duration::ZERO);
-        }
         let mut state = lock(self.state.get()?);
         let now = self.epoch.elapsed();
         // A port that is given back after this sees what is noted here, and wakes the thread.
@@ -178,9 +171,6 @@ impl Core {
 
     /// Does what is due.
     pub(super) fn timeout(&self) {
-        if self.farewell.is_due() {
-            self.say_farewell();
-        }
         let _ = self.run(|cm, now| {
             cm.handle_timeout(now);
             Ok(())
@@ -238,11 +228,6 @@ impl Core {
                 .get()
                 .unwrap_or_else(|| unreachable!("a core is used after its start")),
         )
-    }
-
-    /// The state, unless some thread, perhaps this one, has it at the moment.
-    pub(super) fn try_state(&self) -> Option<std::sync::MutexGuard<'_, State>> {
-        self.state.get()?.try_lock().ok()
     }
 }
 

@@ -7,7 +7,6 @@
 //! * `gsi`: management datagrams and time, from the device to the engine.
 //! * `devices`: devices that come and go, and neighbours that change.
 //! * `address`: how a destination is reached: route, device, neighbour.
-//! * `farewell`: connections end with their process.
 //! * `claim`, `hub`, `ports`: local ports, decided once for all processes that share UDP 4791.
 //! * `survey`: all of those processes, seen from outside.
 //! * `member`: what those processes' group asks of this one; the deaths that it tells of.
@@ -18,7 +17,6 @@ mod channel;
 mod claim;
 pub(crate) mod core;
 mod devices;
-mod farewell;
 mod groups;
 mod gsi;
 mod hub;

@@ -80,20 +80,6 @@ fn a_killed_listener_listens_no_more() {
 }
 
 #[test]
-fn a_process_that_exits_disconnects_its_connections() {
-    let port = free_port();
-    let ours = start(port);
-    let mut peer = Peer::start(port);
-    let connection = connected(&ours, &mut peer, &options());
-    let started = Instant::now();
-    peer.exit();
-    let error = connection.receive_within(PATIENCE).unwrap_err();
-    // By its own word: the news of a death would be `PeerDied`.
-    assert_eq!(error.cause, Cause::Disconnected, "{error}");
-    assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
-}
-
-#[test]
 fn a_peer_killed_before_it_answers_a_request_fails_the_connect_in_time() {
     let port = free_port();
     let ours = start(port);

@@ -104,12 +104,6 @@ impl Peer {
         assert!(peer.child.wait().unwrap().success());
     }
 
-    /// Has it call exit(3) with all that it made.
-    pub(crate) fn exit(mut self) {
-        self.tell("exit");
-        assert!(self.child.wait().unwrap().success());
-    }
-
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -182,7 +176,6 @@ impl Deeds {
                 thread::spawn(move || echo(&connection));
                 Ok("ok".into())
             }
-            "exit" => std::process::exit(0),
             "threads" => Ok(std::fs::read_dir("/proc/self/task")
                 .unwrap()
                 .count()
