@@ -93,7 +93,7 @@ impl Devices {
         // Before the library looks: what comes in between is another listing the next time.
         let listing = Listing::of(&self.folder);
         let list = open.list.take();
-        let list = match list.filter(|list| listing.is_some() && list.is_all_of(&listing)) {
+        let list = match list.filter(|list| list.is_all_of(&listing)) {
             Some(list) => list,
             None => DeviceList::of(&self.library, listing)?,
         };
@@ -121,6 +121,7 @@ impl Devices {
             return Some(device);
         }
         let device = open.list.as_ref()?.open(index)?;
+        open.devices.retain(|held| held.device().is_some());
         open.devices.push(self.hold(&device));
         Some(device)
     }
@@ -352,6 +353,10 @@ mod tests {
         assert!(Arc::ptr_eq(&used, &devices.find(1).unwrap().unwrap()));
         drop(used);
         assert_eq!(OPENED.get(), (3, 2));
+        for _ in 0..3 {
+            assert!(devices.find(1).unwrap().is_some());
+        }
+        assert_eq!(lock(&devices.open).devices.len(), 2, "none of the closed");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
