@@ -17,6 +17,8 @@ const IN_FLIGHT: usize = 4;
 /// The most that the receiver makes room for.
 const MAX_MIB: u64 = 1024;
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the writer waits for a last word that says nothing new.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -108,7 +110,9 @@ fn write(address: &str, mib: u64) -> Result<()> {
         "{mib} MiB written in {:.1} s and verified",
         took.as_secs_f64()
     );
-    Ok(connection.close(PATIENCE)?)
+    // The receiver ends once it has heard of this; where its answer is lost, nobody is left to repeat it.
+    let _ = connection.close(FAREWELL_TIMEOUT);
+    Ok(())
 }
 
 /// What belongs at `start` and after it: no part of it is like another.
