@@ -38,10 +38,6 @@ pub(crate) const PACKAGES: &[Package] = &[
         purpose: "the load order of kernel modules",
     },
     Package {
-        name: "qemu-system-x86",
-        purpose: "the emulator",
-    },
-    Package {
         name: "rdmacm-utils",
         purpose: "rping and its kin",
     },

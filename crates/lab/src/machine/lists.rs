@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 
 use super::command::{command, failure, output, run};
-use super::packages::{Candidate, REFRESH_ATTEMPTS, REFRESH_PAUSE, Version, single_entry};
+use super::packages::{Candidate, REFRESH_ATTEMPTS, REFRESH_PAUSE, Version};
 use super::{Cache, MachineError, Unavailable};
 
 /// Lists of packages.
@@ -16,6 +16,8 @@ pub(crate) struct Lists {
     options: Vec<String>,
     /// What notes in the cache have behind a package's name.
     pub(crate) suffix: String,
+    /// Whether they are the cache's, which whoever uses the cache may refresh.
+    are_own: bool,
 }
 
 impl Lists {
@@ -24,7 +26,7 @@ impl Lists {
         Self::default()
     }
 
-    /// Those of a suite of Debian, whatever the host's is.
+    /// Those of a suite of Debian, whatever the host's is, from where the host has its own.
     pub(crate) fn of_suite(cache: &Cache, suite: &str) -> Result<Self, MachineError> {
         let all = cache.folder("lists")?;
         let folder = all.join(suite);
@@ -33,8 +35,9 @@ impl Lists {
         // Not in the folder of the lists: apt-get clears that of files that are not its own.
         let sources = all.join(format!("{suite}.sources"));
         let text = format!(
-            "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {suite}\nComponents: main\n\
-             Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+            "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n\
+             Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
+            archive_of_host()?
         );
         fs::write(&sources, text).map_err(MachineError::io("write", &sources))?;
         let settings = [
@@ -48,6 +51,7 @@ impl Lists {
         Ok(Self {
             options: options.collect(),
             suffix: format!(".{suite}"),
+            are_own: true,
         })
     }
 
@@ -59,21 +63,37 @@ impl Lists {
         Candidate::parse(package, &text)
     }
 
+    /// A package, and all that it would bring along to a system that has nothing.
+    pub(crate) fn with_dependencies(&self, package: &str) -> Result<Vec<Version>, MachineError> {
+        let mut install = self.apt_get(&["install", "--simulate", "--no-install-recommends"]);
+        install.args(["-o", "Dir::State::status=/dev/null", package]);
+        let mut all = parse_simulation(&output(&mut install)?);
+        let own = all.iter().position(|version| version.package == package);
+        let own = own.ok_or_else(|| {
+            let origin = format!("apt-get install --simulate {package}");
+            MachineError::unexpected(origin, "the package itself is not among what it installs")
+        })?;
+        all.swap(0, own);
+        Ok(all)
+    }
+
     /// Downloads packages and unpacks them into the fresh folder `root`, one over the other.
     pub(crate) fn download(&self, versions: &[Version], root: &Path) -> Result<(), MachineError> {
         if root.exists() {
             fs::remove_dir_all(root).map_err(MachineError::io("remove", root))?;
         }
+        let download = root.join("download");
+        fs::create_dir_all(&download).map_err(MachineError::io("create", &download))?;
+        let wanted = versions
+            .iter()
+            .map(|version| format!("{}={}", version.package, version.version));
+        let mut all = self.apt_get(&["download"]);
+        output(all.args(wanted).current_dir(&download))?;
         for version in versions {
-            let download = root.join("download");
-            fs::create_dir_all(&download).map_err(MachineError::io("create", &download))?;
-            let wanted = format!("{}={}", version.package, version.version);
-            output(self.apt_get(&["download", &wanted]).current_dir(&download))?;
-            let archive = single_entry(&download)?;
+            let archive = version.archive_in(&download)?;
             output(command("dpkg").arg("-x").arg(&archive).arg(root))?;
-            fs::remove_dir_all(&download).map_err(MachineError::io("remove", &download))?;
         }
-        Ok(())
+        fs::remove_dir_all(&download).map_err(MachineError::io("remove", &download))
     }
 
     /// Tries `action`; if it fails and this process may, refreshes the package lists and tries again.
@@ -84,7 +104,7 @@ impl Lists {
     ) -> Result<T, MachineError> {
         match action() {
             Err(error @ MachineError::Command { .. }) => {
-                if !rustix::process::geteuid().is_root() {
+                if !self.are_own && !rustix::process::geteuid().is_root() {
                     return Err(MachineError::Unavailable(Unavailable {
                         what: "a package".to_owned(),
                         why: format!("{error} (refreshing the package lists needs root)"),
@@ -123,5 +143,74 @@ impl Lists {
             .args(&self.options)
             .args(arguments);
         command
+    }
+}
+
+/// Where the host has Debian's packages from.
+fn archive_of_host() -> Result<String, MachineError> {
+    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(IDENTIFIER)";
+    let text = output(command("apt-get").args(["indextargets", "--format", format]))?;
+    parse_archive(&text).ok_or_else(|| {
+        MachineError::Unavailable(Unavailable {
+            what: "packages of another suite".to_owned(),
+            why: "apt has no source of this host's own suite".to_owned(),
+        })
+    })
+}
+
+/// The archive of the first suite that is whole by itself: no updates, backports or security fixes of another.
+fn parse_archive(indextargets: &str) -> Option<String> {
+    indextargets.lines().find_map(|line| {
+        let [archive, suite, "main", "Packages"] = line.split(' ').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        (!suite.contains(['-', '/'])).then(|| archive.to_owned())
+    })
+}
+
+/// Reads what `apt-get --simulate install` would install: `Inst NAME (VERSION ORIGIN [ARCHITECTURE])`.
+fn parse_simulation(text: &str) -> Vec<Version> {
+    text.lines()
+        .filter_map(|line| {
+            let (package, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
+            Some(Version {
+                package: package.to_owned(),
+                version: rest.split(' ').next()?.to_owned(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_is_that_of_the_hosts_suite_and_not_of_its_fixes() {
+        let text = "http://a/security/ bookworm-security main Packages\n\
+                    http://a/debian/ bookworm main Translations\n\
+                    http://a/debian/ bookworm main Packages\n";
+        assert_eq!(parse_archive(text).as_deref(), Some("http://a/debian/"));
+        assert_eq!(
+            parse_archive("http://a/debian/ bookworm contrib Packages"),
+            None
+        );
+    }
+
+    #[test]
+    fn what_would_be_installed_is_read_with_its_versions() {
+        let text = "NOTE: This is only a simulation!\n\
+                    Inst gcc-14-base (14.2.0-19 Debian:13.7/stable [amd64])\n\
+                    Inst seabios (1.16.3-2 Debian:13.7/stable [all]) []\n\
+                    Conf seabios (1.16.3-2 Debian:13.7/stable [all])\n";
+        let version = |package: &str, version: &str| Version {
+            package: package.to_owned(),
+            version: version.to_owned(),
+        };
+        let expected = [
+            version("gcc-14-base", "14.2.0-19"),
+            version("seabios", "1.16.3-2"),
+        ];
+        assert_eq!(parse_simulation(text), expected);
     }
 }

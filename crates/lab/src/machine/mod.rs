@@ -13,6 +13,7 @@
 //! | `packages` | Debian packages: install what is missing, unpack what must not be installed |
 //! | `kernel` | the kernel of a suite and the order its modules load in |
 //! | `image` | its image, unpacked ahead |
+//! | `emulator` | qemu, of one version on every host |
 //! | `closure` | a program and the shared libraries it needs |
 //! | `tree`, `cpio` | the guest's file tree, and the archive the kernel unpacks it from |
 //! | `initramfs` | what every machine carries: shell, modules, RDMA programs |
@@ -35,6 +36,7 @@ mod cache;
 mod closure;
 mod command;
 mod cpio;
+mod emulator;
 mod error;
 mod host_clock;
 mod image;
@@ -61,6 +63,7 @@ pub use packages::{Package, ensure_installed};
 pub use pair::Wire;
 pub(crate) use shipped::shipped_text;
 
+use emulator::Emulator;
 use kernel::Kernel;
 use tree::Tree;
 
@@ -70,13 +73,14 @@ use tree::Tree;
 /// afterwards. One prepared machine can run any number of jobs, also at the same time.
 #[derive(Debug)]
 pub struct Machine {
+    emulator: Emulator,
     kernel: Kernel,
     base: Tree,
     cache: Cache,
 }
 
 impl Machine {
-    /// Installs what is missing on this host, unpacks the kernel of `suite` into `cache` and
+    /// Installs what is missing on this host, unpacks the emulator and the kernel of `suite` into `cache` and
     /// assembles the files every job of this machine starts from.
     ///
     /// # Errors
@@ -85,9 +89,11 @@ impl Machine {
     pub fn prepare(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
         let _lock = cache.lock()?;
         ensure_installed(initramfs::PACKAGES)?;
+        let emulator = Emulator::unpack(cache)?;
         let kernel = Kernel::unpack(cache, suite)?;
         let base = initramfs::base(cache, &kernel)?;
         Ok(Self {
+            emulator,
             kernel,
             base,
             cache: cache.clone(),

@@ -66,6 +66,9 @@ fn needs_root(missing: &[Package]) -> Unavailable {
     }
 }
 
+/// How names of Debian's files have a version's colon.
+const COLON: &str = "%3a";
+
 /// An exact version of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
@@ -124,18 +127,33 @@ pub(crate) fn unpack(
 }
 
 impl Version {
-    /// The folder's name, which is also what the note says. Neither part of it can contain `_`
-    /// or `/` (Debian policy 5.6.1 and 5.6.12).
+    /// The folder's name, which is also what the note says, and how a downloaded file's begins. Neither part of it can
+    /// contain `_` or `/` (Debian policy 5.6.1 and 5.6.12); a colon would end a path in a list of them.
     fn folder(&self) -> String {
-        format!("{}_{}", self.package, self.version)
+        format!("{}_{}", self.package, self.version.replace(':', COLON))
     }
 
     fn parse(folder: &str) -> Option<Self> {
         let (package, version) = folder.trim().split_once('_')?;
         Some(Self {
             package: package.to_owned(),
-            version: version.to_owned(),
+            version: version.replace(COLON, ":"),
         })
+    }
+
+    /// The file that `apt-get download` has left in `folder`.
+    pub(crate) fn archive_in(&self, folder: &Path) -> Result<PathBuf, MachineError> {
+        let beginning = format!("{}_", self.folder());
+        let entries = fs::read_dir(folder).map_err(MachineError::io("list", folder))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let found: Vec<String> = names.filter(|name| name.starts_with(&beginning)).collect();
+        match found.as_slice() {
+            [name] => Ok(folder.join(name)),
+            _ => Err(MachineError::unexpected(
+                format!("apt-get download into {}", folder.display()),
+                format!("expected one file of {beginning}…, found {}", found.len()),
+            )),
+        }
     }
 }
 
@@ -174,21 +192,6 @@ fn is_installed(package: &str) -> Result<bool, MachineError> {
     Ok(query.status.success() && query.stdout == b"installed")
 }
 
-pub(crate) fn single_entry(folder: &Path) -> Result<PathBuf, MachineError> {
-    let entries = fs::read_dir(folder).map_err(MachineError::io("list", folder))?;
-    let paths: Vec<_> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()
-        .map_err(MachineError::io("list", folder))?;
-    match paths.as_slice() {
-        [path] => Ok(path.clone()),
-        _ => Err(MachineError::unexpected(
-            format!("apt-get download into {}", folder.display()),
-            format!("expected one file, found {}", paths.len()),
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,17 +217,36 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_more_than_one_download_is_refused() {
+    fn the_file_of_a_version_is_found_among_those_downloaded() {
         let folder =
-            std::env::temp_dir().join(format!("portolan-lab-single-{}", std::process::id()));
+            std::env::temp_dir().join(format!("portolan-lab-archives-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("a.deb"), b"").unwrap();
-        assert_eq!(single_entry(&folder).unwrap(), folder.join("a.deb"));
-        fs::write(folder.join("b.deb"), b"").unwrap();
+        let version = Version {
+            package: "a".to_owned(),
+            version: "1:2-3".to_owned(),
+        };
         assert!(matches!(
-            single_entry(&folder),
+            version.archive_in(&folder),
             Err(MachineError::Unexpected { .. })
         ));
+        for name in [
+            "a_1%3a2-3_all.deb",
+            "a_1%3a2-31_all.deb",
+            "ab_1%3a2-3_all.deb",
+        ] {
+            fs::write(folder.join(name), b"").unwrap();
+        }
+        let found = version.archive_in(&folder).unwrap();
+        assert_eq!(found, folder.join("a_1%3a2-3_all.deb"));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_version_is_read_again_from_its_folders_name() {
+        let version = Version {
+            package: "a".to_owned(),
+            version: "1:2-3".to_owned(),
+        };
+        assert_eq!(Version::parse(&version.folder()), Some(version));
     }
 }

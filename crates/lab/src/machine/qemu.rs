@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +17,8 @@ use super::host_clock;
 use super::job::Clock;
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
 use super::pair::WireEnd;
-use super::{Job, Machine, MachineError, Outcome, Unavailable};
+use super::{Job, Machine, MachineError, Outcome};
 
-const EMULATOR: &str = "qemu-system-x86_64";
 /// Base tree, programs with debug information, and the guest's own use.
 const MEMORY_MIB: u32 = 1536;
 /// A panic ends the machine at once (with `-no-reboot`). On a busy host the emulated timer can be
@@ -69,7 +68,7 @@ pub(crate) fn run(
     create_disk(&folder.path.join(DISK_FILE))?;
 
     let started = Instant::now();
-    let mut emulator = Emulator::start(machine, job, wire, &folder.path)?;
+    let mut emulator = Running::start(machine, job, wire, &folder.path)?;
     let status = thread::scope(|scope| {
         if let Some(lines) = emulator.child.stdout.take() {
             let log = folder.path.join(STEPS_FILE);
@@ -109,11 +108,11 @@ fn command_line(job: &Job) -> String {
 }
 
 /// A running emulator, killed when dropped.
-struct Emulator {
+struct Running {
     child: Child,
 }
 
-impl Emulator {
+impl Running {
     fn start(
         machine: &Machine,
         job: &Job,
@@ -126,7 +125,7 @@ impl Emulator {
             true => format!("{PROCESSOR}{MEASURING_PROCESSOR}"),
             false => PROCESSOR.to_owned(),
         };
-        let mut emulator = Command::new(EMULATOR);
+        let mut emulator = machine.emulator.command();
         emulator
             .current_dir(folder)
             .args([
@@ -171,20 +170,10 @@ impl Emulator {
         } else {
             emulator.stdin(Stdio::null()).stdout(Stdio::piped());
         }
-        let child = emulator.spawn().map_err(|source| {
-            if source.kind() == io::ErrorKind::NotFound {
-                MachineError::Unavailable(Unavailable {
-                    what: EMULATOR.to_owned(),
-                    why: "no such program in PATH".to_owned(),
-                })
-            } else {
-                MachineError::Io {
-                    action: "run",
-                    path: EMULATOR.into(),
-                    source,
-                }
-            }
-        })?;
+        let program = Path::new(emulator.get_program()).to_owned();
+        let child = emulator
+            .spawn()
+            .map_err(MachineError::io("run", &program))?;
         Ok(Self { child })
     }
 
@@ -198,7 +187,7 @@ impl Emulator {
             let earlier = wire.and_then(WireEnd::deadline);
             Instant::now() >= earlier.map_or(deadline, |earlier| earlier.min(deadline))
         };
-        let wait_error = MachineError::io("wait for", Path::new(EMULATOR));
+        let wait_error = MachineError::io("wait for", Path::new("the emulator"));
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
@@ -218,7 +207,7 @@ impl Emulator {
     }
 }
 
-impl Drop for Emulator {
+impl Drop for Running {
     fn drop(&mut self) {
         self.stop();
     }
