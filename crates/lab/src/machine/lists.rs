@@ -146,10 +146,9 @@ impl Lists {
     }
 }
 
-/// Where the host has Debian's packages from.
+/// Where the host has Debian's packages from, whether or not it has their lists yet.
 fn archive_of_host() -> Result<String, MachineError> {
-    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(IDENTIFIER)";
-    let text = output(command("apt-get").args(["indextargets", "--format", format]))?;
+    let text = output(command("apt-get").args(["update", "--print-uris"]))?;
     parse_archive(&text).ok_or_else(|| {
         MachineError::Unavailable(Unavailable {
             what: "packages of another suite".to_owned(),
@@ -159,11 +158,10 @@ fn archive_of_host() -> Result<String, MachineError> {
 }
 
 /// The archive of the first suite that is whole by itself: no updates, backports or security fixes of another.
-fn parse_archive(indextargets: &str) -> Option<String> {
-    indextargets.lines().find_map(|line| {
-        let [archive, suite, "main", "Packages"] = line.split(' ').collect::<Vec<_>>()[..] else {
-            return None;
-        };
+fn parse_archive(uris: &str) -> Option<String> {
+    uris.lines().find_map(|line| {
+        let uri = line.strip_prefix('\'')?.split('\'').next()?;
+        let (archive, suite) = uri.strip_suffix("/InRelease")?.split_once("/dists/")?;
         (!suite.contains(['-', '/'])).then(|| archive.to_owned())
     })
 }
@@ -187,14 +185,11 @@ mod tests {
 
     #[test]
     fn the_archive_is_that_of_the_hosts_suite_and_not_of_its_fixes() {
-        let text = "http://a/security/ bookworm-security main Packages\n\
-                    http://a/debian/ bookworm main Translations\n\
-                    http://a/debian/ bookworm main Packages\n";
-        assert_eq!(parse_archive(text).as_deref(), Some("http://a/debian/"));
-        assert_eq!(
-            parse_archive("http://a/debian/ bookworm contrib Packages"),
-            None
-        );
+        let text = "'http://a/security/dists/bookworm-security/InRelease' a_InRelease 0 \n\
+                    'http://a/debian/dists/bookworm/main/binary-amd64/Packages.xz' a_Packages 0 \n\
+                    'http://a/debian/dists/bookworm/InRelease' a_InRelease 0 \n";
+        assert_eq!(parse_archive(text).as_deref(), Some("http://a/debian"));
+        assert_eq!(parse_archive(""), None);
     }
 
     #[test]
