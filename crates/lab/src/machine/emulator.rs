@@ -1,7 +1,7 @@
 //! The emulator: Debian 13's, unpacked and never installed, whatever this host's system is.
 //!
-//! A machine then costs and behaves the same on every host. Emulators before QEMU 8 translate a program anew for each
-//! process that runs it, which makes scripts three times as dear.
+//! A machine then costs and behaves the same on every host. Booting and starting programs take QEMU 10 a third of the
+//! processor time that QEMU 7.2 took.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -34,12 +34,15 @@ impl Lists {
         fs::create_dir_all(&partial).map_err(MachineError::io("create", &partial))?;
         // Not in the folder of the lists: apt-get clears that of files that are not its own.
         let sources = all.join(format!("{suite}.sources"));
-        let text = format!(
-            "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n\
-             Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
-            archive_of_host()?
-        );
-        fs::write(&sources, text).map_err(MachineError::io("write", &sources))?;
+        // Once: later runs need no apt for what the cache has.
+        if !sources.exists() {
+            let text = format!(
+                "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n\
+                 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
+                archive_of_host()?
+            );
+            fs::write(&sources, text).map_err(MachineError::io("write", &sources))?;
+        }
         let settings = [
             ("Dir::Etc::sourcelist", sources.display().to_string()),
             ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
