@@ -42,6 +42,10 @@ pub(crate) const PACKAGES: &[Package] = &[
         purpose: "rping and its kin",
     },
     Package {
+        name: "strace",
+        purpose: "programs that must not leave so soon",
+    },
+    Package {
         name: "tcpdump",
         purpose: "captures in the machine",
     },
@@ -77,6 +81,7 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/rdma_client",
     "/usr/bin/rdma_server",
     "/usr/bin/rping",
+    "/usr/bin/strace",
     "/usr/bin/tcpdump",
     "/usr/bin/timeout",
     "/usr/bin/ucmatose",

@@ -129,7 +129,7 @@ udaddy_calls() {
 mckey_sends() {
     start member portolan mcast join $group --bind "$(address peer 4)" --count "$2" --timeout 60
     await_said member joined
-    remote "begin sender mckey -m $group -b $(address kernel 4) -s -S $1 -C $2"
+    remote "begin sender $group_sender -m $group -b $(address kernel 4) -S $1 -C $2"
     far_must_be_well sender
     must_succeed member
 }

@@ -158,7 +158,10 @@ udaddy_pair() {
 mckey_pair() {
     serve mckey -m $group -b "$to"
     await 20 is_served_or_ended is_member
-    call mckey -m $group -b "$(address_at "$client_side")" -s
+    case $client_side in
+        peer) call mckey -s -m $group -b "$(address_at peer)" ;;
+        *) call $group_sender -m $group -b "$(address_at "$client_side")" ;;
+    esac
     must_be_well client
     must_be_well server
 }
