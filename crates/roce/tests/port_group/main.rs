@@ -6,6 +6,7 @@ mod chaos;
 mod death;
 mod harness;
 mod hostile;
+mod last_words;
 mod limits;
 mod process;
 mod requests;

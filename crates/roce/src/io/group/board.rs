@@ -8,7 +8,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use super::block::{Block, BlockSet};
-use super::config::{BACKOFF_MAX, MESSAGES_PER_TURN};
+use super::config::{BACKOFF_MAX, KEPT_DATAGRAMS_MAX, MESSAGES_PER_TURN};
 use super::datagram::Datagram;
 use super::ground::Ground;
 use super::inherit::PrivateFd;
@@ -30,6 +30,8 @@ const GSI_QPN: u32 = 1;
 pub(super) struct Board {
     pub(super) registry: Registry,
     connections: HashMap<ConnectionId, Connection>,
+    /// Messages with datagrams for members on their way back to this new hub, in order.
+    kept: Vec<(Block, Vec<u8>)>,
 }
 
 /// A connection to a member or to somebody who may become one.
@@ -48,11 +50,12 @@ impl Board {
         Self {
             registry,
             connections: HashMap::new(),
+            kept: Vec::new(),
         }
     }
 
     /// Brings a datagram to its block, which is not the hub's role.
-    pub(super) fn dispatch(&self, block: Block, datagram: Datagram<'_>, ground: &mut Ground) {
+    pub(super) fn dispatch(&mut self, block: Block, datagram: Datagram<'_>, ground: &mut Ground) {
         if block == ground.own {
             ground.deliver(&datagram);
             return;
@@ -62,7 +65,7 @@ impl Board {
             .connection(block)
             .and_then(|id| self.connections.get(&id));
         let Some(connection) = connection else {
-            ground.counters.no_member += 1;
+            self.keep(block, datagram, ground);
             return;
         };
         if !connection.untold.is_empty() {
@@ -77,8 +80,41 @@ impl Board {
         }
     }
 
+    /// Keeps a datagram for a member that may be on its way back: one that a process sent before it died must not
+    /// come after the news of its death, or not at all.
+    fn keep(&mut self, block: Block, datagram: Datagram<'_>, ground: &mut Ground) {
+        let may_return =
+            self.registry.is_departed(block) && self.registry.grace(Instant::now()).is_some();
+        if !may_return || self.kept.len() >= KEPT_DATAGRAMS_MAX {
+            ground.counters.no_member += 1;
+            return;
+        }
+        let message = ground.encode(&Message::Datagram { block, datagram });
+        self.kept.push((block, message.to_vec()));
+    }
+
+    /// Brings what was kept for a member that is back.
+    fn bring_kept(&mut self, id: ConnectionId, block: Block, ground: &mut Ground) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        for (_, message) in self.kept.extract_if(.., |(kept_for, _)| *kept_for == block) {
+            match packet::send(connection.fd.as_fd(), &message) {
+                Ok(()) => ground.counters.forwarded += 1,
+                Err(_) => ground.counters.queue_full += 1,
+            }
+        }
+    }
+
+    /// Gives up what was kept for members who had their time to come back.
+    pub(super) fn give_up_kept(&mut self, ground: &mut Ground, now: Instant) {
+        if !self.kept.is_empty() && self.registry.grace(now).is_none() {
+            ground.counters.no_member += self.kept.drain(..).count() as u64;
+        }
+    }
+
     /// Brings a datagram that came to block 0 to whom it concerns.
-    pub(super) fn route(&self, datagram: Datagram<'_>, ground: &mut Ground) {
+    pub(super) fn route(&mut self, datagram: Datagram<'_>, ground: &mut Ground) {
         let Some(qpn) = destination_qpn(datagram.payload) else {
             ground.counters.malformed += 1;
             return;
@@ -100,7 +136,8 @@ impl Board {
                 }
                 Route::Everyone => {
                     ground.deliver(&datagram);
-                    for (block, _) in self.registry.members() {
+                    let members: Vec<_> = self.registry.members().collect();
+                    for (block, _) in members {
                         self.dispatch(block, datagram, ground);
                     }
                 }
@@ -334,6 +371,7 @@ impl Board {
                     self.registry.admit(id, block);
                     ground.service.member_joined(block);
                     let welcomed = self.respond(id, &Message::Welcome { block }, ground);
+                    self.bring_kept(id, block, ground);
                     // Whoever died while this one had no hub.
                     self.tell_of_deaths(id, self.registry.dead(), ground);
                     welcomed
@@ -358,6 +396,9 @@ impl Board {
     /// Tells every member that the process that had `block` is dead.
     pub(super) fn announce_death(&mut self, block: Block, ground: &mut Ground) {
         self.registry.retired(block);
+        let kept = self.kept.len();
+        self.kept.retain(|(kept_for, _)| *kept_for != block);
+        ground.counters.no_member += (kept - self.kept.len()) as u64;
         let blocks = [block].into_iter().collect();
         ground.inbox.push_departed(blocks);
         for id in self.registry.member_connections() {

@@ -50,6 +50,10 @@ pub(super) const MESSAGES_PER_TURN: usize = 64;
 pub(super) const ACCEPTS_PER_TURN: usize = 16;
 /// Batches of datagrams read from one of block 0's sockets in one turn.
 pub(super) const BATCHES_PER_TURN: usize = 8;
+/// Batches read from one of them before the news of a death is told: what the dead sent last may be among them.
+pub(super) const BATCHES_BEFORE_DEATH: usize = 256;
+/// Datagrams that a new hub keeps for members on their way back to it.
+pub(super) const KEPT_DATAGRAMS_MAX: usize = 256;
 /// Socket buffer of a connection between a member and the hub, bytes (as far as `wmem_max` allows).
 pub(super) const CONNECTION_BUFFER_BYTES: usize = 4 << 20;
 /// Longest [`GroupConfig::name_prefix`]: the name has to fit into `sun_path` (108 bytes).

@@ -8,7 +8,7 @@ use rustix::event::epoll::EventFlags;
 use super::batch::{BATCH_DATAGRAMS, Batch};
 use super::block::{Block, BlockSet};
 use super::board::Board;
-use super::config::{ACCEPTS_PER_TURN, BACKOFF_MAX, BATCHES_PER_TURN};
+use super::config::{ACCEPTS_PER_TURN, BACKOFF_MAX, BATCHES_BEFORE_DEATH, BATCHES_PER_TURN};
 use super::datagram::Datagram;
 use super::ground::{Ground, KEY_CONNECTIONS, KEY_LISTENER, KEY_STRAYS};
 use super::inherit::PrivateFd;
@@ -28,6 +28,8 @@ pub(super) struct Hub {
     strays: Vec<BlockSocket>,
     batch: Batch,
     board: Board,
+    /// Whom the former hub left dead, until this process is told.
+    found_dead: BlockSet,
 }
 
 impl Hub {
@@ -54,6 +56,7 @@ impl Hub {
             strays,
             batch: Batch::new(),
             board,
+            found_dead: dead,
         })
     }
 
@@ -69,7 +72,7 @@ impl Hub {
 
     /// Brings a datagram to the process that has its block, or to whom it concerns if it is the
     /// hub's.
-    pub(super) fn forward(&self, block: Block, datagram: Datagram<'_>, ground: &mut Ground) {
+    pub(super) fn forward(&mut self, block: Block, datagram: Datagram<'_>, ground: &mut Ground) {
         match block {
             Block::HUB => self.board.route(datagram, ground),
             block => self.board.dispatch(block, datagram, ground),
@@ -86,7 +89,7 @@ impl Hub {
         if key == KEY_LISTENER {
             self.accept(ground, now);
         } else if KEY_STRAYS.contains(&key) {
-            self.read_strays((key - KEY_STRAYS.start) as usize, ground);
+            self.read_strays((key - KEY_STRAYS.start) as usize, BATCHES_PER_TURN, ground);
         } else if key >= KEY_CONNECTIONS {
             self.board.serve(key, flags, ground, now);
         }
@@ -98,11 +101,8 @@ impl Hub {
             ground.counters.hello_timeouts += 1;
             self.board.close(id, ground, now);
         }
-        for block in self.board.registry.take_departed(now) {
-            if ground.retire_if_dead(block) {
-                self.board.announce_death(block, ground);
-            }
-        }
+        self.tell_of_deaths(ground, now);
+        self.board.give_up_kept(ground, now);
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
             ground.rewatch(self.listener.as_fd(), KEY_LISTENER, EventFlags::IN);
@@ -111,10 +111,30 @@ impl Hub {
 
     /// When [`timers`](Self::timers) has something to do.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
-        [self.board.registry.next_timeout(now), self.accept_at]
+        let news = (!self.found_dead.is_empty()).then_some(now);
+        [self.board.registry.next_timeout(now), self.accept_at, news]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Tells who has died since the last time, after what they sent: it was there before they were dead.
+    fn tell_of_deaths(&mut self, ground: &mut Ground, now: Instant) {
+        let mut departed = self.board.registry.take_departed(now);
+        departed.retain(|block| ground.retire_if_dead(*block));
+        if departed.is_empty() && self.found_dead.is_empty() {
+            return;
+        }
+        for index in 0..self.strays.len() {
+            self.read_strays(index, BATCHES_BEFORE_DEATH, ground);
+        }
+        if !self.found_dead.is_empty() {
+            let found_dead = std::mem::replace(&mut self.found_dead, BlockSet::EMPTY);
+            ground.inbox.push_departed(found_dead);
+        }
+        for block in departed {
+            self.board.announce_death(block, ground);
+        }
     }
 
     fn accept(&mut self, ground: &mut Ground, now: Instant) {
@@ -134,11 +154,11 @@ impl Hub {
         }
     }
 
-    fn read_strays(&mut self, index: usize, ground: &mut Ground) {
+    fn read_strays(&mut self, index: usize, batches: usize, ground: &mut Ground) {
         let Some(socket) = self.strays.get(index) else {
             return;
         };
-        for _ in 0..BATCHES_PER_TURN {
+        for _ in 0..batches {
             let received = self
                 .batch
                 .receive(socket.as_fd(), |datagram| match datagram {

@@ -162,7 +162,7 @@ impl State {
             self.ground.deliver(&datagram);
             return;
         }
-        match &self.role {
+        match &mut self.role {
             Role::Hub(hub) => hub.forward(block, datagram, &mut self.ground),
             Role::Member(uplink) => uplink.forward(block, datagram, &mut self.ground),
             Role::Orphan(_) | Role::Left => self.ground.counters.no_member += 1,
@@ -333,7 +333,6 @@ impl State {
         }
         match Hub::open(listener, alive, dead, &mut self.ground, now) {
             Ok(hub) => {
-                self.ground.inbox.push_departed(dead);
                 self.shut_out = None;
                 self.ground.counters.times_hub += 1;
                 self.ground.service.reset();
