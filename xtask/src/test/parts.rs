@@ -111,6 +111,13 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::build,
     },
     Part {
+        name: "clock",
+        what: "those tests that measure how soon or how much",
+        place: Place::Alone,
+        needs: Some(TEST_PROGRAMS),
+        run: steps::clock,
+    },
+    Part {
         name: "floors",
         what: "latency, connects, bandwidth and resolution beside plain sockets and libc",
         place: Place::Alone,

@@ -68,12 +68,17 @@ pub(super) fn test_programs(workspace: &Workspace) -> Result<Outcome> {
 
 /// What the names of tests that boot a machine contain.
 const IN_MACHINES: &str = "in_machines::";
+/// What the names of tests contain that other work would spoil.
+const AGAINST_THE_CLOCK: &str = "against_the_clock::";
 
 /// Every test target; those that need root, named `root_…`, only as root. Those that are parts of their own are left
 /// to them.
 pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     let all = [&ALL_TESTS[..], &["--no-fail-fast"]].concat();
-    let others = ["--", "--skip", crate::fabric::TESTS, "--skip", IN_MACHINES];
+    let mut others = vec!["--"];
+    for apart in [crate::fabric::TESTS, IN_MACHINES, AGAINST_THE_CLOCK] {
+        others.extend(["--skip", apart]);
+    }
     if workspace.is_root {
         crate::leaks::install()?;
         ensure_installed(&FOR_TESTS)?;
@@ -92,6 +97,12 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
         "left out, for they need root: {}",
         for_root.join(", ")
     )))
+}
+
+/// Those tests that measure how soon or how much.
+pub(super) fn clock(workspace: &Workspace) -> Result<Outcome> {
+    workspace.cargo(&[&ALL_TESTS[..], &["--tests", "--", AGAINST_THE_CLOCK]].concat())?;
+    Ok(Outcome::Passed(String::new()))
 }
 
 /// The laboratory's own tests in its machines.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 
+mod against_the_clock;
 mod atomic;
 mod datagram;
 mod draining;
