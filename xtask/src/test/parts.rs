@@ -139,6 +139,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::programs::run,
     },
     Part {
+        name: "survivors",
+        what: "of three pairs one process is killed, the port's holder too; the others lose no ping",
+        place: Place::Alone,
+        needs: Some(COMMAND),
+        run: crate::survivors::run,
+    },
+    Part {
         name: "tests",
         what: "unit, property and integration tests",
         place: Place::Host,
@@ -151,13 +158,6 @@ pub(super) const PARTS: &[Part] = &[
         place: Place::Namespace,
         needs: Some(COMMAND),
         run: crate::crowd::run,
-    },
-    Part {
-        name: "survivors",
-        what: "of three pairs one process is killed, the port's holder too; the others lose no ping",
-        place: Place::Host,
-        needs: Some(COMMAND),
-        run: crate::survivors::run,
     },
     Part {
         name: "pairs",

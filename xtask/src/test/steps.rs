@@ -148,8 +148,9 @@ fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
 /// The command, an example of it that a part runs, and the libraries for C programs.
 pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
     let targets = ["--lib", "--bins", "--examples"];
+    let examples = ["--package", "portolan-cli-examples"];
     let release = ["build", "--quiet", "--release"];
-    workspace.cargo(&[&release[..], &crate::install::PACKAGES, &targets].concat())?;
+    workspace.cargo(&[&release[..], &crate::install::PACKAGES, &examples, &targets].concat())?;
     Ok(Outcome::Passed(String::new()))
 }
 

@@ -13,7 +13,7 @@ use crate::net::*;
 
 const CAPTURE: &[u8] = include_bytes!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../wire/tests/golden/rxe-linux-6.1.pcap"
+    "/../../wire/tests/golden/rxe-linux-6.1.pcap"
 ));
 
 /// Ethernet, IPv4 without options, UDP, BTH and DETH stand before a MAD.

@@ -58,7 +58,7 @@ struct End {
 
 pub(crate) fn capture() -> Vec<Captured> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = manifest.join("../wire/tests/golden/rxe-linux-6.1.pcap");
+    let path = manifest.join("../../wire/tests/golden/rxe-linux-6.1.pcap");
     let file = std::fs::File::open(&path).expect("the capture is in the repository");
     let mut reader = PcapReader::new(file).expect("a pcap file");
     let link = LinkType::from_value(DataLink::into(reader.header().datalink)).expect("Ethernet");

@@ -18,7 +18,7 @@ pub(crate) struct Frame {
 
 /// All frames of the golden capture.
 pub(crate) fn golden_frames() -> Vec<Frame> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rxe-linux-6.1.pcap");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/rxe-linux-6.1.pcap");
     let file = std::fs::File::open(&path).expect("the golden capture is beside the tests");
     let mut reader = PcapReader::new(file).expect("a pcap file");
     let link =
