@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{LIBRARY, LIBRARY_PATH, Report};
+use super::{LIBRARY, LIBRARY_PATH, Report, processors};
 use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite};
 
 const NETWORK: &str = include_str!("guest/bad_network.sh");
@@ -45,6 +45,7 @@ pub fn bad_network(
     let job = steps()
         .into_iter()
         .fold(topology(), Job::step)
+        .processors(processors(Suite::Bookworm))
         .program("portolan", portolan)
         .program("rdma_write", rdma_write);
     let outcome = machine.run(&job, &mut io::sink())?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Report, administrator, c_library, doctor, mixed, step, topology};
+use super::{Report, administrator, c_library, doctor, mixed, processors, step, topology};
 use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
@@ -105,6 +105,7 @@ pub fn kernel_provider(
             mixed::with_programs(topology(), programs.command),
             Job::step,
         )
+        .processors(processors(debian))
         .file(SCENES_PATH, SCENES_SOURCE)
         .program("conformance", programs.suite)
         .program("portolan", programs.command)

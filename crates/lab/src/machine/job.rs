@@ -11,6 +11,8 @@ use super::tree::Tree;
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 /// Time a step may take unless it says otherwise.
 const STEP_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
+/// One for the program under test, one for its peer.
+const PROCESSORS_DEFAULT: u32 = 2;
 /// Steps of one job; their folders have three digits.
 const STEPS_MAX: usize = 1000;
 
@@ -27,6 +29,7 @@ pub struct Job {
     pub(crate) deadline: Duration,
     pub(crate) interactive: bool,
     pub(crate) clock: Clock,
+    pub(crate) processors: u32,
     pub(crate) measures: bool,
     files: Vec<(String, String)>,
     programs: Vec<(String, PathBuf)>,
@@ -101,6 +104,7 @@ impl Default for Job {
             deadline: DEADLINE_DEFAULT,
             interactive: false,
             clock: Clock::default(),
+            processors: PROCESSORS_DEFAULT,
             measures: false,
             files: Vec::new(),
             programs: Vec::new(),
@@ -120,6 +124,14 @@ impl Job {
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Gives the machine so many processors, at least one, instead of two. On a single one nobody wakes another, which costs an
+    /// emulator's host much; what would happen at the same time does not.
+    #[must_use]
+    pub fn processors(mut self, count: u32) -> Self {
+        self.processors = count;
         self
     }
 

@@ -33,8 +33,6 @@ const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
 const TRUST_COUNTER: &str = " tsc=reliable";
 /// Added to the processor where the job measures, see [`Job::measuring`].
 const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
-/// One for the program under test, one for its peer.
-const PROCESSORS: &str = "2";
 /// Instructions as time: 2 to the power of 0 ns each, and no sleep while there is nothing to do.
 const COUNTED: &str = "shift=0,sleep=off";
 /// Room for what the guest brings back. The file is sparse: only what is written takes space.
@@ -125,6 +123,7 @@ impl Running {
             true => format!("{PROCESSOR}{MEASURING_PROCESSOR}"),
             false => PROCESSOR.to_owned(),
         };
+        let processors = job.processors.to_string();
         let mut emulator = machine.emulator.command();
         emulator
             .current_dir(folder)
@@ -140,9 +139,9 @@ impl Running {
             .args(["-machine", "q35", "-cpu", &processor])
             .args(["-m", &MEMORY_MIB.to_string()])
             .args(match job.clock {
-                Clock::Host => ["-accel", "tcg,thread=multi", "-smp", PROCESSORS].as_slice(),
+                Clock::Host => vec!["-accel", "tcg,thread=multi", "-smp", &processors],
                 // Two processors that take turns do not come up.
-                Clock::Instructions => &["-accel", "tcg,thread=single", "-icount", COUNTED],
+                Clock::Instructions => vec!["-accel", "tcg,thread=single", "-icount", COUNTED],
             })
             .arg("-kernel")
             .arg(machine.kernel.image())

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{LIBRARY_PATH, Part, Report, c_program, topology};
+use super::{LIBRARY_PATH, Part, Report, c_program, processors, topology};
 use crate::machine::{Cache, Machine, MachineError, Step, Suite};
 pub use compare::Difference;
 use compare::{Record, Tolerated};
@@ -79,6 +79,7 @@ pub fn events(
         .fold(topology(), |job, (name, text)| {
             job.file(format!("/job/scenarios/{name}.txt"), *text)
         })
+        .processors(processors(debian))
         .file(GUEST_PATH, GUEST)
         .file(DEVICE_PATH, DEVICE)
         .program("play", play)

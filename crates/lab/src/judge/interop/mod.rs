@@ -9,7 +9,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{LIBRARY, LIBRARY_PATH, Part, Report, c_program};
+use super::{LIBRARY, LIBRARY_PATH, Part, Report, c_program, processors};
 use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Wire};
 pub use matrix::Extent;
 use matrix::{Network, Play};
@@ -73,6 +73,7 @@ pub fn interop(
     let job = || {
         Job::new()
             .deadline(DEADLINE)
+            .processors(processors(debian))
             .file(LIBRARY_PATH, LIBRARY)
             .file(FOLLOWER_PATH, FOLLOWER)
             .program(VERIFY, verify_peer)
