@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portolan_roce::io::group::{Block, Group, GroupConfig, MemberService};
-use rustix::process::Signal;
 
 use super::harness::*;
 use super::process::Process;
@@ -97,7 +96,7 @@ impl Still {
 
 /// Has the hub stopped, then sends it the datagram of each, then kills it.
 fn hub_dies_with_datagrams_unread(config: &GroupConfig, hub: &mut Process, members: &[Still]) {
-    hub.signal(Signal::STOP);
+    hub.stop();
     for member in members {
         member.is_sent(config, 1);
     }
@@ -147,7 +146,7 @@ fn what_waits_for_a_member_that_does_not_come_back_is_given_up_and_bounded() {
     let mut hub = Process::spawn(config.port);
     let mut lost = Process::spawn(config.port);
     let successor = Still::join(&config);
-    lost.signal(Signal::STOP);
+    lost.stop();
     hub.kill();
     eventually("the election", || {
         successor.process();

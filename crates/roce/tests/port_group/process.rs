@@ -170,7 +170,16 @@ impl Process {
     /// Stops it, as by `kill -STOP`, and waits until it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        eventually("a stop", || self.stat().starts_with("T "));
+        eventually("a stop", || self.has_stopped());
+    }
+
+    /// Whether all its threads have: one of them may have a datagram in its hands.
+    fn has_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        threads.into_iter().all(|thread| {
+            let path = thread.unwrap().path();
+            stat_in(path.to_str().unwrap()).starts_with("T ")
+        })
     }
 
     /// Sends it a signal.
@@ -180,8 +189,7 @@ impl Process {
 
     /// The fields of proc_pid_stat(5) from the third, the state, on.
     fn stat(&self) -> String {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        stat.rsplit(") ").next().unwrap().to_owned()
+        stat_in(&format!("/proc/{}", self.child.id()))
     }
 }
 
@@ -191,6 +199,12 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What follows the name in the `stat` of a process or thread.
+fn stat_in(directory: &str) -> String {
+    let stat = std::fs::read_to_string(format!("{directory}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().to_owned()
 }
 
 /// What runs in a member process: joins, and obeys commands until its input ends.
