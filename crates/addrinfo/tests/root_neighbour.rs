@@ -293,6 +293,8 @@ fn an_ipv4_next_hop_off_the_subnet_is_looked_for_on_the_link() {
 #[test]
 fn a_storm_of_other_changes_does_not_hide_the_answer() {
     let (here, there, index) = link();
+    // The kernel is still asking when the storm is over, however long that takes.
+    here.sysctl("net/ipv4/neigh/eth0/mcast_solicit", "100");
     let resolver = here.run(Resolver::start).expect("resolver");
     let (_, receiver) = begin(&resolver, ip("192.0.2.77"), index);
     // A storm of changes on this link, while the look-up is under way.
@@ -310,12 +312,9 @@ fn a_storm_of_other_changes_does_not_hide_the_answer() {
     });
     there.ip("addr add 192.0.2.77/24 dev eth0");
     let (_, second) = begin(&resolver, ip("192.0.2.77"), index);
-    let outcomes = (outcome(&receiver), outcome(&second));
-    assert_eq!(outcomes.1, there_address());
-    assert!(
-        matches!(outcomes.0, Ok(_) | Err(Cause::HostUnreachable)),
-        "{outcomes:?}"
-    );
+    for receiver in [receiver, second] {
+        assert_eq!(outcome(&receiver), there_address());
+    }
 }
 
 /// A watch of the other host, and what it hears.

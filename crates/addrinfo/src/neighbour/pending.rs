@@ -72,8 +72,6 @@ enum Phase {
 struct Hop {
     phase: Phase,
     tickets: BTreeSet<u64>,
-    /// The last ticket that was there when discovery was begun: its failure is none of later ones'.
-    begun_for: u64,
     /// The query whose reply counts; an older one's does not.
     query: u32,
     probes: u32,
@@ -158,7 +156,6 @@ impl<W> Pending<W> {
             let state = Hop {
                 phase: Phase::FirstEntry,
                 tickets: BTreeSet::from([ticket]),
-                begun_for: 0,
                 query: 0,
                 probes: 0,
                 recheck_at: now + RECHECK_INTERVAL,
@@ -195,14 +192,18 @@ impl<W> Pending<W> {
         };
         match (state.phase, entry) {
             (_, Entry::Usable(address)) => self.finish(hop, Ok(address)),
-            (Phase::FirstEntry, entry) => self.probe(hop, entry),
+            // Whatever it was before, a probe makes the kernel try (again), and a failure that
+            // follows is a fresh one.
+            (Phase::FirstEntry, _) => self.probe(hop),
             (Phase::ProbedEntry, Entry::Absent) => {
                 state.phase = Phase::Link;
                 self.actions.push_back(Action::ReadLink(hop));
             }
             (Phase::ProbedEntry, Entry::Incomplete) => state.phase = Phase::Discovery,
-            (Phase::ProbedEntry | Phase::Discovery, Entry::Failed) => self.fail(hop),
-            (Phase::Discovery, Entry::Absent) => self.probe(hop, entry),
+            (Phase::ProbedEntry | Phase::Discovery, Entry::Failed) => {
+                self.finish(hop, Err(Cause::HostUnreachable));
+            }
+            (Phase::Discovery, Entry::Absent) => self.probe(hop),
             (Phase::Discovery, Entry::Incomplete) | (Phase::Link, _) => {}
         }
     }
@@ -217,7 +218,7 @@ impl<W> Pending<W> {
         match (state.phase, entry) {
             (Phase::FirstEntry, _) => {}
             (_, Entry::Usable(address)) => self.finish(hop, Ok(address)),
-            (Phase::Discovery, Entry::Failed) => self.fail(hop),
+            (Phase::Discovery, Entry::Failed) => self.finish(hop, Err(Cause::HostUnreachable)),
             _ => {}
         }
     }
@@ -333,15 +334,11 @@ impl<W> Pending<W> {
         });
     }
 
-    /// Sends a probe and looks at what it made of the entry. The kernel begins discovery for it, unless one is under
-    /// way already.
-    fn probe(&mut self, hop: NextHop, before: Entry) {
+    /// Sends a probe and looks at what it made of the entry.
+    fn probe(&mut self, hop: NextHop) {
         let Some(state) = self.hops.get_mut(&hop) else {
             return;
         };
-        if before != Entry::Incomplete {
-            state.begun_for = self.last_ticket;
-        }
         state.phase = Phase::ProbedEntry;
         state.probes += 1;
         self.actions.push_back(Action::Probe(hop));
@@ -373,27 +370,8 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Discovery failed: the end of the look-ups that it was begun for, and for later ones it is begun again.
-    fn fail(&mut self, hop: NextHop) {
-        let Some(state) = self.hops.get_mut(&hop) else {
-            return;
-        };
-        let later = state.tickets.split_off(&(state.begun_for + 1));
-        if later.is_empty() {
-            return self.finish(hop, Err(Cause::HostUnreachable));
-        }
-        let ended = std::mem::replace(&mut state.tickets, later);
-        self.end(ended, &Err(Cause::HostUnreachable));
-        self.probe(hop, Entry::Failed);
-    }
-
     fn finish(&mut self, hop: NextHop, outcome: Result<LinkAddress, Cause>) {
-        let tickets = self.remove_hop(hop);
-        self.end(tickets, &outcome);
-    }
-
-    fn end(&mut self, tickets: BTreeSet<u64>, outcome: &Result<LinkAddress, Cause>) {
-        for ticket in tickets {
+        for ticket in self.remove_hop(hop) {
             if let Some(waiter) = self.remove_waiter(ticket) {
                 self.finished.push((waiter.done, outcome.clone()));
             }

@@ -134,37 +134,6 @@ fn discovery_that_fails_is_host_unreachable() {
 }
 
 #[test]
-fn the_failure_of_a_discovery_begun_before_a_look_up_is_not_its_own() {
-    let mut bench = Bench::new();
-    bench.discover(hop(1), "earlier");
-    bench.add(hop(1), 2 * SECOND, "later");
-    bench.pending.handle_change(hop(1), Entry::Failed);
-    let unreachable = Err(Cause::HostUnreachable);
-    assert_eq!(bench.finished(), [("earlier", unreachable.clone())]);
-    bench.reply(Entry::Incomplete);
-    assert_eq!(bench.finished(), []);
-    bench.pending.handle_change(hop(1), Entry::Failed);
-    assert_eq!(bench.finished(), [("later", unreachable)]);
-    bench.assert_empty();
-}
-
-#[test]
-fn a_discovery_that_others_began_is_begun_again_when_it_fails() {
-    let mut bench = Bench::new();
-    bench.add(hop(1), 2 * SECOND, "a");
-    bench.reply(Entry::Incomplete);
-    bench.reply(Entry::Failed);
-    let actions = bench.actions();
-    let [Action::Probe(_), Action::Query { sequence, .. }] = actions[..] else {
-        panic!("{actions:?}");
-    };
-    assert_eq!(bench.finished(), []);
-    bench.pending.handle_reply(sequence, Ok(Entry::Failed));
-    assert_eq!(bench.finished(), [("a", Err(Cause::HostUnreachable))]);
-    bench.assert_empty();
-}
-
-#[test]
 fn a_failure_older_than_the_probe_does_not_count() {
     let mut bench = Bench::new();
     bench.add(hop(1), SECOND, "a");
