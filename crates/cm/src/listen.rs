@@ -48,6 +48,11 @@ impl Listeners {
         one.or_else(|| self.map.get(&(service, any))).copied()
     }
 
+    /// The service of each entry.
+    pub(crate) fn services(&self) -> impl Iterator<Item = ServiceId> {
+        self.map.keys().map(|(service, _)| *service)
+    }
+
     /// How many entries there are; a wildcard of both families has two.
     pub(crate) fn len(&self) -> usize {
         self.map.len()

@@ -8,6 +8,7 @@ use core::time::Duration;
 use portolan_provider::cm::{IdAddresses, IdNumber, IdOption, PathRecord, UserId};
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::QpType;
+use portolan_wire::addr::ServiceId;
 use portolan_wire::{PKey, QKey, Qpn};
 
 use crate::engine::Cm;
@@ -209,6 +210,11 @@ impl Cm {
                 local_qpn: qpn.filter(|qpn| qpn.value() != 0),
             })
         })
+    }
+
+    /// The services that ids listen on, for listings; a wildcard of both families has its service twice.
+    pub fn services(&self) -> impl Iterator<Item = ServiceId> {
+        self.listeners.services()
     }
 
     /// When the id's own deadline is, if it has one.

@@ -1,6 +1,7 @@
 //! The engine under its lock, and what its outputs lead to: events to their channels, datagrams to
 //! the device, questions to the routing and neighbour tables and to the host's groups.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -11,6 +12,7 @@ use portolan_provider::error::errno;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_roce::io::group::Block;
 use portolan_roce::io::{MadOptions, Stack};
+use portolan_wire::addr::ServiceId;
 
 use super::claim::ClaimId;
 use super::devices::Watches;
@@ -97,6 +99,12 @@ impl Core {
     pub(super) fn listing(&self) -> Vec<Listed> {
         let listed = |state: &Mutex<State>| lock(state).cm.listing().collect();
         self.state.get().map_or_else(Vec::new, listed)
+    }
+
+    /// The services that ids listen on.
+    pub(super) fn services(&self) -> HashSet<ServiceId> {
+        let services = |state: &Mutex<State>| lock(state).cm.services().collect();
+        self.state.get().map_or_else(HashSet::new, services)
     }
 
     /// What the engine counted.

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use portolan_roce::io::group::{Block, REPORT_PARTS_MAX, REQUEST_BYTES_MAX};
-use portolan_wire::addr::{PortSpace, Qpn};
+use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 /// Longest line, bytes.
 const LINE_BYTES_MAX: usize = 512;
@@ -27,6 +27,8 @@ pub(super) enum Line {
         qpn: Option<Qpn>,
         state: String,
     },
+    /// From a member: a service that it takes requests for.
+    Service(ServiceId),
     /// From the hub: a port that is taken.
     Port {
         block: Block,
@@ -51,6 +53,7 @@ impl Line {
                 let qpn = or_none(qpn.map(Qpn::value).as_ref());
                 format!("connection {local} {remote} {qpn} {state}")
             }
+            Self::Service(service) => format!("service {}", service.0),
             Self::Port {
                 block,
                 port_space,
@@ -84,6 +87,7 @@ impl Line {
                     state: words.next()?.to_owned(),
                 })
             }
+            "service" => Some(Self::Service(ServiceId(rest.parse().ok()?))),
             "port" => {
                 let mut words = rest.splitn(4, ' ');
                 Some(Self::Port {
@@ -166,6 +170,7 @@ mod tests {
             },
             connection("127.0.0.1:40000", Some(0x01_0005)),
             connection("", None),
+            Line::Service(ServiceId::from_port(PortSpace::Tcp, 7471)),
             Line::Port {
                 block: Block::new(127).unwrap(),
                 port_space: PortSpace::Udp,

@@ -3,7 +3,7 @@
 
 mod line;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use portolan_cm::{DropReason, Listed};
 use portolan_provider::Result;
 use portolan_provider::traits::Device;
 use portolan_roce::io::group::{self, Block, GroupConfig};
-use portolan_wire::addr::{PortSpace, Qpn};
+use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 use super::core::Core;
 use line::Line;
@@ -52,6 +52,8 @@ pub struct MemberReport {
     pub program: String,
     /// Ids that have a peer, connected or not yet or no longer.
     pub connections: Vec<SurveyedConnection>,
+    /// The services that it takes requests for, those of its listening ports among them.
+    pub services: HashSet<ServiceId>,
     /// What its devices, its part in the group and its connection manager counted since it started:
     /// packets, drops by reason (`dropped_…`), retransmissions.
     pub counters: BTreeMap<String, u64>,
@@ -79,7 +81,8 @@ pub struct SurveyedPort {
     pub port_space: PortSpace,
     /// The address it is taken on.
     pub address: SocketAddr,
-    /// Whether it is listened on.
+    /// Whether it is listened on: the process takes requests. One that does not answer is believed to do what it was
+    /// granted.
     pub listening: bool,
 }
 
@@ -102,7 +105,8 @@ pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>>
     });
     let mut members: Vec<_> = members.collect();
     members.sort_by_key(|member| member.block);
-    let mut ports: Vec<_> = line::unpack(&seen.hub_report).filter_map(port).collect();
+    let granted = line::unpack(&seen.hub_report).filter_map(port);
+    let mut ports: Vec<_> = granted.map(|port| as_served(port, &members)).collect();
     ports.sort_by_key(|port| (port.address, port.block));
     Ok(Some(Survey {
         udp_port: config.port,
@@ -132,6 +136,9 @@ fn read(parts: &[Vec<u8>]) -> MemberReport {
                 qpn,
                 state,
             }),
+            Line::Service(service) => {
+                report.services.insert(service);
+            }
             // The hub tells of ports.
             Line::Port { .. } => {}
         }
@@ -153,6 +160,19 @@ fn port(line: Line) -> Option<SurveyedPort> {
             listening,
         }),
         _ => None,
+    }
+}
+
+/// A port that is granted for listening is not listened on before its process takes requests there. `members` are in the
+/// order of their blocks.
+fn as_served(port: SurveyedPort, members: &[SurveyedMember]) -> SurveyedPort {
+    let member = members.binary_search_by_key(&port.block, |member| member.block);
+    let report = member.ok().and_then(|at| members[at].report.as_ref());
+    let service = ServiceId::from_port(port.port_space, port.address.port());
+    let is_served = report.is_none_or(|report| report.services.contains(&service));
+    SurveyedPort {
+        listening: port.listening && is_served,
+        ..port
     }
 }
 
@@ -191,7 +211,8 @@ pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
         }
     });
     let program = std::iter::once(Line::Program(program()));
-    line::pack(program.chain(counters).chain(connections))
+    let services = core.services().into_iter().map(Line::Service);
+    line::pack(program.chain(counters).chain(services).chain(connections))
 }
 
 /// The program's name, as the kernel has it for the process (proc_pid_comm(5)).
@@ -226,4 +247,34 @@ fn counters(core: &Core) -> BTreeMap<String, u64> {
         add(format!("cm_dropped_{}", reason.name()), cm.dropped(reason));
     }
     counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_listened_on_once_its_process_takes_requests_there() {
+        let granted = SurveyedPort {
+            block: 3,
+            port_space: PortSpace::Tcp,
+            address: "127.0.0.1:7471".parse().unwrap(),
+            listening: true,
+        };
+        let member = |report: Option<&[Line]>| SurveyedMember {
+            block: 3,
+            pid: 1,
+            uid: 0,
+            report: report.map(|lines| read(&line::pack(lines.iter().cloned()))),
+        };
+        let listening = |member| as_served(granted.clone(), &[member]).listening;
+        let service = |space, port| Line::Service(ServiceId::from_port(space, port));
+        assert!(listening(member(Some(&[service(PortSpace::Tcp, 7471)]))));
+        assert!(!listening(member(Some(&[]))));
+        assert!(!listening(member(Some(&[
+            service(PortSpace::Udp, 7471),
+            service(PortSpace::Tcp, 7472),
+        ]))));
+        assert!(listening(member(None)), "it does not answer");
+    }
 }
