@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 
@@ -29,14 +29,6 @@ const PAGES: [&str; 5] = [
 
 /// What stands in a section that promises nothing.
 const NONE: &str = "No promises.";
-
-/// What stands in place of tests, and the only sections where it may: of what is not built yet.
-const LATER: [(&str, &[&str]); 1] = [(
-    "later: C libraries",
-    &[
-        "1.2", "1.3", "1.5", "2.1", "2.2", "2.4", "2.6", "2.7", "3.2", "4.2", "4.3", "4.4", "5.2",
-    ],
-)];
 
 /// The attributes that make a function a test.
 const TEST_ATTRIBUTES: [&str; 2] = ["#[test]", "#[tokio::test"];
@@ -62,8 +54,6 @@ struct Findings {
     promises: usize,
     /// Each test that is named, as `path::name`.
     tests: BTreeSet<String>,
-    /// How many promises have which mark.
-    later: BTreeMap<&'static str, usize>,
 }
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
@@ -77,15 +67,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !findings.faults.is_empty() {
         bail!("{} faults in {FILE}", findings.faults.len());
     }
-    let later = LATER.map(|(mark, _)| {
-        let count = findings.later.get(mark).copied().unwrap_or(0);
-        format!("{count} {mark}")
-    });
     Ok(Outcome::Passed(format!(
-        "{} promises, {} tests; {}",
+        "{} promises, {} tests",
         findings.promises,
-        findings.tests.len(),
-        later.join(", ")
+        findings.tests.len()
     )))
 }
 
@@ -206,13 +191,7 @@ impl Reader<'_> {
         if promise.is_empty() {
             self.fault(format!("promise {number} says nothing"));
         }
-        match LATER.iter().find(|(mark, _)| *mark == proof) {
-            Some((mark, sections)) if sections.contains(&&*self.section_number()) => {
-                *self.findings.later.entry(mark).or_default() += 1;
-            }
-            Some((mark, _)) => self.fault(format!("promise {number} may not be `{mark}`")),
-            None => self.read_tests(number, proof),
-        }
+        self.read_tests(number, proof);
     }
 
     fn read_tests(&mut self, number: &str, proof: &str) {

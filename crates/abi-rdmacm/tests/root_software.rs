@@ -103,6 +103,18 @@ fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_give_what_their_pages_say() {
 }
 
 #[test]
+fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
+    let folder = Folder::new("lists");
+    build(&folder, "lists.c");
+    let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/lists.txt");
+    let script = format!(
+        "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"
+         diff -U 3 {expected} $folder/said"
+    );
+    run_in(&folder, "lists", &script);
+}
+
+#[test]
 fn calls_that_wait_are_interrupted_and_cancelled_as_read_is_and_what_is_no_id_is_refused() {
     let folder = Folder::new("waits");
     build(&folder, "waits.c");

@@ -59,12 +59,10 @@ const GOOD: &str = "| 1.2.1 | It holds. | `a/b.rs::it_holds` |\n";
 #[test]
 fn promises_whose_tests_run_are_counted_and_right() {
     let rows = "| 1.2.1 | One. | `a/b.rs::it_holds`<br>`a/b.rs::it_is_awaited` |\n\
-                | 1.2.2 | Two. | `a/b.rs::whatever_comes` |\n\
-                | 1.2.3 | Three. | later: C libraries |\n";
+                | 1.2.2 | Two. | `a/b.rs::whatever_comes` |\n";
     let findings = check(&file(rows), &source);
     assert_eq!(findings.faults, []);
-    assert_eq!((findings.promises, findings.tests.len()), (3, 3));
-    assert_eq!(findings.later, BTreeMap::from([("later: C libraries", 1)]));
+    assert_eq!((findings.promises, findings.tests.len()), (2, 3));
 }
 
 #[test]
@@ -79,6 +77,7 @@ fn a_promise_without_a_test_is_a_fault() {
         ["promise 1.2.1 says nothing"]
     );
     assert_eq!(faults("| 1.2.1 | It holds. | it_holds |\n").len(), 1);
+    assert_eq!(faults("| 1.2.1 | It holds. | some day |\n").len(), 1);
 }
 
 #[test]
@@ -106,19 +105,6 @@ fn a_number_that_comes_twice_or_is_left_out_is_a_fault() {
     assert_eq!(gap, ["promise 1.2.3 where 1.2.2 belongs"]);
     let elsewhere = faults(&GOOD.replace("1.2.1", "1.3.1"));
     assert_eq!(elsewhere, ["promise 1.3.1 where 1.2.1 belongs"]);
-}
-
-#[test]
-fn what_comes_later_is_marked_so_in_its_sections_alone() {
-    let row = "| no. | promise | proved by |\n|---|---|---|\n| 1.1.1 | It holds. | later: C libraries |\n";
-    let wrong_place = check(&file(GOOD).replacen(NONE, row, 1), &source).faults;
-    let wrong_place: Vec<String> = wrong_place.into_iter().map(|fault| fault.what).collect();
-    assert_eq!(
-        wrong_place,
-        ["promise 1.1.1 may not be `later: C libraries`"]
-    );
-    let wrong_mark = faults("| 1.2.1 | It holds. | later: some day |\n");
-    assert_eq!(wrong_mark.len(), 1, "{wrong_mark:?}");
 }
 
 #[test]

@@ -138,3 +138,47 @@ fn what_is_new_can_be_had_with_debians_headers() {
         &[&strict[..], &["-I", OURS]].concat(),
     );
 }
+
+#[test]
+fn the_calls_of_the_manual_pages_are_declared_as_there_in_the_headers_that_they_name() {
+    let compiler = Compiler::new("pages");
+    let (cma, verbs) = ("rdma/rdma_cma.h", "infiniband/verbs.h");
+    for (header, call, kind) in [
+        (
+            cma,
+            "rdma_getaddrinfo",
+            "int (*)(const char *, const char *, const struct rdma_addrinfo *, struct rdma_addrinfo **)",
+        ),
+        (cma, "rdma_freeaddrinfo", "void (*)(struct rdma_addrinfo *)"),
+        (
+            cma,
+            "rdma_resolve_addrinfo",
+            "int (*)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *)",
+        ),
+        (
+            cma,
+            "rdma_query_addrinfo",
+            "int (*)(struct rdma_cm_id *, struct rdma_addrinfo **)",
+        ),
+        (
+            verbs,
+            "ibv_gid_reachable",
+            "int (*)(struct ibv_context *, unsigned int, union ibv_gid *, int)",
+        ),
+        (
+            cma,
+            "rdma_get_cm_event",
+            "int (*)(struct rdma_event_channel *, struct rdma_cm_event **)",
+        ),
+    ] {
+        let source = format!(
+            "#include <stdio.h>\n#include <{header}>\n\
+             int main(void) {{ puts(_Generic(({kind})0, __typeof__(&{call}): \"same\", default: \"other\")); return 0; }}\n"
+        );
+        assert_eq!(
+            printed(&compiler, call, &source, &["-I", OURS]),
+            "same\n",
+            "{call}"
+        );
+    }
+}
