@@ -1,5 +1,6 @@
 //! Sixty-four processes that listen and ping, half of them C programs on our libraries, some of which are killed all the
-//! time and replaced. The survivors finish; when all are gone nothing of theirs is left.
+//! time, often several at once and some while they are stopped, and replaced. The survivors finish, and are then idle and
+//! all that is listed; when all are gone nothing of theirs is left.
 //!
 //! All in a network namespace of their own, where UDP port 4791 is nobody else's.
 
@@ -8,23 +9,28 @@ mod programs;
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::idle::{self, Idle};
 use crate::leftovers;
 use crate::namespace::{self, Namespace};
 use crate::test::{Outcome, Workspace};
-use member::{Language, Member};
-use programs::Programs;
+use member::Member;
+use programs::{Language, Programs};
 
 /// Listeners, and as many pings; half of each in C.
 const LISTENERS: usize = 32;
 const PART_TIME_S: u64 = 60;
-/// Time between two kills, at most.
-const KILL_PAUSE_MAX_MS: u64 = 200;
+/// Time between two strikes, at most.
+const STRIKE_PAUSE_MAX_MS: u64 = 500;
+/// How many a strike kills, besides those that are stopped: one of these numbers.
+const KILLED_AT_ONCE: [u64; 4] = [1, 1, 3, 6];
+/// How many are stopped until the next strike kills them, at most.
+const STOPPED_MAX: u64 = 2;
 /// How long the survivors may take to finish.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long the kernel may take to clear away what the killed had.
@@ -95,9 +101,10 @@ fn live(workspace: &Workspace, time: Duration) -> Result<Tally> {
     let programs = Programs::build(workspace)?;
     let mut crowd = Crowd::new(&programs, seed);
     let ran = crowd.live(time).and_then(|()| crowd.finish());
+    let idle = ran.and_then(|()| crowd.check_idle());
     let tally = crowd.tally.clone();
     crowd.end()?;
-    ran?;
+    println!("{}", idle?);
     tally.check()?;
     await_nothing()?;
     Ok(tally)
@@ -132,6 +139,8 @@ fn await_nothing() -> Result<()> {
 struct Tally {
     started: u32,
     kills: u32,
+    /// Of those killed, how many were stopped before.
+    stopped: u32,
     /// Pings answered by processes that were not killed in the end: by the caller's language, then the listener's.
     pings: [[u64; 2]; 2],
     /// Pinging processes that were told of their listener's death.
@@ -157,10 +166,10 @@ impl std::fmt::Display for Tally {
         let [[rust_rust, rust_c], [c_rust, c_c]] = self.pings;
         write!(
             f,
-            "{} processes started, {} killed on the way; pings answered: Rust to Rust {rust_rust}, \
+            "{} processes started, {} killed on the way, {} of them while they were stopped; pings answered: Rust to Rust {rust_rust}, \
              Rust to C {rust_c}, C to Rust {c_rust}, C to C {c_c}; {} connections ended by a \
              death; {} survivors finished",
-            self.started, self.kills, self.bereaved, self.finished
+            self.started, self.kills, self.stopped, self.bereaved, self.finished
         )
     }
 }
@@ -170,6 +179,8 @@ struct Crowd<'a> {
     chance: Chance,
     next_port: u16,
     members: Vec<Member>,
+    /// Those that the next strike kills.
+    stopped: Vec<Member>,
     /// Where the listeners were that have been killed.
     killed: HashSet<u16>,
     tally: Tally,
@@ -182,6 +193,7 @@ impl<'a> Crowd<'a> {
             chance: Chance(seed),
             next_port: FIRST_PORT,
             members: Vec::new(),
+            stopped: Vec::new(),
             killed: HashSet::new(),
             tally: Tally::default(),
         }
@@ -190,21 +202,48 @@ impl<'a> Crowd<'a> {
     /// Keeps the number of processes up and kills some, for a time.
     fn live(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
-        let mut next_kill = Instant::now();
+        let mut next_strike = Instant::now();
         while Instant::now() < end {
             self.bury()?;
             self.fill()?;
-            if Instant::now() >= next_kill {
-                let victim = self.chance.below(self.members.len() as u64) as usize;
-                self.killed
-                    .extend(self.members.swap_remove(victim).listens_at());
-                self.tally.kills += 1;
-                let pause = self.chance.below(KILL_PAUSE_MAX_MS);
-                next_kill = Instant::now() + Duration::from_millis(pause);
+            if Instant::now() >= next_strike {
+                self.strike()?;
+                let pause = self.chance.below(STRIKE_PAUSE_MAX_MS);
+                next_strike = Instant::now() + Duration::from_millis(pause);
             }
             thread::sleep(LOOK_AGAIN);
         }
+        self.stopped.clear();
         self.bury()
+    }
+
+    /// Kills some at once, those that were stopped among them, and stops some others until the next time: what the coordinator
+    /// has to tell those waits.
+    fn strike(&mut self) -> Result<()> {
+        let mut victims = std::mem::take(&mut self.stopped);
+        self.tally.stopped += victims.len() as u32;
+        let at_once = self.chance.below(KILLED_AT_ONCE.len() as u64) as usize;
+        victims.extend(self.take_some(KILLED_AT_ONCE[at_once]));
+        victims.iter_mut().try_for_each(Member::kill)?;
+        self.tally.kills += victims.len() as u32;
+        // All have their signal before the first is waited for.
+        drop(victims);
+        let count = self.chance.below(STOPPED_MAX + 1);
+        self.stopped = self.take_some(count);
+        self.stopped.iter().try_for_each(Member::stop)
+    }
+
+    /// Takes so many out, who are to die.
+    fn take_some(&mut self, count: u64) -> Vec<Member> {
+        let count = count.min(self.members.len() as u64);
+        let mut taken = Vec::new();
+        for _ in 0..count {
+            let victim = self.chance.below(self.members.len() as u64) as usize;
+            taken.push(self.members.swap_remove(victim));
+        }
+        self.killed
+            .extend(taken.iter().filter_map(Member::listens_at));
+        taken
     }
 
     /// Has those who ping come to their end: each ping came back as it went.
@@ -222,6 +261,12 @@ impl<'a> Crowd<'a> {
             thread::sleep(LOOK_AGAIN);
         }
         Ok(())
+    }
+
+    /// The listeners are all that is left, and do nothing.
+    fn check_idle(&self) -> Result<Idle> {
+        let pids = self.members.iter().map(Member::pid).collect();
+        idle::check(|| Command::new(&self.programs.portolan), &pids)
     }
 
     /// Kills the listeners all at once.

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use portolan_lab::judge;
 use portolan_lab::machine::MachineError;
+use portolan_lab::{judge, own_network};
 
 use crate::processes::{Listener, ping};
 use crate::test::{Outcome, Workspace};
@@ -26,8 +26,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         }
         Err(error) => return Err(error.into()),
     }
+    own_network::enter();
     let folder = std::env::temp_dir().join(format!("portolan-captures-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    std::fs::create_dir(&folder)?;
     let judged = captures(workspace, &folder).and_then(|captures| {
         captures
             .iter()

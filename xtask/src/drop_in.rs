@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use portolan_lab::own_network;
 
 use crate::install;
 use crate::processes::output_within;
@@ -19,8 +20,11 @@ const ORDINARY_USER: u32 = 60_001;
 const STEP_TIME_MAX: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    own_network::enter();
     let prefix =
         Prefix(std::env::temp_dir().join(format!("portolan-prefix-{}", std::process::id())));
+    // Never one that is there: whoever made it would choose what is run.
+    fs::create_dir(&prefix.0)?;
     // A second time, as over an older one.
     for _ in 0..2 {
         install::lay_out(workspace, &workspace.target.join("release"), &prefix.0)?;

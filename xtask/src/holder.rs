@@ -1,4 +1,4 @@
-//! Who holds the UDP port, as `portolan ps` tells it.
+//! Who shares the UDP port, and who holds it, as `portolan ps` tells it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,9 +6,31 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+/// The processes that share the port.
+#[derive(Debug)]
+pub(crate) struct Sharers {
+    /// The process id of the holder.
+    pub(crate) holder: u32,
+    pub(crate) members: Vec<Sharer>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Sharer {
+    pub(crate) pid: u32,
+    /// Whether it answered when it was asked.
+    pub(crate) answered: bool,
+}
+
 /// The process id of the holder.
 pub(crate) fn pid(portolan: &Path) -> Result<u32> {
-    let output = Command::new(portolan)
+    let sharers = sharers(Command::new(portolan))?;
+    Ok(sharers.context("`ps` knows of no group")?.holder)
+}
+
+/// All of them, by this command; none if nobody has the port.
+pub(crate) fn sharers(mut portolan: Command) -> Result<Option<Sharers>> {
+    let output = portolan
         .args(["ps", "--json"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -16,12 +38,27 @@ pub(crate) fn pid(portolan: &Path) -> Result<u32> {
         .context("cannot start `ps`")?;
     ensure!(output.status.success(), "`ps` ended with {}", output.status);
     let text = String::from_utf8(output.stdout).context("`ps` printed no text")?;
+    let mut sharers: Option<Sharers> = None;
     for line in text.lines() {
         let object: Value = serde_json::from_str(line)?;
-        if object["type"] == "group" {
-            let pid = object["holder_pid"].as_u64().context("a holder")?;
-            return Ok(u32::try_from(pid)?);
+        let pid = |key: &str| -> Result<u32> {
+            let pid = object[key].as_u64();
+            let pid = pid.with_context(|| format!("no {key} in {line}"))?;
+            Ok(u32::try_from(pid)?)
+        };
+        match (object["type"].as_str(), &mut sharers) {
+            (Some("group"), _) => {
+                sharers = Some(Sharers {
+                    holder: pid("holder_pid")?,
+                    members: Vec::new(),
+                });
+            }
+            (Some("member"), Some(sharers)) => sharers.members.push(Sharer {
+                pid: pid("pid")?,
+                answered: object["answered"] == true,
+            }),
+            _ => {}
         }
     }
-    anyhow::bail!("`ps` knows of no group")
+    Ok(sharers)
 }

@@ -1,7 +1,11 @@
 //! `cargo xtask`: the project's own tasks.
 
+#![forbid(unsafe_code)]
+
 mod crowd;
 mod demo;
+#[cfg(test)]
+mod dependencies;
 mod dissect;
 mod drop_in;
 mod fabric;
@@ -9,6 +13,7 @@ mod figures;
 mod floors;
 mod fuzz;
 mod holder;
+mod idle;
 mod install;
 mod interop;
 mod kernel_events;
@@ -17,6 +22,8 @@ mod kernels;
 mod lanes;
 mod leaks;
 mod leftovers;
+mod links;
+mod loops;
 mod namespace;
 mod netem;
 mod pairs;
@@ -26,6 +33,8 @@ mod promises;
 mod simulate;
 mod survivors;
 mod test;
+#[cfg(test)]
+mod tidy;
 mod vm;
 
 use std::process::ExitCode;
@@ -52,6 +61,8 @@ enum Task {
     Install(install::Arguments),
     /// Play everything between Linux's rdma_rxe and ours, and write docs/interop.md.
     Interop(interop::Arguments),
+    /// Print the files of a crate that use each other in a circle.
+    Loops,
     /// Play Debian's C programs on our libraries, and write the table of docs/interop.md.
     Programs(programs::Arguments),
     /// Run whole engines on a virtual clock and a network that follows from a seed.
@@ -72,6 +83,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Interop(arguments) => interop::run(&arguments),
+        Task::Loops => loops::task(),
         Task::Programs(arguments) => programs::run_all(&arguments),
         Task::Simulate(arguments) => simulate::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),

@@ -3,6 +3,7 @@
 use std::thread;
 
 use anyhow::{Context, Result};
+use portolan_lab::own_network;
 
 use crate::processes::{Listener, ping};
 use crate::test::{Outcome, Workspace};
@@ -10,6 +11,7 @@ use crate::test::{Outcome, Workspace};
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    own_network::enter();
     let summaries = thread::scope(|scope| {
         let pairs = ADDRESSES.map(|address| scope.spawn(move || pair(workspace, address)));
         let join = |pair: thread::ScopedJoinHandle<'_, Result<String>>| {

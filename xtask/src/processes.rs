@@ -27,8 +27,14 @@ pub(crate) struct Speaker {
 
 impl Speaker {
     pub(crate) fn start(portolan: &Path, arguments: &[&str], stderr: Stdio) -> Result<Self> {
-        let mut child = Command::new(portolan)
-            .args(arguments)
+        let mut command = Command::new(portolan);
+        command.args(arguments);
+        Self::spawn(command, arguments.join(" "), stderr)
+    }
+
+    /// Starts a command; `arguments` are what errors show of it.
+    pub(crate) fn spawn(mut command: Command, arguments: String, stderr: Stdio) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -44,7 +50,6 @@ impl Speaker {
                 }
             }
         });
-        let arguments = arguments.join(" ");
         Ok(Self {
             child,
             lines,

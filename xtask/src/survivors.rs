@@ -1,5 +1,7 @@
 //! Three pairs of `listen` and `ping` in six processes, one of which is killed: each of the six in
-//! turn, so that the holder of the UDP port is among them. The other pairs lose no ping.
+//! turn, so that the holder of the UDP port is among them; then two at once. The other pairs lose no ping.
+
+mod together;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -9,13 +11,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use portolan_lab::own_network;
 use serde_json::Value;
 
 use crate::holder;
+use crate::namespace::{self, Namespace};
 use crate::processes::Speaker;
 use crate::test::{Outcome, Workspace};
 
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
+/// Victims that are killed at once, of two pairs: the first listener, which holds the port, with another and with a ping.
+const VICTIMS_AT_ONCE: [[usize; 2]; 2] = [[0, 1], [0, 5]];
 /// Pings of each pair in a round: what takes one pair by itself [`PINGS_TIME`] on this machine, within these bounds.
 const PINGS: RangeInclusive<u64> = 4_000..=20_000;
 const PINGS_TIME: Duration = Duration::from_secs(1);
@@ -33,19 +39,29 @@ const END_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    own_network::enter();
+    let together = match Namespace::is_possible(workspace.is_root)? {
+        true => together::run(workspace).context("listeners killed at once")?,
+        false => format!("no listeners killed at once: {}", namespace::UNAVAILABLE),
+    };
+    println!("{together}");
     let pings = pings_of_a_round(&workspace.portolan).context("how fast pings are here")?;
     let mut longest = 0.0_f64;
     let mut holders = 0;
-    for victim in 0..2 * ADDRESSES.len() {
-        let round = round(&workspace.portolan, victim, pings)
-            .with_context(|| format!("round {}: {}", victim + 1, name(victim)))?;
+    let single = (0..2 * ADDRESSES.len()).map(|victim| vec![victim]);
+    let deaths: Vec<_> = single.chain(VICTIMS_AT_ONCE.map(Vec::from)).collect();
+    for victims in &deaths {
+        let round = round(&workspace.portolan, victims, pings)
+            .with_context(|| format!("the death of {}", names(victims)))?;
         println!("{round}");
         longest = longest.max(round.longest_gap_ms);
         holders += u32::from(round.was_holder);
     }
     ensure!(holders > 0, "the holder of the port was never killed");
     Ok(Outcome::Passed(format!(
-        "6 kills, the port's holder among them, each amid 3 x {pings} pings; longest gap {longest:.1} ms"
+        "{together}; {} times one or two of three pairs killed, the port's holder \
+         among them, each amid 3 x {pings} pings; longest gap {longest:.1} ms",
+        deaths.len()
     )))
 }
 
@@ -59,9 +75,14 @@ fn name(victim: usize) -> String {
     format!("{side} of {}", ADDRESSES[victim % ADDRESSES.len()])
 }
 
+fn names(victims: &[usize]) -> String {
+    let names: Vec<_> = victims.iter().map(|victim| name(*victim)).collect();
+    names.join(" and ")
+}
+
 /// What came of one round.
 struct Round {
-    victim: String,
+    victims: String,
     was_holder: bool,
     longest_gap_ms: f64,
     bereaved: Duration,
@@ -77,8 +98,8 @@ impl std::fmt::Display for Round {
         };
         write!(
             f,
-            "killed {}{holder}: the others' longest gap {:.1} ms; its peer ended after {:.2} s: {}",
-            self.victim,
+            "killed {}{holder}: the others' longest gap {:.1} ms; a peer ended after {:.2} s: {}",
+            self.victims,
             self.longest_gap_ms,
             self.bereaved.as_secs_f64(),
             self.complaint
@@ -102,7 +123,7 @@ fn pings_of_a_round(portolan: &Path) -> Result<u64> {
     Ok((pings as u64).clamp(*PINGS.start(), *PINGS.end()))
 }
 
-fn round(portolan: &Path, victim: usize, count: u64) -> Result<Round> {
+fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
     let mut processes = Vec::new();
     for address in ADDRESSES {
         let listen = ["listen", address, "--once", "--json"];
@@ -140,15 +161,24 @@ fn round(portolan: &Path, victim: usize, count: u64) -> Result<Round> {
             process.speaker.arguments
         );
     }
-    let killed = processes
-        .get_mut(victim)
-        .context("a victim by its number")?;
-    let was_holder = holder == killed.speaker.child.id();
-    killed.speaker.child.kill()?;
+    let mut was_holder = false;
+    // None is waited for before all are killed.
+    for victim in victims {
+        let killed = processes
+            .get_mut(*victim)
+            .context("a victim by its number")?;
+        was_holder |= holder == killed.speaker.child.id();
+        killed.speaker.child.kill()?;
+    }
     let killed_at = Instant::now();
-    let pair = victim % ADDRESSES.len();
+    let is_bereaved = |number: usize| {
+        let pair = number % ADDRESSES.len();
+        victims
+            .iter()
+            .any(|victim| victim % ADDRESSES.len() == pair)
+    };
     let mut round = Round {
-        victim: name(victim),
+        victims: names(victims),
         was_holder,
         longest_gap_ms: 0.0,
         bereaved: Duration::ZERO,
@@ -156,15 +186,15 @@ fn round(portolan: &Path, victim: usize, count: u64) -> Result<Round> {
     };
     // The peer of the killed first, for its time is taken.
     let mut numbered: Vec<_> = processes.iter_mut().enumerate().collect();
-    numbered.sort_by_key(|(number, _)| number % ADDRESSES.len() != pair);
+    numbered.sort_by_key(|(number, _)| !is_bereaved(*number));
     for (number, process) in numbered {
         let (status, took) = process.await_end(killed_at)?;
-        if number == victim {
+        if victims.contains(&number) {
             continue;
         }
         let said = process.last_line()?;
         let error = said["error"].as_str();
-        if number % ADDRESSES.len() == pair {
+        if is_bereaved(number) {
             let error = error.with_context(|| {
                 format!("the peer of the killed ended with {status} and no error: {said}")
             })?;
@@ -213,11 +243,16 @@ struct Process {
 
 impl Process {
     fn start(portolan: &Path, arguments: &[&str]) -> Result<Self> {
-        Ok(Self {
-            speaker: Speaker::start(portolan, arguments, Stdio::inherit())?,
+        let speaker = Speaker::start(portolan, arguments, Stdio::inherit())?;
+        Ok(Self::of(speaker))
+    }
+
+    fn of(speaker: Speaker) -> Self {
+        Self {
+            speaker,
             last: None,
             pings: 0,
-        })
+        }
     }
 
     /// Waits for the next line, which must be an object of this type.

@@ -9,8 +9,9 @@
 #[cfg(test)]
 mod features;
 mod lane;
+mod outcome;
 mod parts;
-mod processor_time;
+pub(crate) mod processor_time;
 mod report;
 mod steps;
 mod workspace;
@@ -24,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use parts::{PARTS, Part, Place};
 use report::Report;
 
-pub(crate) use report::Outcome;
+pub(crate) use outcome::Outcome;
 pub(crate) use workspace::{Workspace, cargo, lab_program, test_program};
 
 /// Arguments of `test`.

@@ -1,5 +1,7 @@
 //! C's socket addresses as the bytes that the kernel takes.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use rustix::io::Errno;
 
@@ -22,24 +24,43 @@ pub(crate) fn length(family: i32) -> Option<usize> {
     }
 }
 
-/// The address as bytes, and how many count.
-///
-/// # Errors
-/// `EINVAL` for null, and for a family that has no ids.
-///
-/// # Safety
-/// It is null, or points to an address as long as its family's.
-pub(crate) unsafe fn read(address: *const sockaddr) -> Result<(Storage, u16)> {
-    if address.is_null() {
-        return Err(Errno::INVAL);
+/// An address of the caller's: null, or as long as its family's.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct SocketAddress(*const sockaddr);
+
+impl SocketAddress {
+    /// # Safety
+    /// The pointer is as the type says.
+    pub(crate) unsafe fn new(pointer: *const sockaddr) -> Self {
+        Self(pointer)
     }
-    // SAFETY: an address begins with its family.
-    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
-    let length = length(family.into()).ok_or(Errno::INVAL)?;
-    let mut bytes = [0; 128];
-    // SAFETY: the address is as long as its family's, and none is longer than the bytes.
-    unsafe { std::ptr::copy_nonoverlapping(address.cast(), bytes.as_mut_ptr(), length) };
-    Ok((bytes, length as u16))
+
+    /// The address as bytes, and how many count; none for null.
+    ///
+    /// # Errors
+    /// `EINVAL` for a family that has no ids.
+    pub(crate) fn get(self) -> Result<Option<(Storage, u16)>> {
+        let address = self.0;
+        if address.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: an address begins with its family.
+        let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+        let length = length(family.into()).ok_or(Errno::INVAL)?;
+        let mut bytes = [0; 128];
+        // SAFETY: the type says that the address is as long as its family's, and none is longer than the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(address.cast(), bytes.as_mut_ptr(), length) };
+        Ok(Some((bytes, length as u16)))
+    }
+
+    /// As [`SocketAddress::get`].
+    ///
+    /// # Errors
+    /// `EINVAL`, for null too.
+    pub(crate) fn required(self) -> Result<(Storage, u16)> {
+        self.get()?.ok_or(Errno::INVAL)
+    }
 }
 
 /// The port within an address's bytes, in network byte order; 0 for a family without.
@@ -79,11 +100,15 @@ mod tests {
         let mut outcome = |family: i32| {
             address.sa_family = family as u16;
             // SAFETY: it is as long as that of AF_INET.
-            unsafe { read(&address) }.map(|(_, length)| length)
+            unsafe { SocketAddress::new(&address) }
+                .required()
+                .map(|(_, length)| length)
         };
         assert_eq!(outcome(libc::AF_UNIX), Err(Errno::INVAL));
         assert_eq!(outcome(AF_INET), Ok(16));
-        // SAFETY: null is allowed.
-        assert!(unsafe { read(std::ptr::null()) }.is_err());
+        // SAFETY: null is an address that is not there.
+        let none = unsafe { SocketAddress::new(std::ptr::null()) };
+        assert!(none.get().is_ok_and(|address| address.is_none()));
+        assert!(none.required().is_err());
     }
 }

@@ -1,16 +1,18 @@
 //! Connections: connect, accept, reject, and what goes with them.
 
-use std::ffi::c_void;
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
+use portolan_abi_layout::pointers::{Bytes, In, InOut, Out};
 use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 
 use crate::device::Device;
-use crate::event::{self, Left};
+use crate::event;
 use crate::guard::{Result, check};
-use crate::id::{Id, NO_ECE, get, set};
+use crate::id::{Id, NO_ECE, get};
 use crate::layout::*;
 use crate::qp;
+use crate::sync::{Left, begun};
 use crate::verbs::verbs;
 
 /// Attempts of a program that says nothing: as many as there can be, for ever if no receive is posted.
@@ -24,12 +26,9 @@ pub(crate) const REASON_VENDOR_OPTION: u8 = 35;
 /// # Errors
 /// `EINVAL` for parameters beyond what the device has, none without queue pair, and private data that does not
 /// fit; the kernel's.
-///
-/// # Safety
-/// The parameters are null or C's structure, with as much private data as they say.
-pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<Left> {
-    // SAFETY: as the caller promises.
-    let param = unsafe { param.as_ref() };
+pub(crate) fn connect(id: &Id, param: In<ConnParam>) -> Result<Left> {
+    let private_data = private_data(&param);
+    let param = param.get();
     let device = id.device()?;
     check_param(id, param, &device)?;
     let or_most =
@@ -44,8 +43,6 @@ pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<Left> {
         state.initiator_depth = initiator_depth;
         state.connect.clone()
     };
-    // SAFETY: as the caller promises.
-    let private_data = unsafe { private_data(param) };
     let mut conn_param = kernels_param(id, param, &[&prefix, private_data].concat())?;
     conn_param.responder_resources = responder_resources;
     conn_param.initiator_depth = initiator_depth;
@@ -60,7 +57,7 @@ pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<Left> {
         reserved: 0,
         ece: kernels_ece(id.state().local_ece),
     };
-    event::begun(id, |commands| {
+    begun(id, |commands| {
         // Goes out once; it stays with the id if it does not.
         let prefix = std::mem::take(&mut id.state().connect);
         commands
@@ -72,7 +69,7 @@ pub(crate) unsafe fn connect(id: Id, param: *const ConnParam) -> Result<Left> {
 /// # Errors
 /// `EINVAL` if a connection's parameters ask for more than the device has, or there are none and no queue pair
 /// either.
-fn check_param(id: Id, param: Option<&ConnParam>, device: &Device) -> Result<()> {
+fn check_param(id: &Id, param: Option<&ConnParam>, device: &Device) -> Result<()> {
     let has_pair = !get!(id, qp).is_null();
     let most = (device.responder_resources_max, device.initiator_depth_max);
     match get!(id, ps) != PS_TCP || is_within(param, has_pair, most) {
@@ -92,12 +89,9 @@ fn is_within(param: Option<&ConnParam>, has_pair: bool, most: (u8, u8)) -> bool 
 ///
 /// # Errors
 /// `EINVAL` as for [`connect`]; those of the queue pair's steps and the kernel's.
-///
-/// # Safety
-/// As for [`connect`].
-pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<Left> {
-    // SAFETY: as the caller promises.
-    let param = unsafe { param.as_ref() };
+pub(crate) fn accept(id: &Id, param: In<ConnParam>) -> Result<Left> {
+    let private_data = private_data(&param);
+    let param = param.get();
     let device = id.device()?;
     check_param(id, param, &device)?;
     let is_datagram = id.is_datagram();
@@ -117,8 +111,6 @@ pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<Left> {
         };
         (state.responder_resources, state.initiator_depth)
     };
-    // SAFETY: as the caller promises.
-    let private_data = unsafe { private_data(param) };
     let mut conn_param = kernels_param(id, param, private_data)?;
     conn_param.responder_resources = responder_resources;
     conn_param.initiator_depth = initiator_depth;
@@ -141,7 +133,7 @@ pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<Left> {
         })
     };
     if !is_datagram {
-        return event::begun(id, send);
+        return begun(id, send);
     }
     // Nothing follows for a service of datagrams.
     send(&*id.commands()?)?;
@@ -157,10 +149,10 @@ pub(crate) unsafe fn accept(id: Id, param: *const ConnParam) -> Result<Left> {
 /// The kernel's.
 ///
 /// # Safety
-/// The private data is as long as said.
-pub(crate) unsafe fn reject(id: Id, data: *const c_void, length: u8, reason: u8) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let data = unsafe { bytes(data, length) };
+/// The private data has `length` bytes.
+pub(crate) unsafe fn reject(id: &Id, data: Bytes, length: u8, reason: u8) -> Result<()> {
+    // SAFETY: `length` is the number that the caller vouches for.
+    let data = unsafe { data.get(length.into()) };
     let mut private_data = [0; raw::PRIVATE_DATA_LEN];
     private_data[..data.len()].copy_from_slice(data);
     let reject = raw::Reject {
@@ -177,7 +169,7 @@ pub(crate) unsafe fn reject(id: Id, data: *const c_void, length: u8, reason: u8)
 ///
 /// # Errors
 /// `EINVAL` if the id has a queue pair; the kernel's.
-pub(crate) fn establish(id: Id) -> Result<()> {
+pub(crate) fn establish(id: &Id) -> Result<()> {
     if !get!(id, qp).is_null() {
         return Err(Errno::INVAL);
     }
@@ -188,21 +180,21 @@ pub(crate) fn establish(id: Id) -> Result<()> {
 ///
 /// # Errors
 /// Those of the queue pair's step and the kernel's.
-pub(crate) fn disconnect(id: Id) -> Result<Left> {
+pub(crate) fn disconnect(id: &Id) -> Result<Left> {
     match id.transport() {
         Some(TRANSPORT_IWARP) => qp::to_drained(id)?,
         Some(TRANSPORT_IB) => qp::to_error(id)?,
         _ => return Err(Errno::INVAL),
     }
     let disconnect = raw::Disconnect { id: id.handle() };
-    event::begun(id, |commands| commands.command(&disconnect))
+    begun(id, |commands| commands.command(&disconnect))
 }
 
 /// `rdma_notify`.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn notify(id: Id, event: u32) -> Result<()> {
+pub(crate) fn notify(id: &Id, event: u32) -> Result<()> {
     let notify = raw::Notify {
         id: id.handle(),
         event,
@@ -211,7 +203,7 @@ pub(crate) fn notify(id: Id, event: u32) -> Result<()> {
 }
 
 /// The peer's reply has come: the queue pair goes on, and the peer hears so.
-pub(crate) fn finish(id: Id, remote: Ece) -> Result<()> {
+pub(crate) fn finish(id: &Id, remote: Ece) -> Result<()> {
     if remote.vendor_id != 0 {
         if id.state().local_ece.vendor_id != remote.vendor_id {
             return Err(Errno::INVAL);
@@ -225,7 +217,7 @@ pub(crate) fn finish(id: Id, remote: Ece) -> Result<()> {
 }
 
 /// Parameters that are not valid: the reply is confirmed.
-fn confirm(id: Id) -> Result<()> {
+fn confirm(id: &Id) -> Result<()> {
     let accept = raw::Accept {
         id: id.handle(),
         ..raw::Accept::zeroed()
@@ -234,7 +226,7 @@ fn confirm(id: Id) -> Result<()> {
 }
 
 /// The options of the peer's vendor are used if the queue pair's is the same; otherwise none are.
-fn agree_on_ece(id: Id) -> Result<()> {
+fn agree_on_ece(id: &Id) -> Result<()> {
     let remote = id.state().remote_ece;
     let local = query_ece(id).unwrap_or(NO_ECE);
     let agreed = remote.vendor_id != 0 && remote.vendor_id == local.vendor_id;
@@ -246,7 +238,7 @@ fn agree_on_ece(id: Id) -> Result<()> {
 }
 
 /// What of the options the queue pair really took.
-fn confirm_ece(id: Id) {
+fn confirm_ece(id: &Id) {
     if id.state().local_ece.vendor_id != 0
         && let Ok(ece) = query_ece(id)
     {
@@ -254,7 +246,7 @@ fn confirm_ece(id: Id) {
     }
 }
 
-fn query_ece(id: Id) -> Result<Ece> {
+fn query_ece(id: &Id) -> Result<Ece> {
     let mut ece = NO_ECE;
     // SAFETY: the id's queue pair, and a structure to write to.
     check(unsafe { (verbs()?.query_ece)(get!(id, qp), &mut ece) })?;
@@ -262,7 +254,7 @@ fn query_ece(id: Id) -> Result<Ece> {
 }
 
 /// A device without options leaves them.
-fn set_ece(id: Id, mut ece: Ece) -> Result<()> {
+fn set_ece(id: &Id, mut ece: Ece) -> Result<()> {
     // SAFETY: the id's queue pair, and a structure to read.
     match check(unsafe { (verbs()?.set_ece)(get!(id, qp), &mut ece) }) {
         Err(Errno::OPNOTSUPP) => Ok(()),
@@ -279,7 +271,7 @@ fn kernels_ece(ece: Ece) -> raw::Ece {
 
 /// The parameters as the kernel takes them, but for resources. What a queue pair of the id's says goes before what
 /// the program says.
-fn kernels_param(id: Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::ConnParam> {
+fn kernels_param(id: &Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::ConnParam> {
     let mut private_data = [0; raw::PRIVATE_DATA_LEN];
     let private_data_len = u8::try_from(data.len()).map_err(|_| Errno::INVAL)?;
     private_data[..data.len()].copy_from_slice(data);
@@ -304,42 +296,29 @@ fn kernels_param(id: Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::
     })
 }
 
-unsafe fn private_data<'a>(param: Option<&ConnParam>) -> &'a [u8] {
-    match param {
-        // SAFETY: as the caller promises.
-        Some(param) => unsafe { bytes(param.private_data, param.private_data_len) },
-        None => &[],
+/// The private data of a connection's parameters.
+fn private_data(param: &In<ConnParam>) -> &[u8] {
+    let Some(param) = param.get() else {
+        return &[];
+    };
+    if param.private_data.is_null() {
+        return &[];
     }
-}
-
-/// A null pointer is none, whatever its length says.
-unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
-    match data.is_null() {
-        true => &[],
-        // SAFETY: as the caller promises.
-        false => unsafe { std::slice::from_raw_parts(data.cast(), length.into()) },
-    }
+    let length = usize::from(param.private_data_len);
+    // SAFETY: parameters that are whole have as many bytes of private data as they say (`In`).
+    unsafe { std::slice::from_raw_parts(param.private_data.cast(), length) }
 }
 
 /// `rdma_init_qp_attr`: the state is the program's to say.
 ///
 /// # Errors
 /// `EINVAL` for null; the kernel's.
-///
-/// # Safety
-/// Null or good to write to.
-pub(crate) unsafe fn init_qp_attr(id: Id, attr: *mut QpAttr, mask: *mut i32) -> Result<()> {
-    if attr.is_null() || mask.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: as the caller promises.
-    let state = unsafe { (&raw const (*attr).qp_state).read() };
-    let (filled, which) = id.init_qp_attr(state)?;
-    // SAFETY: as the caller promises.
-    unsafe {
-        attr.write(filled);
-        mask.write((which & !qp_attr_mask::KERNELS_OWN).cast_signed());
-    }
+pub(crate) fn init_qp_attr(id: &Id, mut attr: InOut<QpAttr>, mask: Out<i32>) -> Result<()> {
+    let attr = attr.required()?;
+    mask.check()?;
+    let (filled, which) = id.init_qp_attr(attr.qp_state)?;
+    *attr = filled;
+    mask.write((which & !qp_attr_mask::KERNELS_OWN).cast_signed());
     Ok(())
 }
 
@@ -347,12 +326,8 @@ pub(crate) unsafe fn init_qp_attr(id: Id, attr: *mut QpAttr, mask: *mut i32) -> 
 ///
 /// # Errors
 /// `EINVAL` for null, for an id with a queue pair, and without vendor.
-///
-/// # Safety
-/// Null or C's structure.
-pub(crate) unsafe fn set_local_ece(id: Id, ece: *const Ece) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let ece = unsafe { ece.as_ref() }.ok_or(Errno::INVAL)?;
+pub(crate) fn set_local_ece(id: &Id, ece: In<Ece>) -> Result<()> {
+    let ece = ece.required()?;
     if !get!(id, qp).is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
         return Err(Errno::INVAL);
     }
@@ -364,31 +339,13 @@ pub(crate) unsafe fn set_local_ece(id: Id, ece: *const Ece) -> Result<()> {
 ///
 /// # Errors
 /// `EINVAL` for null, and for an id with a queue pair.
-///
-/// # Safety
-/// Null or C's structure.
-pub(crate) unsafe fn get_remote_ece(id: Id, ece: *mut Ece) -> Result<()> {
-    if ece.is_null() || !get!(id, qp).is_null() {
+pub(crate) fn get_remote_ece(id: &Id, ece: Out<Ece>) -> Result<()> {
+    ece.check()?;
+    if !get!(id, qp).is_null() {
         return Err(Errno::INVAL);
     }
-    let remote = id.state().remote_ece;
-    // SAFETY: as the caller promises.
-    unsafe { ece.write(remote) };
+    ece.write(id.state().remote_ece);
     Ok(())
-}
-
-/// Data that an endpoint's address wants before the private data.
-pub(crate) fn prefix(id: Id, data: &[u8]) {
-    id.state().connect = data.to_vec();
-}
-
-/// The queue pair type of an id, where only its port space says so.
-pub(crate) fn set_kind(id: Id, ps: u32) {
-    let qp_type = match ps {
-        PS_IPOIB | PS_UDP => QPT_UD,
-        _ => QPT_RC,
-    };
-    set!(id, qp_type = qp_type);
 }
 
 #[cfg(test)]

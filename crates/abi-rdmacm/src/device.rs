@@ -1,16 +1,18 @@
 //! Open devices, shared by the ids that are bound to them. They stay open until the process ends, but for those that
 //! were removed: they go once no id has them and another device is looked for.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::Mutex;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
 use crate::fork;
 use crate::guard::{Result, last_errno, made};
 use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd};
-use crate::lock;
 use crate::verbs::{rdma_cm, verbs};
 
 /// The kernel's word for a device without number.
@@ -57,7 +59,7 @@ pub(crate) fn find(guid: u64, index: u32) -> Result<Arc<Device>> {
         Some(number) if index != NO_INDEX => number == index,
         _ => its_guid == guid,
     };
-    let mut devices = lock(&DEVICES);
+    let mut devices = DEVICES.lock();
     let open = devices.iter().find(|open| is_it(open.index, open.guid));
     if let Some(open) = open {
         return Ok(open.clone());
@@ -177,7 +179,7 @@ impl Device {
     /// # Errors
     /// Those of making one.
     pub(crate) fn use_domain(&self) -> Result<*mut Pd> {
-        let mut domain = lock(&self.domain);
+        let mut domain = self.domain.lock();
         if domain.pd.is_null() {
             // SAFETY: an open device.
             domain.pd = made(unsafe { (verbs()?.alloc_pd)(self.context) })?;
@@ -188,7 +190,7 @@ impl Device {
 
     /// An id less: with the last the domain goes, unless the program still has something in it.
     pub(crate) fn leave_domain(&self) {
-        let mut domain = lock(&self.domain);
+        let mut domain = self.domain.lock();
         domain.users -= 1;
         let Ok(verbs) = verbs() else { return };
         // SAFETY: made by `use_domain`, and no id has it any more.

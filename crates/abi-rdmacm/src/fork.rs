@@ -4,9 +4,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use portolan_abi_layout::guard::Result;
 use rustix::io::Errno;
-
-use crate::guard::Result;
 
 /// The process that has software devices; 0 is none.
 static OWNER: AtomicU32 = AtomicU32::new(0);

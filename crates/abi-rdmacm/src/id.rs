@@ -1,29 +1,41 @@
 //! Ids: C's structure, which the program reaches into, with the library's own part behind it.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Weak};
 
 use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::guard::Result;
-use crate::layout::{CmId, Ece, EventChannel, QpInitAttr, SaPathRec};
-use crate::lock;
+use crate::hold;
+use crate::layout::{self, CmId, Ece, EventChannel, QPT_UD, QpInitAttr};
 use crate::lookup::Lookup;
-use crate::multicast::Membership;
+use crate::membership::Membership;
 
-/// An id that exists: whoever hands it in promises so, as C programs do. Its own part may be used by any
-/// thread; C's part is the program's as much as the library's.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Id(NonNull<Whole>);
+/// An id. Its memory stays while anybody has one of these; the table has one until the program destroys the id.
+#[derive(Clone)]
+pub(crate) struct Id(Arc<Object>);
+
+/// An id that may be gone.
+pub(crate) struct WeakId(Weak<Object>);
 
 #[repr(C)]
-struct Whole {
-    c: CmId,
+struct Object {
+    /// The program's as much as the library's: no reference to what is inside is ever made.
+    c: UnsafeCell<CmId>,
     own: Own,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: malloc's, the library's or what the program has put there; nobody has the id any more.
+        unsafe { layout::free(self.c.get_mut().route.path_rec) };
+    }
 }
 
 /// What the library knows of an id.
@@ -36,7 +48,7 @@ pub(crate) struct Own {
     sync: AtomicBool,
     state: Mutex<State>,
     /// The names that are looked up for it.
-    pub(crate) lookup: Arc<Lookup>,
+    pub(crate) lookup: Lookup,
     /// An event of it, or of a membership, was acknowledged.
     acknowledged: Condvar,
 }
@@ -54,14 +66,15 @@ pub(crate) struct State {
     pub(crate) remote_ece: Ece,
     /// It failed while connecting: what the peer says to that is nothing to the program.
     pub(crate) connect_failed: bool,
-    /// What C's `path_rec` points to.
-    pub(crate) paths: Box<[SaPathRec]>,
     pub(crate) memberships: Vec<Arc<Membership>>,
 }
 
-// SAFETY: pointers within are C's objects, which libibverbs allows any thread to use, or the program's, which it
-// is answerable for.
-unsafe impl Send for State {}
+// SAFETY: the library's part has locks and atomics, and its pointers are to C's objects, which libibverbs allows any
+// thread to use. C's part is read and written field by field through pointers; who may write which field when is
+// librdmacm's contract with the program.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
 
 /// No enhanced connection establishment.
 pub(crate) const NO_ECE: Ece = Ece {
@@ -73,8 +86,8 @@ pub(crate) const NO_ECE: Ece = Ece {
 /// Reads a field of C's part of an id.
 macro_rules! get {
     ($id:expr, $($field:ident).+) => {{
-        let id: $crate::id::Id = $id;
-        // SAFETY: the id exists (`Id`).
+        let id: &$crate::id::Id = $id;
+        // SAFETY: the memory stays for as long as `id` is borrowed, and was initialized when it was made.
         #[allow(unused_unsafe, reason = "it may be used among what is unsafe for other reasons")]
         unsafe {
             (&raw const (*id.as_c()).$($field).+).read()
@@ -85,62 +98,39 @@ macro_rules! get {
 /// Writes a field of C's part of an id.
 macro_rules! set {
     ($id:expr, $($field:ident).+ = $value:expr) => {{
-        let value = $value;
-        // SAFETY: the id exists (`Id`).
-        unsafe { (&raw mut (*$id.as_c()).$($field).+).write(value) }
+        let (id, value): (&$crate::id::Id, _) = ($id, $value);
+        // SAFETY: the memory stays for as long as `id` is borrowed.
+        unsafe { (&raw mut (*id.as_c()).$($field).+).write(value) }
     }};
 }
 
 pub(crate) use {get, set};
 
-/// What events can be of, by the names the kernel has for it; and every id there is, by its address.
+/// Every id that the program has not destroyed, and what events can be of, by the names the kernel has for it.
 #[derive(Default)]
 struct Table {
+    by_address: HashMap<usize, Id>,
     by_uid: HashMap<u64, Target>,
     by_handle: HashMap<u32, Id>,
-    live: HashMap<usize, Use>,
 }
 
-/// Whether the program has called for an id since it was given to it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Fresh,
-    Used,
-}
-
+/// What an event is of.
 #[derive(Clone)]
 pub(crate) enum Target {
     Id(Id),
-    Membership(Arc<Membership>),
+    Membership(Id, Arc<Membership>),
 }
-
-// SAFETY: an id's own part may be used by any thread; it leaves the table before it goes.
-unsafe impl Send for Id {}
-// SAFETY: as above.
-unsafe impl Sync for Id {}
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
-/// A fresh id was used; with the lock of [`TABLE`].
-static USED: Condvar = Condvar::new();
-
-/// Waits until the program has called for the id at this address, which was fresh, or destroyed it; false if it does
-/// not within `limit`.
-pub(crate) fn wait_used(address: usize, limit: Duration) -> bool {
-    let is_fresh = |table: &mut Table| table.live.get(&address) == Some(&Use::Fresh);
-    let waited = USED.wait_timeout_while(lock(&TABLE), limit, is_fresh);
-    let (_table, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-    !outcome.timed_out()
-}
-
 /// What events under this name are of.
 pub(crate) fn target(uid: u64) -> Option<Target> {
-    lock(&TABLE).by_uid.get(&uid).cloned()
+    TABLE.lock().by_uid.get(&uid).cloned()
 }
 
 /// The id that the kernel calls so.
 pub(crate) fn by_handle(handle: u32) -> Option<Id> {
-    lock(&TABLE).by_handle.get(&handle).copied()
+    TABLE.lock().by_handle.get(&handle).cloned()
 }
 
 /// A name that was never given before; the kernel's 0 is no name.
@@ -149,13 +139,34 @@ pub(crate) fn new_uid() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-pub(crate) fn enlist_membership(uid: u64, membership: &Arc<Membership>) {
-    let target = Target::Membership(membership.clone());
-    lock(&TABLE).by_uid.insert(uid, target);
+pub(crate) fn enlist_membership(id: &Id, membership: &Arc<Membership>) {
+    let target = Target::Membership(id.clone(), membership.clone());
+    TABLE.lock().by_uid.insert(membership.uid, target);
 }
 
-pub(crate) fn strike_membership(uid: u64) {
-    lock(&TABLE).by_uid.remove(&uid);
+pub(crate) fn strike_membership(membership: &Membership) {
+    let target = TABLE.lock().by_uid.remove(&membership.uid);
+    // Not under the lock: it may be the last that has the id.
+    drop(target);
+}
+
+impl Target {
+    pub(crate) fn id(&self) -> &Id {
+        match self {
+            Self::Id(id) | Self::Membership(id, _) => id,
+        }
+    }
+
+    /// An event of it is done with. One of a membership counts for its id, too.
+    pub(crate) fn complete_event(&self) {
+        let own = &self.id().0.own;
+        let mut state = own.state.lock();
+        if let Self::Membership(_, membership) = self {
+            membership.events_completed.fetch_add(1, Ordering::Relaxed);
+        }
+        state.events_completed += 1;
+        own.acknowledged.notify_all();
+    }
 }
 
 impl Id {
@@ -178,128 +189,150 @@ impl Id {
                 local_ece: NO_ECE,
                 remote_ece: NO_ECE,
                 connect_failed: false,
-                paths: Box::default(),
                 memberships: Vec::new(),
             }),
-            lookup: Arc::default(),
+            lookup: Lookup::default(),
             acknowledged: Condvar::new(),
         };
-        let id = Self(NonNull::from(Box::leak(Box::new(Whole { c, own }))));
-        let mut table = lock(&TABLE);
-        table.by_uid.insert(uid, Target::Id(id));
-        table.live.insert(id.as_c().addr(), Use::Used);
+        let c = UnsafeCell::new(c);
+        let id = Self(Arc::new(Object { c, own }));
+        let mut table = TABLE.lock();
+        table.by_uid.insert(uid, Target::Id(id.clone()));
+        table.by_address.insert(id.as_c().addr(), id.clone());
         drop(table);
         id
     }
 
-    /// The id behind C's pointer. Some programs go on with one that they have destroyed, or read from memory that they
-    /// have given back, after a call failed: it is refused.
+    /// The id behind a pointer of the program's, which is only looked up. Some programs go on with an id that they have
+    /// destroyed, or read a pointer from memory that they have given back, after a call failed.
     ///
     /// # Errors
     /// `EINVAL` for null, and for what is no id.
+    pub(crate) fn of(id: *mut CmId) -> Result<Self> {
+        hold::note_call(id);
+        Self::made(id)
+    }
+
+    /// As [`Id::of`], of a pointer of the library's own: the program makes no call with it.
     ///
-    /// # Safety
-    /// It is not destroyed while this is used.
-    pub(crate) unsafe fn of(id: *mut CmId) -> Result<Self> {
-        let mut table = lock(&TABLE);
-        let live = table.live.get_mut(&id.addr()).ok_or(Errno::INVAL)?;
-        if std::mem::replace(live, Use::Used) == Use::Fresh {
-            USED.notify_all();
-        }
-        NonNull::new(id.cast()).map(Self).ok_or(Errno::INVAL)
+    /// # Errors
+    /// `EINVAL` for null, and if the id was destroyed meanwhile.
+    pub(crate) fn made(id: *mut CmId) -> Result<Self> {
+        let found = TABLE.lock().by_address.get(&id.addr()).cloned();
+        found.ok_or(Errno::INVAL)
     }
 
-    /// An id of the library's own making, which the program has not seen yet.
-    ///
-    /// # Safety
-    /// It is null or exists.
-    pub(crate) unsafe fn made(id: *mut CmId) -> Result<Self> {
-        NonNull::new(id.cast()).map(Self).ok_or(Errno::INVAL)
-    }
-
-    /// The program is about to be given it, and has not called for it yet.
-    pub(crate) fn set_fresh(self) {
-        lock(&TABLE).live.insert(self.as_c().addr(), Use::Fresh);
-    }
-
-    pub(crate) fn as_c(self) -> *mut CmId {
-        self.0.as_ptr().cast()
+    /// The program's pointer to it. What it points to stays until the id is struck and all handles are dropped.
+    pub(crate) fn as_c(&self) -> *mut CmId {
+        self.0.c.get()
     }
 
     pub(crate) fn own(&self) -> &Own {
-        // SAFETY: the id exists. Only its own part is referred to; the program has pointers to C's part.
-        unsafe { &(*self.0.as_ptr()).own }
+        &self.0.own
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakId {
+        WeakId(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.own().state)
+        self.0.own.state.lock()
     }
 
-    pub(crate) fn handle(self) -> u32 {
-        self.own().handle.load(Ordering::Acquire)
+    pub(crate) fn handle(&self) -> u32 {
+        self.0.own.handle.load(Ordering::Acquire)
     }
 
     /// The kernel has named it.
-    pub(crate) fn set_handle(self, handle: u32) {
-        self.own().handle.store(handle, Ordering::Release);
-        lock(&TABLE).by_handle.insert(handle, self);
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.0.own.handle.store(handle, Ordering::Release);
+        let former = TABLE.lock().by_handle.insert(handle, self.clone());
+        drop(former);
     }
 
-    pub(crate) fn is_sync(self) -> bool {
-        self.own().sync.load(Ordering::Acquire)
+    pub(crate) fn is_sync(&self) -> bool {
+        self.0.own.sync.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_sync(self, sync: bool) {
-        self.own().sync.store(sync, Ordering::Release);
+    pub(crate) fn set_sync(&self, sync: bool) {
+        self.0.own.sync.store(sync, Ordering::Release);
     }
 
-    pub(crate) fn is_datagram(self) -> bool {
-        get!(self, qp_type) == crate::layout::QPT_UD
-    }
-
-    /// An event of it is done with.
-    pub(crate) fn complete_event(self) {
-        self.complete(&mut self.state());
-    }
-
-    /// An event of one of its memberships is done with: it counts for both.
-    pub(crate) fn complete_membership_event(self, membership: &Membership) {
-        let mut state = self.state();
-        membership.events_completed.fetch_add(1, Ordering::Relaxed);
-        self.complete(&mut state);
-    }
-
-    /// Whoever waits may free the id as soon as the state is unlocked, so it is told before.
-    fn complete(self, state: &mut State) {
-        state.events_completed += 1;
-        self.own().acknowledged.notify_all();
+    pub(crate) fn is_datagram(&self) -> bool {
+        get!(self, qp_type) == QPT_UD
     }
 
     /// Waits until as many events are done with as `is_enough` wants.
-    pub(crate) fn wait_completed(self, is_enough: impl Fn(&State) -> bool) {
-        let own = self.own();
-        let state = lock(&own.state);
-        let waited = own
-            .acknowledged
-            .wait_while(state, |state| !is_enough(state));
-        drop(waited);
+    pub(crate) fn wait_completed(&self, is_enough: impl Fn(&State) -> bool) {
+        let own = &self.0.own;
+        let mut state = own.state.lock();
+        while !is_enough(&state) {
+            state = own.acknowledged.wait(state);
+        }
     }
 
-    /// Gives its memory back.
-    ///
-    /// # Safety
-    /// Nobody uses it any more.
-    pub(crate) unsafe fn free(self) {
-        let mut table = lock(&TABLE);
-        table.live.remove(&self.as_c().addr());
-        table.by_uid.remove(&self.own().uid);
+    /// The program has it no more: no pointer and no name of the kernel's leads here from now on. The memory goes with
+    /// the last handle.
+    pub(crate) fn strike(&self) {
+        let mut table = TABLE.lock();
+        let by_address = table.by_address.remove(&self.as_c().addr());
+        let by_uid = table.by_uid.remove(&self.0.own.uid);
         let handle = self.handle();
         // A number that the kernel gave again since is another's.
-        if table.by_handle.get(&handle) == Some(&self) {
-            table.by_handle.remove(&handle);
-        }
+        let is_own = table.by_handle.get(&handle).is_some_and(|id| id.is(self));
+        let by_handle = is_own.then(|| table.by_handle.remove(&handle));
         drop(table);
-        // SAFETY: made by `new` from a box; the caller says that it was the last.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        drop((by_address, by_uid, by_handle));
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl WeakId {
+    pub(crate) fn upgrade(&self) -> Option<Id> {
+        self.0.upgrade().map(Id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+
+    #[test]
+    fn an_id_that_was_destroyed_is_refused_by_its_pointer_and_stays_whole_for_who_has_it() {
+        let id = Id::new(null_mut(), true);
+        let pointer = id.as_c();
+        set!(&id, port_num = 7);
+        let kept = Id::of(pointer).unwrap();
+        id.set_handle(3_000_000_000);
+        id.strike();
+        drop(id);
+        assert_eq!(Id::of(pointer).err(), Some(Errno::INVAL));
+        assert_eq!(Id::of(null_mut()).err(), Some(Errno::INVAL));
+        assert!(by_handle(3_000_000_000).is_none());
+        assert!(kept.is_sync());
+        assert_eq!(get!(&kept, port_num), 7);
+        let weak = kept.downgrade();
+        assert!(target(kept.own().uid).is_none());
+        drop(kept);
+        assert!(weak.upgrade().is_none());
+    }
+
+    #[test]
+    fn an_event_of_a_membership_counts_for_it_and_for_its_id() {
+        let id = Id::new(null_mut(), false);
+        let membership = Arc::new(Membership::new(new_uid(), null_mut(), [7; 128], 0));
+        enlist_membership(&id, &membership);
+        target(membership.uid).unwrap().complete_event();
+        target(id.own().uid).unwrap().complete_event();
+        assert_eq!(id.state().events_completed, 2);
+        assert_eq!(membership.events_completed.load(Ordering::Relaxed), 1);
+        strike_membership(&membership);
+        assert!(target(membership.uid).is_none());
+        id.strike();
     }
 }

@@ -1,5 +1,7 @@
 //! What the kernel knows of an id, and what the library then writes into C's part of it.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::sync::Arc;
 
 use portolan_kernel::raw::{self, CreateId, CreateIdResp, Fields, QueryAddrResp, QueryPathResp};
@@ -12,7 +14,7 @@ use crate::convert;
 use crate::device::{self, NO_INDEX};
 use crate::guard::Result;
 use crate::id::{Id, get, set};
-use crate::layout::{Gid, QpAttr, SaPathRec, TRANSPORT_IB};
+use crate::layout::{self, Gid, QpAttr, SaPathRec, TRANSPORT_IB, malloc_copy};
 
 /// Where the GID begins in an address of `AF_IB`.
 const IB_ADDRESS_GID: usize = 8;
@@ -22,16 +24,16 @@ impl Id {
     ///
     /// # Errors
     /// `EBADF` if the program has destroyed its channel.
-    pub(crate) fn commands(self) -> Result<Arc<raw::Channel>> {
-        channel::hold(get!(self, channel))
+    pub(crate) fn commands(&self) -> Result<Arc<channel::Open>> {
+        channel::hold(get!(&self, channel))
     }
 
     /// CREATE_ID.
-    pub(crate) fn create_in_kernel(self) -> Result<()> {
+    pub(crate) fn create_in_kernel(&self) -> Result<()> {
         let create = CreateId {
             uid: self.own().uid,
-            ps: get!(self, ps) as u16,
-            qp_type: get!(self, qp_type) as u8,
+            ps: get!(&self, ps) as u16,
+            qp_type: get!(&self, qp_type) as u8,
             ..CreateId::zeroed()
         };
         let commands = self.commands()?;
@@ -41,7 +43,7 @@ impl Id {
     }
 
     /// DESTROY_ID: gives how many events were reported.
-    pub(crate) fn destroy_in_kernel(self) -> Result<u32> {
+    pub(crate) fn destroy_in_kernel(&self) -> Result<u32> {
         let destroy = DestroyId {
             id: self.handle(),
             ..DestroyId::zeroed()
@@ -52,7 +54,7 @@ impl Id {
     }
 
     /// Its addresses, and the device if it has come to one.
-    pub(crate) fn query_addresses(self) -> Result<()> {
+    pub(crate) fn query_addresses(&self) -> Result<()> {
         let unknown = QueryAddrResp {
             // Kernels before 5.8 do not write it.
             ibdev_index: NO_INDEX,
@@ -75,17 +77,17 @@ impl Id {
         // Ports of devices count from one.
         if answer.port_num != 0 && self.state().device.is_none() {
             self.take_device(answer.node_guid, answer.ibdev_index)?;
-            set!(self, port_num = answer.port_num);
-            set!(self, route.addr.addr.pkey = answer.pkey);
+            set!(&self, port_num = answer.port_num);
+            set!(&self, route.addr.addr.pkey = answer.pkey);
         }
         Ok(())
     }
 
-    fn take_device(self, guid: u64, index: u32) -> Result<()> {
+    fn take_device(&self, guid: u64, index: u32) -> Result<()> {
         let device = device::find(guid, index)?;
         let domain = device.use_domain()?;
-        set!(self, verbs = device.context);
-        set!(self, pd = domain);
+        set!(&self, verbs = device.context);
+        set!(&self, pd = domain);
         let mut state = self.state();
         state.initiator_depth = device.initiator_depth_max;
         state.responder_resources = device.responder_resources_max;
@@ -94,40 +96,38 @@ impl Id {
     }
 
     /// Its GIDs.
-    pub(crate) fn query_gids(self) -> Result<()> {
+    pub(crate) fn query_gids(&self) -> Result<()> {
         let query = self.query(raw::QUERY_GID);
         let commands = self.commands()?;
         let answer = commands.ask(number::QUERY, query, &QueryAddrResp::zeroed())?;
         let gid = |address: &[u8; 128]| -> Gid {
             WireGid(std::array::from_fn(|at| address[IB_ADDRESS_GID + at])).into()
         };
-        set!(self, route.addr.addr.sgid = gid(&answer.src_addr));
-        set!(self, route.addr.addr.dgid = gid(&answer.dst_addr));
+        set!(&self, route.addr.addr.sgid = gid(&answer.src_addr));
+        set!(&self, route.addr.addr.dgid = gid(&answer.dst_addr));
         Ok(())
     }
 
     /// Its paths.
-    pub(crate) fn query_paths(self) -> Result<()> {
+    pub(crate) fn query_paths(&self) -> Result<()> {
         let query = self.query(raw::QUERY_PATH);
         let commands = self.commands()?;
         let answer = commands.ask(number::QUERY, query, &QueryPathResp::zeroed())?;
         let count = (answer.num_paths as usize).min(raw::PATHS_MAX);
-        let mut paths: Box<[SaPathRec]> = answer.path_data[..count]
+        let paths: Vec<SaPathRec> = answer.path_data[..count]
             .iter()
             .map(convert::path)
             .collect();
-        let place = match paths.is_empty() {
-            true => std::ptr::null_mut(),
-            false => paths.as_mut_ptr(),
-        };
-        set!(self, route.path_rec = place);
-        set!(self, route.num_paths = count as i32);
-        // The former go after C's part has forgotten them.
-        self.state().paths = paths;
+        // C's part owns them: the program may have replaced the former.
+        let former = get!(&self, route.path_rec);
+        set!(&self, route.num_paths = count as i32);
+        set!(&self, route.path_rec = malloc_copy(&paths));
+        // SAFETY: malloc's, and C's part has forgotten it.
+        unsafe { layout::free(former) };
         Ok(())
     }
 
-    fn query(self, option: u32) -> Query {
+    fn query(&self, option: u32) -> Query {
         Query {
             response: 0,
             id: self.handle(),
@@ -136,16 +136,16 @@ impl Id {
     }
 
     /// The transport of its device (`enum ibv_transport_type`).
-    pub(crate) fn transport(self) -> Option<i32> {
+    pub(crate) fn transport(&self) -> Option<i32> {
         self.state().device.as_ref().map(|device| device.transport)
     }
 
-    pub(crate) fn is_infiniband(self) -> bool {
+    pub(crate) fn is_infiniband(&self) -> bool {
         self.transport() == Some(TRANSPORT_IB)
     }
 
     /// INIT_QP_ATTR: the attributes for the step of a queue pair to a state, and which they are.
-    pub(crate) fn init_qp_attr(self, state: u32) -> Result<(QpAttr, u32)> {
+    pub(crate) fn init_qp_attr(&self, state: u32) -> Result<(QpAttr, u32)> {
         let ask = InitQpAttr {
             response: 0,
             id: self.handle(),
@@ -160,7 +160,7 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL` if it is bound to none.
-    pub(crate) fn device(self) -> Result<Arc<device::Device>> {
+    pub(crate) fn device(&self) -> Result<Arc<device::Device>> {
         self.state().device.clone().ok_or(Errno::INVAL)
     }
 }

@@ -3,16 +3,18 @@
 //! The library keeps what a C program sees (ids, events, their memory) and hands commands to the kernel's rdma_cm
 //! device and verbs to the libibverbs that the process has.
 //!
-//! * `layout`: the structures that programs reach into.
+//! A file uses only files that stand above it here:
+//!
+//! * `layout`: the structures that programs reach into; `guard`, `fork`: errors and panics at the edge, and what a child is
+//!   refused; `hold`: requests held back from programs that have room for one, if the environment says so.
+//! * `verbs`, `device`, `channel`, `address`, `convert`: what there is besides ids.
+//! * `lookup`, `membership`, then `id`: ids and their parts; `kernel`: what the kernel knows of an id.
+//! * `event`: an event, and who owns it; `sync`: calls that an event answers.
+//! * `qp`, `connect`, `resolve`, `multicast`, `life`: the calls that act on an id.
+//! * `interpret`: what the kernel says, as the program's event.
+//! * `get_event`, `get_request`, `endpoint`: the calls that wait.
+//! * `reach`, `names`, `resolve_addrinfo`: the calls that look up.
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
-//! * `guard`: errors and panics at the edge; `fork`: what a child is refused.
-//! * `id`, `channel`, `device`: what there is; `kernel`, `convert`: what the kernel says of it.
-//! * `endpoint`, `resolve`, `connect`, `qp`, `multicast`, `event`, `names`, `lookup`, `reach`: the calls.
-
-#![allow(
-    unsafe_code,
-    reason = "C programs hand over pointers, and have them handed"
-)]
 
 mod address;
 mod channel;
@@ -23,23 +25,23 @@ mod endpoint;
 mod event;
 mod export;
 mod fork;
+mod get_event;
+mod get_request;
 mod guard;
+mod hold;
 mod id;
+mod interpret;
 mod kernel;
+mod life;
 mod lookup;
+mod membership;
 mod multicast;
 mod names;
 mod qp;
 mod reach;
 mod resolve;
+mod resolve_addrinfo;
+mod sync;
 mod verbs;
 
 use portolan_abi_layout as layout;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks; a panic in another thread does not spread, for every critical section leaves its state
-/// whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,5 +1,7 @@
 //! Queue pairs of ids, their completion queues and shared receive queues, and the steps of their states.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_int;
 
 use rustix::io::Errno;
@@ -7,13 +9,13 @@ use rustix::io::Errno;
 use crate::guard::{Result, check, made};
 use crate::id::{Id, get, set};
 use crate::layout::*;
-use crate::verbs::verbs;
+use crate::verbs::{create_qp_ex, create_srq_ex, verbs};
 
 /// `rdma_create_qp`: the capabilities that it really has are written back.
 ///
 /// # Errors
 /// `EINVAL` if the id has one, or no device; those of the verbs.
-pub(crate) fn create(id: Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> {
+pub(crate) fn create(id: &Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> {
     let mut extended = QpInitAttrEx {
         qp_context: attr.qp_context,
         send_cq: attr.send_cq,
@@ -39,7 +41,7 @@ pub(crate) fn create(id: Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> {
 /// # Errors
 /// As for [`create`]; `EINVAL` if a completion queue is not the one that the id has. The attributes are then as they
 /// were: they name no queue that has gone again.
-pub(crate) fn create_with(id: Id, attr: &mut QpInitAttrEx) -> Result<()> {
+pub(crate) fn create_with(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
     let (comp_mask, pd, srq) = (attr.comp_mask, attr.pd, attr.srq);
     let (send_cq, recv_cq) = (attr.send_cq, attr.recv_cq);
     fill_and_make(id, attr).inspect_err(|_| {
@@ -48,7 +50,7 @@ pub(crate) fn create_with(id: Id, attr: &mut QpInitAttrEx) -> Result<()> {
     })
 }
 
-fn fill_and_make(id: Id, attr: &mut QpInitAttrEx) -> Result<()> {
+fn fill_and_make(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
     let context = get!(id, verbs);
     if !get!(id, qp).is_null() || context.is_null() {
         return Err(Errno::INVAL);
@@ -82,7 +84,7 @@ fn is_another(known: *mut Cq, wanted: *mut Cq) -> bool {
 }
 
 /// Makes what is missing of completion queues, then the queue pair, and brings it to its first state.
-fn make(id: Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
+fn make(id: &Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     if attr.recv_cq.is_null() {
         make_receive_queue(id, attr.cap.max_recv_wr)?;
         attr.recv_cq = get!(id, recv_cq);
@@ -93,7 +95,7 @@ fn make(id: Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     }
     let verbs = verbs()?;
     // SAFETY: the id's device, and attributes that are the program's or were just made.
-    let qp = unsafe { verbs.create_qp_ex(context, attr) }?;
+    let qp = unsafe { create_qp_ex(verbs, context, attr) }?;
     set!(id, qp = qp);
     let ready = match attr.qp_type {
         QPT_UD => start_datagrams(id, qp),
@@ -109,7 +111,7 @@ fn make(id: Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     Ok(())
 }
 
-fn make_receive_queue(id: Id, entries: u32) -> Result<()> {
+fn make_receive_queue(id: &Id, entries: u32) -> Result<()> {
     if !get!(id, recv_cq).is_null() || entries == 0 {
         return Ok(());
     }
@@ -119,7 +121,7 @@ fn make_receive_queue(id: Id, entries: u32) -> Result<()> {
     Ok(())
 }
 
-fn make_send_queue(id: Id, entries: u32) -> Result<()> {
+fn make_send_queue(id: &Id, entries: u32) -> Result<()> {
     if !get!(id, send_cq).is_null() || entries == 0 {
         return Ok(());
     }
@@ -130,7 +132,7 @@ fn make_send_queue(id: Id, entries: u32) -> Result<()> {
 }
 
 /// A completion queue with a channel of its own; its context is the id, as rdma_verbs.h expects.
-fn make_queue(id: Id, entries: u32) -> Result<(*mut CompChannel, *mut Cq)> {
+fn make_queue(id: &Id, entries: u32) -> Result<(*mut CompChannel, *mut Cq)> {
     let verbs = verbs()?;
     let context = get!(id, verbs);
     let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
@@ -149,7 +151,7 @@ fn make_queue(id: Id, entries: u32) -> Result<(*mut CompChannel, *mut Cq)> {
 }
 
 /// `rdma_destroy_qp`, and the completion queues that were made for it.
-pub(crate) fn destroy(id: Id) {
+pub(crate) fn destroy(id: &Id) {
     let qp = get!(id, qp);
     set!(id, qp = std::ptr::null_mut());
     if let (Ok(verbs), false) = (verbs(), qp.is_null()) {
@@ -161,7 +163,7 @@ pub(crate) fn destroy(id: Id) {
 
 /// Destroys the id's completion queues, then their channels; those of an extended connection's receiving side stay
 /// with the shared receive queue.
-fn destroy_queues(id: Id) {
+fn destroy_queues(id: &Id) {
     let Ok(verbs) = verbs() else { return };
     if get!(id, qp_type) == QPT_XRC_RECV && !get!(id, srq).is_null() {
         return;
@@ -196,7 +198,7 @@ fn distinct<T>([first, second]: [*mut T; 2]) -> impl Iterator<Item = *mut T> {
 ///
 /// # Errors
 /// As for [`create_srq_with`].
-pub(crate) fn create_srq(id: Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<()> {
+pub(crate) fn create_srq(id: &Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<()> {
     let mut extended = SrqInitAttrEx {
         srq_context: attr.srq_context,
         attr: attr.attr,
@@ -215,14 +217,14 @@ pub(crate) fn create_srq(id: Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result<
 /// # Errors
 /// `EINVAL` if the id has no device, or the domain is of another; those of the verbs. The attributes are then as they
 /// were.
-pub(crate) fn create_srq_with(id: Id, attr: &mut SrqInitAttrEx) -> Result<()> {
+pub(crate) fn create_srq_with(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
     let (comp_mask, pd, cq) = (attr.comp_mask, attr.pd, attr.cq);
     fill_and_make_srq(id, attr).inspect_err(|_| {
         (attr.comp_mask, attr.pd, attr.cq) = (comp_mask, pd, cq);
     })
 }
 
-fn fill_and_make_srq(id: Id, attr: &mut SrqInitAttrEx) -> Result<()> {
+fn fill_and_make_srq(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
     let context = get!(id, verbs);
     // One that the id has already stays the program's: the id names the newest.
     if context.is_null() {
@@ -249,7 +251,7 @@ fn fill_and_make_srq(id: Id, attr: &mut SrqInitAttrEx) -> Result<()> {
         attr.comp_mask |= SRQ_INIT_ATTR_CQ;
     }
     // SAFETY: the id's device, and attributes that are the program's or were just made.
-    let made = unsafe { verbs()?.create_srq_ex(context, attr) };
+    let made = unsafe { create_srq_ex(verbs()?, context, attr) };
     match made {
         Ok(srq) => set!(id, srq = srq),
         Err(_) if makes_queue => destroy_queues(id),
@@ -259,7 +261,7 @@ fn fill_and_make_srq(id: Id, attr: &mut SrqInitAttrEx) -> Result<()> {
 }
 
 /// `rdma_destroy_srq`.
-pub(crate) fn destroy_srq(id: Id) {
+pub(crate) fn destroy_srq(id: &Id) {
     let srq = get!(id, srq);
     set!(id, srq = std::ptr::null_mut());
     if let (Ok(verbs), false) = (verbs(), srq.is_null()) {
@@ -275,7 +277,7 @@ pub(crate) fn destroy_srq(id: Id) {
 ///
 /// # Errors
 /// `EINVAL` without queue pair; the kernel's and the verbs'.
-pub(crate) fn to_ready(id: Id, responder_resources: u8, initiator_depth: u8) -> Result<()> {
+pub(crate) fn to_ready(id: &Id, responder_resources: u8, initiator_depth: u8) -> Result<()> {
     let qp = get!(id, qp);
     if qp.is_null() {
         return Err(Errno::INVAL);
@@ -298,7 +300,7 @@ pub(crate) fn to_ready(id: Id, responder_resources: u8, initiator_depth: u8) -> 
 ///
 /// # Errors
 /// Those of the verbs.
-pub(crate) fn to_error(id: Id) -> Result<()> {
+pub(crate) fn to_error(id: &Id) -> Result<()> {
     to_state(id, qp_state::ERR)
 }
 
@@ -306,11 +308,11 @@ pub(crate) fn to_error(id: Id) -> Result<()> {
 ///
 /// # Errors
 /// Those of the verbs.
-pub(crate) fn to_drained(id: Id) -> Result<()> {
+pub(crate) fn to_drained(id: &Id) -> Result<()> {
     to_state(id, qp_state::SQD)
 }
 
-fn to_state(id: Id, state: u32) -> Result<()> {
+fn to_state(id: &Id, state: u32) -> Result<()> {
     let qp = get!(id, qp);
     if qp.is_null() {
         return Ok(());
@@ -319,7 +321,7 @@ fn to_state(id: Id, state: u32) -> Result<()> {
 }
 
 /// A step to a state with the attributes that the kernel has for it.
-fn step(id: Id, qp: *mut Qp, state: u32, change: impl FnOnce(&mut QpAttr)) -> Result<()> {
+fn step(id: &Id, qp: *mut Qp, state: u32, change: impl FnOnce(&mut QpAttr)) -> Result<()> {
     let (mut attr, mask) = id.init_qp_attr(state)?;
     attr.qp_state = state;
     change(&mut attr);
@@ -327,7 +329,7 @@ fn step(id: Id, qp: *mut Qp, state: u32, change: impl FnOnce(&mut QpAttr)) -> Re
 }
 
 /// Datagrams need no peer: all three steps at once.
-fn start_datagrams(id: Id, qp: *mut Qp) -> Result<()> {
+fn start_datagrams(id: &Id, qp: *mut Qp) -> Result<()> {
     step(id, qp, qp_state::INIT, |attr| {
         attr.qkey = datagram_key(attr.qkey)
     })?;
@@ -362,7 +364,7 @@ mod tests {
     /// An id of the device at `context`, without queue pair; nothing is asked of the device.
     fn id_of(context: *mut Context) -> Id {
         let id = Id::new(null_mut(), false);
-        set!(id, verbs = context);
+        set!(&id, verbs = context);
         id
     }
 
@@ -388,16 +390,16 @@ mod tests {
             without_provenance_mut(192),
         );
         let id = id_of(context);
-        set!(id, recv_cq = own);
+        set!(&id, recv_cq = own);
         let (mut pd, mut attr) = (Pd::zeroed(), QpInitAttrEx::zeroed());
         pd.context = context;
-        set!(id, pd = &raw mut pd);
+        set!(&id, pd = &raw mut pd);
         attr.recv_cq = wanted;
-        assert_eq!(create_with(id, &mut attr), Err(Errno::INVAL));
+        assert_eq!(create_with(&id, &mut attr), Err(Errno::INVAL));
         assert_eq!(attr.recv_cq, wanted);
         assert!(attr.pd.is_null());
         assert_eq!(attr.comp_mask, 0);
-        assert_eq!(get!(id, recv_cq), own);
+        assert_eq!(get!(&id, recv_cq), own);
         assert!(is_another(own, wanted));
         assert!(!is_another(own, own));
         assert!(!is_another(own, null_mut()));
@@ -406,10 +408,9 @@ mod tests {
         let mut attr = SrqInitAttrEx::zeroed();
         attr.comp_mask = SRQ_INIT_ATTR_TYPE;
         attr.srq_type = SRQT_XRC;
-        assert_eq!(create_srq_with(id, &mut attr), Err(Errno::INVAL));
+        assert_eq!(create_srq_with(&id, &mut attr), Err(Errno::INVAL));
         assert_eq!(attr.comp_mask, SRQ_INIT_ATTR_TYPE);
         assert!(attr.pd.is_null());
-        // SAFETY: nobody else has it.
-        unsafe { id.free() };
+        id.strike();
     }
 }

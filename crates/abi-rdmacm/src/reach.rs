@@ -1,21 +1,20 @@
 //! `ibv_gid_reachable`, for the devices of whatever libibverbs there is.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{CStr, c_int, c_uint};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use portolan::reach;
+use portolan_abi_layout::pointers::In;
 use portolan_wire::Gid as WireGid;
 use rustix::io::Errno;
 
 use crate::guard::{Result, check, last_errno};
-use crate::layout::{Context, Gid, GidEntry, PortAttr};
+use crate::layout::{Context, Gid, GidEntry, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr};
 use crate::verbs::verbs;
 
-/// `IBV_PORT_ACTIVE`.
-const PORT_ACTIVE: c_uint = 4;
-/// `IBV_LINK_LAYER_INFINIBAND`.
-const LINK_LAYER_INFINIBAND: u8 = 1;
 /// Longest wait for an answer: that of the subnet administrator is retried within it, and so is the next hop's.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// GIDs of a port that are looked at, at most: as many as an address vector's index can name.
@@ -35,7 +34,7 @@ pub(crate) fn is_infiniband(port: &PortAttr) -> bool {
 /// The context is one that libibverbs opened.
 pub(crate) unsafe fn query_port(context: *mut Context, port_num: u8) -> Result<PortAttr> {
     let mut attr = PortAttr::zeroed();
-    // SAFETY: as the caller promises; the structure is as long as this version of the function writes at most.
+    // SAFETY: the context is open; the structure is as long as this version of the function writes at most.
     check(unsafe { (verbs()?.query_port)(context, port_num, &mut attr) })?;
     Ok(attr)
 }
@@ -47,20 +46,19 @@ pub(crate) unsafe fn query_port(context: *mut Context, port_num: u8) -> Result<P
 /// out; `ENOMEM`.
 ///
 /// # Safety
-/// The context is null or one that libibverbs opened, the GID is null or there.
+/// The context is null or one that libibverbs opened.
 pub(crate) unsafe fn gid_reachable(
     context: *mut Context,
     port: c_uint,
-    wanted: *const Gid,
+    wanted: In<Gid>,
     timeout: c_int,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let wanted = unsafe { wanted.as_ref() }.ok_or(Errno::INVAL)?;
+    let wanted = wanted.required()?;
     if context.is_null() || timeout != 0 {
         return Err(Errno::INVAL);
     }
     let port = u8::try_from(port).map_err(|_| Errno::INVAL)?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open; null was refused.
     let port = unsafe { port_of(context, port) }?;
     let reached = reach::reach(&port, (*wanted).into(), PATIENCE);
     reached
@@ -78,7 +76,7 @@ unsafe fn port_of(context: *mut Context, port_num: u8) -> Result<reach::Port> {
         port_num => port_num..=port_num,
     };
     for candidate in candidates {
-        // SAFETY: as the caller promises.
+        // SAFETY: the context is open.
         let attr = match unsafe { query_port(context, candidate) } {
             Ok(attr) => attr,
             // Ports are numbered without a gap.
@@ -86,13 +84,15 @@ unsafe fn port_of(context: *mut Context, port_num: u8) -> Result<reach::Port> {
             Err(_) => return Err(Errno::INVAL),
         };
         if attr.state == PORT_ACTIVE {
-            // SAFETY: as the caller promises.
+            // SAFETY: the context is open.
             return unsafe { describe(context, candidate, &attr) };
         }
     }
     Err(Errno::IO)
 }
 
+/// # Safety
+/// The context is open.
 unsafe fn describe(context: *mut Context, port_num: u8, attr: &PortAttr) -> Result<reach::Port> {
     // SAFETY: an open device has a name, which stays as long as it.
     let name = unsafe { CStr::from_ptr((verbs()?.get_device_name)((*context).device)) };
@@ -101,7 +101,7 @@ unsafe fn describe(context: *mut Context, port_num: u8, attr: &PortAttr) -> Resu
         let port = reach::Port::infiniband_named(&name, port_num);
         return port.map_err(|reason| Errno::from_raw_os_error(reason.errno()));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open.
     let entries = unsafe { gids(context) }?;
     let entries = entries
         .iter()
@@ -114,10 +114,12 @@ unsafe fn describe(context: *mut Context, port_num: u8, attr: &PortAttr) -> Resu
     ))
 }
 
+/// # Safety
+/// The context is open.
 unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
     let mut entries = vec![GidEntry::zeroed(); GIDS_MAX];
     let (place, size) = (entries.as_mut_ptr(), size_of::<GidEntry>());
-    // SAFETY: as the caller promises, and room for as many entries.
+    // SAFETY: the context is open, and there is room for as many entries.
     let found = unsafe { (verbs()?.query_gid_table)(context, place, GIDS_MAX, 0, size) };
     match usize::try_from(found) {
         Ok(found) => {

@@ -1,16 +1,18 @@
 //! From an address to a route: bind, resolve, listen, options.
 
-use std::ffi::{c_int, c_void};
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use libc::sockaddr;
+use std::ffi::c_int;
+
+use portolan_abi_layout::pointers::Bytes;
 use portolan_kernel::raw::{self, Fields};
 use rustix::io::Errno;
 
-use crate::address;
-use crate::event::{self, Left};
+use crate::address::SocketAddress;
 use crate::guard::Result;
 use crate::id::{Id, get, set};
 use crate::layout::{OPTION_IB, OPTION_IB_PATH};
+use crate::sync::{Left, begun};
 
 /// Bytes of an option's value; the longest is an array of a few paths.
 const OPTION_MAX: usize = 64 * 1024 - 1;
@@ -19,12 +21,8 @@ const OPTION_MAX: usize = 64 * 1024 - 1;
 ///
 /// # Errors
 /// Those of the address and the kernel's.
-///
-/// # Safety
-/// The address is null or as long as its family's.
-pub(crate) unsafe fn bind(id: Id, local: *const sockaddr) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let (addr, addr_size) = unsafe { address::read(local) }?;
+pub(crate) fn bind(id: &Id, local: SocketAddress) -> Result<()> {
+    let (addr, addr_size) = local.required()?;
     let bind = raw::Bind {
         id: id.handle(),
         addr_size,
@@ -43,22 +41,14 @@ pub(crate) unsafe fn bind(id: Id, local: *const sockaddr) -> Result<()> {
 ///
 /// # Errors
 /// Those of the addresses and the kernel's.
-///
-/// # Safety
-/// The addresses are null or as long as their families'.
-pub(crate) unsafe fn resolve_address(
-    id: Id,
-    source: *const sockaddr,
-    destination: *const sockaddr,
+pub(crate) fn resolve_address(
+    id: &Id,
+    source: SocketAddress,
+    destination: SocketAddress,
     timeout_ms: c_int,
 ) -> Result<Left> {
-    // SAFETY: as the caller promises.
-    let (dst_addr, dst_size) = unsafe { address::read(destination) }?;
-    let (src_addr, src_size) = match source.is_null() {
-        true => ([0; 128], 0),
-        // SAFETY: as the caller promises.
-        false => unsafe { address::read(source) }?,
-    };
+    let (dst_addr, dst_size) = destination.required()?;
+    let (src_addr, src_size) = source.get()?.unwrap_or(([0; 128], 0));
     let resolve = raw::ResolveAddr {
         id: id.handle(),
         timeout_ms: timeout_ms.cast_unsigned(),
@@ -69,7 +59,7 @@ pub(crate) unsafe fn resolve_address(
         dst_addr,
     };
     let former = get!(id, route.addr.dst_storage);
-    event::begun(id, |commands| {
+    begun(id, |commands| {
         // SAFETY: C's part of the id has room for every address.
         unsafe {
             let place = &raw mut (*id.as_c()).route.addr.dst_storage;
@@ -85,19 +75,19 @@ pub(crate) unsafe fn resolve_address(
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn resolve_route(id: Id, timeout_ms: c_int) -> Result<Left> {
+pub(crate) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<Left> {
     let resolve = raw::ResolveRoute {
         id: id.handle(),
         timeout_ms: timeout_ms.cast_unsigned(),
     };
-    event::begun(id, |commands| commands.command(&resolve))
+    begun(id, |commands| commands.command(&resolve))
 }
 
 /// `rdma_listen`.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn listen(id: Id, backlog: c_int) -> Result<()> {
+pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<()> {
     let listen = raw::Listen {
         id: id.handle(),
         backlog: backlog.cast_unsigned(),
@@ -113,12 +103,12 @@ pub(crate) fn listen(id: Id, backlog: c_int) -> Result<()> {
 /// `EINVAL` for a value that is not there or too long; the kernel's.
 ///
 /// # Safety
-/// The value is as long as said.
+/// The value has `length` bytes.
 pub(crate) unsafe fn set_option(
-    id: Id,
+    id: &Id,
     level: c_int,
     name: c_int,
-    value: *const c_void,
+    value: Bytes,
     length: usize,
 ) -> Result<()> {
     if value.is_null() || length > OPTION_MAX {
@@ -130,8 +120,8 @@ pub(crate) unsafe fn set_option(
         optname: name.cast_unsigned(),
         ..raw::SetOption::zeroed()
     };
-    // SAFETY: as the caller promises.
-    let value = unsafe { std::slice::from_raw_parts(value.cast(), length) };
+    // SAFETY: `length` is the number that the caller vouches for.
+    let value = unsafe { value.get(length) };
     id.commands()?.set_option(option, value)
 }
 
@@ -139,12 +129,12 @@ pub(crate) unsafe fn set_option(
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn set_route(id: Id, paths: &[u8]) -> Result<Left> {
+pub(crate) fn set_route(id: &Id, paths: &[u8]) -> Result<Left> {
     let option = raw::SetOption {
         id: id.handle(),
         level: OPTION_IB,
         optname: OPTION_IB_PATH,
         ..raw::SetOption::zeroed()
     };
-    event::begun(id, |commands| commands.set_option(option, paths))
+    begun(id, |commands| commands.set_option(option, paths))
 }

@@ -52,7 +52,7 @@ impl Folder {
     fn new(name: &str) -> Self {
         let name = format!("portolan-software-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
         Self(folder)
     }
 }
@@ -115,12 +115,39 @@ fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
 }
 
 #[test]
+fn what_the_program_made_or_replaced_is_freed_as_malloc_has_it() {
+    let folder = Folder::new("freed");
+    build(&folder, "freed.c");
+    let script = "timeout 240 valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect \\
+                  --errors-for-leak-kinds=definite,indirect --error-exitcode=9 \\
+                  $folder/program $here 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "freed", script);
+}
+
+#[test]
 fn calls_that_wait_are_interrupted_and_cancelled_as_read_is_and_what_is_no_id_is_refused() {
     let folder = Folder::new("waits");
     build(&folder, "waits.c");
     // Nobody answers for the second address.
     let script = "timeout 120 $folder/program $here 10.7.0.99 2>&1 || fail \"ended with $?\"";
     run_in(&folder, "waits", script);
+}
+
+#[test]
+fn a_request_is_given_while_nobody_has_called_for_the_one_before() {
+    let folder = Folder::new("at-once");
+    build(&folder, "requests.c");
+    let script = "timeout 120 $folder/program $here at-once 2>&1 || fail \"ended with $?\"";
+    run_in(&folder, "at-once", script);
+}
+
+#[test]
+fn a_request_waits_until_the_one_before_was_called_for_if_the_environment_says_so() {
+    let folder = Folder::new("held");
+    build(&folder, "requests.c");
+    let script = "PORTOLAN_HOLD_REQUESTS_MS=20000 timeout 120 $folder/program $here held 2>&1 \
+                  || fail \"ended with $?\"";
+    run_in(&folder, "held", script);
 }
 
 /// The lines of [`CALLS`] that differ on software devices, as the table of docs/compatibility.md has them.

@@ -1,5 +1,7 @@
 //! Events that were handed out and are acknowledged: what raised them is not destroyed before.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
@@ -35,7 +37,7 @@ impl Acks {
     /// # Safety
     /// The fields are those of a living object.
     pub(crate) unsafe fn add(self, count: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the three places are those of one object that lives, and its mutex is initialized.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
             *self.completed = (*self.completed).wrapping_add(count);
@@ -50,7 +52,7 @@ impl Acks {
     /// As for [`Acks::add`]; no more events are reported.
     pub(crate) unsafe fn wait(self, reported: &Reported) {
         let reported = reported.0.load(Ordering::Acquire);
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `add`; the count is read under the mutex.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
             while self.completed.read() != reported {

@@ -1,5 +1,7 @@
 //! Address handles, and the way back to who sent a datagram.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::sync::Arc;
 
 use portolan_provider::verbs::Ah as ProviderAh;
@@ -9,7 +11,7 @@ use rustix::io::Errno;
 use crate::convert;
 use crate::guard::{Result, errno_of};
 use crate::layout::{Ah, AhAttr, Context, GlobalRoute, Grh, Pd, Wc, wc_flags};
-use crate::object::{Held, Kind, free, make, next_handle, own};
+use crate::object::{Held, Kind, end, make, next_handle, own};
 use crate::query;
 
 /// An address handle.
@@ -29,7 +31,7 @@ impl Kind for Ah {
 /// # Safety
 /// The domain is one of ours.
 pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `pd` until this is done.
     let domain = unsafe { own(pd) }?;
     if attr.is_global == 0 {
         return Err(Errno::INVAL);
@@ -43,17 +45,18 @@ pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
         handle: next_handle(),
     };
     let _pd = domain.users.hold();
-    Ok(make(whole, OwnAh { ah, _pd }))
+    make(whole, OwnAh { ah, _pd })
 }
 
+/// # Errors
+/// `EINVAL` if it ended before.
+///
 /// # Safety
-/// One of [`create`], for the last time.
+/// Nobody uses it any more.
 pub(crate) unsafe fn destroy(ah: *mut Ah) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        own(ah)?;
-        free(ah);
-    }
+    let ending = end(ah)?;
+    // SAFETY: nobody uses it but the caller, who ends it.
+    unsafe { ending.free() };
     Ok(())
 }
 
@@ -70,7 +73,7 @@ pub(crate) unsafe fn way_back(
     wc: *const Wc,
     grh: *const Grh,
 ) -> Result<AhAttr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: `wc` is null or whole.
     let wc = unsafe { wc.as_ref() }.ok_or(Errno::INVAL)?;
     if wc.wc_flags & wc_flags::GRH == 0 || grh.is_null() {
         return Err(Errno::INVAL);
@@ -93,7 +96,8 @@ pub(crate) unsafe fn way_back(
             traffic_class: back.traffic_class,
         },
         dlid: wc.slid,
-        sl: wc.sl,
+        // The completion tells the kind of the header there.
+        sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,
         is_global: 1,

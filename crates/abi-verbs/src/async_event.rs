@@ -1,32 +1,18 @@
 //! Asynchronous events: of queue pairs, shared receive queues, ports and the device.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_void;
 
 use portolan_provider::verbs::AsyncEvent as ProviderEvent;
 
 use crate::context::OwnContext;
 use crate::guard::{Result, errno_of};
-use crate::layout::{AsyncEvent, Context};
+use crate::layout::{AsyncEvent, Context, async_event_type as kind};
 use crate::object::own;
-use crate::provider::check_process;
+use crate::process::check_process;
 use crate::wait::Attempt;
-use crate::{cq, lock, qp, srq};
-
-/// Numbers of `enum ibv_event_type`.
-mod kind {
-    pub(super) const CQ_ERR: u32 = 0;
-    pub(super) const QP_FATAL: u32 = 1;
-    pub(super) const QP_REQ_ERR: u32 = 2;
-    pub(super) const QP_ACCESS_ERR: u32 = 3;
-    pub(super) const COMM_EST: u32 = 4;
-    pub(super) const SQ_DRAINED: u32 = 5;
-    pub(super) const DEVICE_FATAL: u32 = 8;
-    pub(super) const PORT_ACTIVE: u32 = 9;
-    pub(super) const PORT_ERR: u32 = 10;
-    pub(super) const SRQ_LIMIT_REACHED: u32 = 15;
-    pub(super) const QP_LAST_WQE_REACHED: u32 = 16;
-    pub(super) const GID_CHANGE: u32 = 18;
-}
+use crate::{cq, qp, srq};
 
 /// Takes an event, if there is one.
 ///
@@ -36,7 +22,7 @@ mod kind {
 /// # Safety
 /// The context is open, the place good to write to.
 pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Result<Attempt> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let own_context = unsafe { own(context) }?;
     loop {
         let taken = own_context
@@ -45,7 +31,7 @@ pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Resul
             .map_err(|error| errno_of(&error))?;
         match taken.map(|event| own_context.report(event)) {
             Some(Some(event)) => {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller vouches for the place.
                 unsafe { into.write(event) };
                 return Ok(Attempt::Done);
             }
@@ -67,7 +53,7 @@ impl OwnContext {
     fn report(&self, event: ProviderEvent) -> Option<AsyncEvent> {
         use ProviderEvent::*;
         let of_qp = |qpn: portolan_wire::Qpn, event_type| {
-            let qps = lock(&self.raisers.qps);
+            let qps = self.raisers.qps.lock();
             let qp = qps.get(&qpn.value())?.0;
             // SAFETY: it lives for as long as it is known there.
             unsafe { own(qp) }.ok()?.reported.add();
@@ -92,7 +78,7 @@ impl OwnContext {
             SqDrained(qpn) => of_qp(qpn, kind::SQ_DRAINED),
             QpLastWqeReached(qpn) => of_qp(qpn, kind::QP_LAST_WQE_REACHED),
             CqErr(number) => {
-                let cqs = lock(&self.raisers.cqs);
+                let cqs = self.raisers.cqs.lock();
                 let cq = cqs.get(&number.0)?.0;
                 // SAFETY: it lives for as long as it is known there.
                 unsafe { own(cq) }.ok()?.async_reported.add();
@@ -103,7 +89,7 @@ impl OwnContext {
                 })
             }
             SrqLimitReached(number) => {
-                let srqs = lock(&self.raisers.srqs);
+                let srqs = self.raisers.srqs.lock();
                 let srq = srqs.get(&number.0)?.0;
                 // SAFETY: as above.
                 unsafe { own(srq) }.ok()?.reported.add();

@@ -1,7 +1,10 @@
 //! Completion channels.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::Mutex;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use portolan_provider::traits::CompChannel as ProviderChannel;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -9,9 +12,8 @@ use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
 use crate::layout::{CompChannel, Context, Cq};
-use crate::lock;
-use crate::object::{Kind, free, make, own};
-use crate::provider::check_process;
+use crate::object::{Kind, end, make, own};
+use crate::process::check_process;
 use crate::wait::Attempt;
 
 /// A completion channel.
@@ -29,7 +31,7 @@ impl Kind for CompChannel {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let channel = unsafe { own(context) }?.device.create_comp_channel();
     let channel = channel.map_err(|error| errno_of(&error))?;
     let fd = channel.as_fd();
@@ -41,25 +43,24 @@ pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
         refcnt: 0,
     };
     let taking = Mutex::new(());
-    Ok(make(whole, OwnChannel { channel, taking }))
+    make(whole, OwnChannel { channel, taking })
 }
 
 /// # Errors
-/// `EBUSY` while completion queues are on it.
+/// `EBUSY` while completion queues are on it; `EINVAL` if it ended before.
 ///
 /// # Safety
-/// One of [`create`], for the last time if it succeeds.
+/// Nobody uses it any more, if it succeeds.
 pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
-    check_process()?;
-    // SAFETY: as the caller promises; completion queues count themselves in the field under the lock.
-    unsafe {
-        let taking = lock(&own(channel)?.taking);
-        if (*channel).refcnt > 0 {
-            return Err(Errno::BUSY);
-        }
-        drop(taking);
-        free(channel);
+    let ending = end(channel)?;
+    let taking = ending.own().taking.lock();
+    // SAFETY: it lives; completion queues count themselves in the field under the lock.
+    if unsafe { (*channel).refcnt } > 0 {
+        return Err(Errno::BUSY);
     }
+    drop(taking);
+    // SAFETY: nobody uses it but the caller, who ends it.
+    unsafe { ending.free() };
     Ok(())
 }
 
@@ -72,9 +73,9 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
 /// The channel is one of ours, the place good to write to.
 pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -> Result<Attempt> {
     check_process()?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `channel` until this is done.
     let own_channel = unsafe { own(channel) }?;
-    let _taking = lock(&own_channel.taking);
+    let _taking = own_channel.taking.lock();
     let taken = own_channel.channel.take_event();
     let Some(cookie) = taken.map_err(|error| errno_of(&error))? else {
         return Attempt::wait(own_channel.channel.as_fd());

@@ -1,18 +1,19 @@
 //! Open devices.
 
-use std::collections::HashMap;
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use portolan_provider::traits::Device as ProviderDevice;
-use portolan_provider::verbs::AsyncEvent;
 use portolan_roce::io::{AsyncListener, SoftDevice};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-use crate::layout::{ABI_IS_EXTENDED, Context, Cq, Device, Qp, Srq, VerbsContext};
-use crate::object::{Kind, free, make, own};
+use crate::layout::{ABI_IS_EXTENDED, Context, Device, VerbsContext};
+use crate::object::{Kind, end, make, own};
+use crate::raisers::Raisers;
 use crate::tables;
 
 /// An open device.
@@ -21,23 +22,6 @@ pub(crate) struct OwnContext {
     pub(crate) listener: Arc<AsyncListener>,
     pub(crate) raisers: Arc<Raisers>,
 }
-
-/// Whose asynchronous events come here.
-#[derive(Default)]
-pub(crate) struct Raisers {
-    /// By number.
-    pub(crate) cqs: Mutex<HashMap<u32, Raiser<Cq>>>,
-    /// By number.
-    pub(crate) qps: Mutex<HashMap<u32, Raiser<Qp>>>,
-    /// By number.
-    pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,
-}
-
-/// The address of an object that lives for as long as it is known here.
-pub(crate) struct Raiser<C>(pub(crate) *mut C);
-
-// SAFETY: an address; whoever follows it holds the lock that its end takes.
-unsafe impl<C> Send for Raiser<C> {}
 
 impl Kind for Context {
     type Whole = VerbsContext;
@@ -53,7 +37,7 @@ impl Kind for Context {
 /// # Safety
 /// The device is of a list of ours.
 pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `device` until this is done.
     let opened = unsafe { own(device) }?.open()?;
     let soft = opened.as_any().downcast_ref::<SoftDevice>();
     let soft = soft.ok_or(Errno::NODEV)?;
@@ -80,37 +64,19 @@ pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
         listener,
         raisers,
     };
-    Ok(make(tables::verbs_context(context), own))
+    make(tables::verbs_context(context), own)
 }
 
 /// Closes a device. What was made of it should be gone; what is not works on until its own end.
 ///
+/// # Errors
+/// `EINVAL` if it was closed before.
+///
 /// # Safety
-/// One of [`open`], for the last time.
+/// Nobody uses the context itself any more.
 pub(crate) unsafe fn close(context: *mut Context) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        own(context)?;
-        free(context);
-    }
+    let ending = end(context)?;
+    // SAFETY: nobody uses it but the caller, who closes it.
+    unsafe { ending.free() };
     Ok(())
-}
-
-impl Raisers {
-    /// Whether an event is of an object of this context, or of the port or device, which concerns all.
-    fn raises(&self, event: &AsyncEvent) -> bool {
-        use AsyncEvent::*;
-        match event {
-            QpFatal(qpn)
-            | QpReqErr(qpn)
-            | QpAccessErr(qpn)
-            | CommEst(qpn)
-            | SqDrained(qpn)
-            | QpLastWqeReached(qpn) => crate::lock(&self.qps).contains_key(&qpn.value()),
-            SrqLimitReached(number) => crate::lock(&self.srqs).contains_key(&number.0),
-            CqErr(number) => crate::lock(&self.cqs).contains_key(&number.0),
-            PortActive(_) | PortErr(_) | GidChange(_) | DeviceFatal => true,
-            _ => false,
-        }
-    }
 }

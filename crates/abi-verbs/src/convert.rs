@@ -1,11 +1,11 @@
 //! The seam's types and C's.
 
-use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState};
+use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState, WorkCompletion};
 use portolan_wire::addr::{Psn, QKey, Qpn};
 use rustix::io::Errno;
 
 use crate::guard::Result;
-use crate::layout::{AhAttr, GlobalRoute, QpAttr, QpCap, qp_attr_mask};
+use crate::layout::{AhAttr, GlobalRoute, QpAttr, QpCap, qp_attr_mask, wc_flags};
 
 pub(crate) fn cap(from: &QpCap) -> verbs::QpCap {
     verbs::QpCap {
@@ -142,6 +142,22 @@ pub(crate) fn qp_attr_to_c(from: &verbs::QpAttr, cap: QpCap) -> QpAttr {
         alt_timeout: 0,
         rate_limit: 0,
     }
+}
+
+/// Immediate data in network order, or the key that was invalidated.
+#[inline]
+pub(crate) fn immediate(from: &WorkCompletion) -> u32 {
+    let immediate = from.imm_data;
+    immediate.or(from.invalidated_rkey).unwrap_or(0)
+}
+
+/// `enum ibv_wc_flags`.
+#[inline]
+pub(crate) fn flags(from: &WorkCompletion) -> u32 {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    flag(from.has_grh, wc_flags::GRH)
+        | flag(from.imm_data.is_some(), wc_flags::WITH_IMM)
+        | flag(from.invalidated_rkey.is_some(), wc_flags::WITH_INV)
 }
 
 #[cfg(test)]

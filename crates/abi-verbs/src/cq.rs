@@ -1,5 +1,7 @@
 //! Completion queues.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -8,16 +10,23 @@ use portolan_provider::verbs::WorkCompletion;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
-use crate::context::{Raiser, Raisers};
+use crate::convert::{flags, immediate};
 use crate::cq_ex;
-use crate::guard::{Result, errno_of, number, value};
-use crate::layout::{CompChannel, Context, Cq, CqEx, Wc, wc_flags};
-use crate::lock;
-use crate::object::{Kind, Users, free, make, next_handle, own, own_place};
-use crate::provider::check_process;
+use crate::guard::{Result, errno_of, number, pointer, value};
+use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, Wc};
+use crate::object::{Kind, Users, end, make, next_handle, own, own_place};
+use crate::process::check_process;
+use crate::raisers::{Raiser, Raisers};
 
 /// Completions that are taken at once.
 const BATCH: usize = 16;
+
+/// `IBV_WC_STANDARD_FLAGS`: what rdma_rxe's completions have, and ours.
+const STANDARD_WC_FLAGS: u64 = 0x7F;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
+const MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`, and that an overrun does not matter.
+const KNOWN_FLAGS: u32 = 3;
 
 /// A completion queue.
 pub(crate) struct OwnCq {
@@ -61,7 +70,7 @@ pub(crate) unsafe fn create(
     channel: *mut CompChannel,
     comp_vector: u32,
 ) -> Result<*mut Cq> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let own_context = unsafe { own(context) }?;
     let (device, raisers) = (&own_context.device, &own_context.raisers);
     if comp_vector != 0 {
@@ -81,42 +90,75 @@ pub(crate) unsafe fn create(
         raisers: Arc::clone(raisers),
         polling: cq_ex::Polling::new(),
     };
-    let cq: *mut Cq = make(whole, own_cq);
+    let cq: *mut Cq = make(whole, own_cq)?;
     let cookie = cq.expose_provenance() as u64;
     let made = device.create_cq(cqe, on.map(|on| &on.channel), cookie);
     let made = match made {
         Ok(made) => made,
         Err(error) => {
             // SAFETY: made above, and nobody else's.
-            unsafe { free(cq) };
+            unsafe { end(cq)?.free() };
             return Err(errno_of(&error));
         }
     };
-    lock(&raisers.cqs).insert(made.number().0, Raiser(cq));
+    raisers.cqs.lock().insert(made.number().0, Raiser(cq));
     // SAFETY: made above; the channel counts under its lock.
     unsafe {
         (*cq).cqe = c_int::try_from(made.capacity()).unwrap_or(c_int::MAX);
         let _ = own(cq)?.cq.set(made);
         if let Some(on) = on {
-            let _taking = lock(&on.taking);
+            let _taking = on.taking.lock();
             (*channel).refcnt += 1;
         }
     }
     Ok(cq)
 }
 
+/// `create_cq_ex` of the table.
+pub(crate) unsafe extern "C" fn create_extended(
+    context: *mut Context,
+    attr: *mut CqInitAttrEx,
+) -> *mut CqEx {
+    pointer(|| {
+        // SAFETY: the program's structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        let flags = if attr.comp_mask & MASK_FLAGS != 0 {
+            attr.flags
+        } else {
+            0
+        };
+        if attr.comp_mask & !MASK_FLAGS != 0
+            || flags & !KNOWN_FLAGS != 0
+            || attr.wc_flags & !STANDARD_WC_FLAGS != 0
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: the program's context and channel.
+        let made = unsafe {
+            create(
+                context,
+                attr.cqe,
+                attr.cq_context,
+                attr.channel,
+                attr.comp_vector,
+            )
+        };
+        Ok(made?.cast())
+    })
+}
+
 /// # Errors
-/// `EBUSY` while queue pairs complete there.
+/// `EBUSY` while queue pairs complete there; `EINVAL` if it ended before, or another thread is ending it.
 ///
 /// # Safety
-/// One of [`create`], for the last time if it succeeds.
+/// Nobody uses it any more but to acknowledge its events, if it succeeds.
 pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
-    check_process()?;
+    let ending = end(cq)?;
+    ending.own().users.check_none()?;
+    let number = ending.own().get()?.number().0;
+    ending.own().raisers.cqs.lock().remove(&number);
     // SAFETY: as the caller promises: nobody polls it any more, but events may still be acknowledged.
     unsafe {
-        own(cq)?.users.check_none()?;
-        let number = own(cq)?.get()?.number().0;
-        lock(&own(cq)?.raisers.cqs).remove(&number);
         let channel = (*cq).channel;
         let given_back = || {
             let place = &mut (*own_place(cq)).cq;
@@ -125,15 +167,15 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
         if channel.is_null() {
             drop(given_back());
         } else {
-            let _taking = lock(&own(channel)?.taking);
+            let _taking = (own(channel)?.taking).lock();
             // Its event goes with it.
             drop(given_back());
             (*channel).refcnt -= 1;
         }
         let acks = comp_acks(cq);
-        acks.wait(&own(cq)?.comp_reported);
-        async_acks(cq).wait(&own(cq)?.async_reported);
-        free(cq);
+        acks.wait(&ending.own().comp_reported);
+        async_acks(cq).wait(&ending.own().async_reported);
+        ending.free();
     }
     Ok(())
 }
@@ -168,7 +210,7 @@ pub(crate) unsafe fn async_acks(cq: *mut Cq) -> Acks {
 /// The queue is one of ours, and has so many events that are not acknowledged.
 pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
     if count > 0 && !cq.is_null() && check_process().is_ok() {
-        // SAFETY: as the caller promises.
+        // SAFETY: an event that is acknowledged keeps its queue.
         unsafe { comp_acks(cq).add(count) };
     }
 }
@@ -179,7 +221,7 @@ pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn resize(cq: *mut Cq, cqe: c_int) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `cq` until this is done.
     let own_cq = unsafe { own(cq) }?.get()?;
     let cqe = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
     own_cq.resize(cqe).map_err(|error| errno_of(&error))?;
@@ -245,25 +287,9 @@ fn wc(from: &WorkCompletion) -> Wc {
         wc_flags: flags(from),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: from.sl,
         dlid_path_bits: 0,
     }
-}
-
-/// Immediate data in network order, or the key that was invalidated.
-#[inline]
-pub(crate) fn immediate(from: &WorkCompletion) -> u32 {
-    let immediate = from.imm_data;
-    immediate.or(from.invalidated_rkey).unwrap_or(0)
-}
-
-/// `enum ibv_wc_flags`.
-#[inline]
-pub(crate) fn flags(from: &WorkCompletion) -> u32 {
-    let flag = |is_set, flag| if is_set { flag } else { 0 };
-    flag(from.has_grh, wc_flags::GRH)
-        | flag(from.imm_data.is_some(), wc_flags::WITH_IMM)
-        | flag(from.invalidated_rkey.is_some(), wc_flags::WITH_INV)
 }
 
 /// `req_notify_cq` of the table.

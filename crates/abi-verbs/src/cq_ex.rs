@@ -1,5 +1,7 @@
 //! Extended completion queues: completions that are walked over and read field by field.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -8,17 +10,10 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use rustix::io::Errno;
 
 use crate::acks::FRESH;
-use crate::cq;
-use crate::guard::{Result, errno_of, number, pointer, value};
-use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, PollCqAttr};
+use crate::convert::{flags, immediate};
+use crate::guard::{Result, errno_of, number, value};
+use crate::layout::{CompChannel, Context, Cq, CqEx, PollCqAttr};
 use crate::object::own;
-
-/// `IBV_WC_STANDARD_FLAGS`: what rdma_rxe's completions have, and ours.
-const STANDARD_WC_FLAGS: u64 = 0x7F;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
-const MASK_FLAGS: u32 = 1;
-/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`, and that an overrun does not matter.
-const KNOWN_FLAGS: u32 = 3;
 
 /// A walk over the completions of a queue: whoever has begun one holds the lock until its end.
 pub(crate) struct Polling {
@@ -43,7 +38,7 @@ impl Polling {
     /// # Safety
     /// This thread has locked it.
     unsafe fn unlock(&self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: this thread has it locked.
         unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 }
@@ -80,7 +75,7 @@ pub(crate) fn whole(
         read_src_qp: Some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
         read_slid: Some(read_none),
-        read_sl: Some(read_no_byte),
+        read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_no_byte),
         read_completion_ts: ptr::null_mut(),
         read_cvlan: ptr::null_mut(),
@@ -88,39 +83,6 @@ pub(crate) fn whole(
         read_tm_info: ptr::null_mut(),
         read_completion_wallclock_ns: ptr::null_mut(),
     }
-}
-
-/// `create_cq_ex` of the table.
-pub(crate) unsafe extern "C" fn create(
-    context: *mut Context,
-    attr: *mut CqInitAttrEx,
-) -> *mut CqEx {
-    pointer(|| {
-        // SAFETY: the program's structure.
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
-        let flags = if attr.comp_mask & MASK_FLAGS != 0 {
-            attr.flags
-        } else {
-            0
-        };
-        if attr.comp_mask & !MASK_FLAGS != 0
-            || flags & !KNOWN_FLAGS != 0
-            || attr.wc_flags & !STANDARD_WC_FLAGS != 0
-        {
-            return Err(Errno::OPNOTSUPP);
-        }
-        // SAFETY: the program's context and channel.
-        let made = unsafe {
-            cq::create(
-                context,
-                attr.cqe,
-                attr.cq_context,
-                attr.channel,
-                attr.comp_vector,
-            )
-        };
-        Ok(made?.cast())
-    })
 }
 
 /// Takes the next completion.
@@ -131,7 +93,7 @@ pub(crate) unsafe extern "C" fn create(
 /// # Safety
 /// The queue is one of ours, whose walk this thread has begun.
 unsafe fn take(of: *mut CqEx) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: a queue that is walked over is not ended.
     let own_cq = unsafe { own(of.cast::<Cq>()) }?;
     let mut taken = [WorkCompletion::EMPTY];
     let found = own_cq.get()?.poll(&mut taken);
@@ -193,7 +155,7 @@ unsafe extern "C" fn read_byte_len(of: *mut CqEx) -> u32 {
 }
 
 unsafe extern "C" fn read_imm_data(of: *mut CqEx) -> u32 {
-    cq::immediate(&current(of))
+    immediate(&current(of))
 }
 
 unsafe extern "C" fn read_qp_num(of: *mut CqEx) -> u32 {
@@ -205,7 +167,7 @@ unsafe extern "C" fn read_src_qp(of: *mut CqEx) -> u32 {
 }
 
 unsafe extern "C" fn read_wc_flags(of: *mut CqEx) -> c_uint {
-    cq::flags(&current(of))
+    flags(&current(of))
 }
 
 /// What the device has none of: the vendor's error, a LID.
@@ -213,7 +175,11 @@ unsafe extern "C" fn read_none(_of: *mut CqEx) -> u32 {
     0
 }
 
-/// A service level, path bits.
+unsafe extern "C" fn read_sl(of: *mut CqEx) -> u8 {
+    current(of).sl
+}
+
+/// Path bits.
 unsafe extern "C" fn read_no_byte(_of: *mut CqEx) -> u8 {
     0
 }

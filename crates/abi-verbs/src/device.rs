@@ -1,21 +1,21 @@
 //! The list of devices. Who only looks starts nothing: the software provider starts with the first device opened.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::Mutex;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use portolan_provider::traits::Device as ProviderDevice;
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-use crate::layout::{Device, DeviceOps};
-use crate::lock;
-use crate::object::{Kind, make, own};
+use crate::layout::{self, Device, DeviceOps, TRANSPORT_IB, malloc_list};
+use crate::object::{Kind, make_lasting, own};
 use crate::provider::{provider, started};
 
 /// `IBV_NODE_CA`: as rdma_rxe says of itself.
 const NODE_CA: c_int = 1;
-/// `IBV_TRANSPORT_IB`.
-const TRANSPORT_IB: c_int = 0;
 
 /// A device as programs have it. Once it was listed it stays for as long as the process: programs compare its
 /// address, and hold it after they gave the list back.
@@ -72,7 +72,7 @@ pub(crate) fn list() -> Result<Vec<*mut Device>> {
             facts.collect()
         }
     };
-    let mut listed = lock(&LISTED);
+    let mut listed = LISTED.lock();
     Ok(found
         .into_iter()
         .map(|facts| listed_as(&mut listed, facts))
@@ -109,7 +109,7 @@ fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
         ibdev_path: text(&format!("/sys/class/infiniband/{}", facts.name)),
     };
     let driver = std::ptr::null();
-    let device = make(whole, OwnDevice { driver, facts });
+    let device = make_lasting(whole, OwnDevice { driver, facts });
     listed.push(Listed(device));
     device
 }
@@ -126,8 +126,7 @@ pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
 /// A list for a program, and its length.
 pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) {
     let count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
-    let list: Box<[_]> = devices.into_iter().chain([std::ptr::null_mut()]).collect();
-    (Box::into_raw(list).cast(), count)
+    (malloc_list(devices), count)
 }
 
 /// Takes a list back.
@@ -135,19 +134,8 @@ pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) 
 /// # Safety
 /// It is null, or one of [`give_list`], for the last time.
 pub(crate) unsafe fn take_list(list: *mut *mut Device) {
-    if list.is_null() {
-        return;
-    }
-    let mut length = 1;
-    // SAFETY: as the caller promises; a null ends it.
-    unsafe {
-        while !(*list.add(length - 1)).is_null() {
-            length += 1;
-        }
-        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
-            list, length,
-        )));
-    }
+    // SAFETY: the list is malloc's, and nobody uses it any more.
+    unsafe { layout::free(list) };
 }
 
 impl OwnDevice {
@@ -194,9 +182,5 @@ mod tests {
         // SAFETY: a device that was just made.
         assert_eq!(unsafe { own(first) }.unwrap().guid(), 7u64.to_be());
         assert_eq!(text::<4>("abcdef").map(|c| c as u8), *b"abc\0");
-        for device in listed {
-            // SAFETY: made above, and nobody else's.
-            unsafe { crate::object::free(device.0) };
-        }
     }
 }

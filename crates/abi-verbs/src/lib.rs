@@ -7,15 +7,11 @@
 //! * `export`: the functions, by the names and versions of `libibverbs.map`; `tables`: those that programs call by
 //!   an open device.
 //! * `guard`: errors and panics at the edge; `object`, `acks`: what is handed out by pointer, and its end.
-//! * `provider`: the software provider, one for the process.
+//! * `provider`: the software provider, one for the process; `process`: what a forked child is refused.
+//! * `raisers`: the objects that can raise asynchronous events.
 //! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the way of data, on which no lock is
 //!   shared by two queues.
 //! * `rdma_cm`: the connection manager, for our librdmacm.so.1.
-
-#![allow(
-    unsafe_code,
-    reason = "C programs hand over pointers, and have them handed"
-)]
 
 mod acks;
 mod ah;
@@ -35,10 +31,12 @@ mod mw;
 mod object;
 mod pd;
 mod post;
+mod process;
 mod provider;
 mod qp;
 mod qp_ex;
 mod query;
+mod raisers;
 mod rdma_cm;
 mod srq;
 mod strings;
@@ -47,11 +45,3 @@ mod tables;
 mod wait;
 
 use portolan_abi_layout as layout;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks; a panic in another thread does not spread, for every critical section leaves its state
-/// whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,5 +1,7 @@
 //! The hardware address that leads to a GID.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,7 +32,7 @@ pub(crate) unsafe fn resolve(context: *mut Context, attr: &AhAttr) -> Result<[u8
         return Ok(address);
     }
     let index = attr.grh.sgid_index.into();
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open.
     let source = unsafe { query::gid(context, attr.port_num.into(), index) };
     let source = source.map_err(|_| Errno::INVAL)?;
     let is_on_link = matches!(destination, IpAddr::V6(ip) if ip.is_unicast_link_local());

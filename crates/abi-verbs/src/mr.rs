@@ -1,5 +1,7 @@
 //! Memory regions.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
 use crate::layout::{Mr, Pd, access};
-use crate::object::{Held, Kind, free, make, next_handle, own};
+use crate::object::{Held, Kind, end, make, next_handle, own};
 
 /// A memory region.
 pub(crate) struct OwnMr {
@@ -60,7 +62,7 @@ pub(crate) unsafe fn register(
     iova: u64,
     flags: u32,
 ) -> Result<*mut Mr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `pd` until this is done.
     let domain = unsafe { own(pd) }?;
     let rights = rights(flags)?;
     let iova = if flags & access::ZERO_BASED != 0 {
@@ -68,7 +70,7 @@ pub(crate) unsafe fn register(
     } else {
         iova
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller leaves the memory to the region until that is deregistered.
     let mr = unsafe {
         domain
             .pd
@@ -86,20 +88,20 @@ pub(crate) unsafe fn register(
         rkey: mr.rkey(),
     };
     let _pd = domain.users.hold();
-    Ok(make(whole, OwnMr { mr, _pd }))
+    make(whole, OwnMr { mr, _pd })
 }
 
 /// # Errors
-/// `EBUSY` while memory windows are bound to it.
+/// `EBUSY` while memory windows are bound to it; `EINVAL` if it ended before.
 ///
 /// # Safety
-/// One of [`register`], for the last time if it succeeds.
+/// Nobody uses it any more, if it succeeds.
 pub(crate) unsafe fn deregister(mr: *mut Mr) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        own(mr)?.mr.deregister().map_err(|error| errno_of(&error))?;
-        free(mr);
-    }
+    let ending = end(mr)?;
+    let done = ending.own().mr.deregister();
+    done.map_err(|error| errno_of(&error))?;
+    // SAFETY: nobody uses it but the caller, who ends it.
+    unsafe { ending.free() };
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Memory windows.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::guard::{errno_of, number, pointer};
 use crate::layout::{Mw, MwBind, Pd, Qp};
-use crate::object::{Held, Kind, free, make, next_handle, own};
+use crate::object::{Held, Kind, end, make, next_handle, own};
 use crate::post;
 
 /// A memory window.
@@ -46,18 +48,18 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut Pd, kind: c_uint) -> *mut Mw {
             r#type: kind,
         };
         let _pd = domain.users.hold();
-        Ok(make(whole, OwnMw { mw, _pd }))
+        make(whole, OwnMw { mw, _pd })
     })
 }
 
 /// `dealloc_mw` of the table.
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut Mw) -> c_int {
     number(|| {
-        // SAFETY: the program's window, for the last time.
-        unsafe {
-            own(mw)?.mw.deallocate().map_err(|error| errno_of(&error))?;
-            free(mw);
-        }
+        let ending = end(mw)?;
+        let done = ending.own().mw.deallocate();
+        done.map_err(|error| errno_of(&error))?;
+        // SAFETY: the program uses it no more.
+        unsafe { ending.free() };
         Ok(())
     })
 }

@@ -1,14 +1,20 @@
 //! What the library hands out by pointer: the part that programs know, and behind it our own.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::Mutex;
+use std::any::TypeId;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
 use crate::guard::Result;
+use crate::process::check_process;
 
 /// A structure of C's that the library makes.
-pub(crate) trait Kind: Sized {
+pub(crate) trait Kind: Sized + 'static {
     /// What is made of it: itself, or a larger structure that it is a part of.
     type Whole;
     /// What lies behind that.
@@ -24,8 +30,27 @@ struct Object<W, O> {
     own: O,
 }
 
+/// The objects that a call of the program's can end, by address and kind. Some programs end one twice, where their ways
+/// out of an error overlap: its memory tells nothing then.
+static ENDABLE: Mutex<BTreeSet<(usize, TypeId)>> = Mutex::new(BTreeSet::new());
+
+fn name<C: Kind>(c: *mut C) -> (usize, TypeId) {
+    (c.addr(), TypeId::of::<C>())
+}
+
 /// Makes an object; its structure for C.
-pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> *mut C {
+///
+/// # Errors
+/// As for [`check_process`] in a forked child, where another thread of the parent's may hold the list for ever.
+pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> Result<*mut C> {
+    check_process()?;
+    let c = make_lasting(whole, own);
+    ENDABLE.lock().insert(name(c));
+    Ok(c)
+}
+
+/// Makes an object that no call ends.
+pub(crate) fn make_lasting<C: Kind>(whole: C::Whole, own: C::Own) -> *mut C {
     let object = Box::into_raw(Box::new(Object { whole, own }));
     object.wrapping_byte_add(C::OFFSET).cast()
 }
@@ -56,13 +81,46 @@ pub(crate) fn own_place<C: Kind>(c: *mut C) -> *mut C::Own {
     unsafe { &raw mut (*whole_of(c)).own }
 }
 
-/// The end of an object.
+/// An object that a call is about to end: any other call that wants to is refused. Dropped, the object stays.
+pub(crate) struct Ending<C: Kind>(*mut C);
+
+/// Begins to end an object. Nothing is read from it.
 ///
-/// # Safety
-/// As for [`own`], but not null, and for the last time.
-pub(crate) unsafe fn free<C: Kind>(c: *mut C) {
-    // SAFETY: as the caller promises.
-    drop(unsafe { Box::from_raw(whole_of(c)) });
+/// # Errors
+/// `EINVAL` for what is no object of this kind: null, one that ended before, or one that another thread is ending; as
+/// for [`check_process`] in a forked child. (An address that was given to a new object since is that object's.)
+pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
+    check_process()?;
+    match ENDABLE.lock().remove(&name(c)) {
+        true => Ok(Ending(c)),
+        false => Err(Errno::INVAL),
+    }
+}
+
+impl<C: Kind> Ending<C> {
+    /// Our part of it.
+    pub(crate) fn own(&self) -> &C::Own {
+        // SAFETY: [`make`] made it, and only this frees it; C's part of it is not referred to.
+        unsafe { &(*whole_of(self.0)).own }
+    }
+
+    /// The end.
+    ///
+    /// # Safety
+    /// No reference of [`own`] to it is used from here on.
+    pub(crate) unsafe fn free(self) {
+        let c = self.0;
+        // It is not to be found again.
+        std::mem::forget(self);
+        // SAFETY: [`make`] made it, and whoever took it out of the list alone comes here.
+        drop(unsafe { Box::from_raw(whole_of(c)) });
+    }
+}
+
+impl<C: Kind> Drop for Ending<C> {
+    fn drop(&mut self) {
+        ENDABLE.lock().insert(name(self.0));
+    }
 }
 
 /// How many objects rest on another.

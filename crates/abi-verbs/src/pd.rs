@@ -1,13 +1,15 @@
 //! Protection domains.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::sync::Arc;
 
 use portolan_provider::traits::Pd as ProviderPd;
 
-use crate::context::Raisers;
 use crate::guard::{Result, errno_of};
 use crate::layout::{Context, Pd};
-use crate::object::{Kind, Users, free, make, next_handle, own};
+use crate::object::{Kind, Users, end, make, next_handle, own};
+use crate::raisers::Raisers;
 
 /// A protection domain.
 pub(crate) struct OwnPd {
@@ -25,7 +27,7 @@ impl Kind for Pd {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn alloc(context: *mut Context) -> Result<*mut Pd> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let own_context = unsafe { own(context) }?;
     let pd = own_context.device.alloc_pd();
     let pd = pd.map_err(|error| errno_of(&error))?;
@@ -33,19 +35,18 @@ pub(crate) unsafe fn alloc(context: *mut Context) -> Result<*mut Pd> {
     let handle = next_handle();
     let users = Users::default();
     let own_pd = OwnPd { pd, users, raisers };
-    Ok(make(Pd { context, handle }, own_pd))
+    make(Pd { context, handle }, own_pd)
 }
 
 /// # Errors
-/// `EBUSY` while something is in it.
+/// `EBUSY` while something is in it; `EINVAL` if it ended before.
 ///
 /// # Safety
-/// One of [`alloc`], for the last time if it succeeds.
+/// Nobody uses it any more, if it succeeds.
 pub(crate) unsafe fn dealloc(pd: *mut Pd) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        own(pd)?.users.check_none()?;
-        free(pd);
-    }
+    let ending = end(pd)?;
+    ending.own().users.check_none()?;
+    // SAFETY: nobody uses it but the caller, who ends it.
+    unsafe { ending.free() };
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Posting: work requests of C's, and the tables' functions for them. No lock but the queue's own is taken.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_int;
 
 use portolan_provider::verbs::{
@@ -57,7 +59,7 @@ pub(crate) unsafe fn receives(
     bad: *mut *mut RecvWr,
     post: impl Fn(&ProviderRecvWr<'_>) -> portolan_provider::Result<()>,
 ) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: `wr` is null or whole.
     while let Some(at) = unsafe { wr.as_ref() } {
         // SAFETY: as above.
         let posted = unsafe { pieces(at.sg_list, at.num_sge) }.and_then(|sges| {
@@ -95,7 +97,7 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
 /// # Safety
 /// The queue pair is one of ours, the request a program's.
 unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `qp` until this is done.
     let own_qp = unsafe { own(qp) }?;
     // SAFETY: as above.
     let op = unsafe { operation(wr) }?;
@@ -155,7 +157,7 @@ unsafe fn inline<'a>(sges: &[ProviderSge], gathered: &'a mut [u8; INLINE_MAX]) -
         && sge.length > 0
     {
         let (from, length) = bytes(sge);
-        // SAFETY: as the caller promises.
+        // SAFETY: the one piece has as many bytes, which the caller keeps until this returns.
         return Ok(unsafe { std::slice::from_raw_parts(from, length) });
     }
     let mut end = 0;
@@ -211,7 +213,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp> {
 /// # Safety
 /// The window and the region are the program's.
 pub(crate) unsafe fn bind(bind: &Bind) -> Result<SendOp> {
-    // SAFETY: as the caller promises.
+    // SAFETY: window and region of a request that is posted are null or whole.
     let (mw, info) = unsafe {
         (
             bind.mw.as_ref().ok_or(Errno::INVAL)?,
@@ -230,7 +232,7 @@ pub(crate) unsafe fn bind(bind: &Bind) -> Result<SendOp> {
 /// # Safety
 /// The region is null, or the program's.
 pub(crate) unsafe fn window(info: &MwBindInfo) -> Result<MwBind> {
-    // SAFETY: as the caller promises.
+    // SAFETY: a region that is named is null or whole.
     let lkey = unsafe { info.mr.as_ref() }.map(|mr| mr.lkey);
     if lkey.is_none() && info.length > 0 {
         return Err(Errno::INVAL);
@@ -247,7 +249,7 @@ pub(crate) unsafe fn window(info: &MwBindInfo) -> Result<MwBind> {
 /// The request is one for a datagram.
 #[inline]
 unsafe fn destination<'a>(wr: &SendWr) -> Result<UdDestination<'a>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller says that the request is a datagram's, so this is the member that was set.
     let ud = unsafe { wr.wr.ud };
     Ok(UdDestination {
         // SAFETY: the program's address handle, which lives while it posts.

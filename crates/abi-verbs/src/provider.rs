@@ -1,15 +1,11 @@
 //! The process's software provider: one, which the devices and the connection manager share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan_provider::traits::Provider;
-use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-
-/// The process that has started it; 0 is none.
-static STARTED: AtomicU32 = AtomicU32::new(0);
+use crate::process;
 
 /// The software provider, started if it is not.
 ///
@@ -20,24 +16,11 @@ pub(crate) fn provider() -> Result<Arc<dyn Provider>> {
         eprintln!("libibverbs (portolan): {error}");
         errno_of(&error)
     })?;
-    STARTED.store(std::process::id(), Ordering::Release);
+    process::own_provider();
     Ok(provider)
-}
-
-/// Before anything is touched that was made of the provider.
-///
-/// # Errors
-/// `EOPNOTSUPP` in a process that was forked off since its parent started the provider.
-pub(crate) fn check_process() -> Result<()> {
-    match STARTED.load(Ordering::Acquire) {
-        0 => Ok(()),
-        process if process == std::process::id() => Ok(()),
-        _ => Err(Errno::OPNOTSUPP),
-    }
 }
 
 /// The software provider, if this process has started it: who only looks does not.
 pub(crate) fn started() -> Option<Arc<dyn Provider>> {
-    let is_ours = STARTED.load(Ordering::Acquire) == std::process::id();
-    is_ours.then(|| provider().ok()).flatten()
+    process::has_provider().then(|| provider().ok()).flatten()
 }

@@ -1,5 +1,7 @@
 //! Queue pairs.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::sync::Arc;
 
 use portolan_provider::traits::{Qp as ProviderQp, Srq as ProviderSrq};
@@ -10,16 +12,15 @@ use portolan_wire::addr::Gid as WireGid;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
-use crate::context::{Raiser, Raisers};
 use crate::convert;
 use crate::guard::{Result, errno_of, pointer};
-use crate::layout::{Context, Gid, Pd, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, qp_attr_mask};
-use crate::lock;
-use crate::object::{Held, Kind, free, make, next_handle, own};
+use crate::layout::{
+    Context, Gid, Pd, QP_INIT_ATTR_PD, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, qp_attr_mask,
+};
+use crate::object::{Held, Kind, end, make, next_handle, own};
 use crate::qp_ex::{self, Building};
+use crate::raisers::{Raiser, Raisers};
 
-/// `IBV_QP_INIT_ATTR_PD`.
-const INIT_PD: u32 = 1;
 /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`.
 const INIT_CREATE_FLAGS: u32 = 1 << 2;
 /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
@@ -70,7 +71,7 @@ pub(crate) unsafe fn create(
         4 => QpType::Ud,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `pd` until this is done.
     let (domain, send_cq, recv_cq) = unsafe { (own(pd)?, own(attr.send_cq)?, own(attr.recv_cq)?) };
     let srq = match attr.srq.is_null() {
         true => None,
@@ -108,8 +109,8 @@ pub(crate) unsafe fn create(
             srq.map(|srq| srq.users.hold()),
         ],
     };
-    let qp: *mut Qp = make(whole, own_qp);
-    lock(&domain.raisers.qps).insert(qp_num, Raiser(qp));
+    let qp: *mut Qp = make(whole, own_qp)?;
+    domain.raisers.qps.lock().insert(qp_num, Raiser(qp));
     Ok(qp)
 }
 
@@ -127,10 +128,10 @@ pub(crate) unsafe extern "C" fn create_extended(
         } else {
             0
         };
-        if mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 || flags != 0 {
+        if mask & !(QP_INIT_ATTR_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 || flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if mask & INIT_PD == 0 {
+        if mask & QP_INIT_ATTR_PD == 0 {
             return Err(Errno::INVAL);
         }
         let send_ops = (mask & INIT_SEND_OPS != 0).then_some(attr.send_ops_flags);
@@ -141,16 +142,20 @@ pub(crate) unsafe extern "C" fn create_extended(
     })
 }
 
+/// # Errors
+/// `EBUSY` while it is in use; `EINVAL` if it ended before, or another thread is ending it.
+///
 /// # Safety
-/// One of [`create`], for the last time if it succeeds.
+/// Nobody uses it any more but to acknowledge its events, if it succeeds.
 pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
-    // SAFETY: as the caller promises.
+    let ending = end(qp)?;
+    let own_qp = ending.own();
+    own_qp.qp.destroy().map_err(|error| errno_of(&error))?;
+    own_qp.raisers.qps.lock().remove(&own_qp.qp.qpn().value());
+    // SAFETY: it lives; for the rest as the caller promises.
     unsafe {
-        let own_qp = own(qp)?;
-        own_qp.qp.destroy().map_err(|error| errno_of(&error))?;
-        lock(&own_qp.raisers.qps).remove(&own_qp.qp.qpn().value());
         acks(qp).wait(&own_qp.reported);
-        free(qp);
+        ending.free();
     }
     Ok(())
 }
@@ -176,7 +181,7 @@ pub(crate) unsafe fn acks(qp: *mut Qp) -> Acks {
 /// The queue pair is one of ours.
 pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()> {
     use qp_attr_mask::*;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `qp` until this is done.
     let own_qp = unsafe { own(qp) }?;
     if mask & (CAP | RATE_LIMIT) != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -207,7 +212,7 @@ pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()>
 /// # Safety
 /// The queue pair is one of ours.
 pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `qp` until this is done.
     let own_qp = unsafe { own(qp) }?;
     let (attr, init) = own_qp.qp.query().map_err(|error| errno_of(&error))?;
     let cap = convert::cap_to_c(&init.cap);
@@ -224,7 +229,7 @@ pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
 /// # Safety
 /// The pointers are the program's.
 pub(crate) unsafe fn multicast(qp: *mut Qp, gid: *const Gid, is_attach: bool) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `qp` until this is done.
     let (own_qp, gid) = unsafe { (own(qp)?, gid.as_ref().ok_or(Errno::INVAL)?) };
     let gid = WireGid::from(*gid);
     let done = match is_attach {

@@ -1,5 +1,7 @@
 //! Work requests that a program builds by calls (ibv_wr_post(3)): begun, set up one by one, and posted together.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::cell::{RefCell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -87,7 +89,7 @@ impl Building {
     /// # Safety
     /// This thread has locked it, by [`start`].
     unsafe fn unlock(&self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: this thread has it locked.
         unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 }

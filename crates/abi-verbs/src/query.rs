@@ -1,13 +1,18 @@
 //! What devices and ports say of themselves: the truth of the software device where it has one, else what rdma_rxe
 //! says.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_int;
 
 use portolan_provider::verbs::{self, ROCE_PKEY};
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of, number};
-use crate::layout::{Context, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, QueryDeviceExInput};
+use crate::layout::{
+    Context, DeviceAttr, DeviceAttrEx, GID_TYPE_ROCE_V2, GidEntry, LINK_LAYER_ETHERNET, PortAttr,
+    QueryDeviceExInput,
+};
 use crate::object::own;
 
 /// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
@@ -23,10 +28,6 @@ const PORT_CAP_FLAGS: u32 = 1 << 16;
 const MAX_MSG_BYTES: u32 = 1 << 31;
 /// `IBV_QPF_GRH_REQUIRED`.
 const GRH_REQUIRED: u8 = 1;
-/// `IBV_LINK_LAYER_ETHERNET`.
-const ETHERNET: u8 = 2;
-/// `IBV_GID_TYPE_ROCE_V2`.
-const ROCE_V2: u32 = 2;
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
 const SYSFS_ROCE_V2: u32 = 1;
 /// Bytes of `struct ibv_port_attr` before the port_cap_flags2 that came later.
@@ -39,7 +40,7 @@ fn int(value: u32) -> c_int {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn device(context: *mut Context) -> Result<DeviceAttr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let attr = unsafe { own(context) }?.device.attr();
     attr.map(|attr| device_attr(&attr))
         .map_err(|error| errno_of(&error))
@@ -125,7 +126,7 @@ pub(crate) unsafe extern "C" fn device_extended(
 /// # Safety
 /// The context is open.
 unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let attr = unsafe { own(context) }?.device.port_attr(port_num);
     let attr = attr.map_err(|error| errno_of(&error))?;
     let (active, down) = ((4, 5), (1, 3));
@@ -151,7 +152,7 @@ unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
         active_width: 1,
         active_speed: 1,
         phys_state,
-        link_layer: ETHERNET,
+        link_layer: LINK_LAYER_ETHERNET,
         flags: GRH_REQUIRED,
         port_cap_flags2: 0,
     })
@@ -162,10 +163,12 @@ unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
 /// # Safety
 /// The context is open, and the structure the program's.
 pub(crate) unsafe fn port(context: *mut Context, port_num: u8, into: *mut PortAttr) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the place is as long as the structure was before its last field.
     unsafe { give_port(context, port_num, into, OLD_PORT_ATTR) }
 }
 
+/// # Safety
+/// The context is open, and the place null or of `size` bytes.
 unsafe fn give_port(
     context: *mut Context,
     port_num: u8,
@@ -175,7 +178,7 @@ unsafe fn give_port(
     if into.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open.
     let attr = unsafe { port_attr(context, port_num) }?;
     let known = size.min(size_of::<PortAttr>());
     // SAFETY: the program's place has so many bytes; it may be longer than what we know.
@@ -202,7 +205,7 @@ fn entry(found: &verbs::GidEntry) -> GidEntry {
         gid: found.gid.into(),
         gid_index: found.index,
         port_num: found.port_num.into(),
-        gid_type: ROCE_V2,
+        gid_type: GID_TYPE_ROCE_V2,
         ndev_ifindex: found.interface_index,
     }
 }
@@ -215,7 +218,7 @@ fn entry(found: &verbs::GidEntry) -> GidEntry {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gid(context: *mut Context, port_num: u32, index: u32) -> Result<GidEntry> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let device = &unsafe { own(context) }?.device;
     let port_num = u8::try_from(port_num).map_err(|_| Errno::INVAL)?;
     let port = device
@@ -234,7 +237,7 @@ pub(crate) unsafe fn gid(context: *mut Context, port_num: u32, index: u32) -> Re
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let gids = unsafe { own(context) }?.device.gids(1);
     let gids = gids.map_err(|error| errno_of(&error))?;
     Ok(gids.iter().map(entry).collect())
@@ -245,7 +248,7 @@ pub(crate) unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gid_type(context: *mut Context, port_num: u8, index: u32) -> Result<u32> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open.
     match unsafe { gid(context, port_num.into(), index) } {
         // An empty slot has the type that it will have.
         Ok(_) | Err(Errno::NODATA) => Ok(SYSFS_ROCE_V2),
@@ -258,7 +261,7 @@ pub(crate) unsafe fn gid_type(context: *mut Context, port_num: u8, index: u32) -
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn pkey(context: *mut Context, port_num: u8, index: c_int) -> Result<u16> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `context` until this is done.
     let port = unsafe { own(context) }?.device.port_attr(port_num);
     port.map_err(|error| errno_of(&error))?;
     match index {
@@ -272,7 +275,7 @@ pub(crate) unsafe fn pkey(context: *mut Context, port_num: u8, index: c_int) -> 
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn pkey_index(context: *mut Context, port_num: u8, wanted: u16) -> Result<c_int> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the context is open.
     match unsafe { pkey(context, port_num, 0) }? == wanted {
         true => Ok(0),
         false => Err(Errno::NOENT),

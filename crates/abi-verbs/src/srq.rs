@@ -1,5 +1,7 @@
 //! Shared receive queues.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -8,21 +10,11 @@ use portolan_provider::verbs;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, FRESH, Reported};
-use crate::context::{Raiser, Raisers};
 use crate::guard::{Result, errno_of, number, pointer};
-use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
-use crate::lock;
-use crate::object::{Held, Kind, Users, free, make, next_handle, own};
+use crate::layout::*;
+use crate::object::{Held, Kind, Users, end, make, next_handle, own};
 use crate::post;
-
-/// `IBV_SRQ_MAX_WR`.
-const MAX_WR: u32 = 1;
-/// `IBV_SRQ_LIMIT`.
-const LIMIT: u32 = 2;
-/// `IBV_SRQ_INIT_ATTR_TYPE`.
-const INIT_TYPE: u32 = 1;
-/// `IBV_SRQ_INIT_ATTR_PD`.
-const INIT_PD: u32 = 2;
+use crate::raisers::{Raiser, Raisers};
 
 /// A shared receive queue.
 pub(crate) struct OwnSrq {
@@ -51,7 +43,7 @@ pub(crate) unsafe fn create(
     srq_context: *mut c_void,
     attr: &mut SrqAttr,
 ) -> Result<*mut Srq> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `pd` until this is done.
     let domain = unsafe { own(pd) }?;
     let asked = verbs::SrqAttr {
         max_wr: attr.max_wr,
@@ -85,25 +77,26 @@ pub(crate) unsafe fn create(
         raisers: Arc::clone(&domain.raisers),
         _pd: domain.users.hold(),
     };
-    let srq = make(whole, own_srq);
-    lock(&domain.raisers.srqs).insert(srqn, Raiser(srq));
+    let srq = make(whole, own_srq)?;
+    domain.raisers.srqs.lock().insert(srqn, Raiser(srq));
     Ok(srq)
 }
 
 /// # Errors
-/// `EBUSY` while queue pairs draw on it.
+/// `EBUSY` while queue pairs draw on it; `EINVAL` if it ended before, or another thread is ending it.
 ///
 /// # Safety
-/// One of [`create`], for the last time if it succeeds.
+/// Nobody uses it any more but to acknowledge its events, if it succeeds.
 pub(crate) unsafe fn destroy(srq: *mut Srq) -> Result<()> {
-    // SAFETY: as the caller promises.
+    let ending = end(srq)?;
+    let own_srq = ending.own();
+    own_srq.users.check_none()?;
+    own_srq.srq.destroy().map_err(|error| errno_of(&error))?;
+    own_srq.raisers.srqs.lock().remove(&own_srq.srq.number().0);
+    // SAFETY: it lives; for the rest as the caller promises.
     unsafe {
-        let own_srq = own(srq)?;
-        own_srq.users.check_none()?;
-        own_srq.srq.destroy().map_err(|error| errno_of(&error))?;
-        lock(&own_srq.raisers.srqs).remove(&own_srq.srq.number().0);
         acks(srq).wait(&own_srq.reported);
-        free(srq);
+        ending.free();
     }
     Ok(())
 }
@@ -124,21 +117,22 @@ pub(crate) unsafe fn acks(srq: *mut Srq) -> Acks {
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn modify(srq: *mut Srq, attr: &SrqAttr, mask: u32) -> Result<()> {
-    if mask & !(MAX_WR | LIMIT) != 0 {
+    if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
         return Err(Errno::INVAL);
     }
     let given = |bit, value| (mask & bit != 0).then_some(value);
-    // SAFETY: as the caller promises.
-    let modified = unsafe { own(srq) }?
-        .srq
-        .modify(given(MAX_WR, attr.max_wr), given(LIMIT, attr.srq_limit));
+    // SAFETY: the caller keeps `srq` until this is done.
+    let modified = unsafe { own(srq) }?.srq.modify(
+        given(SRQ_MAX_WR, attr.max_wr),
+        given(SRQ_LIMIT, attr.srq_limit),
+    );
     modified.map_err(|error| errno_of(&error))
 }
 
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn query(srq: *mut Srq) -> Result<SrqAttr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `srq` until this is done.
     let found = unsafe { own(srq) }?
         .srq
         .query()
@@ -159,11 +153,11 @@ pub(crate) unsafe extern "C" fn create_extended(
         // SAFETY: the program's structure.
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
         let mask = attr.comp_mask;
-        let is_basic = mask & INIT_TYPE == 0 || attr.srq_type == 0;
-        if !is_basic || mask & !(INIT_TYPE | INIT_PD) != 0 {
+        let is_basic = mask & SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == SRQT_BASIC;
+        if !is_basic || mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if mask & INIT_PD == 0 {
+        if mask & SRQ_INIT_ATTR_PD == 0 {
             return Err(Errno::INVAL);
         }
         // SAFETY: the program's domain.
@@ -205,6 +199,6 @@ pub(crate) unsafe extern "C" fn post_recv(
 pub(crate) unsafe fn create_plain(pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<*mut Srq> {
     // SAFETY: the program's structure.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps `pd`; the attributes are its own.
     unsafe { create(pd, attr.srq_context, &mut attr.attr) }
 }

@@ -1,5 +1,7 @@
 //! Numbers in words, and rates.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{CStr, c_char, c_int};
 
 macro_rules! words {

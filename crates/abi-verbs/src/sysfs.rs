@@ -1,5 +1,7 @@
 //! Files of sysfs, for programs that read them by libibverbs.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,7 @@
 //! The tables of functions of an open device.
 
 use crate::layout::{Context, ContextOps, VerbsContext};
-use crate::{cq, cq_ex, mw, post, qp, query, srq};
+use crate::{cq, mw, post, qp, query, srq};
 
 const NONE: *mut std::ffi::c_void = std::ptr::null_mut();
 
@@ -71,7 +71,7 @@ pub(crate) fn verbs_context(context: Context) -> VerbsContext {
         modify_wq: NONE,
         create_wq: NONE,
         query_rt_values: NONE,
-        create_cq_ex: Some(cq_ex::create),
+        create_cq_ex: Some(cq::create_extended),
         r#priv: NONE,
         query_device_ex: Some(query::device_extended),
         ibv_destroy_flow: NONE,

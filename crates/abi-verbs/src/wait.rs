@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::guard::{Result, caught, failed};
-use crate::provider::check_process;
+use crate::process::check_process;
 
 /// What came of an attempt to take something.
 #[derive(Clone, Copy)]

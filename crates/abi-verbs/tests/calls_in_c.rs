@@ -12,3 +12,8 @@ fn every_call_does_what_its_page_says_with_right_and_wrong_arguments() {
 fn calls_in_a_forked_child_come_back_whatever_the_parents_threads_were_doing() {
     c::run("forked", include_str!("c/forked.c"), &[]);
 }
+
+#[test]
+fn a_second_end_of_an_object_is_refused_and_neither_waits_nor_ends_another() {
+    c::run("twice", include_str!("c/twice.c"), &[]);
+}

@@ -1,5 +1,5 @@
-//! rdma_getaddrinfo(3) for callers that must not block: what asks a resolver is done by the process's
-//! [`Pool`], within a deadline.
+//! rdma_getaddrinfo(3) for callers that must not block: the process's [`Pool`] runs blocking
+//! lookups within a deadline.
 
 use std::time::Duration;
 
@@ -12,21 +12,23 @@ use crate::lookups::{Lookups, Question};
 use crate::names::pool::{Pending, Pool, Unanswered};
 use crate::plan::Plan;
 
-/// What a look-up in the background gives.
+/// The result of a background lookup.
 pub type Outcome = Result<Vec<AddrInfo>, AddrInfoError>;
 
 /// Starts to find the addresses of a node, a service or hints, as
-/// [`get_addrinfo_with`](crate::get_addrinfo_with) does. Never blocks: questions that
-/// [may block](Question::may_block) are asked on a thread of [`Pool::shared`]; the others, which numeric
-/// text needs, in the caller's.
+/// [`get_addrinfo_with`](crate::get_addrinfo_with) does.
 ///
-/// `done` is called once with the outcome: with nothing to wait for before this returns, and the result
-/// is `None`; else by a thread of the pool, within `deadline`, after which the outcome is `EAI_AGAIN`.
-/// Dropping the [`Pending`] cancels it.
+/// Never blocks: a thread of [`Pool::shared`] runs the lookups that [may
+/// block](Question::may_block). The caller's thread runs the others, which suffice for numeric
+/// text.
+///
+/// `done` is called once with the outcome. If nothing blocks, that is before this returns, and the
+/// result is `None`. Otherwise a pool thread calls it within `deadline`, with `EAI_AGAIN` if the
+/// deadline passes. Dropping the [`Pending`] cancels the lookup.
 ///
 /// # Errors
-/// `done` is dropped uncalled: the question itself is wrong, as [`Plan::new`] says, or the pool does not
-/// take it, as [`Pool::submit`] says.
+/// `done` is dropped without a call if the query is invalid, as in [`Plan::new`], or the pool
+/// refuses it, as in [`Pool::submit`].
 pub fn start_addrinfo(
     lookups: impl Lookups + Send + 'static,
     node: Option<&str>,
@@ -65,7 +67,7 @@ fn failed(cause: portolan_provider::Cause) -> Error {
     Error::new(portolan_provider::Step::ResolveName, cause)
 }
 
-/// Answers the plan's questions for as long as `may_ask` allows them.
+/// Answers the plan's questions as long as `may_ask` permits them.
 fn drive(plan: &mut Plan, lookups: &dyn Lookups, may_ask: impl Fn(&Question) -> bool) {
     while let Some(question) = plan.question().filter(|question| may_ask(question)) {
         let answer = lookups.answer(question);
@@ -86,7 +88,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Answers names by a closure, and notes who asked for routes.
+    /// Answers names by a closure, and records which threads query routes.
     struct Scripted<F>(F, Asked);
     type Asked = Arc<Mutex<Vec<ThreadId>>>;
 

@@ -1,4 +1,4 @@
-//! Endpoints as people write them: `host:port`, `[v6%zone]:port`, `:port`, `host`.
+//! Endpoints in text form: `host:port`, `[v6%zone]:port`, `:port`, `host`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,13 @@ use portolan_provider::Cause;
 
 use crate::names::{HOST_MAX, Literal, SERVICE_MAX};
 
-/// What an endpoint may look like; printed by errors.
+/// The valid forms of an endpoint, for error messages.
 const FORMS: &str = "host:port, [ipv6%zone]:port, :port or host";
 
 /// A node, a service, or both, as text for [`crate::names::resolve`].
 ///
-/// Prints in the form that [`parse_endpoint`] reads: parsing what is printed gives the same.
+/// `Display` prints the form that [`parse_endpoint`] reads; parsing the output returns the same
+/// endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     node: Option<String>,
@@ -23,44 +24,44 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// Neither a node nor a service is there.
+    /// The text has neither a node nor a service.
     #[error("an endpoint needs a host, a port or both: write {FORMS}")]
     Empty,
     /// Nothing follows the colon.
     #[error("the port after the colon is missing")]
     EmptyService,
-    /// A node of no characters was given.
+    /// The node is empty.
     #[error("the host is empty")]
     EmptyNode,
-    /// A NUL character is inside.
+    /// The text contains a NUL character.
     #[error("a NUL character is inside")]
     EmbeddedNul,
-    /// `[` without its `]`.
+    /// `[` has no matching `]`.
     #[error("`[` has no closing `]`")]
     UnclosedBracket,
-    /// What stands in brackets is no IPv6 address.
+    /// The text in brackets is not an IPv6 address.
     #[error("`{0}` in brackets is not an IPv6 address")]
     NotIpv6(String),
-    /// Something other than `:port` follows the bracket.
+    /// The bracket is followed by something other than `:port`.
     #[error("`{0}` after `]` is not `:port`")]
     AfterBracket(String),
-    /// Several colons outside brackets, and no IPv6 address.
+    /// Several colons outside brackets that do not form an IPv6 address.
     #[error("`{0}` has several colons: put an IPv6 address in brackets, as in [::1]:7471")]
     SeveralColons(String),
-    /// A node with characters that none has.
+    /// The node has characters that are invalid in a host name.
     #[error("`{0}` is not a host: brackets and colons belong to IPv6 addresses only")]
     BadNode(String),
-    /// A service with characters that none has.
+    /// The service has characters that are invalid in a service name.
     #[error("`{0}` is not a port or service name")]
     BadService(String),
-    /// A part is longer than its limit.
+    /// A part exceeds its limit.
     #[error("the {what} has {length} bytes, the limit is {limit}")]
     TooLong {
         /// Which part.
         what: &'static str,
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
-        /// The limit, bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
 }
@@ -75,20 +76,20 @@ impl From<EndpointError> for Cause {
     }
 }
 
-/// Reads an endpoint. No name is looked up.
+/// Parses an endpoint without resolving names.
 ///
-/// `host:port`, `[v6%zone]:port`, `:port` (no node), `host` (no service), `[v6]`, and a bare IPv6
-/// address, which then has no port.
+/// The forms are `host:port`, `[v6%zone]:port`, `:port` (no node), `host` (no service), `[v6]`, and
+/// a bare IPv6 address without a port.
 ///
 /// # Errors
-/// [`EndpointError`] says which rule the text breaks.
+/// [`EndpointError`] names the rule that the text breaks.
 pub fn parse_endpoint(text: &str) -> Result<Endpoint, EndpointError> {
     let (node, service) = split(text)?;
     Endpoint::new(node, service)
 }
 
 impl Endpoint {
-    /// An endpoint of its parts, checked by the rules of [`parse_endpoint`].
+    /// Creates an endpoint from its parts, by the rules of [`parse_endpoint`].
     ///
     /// # Errors
     /// [`EndpointError`], as for the text form.
@@ -108,7 +109,7 @@ impl Endpoint {
         })
     }
 
-    /// The host: a name or a numeric address, an IPv6 one without brackets.
+    /// The host: a name or a numeric address; IPv6 without brackets.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
@@ -141,10 +142,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Cuts the text into node and service; says nothing about what they contain.
+/// Splits the text into node and service without checking their contents.
 fn split(text: &str) -> Result<(Option<&str>, Option<&str>), EndpointError> {
     if let Some(rest) = text.strip_prefix('[') {
-        // The last bracket: an interface's name, hence a zone, may contain one.
+        // Use the last bracket: an interface name, and so a zone, may contain one.
         let (inside, after) = rest
             .rsplit_once(']')
             .ok_or(EndpointError::UnclosedBracket)?;

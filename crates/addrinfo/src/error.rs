@@ -1,4 +1,4 @@
-//! Why no address was found, with the code that rdma_getaddrinfo(3) documents for it.
+//! Why no address was found, with the error code that rdma_getaddrinfo(3) documents.
 
 use std::fmt;
 
@@ -11,20 +11,20 @@ use crate::hints::{Family, QpType};
 use crate::names::{Eai, NameError, Reason, asked};
 use crate::path::ROUTE_RECORDS_MAX;
 
-/// Longest connection data of hints, bytes: the private data field of a REQ (IBTA 12.6.5).
+/// Maximum connection data in hints, in bytes: the private data field of a REQ (IBTA 12.6.5).
 pub const CONNECT_DATA_MAX: usize = 92;
-/// Longest name of an InfiniBand service, bytes (ServiceRecord's field, less its NUL).
+/// Maximum length of an InfiniBand service name, in bytes (ServiceRecord's field without its NUL).
 pub const SERVICE_NAME_MAX: usize = 63;
 
 const EAFNOSUPPORT: i32 = 97;
 
-/// Addresses that were not found: what was asked, and why.
+/// A failed address lookup: the query and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem} ({})", asked(.node.as_deref(), .service.as_deref()), .problem.code().name())]
 pub struct AddrInfoError {
-    /// The node asked for.
+    /// The requested node.
     pub node: Option<String>,
-    /// The service asked for.
+    /// The requested service.
     pub service: Option<String>,
     /// Why it failed.
     pub problem: Box<Problem>,
@@ -34,7 +34,7 @@ pub struct AddrInfoError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Neither node nor service, nor hints with an address.
+    /// The query has neither a node nor a service nor hints with an address.
     #[error(
         "nothing is asked for: give a host, a service, or hints with a source, a destination or a \
          route"
@@ -43,30 +43,30 @@ pub enum Problem {
     /// The host or service did not resolve.
     #[error("{0}")]
     Name(Reason),
-    /// A service that no queue pair type has.
+    /// The service exists for no queue pair type.
     #[error("the service is not known; give a port number or add it to /etc/services")]
     UnknownService,
-    /// Flags that do not exist.
+    /// Unknown flags.
     #[error(
         "flags {unknown:#x} of ai_flags do not exist; there are RAI_PASSIVE, RAI_NUMERICHOST, \
          RAI_NOROUTE, RAI_FAMILY, RAI_SA and RAI_DNS"
     )]
     UnknownFlags {
-        /// Those that do not exist.
+        /// The unknown flags.
         unknown: u32,
     },
     /// Both RAI_SA and RAI_DNS.
     #[error("RAI_SA and RAI_DNS exclude each other: leave one of them out")]
     SaAndDns,
-    /// An address family that is none of rdma_getaddrinfo's.
+    /// An address family that rdma_getaddrinfo does not support.
     #[error("address family {0} is not supported; AF_INET (2), AF_INET6 (10) and AF_IB (27) are")]
     UnknownFamily(i32),
-    /// A queue pair type that is none of rdma_getaddrinfo's.
+    /// A queue pair type that rdma_getaddrinfo does not support.
     #[error(
         "queue pair type {0} is not supported; RC (2), UC (3), UD (4), XRC_SEND (9) and XRC_RECV (10) are"
     )]
     UnknownQpType(i32),
-    /// A port space that does not exist.
+    /// An unknown port space.
     #[error(
         "port space {0:#x} does not exist; there are TCP (0x106), UDP (0x111), IB (0x13f) and \
          IPOIB (0x2)"
@@ -75,12 +75,12 @@ pub enum Problem {
     /// The queue pair type does not exist in the port space.
     #[error("queue pairs of type {qp_type} do not belong to port space {port_space}: {}", Eai::QpType.text())]
     Inconsistent {
-        /// Queue pair type asked for.
+        /// The requested queue pair type.
         qp_type: QpType,
-        /// Port space asked for.
+        /// The requested port space.
         port_space: PortSpace,
     },
-    /// An address of the hints whose bytes are none.
+    /// An address in the hints is malformed.
     #[error("hints.{field}: {error}")]
     Address {
         /// The field.
@@ -88,48 +88,48 @@ pub enum Problem {
         /// What is wrong with it.
         error: SockaddrError,
     },
-    /// An address of another family than asked for.
+    /// An address has a family other than the requested one.
     #[error("hints.{field} {address} is not of the family asked for, {expected}")]
     AddressFamily {
         /// The field.
         field: &'static str,
         /// The address.
         address: Address,
-        /// The family asked for.
+        /// The requested family.
         expected: Family,
     },
-    /// The host has addresses, but none of the family asked for.
+    /// The host has addresses, but none of the requested family.
     #[error(
         "the host has no {expected} address, but {found} of another family; ask for another family, or for any"
     )]
     NoneOfFamily {
-        /// The family asked for.
+        /// The requested family.
         expected: Family,
-        /// How many addresses of others it has.
+        /// Number of its addresses of other families.
         found: usize,
     },
-    /// A route whose length is that of no array of records.
+    /// The length of a route is not that of an array of records.
     #[error(
         "hints.ai_route has {length} bytes: 1 to {ROUTE_RECORDS_MAX} records of 64 (ibv_path_record) \
          or of 72 (ibv_path_data) are taken"
     )]
     RouteLength {
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
     },
-    /// More paths than are taken.
+    /// Too many paths.
     #[error("hints.ai_route has {count} records, the limit is {ROUTE_RECORDS_MAX}")]
     TooManyPaths {
-        /// How many there are.
+        /// Number of paths.
         count: usize,
     },
-    /// Connection data longer than any message carries.
+    /// The connection data exceeds what a message can carry.
     #[error("hints.ai_connect has {length} bytes, the limit is {CONNECT_DATA_MAX}")]
     ConnectTooLong {
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
     },
-    /// A link-local address that does not say its link.
+    /// A link-local address has no zone.
     #[error(
         "{address} is link-local and means nothing without its link: write {address}%eth0 (`ip link` lists links)"
     )]
@@ -137,21 +137,21 @@ pub enum Problem {
         /// The address.
         address: std::net::Ipv6Addr,
     },
-    /// Not an InfiniBand address, and only those were asked for.
+    /// The node is not an InfiniBand address, but only those were requested.
     #[error("{0}; with AF_IB the host is GID[%DEVICE][,pkey=..][,sid=..]")]
     NotGid(IbTextError),
-    /// No device has the name that the zone of a GID says.
+    /// No device has the name in a GID's zone.
     #[error("no RDMA device is called `{name}`: {why}; `portolan devices` lists them")]
     NoSuchDevice {
         /// The name as written.
         name: String,
-        /// What was looked at.
+        /// What was searched.
         why: String,
     },
-    /// A service id beside a service.
+    /// Both a service id and a service are given.
     #[error("the host says sid= and a service is given too: leave one of them out")]
     TwoServices,
-    /// A service id where only ports are.
+    /// A service id is given where only ports are valid.
     #[error(
         "service id {0:#x} is no port (0 to 65535); service ids belong to RDMA_PS_IB and AF_IB"
     )]
@@ -161,7 +161,7 @@ pub enum Problem {
     Source {
         /// The address.
         source_address: Address,
-        /// Why not.
+        /// Why it cannot be used.
         cause: Cause,
     },
     /// RAI_SA with a node.
@@ -173,32 +173,32 @@ pub enum Problem {
     /// The name of an InfiniBand service is longer than its field, or empty.
     #[error("the name of an InfiniBand service has 1 to {SERVICE_NAME_MAX} bytes, not {length}")]
     SaServiceName {
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
     },
-    /// The subnet administrator could not be asked.
+    /// The subnet administrator could not be queried.
     #[error("the subnet administrator cannot be asked: {0}")]
     Sa(Cause),
     /// The subnet administrator has no such service.
     #[error("the subnet administrator knows no such service")]
     SaNothing,
-    /// A deadline passed before the look-ups had ended.
+    /// The deadline passed before the lookups finished.
     #[error("the deadline of {after_ms} ms passed: {}", Eai::Again.text())]
     Deadline {
-        /// How long was waited, milliseconds.
+        /// How long the lookup waited, in milliseconds.
         after_ms: u64,
     },
-    /// The look-up was given an answer to another question.
+    /// An answer belongs to a different question.
     #[error("a look-up was answered with something else (a defect of the program)")]
     WrongAnswer,
-    /// A look-up panicked.
+    /// A lookup panicked.
     #[error("a look-up panicked (a defect of the program)")]
     Defect,
 }
 
 impl Problem {
-    /// The code of rdma_getaddrinfo(3). Only codes of that page are used;
-    /// [`Eai::System`] carries the errno.
+    /// The code of rdma_getaddrinfo(3). Only codes of that page occur; [`Eai::System`] carries the
+    /// errno.
     pub fn code(&self) -> Eai {
         match self {
             Self::Nothing
@@ -229,7 +229,8 @@ impl Problem {
     }
 }
 
-/// The resolver's codes as far as the page has them, and the nearest of the page for the others.
+/// Maps the resolver's codes to those of the page; a code that the page lacks becomes the nearest
+/// one.
 fn name_code(reason: &Reason) -> Eai {
     match reason {
         Reason::NodeTooLong { .. } => Eai::NoName,
@@ -242,7 +243,7 @@ fn name_code(reason: &Reason) -> Eai {
 }
 
 impl AddrInfoError {
-    /// The error of a look-up of this node and service.
+    /// Creates the error of a lookup of this node and service.
     pub fn new(node: Option<&str>, service: Option<&str>, problem: Problem) -> Self {
         Self {
             node: node.map(Into::into),
@@ -251,22 +252,22 @@ impl AddrInfoError {
         }
     }
 
-    /// An error found before node and service were looked at.
+    /// Creates an error in the hints, found before node and service are examined.
     pub(crate) fn of_hints(problem: Problem) -> Self {
         Self::new(None, None, problem)
     }
 
-    /// The answer when a deadline passed before the look-ups had ended.
+    /// Creates the error for a deadline that passed before the lookups finished.
     pub fn deadline(node: Option<&str>, service: Option<&str>, after_ms: u64) -> Self {
         Self::new(node, service, Problem::Deadline { after_ms })
     }
 
-    /// The code of rdma_getaddrinfo(3), with the numbers of glibc.
+    /// The code of rdma_getaddrinfo(3), numbered as in glibc.
     pub fn code(&self) -> Eai {
         self.problem.code()
     }
 
-    /// Linux's errno (positive), as calls report it that know -1 and errno only.
+    /// The errno (positive) for calls that return -1 and set errno.
     pub fn errno(&self) -> i32 {
         match self.code() {
             Eai::System(errno) => errno,

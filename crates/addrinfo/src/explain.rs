@@ -31,26 +31,26 @@ enum Reasons {
 /// How many decisions hold for all results, before those of each.
 pub(crate) const BEFORE: usize = 3;
 
-/// The decisions that the results of a resolution share.
+/// The decisions common to all results of a resolution.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Common {
-    /// Those before a result's own.
+    /// The common decisions before a result's own.
     pub(crate) before: [Option<Decision>; BEFORE],
-    /// Those behind them.
+    /// The common decisions after a result's own.
     pub(crate) behind: Vec<Decision>,
 }
 
-/// Why a numeric address without routes is what it is. Put into a list when somebody looks at it: those who
-/// resolve numbers ask often, and for no reasons.
+/// The decisions for a numeric address without routes. The list is built only when read: such
+/// lookups are frequent, and their reasons are rarely read.
 #[derive(Clone, Debug)]
 pub(crate) struct NumericReasons {
     /// [`Decision::Service`].
     pub(crate) service: Decision,
-    /// The family that RAI_FAMILY was missing for.
+    /// The family that was ignored because RAI_FAMILY is missing.
     pub(crate) unused_family: Option<Family>,
-    /// The source that was given.
+    /// The given source.
     pub(crate) pinned: Option<Address>,
-    /// Whether there is a destination, to which no route was looked up.
+    /// Whether there is a destination, whose route was not looked up.
     pub(crate) has_destination: bool,
 }
 
@@ -63,7 +63,7 @@ impl Explain {
         Self(Reasons::Numeric(reasons))
     }
 
-    /// One after the other; put together when they are asked for.
+    /// The decisions in order; the list is built on demand.
     pub fn decisions(&self) -> Cow<'_, [Decision]> {
         match &self.0 {
             Reasons::Listed { own, common } => {
@@ -110,7 +110,7 @@ impl PartialEq for Explain {
 
 impl Eq for Explain {}
 
-/// One decision.
+/// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decision {
@@ -120,48 +120,49 @@ pub enum Decision {
         qp_type: QpType,
         /// Port space.
         port_space: PortSpace,
-        /// Whether hints gave the type; else it is the port space's, or RC.
+        /// Whether hints gave the type; otherwise it follows from the port space, or is RC.
         qp_type_given: bool,
-        /// Whether hints gave the port space; else it is the type's.
+        /// Whether hints gave the port space; otherwise it follows from the type.
         port_space_given: bool,
     },
-    /// The family asked for is not looked at, for RAI_FAMILY is not set.
+    /// The requested family was ignored, because RAI_FAMILY is not set.
     FamilyUnused(Family),
-    /// The text was the address.
+    /// The text was a numeric address.
     Numeric,
-    /// The system's resolver was asked.
+    /// The system's resolver was used.
     Resolver {
-        /// How many addresses it gave.
+        /// Number of addresses that it returned.
         addresses: usize,
         /// The canonical name.
         canonical_name: Option<String>,
     },
-    /// There is no node: the resolver's address for this machine (loopback; wildcard for listening).
+    /// Without a node, the resolver's address for this machine was used (loopback; wildcard for
+    /// listening).
     ThisMachine,
-    /// A field of the hints gave the address.
+    /// The address comes from a field of the hints.
     FromHints(&'static str),
-    /// A field of the hints says nothing here.
+    /// A field of the hints was ignored.
     HintUnused {
         /// The field.
         field: &'static str,
         /// Why.
         why: &'static str,
     },
-    /// A destination was left out.
+    /// A destination was skipped.
     Skipped {
         /// The destination.
         address: Address,
         /// Why.
         why: String,
     },
-    /// More destinations were left out than are listed.
+    /// More destinations were skipped than are listed.
     SkippedMore {
         /// How many more.
         count: usize,
     },
     /// The kernel's routing decided.
     Route(Route),
-    /// RAI_NOROUTE: nothing was looked up.
+    /// The route was not looked up (RAI_NOROUTE).
     RouteNotAsked,
     /// There is no route, and so no source.
     NoRoute(Cause),
@@ -171,63 +172,63 @@ pub enum Decision {
     SourcePinned(Address),
     /// The RDMA device of the source.
     Device(DeviceChoice),
-    /// No RDMA device has the source that routing chose, which is therefore left out.
+    /// The source that routing selected was left out, because no RDMA device has it.
     SourceLeftOut {
         /// The source.
         source: IpAddr,
-        /// What was looked at.
+        /// What was searched.
         why: String,
     },
-    /// No RDMA device has the source that was given, or the address to listen at.
+    /// No RDMA device has the given source, or the address to listen at.
     NoDevice {
         /// The address.
         source: IpAddr,
-        /// What was looked at.
+        /// What was searched.
         why: String,
     },
-    /// RDMA devices were not looked at.
+    /// RDMA devices were not searched.
     DevicesUnknown,
-    /// The transport needs no path: RoCE finds its way by IP.
+    /// The transport needs no path: RoCE is routed by IP.
     NoPathNeeded,
-    /// Paths of InfiniBand.
+    /// InfiniBand paths.
     Paths {
-        /// How many there are.
+        /// Number of paths found.
         found: usize,
-        /// How many of them meet hints.ai_route.
+        /// Number of paths that match hints.ai_route.
         kept: usize,
     },
-    /// No path could be had.
+    /// No path is available.
     NoPath(Cause),
     /// The subnet administrator's record.
     ServiceRecord {
         /// Service id.
         id: u64,
     },
-    /// The place in the list.
+    /// The position in the list.
     Order {
-        /// From 1.
+        /// Position, from 1.
         position: usize,
         /// Length of the list.
         of: usize,
-        /// The rule that decided against the one before; none for the first.
+        /// The rule that placed the result after the previous one; `None` for the first.
         rule: Option<OrderRule>,
     },
 }
 
-/// Why a result comes after another (RFC 6724 section 6).
+/// Why one result follows another (RFC 6724 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrderRule {
     /// Rule 1: destinations without a route or source come last.
     Unusable,
-    /// Rule 2: its scope is not that of the source that was given.
+    /// Rule 2: its scope differs from that of the given source.
     MatchingScope,
-    /// Rule 5: its label is not that of the source that was given.
+    /// Rule 5: its label differs from that of the given source.
     MatchingLabel,
     /// Rule 6: its precedence is lower.
     Precedence,
     /// Rule 8: its scope is larger.
     SmallerScope,
-    /// Rule 9: it has less in common with the source that was given.
+    /// Rule 9: it shares a shorter prefix with the given source.
     LongestPrefix,
     /// The resolver's order, which is RFC 6724's with the machine's policy table (`gai.conf(5)`).
     Resolver,
@@ -324,7 +325,7 @@ impl fmt::Display for Decision {
 }
 
 impl fmt::Display for Explain {
-    /// A decision a line.
+    /// One decision per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, decision) in self.decisions().iter().enumerate() {
             if number > 0 {

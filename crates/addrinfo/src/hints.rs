@@ -1,4 +1,4 @@
-//! What a caller may say about the addresses it wants: `hints` of rdma_getaddrinfo(3).
+//! Restrictions on the addresses that a caller wants: `hints` of rdma_getaddrinfo(3).
 
 mod raw;
 
@@ -17,17 +17,17 @@ bitflags! {
     /// `ai_flags`, with the bits of `rdma_cma.h`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Flags: u32 {
-        /// The results are for listening.
+        /// Return addresses for listening.
         const PASSIVE = 0x01;
-        /// The node is a numeric address; no name service is asked for it.
+        /// The node is a numeric address; do not use name services.
         const NUMERICHOST = 0x02;
-        /// No routes, and so no sources, are looked up.
+        /// Do not look up routes, and so no source addresses.
         const NOROUTE = 0x04;
-        /// `ai_family` says how to read the node. Without this flag it says nothing.
+        /// `ai_family` is valid; without this flag it is ignored.
         const FAMILY = 0x08;
-        /// The service is looked up at InfiniBand's subnet administrator. Excludes `DNS`.
+        /// Look up the service at InfiniBand's subnet administrator. Excludes `DNS`.
         const SA = 0x10;
-        /// Names are looked up as usual; the same as neither `SA` nor `DNS`.
+        /// Look up names as usual; same as neither `SA` nor `DNS`.
         const DNS = 0x20;
     }
 }
@@ -53,7 +53,7 @@ impl Family {
         }
     }
 
-    /// The family of this number, if it is one of the three.
+    /// The family with this number, if supported.
     pub fn from_number(number: u16) -> Option<Self> {
         [Self::Inet, Self::Inet6, Self::Ib]
             .into_iter()
@@ -91,14 +91,14 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
-    /// Extended reliable connected, the sending side.
+    /// Extended reliable connected, send side.
     XrcSend = 9,
-    /// Extended reliable connected, the receiving side.
+    /// Extended reliable connected, receive side.
     XrcRecv = 10,
 }
 
 impl QpType {
-    /// All of them.
+    /// All queue pair types.
     pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
 
     /// Its number in `enum ibv_qp_type`.
@@ -106,12 +106,12 @@ impl QpType {
         self as u8
     }
 
-    /// The type of this number.
+    /// The type with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|each| each.number() == number)
     }
 
-    /// The type as the verbs have it; they have no XRC.
+    /// The corresponding verbs type; `None` for XRC, which the verbs do not support.
     pub const fn verbs(self) -> Option<verbs::QpType> {
         match self {
             Self::Rc => Some(verbs::QpType::Rc),
@@ -144,103 +144,102 @@ impl fmt::Display for QpType {
     }
 }
 
-/// What a caller says about the addresses it wants (`struct rdma_addrinfo` as hints). What is left
-/// out is free.
+/// Hints for a lookup (`struct rdma_addrinfo` as hints). Fields left out are unrestricted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// What to do and what not to do.
+    /// Flags.
     pub flags: Flags,
-    /// How to read the node; counts with [`Flags::FAMILY`] only.
+    /// Address family; ignored without [`Flags::FAMILY`].
     pub family: Option<Family>,
     /// Queue pair type.
     pub qp_type: Option<QpType>,
     /// Port space.
     pub port_space: Option<PortSpace>,
-    /// The local address. A wildcard pins its port alone.
+    /// The local address. A wildcard address only fixes the port.
     pub src_addr: Option<Address>,
-    /// The destination, where no node is given.
+    /// The destination, if no node is given.
     pub dst_addr: Option<Address>,
-    /// Paths that restrict those of the results: their fields that are not zero must be met. Without
-    /// a node and a destination the first one's GIDs are the addresses.
+    /// Paths that restrict those of the results: their nonzero fields must match. Without a node
+    /// and a destination, the first path's GIDs are the addresses.
     pub route: Vec<PathData>,
-    /// Data to go before the private data when connecting; copied to the results.
+    /// Data to send before the private data of a connection; copied to the results.
     pub connect: Vec<u8>,
 }
 
 impl Hints {
-    /// Says nothing yet.
+    /// Creates hints without restrictions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With these flags too.
+    /// Adds flags.
     #[must_use]
     pub fn flags(mut self, flags: Flags) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// For listening ([`Flags::PASSIVE`]).
+    /// Requests addresses for listening ([`Flags::PASSIVE`]).
     #[must_use]
     pub fn passive(self) -> Self {
         self.flags(Flags::PASSIVE)
     }
 
-    /// Numeric addresses only ([`Flags::NUMERICHOST`]).
+    /// Accepts only numeric addresses ([`Flags::NUMERICHOST`]).
     #[must_use]
     pub fn numeric_host(self) -> Self {
         self.flags(Flags::NUMERICHOST)
     }
 
-    /// Without routes ([`Flags::NOROUTE`]).
+    /// Skips route lookups ([`Flags::NOROUTE`]).
     #[must_use]
     pub fn no_route(self) -> Self {
         self.flags(Flags::NOROUTE)
     }
 
-    /// Addresses of this family: sets [`Flags::FAMILY`] as well.
+    /// Requests addresses of this family; also sets [`Flags::FAMILY`].
     #[must_use]
     pub fn family(mut self, family: Family) -> Self {
         self.family = Some(family);
         self.flags(Flags::FAMILY)
     }
 
-    /// For queue pairs of this type.
+    /// Sets the queue pair type.
     #[must_use]
     pub fn qp_type(mut self, qp_type: QpType) -> Self {
         self.qp_type = Some(qp_type);
         self
     }
 
-    /// In this port space.
+    /// Sets the port space.
     #[must_use]
     pub fn port_space(mut self, port_space: PortSpace) -> Self {
         self.port_space = Some(port_space);
         self
     }
 
-    /// From this local address; for listening without a node, at it.
+    /// Sets the local address; for listening without a node, the address to listen at.
     #[must_use]
     pub fn src_addr(mut self, address: impl Into<Address>) -> Self {
         self.src_addr = Some(address.into());
         self
     }
 
-    /// To this address, where no node is given.
+    /// Sets the destination, used if no node is given.
     #[must_use]
     pub fn dst_addr(mut self, address: impl Into<Address>) -> Self {
         self.dst_addr = Some(address.into());
         self
     }
 
-    /// On one of these paths.
+    /// Restricts the results to these paths.
     #[must_use]
     pub fn route(mut self, paths: impl Into<Vec<PathData>>) -> Self {
         self.route = paths.into();
         self
     }
 
-    /// With this data before the private data of a connection.
+    /// Sets the data to send before the private data of a connection.
     #[must_use]
     pub fn connect(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.connect = data.into();

@@ -1,62 +1,62 @@
-//! Paths from ibacm, the machine's own cache of them (ibacm(8)), by its socket.
+//! Paths from ibacm, the machine's path cache (ibacm(8)), through its socket.
 //!
-//! It is a helper and never needed: whoever does not find it, finds it silent, or gets nonsense from it asks
-//! the subnet administrator. So a question has a short deadline, and one that ended badly is the last for a
-//! while.
+//! ibacm is optional: if it is absent, silent or invalid, the caller queries the subnet
+//! administrator. So each query has a short deadline, and after a failed query ibacm is not used
+//! for a while.
 
 mod exchange;
 mod message;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
+use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_wire::sa::PathRecord;
 
 use crate::path::PathData;
 use message::Answer;
 
-/// How long a question to ibacm may take.
+/// Deadline of a query to ibacm.
 pub const QUESTION_DEADLINE: Duration = Duration::from_millis(400);
-/// How long an ibacm that did not answer, or not sensibly, is left alone.
+/// How long ibacm is not used after it failed to answer validly.
 pub const DISTRUST: Duration = Duration::from_secs(60);
 
-/// Where ibacm tells its TCP port, if it has one.
+/// The file with ibacm's TCP port, if it has one.
 const PORT_FILE: &str = "/run/ibacm.port";
-/// Its socket otherwise.
+/// ibacm's socket if it has no TCP port.
 const SOCKET: &str = "/run/ibacm.sock";
 
-/// What paths are asked for.
+/// The requested paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathRequest {
-    /// Between IP addresses, whose ports ibacm finds.
+    /// Paths between IP addresses; ibacm finds their ports.
     Ip {
-        /// The local address; ibacm chooses without one.
+        /// The local address; `None` lets ibacm choose.
         source: Option<IpAddr>,
         /// The destination.
         destination: IpAddr,
     },
-    /// Between GIDs.
+    /// Paths between GIDs.
     Gid {
-        /// A path with these GIDs, and what else of it is not zero.
+        /// A path with these GIDs; other nonzero fields must match as well.
         like: PathRecord,
     },
 }
 
-/// Where an ibacm listens.
+/// The address at which an ibacm listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// At a stream socket of this path.
+    /// A stream socket at this path.
     Unix(PathBuf),
     /// At this port of 127.0.0.1.
     Tcp(u16),
 }
 
 impl Server {
-    /// Where this machine's ibacm would be.
+    /// The address of this machine's ibacm.
     pub fn of_this_machine() -> Self {
         let port = std::fs::read_to_string(PORT_FILE).ok();
         match port.and_then(|text| text.trim().parse().ok()) {
@@ -66,13 +66,14 @@ impl Server {
     }
 }
 
-/// Asks an ibacm. Each question has a connection of its own, so that nothing is left over for the next.
+/// A client of ibacm. Each query has its own connection, so that no leftover data reaches the next
+/// one.
 #[derive(Debug)]
 pub struct Client {
-    /// This machine's, if not given.
+    /// The server; `None` means this machine's.
     server: Option<Server>,
     next_transaction: AtomicU64,
-    /// Until when it is left alone.
+    /// When ibacm may be used again.
     distrusted: Mutex<Option<Instant>>,
 }
 
@@ -83,7 +84,7 @@ impl Default for Client {
 }
 
 impl Client {
-    /// Of this machine's ibacm, which may come and go.
+    /// Creates a client of this machine's ibacm, which may start and stop at any time.
     pub const fn new() -> Self {
         Self {
             server: None,
@@ -92,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Of the ibacm there.
+    /// Creates a client of the given ibacm.
     pub fn at(server: Server) -> Self {
         Self {
             server: Some(server),
@@ -100,15 +101,15 @@ impl Client {
         }
     }
 
-    /// Asks for paths; there is at least one. Blocks for [`QUESTION_DEADLINE`] at most.
+    /// Queries paths and returns at least one. Blocks for [`QUESTION_DEADLINE`] at most.
     ///
     /// # Errors
-    /// * [`Cause::NoSuchObject`]: no ibacm runs here, or it is left alone for now.
-    /// * [`Cause::NetworkUnreachable`]: it says that there is no path.
-    /// * [`Cause::TimedOut`]: it does not answer.
-    /// * [`Cause::Os`]: it breaks off (the call's errno), or what it says makes no sense (EPROTO).
+    /// * [`Cause::NoSuchObject`]: no ibacm runs here, or it is not used after a recent failure.
+    /// * [`Cause::NetworkUnreachable`]: ibacm reports that there is no path.
+    /// * [`Cause::TimedOut`]: ibacm does not answer.
+    /// * [`Cause::Os`]: the connection fails (the call's errno), or the answer is invalid (EPROTO).
     ///
-    /// After the last two it is left alone for as long as [`DISTRUST`].
+    /// After the last two, ibacm is not used for [`DISTRUST`].
     pub fn paths(&self, question: &PathRequest) -> Result<Vec<PathData>, Cause> {
         if self.is_distrusted() {
             return Err(Cause::NoSuchObject("an ibacm that answers"));
@@ -135,9 +136,8 @@ impl Client {
         self.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        let lock = self.distrusted.lock();
-        lock.unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.distrusted.lock()
     }
 }
 

@@ -1,13 +1,13 @@
-//! Names, routes and neighbours: what a connection must know before its first packet.
+//! Names, routes and neighbours: what a connection needs before its first packet.
 //!
-//! Three look-ups, each usable by itself:
+//! Three lookups, each usable by itself:
 //!
-//! * [`names`]: a host and a service become socket addresses. Numeric text is read here; the rest
-//!   goes to the system's resolver. [`endpoint`] splits `host:port` text.
-//! * [`route`]: a destination becomes a source address, an interface and a next hop, as the
-//!   kernel's own routing decides (policy rules included).
-//! * [`neighbour`]: a next hop becomes a link-layer address, asynchronously, or the certainty that
-//!   nobody answers there.
+//! * [`names`]: resolves a host and a service to socket addresses. Numeric text is parsed here; the
+//!   system's resolver handles the rest. [`endpoint`] splits `host:port` text.
+//! * [`route`]: finds the source address, interface and next hop of a destination, as the kernel's
+//!   own routing decides (including policy rules).
+//! * [`neighbour`]: resolves a next hop to a link-layer address asynchronously, or reports that it
+//!   does not answer.
 //!
 //! ```
 //! use portolan_addrinfo::{NameOptions, lookup, resolve};
@@ -17,11 +17,12 @@
 //! assert!(route.source.is_loopback() && !route.needs_neighbour());
 //! ```
 //!
-//! The decisions are pure code; sockets, threads and libc are under `sys/` and in
+//! The decisions are pure code; sockets, threads and libc are under `sys/`, in `names/sys.rs` and in
 //! `neighbour/driver.rs`.
 
 pub mod addrinfo;
 pub mod background;
+mod call;
 pub mod endpoint;
 pub mod error;
 pub mod explain;
@@ -35,8 +36,9 @@ pub mod plan;
 pub mod route;
 mod sys;
 
-pub use addrinfo::{AddrInfo, get_addrinfo, get_addrinfo_with};
+pub use addrinfo::AddrInfo;
 pub use background::start_addrinfo;
+pub use call::{get_addrinfo, get_addrinfo_with};
 pub use error::{AddrInfoError, Problem};
 pub use explain::{Decision, Explain};
 pub use hints::{Family, Flags, Hints, QpType, RawHints};

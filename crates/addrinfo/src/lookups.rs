@@ -1,4 +1,4 @@
-//! The look-ups that addresses are found by, as questions, answers, and whoever answers them.
+//! The lookups behind address resolution: questions, answers, and the trait that answers them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,22 +12,22 @@ use crate::names::{self, NameError, NameOptions, NameResult};
 use crate::path::PathData;
 use crate::route::{self, Query, Route};
 
-/// A look-up to make.
+/// A lookup to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// A host, a service or both to socket addresses.
+    /// Resolve a host, a service or both to socket addresses.
     Names(NameQuestion),
-    /// The way to a destination.
+    /// Find the route to a destination.
     Route(Query),
-    /// The RDMA device of a source.
+    /// Find the RDMA device of a source address.
     Device(DeviceQuestion),
-    /// The paths between two ports of InfiniBand.
+    /// Find the paths between two InfiniBand ports.
     Paths(PathQuestion),
-    /// The records of a service at InfiniBand's subnet administrator.
+    /// Find a service's records at InfiniBand's subnet administrator.
     ServiceRecords(SaService),
 }
 
-/// What was found. It must be of its question's kind.
+/// The result of a lookup. It must be of its question's kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To [`Question::Names`].
@@ -42,20 +42,20 @@ pub enum Answer {
     ServiceRecords(Result<Vec<ServiceRecord>, Cause>),
 }
 
-/// A name to look up.
+/// A name lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameQuestion {
     /// The host.
     pub node: Option<String>,
     /// The service.
     pub service: Option<String>,
-    /// How.
+    /// Options of the lookup.
     pub options: NameOptions,
 }
 
 impl Question {
-    /// Whether the answer may take its time: the system's resolver or the subnet administrator gives
-    /// it. The others come from this machine's memory.
+    /// Returns whether the lookup may block, because the system's resolver or the subnet
+    /// administrator answers it. The others use only local state.
     pub fn may_block(&self) -> bool {
         match self {
             Self::Names(question) => question.may_block(),
@@ -66,53 +66,53 @@ impl Question {
 }
 
 impl NameQuestion {
-    /// Whether the system's resolver has to be asked, which may take its time.
+    /// Returns whether the lookup needs the system's resolver, which may block.
     pub fn may_block(&self) -> bool {
         names::may_block(self.node.as_deref(), self.service.as_deref(), self.options)
     }
 }
 
-/// A device to look for.
+/// A device lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceQuestion {
     /// The device whose GID table has a local address.
     OfAddress {
         /// The address.
         ip: IpAddr,
-        /// The interface that it is on, where the address alone does not tell (link-local ones).
+        /// The address's interface, if the address alone is ambiguous (link-local ones).
         interface_index: Option<u32>,
         /// The interface by which the route leaves this machine, if it does.
         leaves_by: Option<u32>,
     },
-    /// The device that a zone of a GID names.
+    /// The device that a GID's zone names.
     Named {
         /// Its name, or its index as digits.
         name: String,
     },
-    /// The port of InfiniBand whose subnet a GID is of.
+    /// The InfiniBand port on the subnet of a GID.
     TowardsGid {
         /// The destination.
         gid: Gid,
-        /// The GID of the port, where that is decided already.
+        /// The GID of the port, if already chosen.
         source: Option<Gid>,
     },
 }
 
-/// The device that was looked for.
+/// The result of a device lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceAnswer {
-    /// This one.
+    /// The device.
     Found(DeviceChoice),
-    /// None.
+    /// No device matches.
     None {
-        /// What was looked at.
+        /// What was searched.
         why: String,
     },
-    /// Whoever answers knows no devices.
+    /// The lookup implementation does not know devices.
     Unknown,
 }
 
-/// A device, its port and a slot of the GID table.
+/// A device, its port and a GID table index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceChoice {
     /// Name, such as `sw_eth0`.
@@ -121,13 +121,13 @@ pub struct DeviceChoice {
     pub index: u32,
     /// Port, from 1.
     pub port_num: u8,
-    /// Slot of the GID table.
+    /// GID table index.
     pub gid_index: u32,
-    /// The GID there.
+    /// The GID at that index.
     pub gid: Gid,
-    /// What the port is linked by.
+    /// The link layer of the port.
     pub link_layer: LinkLayer,
-    /// Whose device it is and why that provider serves, as a clause; empty if there is nothing to choose.
+    /// The device's provider and why it was selected, as a clause; empty if there was no choice.
     pub provider: String,
 }
 
@@ -149,20 +149,20 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Paths to look for.
+/// A path lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathQuestion {
-    /// The device that they start from.
+    /// The local device.
     pub device: DeviceChoice,
     /// Local address.
     pub source: Address,
     /// Destination.
     pub destination: Address,
-    /// What hints demand of them; see [`PathData::meets`].
+    /// Paths in the hints; see [`PathData::meets`].
     pub wanted: Vec<PathData>,
 }
 
-/// A service to look for at the subnet administrator.
+/// A service to look up at the subnet administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaService {
     /// By its id, host order.
@@ -171,7 +171,7 @@ pub enum SaService {
     Name(String),
 }
 
-/// A service that the subnet administrator knows (ServiceRecord, IBTA 15.2.5.15).
+/// A service registered at the subnet administrator (ServiceRecord, IBTA 15.2.5.15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceRecord {
     /// Service id.
@@ -180,11 +180,11 @@ pub struct ServiceRecord {
     pub gid: Gid,
     /// Partition.
     pub pkey: PKey,
-    /// The local port that asked.
+    /// The local port through which the query was sent.
     pub local_gid: Gid,
 }
 
-/// Whoever answers. A method not given answers that there is no such thing here.
+/// Answers lookups. The default methods report that nothing was found.
 pub trait Lookups {
     /// Resolves a host, a service or both.
     fn names(&self, question: &NameQuestion) -> Result<Vec<NameResult>, NameError> {
@@ -196,7 +196,7 @@ pub trait Lookups {
         names::resolve(node.as_deref(), service.as_deref(), *options)
     }
 
-    /// Finds the way to a destination.
+    /// Finds the route to a destination.
     fn route(&self, query: &Query) -> Result<Route, Cause> {
         route::lookup(query)
     }
@@ -206,7 +206,7 @@ pub trait Lookups {
         DeviceAnswer::Unknown
     }
 
-    /// Finds paths of InfiniBand.
+    /// Finds InfiniBand paths.
     fn paths(&self, _question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
         Err(Cause::Unsupported(
             "asking the subnet administrator for paths",
@@ -232,7 +232,7 @@ pub trait Lookups {
     }
 }
 
-/// The system's resolver and routing tables, in the caller's thread; no devices.
+/// The system's resolver and routing tables, on the caller's thread; no devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 

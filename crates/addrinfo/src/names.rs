@@ -1,13 +1,13 @@
-//! Host and service names to socket addresses.
+//! Resolves host and service names to socket addresses.
 //!
-//! Numeric text never reaches a name service. Everything else goes to the system's resolver
-//! (getaddrinfo(3): nsswitch, `/etc/hosts`, DNS, service names), in the caller's thread, for as
-//! long as the system's own settings let it take. Callers that may not block have it run by a
-//! [`pool`].
+//! Numeric text never reaches a name service. All else goes to the system's resolver
+//! (getaddrinfo(3): nsswitch, `/etc/hosts`, DNS, service names), on the caller's thread, for as
+//! long as the system's own settings permit. Callers that must not block use a [`pool`].
 
 mod error;
 mod literal;
 pub mod pool;
+mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -17,16 +17,14 @@ pub(crate) use error::asked;
 pub use error::{Eai, NameError, Reason};
 pub(crate) use literal::{Literal, Service, Zone};
 
-use crate::sys;
-
-/// Longest host text, bytes: `NI_MAXHOST` of `netdb.h` less the terminating NUL.
+/// Maximum length of a host, in bytes: `NI_MAXHOST` of `netdb.h` without the terminating NUL.
 pub const HOST_MAX: usize = 1024;
-/// Longest service text, bytes: `NI_MAXSERV` of `netdb.h` less the terminating NUL.
+/// Maximum length of a service, in bytes: `NI_MAXSERV` of `netdb.h` without the terminating NUL.
 pub const SERVICE_MAX: usize = 31;
-/// Most addresses taken for one name; more is an error.
+/// Maximum number of addresses of one name; more is an error.
 pub const ADDRESSES_MAX: usize = 1024;
 
-/// An address family of IP.
+/// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// `AF_INET`.
@@ -35,30 +33,30 @@ pub enum Family {
     V6,
 }
 
-/// The kind of socket that a service name is looked up for.
+/// The socket type for which a service name is looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SocketType {
-    /// `SOCK_STREAM`: the port spaces that connect.
+    /// `SOCK_STREAM`: the connected port spaces.
     #[default]
     Stream,
-    /// `SOCK_DGRAM`: UDP's port space.
+    /// `SOCK_DGRAM`: the UDP port space.
     Datagram,
 }
 
-/// How a name is resolved.
+/// Options of a name lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NameOptions {
     /// For listening: no node means the wildcard address instead of loopback (`AI_PASSIVE`).
     pub passive: bool,
-    /// The node must be a numeric address; no name service is asked (`AI_NUMERICHOST`).
+    /// Require a numeric address; do not use name services (`AI_NUMERICHOST`).
     pub numeric_host: bool,
-    /// Only addresses of this family.
+    /// Return only addresses of this family.
     pub family: Option<Family>,
-    /// What service names are looked up for.
+    /// The socket type for service names.
     pub socket_type: SocketType,
-    /// Find the node's canonical name too (`AI_CANONNAME`).
+    /// Also return the node's canonical name (`AI_CANONNAME`).
     pub canonical_name: bool,
-    /// Only families that this machine has an address of, loopback aside (`AI_ADDRCONFIG`).
+    /// Return only families of which this machine has a non-loopback address (`AI_ADDRCONFIG`).
     pub configured_only: bool,
 }
 
@@ -67,23 +65,23 @@ pub struct NameOptions {
 pub struct NameResult {
     /// Address and port; an IPv6 address keeps its scope id.
     pub addr: SocketAddr,
-    /// The node's canonical name, on the first result and if it was asked for.
+    /// The node's canonical name; only on the first result and if requested.
     pub canonical_name: Option<String>,
 }
 
-/// Resolves a node, a service or both to socket addresses, in the order the system prefers
-/// (RFC 6724, `/etc/gai.conf`). There is at least one.
+/// Resolves a node, a service or both to socket addresses, in the system's order of preference (RFC
+/// 6724, `/etc/gai.conf`). Returns at least one.
 ///
-/// Without a node the result is loopback, or the wildcard address with
-/// [`NameOptions::passive`]; without a service the port is 0. A link-local IPv6 address without a
-/// zone resolves with scope id 0; [`crate::route`] then asks for the zone.
+/// Without a node the result is the loopback address, or the wildcard address with
+/// [`NameOptions::passive`]. Without a service the port is 0. A link-local IPv6 address without a
+/// zone resolves with scope id 0; [`crate::route`] then requires the zone.
 ///
-/// Numeric addresses, zones and ports are decided here, and so are the wildcard addresses: IPv4's comes first. Anything
-/// else blocks the caller's thread.
+/// Numeric addresses, zones and ports, and the wildcard addresses (IPv4 first), are resolved here.
+/// All else blocks the caller's thread.
 ///
 /// # Errors
-/// [`NameError`], whose [`NameError::eai`] is the code that getaddrinfo(3) would give, except
-/// where libc would take nonsense silently (port 65536, port -1, an embedded NUL).
+/// [`NameError`]. Its [`NameError::eai`] is the code of getaddrinfo(3), except for invalid input
+/// that libc accepts silently (port 65536, port -1, an embedded NUL).
 pub fn resolve(
     node: Option<&str>,
     service: Option<&str>,
@@ -103,16 +101,16 @@ pub fn resolve(
             node,
             service,
         }) => literal
-            // libc would only say that the name is unknown where the zone is.
+            // Check the zone first: for an unknown one libc would only report an unknown name.
             .map_or(Ok(0), |literal| scope_id(&literal))
-            .and_then(|_| sys::getaddrinfo::ask(node, service, options)),
+            .and_then(|_| self::sys::ask(node, service, options)),
         Err(reason) => Err(reason),
     };
     outcome.map_err(|reason| NameError::new(node, service, reason))
 }
 
-/// Asks getaddrinfo(3) itself, numeric text too, and counts the entries that it gives: what benchmarks
-/// hold [`resolve`] against.
+/// Calls getaddrinfo(3) even for numeric text, and counts its results. The benchmark baseline for
+/// [`resolve`].
 ///
 /// # Errors
 /// As for [`resolve`].
@@ -123,28 +121,29 @@ pub fn count_by_libc(
 ) -> Result<usize, NameError> {
     let planned = service.map_or(Ok(PlannedService::Port(0)), plan_service);
     planned
-        .and_then(|planned| sys::getaddrinfo::count(node, planned, options))
+        .and_then(|planned| self::sys::count(node, planned, options))
         .map_err(|reason| NameError::new(node, service, reason))
 }
 
-/// A service that the resolver still has to see.
+/// A service as planned for the resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlannedService<'a> {
-    /// A port in host order; 0 where no service was given.
+    /// A port in host order; 0 if no service was given.
     Port(u16),
     /// A service name.
     Name(&'a str),
 }
 
-/// What answers the question.
+/// How a lookup is answered.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan<'a> {
-    /// The text itself.
+    /// From the text itself.
     Numeric { literal: Literal, port: u16 },
-    /// Nobody, for a server that listens at every address. libc would sort the two wildcards by their sources, for which it
-    /// asks the kernel for all addresses, and connects two sockets: by then its clients may have called in vain.
+    /// Directly, for a server that listens at all addresses. libc would sort the two wildcards by
+    /// their source addresses: it requests all addresses from the kernel and connects two sockets.
+    /// A server's clients may try to connect during that time and fail.
     Wildcard { port: u16 },
-    /// The system's resolver, which knows service names even where the node is numeric.
+    /// By the system's resolver, which knows service names even if the node is numeric.
     Ask {
         literal: Option<Literal>,
         node: Option<&'a str>,
@@ -152,8 +151,8 @@ enum Plan<'a> {
     },
 }
 
-/// Refuses what no resolver needs to see, and answers what neither it nor the machine's interfaces need to
-/// see: a numeric address without a zone, with a port.
+/// Rejects queries that are invalid without a resolver, and answers a numeric address without a
+/// zone and with a port, which needs neither the resolver nor the machine's interfaces.
 pub(crate) fn check(
     node: Option<&str>,
     service: Option<&str>,
@@ -167,17 +166,17 @@ pub(crate) fn check(
     }
 }
 
-/// Whether the system's resolver would be asked.
+/// Returns whether the lookup needs the system's resolver.
 pub(crate) fn may_block(node: Option<&str>, service: Option<&str>, options: NameOptions) -> bool {
     matches!(plan(node, service, options), Ok(Plan::Ask { .. }))
 }
 
-/// Whether the text is a numeric address, with or without a zone.
+/// Returns whether the text is a numeric address, with or without a zone.
 pub(crate) fn is_numeric(node: &str) -> bool {
     Literal::parse(node).is_some()
 }
 
-/// Checks the question and decides who answers it.
+/// Checks the query and decides how to answer it.
 fn plan<'a>(
     node: Option<&'a str>,
     service: Option<&'a str>,
@@ -249,7 +248,7 @@ fn check_family(address: IpAddr, family: Option<Family>) -> Result<(), Reason> {
     }
 }
 
-/// The wildcard addresses, in the order that libc's table of preferences gives them.
+/// The wildcard addresses, in the order of libc's default policy table.
 fn wildcards(port: u16, family: Option<Family>) -> impl Iterator<Item = NameResult> {
     let both: [(Family, IpAddr); 2] = [
         (Family::V4, Ipv4Addr::UNSPECIFIED.into()),
@@ -276,15 +275,12 @@ fn numeric(literal: &Literal, port: u16) -> Result<SocketAddr, Reason> {
 fn scope_id(literal: &Literal) -> Result<u32, Reason> {
     match &literal.zone {
         None => Ok(0),
-        Some(Zone::Name(name)) => {
-            sys::interface::index_of(name).ok_or_else(|| Reason::NoSuchZone { zone: name.clone() })
-        }
-        Some(Zone::Index(index)) => {
-            sys::interface::name_of(*index)
-                .map(|_| *index)
-                .ok_or_else(|| Reason::NoSuchZone {
-                    zone: index.to_string(),
-                })
-        }
+        Some(Zone::Name(name)) => crate::sys::interface::index_of(name)
+            .ok_or_else(|| Reason::NoSuchZone { zone: name.clone() }),
+        Some(Zone::Index(index)) => crate::sys::interface::name_of(*index)
+            .map(|_| *index)
+            .ok_or_else(|| Reason::NoSuchZone {
+                zone: index.to_string(),
+            }),
     }
 }

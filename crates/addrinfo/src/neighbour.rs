@@ -1,9 +1,10 @@
-//! Neighbours: the link-layer address of a next hop, or the certainty that nobody answers.
+//! Neighbour resolution: the link-layer address of a next hop, or the result that it does not
+//! answer.
 //!
-//! One thread serves all look-ups of a process. It asks the kernel's neighbour table; where that
-//! has no answer it sends an empty datagram to the next hop, which makes the kernel run ARP or
-//! neighbour discovery, and waits for the table's change to be announced. None of it needs
-//! privilege. Single look-ups in the neighbour table need Linux 5.0.
+//! One thread serves all lookups of a process. It queries the kernel's neighbour table. If the
+//! table has no answer, it sends an empty datagram to the next hop, which makes the kernel run ARP
+//! or neighbour discovery, and waits for the notification of a change. None of this needs
+//! privilege. Single lookups in the neighbour table require Linux 5.0.
 
 mod driver;
 mod link_address;
@@ -20,34 +21,36 @@ use portolan_provider::Cause;
 
 pub use link_address::{LINK_ADDRESS_MAX, LinkAddress};
 pub use pending::WAITERS_MAX;
-pub use watch::{Changed, WATCHES_MAX, Watch};
+pub use watch::{Changed, WATCHES_MAX};
 
 use crate::sys::process_cell::ProcessCell;
 use driver::Shared;
 use pending::NextHop;
 
-/// Longest deadline that a look-up may have.
+/// Longest deadline of a lookup.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 
-/// What is called with the outcome of a look-up, once, on the resolver's thread. It should hand
-/// the outcome over and return: other look-ups wait for it. It may call the resolver.
+/// Called once with the outcome of a lookup, on the resolver's thread. It should pass the outcome
+/// on and return, because it delays other lookups. It may call the resolver.
 pub type Done = Box<dyn FnOnce(Result<LinkAddress, Cause>) + Send>;
 
-/// Names a look-up under way, for [`Resolver::cancel`].
+/// A lookup in progress, for [`Resolver::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
 /// Resolves next hops to link-layer addresses, asynchronously.
 ///
-/// Look-ups of one next hop share the work. Dropping a resolver of one's own ends its thread and
-/// fails what is pending with [`Cause::NoSuchObject`].
+/// Lookups of one next hop share the work. Dropping a private resolver ends its thread and fails
+/// pending lookups with [`Cause::NoSuchObject`].
 pub struct Resolver {
     shared: Arc<Shared>,
 }
 
 impl Resolver {
-    /// This process's resolver, in the network namespace of the thread that asks first. Its thread
-    /// starts with the first call; after a fork the child gets a resolver of its own.
+    /// Returns this process's resolver, which is in the network namespace of the first caller's
+    /// thread.
+    ///
+    /// Its thread starts with the first call; after a fork the child gets its own resolver.
     ///
     /// # Errors
     /// As [`Resolver::start`].
@@ -56,31 +59,32 @@ impl Resolver {
         SHARED.get_or_try_make(Self::start)
     }
 
-    /// A resolver and thread of one's own, in the caller's network namespace.
+    /// Creates a private resolver with its own thread, in the caller's network namespace.
     ///
     /// # Errors
-    /// [`Cause::Os`] if a socket or the thread cannot be made.
+    /// [`Cause::Os`] if a socket or the thread cannot be created.
     pub fn start() -> Result<Self, Cause> {
         Ok(Self {
             shared: driver::start()?,
         })
     }
 
-    /// Resolves a next hop on an interface. `done` gets the outcome within `deadline`, possibly
-    /// before this returns:
+    /// Resolves a next hop on an interface.
     ///
-    /// * `Ok`: the address. It is empty where the interface has no link-layer addresses.
+    /// `done` is called with the outcome within `deadline`, possibly before this returns:
+    ///
+    /// * `Ok`: the address. It is empty if the interface has no link-layer addresses.
     /// * [`Cause::HostUnreachable`]: ARP or neighbour discovery failed.
     /// * [`Cause::NetworkUnreachable`]: the interface is down or has no address of the family.
-    /// * [`Cause::NoDevice`]: the interface does not exist (any more).
-    /// * [`Cause::TimedOut`]: no outcome yet.
+    /// * [`Cause::NoDevice`]: the interface does not exist.
+    /// * [`Cause::TimedOut`]: no outcome before the deadline.
     /// * [`Cause::Os`]: a firewall or the system refused the probe.
     ///
     /// # Errors
-    /// `done` is dropped uncalled, and the result is
-    /// [`Cause::InvalidArgument`] for an address that is no host's, interface 0 or a deadline
-    /// above [`DEADLINE_MAX`], [`Cause::LimitReached`] with [`WAITERS_MAX`] look-ups pending, or
-    /// [`Cause::InvalidState`] in a child forked from the process that started this resolver.
+    /// `done` is dropped without a call, and the result is [`Cause::InvalidArgument`] for an
+    /// address that is not a host's, interface 0 or a deadline above [`DEADLINE_MAX`],
+    /// [`Cause::LimitReached`] with [`WAITERS_MAX`] lookups pending, or [`Cause::InvalidState`] in
+    /// a child forked from the process that started this resolver.
     pub fn resolve(
         &self,
         next_hop: IpAddr,
@@ -98,9 +102,11 @@ impl Resolver {
             .map(Ticket)
     }
 
-    /// Watches a next hop that was resolved to `known`: `changed` is called when the neighbour table
-    /// has another address for it, and again when that changes. The kernel finds that out by itself,
-    /// from the neighbour's own announcements or by asking it anew; nothing is sent for the watch.
+    /// Watches a next hop that was resolved to `known`.
+    ///
+    /// `changed` is called when the neighbour table has a different address for it, and again on
+    /// each further change. The kernel learns of changes from the neighbour's announcements or by
+    /// probing it; the watch sends nothing itself.
     ///
     /// # Errors
     /// [`Cause::InvalidArgument`] as for [`resolve`](Self::resolve), [`Cause::LimitReached`] with
@@ -126,10 +132,32 @@ impl Resolver {
         })
     }
 
-    /// Ends a look-up early. If this returns true its `done` is dropped and is never called;
-    /// if false it has been called or is being called.
+    /// Cancels a lookup. If this returns true, `done` is dropped and never called; if false, the
+    /// call has begun or is over.
     pub fn cancel(&self, ticket: Ticket) -> bool {
         self.shared.cancel(ticket.0)
+    }
+}
+
+/// A next hop is watched for as long as this lives.
+#[must_use]
+pub struct Watch {
+    shared: Arc<Shared>,
+    hop: NextHop,
+    number: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.unwatch(self.hop, self.number);
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("hop", &self.hop)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,8 +4,6 @@ use std::fmt;
 
 use portolan_wire::sa::PathRecord;
 
-use crate::error::Problem;
-
 /// Most records of a route: as many as the rdma_cm answers a query with.
 ///
 /// It also tells the two kinds of records apart by the length of their array: 9 records of one kind would
@@ -39,23 +37,20 @@ impl PathData {
     /// `IBV_PATH_FLAG_BIDIRECTIONAL`: away from here, and back the same way.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
 
-    /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags.
-    pub(crate) fn parse_array(bytes: &[u8]) -> Result<Vec<Self>, Problem> {
-        let problem = || Problem::RouteLength {
-            length: bytes.len(),
-        };
+    /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags;
+    /// none if it is neither.
+    pub(crate) fn parse_array(bytes: &[u8]) -> Option<Vec<Self>> {
         let count = |length: usize| bytes.len() / length;
         if bytes.len().is_multiple_of(Self::LEN) && count(Self::LEN) <= ROUTE_RECORDS_MAX {
-            let read = |chunk| Self::parse(chunk).ok_or_else(problem);
-            return bytes.chunks(Self::LEN).map(read).collect();
+            return bytes.chunks(Self::LEN).map(Self::parse).collect();
         }
         let fits = bytes.len().is_multiple_of(PathRecord::LEN);
         if !fits || count(PathRecord::LEN) > ROUTE_RECORDS_MAX {
-            return Err(problem());
+            return None;
         }
         let read = |chunk| {
-            let record = PathRecord::parse(chunk).map_err(|_| problem())?;
-            Ok(Self { flags: 0, record })
+            let record = PathRecord::parse(chunk).ok()?;
+            Some(Self { flags: 0, record })
         };
         bytes.chunks(PathRecord::LEN).map(read).collect()
     }

@@ -1,12 +1,11 @@
-//! The decisions of rdma_getaddrinfo(3), as pure code: a node, a service and hints in, questions out;
-//! answers in, results out.
+//! The decisions of rdma_getaddrinfo(3), as pure code: node, service and hints come in, questions
+//! go out; answers come in, results go out.
 //!
-//! A [`Plan`] is driven by whoever can answer: take [`Plan::question`], find the answer, give it to
-//! [`Plan::answer`], until there is no question left; then [`Plan::finish`]. Questions come one at a
-//! time, names first; only they may take long ([`Question::may_block`]).
+//! The caller drives a [`Plan`]: take [`Plan::question`], look up the answer, pass it to
+//! [`Plan::answer`], and repeat until there is no question; then call [`Plan::finish`]. Questions come
+//! one at a time, names first; [`Question::may_block`] marks those that may block.
 
 mod candidate;
-mod ib;
 mod order;
 mod settle;
 mod skipped;

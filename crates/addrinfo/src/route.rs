@@ -1,7 +1,7 @@
-//! Routes: which source address, interface and next hop a destination gets.
+//! Routes: the source address, interface and next hop of a destination.
 //!
-//! The kernel decides, as it does for connect(2): RTM_GETROUTE (rtnetlink(7)) goes through the
-//! policy rules with the caller's user id, and needs no privilege.
+//! The kernel decides, as for connect(2): RTM_GETROUTE (rtnetlink(7)) applies the policy rules with
+//! the caller's user id, and needs no privilege.
 
 mod client;
 mod message;
@@ -17,20 +17,20 @@ pub(crate) use message::is_link_local;
 
 use crate::sys::process_cell::ProcessKey;
 
-/// A question to the routing tables.
+/// A query to the routing tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Query {
-    /// Where to.
+    /// The destination.
     pub destination: IpAddr,
-    /// The interface to leave by: the scope id of a link-local address, or a socket's bound
-    /// device. The routing tables choose where this is `None`.
+    /// The outgoing interface: the scope id of a link-local address, or a socket's bound device.
+    /// `None` lets the routing tables choose.
     pub interface_index: Option<u32>,
-    /// The source address, where it is decided already. It must be one of this machine's.
+    /// The source address, if fixed. It must be one of this machine's.
     pub source: Option<IpAddr>,
 }
 
 impl Query {
-    /// How to reach this address.
+    /// A query for the route to this address.
     pub fn to(destination: IpAddr) -> Self {
         Self {
             destination,
@@ -39,7 +39,7 @@ impl Query {
         }
     }
 
-    /// The same question with the source address given.
+    /// Sets the source address.
     #[must_use]
     pub fn with_source(self, source: IpAddr) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Query {
         }
     }
 
-    /// The same question with the interface given.
+    /// Sets the interface.
     #[must_use]
     pub fn on_interface(self, interface_index: u32) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Query {
 }
 
 impl From<SocketAddr> for Query {
-    /// How to reach this address, within its scope if it has one.
+    /// A query for the route to this address, within its scope if it has one.
     fn from(destination: SocketAddr) -> Self {
         let query = Self::to(destination.ip());
         match destination {
@@ -69,7 +69,7 @@ impl From<SocketAddr> for Query {
     }
 }
 
-/// What kind of destination a route leads to.
+/// The kind of a route's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteKind {
     /// Another host, on the link or behind a gateway.
@@ -89,45 +89,44 @@ pub enum RouteKind {
 /// The kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// The destination that was asked for.
+    /// The queried destination.
     pub destination: IpAddr,
-    /// What it is.
+    /// Its kind.
     pub kind: RouteKind,
-    /// The source address that packets get.
+    /// The source address of packets.
     pub source: IpAddr,
-    /// The interface that packets leave by; for local and loopback destinations this is `lo`.
+    /// The outgoing interface; `lo` for local and loopback destinations.
     pub interface_index: u32,
-    /// The router on the way, if the destination is not on the link. It may be of the other
-    /// family (RFC 5549).
+    /// The router, if the destination is not on the link. It may be of the other family (RFC 5549).
     pub gateway: Option<IpAddr>,
-    /// The route's own MTU, bytes, where it sets one; else the interface's counts.
+    /// The route's own MTU in bytes, if set; otherwise the interface's applies.
     pub mtu: Option<u32>,
-    /// The route's own hop limit, where it sets one.
+    /// The route's own hop limit, if set.
     pub hop_limit: Option<u8>,
-    /// The routing table that decided.
+    /// The routing table that matched.
     pub table: u32,
 }
 
 impl Route {
-    /// Who receives the packets on the link: the gateway, or the destination itself.
+    /// The receiver of the packets on the link: the gateway, or the destination itself.
     pub fn next_hop(&self) -> IpAddr {
         self.gateway.unwrap_or(self.destination)
     }
 
-    /// Whether packets stay on this machine.
+    /// Returns whether packets stay on this machine.
     pub fn is_on_this_machine(&self) -> bool {
         matches!(self.kind, RouteKind::Local | RouteKind::Loopback)
     }
 
-    /// Whether the next hop's link-layer address must be known before packets can leave; see
-    /// [`crate::neighbour`].
+    /// Returns whether the next hop's link-layer address must be resolved before packets can be
+    /// sent; see [`crate::neighbour`].
     pub fn needs_neighbour(&self) -> bool {
         matches!(self.kind, RouteKind::Unicast | RouteKind::Anycast)
     }
 }
 
 impl fmt::Display for Route {
-    /// In the manner of `ip route get`.
+    /// Formats like `ip route get`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.destination)?;
         if let Some(gateway) = self.gateway {
@@ -141,18 +140,18 @@ impl fmt::Display for Route {
     }
 }
 
-/// Asks the kernel, on a socket that the calling thread keeps for the next time.
+/// Queries the kernel, on a socket that the calling thread keeps open.
 ///
-/// The socket stays in the network namespace in which the thread first asked; a program that
-/// changes namespaces uses its own [`Client`] in each.
+/// The socket stays in the network namespace of the thread's first query. A program that changes
+/// namespaces uses its own [`Client`] in each.
 ///
 /// # Errors
-/// As [`Client::lookup`]; also what opening a netlink socket returns.
+/// As [`Client::lookup`]; also errors of opening a netlink socket.
 pub fn lookup(query: &Query) -> Result<Route, Cause> {
     thread_local! {
         static CLIENT: RefCell<Option<(ProcessKey, Client)>> = const { RefCell::new(None) };
     }
-    // A child shares its parent's socket, and would steal its replies.
+    // A forked child shares its parent's socket, and would take the parent's replies.
     let process = ProcessKey::current();
     let asked = CLIENT.try_with(|slot| {
         let mut slot = slot.borrow_mut();
@@ -164,6 +163,6 @@ pub fn lookup(query: &Query) -> Result<Route, Cause> {
         *slot = Some((process, client));
         outcome
     });
-    // The thread is ending and its socket is gone.
+    // The thread is ending and its socket is closed.
     asked.unwrap_or_else(|_| Client::open()?.lookup(query))
 }

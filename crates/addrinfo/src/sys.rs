@@ -1,6 +1,5 @@
-//! The system underneath: libc's resolver, interfaces, netlink, probes and fork.
+//! The system underneath: interfaces, netlink, probes and fork.
 
-pub(crate) mod getaddrinfo;
 pub(crate) mod interface;
 pub(crate) mod netlink;
 pub(crate) mod probe;

@@ -5,16 +5,16 @@ mod exec;
 mod mcast;
 mod resolve;
 mod service;
+pub(crate) mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use portolan::resolve::parse_endpoint;
-
 use portolan::provider::Choice;
 
+use self::values::{endpoint, private_data, seconds};
 use crate::commands::BenchCommand;
 use crate::exit;
 use crate::rping::{DEFAULT_SIZE, MAX_SIZE};
@@ -308,36 +308,6 @@ pub(crate) struct DecodeArgs {
     pub(crate) trace: bool,
 }
 
-/// An address with a port; names are looked up later.
-pub(crate) fn endpoint(text: &str) -> Result<String, String> {
-    let endpoint = parse_endpoint(text).map_err(|error| error.to_string())?;
-    match endpoint.service() {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("a port is missing: write ADDR:PORT, or [ADDR]:PORT for IPv6".to_owned()),
-    }
-}
-
-/// Private data that fits its message.
-fn private_data<const MAX_LEN: usize>(text: &str) -> Result<String, String> {
-    match text.len() {
-        len if len > MAX_LEN => Err(format!("{len} bytes; at most {MAX_LEN} fit")),
-        _ => Ok(text.to_owned()),
-    }
-}
-
-/// Seconds as a decimal number.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    const MAX_SECONDS: f64 = 86_400.0;
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| "a number of seconds expected".to_owned())?;
-    if (0.0..=MAX_SECONDS).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(format!("0 to {MAX_SECONDS} seconds expected"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
@@ -353,26 +323,6 @@ mod tests {
     fn the_help_tells_the_exit_codes() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.contains("Exit codes:"), "{help}");
-    }
-
-    #[test]
-    fn seconds_are_decimal_and_bounded() {
-        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
-        for wrong in ["", "x", "-1", "1e9", "NaN", "inf"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_port_is_required_and_private_data_must_fit() {
-        assert!(endpoint("127.0.0.1:7471").is_ok());
-        assert!(endpoint("[fe80::1%eth0]:7471").is_ok());
-        assert!(endpoint(":0").is_ok());
-        for wrong in ["127.0.0.1", "::1", ""] {
-            assert!(endpoint(wrong).is_err(), "{wrong}");
-        }
-        assert!(private_data::<56>(&"x".repeat(56)).is_ok());
-        assert!(private_data::<56>(&"x".repeat(57)).is_err());
     }
 
     #[test]

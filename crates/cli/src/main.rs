@@ -1,5 +1,7 @@
 //! The `portolan` command.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod capture;
 mod commands;
@@ -11,6 +13,7 @@ mod latency;
 mod output;
 mod record;
 mod rping;
+mod stack;
 mod terminal;
 mod text;
 mod verify;
@@ -27,13 +30,22 @@ use output::Output;
 use terminal::Theme;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(&cli) {
+    let cli = stack::on_own(Cli::parse);
+    match cli.command {
+        // They enter a user namespace, which a process with several threads cannot.
+        Command::Exec(_) | Command::ExecTrial => finish(&cli),
+        _ => stack::on_own(|| finish(&cli)),
+    }
+}
+
+/// Runs the command and tells what failed.
+fn finish(cli: &Cli) -> ExitCode {
+    match run(cli) {
         Ok(outcome) => outcome.report(),
         // Whoever read our output had enough: that is no news to anybody.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::ERROR),
         Err(error) => {
-            output::complain(&format_args!("{error:#}"));
+            commands::complain(&error);
             ExitCode::from(exit::ERROR)
         }
     }

@@ -1,7 +1,10 @@
 //! What the terminal can show: colour, Unicode, and how wide it is.
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io;
+
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
 
 /// Width to draw for when the output is no terminal.
 const DEFAULT_WIDTH: usize = 100;
@@ -46,13 +49,7 @@ impl Theme {
             color: match color {
                 ColorChoice::Always => true,
                 ColorChoice::Never => false,
-                ColorChoice::Auto => {
-                    stdout.is_terminal()
-                        && wants_color(
-                            env::var("NO_COLOR").ok().as_deref(),
-                            env::var("TERM").ok().as_deref(),
-                        )
-                }
+                ColorChoice::Auto => AutoStream::choice(&stdout) != anstream::ColorChoice::Never,
             },
             unicode: !ascii && {
                 let variables = ["LC_ALL", "LC_CTYPE", "LANG"].map(|name| env::var(name).ok());
@@ -63,9 +60,10 @@ impl Theme {
 
     /// `text` in the given paint, if colours are on.
     pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
-        match paint.code() {
-            Some(code) if self.color && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
-            _ => text.to_owned(),
+        let style = paint.style();
+        match self.color && !text.is_empty() {
+            true => format!("{style}{text}{style:#}"),
+            false => text.to_owned(),
         }
     }
 
@@ -73,11 +71,6 @@ impl Theme {
     pub(crate) fn pick<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
         if self.unicode { unicode } else { ascii }
     }
-}
-
-/// Whether the environment agrees to colours on a terminal (<https://no-color.org>).
-fn wants_color(no_color: Option<&str>, term: Option<&str>) -> bool {
-    no_color.is_none_or(str::is_empty) && term != Some("dumb")
 }
 
 /// Whether a locale shows Unicode: the first variable that is set and not empty decides, as in
@@ -116,32 +109,23 @@ pub(crate) enum Paint {
 }
 
 impl Paint {
-    /// The parameter of its ANSI "select graphic rendition" sequence.
-    fn code(self) -> Option<&'static str> {
-        Some(match self {
-            Paint::Plain => return None,
-            Paint::Dim => "2",
-            Paint::Bold => "1",
-            Paint::Handshake => "36",
-            Paint::Data => "34",
-            Paint::Event => "33",
-            Paint::Good => "32",
-            Paint::Bad => "31",
-        })
+    fn style(self) -> Style {
+        match self {
+            Paint::Plain => Style::new(),
+            Paint::Dim => Style::new().dimmed(),
+            Paint::Bold => Style::new().bold(),
+            Paint::Handshake => AnsiColor::Cyan.on_default(),
+            Paint::Data => AnsiColor::Blue.on_default(),
+            Paint::Event => AnsiColor::Yellow.on_default(),
+            Paint::Good => AnsiColor::Green.on_default(),
+            Paint::Bad => AnsiColor::Red.on_default(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_color_and_dumb_terminals_turn_colors_off() {
-        assert!(wants_color(None, Some("xterm")));
-        assert!(wants_color(Some(""), None));
-        assert!(!wants_color(Some("1"), Some("xterm")));
-        assert!(!wants_color(None, Some("dumb")));
-    }
 
     #[test]
     fn the_first_locale_variable_that_is_set_decides_on_unicode() {

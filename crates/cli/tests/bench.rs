@@ -117,7 +117,6 @@ mod against_the_clock {
             ]);
             let ratio = of(&told, "ratio")[0];
             assert_eq!(ratio["subject"], "16 to one");
-            assert_eq!(ratio["at_least"], 0.5);
             best = best.max(ratio["ratio"].as_f64().unwrap());
             if best >= 0.5 {
                 break;
@@ -128,12 +127,11 @@ mod against_the_clock {
 }
 
 #[test]
-fn each_ratio_is_told_with_its_rounds_and_its_promise() {
+fn each_ratio_is_printed_with_its_rounds() {
     let (rounds, file) = ("2", plot("latency"));
     let svg = file.to_str().unwrap();
     let told = bench(&["latency", "--rounds", rounds, "--count", "50", "--svg", svg]);
     let ratio = of(&told, "ratio")[0];
-    assert_eq!(ratio["at_most"], 3.0);
     assert_eq!(ratio["rounds"].as_array().unwrap().len(), 2);
     for round in ratio["rounds"].as_array().unwrap() {
         let [subject, yardstick, ratio] =
@@ -202,7 +200,7 @@ fn resolutions_are_told_beside_libc_round_by_round() {
     for ratio in ratios {
         assert_eq!(ratio["rounds"].as_array().unwrap().len(), 2);
         assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
-        assert!(ratio["at_most"].as_f64().unwrap() >= 1.1, "{ratio}");
+        assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Listening, interrupt, objects, run, stderr, stdout};
+use common::{Listening, interrupt, objects, own_network, run, stderr, stdout};
 use portolan::datagram::{Arrival, Options, Service, Socket};
 
 #[test]
@@ -66,6 +66,7 @@ fn json_tells_each_datagram_and_the_sum_and_so_does_the_service() {
 #[test]
 fn a_server_that_answers_at_the_end_and_with_other_data_is_a_peer() {
     const COUNT: usize = 30;
+    own_network::enter();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
     let serving = std::thread::spawn(move || {
@@ -119,6 +120,7 @@ fn a_client_that_sends_all_at_once_gets_as_many_answers() {
 
 #[test]
 fn answers_that_never_come_are_lost_and_the_loss_is_told() {
+    own_network::enter();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
     // Answers every second datagram.

@@ -10,7 +10,7 @@ use common::{
     Listening, PATIENCE, await_answer, interrupt, objects, output_of, portolan, run, stderr, stdout,
 };
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::{ConnParam, EventType};
+use portolan::provider::cm::{ConnParam, EventType};
 use portolan::wire::addr::Qpn;
 
 #[test]

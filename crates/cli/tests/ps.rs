@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -38,7 +39,8 @@ impl Drop for Running {
 /// What `ps` tells once it tells of these processes: other tests' processes share the port, and where
 /// one of them held it and ends, those that stay need a moment to gather around another.
 fn listed_with(pids: &[u32]) -> Vec<Value> {
-    for _ in 0..100 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
         let listed = run(&["ps", "--json"]);
         let objects: Vec<Value> = stdout(&listed)
             .lines()
@@ -52,9 +54,12 @@ fn listed_with(pids: &[u32]) -> Vec<Value> {
         if listed.status.success() && pids.iter().all(is_member) {
             return objects;
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        let complaint = stderr(&listed);
+        assert!(
+            Instant::now() < deadline,
+            "no {pids:?} in {objects:?}: {complaint}"
+        );
     }
-    panic!("ps never told of {pids:?}");
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn a_process_that_was_killed_is_not_listed_and_ps_itself_never_is() {
     let (_other, _) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
     let pid = listener.0.id();
     drop(listener);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let listed = run(&["ps", "--json"]);
         let text = stdout(&listed);
@@ -122,6 +127,6 @@ fn a_process_that_was_killed_is_not_listed_and_ps_itself_never_is() {
         if listed.status.success() && !is_listed {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "{text}");
+        assert!(Instant::now() < deadline, "{text}");
     }
 }

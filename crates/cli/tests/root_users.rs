@@ -82,7 +82,20 @@ fn two_users_who_trust_anyone_are_connected() {
 #[test]
 fn a_user_who_is_not_trusted_or_does_not_trust_is_refused_and_told_why() {
     let (is_good, said) = call("stranger", "", &ALICE.to_string());
-    assert!(!is_good && said.contains("is not trusted"), "{said}");
+    let (who, what) = (
+        format!("does not trust user {BOB}"),
+        format!("start it with PORTOLAN_TRUST={BOB}"),
+    );
+    assert!(
+        !is_good && said.contains(&who) && said.contains(&what),
+        "{said}"
+    );
     let (is_good, said) = call("timid", &BOB.to_string(), "");
-    assert!(!is_good && said.contains("which is not trusted"), "{said}");
+    // Alice has no number in Bob's user namespace, if the machine gives him one.
+    let named = format!("set PORTOLAN_TRUST={ALICE}");
+    let unnamed = "set PORTOLAN_TRUST to the number of that user";
+    assert!(
+        !is_good && (said.contains(&named) || said.contains(unnamed)),
+        "{said}"
+    );
 }

@@ -18,7 +18,7 @@ use crate::config::{ack_timeout_exp, time_of_exponent};
 use crate::engine::Cm;
 use crate::id::{Connection, RemoteId, RemoteQp};
 use crate::infiniband::plain_private_data;
-use crate::params::{check_qpn, param_of_rep, retry_field, seam_ece, wire_ece};
+use crate::params::{check_qpn, param_of_rep, provider_ece, retry_field, wire_ece};
 use crate::state::{Event, State};
 use crate::types::{BoundDevice, Lids, MadPath};
 
@@ -112,6 +112,7 @@ impl Cm {
         let connection = Connection {
             waits_at: None,
             passive: false,
+            was_put_off: false,
             mad_path: mad_path(local, remote, device, lids),
             local_comm_id,
             remote_comm_id: None,
@@ -208,7 +209,7 @@ impl Cm {
         }
         self.take_rep(now, number, rep);
         self.ids.set_remote(remote, qp, number);
-        let (param, ece) = (EventParam::Conn(param_of_rep(rep)), seam_ece(rep.ece));
+        let (param, ece) = (EventParam::Conn(param_of_rep(rep)), provider_ece(rep.ece));
         self.report(number, EventType::ConnectResponse, 0, param, ece);
     }
 

@@ -27,6 +27,9 @@ impl Cm {
         if core::mem::replace(&mut id.state, next) == next {
             return;
         }
+        if !next.is_half_open() {
+            self.end_half_open(number);
+        }
         match next {
             State::Timewait => self.begin_timewait(now, number),
             State::Closed => {

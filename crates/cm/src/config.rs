@@ -18,6 +18,28 @@ pub struct Config {
     /// Largest backlog of a listener, and what a backlog of 0 or less means
     /// (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
+    /// Connection requests of a listener whose senders have not confirmed yet that they are there: those
+    /// taken in, and those accepted without an RTU since; at least 1. A new request beyond it displaces
+    /// an old one. A listener has as many places as its backlog, but
+    /// [`min_half_open_per_listener`](Self::min_half_open_per_listener) if that is less.
+    pub max_half_open_per_listener: usize,
+    /// The places of a listener with a short backlog: a backlog says how many requests its owner leaves
+    /// waiting, not how many peers are slow to confirm.
+    pub min_half_open_per_listener: usize,
+    /// The same of all listeners together; at least 1.
+    pub max_half_open: usize,
+    /// How long a half-open connection has its place for sure: within it an RTU may be on its way. If
+    /// all are younger a new request is dropped, and its sender repeats it.
+    pub half_open_grace: Duration,
+    /// How long a request for a listener that has closed is held in case that it opens again; then it is
+    /// refused. 0 refuses it at once, as Linux does.
+    pub relisten_wait: Duration,
+    /// How long a closed listener is remembered so. perftest has none for a second.
+    pub closed_listener_memory: Duration,
+    /// Closed listeners that are remembered; beyond it the oldest is forgotten.
+    pub max_closed_listeners: usize,
+    /// Requests that are held at once; further ones are refused.
+    pub max_held_requests: usize,
     /// Events that may wait for [`Cm::poll_event`](crate::Cm::poll_event). While it is full,
     /// messages that would raise an event are dropped as if the network had lost them.
     pub max_events_queued: usize,
@@ -63,6 +85,14 @@ impl Default for Config {
         Self {
             max_ids: 65_536,
             max_backlog: 1024,
+            max_half_open_per_listener: 1024,
+            min_half_open_per_listener: 512,
+            max_half_open: 4096,
+            half_open_grace: Duration::from_millis(250),
+            relisten_wait: Duration::from_millis(500),
+            closed_listener_memory: Duration::from_secs(5),
+            max_closed_listeners: 64,
+            max_held_requests: 64,
             max_events_queued: 16_384,
             max_transmits_queued: 16_384,
             response_timeout_exp: 20,

@@ -50,6 +50,10 @@ pub enum DropReason {
     Mismatch,
     /// The listener's backlog is full.
     BacklogFull,
+    /// The half-open connections are too many, and all too young to be displaced.
+    HalfOpenFull,
+    /// A half-open connection that a new request displaced.
+    Displaced,
     /// No id is free for a connection request.
     IdsFull,
     /// The queue of events is full.
@@ -62,13 +66,15 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Malformed,
         Self::Unsupported,
         Self::UnknownId,
         Self::Unexpected,
         Self::Mismatch,
         Self::BacklogFull,
+        Self::HalfOpenFull,
+        Self::Displaced,
         Self::IdsFull,
         Self::EventsFull,
         Self::TransmitsFull,
@@ -84,6 +90,8 @@ impl DropReason {
             Self::Unexpected => "unexpected",
             Self::Mismatch => "mismatch",
             Self::BacklogFull => "backlog_full",
+            Self::HalfOpenFull => "half_open_full",
+            Self::Displaced => "displaced",
             Self::IdsFull => "ids_full",
             Self::EventsFull => "events_full",
             Self::TransmitsFull => "transmits_full",

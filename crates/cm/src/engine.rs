@@ -1,5 +1,12 @@
 //! The engine: what it holds, how ids begin, and how its outputs are taken.
 
+mod device;
+mod half_open;
+pub(crate) mod held;
+mod listen;
+mod multicast;
+mod timewait;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -16,18 +23,21 @@ use portolan_wire::PortSpace;
 use portolan_wire::Psn;
 use portolan_wire::mad::MAD_LEN;
 
+use self::device::Neighbours;
+use self::held::Held;
+use self::listen::Listeners;
+use self::multicast::Groups;
+use self::timewait::Remembered;
 use crate::comm_ids::CommIds;
 use crate::config::{Config, MAX_IDS};
 use crate::counters::{Counters, DropReason};
-use crate::device::Neighbours;
+use crate::half_open::Requests;
 use crate::hash::Keyed;
-use crate::id::{Id, RemoteId, RemoteRequest};
-use crate::listen::Listeners;
-use crate::multicast::Groups;
+use crate::id::{Id, RemoteId};
 use crate::mutant::{Mutant, is_planted};
 use crate::pace::Pace;
+use crate::sidr::RemoteRequest;
 use crate::table::IdTable;
-use crate::timewait::Remembered;
 use crate::types::{Membership, MembershipNumber, Query, Transmit};
 
 /// Messages that one input can make at most, apart from those of a listener's children when it is
@@ -48,6 +58,12 @@ pub struct Cm {
     pub(crate) groups: Groups,
     pub(crate) neighbours: Neighbours,
     pub(crate) timers: Timers<IdNumber>,
+    /// The half-open connections of all listeners.
+    pub(crate) half_open: Requests,
+    /// Requests for services whose listeners have just closed.
+    pub(crate) held: Held,
+    /// Children that were displaced before anybody took them.
+    pub(crate) displaced: VecDeque<IdNumber>,
     pub(crate) remembered: Remembered<RemoteId, ()>,
     /// What destroyed ids answered to the SIDR requests that made them.
     pub(crate) answers: Remembered<RemoteRequest, Box<[u8; MAD_LEN]>>,
@@ -81,6 +97,8 @@ impl Cm {
     /// raised.
     pub fn new(mut config: Config, seed: [u8; 32]) -> Self {
         config.max_ids = config.max_ids.min(MAX_IDS);
+        config.max_half_open_per_listener = config.max_half_open_per_listener.max(1);
+        config.max_half_open = config.max_half_open.max(1);
         config.max_events_queued = config.max_events_queued.max(1);
         config.max_transmits_queued = config.max_transmits_queued.max(TRANSMITS_PER_INPUT);
         config.max_cm_retries = config.max_cm_retries.min(15);
@@ -94,10 +112,13 @@ impl Cm {
         Self {
             comm_ids,
             ids: IdTable::new(config.max_ids, hash),
-            listeners: Listeners::new(hash),
+            listeners: Listeners::new(hash, config.max_closed_listeners),
             groups: Groups::new(hash),
             neighbours: Neighbours::new(hash),
             timers: Timers::new(),
+            half_open: Requests::default(),
+            held: Held::default(),
+            displaced: VecDeque::new(),
             remembered: Remembered::new(config.max_timewait_remembered, hash),
             answers: Remembered::new(config.max_timewait_remembered, hash),
             counters: Counters::default(),
@@ -171,9 +192,9 @@ impl Cm {
         } else {
             self.pace.resumes_at()
         };
-        let due = self
-            .timers
-            .next()
+        let due = self.timers.next().into_iter().chain(self.held.next_due());
+        let due = due
+            .min()
             .filter(|_| !(held_back.is_some() && self.full().is_some()));
         due.into_iter().chain(held_back).min()
     }
@@ -185,7 +206,8 @@ impl Cm {
 
     /// Whether there is room for what any one input can produce.
     pub(crate) fn full(&self) -> Option<DropReason> {
-        if self.events.len() >= self.config.max_events_queued {
+        let waiting = self.events.len().max(self.displaced.len());
+        if waiting >= self.config.max_events_queued {
             Some(DropReason::EventsFull)
         } else if self.transmits.len() + TRANSMITS_PER_INPUT > self.config.max_transmits_queued {
             Some(DropReason::TransmitsFull)

@@ -12,6 +12,7 @@ use portolan_provider::{Address, SockaddrIb};
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 
+use crate::half_open::Requests;
 use crate::retry::Request;
 use crate::sidr::{Asked, Inquiry};
 use crate::state::{Event, State};
@@ -42,6 +43,8 @@ pub(crate) struct Id {
     pub(crate) starting_psn: Psn,
     pub(crate) query: QueryNumber,
     pub(crate) listener: Option<Listener>,
+    /// The listener among whose half-open connections it counts.
+    pub(crate) half_open_at: Option<IdNumber>,
     pub(crate) connection: Option<Box<Connection>>,
     /// Datagrams, active: the question for the peer's queue pair.
     pub(crate) inquiry: Option<Box<Inquiry>>,
@@ -61,7 +64,11 @@ pub(crate) struct Listener {
     /// Requests that may wait.
     pub(crate) backlog: u32,
     /// Children whose request the owner has not taken yet. They go with the listener.
-    pub(crate) waiting: BTreeSet<IdNumber>,
+    pub(crate) waiting: Requests,
+    /// Children that may be half-open.
+    pub(crate) max_half_open: usize,
+    /// Children that no RTU has confirmed, those that wait among them.
+    pub(crate) half_open: Requests,
 }
 
 /// What a connecting or connected id has.
@@ -71,6 +78,8 @@ pub(crate) struct Connection {
     pub(crate) waits_at: Option<IdNumber>,
     /// Whether the REQ came from the peer.
     pub(crate) passive: bool,
+    /// Whether an MRA asked the peer to wait for the answer to its request.
+    pub(crate) was_put_off: bool,
     pub(crate) mad_path: MadPath,
     pub(crate) local_comm_id: u32,
     /// The peer's communication id, once a message told it.
@@ -116,6 +125,7 @@ impl Id {
             starting_psn,
             query: QueryNumber(0),
             listener: None,
+            half_open_at: None,
             connection: None,
             inquiry: None,
             asked: None,
@@ -295,15 +305,6 @@ pub(crate) struct RemoteId {
     pub(crate) guid: u64,
     pub(crate) host: Host,
     pub(crate) comm_id: u32,
-}
-
-/// A SIDR request of a peer. A copy agrees in all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RemoteRequest {
-    pub(crate) host: Host,
-    pub(crate) request_id: u32,
-    pub(crate) tid: u64,
-    pub(crate) service_id: ServiceId,
 }
 
 /// A queue pair of a peer.

@@ -9,7 +9,7 @@
 //!
 //! Every call that changes something takes `now`, a time since an epoch of the caller's choice that
 //! never goes back. After it, take everything from [`Cm::poll_transmit`], [`Cm::poll_query`],
-//! [`Cm::poll_group_query`] and [`Cm::poll_event`]; then sleep until [`Cm::poll_timeout`] and call [`Cm::handle_timeout`], or
+//! [`Cm::poll_group_query`], [`Cm::poll_event`] and [`Cm::poll_displaced`]; then sleep until [`Cm::poll_timeout`] and call [`Cm::handle_timeout`], or
 //! until a message comes and call [`Cm::handle_mad`]. While a queue is full the engine takes nothing
 //! in: messages are dropped as if the network had lost them, commands fail with `LimitReached`, timers
 //! wait.
@@ -49,6 +49,9 @@
 //! * `device`: devices that go, and hardware addresses that change.
 //! * `receive` takes messages apart and hands them to those; `transmit` makes and sends them;
 //!   `advance` is the one place where an id changes its state.
+//! * `half_open`: connections that nobody has confirmed yet, and which of them goes when they are too
+//!   many.
+//! * `held`: requests for a service whose listener has just closed, and may open again.
 //! * `departed`: what becomes of connections whose peer is known to have died.
 //! * `retry`, `pace`, `timers`, `timeout` and `timewait` are about time.
 //!
@@ -66,13 +69,11 @@ mod comm_ids;
 mod config;
 mod counters;
 mod departed;
-mod device;
 mod engine;
+mod half_open;
 mod hash;
 mod id;
 mod infiniband;
-mod listen;
-mod multicast;
 #[doc(hidden)]
 pub mod mutant;
 mod pace;
@@ -89,7 +90,6 @@ pub mod state;
 mod table;
 mod teardown;
 mod timeout;
-mod timewait;
 mod transmit;
 mod types;
 

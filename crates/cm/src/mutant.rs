@@ -16,10 +16,16 @@ pub enum Mutant {
     CopyMakesSecondQuestion,
     /// The ports of an owner that is gone stay taken.
     DeadOwnersPortsKept,
+    /// What was displaced before it was taken is still offered to its taker.
+    DisplacedStillQueued,
     /// The end of a connection is reported as often as it is learned of.
     DisconnectToldTwice,
     /// The peer asked for more time (MRA) and gets none.
     GrantIgnored,
+    /// Any number of connections may be half-open.
+    HalfOpenUnbounded,
+    /// A request that is held for a listener is not given to it.
+    HeldForgotten,
     /// A group that the host is still joining is not left when its member leaves.
     JoinNotTakenBack,
     /// The event of a membership comes even if it was left before.
@@ -44,14 +50,17 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every one.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::AnswerForgotten,
         Self::BlockIgnored,
         Self::CopyMakesSecondChild,
         Self::CopyMakesSecondQuestion,
         Self::DeadOwnersPortsKept,
+        Self::DisplacedStillQueued,
         Self::DisconnectToldTwice,
         Self::GrantIgnored,
+        Self::HalfOpenUnbounded,
+        Self::HeldForgotten,
         Self::JoinNotTakenBack,
         Self::LeftGroupStillTold,
         Self::MembershipsLeak,

@@ -1,4 +1,4 @@
-//! Connection parameters between the seam's form and the wire's.
+//! Connection parameters between the provider's form and the wire's.
 
 use alloc::boxed::Box;
 
@@ -78,7 +78,7 @@ pub(crate) fn wire_ece(step: Step, ece: Ece) -> Result<portolan_wire::cm::Ece> {
 }
 
 /// The vendor's options as events give them.
-pub(crate) fn seam_ece(ece: portolan_wire::cm::Ece) -> Ece {
+pub(crate) fn provider_ece(ece: portolan_wire::cm::Ece) -> Ece {
     Ece {
         vendor_id: ece.vendor_id,
         options: ece.options,

@@ -16,10 +16,11 @@ use portolan_wire::{Gid, PKey, Qpn, ServiceId};
 use crate::config::time_of_exponent;
 use crate::counters::DropReason;
 use crate::engine::Cm;
+use crate::engine::held::Message;
 use crate::id::{Connection, Id, RemoteId, RemoteQp};
 use crate::infiniband::{is_way_of, socket_of};
 use crate::mutant::{Mutant, is_planted};
-use crate::params::{check_qpn, param_of_req, retry_field, seam_ece, wire_ece};
+use crate::params::{check_qpn, param_of_req, provider_ece, retry_field, wire_ece};
 use crate::resolve::socket_addr;
 use crate::state::{Event, State};
 use crate::types::MadPath;
@@ -28,7 +29,7 @@ use crate::types::MadPath;
 pub const REP_PRIVATE_DATA_MAX: usize = PrivateData::<196>::LEN;
 
 /// What a REQ is refused with.
-struct Refusal {
+pub(crate) struct Refusal {
     reason: RejectReason,
     /// What would be accepted instead, as the reason defines it (IBTA 12.6.7.2).
     additional_info: Info,
@@ -84,7 +85,13 @@ impl Cm {
         }
         match self.admit(path, req) {
             Ok(admitted) => self.new_child(now, path, tid, req, remote, qp, admitted),
-            Err(refusal) => self.refuse_req(path, tid, req, refusal),
+            Err(refusal) => {
+                let nobody_listens = refusal.reason == RejectReason::INVALID_SERVICE_ID;
+                let held = || Message::Req(Box::new(*req));
+                if !(nobody_listens && self.hold(now, path, tid, held())) {
+                    self.refuse_req(path, tid, req, refusal);
+                }
+            }
         }
     }
 
@@ -108,7 +115,7 @@ impl Cm {
             return;
         }
         match self.ids.get(number).map(|id| id.state) {
-            Some(State::ReqRcvd) => self.send_mra(number, MraMessage::Req),
+            Some(State::ReqRcvd) => self.put_off(number),
             Some(State::Timewait) => {
                 self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
             }
@@ -182,12 +189,9 @@ impl Cm {
         qp: RemoteQp,
         admitted: Admitted,
     ) {
-        let listener = self.ids.get(admitted.listener);
-        let Some(waiting) = listener.and_then(|id| id.listener.as_ref()) else {
-            return;
-        };
-        if waiting.waiting.len() as u64 >= u64::from(waiting.backlog) {
-            return self.counters.drop(DropReason::BacklogFull);
+        let source = path.host();
+        if let Err(reason) = self.make_room(now, admitted.listener, source) {
+            return self.counters.drop(reason);
         }
         let Some(local_comm_id) = self.draw_comm_id() else {
             return self.counters.drop(DropReason::IdsFull);
@@ -208,6 +212,7 @@ impl Cm {
         child.connection = Some(Box::new(Connection {
             waits_at: Some(admitted.listener),
             passive: true,
+            was_put_off: false,
             mad_path: *path,
             local_comm_id,
             remote_comm_id: Some(req.local_comm_id),
@@ -237,15 +242,9 @@ impl Cm {
         self.ids.set_remote(remote, qp, number);
         self.advance(now, admitted.listener, Event::ReqReceived);
         self.advance(now, number, Event::ReqReceived);
-        if let Some(listener) = self
-            .ids
-            .get_mut(admitted.listener)
-            .and_then(|id| id.listener.as_mut())
-        {
-            listener.waiting.insert(number);
-        }
+        self.begin_half_open(now, admitted.listener, number, source);
         let param = EventParam::Conn(param_of_req(req, header_len));
-        self.report_request(admitted.uid, number, param, seam_ece(req.ece));
+        self.report_request(admitted.uid, number, param, provider_ece(req.ece));
     }
 
     /// Accepts a connection request (`rdma_accept`). `uid` is the child's name from now on. It ends in
@@ -322,9 +321,16 @@ impl Cm {
     }
 
     /// RTU (`cm_rtu_handler`).
-    pub(crate) fn rtu_received(&mut self, now: Duration, path: &MadPath, rtu: &RtuRepr) {
+    pub(crate) fn rtu_received(&mut self, now: Duration, path: &MadPath, tid: u64, rtu: &RtuRepr) {
         let Some(number) = self.find_both(rtu.remote_comm_id, rtu.local_comm_id, path) else {
-            return self.drop_unknown();
+            self.drop_unknown();
+            // Its sender believes in a connection that was displaced, or whose process is dead. (Linux
+            // says nothing; IBTA 12.6.7.2 has the reason.)
+            let (ids, reason) = (
+                (rtu.remote_comm_id, rtu.local_comm_id),
+                RejectReason::INVALID_COMM_ID,
+            );
+            return self.refuse(path, tid, ids, RejMessage::Other, reason, &[]);
         };
         if self.advance(now, number, Event::RtuReceived) {
             self.report_empty(number, EventType::Established, 0);
@@ -333,8 +339,17 @@ impl Cm {
         }
     }
 
+    /// Asks the sender of a repeated REQ to wait: the owner has still to answer.
+    fn put_off(&mut self, number: IdNumber) {
+        self.send_mra(number, MraMessage::Req);
+        let id = self.ids.get_mut(number);
+        if let Some(connection) = id.and_then(|id| id.connection.as_mut()) {
+            connection.was_put_off = true;
+        }
+    }
+
     /// Refuses a REQ without an id (`cm_issue_rej`).
-    fn refuse_req(&mut self, path: &MadPath, tid: u64, req: &ReqRepr, refusal: Refusal) {
+    pub(crate) fn refuse_req(&mut self, path: &MadPath, tid: u64, req: &ReqRepr, refusal: Refusal) {
         let ids = (0, req.local_comm_id);
         let mtu;
         let info: &[u8] = match &refusal.additional_info {

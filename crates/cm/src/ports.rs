@@ -8,19 +8,23 @@
 //! difference: a specific address and a wildcard of the same port always conflict, unless both are
 //! marked for reuse.
 
-use alloc::collections::BTreeSet;
+mod free_ports;
+
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt::Display;
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use portolan_provider::error::Cause;
 use portolan_wire::{PortSpace, ServiceId};
 
 use crate::hash::{Keyed, Map};
 use crate::mutant::{Mutant, is_planted};
+use free_ports::FreePorts;
 
 /// The first port that needs no privilege (`PROT_SOCK`).
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
@@ -76,6 +80,8 @@ pub struct PortTable<O> {
     bindings: Map<BindingId, Binding<O>>,
     /// The bindings of each port; one, unless it is shared.
     ports: Map<(PortSpace, u16), Vec<BindingId>>,
+    /// Of each port space that a port was bound in, the ephemeral ports that are not in `ports`.
+    free: Map<PortSpace, FreePorts>,
     by_owner: Map<O, BTreeSet<BindingId>>,
 }
 
@@ -98,6 +104,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             next_binding: 0,
             bindings: Map::with_hasher(hash),
             ports: Map::with_hasher(hash),
+            free: Map::with_hasher(hash),
             by_owner: Map::with_hasher(hash),
         }
     }
@@ -158,16 +165,15 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Ok(())
     }
 
-    /// Gives a port back. A binding that is gone already is none's loss.
-    pub fn release(&mut self, binding: BindingId) {
-        let Some(bound) = self.bindings.remove(&binding) else {
-            return;
-        };
+    /// Gives a port back; its listener, if it had one. A binding that is gone already is none's loss.
+    pub fn release(&mut self, binding: BindingId) -> Option<ClosedListener<O>> {
+        let bound = self.bindings.remove(&binding)?;
         let key = (bound.space, bound.address.port());
         if let Some(holders) = self.ports.get_mut(&key) {
             holders.retain(|holder| *holder != binding);
             if holders.is_empty() {
                 self.ports.remove(&key);
+                self.free_ports(bound.space).set(key.1, true);
             }
         }
         if let Some(owned) = self.by_owner.get_mut(&bound.owner) {
@@ -176,6 +182,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
                 self.by_owner.remove(&bound.owner);
             }
         }
+        bound.listening.then_some(ClosedListener(bound))
     }
 
     /// Gives back all ports of an owner, for instance a process that died.
@@ -228,6 +235,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             .entry((bound.space, port))
             .or_default()
             .push(binding);
+        self.free_ports(bound.space).set(port, false);
         self.by_owner
             .entry(bound.owner)
             .or_default()
@@ -257,15 +265,69 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
     }
 
     /// A port of the ephemeral range that nobody holds (`cma_alloc_any_port`).
-    fn free_port(&self, space: PortSpace, seed: u32) -> Result<u16, Cause> {
+    fn free_port(&mut self, space: PortSpace, seed: u32) -> Result<u16, Cause> {
         let (first, last) = (*self.config.ephemeral.start(), *self.config.ephemeral.end());
-        let count = u32::from(last.saturating_sub(first)) + 1;
-        let start = seed % count;
-        // Below 2^16: `first` plus a distance within the range.
-        let candidates =
-            (0..count).map(|step| first.saturating_add(((start + step) % count) as u16));
-        let mut free = candidates.filter(|port| !self.ports.contains_key(&(space, *port)));
-        free.next().ok_or(Cause::PortsExhausted { first, last })
+        let free = self.free_ports(space).find(seed);
+        free.ok_or(Cause::PortsExhausted { first, last })
+    }
+
+    fn free_ports(&mut self, space: PortSpace) -> &mut FreePorts {
+        let ephemeral = &self.config.ephemeral;
+        let free = self.free.entry(space);
+        free.or_insert_with(|| FreePorts::all(ephemeral))
+    }
+}
+
+/// A listener whose port was given back.
+#[derive(Debug)]
+pub struct ClosedListener<O>(Binding<O>);
+
+/// Listeners that closed a moment ago. Requests for them still go to their owners, who hold them in case
+/// that they listen again ([`Config::relisten_wait`](crate::Config::closed_listener_memory)).
+#[derive(Debug)]
+pub struct ClosedListeners<O> {
+    /// With the time until which it counts; the oldest first.
+    recent: VecDeque<(Duration, ClosedListener<O>)>,
+    memory: Duration,
+}
+
+/// Closed listeners of a host that are remembered; beyond it the oldest is forgotten.
+const CLOSED_LISTENERS_MAX: usize = 64;
+
+impl<O: Copy> ClosedListeners<O> {
+    /// None. Each that comes is remembered for `memory`.
+    pub fn new(memory: Duration) -> Self {
+        Self {
+            recent: VecDeque::new(),
+            memory,
+        }
+    }
+
+    /// Notes one that closed now.
+    pub fn note(&mut self, now: Duration, closed: ClosedListener<O>) {
+        let over = |(until, _): &(Duration, _)| *until <= now;
+        while self.recent.len() >= CLOSED_LISTENERS_MAX || self.recent.front().is_some_and(over) {
+            self.recent.pop_front();
+        }
+        self.recent
+            .push_back((now.saturating_add(self.memory), closed));
+    }
+
+    /// Who listened to `service` at `destination` until a moment ago: the last one.
+    pub fn lookup(&self, now: Duration, service: ServiceId, destination: IpAddr) -> Option<O> {
+        let key = (service.port_space()?, service.port());
+        let mut recent = self.recent.iter().rev();
+        let found = recent.find(|(until, ClosedListener(bound))| {
+            let is_same = (bound.space, bound.address.port()) == key;
+            *until > now && is_same && bound.serves(destination)
+        });
+        found.map(|(_, ClosedListener(bound))| bound.owner)
+    }
+
+    /// Forgets those of an owner, for instance a process that died.
+    pub fn forget(&mut self, is_its: impl Fn(&O) -> bool) {
+        self.recent
+            .retain(|(_, ClosedListener(bound))| !is_its(&bound.owner));
     }
 }
 

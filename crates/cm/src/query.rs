@@ -31,6 +31,10 @@ pub struct TableSizes {
     pub remote_qps: usize,
     /// Ids known by the SIDR request that made them.
     pub remote_requests: usize,
+    /// Connections that no peer has confirmed yet.
+    pub half_open: usize,
+    /// Requests for listeners that have just closed.
+    pub held: usize,
     /// Entries of the listener table.
     pub listeners: usize,
     /// Destroyed connections in time-wait.
@@ -234,6 +238,8 @@ impl Cm {
             remote_ids,
             remote_qps,
             remote_requests,
+            half_open: self.half_open.len(),
+            held: self.held.len(),
             listeners: self.listeners.len(),
             remembered: self.remembered.len(),
             answers: self.answers.len(),

@@ -34,7 +34,7 @@ impl Cm {
             CmMessage::Mra(mra) => self.mra_received(now, path, mra),
             CmMessage::Rej(rej) => self.rej_received(now, path, rej),
             CmMessage::Rep(rep) => self.rep_received(now, path, tid, rep),
-            CmMessage::Rtu(rtu) => self.rtu_received(now, path, rtu),
+            CmMessage::Rtu(rtu) => self.rtu_received(now, path, tid, rtu),
             CmMessage::Dreq(dreq) => self.dreq_received(now, path, tid, dreq),
             CmMessage::Drep(drep) => self.drep_received(now, path, drep),
             CmMessage::SidrReq(req) => self.sidr_req_received(now, path, tid, req),

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use portolan_provider::address::unspecified_like;
+use portolan_provider::address::{leaves_device_open, unspecified_like};
 use portolan_provider::cm::{EventType, IdNumber, PathRecord};
 use portolan_provider::error::errno::ETIMEDOUT;
 use portolan_provider::error::{Cause, Error, Result, Step};
@@ -22,10 +22,10 @@ const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl Cm {
     /// Gives an id its local address (`rdma_bind_addr`). The caller has taken the port, from its
-    /// [`PortTable`](crate::ports::PortTable), and found the device unless the address is a wildcard.
+    /// [`PortTable`](crate::ports::PortTable), and found the device unless the address leaves it open.
     ///
     /// # Errors
-    /// `InvalidState`, `NoSuchObject`; `NoDevice` for an address without a device that is no wildcard.
+    /// `InvalidState`, `NoSuchObject`; `NoDevice` for an address without a device that does not leave it open.
     pub fn bind(
         &mut self,
         _now: Duration,
@@ -36,7 +36,7 @@ impl Cm {
         let id = self.ids.find_mut(id, Step::Bind)?;
         let next = id.command(Event::Bind, Step::Bind)?;
         let local = canonical(local);
-        if device.is_none() && !local.ip().is_unspecified() {
+        if device.is_none() && !leaves_device_open(local.ip()) {
             let why = alloc::format!("no device was given for {}", local.ip());
             return Err(id.fail(Step::Bind, Cause::NoDevice { why }));
         }

@@ -127,6 +127,8 @@ pub enum Event {
     SidrRepReceived,
     /// SIDR REP that gives none.
     SidrRepRefused,
+    /// A half-open connection makes room for a new one.
+    Displaced,
     /// The last repetition got no answer.
     Unanswered,
     /// The time-wait is over.
@@ -202,6 +204,11 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         }
         (S::RepSent | S::MraRepRcvd, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
 
+        // As if nobody had answered any longer.
+        (S::ReqRcvd | S::RepSent | S::MraRepRcvd, E::Displaced) => {
+            (S::Closed, IbCm("cm_process_send_error"))
+        }
+
         // Connected.
         (S::Established, E::RepRepeated) => (S::Established, IbCm("cm_dup_rep_handler")),
         (S::Established, E::NotifyEstablished) => (S::Established, Cma("rdma_notify")),
@@ -214,6 +221,7 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         (S::Listen, E::SidrReqReceived) => (S::Listen, IbCm("cm_sidr_req_handler")),
         (S::Idle, E::SidrReqReceived) => (S::SidrReqRcvd, IbCm("cm_sidr_req_handler")),
         (S::SidrReqRcvd, E::SidrReqRepeated) => (S::SidrReqRcvd, IbCm("cm_sidr_req_handler")),
+        (S::SidrReqRcvd, E::Displaced) => (S::Closed, IbCm("cm_process_send_error")),
         (S::SidrReqRcvd, E::Accept | E::Reject) => (S::SidrReplied, IbCm("ib_send_cm_sidr_rep")),
         (S::SidrReplied, E::SidrReqRepeated) => (S::SidrReplied, Ibta("12.11")),
 
@@ -347,6 +355,15 @@ impl State {
         }
     }
 
+    /// Whether a child is half-open: its peer has asked, and nothing has confirmed since that it is
+    /// there.
+    pub(crate) const fn is_half_open(self) -> bool {
+        matches!(
+            self,
+            Self::ReqRcvd | Self::RepSent | Self::MraRepRcvd | Self::SidrReqRcvd
+        )
+    }
+
     /// The state after the command `event`.
     ///
     /// # Errors
@@ -377,7 +394,7 @@ impl State {
 
 impl Event {
     /// Every event.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Bind,
         Self::Join,
         Self::ResolveAddr,
@@ -410,6 +427,7 @@ impl Event {
         Self::SidrReqRepeated,
         Self::SidrRepReceived,
         Self::SidrRepRefused,
+        Self::Displaced,
         Self::Unanswered,
         Self::TimewaitOver,
         Self::DeviceRemoved,

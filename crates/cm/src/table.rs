@@ -8,9 +8,10 @@ use portolan_provider::cm::IdNumber;
 use portolan_provider::error::{Cause, Error, Result, Step};
 
 use crate::hash::{Keyed, Map};
-use crate::id::{Connection, Id, RemoteId, RemoteQp, RemoteRequest};
+use crate::id::{Connection, Id, RemoteId, RemoteQp};
 use crate::mutant::{Mutant, is_planted};
 use crate::sidr::Inquiry;
+use crate::sidr::RemoteRequest;
 
 /// Bits of an id number that name its slot; the rest is the slot's generation.
 const SLOT_BITS: u32 = 20;
@@ -221,6 +222,14 @@ impl IdTable {
         let connection = self.get(number).and_then(|id| id.connection.as_deref());
         if let Some(remote) = connection.and_then(Connection::remote_id) {
             remove_if(&mut self.by_remote_id, &remote, number);
+        }
+    }
+
+    /// Forgets the SIDR request that made an id: a copy of it is a new one.
+    pub(crate) fn forget_remote_request(&mut self, number: IdNumber) {
+        let asked = self.get(number).and_then(|id| id.asked.as_deref());
+        if let Some(name) = asked.map(|asked| asked.name) {
+            remove_if(&mut self.by_remote_request, &name, number);
         }
     }
 

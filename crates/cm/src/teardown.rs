@@ -81,7 +81,7 @@ impl Cm {
     /// `NoSuchObject`.
     pub fn destroy_id(&mut self, now: Duration, id: IdNumber) -> Result<()> {
         self.ids.find(id, Step::DestroyId)?;
-        for child in self.unlisten(id) {
+        for child in self.unlisten(now, id) {
             self.take_leave(now, child);
         }
         self.take_leave(now, id);
@@ -120,6 +120,7 @@ impl Cm {
         self.remember(now, number);
         self.remember_answer(now, number);
         self.leave_all(number);
+        self.end_half_open(number);
         self.set_deadline(number, None);
         self.ids.remove(number);
     }
@@ -137,6 +138,7 @@ impl Cm {
     /// REJ (`cm_rej_handler`).
     pub(crate) fn rej_received(&mut self, now: Duration, path: &MadPath, rej: &RejRepr) {
         let Some(number) = self.find_rejected(path, rej) else {
+            self.forget_held(path.host(), rej.local_comm_id);
             return self.drop_unknown();
         };
         let event = match rej.reason {
@@ -326,7 +328,12 @@ impl Cm {
         self.send_rej_with(number, RejectReason::TIMEOUT, info, PrivateData::EMPTY);
     }
 
-    fn send_rej(&mut self, number: IdNumber, reason: RejectReason, data: PrivateData<148>) {
+    pub(crate) fn send_rej(
+        &mut self,
+        number: IdNumber,
+        reason: RejectReason,
+        data: PrivateData<148>,
+    ) {
         self.send_rej_with(number, reason, AdditionalInfo::EMPTY, data);
     }
 

@@ -15,6 +15,9 @@ impl Cm {
     pub fn handle_timeout(&mut self, now: Duration) {
         self.pace.refresh(now);
         while self.full().is_none() {
+            if self.refuse_held(now) {
+                continue;
+            }
             let Some(number) = self.timers.pop_due(now) else {
                 return;
             };

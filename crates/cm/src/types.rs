@@ -1,4 +1,4 @@
-//! What goes in and out of the engine beside the seam's own types.
+//! What goes in and out of the engine besides the types of the crate `portolan-provider`.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -84,7 +84,7 @@ pub struct Lids {
 }
 
 /// What tells one port of the network from all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Host {
     Ip(IpAddr),
     Lid(u16),

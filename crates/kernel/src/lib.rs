@@ -9,16 +9,9 @@ mod error;
 mod listing;
 mod provider;
 pub mod raw;
+#[forbid(unsafe_code)]
+mod rdma_cm;
 mod sys;
-mod ucma;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use provider::{KernelProvider, check_verbs_library, has_devices, kernel_offers};
-pub use ucma::Offers;
-
-/// Locks; a panic in another thread does not spread, for every critical section leaves its state
-/// whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub use rdma_cm::Offers;

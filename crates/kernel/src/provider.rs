@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use portolan_abi_layout::Library;
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::listing::{DEVICES, Listing};
-use crate::sys::verbs::{Devices, SONAME};
-use crate::ucma::{ConnectionManager, Offers};
+use crate::rdma_cm::{ConnectionManager, Offers};
+use crate::sys::verbs::{Devices, KernelDevice, OpenDevice};
 
 /// Whether the kernel has any RDMA device, which costs one look into sysfs. Whether they can be used shows when
 /// the provider opens.
@@ -35,7 +36,7 @@ impl KernelProvider {
     /// old, or Portolan's own; `Unsupported` for a kernel before Linux 5.8.
     pub fn open() -> Result<Arc<Self>> {
         let cm = ConnectionManager::open()?;
-        let devices = Devices::load(SONAME)?;
+        let devices = Devices::load(Library::IBVERBS)?;
         devices.look_ahead();
         Ok(Arc::new(Self { cm, devices }))
     }
@@ -60,7 +61,11 @@ pub fn kernel_offers() -> Result<Offers> {
 /// # Errors
 /// `UnusableLibrary` if it is absent, too old, or Portolan's own.
 pub fn check_verbs_library() -> Result<()> {
-    Devices::load(SONAME).map(drop)
+    Devices::load(Library::IBVERBS).map(drop)
+}
+
+fn device(open: Arc<OpenDevice>) -> Arc<dyn Device> {
+    Arc::new(KernelDevice(open))
 }
 
 impl Provider for KernelProvider {
@@ -71,13 +76,12 @@ impl Provider for KernelProvider {
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         self.cm.check_process(Step::OpenDevice)?;
         let devices = self.devices.current()?.into_iter();
-        Ok(devices.map(|device| device as Arc<dyn Device>).collect())
+        Ok(devices.map(device).collect())
     }
 
     fn device(&self, index: u32) -> Result<Option<Arc<dyn Device>>> {
         self.cm.check_process(Step::OpenDevice)?;
-        let device = self.devices.find(index)?;
-        Ok(device.map(|device| device as Arc<dyn Device>))
+        Ok(self.devices.find(index)?.map(device))
     }
 
     fn open_channel(&self) -> Result<Arc<dyn CmChannel>> {
@@ -86,10 +90,10 @@ impl Provider for KernelProvider {
 
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
         self.cm.check_process(Step::OpenDevice)?;
-        for device in self.devices.current()? {
+        for open in self.devices.current()? {
             // One that has just gone serves nothing.
-            if let Ok(Some(slot)) = device.slot_of(ip) {
-                return Ok((device, slot));
+            if let Ok(Some(slot)) = open.slot_of(ip) {
+                return Ok((device(open), slot));
             }
         }
         let why = format!("none of the kernel's has the address {ip}");

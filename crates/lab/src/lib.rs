@@ -8,4 +8,5 @@
 pub mod fabric;
 pub mod judge;
 pub mod machine;
+pub mod own_network;
 pub mod simulator;

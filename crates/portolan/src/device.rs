@@ -37,16 +37,23 @@ pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use portolan_provider::verbs::{QpCap, QpInit, QpType};
 
     use super::*;
     use crate::cm::{CmId, EventChannel, QueuePairPlan};
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[test]
     fn the_shared_domain_lives_as_long_as_a_queue_pair_that_was_made_in_it() {
         let provider = crate::provider::software_provider().unwrap();
-        let id = CmId::new(&EventChannel::open_on(provider).unwrap()).unwrap();
-        id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let events = EventChannel::open_on(provider).unwrap();
+        let id = CmId::new(&events).unwrap();
+        id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), PATIENCE)
+            .unwrap();
+        events.next_event_within(PATIENCE).unwrap();
         let cap = QpCap {
             max_send_wr: 1,
             max_recv_wr: 1,

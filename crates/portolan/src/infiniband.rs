@@ -1,9 +1,9 @@
 //! Connections between ports of an InfiniBand subnet, by native addresses (AF_IB).
 //!
-//! The engine that makes connections over UDP makes them here over management datagrams, which go by LID. It
-//! needs a port whose connection class nobody has: on RDMA hardware the kernel has it, and is the
-//! provider to use ([`provider`](crate::provider)); a simulated fabric leaves it free. No data is moved
-//! here: queue pairs are the caller's.
+//! The connection engine that runs over UDP for RoCE runs here over management datagrams, which are
+//! addressed by LID. The port's connection management class must be free. On RDMA hardware the
+//! kernel owns it: use the kernel's [`provider`](crate::provider) there. A simulated fabric leaves
+//! it free. This module transfers no data: the caller creates the queue pairs.
 //!
 //! ```no_run
 //! use portolan::infiniband::PortManager;
@@ -35,17 +35,17 @@ use portolan_wire::{Gid, PKey, ServiceId, sa};
 
 pub use offer::ServiceOffer;
 
-/// How long a transport is waited for at once: timers of the engine come round as often.
+/// Longest single wait in the transport; the engine's timers run at least this often.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// What a port takes to acknowledge (`local_ca_ack_delay`), exponent of 4.096 µs: 134 ms, as Linux's soft devices
-/// say.
+/// A port's acknowledgement delay (`local_ca_ack_delay`), exponent of 4.096 µs: 134 ms, as in
+/// Linux's soft devices.
 const ACK_DELAY_EXP: u8 = 15;
-/// How long a route's resolution may take; its path is at hand when it begins.
+/// Time limit of a route's resolution; its path is available when it starts.
 const ROUTE_TIME_MAX: Duration = Duration::from_secs(2);
-/// Most datagrams that are taken in before events are looked at.
+/// Maximum number of datagrams to receive before events are checked.
 const MADS_PER_TURN: usize = 64;
 
-/// The connection manager of one port, for one thread: whoever waits for events drives it.
+/// The connection manager of one port, for one thread. Waiting for events drives it.
 #[derive(Debug)]
 pub struct PortManager {
     cm: Cm,
@@ -53,24 +53,26 @@ pub struct PortManager {
     port: Port,
     device: BoundDevice,
     epoch: Instant,
-    /// Datagrams that the subnet did not deliver; the engine repeats them in its own time.
+    /// Number of datagrams that the subnet did not deliver; the engine retransmits them on its own
+    /// schedule.
     undelivered: u64,
 }
 
 impl PortManager {
-    /// The manager of a port that a user MAD device stands for.
+    /// Opens the manager of a user MAD device's port.
     ///
     /// # Errors
-    /// `Os` with EACCES without rights to the device, with EINVAL or EBUSY where the kernel or another program has
-    /// connections on this port; `NoDevice` for a port without a LID: no subnet manager has been there.
+    /// `Os` with EACCES without permission for the device, or with EINVAL or EBUSY if the kernel or
+    /// another program manages connections on this port; `NoDevice` for a port without a LID, which
+    /// no subnet manager has configured.
     pub fn open(device: &Device) -> Result<Self> {
         let transport = device.open(&Class::CONNECTIONS).map_err(failed_to_open)?;
         let seed = crate::software::core::random()?;
         Self::over(Box::new(transport), Config::default(), seed)
     }
 
-    /// The manager of a port over any transport of the class of connections. Everything that a peer must not guess
-    /// follows from `seed`.
+    /// Creates a manager over any transport of the connection management class. All unpredictable
+    /// values derive from `seed`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -88,7 +90,7 @@ impl PortManager {
             sgid_index: 0,
             sgid,
             node_guid: port_guid(sgid),
-            // Paths say what they can carry; a port takes every size.
+            // Each path has its own MTU; a port accepts all sizes.
             mtu: Mtu::Mtu4096,
             ack_delay_exp: ACK_DELAY_EXP,
         };
@@ -102,17 +104,17 @@ impl PortManager {
         })
     }
 
-    /// The port, as it was when it was opened.
+    /// A snapshot of the port from the time of opening.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// Datagrams that the subnet reported as undelivered.
+    /// Number of datagrams that the subnet reported as undelivered.
     pub fn undelivered(&self) -> u64 {
         self.undelivered
     }
 
-    /// What the engine counted: messages sent and received, by kind.
+    /// The engine's counters of messages sent and received, by type.
     pub fn counters(&self) -> &portolan_cm::Counters {
         self.cm.counters()
     }
@@ -135,11 +137,12 @@ impl PortManager {
         self.cm.listen(now, id, backlog)
     }
 
-    /// Names the peer of an id, and gives the path to it, which the subnet administrator has: `AddrResolved` and
+    /// Sets an id's peer, and the path to it from the subnet administrator. `AddrResolved` and
     /// `RouteResolved` follow.
     ///
     /// # Errors
-    /// See [`Cm::resolve_ib_addr`] and [`Cm::ib_route_resolved`]; `InvalidArgument` for a path whose MTU is none.
+    /// See [`Cm::resolve_ib_addr`] and [`Cm::ib_route_resolved`]; `InvalidArgument` for a path with
+    /// an invalid MTU.
     pub fn resolve(
         &mut self,
         id: IdNumber,
@@ -158,7 +161,7 @@ impl PortManager {
             .ib_route_resolved(now, id, ROUTE_TIME_MAX, &route, lids)
     }
 
-    /// Sends a connection request, or asks for a datagram service's queue pair (`rdma_connect`).
+    /// Sends a connection request, or requests a datagram service's queue pair (`rdma_connect`).
     ///
     /// # Errors
     /// See [`Cm::connect`].
@@ -178,7 +181,7 @@ impl PortManager {
         self.transmit()
     }
 
-    /// Accepts a request (`rdma_accept`); the child is `uid` from now on.
+    /// Accepts a request (`rdma_accept`). The child's events carry `uid` from then on.
     ///
     /// # Errors
     /// See [`Cm::accept`].
@@ -198,7 +201,7 @@ impl PortManager {
         self.transmit()
     }
 
-    /// Ends a connection, or answers its end (`rdma_disconnect`).
+    /// Disconnects, or answers the peer's disconnect request (`rdma_disconnect`).
     ///
     /// # Errors
     /// See [`Cm::disconnect`].
@@ -208,7 +211,7 @@ impl PortManager {
         self.transmit()
     }
 
-    /// Removes an id; its peer hears of it.
+    /// Destroys an id and informs its peer.
     ///
     /// # Errors
     /// See [`Cm::destroy_id`].
@@ -226,16 +229,18 @@ impl PortManager {
         self.cm.addresses(id)
     }
 
-    /// The next event, waited for at most for `wait`; `None` if there is none by then.
+    /// Returns the next event; waits for it at most for `wait`, then returns `None`.
     ///
     /// # Errors
-    /// `DeviceRemoved` if the port is gone; `Os` for what else the system says.
+    /// `DeviceRemoved` if the port is gone; `Os` for other system errors.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<CmEvent>> {
         let until = self.now().saturating_add(wait);
         loop {
             let now = self.now();
             self.cm.handle_timeout(now);
             self.transmit()?;
+            // Their events wait nowhere but in the engine, which has forgotten them.
+            while self.cm.poll_displaced().is_some() {}
             if let Some(event) = self.cm.poll_event() {
                 // Taken: a request no longer counts in its listener's backlog.
                 self.cm.request_taken(event.id);
@@ -251,7 +256,7 @@ impl PortManager {
         }
     }
 
-    /// Takes in what has come, after a wait for the first.
+    /// Receives the available datagrams; waits for the first one at most for `wait`.
     fn receive(&mut self, wait: Duration) -> Result<()> {
         let mut wait = wait;
         for _ in 0..MADS_PER_TURN {
@@ -275,14 +280,14 @@ impl PortManager {
             match self.transport.send(&to, &transmit.mad, Duration::ZERO) {
                 Ok(()) => {}
                 Err(error) if error.is_final() => return Err(failed(error)),
-                // As good as lost on the way: it is repeated.
+                // Equivalent to a loss in transit: the engine retransmits.
                 Err(_) => self.undelivered += 1,
             }
         }
         Ok(())
     }
 
-    /// The way a datagram came.
+    /// The path by which a datagram arrived.
     fn way_from(&self, from: &MadAddress) -> MadPath {
         let gid = from.grh.map_or(Gid::UNSPECIFIED, |grh| grh.gid);
         MadPath {
@@ -297,7 +302,7 @@ impl PortManager {
         }
     }
 
-    /// Where a datagram goes to. Within the subnet the LID is all.
+    /// The address of an outgoing datagram. Within the subnet the LID suffices.
     fn destination(&self, transmit: &Transmit) -> MadAddress {
         let lid = transmit.path.lids.map_or(0, |lids| lids.remote);
         let own_lid = transmit.path.lids.map_or(0, |lids| lids.local);
@@ -316,13 +321,13 @@ impl PortManager {
         }
     }
 
-    /// The low bits of the port's LIDs that tell them apart.
+    /// The mask of the LID bits that the port's LMC controls.
     fn path_mask(&self) -> u16 {
-        // Its mask control has three bits.
+        // The LID mask control has three bits.
         (1 << self.port.lmc.min(7)) - 1
     }
 
-    /// Whether the peer's GID has another subnet prefix than the port's.
+    /// Returns whether the peer's GID has a subnet prefix other than the port's.
     fn leaves_subnet(&self, transmit: &Transmit) -> bool {
         let peer = Gid::from(transmit.path.remote);
         peer.0.first_chunk::<8>() != self.device.sgid.0.first_chunk::<8>()
@@ -333,7 +338,7 @@ impl PortManager {
     }
 }
 
-/// The GUID of the port with this GID, whose lower half it is.
+/// The port GUID, which is the lower half of its GID.
 fn port_guid(gid: Gid) -> u64 {
     gid.0.last_chunk().copied().map_or(0, u64::from_be_bytes)
 }
@@ -349,7 +354,7 @@ fn address(gid: Gid, service: ServiceId) -> SockaddrIb {
     }
 }
 
-/// What the engine keeps of a path.
+/// Converts a path to the fields that the engine uses.
 fn route(path: &sa::PathRecord) -> Result<PathRecord> {
     let mtu = Mtu::from_number(path.mtu.value).ok_or_else(|| {
         let (what, expected) = ("MTU of a path", "1 to 5");

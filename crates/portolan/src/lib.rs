@@ -1,15 +1,5 @@
 //! RDMA connections in Rust, on any Linux machine, with or without RDMA hardware.
 //!
-//! Two layers over one state machine:
-//!
-//! * the high one: [`Connector`], [`Listener`], [`Connection`]: buffers, deadlines, errors that
-//!   explain themselves; blocking, and for tasks under the feature `tokio`; [`datagram`] has sockets
-//!   for messages of one packet, to services and multicast groups;
-//! * the low one, [`cm`]: event channels, ids and events with the semantics of `rdma_cm(7)`.
-//!
-//! The provider beneath is the software RoCEv2 device: user space, UDP port 4791, no root, no
-//! kernel module, no daemon. [`provider`] chooses the kernel's RDMA devices instead.
-//!
 //! ```no_run
 //! use portolan::Connector;
 //!
@@ -19,6 +9,29 @@
 //! println!("{:?}", &connection.receive()?[..]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Without RDMA hardware, connections use the software device: RoCEv2 in user space over UDP port 4791. It needs no root,
+//! no kernel module and no daemon.
+//!
+//! # What most programs need
+//!
+//! * [`Listener`] and [`Connector`] make a [`Connection`], which sends and receives messages and reads and writes remote
+//!   memory. Each call takes a deadline from [`Options`].
+//! * [`Buffer`] and [`SharedMemory`] are memory that a device may touch. A peer reaches a [`SharedMemory`] by its
+//!   [`RemoteMemory`].
+//! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
+//! * [`resolve()`] finds addresses, sources, routes and devices, as `rdma_getaddrinfo(3)` does.
+//! * [`devices`](devices()) lists the RDMA devices.
+//! * `tokio` (the feature of that name) has the awaitable forms.
+//!
+//! # For experts
+//!
+//! * [`cm`]: event channels, ids and events with the semantics of `rdma_cm(7)`.
+//! * [`provider`]: which provider serves, and the types and traits of providers, verbs included.
+//! * [`software`]: the software device's settings, counters and survey of the processes that share the port.
+//! * [`infiniband`]: connections between InfiniBand ports over management datagrams.
+//! * [`reach`]: whether a GID can be reached, as `ibv_gid_reachable(3)`.
+//! * [`sa`] and [`wire`]: the subnet administrator's client, and the formats of packets.
 
 mod address_turn;
 pub mod cm;
@@ -31,20 +44,19 @@ pub mod provider;
 pub mod reach;
 pub mod resolve;
 pub mod software;
-pub mod sys;
+mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 pub mod work;
 
 pub use connection::{Connection, Connector, Incoming, Listener, Options};
 pub use device::devices;
-pub use portolan_provider as seam;
 pub use portolan_provider::verbs::Access;
 pub use portolan_provider::{Cause, Error, Result, Step};
 pub use portolan_sa as sa;
 pub use portolan_wire as wire;
 pub use resolve::resolve;
-pub use sys::{Buffer, RemoteMemory, SharedMemory};
+pub use sys::{BUFFER_MAX_BYTES, Buffer, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Keepalive, Message, Transfer};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,18 @@
-//! Which provider serves: the kernel's RDMA devices, or the software device.
+//! Selects the provider, the kernel's RDMA devices or the software device, and re-exports the types
+//! and traits of both.
 //!
-//! [`pin`] says, or else the environment variable [`PROVIDER_ENV`]. Where neither does, the way to the
-//! destination decides ([`towards`]), or the address that is listened at ([`at`]): it is the kernel's, if one of
-//! its RDMA devices has the local address on the interface, else software's. A listener at the wildcard
-//! address listens with both ([`everywhere`]). Single connections, listeners and event channels may be given
-//! another.
+//! The types and traits are those of the crate `portolan-provider`: commands and events ([`cm`]),
+//! queue pairs and work ([`verbs`]), addresses ([`address`]), errors ([`error`]) and the traits
+//! that a provider implements ([`traits`]).
 //!
-//! An event channel belongs to one provider, and is opened before any address is known: one that is opened
-//! without a provider is of the pinned one, or software's ([`default_provider`]).
+//! [`pin`] selects the provider, or else the environment variable [`PROVIDER_ENV`]. If neither
+//! does, the route to the destination decides ([`towards`]), or the address to listen at ([`at`]):
+//! the kernel's provider if one of its RDMA devices has the local address on the interface,
+//! otherwise the software one. A listener at the wildcard address uses both ([`everywhere`]).
+//! Individual connections, listeners and event channels may use another provider.
+//!
+//! An event channel belongs to one provider and is opened before any address is known. Without an
+//! explicit provider it uses the pinned one, or the software one ([`default_provider`]).
 
 mod route;
 mod trust;
@@ -20,7 +25,9 @@ use std::sync::{Arc, Mutex};
 use portolan_kernel::KernelProvider;
 pub use portolan_kernel::{Offers, check_verbs_library, kernel_offers};
 use portolan_provider::traits::Provider;
-use portolan_provider::{Cause, Error, Result, Step};
+pub use portolan_provider::{
+    Address, Cause, Error, Result, SockaddrIb, Step, address, cm, error, number_map, traits, verbs,
+};
 
 pub use self::route::{Chosen, Reason, at, everywhere, towards};
 pub(crate) use self::route::{Place, decide};
@@ -37,12 +44,12 @@ pub const PROVIDER_ENV: &str = "PORTOLAN_PROVIDER";
 pub enum Choice {
     /// The RoCEv2 device in user space.
     Software = 1,
-    /// The kernel's RDMA devices, by the machine's libibverbs.
+    /// The kernel's RDMA devices, through the installed libibverbs.
     Kernel = 2,
 }
 
 impl Choice {
-    /// Its name, as [`PROVIDER_ENV`] has it.
+    /// Its name, as in [`PROVIDER_ENV`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Software => "software",
@@ -69,16 +76,16 @@ impl Choice {
     }
 }
 
-/// What [`pin`] chose; 0 is nothing.
+/// The choice of [`pin`]; 0 means none.
 static PINNED: AtomicU8 = AtomicU8::new(0);
 
-/// Pins the provider of this process, or leaves the choice to the environment again. What exists already
-/// stays with the provider that it was made of.
+/// Pins this process's provider; `None` returns the choice to the environment. Existing objects
+/// keep their provider.
 pub fn pin(choice: Option<Choice>) {
     PINNED.store(choice.map_or(0, |choice| choice as u8), Ordering::Release);
 }
 
-/// The pinned provider, and what pinned it.
+/// The pinned provider, and how it was pinned.
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`, unless the program pins one.
@@ -94,12 +101,12 @@ pub(crate) fn pinned() -> Result<Option<(Choice, PinnedBy)>> {
     }
 }
 
-/// What pinned a provider.
+/// How a provider was pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PinnedBy {
-    /// [`pin`].
+    /// By [`pin`].
     Program,
-    /// [`PROVIDER_ENV`].
+    /// By [`PROVIDER_ENV`].
     Environment,
 }
 
@@ -112,11 +119,12 @@ impl fmt::Display for PinnedBy {
     }
 }
 
-/// The provider of what says nothing of its addresses, opened at first use: the pinned one, else software's.
+/// The provider for operations without addresses, opened on first use: the pinned one, otherwise
+/// the software one.
 ///
 /// # Errors
-/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; those of [`software_provider`] or of
-/// [`kernel_provider`]. A failed start is tried again at the next call.
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; errors of [`software_provider`] or
+/// [`kernel_provider`]. The next call retries a failed start.
 pub fn default_provider() -> Result<Arc<dyn Provider>> {
     match chosen()? {
         Choice::Kernel => kernel_provider(),
@@ -124,7 +132,7 @@ pub fn default_provider() -> Result<Arc<dyn Provider>> {
     }
 }
 
-/// The provider of what says nothing of its addresses, opened or not.
+/// The choice of provider for operations without addresses; does not open it.
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`.
@@ -132,15 +140,16 @@ pub fn chosen() -> Result<Choice> {
     Ok(pinned()?.map_or(Choice::Software, |(choice, _)| choice))
 }
 
-/// The software provider, if it was opened; never opens it.
+/// The software provider, if already open; never opens it.
 pub(crate) fn opened_software() -> Option<Arc<dyn Provider>> {
     SOFTWARE.opened().map(|provider| provider as _)
 }
 
-/// Settings of this process's software provider, in place of the defaults. They count when it is opened.
+/// Sets this process's software provider configuration. It takes effect when the provider is
+/// opened.
 ///
 /// # Errors
-/// `InvalidState` if it is open.
+/// `InvalidState` if it is already open.
 pub fn configure_software(config: SoftwareConfig) -> Result<()> {
     if SOFTWARE.opened().is_some() {
         let (expected, found) = ("not open", "open");
@@ -151,16 +160,16 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
     Ok(())
 }
 
-/// The software provider of this process; every call gives the same one.
+/// This process's software provider; every call returns the same one.
 ///
 /// # Errors
-/// The software device cannot start: UDP port 4791 is held by something else, or the processes that
-/// share it refuse this one; `InvalidArgument` for a [`TRUST_ENV`] that is not understood.
+/// The software device cannot start: another program holds UDP port 4791, or the processes that
+/// share it refuse this one. `InvalidArgument` if [`TRUST_ENV`] is malformed.
 pub fn software_provider() -> Result<Arc<dyn Provider>> {
     software().map(|provider| provider as Arc<dyn Provider>)
 }
 
-/// The kernel provider of this process; every call gives the same one.
+/// This process's kernel provider; every call returns the same one.
 ///
 /// # Errors
 /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
@@ -176,8 +185,7 @@ static KERNEL: Opened<KernelProvider> = Opened::none();
 static SOFTWARE: Opened<SoftwareProvider> = Opened::none();
 static SOFTWARE_CONFIG: Mutex<Option<SoftwareConfig>> = Mutex::new(None);
 
-/// Shows every packet that the software devices of this process send and take to `tap`, or to
-/// nobody.
+/// Sets the tap that sees every packet of this process's software devices; `None` removes it.
 ///
 /// # Errors
 /// See [`software_provider`].
@@ -185,7 +193,7 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
     software().map(|provider| provider.set_tap(tap))
 }
 
-/// Settings where the program gives none.
+/// The configuration used if the program sets none.
 fn of_environment() -> Result<SoftwareConfig> {
     let mut config = SoftwareConfig::default();
     config.stack.group.trust = trust()?;
@@ -207,7 +215,7 @@ fn software() -> Result<Arc<SoftwareProvider>> {
 /// A provider that a process opens once.
 struct Opened<P> {
     provider: Mutex<Option<Arc<P>>>,
-    /// The process that has or makes it; 0 is none.
+    /// The process that opens or has opened it; 0 means none.
     owner: AtomicU32,
 }
 
@@ -221,15 +229,17 @@ impl<P> Opened<P> {
 
     /// The provider, if this process has opened it.
     fn opened(&self) -> Option<Arc<P>> {
-        // In a forked child the lock may be its parent's for ever.
+        // In a forked child, the parent may have held the lock at the fork, which then stays
+        // locked.
         let is_own = self.owner.load(Ordering::Acquire) == std::process::id();
         is_own.then(|| lock(&self.provider).clone()).flatten()
     }
 
-    /// The provider, opened if there is none.
+    /// Returns the provider; opens it if necessary.
     ///
     /// # Errors
-    /// Those of `open`; `Unsupported`, in these words, in a process that was forked off since.
+    /// Those of `open`; `Unsupported` with the text `after_fork` in a process forked since the
+    /// provider was opened.
     fn get(
         &self,
         open: impl FnOnce() -> Result<Arc<P>>,
@@ -240,8 +250,8 @@ impl<P> Opened<P> {
             .owner
             .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
         if owner.is_err_and(|owner| owner != pid) {
-            // The parent's threads are not here, its queue pairs are not ours, and its lock may have
-            // been held when this process was forked off.
+            // The child lacks the parent's threads and does not own its queue pairs, and the lock
+            // may have been held at the fork.
             return Err(Error::new(Step::OpenDevice, Cause::Unsupported(after_fork)));
         }
         let mut provider = lock(&self.provider);

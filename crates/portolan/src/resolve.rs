@@ -1,6 +1,7 @@
-//! Names to addresses, with the way to each: rdma_getaddrinfo(3) for Rust.
+//! Resolves names to addresses with routes: rdma_getaddrinfo(3) for Rust.
 //!
-//! [`resolve()`] takes `host:port`; [`resolve_async`] does so without blocking. [`Request`] takes all that rdma_getaddrinfo takes:
+//! [`resolve()`] takes `host:port`; [`resolve_async`] is its non-blocking form. [`Request`]
+//! supports all of rdma_getaddrinfo:
 //!
 //! ```
 //! use portolan::resolve::{Family, Hints, Request};
@@ -32,26 +33,26 @@ use portolan_provider::{Cause, Error, Result, Step};
 pub use self::future::{Resolving, resolve_async};
 pub use self::machine::Machine;
 
-/// An address of a name, and the way to it.
+/// A name's address with its route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The address; for listening the local one, else the destination.
+    /// The local address for listening; otherwise the destination.
     pub addr: SocketAddr,
     /// The name's canonical form.
     pub canonical_name: Option<String>,
-    /// The local address that the routing table chooses for the destination, if an RDMA device has it;
-    /// `None` for listening and where there is no route.
+    /// The source address that the routing table selects, if an RDMA device has it; `None` for
+    /// listening or without a route.
     pub source: Option<SocketAddr>,
-    /// Why all this is so.
+    /// The decisions that led to this result.
     pub explain: Explain,
 }
 
-/// Resolves `host:port` (`[ipv6%zone]:port`, `host`) to the addresses to connect to, in the order
-/// to try them.
+/// Resolves `host:port` (`[ipv6%zone]:port`, `host`) to addresses to connect to, in order of
+/// preference.
 ///
 /// # Errors
-/// The text is no endpoint (`InvalidArgument`), the host or service is not known
-/// (`NameNotKnown`), or the name server failed for the moment (`NameTemporaryFailure`).
+/// The text is not an endpoint (`InvalidArgument`), the host or service is unknown
+/// (`NameNotKnown`), or the name server failed temporarily (`NameTemporaryFailure`).
 pub fn resolve(text: &str) -> Result<Vec<Resolved>> {
     Ok(Request::parse(text)?
         .addresses()?
@@ -70,7 +71,7 @@ impl Resolved {
     }
 }
 
-/// Resolves `addr:port`, `name:port` or `:port` to the addresses to listen on.
+/// Resolves `addr:port`, `name:port` or `:port` to addresses to listen on.
 ///
 /// # Errors
 /// As for [`resolve`].
@@ -87,11 +88,11 @@ pub fn resolve_passive(text: &str) -> Result<Vec<Resolved>> {
     Ok(request.addresses()?.filter_map(passive).collect())
 }
 
-/// Finds the addresses of a node, a service or hints on this machine, in the caller's thread
-/// (rdma_getaddrinfo(3)), in the order to try them. There is at least one.
+/// Finds the addresses of a node, a service or hints on the caller's thread (rdma_getaddrinfo(3)),
+/// in order of preference. Returns at least one.
 ///
 /// # Errors
-/// [`AddrInfoError`], with the codes of the manual.
+/// [`AddrInfoError`], with the manual's codes.
 pub fn get_addrinfo(
     node: Option<&str>,
     service: Option<&str>,
@@ -100,7 +101,7 @@ pub fn get_addrinfo(
     get_addrinfo_with(&Machine::new(), node, service, hints)
 }
 
-/// What to resolve.
+/// A resolution request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     node: Option<String>,
@@ -110,7 +111,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A host, a service, or both; neither, if hints say where to.
+    /// Creates a request for a host, a service or both; for neither, if hints give the addresses.
     pub fn new(node: Option<&str>, service: Option<&str>) -> Self {
         Self {
             node: node.map(Into::into),
@@ -119,31 +120,31 @@ impl Request {
         }
     }
 
-    /// The parts of `host:port` and its like ([`parse_endpoint`]).
+    /// Parses `host:port` and the other forms of [`parse_endpoint`].
     ///
     /// # Errors
-    /// The text is no endpoint (`InvalidArgument`).
+    /// The text is not an endpoint (`InvalidArgument`).
     pub fn parse(text: &str) -> Result<Self> {
         let failed = |cause: Cause| Error::new(Step::ResolveName, cause);
         let endpoint = parse_endpoint(text).map_err(|error| failed(error.into()))?;
         Ok(Self::new(endpoint.node(), endpoint.service()))
     }
 
-    /// With these hints.
+    /// Sets the hints.
     #[must_use]
     pub fn hints(mut self, hints: Hints) -> Self {
         self.hints = Some(hints);
         self
     }
 
-    /// With the devices of this provider, instead of the process's own.
+    /// Uses this provider's devices instead of the default ones.
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// Resolves, in the caller's thread.
+    /// Resolves on the caller's thread.
     ///
     /// # Errors
     /// [`AddrInfoError`] as an [`Error`] of the step `ResolveName`.
@@ -151,7 +152,7 @@ impl Request {
         Ok(self.run()?)
     }
 
-    /// The same with the error as it is, which has the codes of the manual.
+    /// Like [`Request::addresses`], with the original error and its manual code.
     ///
     /// # Errors
     /// [`AddrInfoError`].
@@ -172,7 +173,7 @@ impl Request {
     }
 }
 
-/// The addresses that were found, in the order to try them.
+/// The addresses found, in order of preference.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     found: IntoIter<AddrInfo>,

@@ -1,7 +1,7 @@
-//! The high layer for tasks of tokio: the same operations, awaited.
+//! The high-level API for tokio tasks: the same operations as futures.
 //!
-//! Every future here may be dropped at any await point: posted work goes on and its buffer is kept
-//! until it ends; a half-made connection is given up and the peer is told.
+//! Every future here may be dropped at any await point. Posted work then continues and keeps its
+//! buffer until it ends; an incomplete connection is abandoned and the peer is informed.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -25,7 +25,7 @@ use crate::resolve::resolve_async;
 use crate::sys::{Buffer, RemoteMemory};
 use crate::work::{Done, Failed, Message, Transfer};
 
-/// A [`Connection`] whose operations are awaited.
+/// A [`Connection`] for tokio tasks.
 #[derive(Debug)]
 pub struct AsyncConnection {
     connection: Connection,
@@ -33,14 +33,14 @@ pub struct AsyncConnection {
     events: AsyncFd<EventFd>,
 }
 
-/// A [`Listener`] whose requests are awaited.
+/// A [`Listener`] for tokio tasks.
 #[derive(Debug)]
 pub struct AsyncListener {
     listener: AsyncFd<ListenerFd>,
 }
 
 impl AsyncConnection {
-    /// Takes a connection to this task's runtime.
+    /// Registers a connection with the current runtime.
     ///
     /// # Errors
     /// The runtime cannot watch the connection's descriptors.
@@ -54,23 +54,23 @@ impl AsyncConnection {
         })
     }
 
-    /// The connection beneath, for all that does not wait.
+    /// The underlying connection, for operations that do not wait.
     pub fn get_ref(&self) -> &Connection {
         &self.connection
     }
 
-    /// Sends the whole buffer, and waits until the peer has it.
+    /// Sends the whole buffer and waits until the peer has acknowledged it.
     ///
     /// # Errors
-    /// The send failed; the buffer comes back.
+    /// The send failed; the error returns the buffer.
     pub async fn send(&self, buffer: Buffer) -> std::result::Result<Done, Failed> {
         self.finish(self.connection.send(buffer)?).await
     }
 
-    /// Writes the whole buffer to the peer's memory, and waits until it is there.
+    /// Writes the whole buffer to the peer's memory and waits until the peer has acknowledged it.
     ///
     /// # Errors
-    /// The write failed; the buffer comes back.
+    /// The write failed; the error returns the buffer.
     pub async fn write(
         &self,
         buffer: Buffer,
@@ -82,7 +82,7 @@ impl AsyncConnection {
     /// Reads the peer's memory into the buffer.
     ///
     /// # Errors
-    /// The read failed; the buffer comes back.
+    /// The read failed; the error returns the buffer.
     pub async fn read(
         &self,
         buffer: Buffer,
@@ -94,7 +94,7 @@ impl AsyncConnection {
     /// Adds to eight bytes of the peer's memory; see [`Connection::fetch_add`].
     ///
     /// # Errors
-    /// The atomic failed; the buffer comes back.
+    /// The atomic failed; the error returns the buffer.
     pub async fn fetch_add(
         &self,
         buffer: Buffer,
@@ -105,10 +105,10 @@ impl AsyncConnection {
             .await
     }
 
-    /// Swaps eight bytes of the peer's memory if they are as expected; see [`Connection::compare_swap`].
+    /// Compares and swaps eight bytes of the peer's memory; see [`Connection::compare_swap`].
     ///
     /// # Errors
-    /// The atomic failed; the buffer comes back.
+    /// The atomic failed; the error returns the buffer.
     pub async fn compare_swap(
         &self,
         buffer: Buffer,
@@ -120,10 +120,10 @@ impl AsyncConnection {
         self.finish(transfer).await
     }
 
-    /// Waits for the end of posted work.
+    /// Waits until posted work completes.
     ///
     /// # Errors
-    /// The work failed; the buffer comes back.
+    /// The work failed; the error returns the buffer.
     pub async fn finish(&self, mut transfer: Transfer) -> std::result::Result<Done, Failed> {
         match self.until(|| transfer.try_take()).await {
             Ok(outcome) => outcome,
@@ -137,12 +137,12 @@ impl AsyncConnection {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// The connection ended and every message was taken.
+    /// The connection ended and all messages are taken.
     pub async fn receive(&self) -> Result<Message> {
         self.until(|| self.connection.next_arrival()).await?
     }
 
-    /// Waits until the connection has ended, by either side.
+    /// Waits until either side has ended the connection.
     ///
     /// # Errors
     /// The connection's channels failed.
@@ -151,7 +151,8 @@ impl AsyncConnection {
             .await
     }
 
-    /// Waits until `ready` gives something. Completions that another task takes wake this one too.
+    /// Waits until `ready` returns a value. Completions that another task collects wake this task
+    /// too.
     async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
         let inner: &Inner = &self.connection.inner;
         loop {
@@ -193,7 +194,7 @@ impl AsyncListener {
         Self::new(off_runtime(move || Listener::bind(&address)).await?)
     }
 
-    /// Takes a listener to this task's runtime.
+    /// Registers a listener with the current runtime.
     ///
     /// # Errors
     /// The runtime cannot watch the listener's descriptor.
@@ -202,12 +203,12 @@ impl AsyncListener {
         Ok(Self { listener })
     }
 
-    /// The listener beneath, for all that does not wait.
+    /// The underlying listener, for operations that do not wait.
     pub fn get_ref(&self) -> &Listener {
         &self.listener.get_ref().0
     }
 
-    /// The address that it listens on, with its port.
+    /// The listening address, with its port.
     ///
     /// # Errors
     /// As for [`Listener::local_addr`].
@@ -225,7 +226,7 @@ impl AsyncListener {
                 return Ok(incoming);
             }
             let mut guard = self.listener.readable().await.map_err(runtime_error)?;
-            // Looked at again after readiness was noted: a request between the two is not missed.
+            // Check again while the guard is held and before readiness is cleared: no request is missed.
             if let Some(incoming) = self.get_ref().try_accept()? {
                 return Ok(incoming);
             }
@@ -235,7 +236,7 @@ impl AsyncListener {
 }
 
 impl Incoming {
-    /// Accepts, and waits until the peer confirms; see [`Incoming::accept_with`].
+    /// Accepts the request and waits until the peer confirms; see [`Incoming::accept_with`].
     ///
     /// # Errors
     /// As for [`Incoming::accept_with`].
@@ -249,7 +250,7 @@ impl Incoming {
                 .map_err(|error| unconfirmed(&inner, options, error))?;
             if let Some(outcome) = accept_outcome(&inner, &event) {
                 outcome?;
-                // The connection watches the same descriptor; tokio takes each only once.
+                // The connection registers the same descriptor, which tokio accepts only once.
                 drop(events);
                 let private_data = request.private_data.into_vec();
                 return AsyncConnection::new(Connection::new(inner, private_data));
@@ -274,7 +275,7 @@ impl Connector {
         }
     }
 
-    /// Tries addresses side by side; see [`Connector::connect`].
+    /// Tries addresses concurrently; see [`Connector::connect`].
     async fn race(
         &self,
         name: &str,
@@ -282,12 +283,12 @@ impl Connector {
         deadline: Instant,
     ) -> Result<AsyncConnection> {
         let mut waiting = addresses.into_iter();
-        // Dropping it ends the attempts that it still has.
+        // Dropping the set aborts the remaining attempts.
         let mut running = JoinSet::new();
         let mut failed = Failures::of(name);
         loop {
             if deadline::left(deadline).is_zero() {
-                // Those that run end by themselves.
+                // The running attempts end by themselves.
                 waiting
                     .by_ref()
                     .for_each(|address| failed.add_untried(address));
@@ -313,7 +314,8 @@ impl Connector {
         destination: SocketAddr,
         deadline: Instant,
     ) -> Result<AsyncConnection> {
-        // It asks the group of processes for a port, which may have to elect its hub first.
+        // Starting requests a port from the group of processes, which may first have to elect its
+        // coordinator.
         let connector = self.clone();
         let start = off_runtime(move || Attempt::start(&connector, destination, deadline));
         let mut attempt = within(deadline, Step::ResolveAddress, start)
@@ -332,7 +334,7 @@ impl Connector {
     }
 }
 
-/// Waits until a moment, or for ever.
+/// Waits until the given time; forever for `None`.
 async fn reached(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment.into()).await,
@@ -346,7 +348,7 @@ async fn next_event(events: &AsyncFd<EventFd>) -> Result<Event> {
             return Ok(event);
         }
         let mut guard = events.readable().await.map_err(runtime_error)?;
-        // Looked at again after readiness was noted: an event between the two is not missed.
+        // Check again while the guard is held and before readiness is cleared: no event is missed.
         if let Some(event) = events.get_ref().0.try_next_event()? {
             return Ok(event);
         }
@@ -375,7 +377,7 @@ async fn within<T>(
     }
 }
 
-/// Runs what may block, such as the system's resolver, outside of the runtime's own threads.
+/// Runs blocking work, such as the system's resolver, outside of the runtime's own threads.
 async fn off_runtime<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -385,7 +387,7 @@ async fn off_runtime<T: Send + 'static>(
     }
 }
 
-/// Why a task of ours did not end by itself; its panic is the caller's.
+/// Converts the failure of one of this module's tasks; resumes its panic in the caller.
 fn of_ended_task(ended: JoinError, step: Step) -> Error {
     if ended.is_panic() {
         std::panic::resume_unwind(ended.into_panic());
@@ -394,8 +396,8 @@ fn of_ended_task(ended: JoinError, step: Step) -> Error {
     Error::new(step, gone)
 }
 
-/// Has the runtime watch a descriptor. Each of ours is owned by its wrapper and stays open and the
-/// same, which is what the newer, unsafe form of registering wants promised.
+/// Registers a descriptor with the runtime. Each wrapper owns its descriptor and keeps it open and
+/// unchanged, as tokio's newer, unsafe registration requires.
 #[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
 fn watch<T: AsRawFd>(descriptor: T) -> Result<AsyncFd<T>> {
     AsyncFd::with_interest(descriptor, ::tokio::io::Interest::READABLE).map_err(runtime_error)

@@ -102,6 +102,12 @@ pub fn gid_to_ip(gid: Gid) -> IpAddr {
     }
 }
 
+/// Whether an id that is bound to this address has no device yet: a wildcard, and loopback (Linux's `cma_any_addr`).
+pub fn leaves_device_open(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_unspecified() || ip.is_loopback()
+}
+
 /// The wildcard address of the same family as `addr`, with `addr`'s port.
 pub fn unspecified_like(addr: SocketAddr) -> SocketAddr {
     let ip = match addr {

@@ -1,5 +1,5 @@
-//! Connection-manager parameters and events: what the rdma_cm's commands take and its event
-//! channel gives (`include/uapi/rdma/rdma_user_cm.h`, rdma_get_cm_event(3)).
+//! Connection-manager parameters and events: arguments of the rdma_cm's commands and the contents
+//! of its events (`include/uapi/rdma/rdma_user_cm.h`, rdma_get_cm_event(3)).
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -19,11 +19,11 @@ impl fmt::Display for IdNumber {
     }
 }
 
-/// The owner's name for an id, handed back with its events (`uid` of the kernel's ABI).
+/// The owner's tag of an id, returned with its events (`uid` of the kernel's ABI).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u64);
 
-/// The kind of service an id is for: its port space and queue pair type.
+/// The type of service that an id uses: its port space and queue pair type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
     /// Port space.
@@ -34,25 +34,25 @@ pub struct Service {
 
 /// Connection parameters: `struct rdma_conn_param`.
 ///
-/// In events, `responder_resources` and `initiator_depth` are already seen from the receiver:
-/// the peer's initiator depth is our responder resources.
+/// In events, `responder_resources` and `initiator_depth` are from the receiver's point of view:
+/// the peer's initiator depth is this side's responder resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam {
     /// Private data; in events the whole field of the message, zero-padded.
     pub private_data: Box<[u8]>,
-    /// RDMA reads and atomics this side accepts at once.
+    /// Maximum number of concurrent RDMA reads and atomics that this side accepts.
     pub responder_resources: u8,
-    /// RDMA reads and atomics this side starts at once.
+    /// Maximum number of concurrent RDMA reads and atomics that this side starts.
     pub initiator_depth: u8,
     /// Whether hardware flow control is offered.
     pub flow_control: bool,
-    /// How often a send is repeated for want of an answer (3 bits).
+    /// Number of retries of a send without an answer (3 bits).
     pub retry_count: u8,
-    /// How often a send is repeated after "receiver not ready" (3 bits; 7 is for ever).
+    /// Number of retries after "receiver not ready" (3 bits; 7 means forever).
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Queue pair number: ours in commands, the peer's in events.
+    /// Queue pair number: this side's in commands, the peer's in events.
     pub qp_num: Qpn,
 }
 
@@ -61,7 +61,7 @@ pub struct ConnParam {
 pub struct UdParam {
     /// Private data; in events the whole field of the message, zero-padded.
     pub private_data: Box<[u8]>,
-    /// How to reach the peer or group.
+    /// Address vector of the peer or group.
     pub ah_attr: AhAttr,
     /// Queue pair number of the peer or group.
     pub qp_num: Qpn,
@@ -69,7 +69,7 @@ pub struct UdParam {
     pub qkey: QKey,
 }
 
-/// What an event carries beside its type and status.
+/// An event's data beyond its type and status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EventParam {
     /// Nothing.
@@ -147,7 +147,7 @@ impl EventType {
         Self::User,
     ];
 
-    /// The type with this number; a newer kernel's number is `None`.
+    /// The type with this number; `None` for a number that only newer kernels use.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
@@ -184,16 +184,16 @@ impl fmt::Display for EventType {
     }
 }
 
-/// An event as a provider gives it (`struct rdma_ucm_event_resp`).
+/// An event from a provider (`struct rdma_ucm_event_resp`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmEvent {
-    /// The owner's name for the id; for `ConnectRequest`, the listener's.
+    /// The owner's tag of the id; for `ConnectRequest`, the listener's.
     pub uid: UserId,
     /// The id; for `ConnectRequest`, the new child's.
     pub id: IdNumber,
     /// Type.
     pub event: EventType,
-    /// 0, a negative errno, or a positive transport reason, as the type tells.
+    /// 0, a negative errno, or a positive transport reason, depending on the type.
     pub status: i32,
     /// Parameters.
     pub param: EventParam,
@@ -201,7 +201,7 @@ pub struct CmEvent {
     pub ece: Ece,
 }
 
-/// Answer to a query for addresses (`RDMA_USER_CM_QUERY_ADDR` and `_GID` together).
+/// The result of an address query (`RDMA_USER_CM_QUERY_ADDR` and `_GID` combined).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdAddresses {
     /// Local address, once bound.
@@ -245,19 +245,19 @@ pub struct PathRecord {
     pub packet_lifetime: u8,
 }
 
-/// How a multicast group is joined, with the numbers of `RDMA_MC_JOIN_FLAG_*`
+/// The type of a multicast membership, with the numbers of `RDMA_MC_JOIN_FLAG_*`
 /// (rdma_join_multicast_ex(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum JoinKind {
-    /// To send and to receive.
+    /// Sends and receives.
     FullMember = 0,
-    /// To send, without the group's creation or upkeep by this member, and without receiving.
+    /// Only sends; neither creates the group nor keeps it alive.
     SendOnlyFullMember = 1,
 }
 
-/// A provider's number for an id's membership of a multicast group; not used again while the provider
-/// lives (the `id` that JOIN_MCAST of the kernel's ABI answers).
+/// A provider's number for an id's membership of a multicast group. Not reused during the
+/// provider's lifetime (the `id` that JOIN_MCAST of the kernel's ABI returns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MembershipNumber(pub u64);
 
@@ -267,9 +267,9 @@ pub struct MembershipNumber(pub u64);
 pub enum IdOption {
     /// Type of service (`RDMA_OPTION_ID_TOS`).
     Tos(u8),
-    /// Let a bound address be bound again (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Allows binding an address that is already bound (`RDMA_OPTION_ID_REUSEADDR`).
     ReuseAddr(bool),
-    /// Restrict a wildcard listener to its address family (`RDMA_OPTION_ID_AFONLY`).
+    /// Restricts a wildcard listener to its address family (`RDMA_OPTION_ID_AFONLY`).
     AfOnly(bool),
     /// Local ACK timeout exponent (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     AckTimeout(u8),

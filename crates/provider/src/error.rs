@@ -1,6 +1,8 @@
 //! One error type for every provider. It says the step, the cause, both addresses and the
 //! device; `errno` is derived from it here and nowhere else.
 
+mod step;
+
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,196 +12,86 @@ use portolan_wire::addr::Gid;
 use portolan_wire::cm::{RejectReason, SidrStatus};
 
 use crate::address::Address;
+use crate::holder::Holder;
+
+pub use step::Step;
 
 /// The result of a provider's command.
 pub type Result<T> = core::result::Result<T, Error>;
-
-/// What was being done when an error arose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each variant is the command of its name")]
-pub enum Step {
-    OpenDevice,
-    OpenChannel,
-    CreateId,
-    DestroyId,
-    Bind,
-    ResolveName,
-    ResolveAddress,
-    ResolveRoute,
-    Listen,
-    Connect,
-    Accept,
-    Reject,
-    Disconnect,
-    Query,
-    SetOption,
-    InitQpAttr,
-    Notify,
-    JoinMulticast,
-    LeaveMulticast,
-    Event,
-    AllocPd,
-    RegisterMemory,
-    CreateCq,
-    CreateQp,
-    ModifyQp,
-    CreateAh,
-    AttachMulticast,
-    DetachMulticast,
-    CreateSrq,
-    ModifySrq,
-    AllocMw,
-    BindMw,
-    ResizeCq,
-    PostSend,
-    PostReceive,
-    PollCq,
-    Transfer,
-}
-
-impl Step {
-    /// Whether it is one of the verbs, rather than a command of the rdma_cm.
-    const fn is_verb(self) -> bool {
-        matches!(
-            self,
-            Self::OpenDevice
-                | Self::AllocPd
-                | Self::RegisterMemory
-                | Self::CreateCq
-                | Self::CreateQp
-                | Self::ModifyQp
-                | Self::CreateAh
-                | Self::AttachMulticast
-                | Self::DetachMulticast
-                | Self::CreateSrq
-                | Self::ModifySrq
-                | Self::AllocMw
-                | Self::BindMw
-                | Self::ResizeCq
-                | Self::PostSend
-                | Self::PostReceive
-                | Self::PollCq
-        )
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OpenDevice => "open device",
-            Self::OpenChannel => "open event channel",
-            Self::CreateId => "create id",
-            Self::DestroyId => "destroy id",
-            Self::Bind => "bind",
-            Self::ResolveName => "resolve name",
-            Self::ResolveAddress => "resolve address",
-            Self::ResolveRoute => "resolve route",
-            Self::Listen => "listen",
-            Self::Connect => "connect",
-            Self::Accept => "accept",
-            Self::Reject => "reject",
-            Self::Disconnect => "disconnect",
-            Self::Query => "query",
-            Self::SetOption => "set option",
-            Self::InitQpAttr => "initialize queue pair attributes",
-            Self::Notify => "notify",
-            Self::JoinMulticast => "join multicast",
-            Self::LeaveMulticast => "leave multicast",
-            Self::Event => "take event",
-            Self::AllocPd => "allocate protection domain",
-            Self::RegisterMemory => "register memory",
-            Self::CreateCq => "create completion queue",
-            Self::CreateQp => "create queue pair",
-            Self::ModifyQp => "modify queue pair",
-            Self::CreateAh => "create address handle",
-            Self::AttachMulticast => "attach to multicast group",
-            Self::DetachMulticast => "detach from multicast group",
-            Self::CreateSrq => "create shared receive queue",
-            Self::ModifySrq => "modify shared receive queue",
-            Self::AllocMw => "allocate memory window",
-            Self::BindMw => "bind memory window",
-            Self::ResizeCq => "resize completion queue",
-            Self::PostSend => "post send",
-            Self::PostReceive => "post receive",
-            Self::PollCq => "poll completion queue",
-            Self::Transfer => "transfer",
-        })
-    }
-}
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// An argument is out of its range.
+    /// An argument is invalid.
     #[error("{what}: expected {expected}, found {found}")]
     InvalidArgument {
         /// The argument.
         what: &'static str,
-        /// What it may be.
+        /// The valid values.
         expected: String,
-        /// What it was.
+        /// The value given.
         found: String,
     },
-    /// The object's state does not allow the step.
+    /// The object's state does not permit the step.
     #[error("needs state {expected}, is in {found}")]
     InvalidState {
-        /// The states that allow it.
+        /// The permitted states.
         expected: &'static str,
-        /// The state it is in.
+        /// The current state.
         found: &'static str,
     },
-    /// The id, queue or other object does not exist (any more).
+    /// The id, queue or other object does not exist.
     #[error("{0} does not exist")]
     NoSuchObject(&'static str),
-    /// A local port is taken.
+    /// A local port is in use.
     #[error("address is in use{}", .holder.as_ref().map(|h| alloc::format!(" by {h}")).unwrap_or_default())]
     AddressInUse {
-        /// Who holds it, where that is known.
+        /// The holder of the port, if known.
         holder: Option<String>,
     },
-    /// Every port that could be given for port 0 is taken.
+    /// All ephemeral ports, from which port 0 selects, are in use.
     #[error("every port from {first} to {last} is taken")]
     PortsExhausted {
-        /// First of the ephemeral ports.
+        /// First ephemeral port.
         first: u16,
-        /// Last of them.
+        /// Last ephemeral port.
         last: u16,
     },
-    /// The local address is on no interface of this machine.
+    /// No interface of this machine has the local address.
     #[error("no network interface has this address")]
     AddressNotAvailable,
     /// The id has not joined the group.
     #[error("the id is no member of group {0}")]
     NotJoined(core::net::IpAddr),
-    /// A port below 1024 without the right to bind it.
+    /// Binding a port below 1024 requires a privilege that this process lacks.
     #[error("port {port} is privileged: it needs CAP_NET_BIND_SERVICE")]
     PrivilegedPort {
-        /// The port asked for.
+        /// The requested port.
         port: u16,
     },
-    /// A controlled Q_Key, one with the highest bit set, without the right to have it (IBTA 3.5.3).
+    /// A controlled Q_Key (highest bit set) requires a privilege that this process lacks (IBTA
+    /// 3.5.3).
     #[error("Q_Key {qkey:#010x} is a controlled one: it needs CAP_NET_RAW")]
     ControlledQKey {
-        /// The Q_Key asked for.
+        /// The requested Q_Key.
         qkey: u32,
     },
     /// No RDMA device serves the address.
     #[error("no RDMA device serves it: {why}")]
     NoDevice {
-        /// What was looked for.
+        /// What was searched.
         why: String,
     },
-    /// The RDMA device is gone, with the network interface behind it.
+    /// The RDMA device was removed, together with its network interface.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
-    /// A shared library that the provider rests on cannot be used.
+    /// A shared library that the provider needs is unusable.
     #[error("{library} cannot be used: {why}")]
     UnusableLibrary {
         /// Its name.
         library: String,
-        /// What is wrong with it.
+        /// Why it is unusable.
         why: String,
     },
     /// There is no route to the destination.
@@ -211,15 +103,15 @@ pub enum Cause {
     /// The name or service is not known.
     #[error("{0}")]
     NameNotKnown(String),
-    /// The name server failed for the moment.
+    /// The name server failed temporarily.
     #[error("{0}; try again later")]
     NameTemporaryFailure(String),
     /// A deadline passed.
     #[error("no answer within {after_ms} ms{}", if *.retries > 0 { alloc::format!(" ({} retries)", .retries) } else { String::new() })]
     TimedOut {
-        /// How long was waited, milliseconds.
+        /// How long the step waited, in milliseconds.
         after_ms: u64,
-        /// How often the message was sent again.
+        /// Number of retransmissions.
         retries: u32,
     },
     /// The peer rejected the connection.
@@ -227,83 +119,146 @@ pub enum Cause {
     Rejected {
         /// IBTA reject reason (12.6.7.2).
         reason: RejectReason,
-        /// The peer's private data, zero-padded as the wire carries it.
+        /// The peer's private data, zero-padded as on the wire.
         private_data: Vec<u8>,
     },
-    /// The peer's service resolution answered with a failure.
+    /// The peer refused the service id resolution.
     #[error("service resolution failed, status {0}")]
     SidrRefused(SidrStatus),
-    /// The connection ended while the step was under way.
+    /// The connection ended during the step.
     #[error("the connection is closed")]
     Disconnected,
-    /// The process at the other end died, and so the connection ended.
+    /// The connection ended because the peer process died.
     #[error("the process at the other end died")]
     PeerDied,
-    /// The peer gave no sign of life, asked for it as the connection's options say, and so the
-    /// connection ended.
+    /// Newer connection requests displaced this one before the peer confirmed it.
+    #[error("the peer did not confirm the connection before newer requests took its place")]
+    Displaced,
+    /// The connection ended because the peer did not answer keepalives; see the connection's
+    /// options.
     #[error("the peer has given no sign of life for {after_ms} ms")]
     PeerSilent {
-        /// For how long, milliseconds.
+        /// How long the peer was silent, in milliseconds.
         after_ms: u64,
     },
-    /// A bound was reached; nothing was lost.
+    /// A limit was reached; nothing was lost.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
-        /// What is bounded.
+        /// What is limited.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// The object cannot go while others rest on it.
+    /// The object is in use by others and cannot be destroyed.
     #[error("the {what} is in use by {count} {by}")]
     InUse {
         /// The object.
         what: &'static str,
-        /// What rests on it.
+        /// Which objects use it.
         by: &'static str,
-        /// How many of them.
+        /// Number of those objects.
         count: u64,
     },
-    /// Nothing to take now; ask again when the descriptor is readable.
+    /// Nothing is available; try again when the descriptor is readable.
     #[error("would block")]
     WouldBlock,
-    /// The memory is not mapped, or not with the rights asked for.
+    /// The memory is not mapped, or not with the requested rights.
     #[error("memory {addr:#x}+{len} is not mapped with the rights asked for")]
     BadMemory {
         /// First byte.
         addr: u64,
-        /// Bytes.
+        /// Length, in bytes.
         len: u64,
     },
-    /// A work request ended with an error completion.
+    /// A write exceeds the peer's memory that it targets; nothing was sent.
+    #[error(
+        "a write of {length} bytes does not fit into the {available} bytes of the peer's memory at {addr:#x}"
+    )]
+    BeyondRemoteMemory {
+        /// Start of the write in the peer's memory.
+        addr: u64,
+        /// Length of the offered memory from there on, in bytes.
+        available: u64,
+        /// Length of the write, in bytes.
+        length: u64,
+    },
+    /// A work request completed with an error.
     #[error("work request failed: {0}")]
     WorkFailed(crate::verbs::WcStatus),
-    /// UDP port 4791 belongs to something that is not Portolan, such as the kernel's rdma_rxe.
-    #[error(
-        "UDP port {port} is held by something else (the kernel's rdma_rxe?); remove its link with \
-         `rdma link del` or run in another network namespace"
-    )]
+    /// UDP port 4791 belongs to a program other than Portolan, such as the kernel's rdma_rxe.
+    #[error("UDP port {port} is held by {}", PortHolder(.holder.as_deref()))]
     PortOwnedElsewhere {
         /// The UDP port.
         port: u16,
+        /// The process that holds the port; `None` if no such process is visible.
+        holder: Option<Box<Holder>>,
     },
     /// The group of processes that shares the UDP port refused this one.
     #[error("the processes sharing UDP port 4791 refused this one: {0}")]
     GroupRefused(String),
-    /// The process that answers for all that share the UDP port does not.
+    /// An untrusted user's process holds the name by which processes share the UDP port.
+    #[error("{holder} {}", NotTrusted { holder, own_uid: *.own_uid, listens: *.listens })]
+    GroupNotTrusted {
+        /// The process that holds the name.
+        holder: Box<Holder>,
+        /// This process's effective user.
+        own_uid: u32,
+        /// Whether that process acts as the leader of a group.
+        listens: bool,
+    },
+    /// The leader of the processes that share the UDP port does not trust this process's user.
+    #[error("{leader} {}", Distrusts { own_uid: *.own_uid, seen_uid: *.seen_uid })]
+    GroupDistrusts {
+        /// The leader.
+        leader: Box<Holder>,
+        /// This process's effective user.
+        own_uid: u32,
+        /// The same user as the leader sees it; the number differs across user namespaces.
+        seen_uid: u32,
+    },
+    /// All places for processes that share the UDP port are taken, some of them by untrusted users.
+    #[error(
+        "{taken} of the {places} places of processes that share UDP port 4791 are held by users who \
+         are not trusted, one of them by {holder}; end those, or run in another network namespace"
+    )]
+    GroupPlacesTaken {
+        /// One of the untrusted processes.
+        holder: Box<Holder>,
+        /// Number of places held by untrusted users.
+        taken: usize,
+        /// Total number of places.
+        places: usize,
+    },
+    /// The leader of the processes that share the UDP port does not answer.
     #[error(
         "process {pid}, which leads those that share UDP port 4791, does not answer within \
          {after_ms} ms{}", if *.stopped { ": it is stopped (SIGSTOP, a debugger)" } else { "" }
     )]
     GroupSilent {
-        /// Its process id as seen from here.
+        /// Its process id in this PID namespace.
         pid: u32,
         /// Whether it is stopped.
         stopped: bool,
-        /// How long was waited, milliseconds.
+        /// How long this process waited, in milliseconds.
         after_ms: u64,
     },
-    /// The feature is not offered by this provider.
+    /// The limit of open files of this process or its user is reached.
+    #[error(
+        "{call}: {}. The hard limit of open files (RLIMIT_NOFILE) is {limit}, and it bounds {bounded}: raise it \
+         (`ulimit -Hn`, or LimitNOFILE= of a service)",
+        OsError(*.errno)
+    )]
+    DescriptorLimit {
+        /// The system call.
+        call: &'static str,
+        /// Its errno: `EMFILE`, or `ETOOMANYREFS` when passing descriptors.
+        errno: i32,
+        /// The hard limit; the soft limit was already raised to it.
+        limit: u64,
+        /// What the limit counts.
+        bounded: &'static str,
+    },
+    /// The provider does not support the feature.
     #[error("{0} is not supported here")]
     Unsupported(&'static str),
     /// A system call failed.
@@ -316,7 +271,89 @@ pub enum Cause {
     },
 }
 
-/// Prints an errno with its number; with `std`, in words too.
+/// Displays the port's holder and the remedy.
+struct PortHolder<'a>(Option<&'a Holder>);
+
+impl fmt::Display for PortHolder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(holder) => write!(f, "{holder}; end it, or run in another network namespace"),
+            None => f.write_str(
+                "something else (the kernel's rdma_rxe?); remove its link with `rdma link del` or run \
+                 in another network namespace",
+            ),
+        }
+    }
+}
+
+/// Displays what an untrusted process does with the group's name, and the remedy.
+struct NotTrusted<'a> {
+    holder: &'a Holder,
+    own_uid: u32,
+    listens: bool,
+}
+
+impl fmt::Display for NotTrusted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = self.own_uid;
+        match (self.listens, self.holder.uid) {
+            (true, Some(uid)) => write!(
+                f,
+                "leads the processes that share UDP port 4791 and is not trusted by user {own}; to share with user \
+                 {uid}, who could then read and answer this process's packets, set PORTOLAN_TRUST={uid}, or run in \
+                 another network namespace"
+            ),
+            (true, None) => write!(
+                f,
+                "leads the processes that share UDP port 4791, and its user has no number in this user namespace; \
+                 set PORTOLAN_TRUST to the number of that user (`portolan exec` then enters no user namespace), or \
+                 run in another network namespace"
+            ),
+            (false, _) => {
+                write!(
+                    f,
+                    "holds the name by which processes share UDP port 4791, leads none, and is not trusted by user {own}; "
+                )?;
+                f.write_str(match self.holder.pid {
+                    0 => "have root end it, who sees it by `ss -xap`",
+                    _ => "end it",
+                })?;
+                f.write_str(", or run in another network namespace")
+            }
+        }
+    }
+}
+
+/// Displays that a group does not trust this user, and the remedy.
+struct Distrusts {
+    own_uid: u32,
+    seen_uid: u32,
+}
+
+impl fmt::Display for Distrusts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { own_uid, seen_uid } = *self;
+        let is_unknown_there = seen_uid == OVERFLOW_UID && own_uid != OVERFLOW_UID;
+        let name = if is_unknown_there { own_uid } else { seen_uid };
+        write!(
+            f,
+            "leads the processes that share UDP port 4791 and does not trust user {own_uid}"
+        )?;
+        if is_unknown_there {
+            f.write_str(", who has no number in its user namespace")?;
+        }
+        write!(
+            f,
+            "; start it with PORTOLAN_TRUST={name}, or run in another network namespace"
+        )
+    }
+}
+
+/// The overflow user id: how a user namespace shows users that it does not map. The default;
+/// `/proc/sys/kernel/overflowuid` may differ.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Displays an errno as a number and, with `std`, as text.
 struct OsError(i32);
 
 impl fmt::Display for OsError {
@@ -328,7 +365,7 @@ impl fmt::Display for OsError {
     }
 }
 
-/// Where an error happened: what is known of both ends and of the device.
+/// Where an error happened: both endpoints and the device, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// Local address.
@@ -339,23 +376,23 @@ pub struct Context {
     pub device: Option<String>,
     /// Source GID.
     pub gid: Option<Gid>,
-    /// What failed before, where several ways were tried; this error is the last one's.
+    /// Errors of earlier attempts, if several were made; this error is from the last one.
     pub earlier: Vec<Error>,
 }
 
 /// An error of a provider or of the library: step, cause and context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What was being done.
+    /// The failed step.
     pub step: Step,
     /// Why it failed.
     pub cause: Cause,
-    /// Both addresses and the device, as far as they are known.
+    /// Both addresses and the device, as far as known.
     pub context: Box<Context>,
 }
 
 impl Error {
-    /// An error with no context yet.
+    /// Creates an error without context.
     pub fn new(step: Step, cause: Cause) -> Self {
         Self {
             step,
@@ -364,7 +401,7 @@ impl Error {
         }
     }
 
-    /// Adds both addresses; one already present stays.
+    /// Adds both addresses; keeps those already present.
     #[must_use]
     pub fn between(mut self, local: Option<Address>, remote: Option<Address>) -> Self {
         self.context.local = self.context.local.or(local);
@@ -372,7 +409,7 @@ impl Error {
         self
     }
 
-    /// Adds the device and its source GID; those already present stay.
+    /// Adds the device and its source GID; keeps those already present.
     #[must_use]
     pub fn on(mut self, device: &str, gid: Option<Gid>) -> Self {
         if self.context.device.is_none() {
@@ -382,14 +419,14 @@ impl Error {
         self
     }
 
-    /// The last of several failures, after the others.
+    /// Attaches the errors of earlier attempts.
     #[must_use]
     pub fn after(mut self, earlier: Vec<Self>) -> Self {
         self.context.earlier = earlier;
         self
     }
 
-    /// An [`Cause::InvalidArgument`] from anything that prints.
+    /// Creates a [`Cause::InvalidArgument`] from printable values.
     pub fn invalid(
         step: Step,
         what: &'static str,
@@ -408,15 +445,15 @@ impl Error {
         )
     }
 
-    /// Whether the step merely found nothing to do.
+    /// Returns whether the step only found nothing available.
     pub fn is_would_block(&self) -> bool {
         matches!(self.cause, Cause::WouldBlock)
     }
 
-    /// Linux's errno for this error (positive), as the rdma_cm and the verbs report it.
+    /// The errno (positive) that the rdma_cm or the verbs report for this error on Linux.
     pub fn errno(&self) -> i32 {
         match self.cause {
-            // The rdma_cm says ENXIO of an id whose device is gone, uverbs EIO of everything else.
+            // For a removed device, the rdma_cm reports ENXIO and uverbs EIO.
             Cause::DeviceRemoved if self.step.is_verb() => errno::EIO,
             _ => self.cause.errno(),
         }
@@ -424,17 +461,23 @@ impl Error {
 }
 
 impl Cause {
-    /// Linux's errno for this cause (positive).
+    /// The errno (positive) for this cause on Linux.
     pub fn errno(&self) -> i32 {
         use errno::*;
         match self {
-            Self::InvalidArgument { .. } | Self::InvalidState { .. } => EINVAL,
+            Self::InvalidArgument { .. }
+            | Self::InvalidState { .. }
+            | Self::BeyondRemoteMemory { .. } => EINVAL,
             Self::NoSuchObject(_) | Self::NameNotKnown(_) => ENOENT,
             Self::AddressInUse { .. } | Self::PortOwnedElsewhere { .. } => EADDRINUSE,
             Self::AddressNotAvailable | Self::PortsExhausted { .. } | Self::NotJoined(_) => {
                 EADDRNOTAVAIL
             }
-            Self::PrivilegedPort { .. } | Self::GroupRefused(_) => EACCES,
+            Self::PrivilegedPort { .. }
+            | Self::GroupRefused(_)
+            | Self::GroupNotTrusted { .. }
+            | Self::GroupDistrusts { .. }
+            | Self::GroupPlacesTaken { .. } => EACCES,
             Self::NoDevice { .. } | Self::UnusableLibrary { .. } => ENODEV,
             Self::ControlledQKey { .. } => EPERM,
             Self::DeviceRemoved => ENXIO,
@@ -446,11 +489,12 @@ impl Cause {
             Self::Disconnected => ENOTCONN,
             Self::InUse { .. } => EBUSY,
             Self::PeerDied => ECONNRESET,
+            Self::Displaced => ECONNABORTED,
             Self::LimitReached { .. } => ENOMEM,
             Self::BadMemory { .. } => EFAULT,
             Self::WorkFailed(_) => EIO,
             Self::Unsupported(_) => EOPNOTSUPP,
-            Self::Os { errno, .. } => *errno,
+            Self::Os { errno, .. } | Self::DescriptorLimit { errno, .. } => *errno,
         }
     }
 }
@@ -513,6 +557,7 @@ pub mod errno {
     pub const EADDRINUSE: i32 = 98;
     pub const EADDRNOTAVAIL: i32 = 99;
     pub const ENETUNREACH: i32 = 101;
+    pub const ECONNABORTED: i32 = 103;
     pub const ECONNRESET: i32 = 104;
     pub const ENOBUFS: i32 = 105;
     pub const ENOTCONN: i32 = 107;

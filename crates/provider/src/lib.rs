@@ -1,18 +1,19 @@
-//! The seam of Portolan: the command set of Linux's rdma_cm device and the verbs, as types and
-//! traits.
+//! The interface of an RDMA provider: the command set of Linux's rdma_cm device and the verbs, as
+//! types and traits.
 //!
-//! A *provider* answers the commands. The kernel provider passes them on to
-//! `/dev/infiniband/rdma_cm` and the installed libibverbs; the software provider answers them
-//! inside the process. Above the seam nothing asks which provider it is on.
+//! The kernel provider passes commands to `/dev/infiniband/rdma_cm` and the installed libibverbs.
+//! The software provider executes them inside the process. Code above these traits works with
+//! either.
 //!
-//! * [`cm`]: connection-manager commands' parameters, events and their data.
+//! * [`cm`]: parameters and events of the connection manager's commands.
 //! * [`verbs`]: devices, queue pairs, work requests and completions.
 //! * [`address`]: socket addresses as the rdma_cm uses them.
-//! * [`error`]: one error type that explains itself; `errno` is derived from it in one place.
-//! * `number_map` (feature `std`): maps by the numbers of ids.
-//! * `traits` (feature `std`): what a provider implements.
+//! * [`error`]: one error type for all providers; `errno` is derived from it in one place.
+//! * `number_map` (feature `std`): maps keyed by id numbers.
+//! * `traits` (feature `std`): the traits that a provider implements.
 //!
-//! Without the feature `std` the crate is `no_std` with `alloc`: engines use it that way.
+//! Without the feature `std` the crate is `no_std` with `alloc`; the protocol engines use it that
+//! way.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -21,6 +22,7 @@ extern crate alloc;
 pub mod address;
 pub mod cm;
 pub mod error;
+pub mod holder;
 #[cfg(feature = "std")]
 pub mod number_map;
 #[cfg(feature = "std")]
@@ -29,3 +31,4 @@ pub mod verbs;
 
 pub use address::{Address, SockaddrIb};
 pub use error::{Cause, Error, Result, Step};
+pub use holder::Holder;

@@ -1,18 +1,20 @@
-//! Maps by numbers that nobody chooses to collide: those of ids and their names, given by the kernel or by this
-//! library. The standard library's hash withstands such choices, and takes several times as long.
+//! Maps keyed by numbers that the kernel or this library assigns.
+//!
+//! No attacker can choose such numbers to collide. The standard library's hash resists chosen
+//! collisions and costs several times as much.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by such numbers.
+/// A map keyed by assigned numbers.
 pub type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
-/// A set of such numbers.
+/// A set of assigned numbers.
 pub type NumberSet<K> = HashSet<K, BuildHasherDefault<NumberHasher>>;
 
-/// 2^64 divided by the golden ratio: numbers in a row fall far from each other.
+/// 2^64 divided by the golden ratio, which spreads consecutive numbers far apart.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A hash of a number by one multiplication.
+/// Hashes a number by one multiplication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);
 
@@ -33,7 +35,8 @@ impl Hasher for NumberHasher {
 
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.0 ^ number) * u128::from(FACTOR);
-        // The low half knows the low bits of the number, the high half its high ones.
+        // The low half of the product depends on the number's low bits, the high half on its high
+        // bits.
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
 

@@ -1,4 +1,4 @@
-//! What a provider implements: rdma_cm commands on an event channel, and verbs.
+//! The traits of a provider: rdma_cm commands on an event channel, and verbs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ use crate::verbs::{
 pub trait Provider: Send + Sync + std::fmt::Debug {
     /// `"software"` or `"kernel"`.
     fn name(&self) -> &'static str;
-    /// The devices there are now, by index.
+    /// The current devices, by index.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>>;
     /// The device with this number ([`Device::index`]); `None` if there is none.
     fn device(&self, index: u32) -> Result<Option<Arc<dyn Device>>> {
@@ -38,26 +38,26 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
 /// An event channel and the commands of the rdma_cm on it; one method for each command of
 /// `enum rdma_ucm_cmd` (`rdma_user_cm.h`). Dropping it destroys its ids.
 pub trait CmChannel: Send + Sync + std::fmt::Debug {
-    /// Readable while an event waits; for poll and epoll, and for `O_NONBLOCK` (fcntl(2)), which
-    /// `wait_event` heeds.
+    /// The channel's descriptor, readable while an event is queued. Use it for poll and epoll, and
+    /// to set `O_NONBLOCK` (fcntl(2)), which `wait_event` honors.
     fn as_fd(&self) -> BorrowedFd<'_>;
     /// Takes the next event; `WouldBlock` when there is none.
     fn take_event(&self) -> Result<CmEvent>;
-    /// Waits for an event, until `timeout` if there is one (`TimedOut`). Without one it waits for as
-    /// long as it takes, unless the descriptor is non-blocking (`WouldBlock`).
+    /// Waits for an event. With a `timeout` it fails with `TimedOut` when that passes; without one
+    /// it waits forever, unless the descriptor is non-blocking (`WouldBlock`).
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent>;
-    /// Waits until an event is there to be taken, for as long as it takes, and takes none. May return early.
+    /// Waits without a limit until an event is available, and does not take it. May return early.
     ///
     /// # Errors
-    /// `WouldBlock` if the descriptor is non-blocking; `Os` with `EINTR` where the handler of a signal ran that
-    /// does not restart system calls (`SA_RESTART` of sigaction(2)).
+    /// `WouldBlock` if the descriptor is non-blocking; `Os` with `EINTR` after a signal handler
+    /// without `SA_RESTART` (sigaction(2)) ran.
     fn await_event(&self) -> Result<()>;
 
     /// CREATE_ID.
     fn create_id(&self, uid: UserId, service: Service) -> Result<IdNumber>;
-    /// DESTROY_ID: the number of events reported for the id. Never waits.
+    /// DESTROY_ID: returns the number of events reported for the id. Never waits.
     fn destroy_id(&self, id: IdNumber) -> Result<u32>;
-    /// BIND: port 0 takes a free one.
+    /// BIND: port 0 selects a free port.
     fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()>;
     /// RESOLVE_ADDR: ends in `AddrResolved` or `AddrError`.
     fn resolve_addr(
@@ -71,7 +71,7 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()>;
     /// QUERY for addresses and GIDs.
     fn addresses(&self, id: IdNumber) -> Result<IdAddresses>;
-    /// The device's number among the addresses, for who needs no more of them.
+    /// The number of the id's device, without the addresses.
     fn device_index(&self, id: IdNumber) -> Result<Option<u32>> {
         Ok(self.addresses(id)?.device_index)
     }
@@ -81,7 +81,8 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     fn listen(&self, id: IdNumber, backlog: i32) -> Result<()>;
     /// CONNECT.
     fn connect(&self, id: IdNumber, param: &ConnParam, ece: Ece) -> Result<()>;
-    /// ACCEPT with parameters: answers a connection request. `uid` is the child's name from now on.
+    /// ACCEPT with parameters: answers a connection request. Events of the child carry `uid` from
+    /// then on.
     fn accept(&self, id: IdNumber, uid: UserId, param: &ConnParam, ece: Ece) -> Result<()>;
     /// ACCEPT without parameters: completes an active connection by RTU (`rdma_establish(3)`).
     fn establish(&self, id: IdNumber) -> Result<()>;
@@ -89,17 +90,17 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
     fn reject(&self, id: IdNumber, reason: RejectReason, private_data: &[u8]) -> Result<()>;
     /// DISCONNECT.
     fn disconnect(&self, id: IdNumber) -> Result<()>;
-    /// INIT_QP_ATTR: what to modify a queue pair with to reach `state`.
+    /// INIT_QP_ATTR: the attributes that take a queue pair to `state`.
     fn init_qp_attr(&self, id: IdNumber, state: QpState) -> Result<(QpAttr, QpAttrMask)>;
-    /// MIGRATE_ID: moves an id of `from` here with its queued events, in order; the number of
-    /// events that `from` had already given for it.
+    /// MIGRATE_ID: moves an id of `from` to this channel with its queued events, in order. Returns
+    /// the number of the id's events that `from` had already reported.
     fn migrate_id(&self, from: &dyn CmChannel, id: IdNumber) -> Result<u32>;
     /// SET_OPTION.
     fn set_option(&self, id: IdNumber, option: IdOption) -> Result<()>;
     /// NOTIFY: a queue pair saw data before the connection was established.
     fn notify_established(&self, id: IdNumber) -> Result<()>;
-    /// JOIN_MCAST: ends in `MulticastJoin` or `MulticastError`, which bear the name `uid`. The port of
-    /// `group` means nothing.
+    /// JOIN_MCAST: ends in `MulticastJoin` or `MulticastError`, which carry `uid`. The port of
+    /// `group` is ignored.
     fn join_multicast(
         &self,
         id: IdNumber,
@@ -107,14 +108,17 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
         group: SocketAddr,
         kind: JoinKind,
     ) -> Result<MembershipNumber>;
-    /// LEAVE_MCAST: the number of events that were taken of the membership; those that wait are gone.
+    /// LEAVE_MCAST: returns the number of the membership's events already reported; queued ones are
+    /// dropped.
     fn leave_multicast(&self, id: IdNumber, membership: MembershipNumber) -> Result<u32>;
-    /// WRITE_CM_EVENT: queues an event for the id. `User` is the application's; `AddrinfoResolved` and
-    /// `AddrinfoError` are the library's word that a name was looked up, which the kernel carries as
-    /// its event 19. Others are `InvalidArgument`.
+    /// WRITE_CM_EVENT: queues an event for the id.
+    ///
+    /// `User` is the application's. `AddrinfoResolved` and `AddrinfoError` report that the
+    /// library's name lookup ended; the kernel carries them as its event 19. Others fail with
+    /// `InvalidArgument`.
     fn write_event(&self, id: IdNumber, event: EventType, status: i32, arg: u64) -> Result<()>;
-    /// Whether [`CmChannel::write_event`] will do for the id: not every kernel has the command, and a
-    /// request that is not accepted is nobody's id yet.
+    /// Checks whether [`CmChannel::write_event`] can work for the id: older kernels lack the
+    /// command, and a request that is not accepted yet has no owner.
     ///
     /// # Errors
     /// `Unsupported`, `InvalidState`.
@@ -127,35 +131,37 @@ pub trait CmChannel: Send + Sync + std::fmt::Debug {
 pub trait Device: Send + Sync + std::fmt::Debug {
     /// Name, such as `sw_lo`.
     fn name(&self) -> &str;
-    /// Number of the device, the same for as long as it lives (`ibdev_index` of the kernel).
+    /// Number of the device, constant during its lifetime (`ibdev_index` of the kernel).
     fn index(&self) -> u32;
-    /// Linux interface index of the network device behind it, 0 if there is none.
+    /// Linux interface index of its network device; 0 if there is none.
     fn interface_index(&self) -> u32;
     /// Limits and identity.
     fn attr(&self) -> Result<DeviceAttr>;
     /// State of a port, from 1.
     fn port_attr(&self, port_num: u8) -> Result<PortAttr>;
-    /// The used slots of a port's GID table.
+    /// The occupied entries of a port's GID table.
     fn gids(&self, port_num: u8) -> Result<Vec<GidEntry>>;
     /// Allocates a protection domain.
     fn alloc_pd(&self) -> Result<Arc<dyn Pd>>;
     /// Creates a completion channel.
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>>;
-    /// Creates a completion queue for at least `cqe` completions. `cookie` names it on `channel`.
+    /// Creates a completion queue for at least `cqe` completions. `cookie` identifies it on
+    /// `channel`.
     fn create_cq(
         &self,
         cqe: u32,
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>>;
-    /// Takes the next asynchronous event; `None` when there is none.
+    /// Takes the next asynchronous event; `None` if none is queued.
     fn take_async_event(&self) -> Result<Option<AsyncEvent>>;
-    /// A descriptor that is readable while an asynchronous event waits; for poll and epoll only.
+    /// A descriptor that is readable while an asynchronous event is queued; for poll and epoll
+    /// only.
     ///
     /// # Errors
-    /// `Os` if the system refuses a descriptor.
+    /// `Os` if the system cannot create the descriptor.
     fn async_fd(&self) -> Result<BorrowedFd<'_>>;
-    /// What the device has counted: the sums over its queue pairs, those of the past included.
+    /// The device's counters: the sums over all its queue pairs, including destroyed ones.
     fn counters(&self) -> Result<Vec<Counter>>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
@@ -169,19 +175,20 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
     /// `BadMemory` if the range is not mapped with the rights that `access` implies.
     ///
     /// # Safety
-    /// The memory stays mapped until the region is deregistered, and the caller's use of it allows
-    /// for the device: it may be read whenever the region exists, and written by receives and
-    /// reads while they are posted and, with remote rights, by peers at any time.
+    /// The memory stays mapped until the region is deregistered. The caller's own accesses must
+    /// allow for the device: it may read the memory while the region exists. It may write the
+    /// memory while receives and reads are posted, and with remote rights peers may write at any
+    /// time.
     #[allow(
         unsafe_code,
         reason = "the one promise about memory that verbs rest on"
     )]
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>>;
-    /// Registers memory that work requests and peers find at `iova` instead of its address
-    /// (`ibv_reg_mr_iova(3)`).
+    /// Registers memory that work requests and peers address from `iova` on (`ibv_reg_mr_iova(3)`).
     ///
     /// # Errors
-    /// As for [`Pd::register`]; `Unsupported` if the provider has no other address than the memory's own.
+    /// As for [`Pd::register`]; `Unsupported` if the provider supports only the memory's own
+    /// address.
     ///
     /// # Safety
     /// As for [`Pd::register`].
@@ -197,11 +204,11 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
             let cause = Cause::Unsupported("memory at another address than its own");
             return Err(Error::new(Step::RegisterMemory, cause));
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `register`, which is the same.
         unsafe { self.register(addr, length, access) }
     }
-    /// Creates a queue pair in RESET. With `srq` it draws its receives from there, and has no receive
-    /// queue of its own to post to.
+    /// Creates a queue pair in RESET. With `srq` it takes its receives from there and has no
+    /// receive queue of its own.
     fn create_qp(
         &self,
         init: &QpInit,
@@ -209,14 +216,15 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         recv_cq: &Arc<dyn Cq>,
         srq: Option<&Arc<dyn Srq>>,
     ) -> Result<Arc<dyn Qp>>;
-    /// Creates an address handle to a host or group, for datagrams of this protection domain's queue
-    /// pairs (`ibv_create_ah(3)`). Dropping it destroys it; datagrams already posted go out.
+    /// Creates an address handle to a host or group, for datagrams of this protection domain's
+    /// queue pairs (`ibv_create_ah(3)`). Dropping the handle destroys it; datagrams already posted
+    /// are still sent.
     ///
     /// # Errors
-    /// `InvalidArgument` for a source that the GID table does not have, or a destination that is no
-    /// address of the same IP version; `LimitReached`.
+    /// `InvalidArgument` if the source is not in the GID table or the destination is not an address
+    /// of the same IP version; `LimitReached`.
     fn create_ah(&self, attr: &AhAttr) -> Result<Arc<dyn Ah>>;
-    /// Allocates a memory window, which opens nothing until it is bound (`ibv_alloc_mw(3)`).
+    /// Allocates a memory window (`ibv_alloc_mw(3)`). It gives no access until it is bound.
     ///
     /// # Errors
     /// `LimitReached`.
@@ -230,38 +238,39 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// A memory region. Dropping it deregisters.
+/// A memory region. Dropping it deregisters the memory.
 pub trait Mr: Send + Sync + std::fmt::Debug {
     /// Local key.
     fn lkey(&self) -> u32;
     /// Remote key.
     fn rkey(&self) -> u32;
-    /// Deregisters: when it returns, the device no longer touches the memory.
+    /// Deregisters the memory: after it returns, the device does not access the memory.
     ///
     /// # Errors
-    /// `InUse` while memory windows are bound to it. Dropping it closes them.
+    /// `InUse` while memory windows are bound to the region. Dropping the region invalidates those
+    /// windows.
     fn deregister(&self) -> Result<()>;
 }
 
-/// A memory window: rights of peers on a part of a region, given and taken in the order of the work
-/// of a queue pair. Dropping it deallocates.
+/// A memory window: peers' rights on part of a region, granted and revoked in the order of a queue
+/// pair's work. Dropping it deallocates it.
 pub trait Mw: Send + Sync + std::fmt::Debug {
-    /// Of type 1, the key since the last binding posted; of type 2, the key that it was allocated
-    /// with, which the first binding names.
+    /// The remote key. Type 1: the key since the last posted bind. Type 2: the key of the
+    /// allocation, which the first bind names.
     fn rkey(&self) -> u32;
     /// Its type.
     fn mw_type(&self) -> MwType;
-    /// Deallocates (`ibv_dealloc_mw(3)`): its key is no longer good for anything.
+    /// Deallocates the window (`ibv_dealloc_mw(3)`) and invalidates its key.
     fn deallocate(&self) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// A completion channel: a descriptor that says which queue has completions.
+/// A completion channel: a descriptor that reports which queues have completions.
 pub trait CompChannel: Send + Sync + std::fmt::Debug {
-    /// Readable while an event waits.
+    /// The descriptor, readable while an event is queued.
     fn as_fd(&self) -> BorrowedFd<'_>;
-    /// Takes the cookie of a queue that has completions since it was armed; `None` if none has.
+    /// Takes the cookie of a queue with a completion since it was armed; `None` if there is none.
     fn take_event(&self) -> Result<Option<u64>>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
@@ -269,25 +278,26 @@ pub trait CompChannel: Send + Sync + std::fmt::Debug {
 
 /// A completion queue.
 pub trait Cq: Send + Sync + std::fmt::Debug {
-    /// Its number, by which `CqErr` names it.
+    /// Its number, as in `CqErr`.
     fn number(&self) -> Cqn;
-    /// Takes completions, oldest first; the number taken. Drives the software device.
+    /// Takes completions, oldest first, and returns their number. Also drives the software device.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
-    /// Asks for one event on the channel at the next completion (`ibv_req_notify_cq(3)`); an event
-    /// is due at once if one came since the queue was last found empty.
+    /// Requests one event on the channel for the next completion (`ibv_req_notify_cq(3)`). The
+    /// event comes at once if a completion arrived since the queue was last found empty.
     fn arm(&self, solicited_only: bool) -> Result<()>;
-    /// Completions it can hold.
+    /// Maximum number of completions that it holds.
     fn capacity(&self) -> u32;
-    /// Changes how many it can hold (`ibv_resize_cq(3)`).
+    /// Changes its capacity (`ibv_resize_cq(3)`).
     ///
     /// # Errors
-    /// `InvalidArgument` for less than what waits to be polled, or more than the device offers.
+    /// `InvalidArgument` if `cqe` is less than the number of queued completions or exceeds the
+    /// device's limit.
     fn resize(&self, cqe: u32) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// A shared receive queue: receives that several queue pairs draw on. Each completes on the receive
+/// A shared receive queue: receives for several queue pairs. Each completes on the receive
 /// completion queue of the queue pair that took it.
 pub trait Srq: Send + Sync + std::fmt::Debug {
     /// Its number.
@@ -295,21 +305,20 @@ pub trait Srq: Send + Sync + std::fmt::Debug {
     /// Posts a receive (`ibv_post_srq_recv(3)`).
     ///
     /// # Errors
-    /// `LimitReached` if it is full; `InvalidArgument` for too many pieces.
+    /// `LimitReached` if the queue is full; `InvalidArgument` for too many scatter/gather elements.
     fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()>;
-    /// Changes the number of receives that it holds, or arms the limit, or both
-    /// (`ibv_modify_srq(3)`): once a receive is taken that leaves fewer than `srq_limit`,
-    /// `SrqLimitReached` is raised and the limit is 0 again.
+    /// Changes the queue's capacity, arms the limit, or both (`ibv_modify_srq(3)`). When fewer than
+    /// `srq_limit` receives remain, `SrqLimitReached` is raised and the limit is reset to 0.
     ///
     /// # Errors
-    /// `InvalidArgument` if more receives wait than `max_wr`, or the values are out of their ranges.
+    /// `InvalidArgument` if more than `max_wr` receives are queued or a value is out of range.
     fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<()>;
-    /// Sizes and limit as they are (`ibv_query_srq(3)`).
+    /// The current capacity and limit (`ibv_query_srq(3)`).
     fn query(&self) -> Result<SrqAttr>;
-    /// Destroys it (`ibv_destroy_srq(3)`); receives that wait do not complete.
+    /// Destroys the queue (`ibv_destroy_srq(3)`); queued receives do not complete.
     ///
     /// # Errors
-    /// `InUse` while a queue pair draws on it.
+    /// `InUse` while a queue pair uses it.
     fn destroy(&self) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
@@ -321,34 +330,37 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn qpn(&self) -> Qpn;
     /// Changes attributes and state.
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()>;
-    /// Attributes as they are.
+    /// The current attributes.
     fn query(&self) -> Result<(QpAttr, QpInit)>;
-    /// What it has counted since it was created.
+    /// Its counters since it was created.
     fn counters(&self) -> Result<Vec<Counter>>;
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Posts the binding of a memory window of type 1 (`ibv_bind_mw(3)`); its key from then on. A
-    /// length of 0 closes it.
+    /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's key from
+    /// then on. A length of 0 invalidates the window.
     ///
     /// # Errors
-    /// As for [`Qp::post_send`]; what is wrong with the binding itself is told by its completion.
+    /// As for [`Qp::post_send`]. Errors of the bind itself are reported by its completion.
     fn bind_mw(&self, mw: &Arc<dyn Mw>, wr_id: u64, bind: &MwBind, flags: SendFlags)
     -> Result<u32>;
     /// Posts to the receive queue.
     fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()>;
-    /// Attaches a UD queue pair to a multicast group of its port (`ibv_attach_mcast(3)`), given by its
-    /// MGID: `::ffff:a.b.c.d` for an IPv4 group, the group itself for IPv6. It gets a copy of every
-    /// datagram to the group but its own. Again attaching it changes nothing; destroying detaches.
+    /// Attaches a UD queue pair to a multicast group of its port (`ibv_attach_mcast(3)`).
+    ///
+    /// The group is given by its MGID: `::ffff:a.b.c.d` for IPv4, the group's own address for IPv6.
+    /// The queue pair receives a copy of each datagram to the group except its own. Attaching twice
+    /// changes nothing; destroying the queue pair detaches it.
     ///
     /// # Errors
-    /// `InvalidArgument` for another type than UD, or an address that is no group's; `LimitReached`.
+    /// `InvalidArgument` for a type other than UD or an address that is not a multicast group;
+    /// `LimitReached`.
     fn attach_mcast(&self, gid: &Gid) -> Result<()>;
-    /// Detaches it (`ibv_detach_mcast(3)`): when it returns, no datagram to the group arrives.
+    /// Detaches it (`ibv_detach_mcast(3)`): after it returns, no datagram to the group arrives.
     ///
     /// # Errors
     /// `NoSuchObject` if it is not attached to the group.
     fn detach_mcast(&self, gid: &Gid) -> Result<()>;
-    /// Destroys it: when it returns, no work of it touches memory and no completion of it comes.
+    /// Destroys it: after it returns, its work does not access memory or produce completions.
     fn destroy(&self) -> Result<()>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;

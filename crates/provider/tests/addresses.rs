@@ -1,4 +1,4 @@
-//! Addresses as text and as bytes: what is printed or written is read back as the same.
+//! Addresses as text and as bytes: reading the output returns the same address.
 
 use portolan_provider::address::{IbText, SOCKADDR_LEN_MAX};
 use portolan_provider::{Address, SockaddrIb};
@@ -73,7 +73,7 @@ proptest! {
         if let Ok(address) = Address::from_sockaddr(&bytes) {
             let again = address.to_sockaddr();
             prop_assert_eq!(again.len(), bytes.len());
-            // The padding of sockaddr_in is zero whatever it was.
+            // The padding of sockaddr_in is written as zero, regardless of the input.
             let significant = if bytes.len() == 16 { 8 } else { bytes.len() };
             prop_assert_eq!(&again[..significant], &bytes[..significant]);
         }

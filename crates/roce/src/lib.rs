@@ -7,5 +7,6 @@
 
 extern crate alloc;
 
+#[forbid(unsafe_code)]
 pub mod engine;
 pub mod io;

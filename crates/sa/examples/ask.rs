@@ -1,5 +1,5 @@
-//! Asks the subnet administrator of the machine's first user MAD device: whether GIDs can be reached,
-//! which nodes there are, and what becomes of a service that is registered and withdrawn.
+//! Queries the subnet administrator through the machine's first user MAD device: checks whether
+//! GIDs are reachable, lists nodes, and registers and withdraws a service.
 //!
 //! `cargo run -p portolan-sa --example ask -- [GID...]`
 

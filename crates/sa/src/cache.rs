@@ -1,7 +1,7 @@
-//! Answers that need not be asked for again.
+//! A cache of the administrator's answers.
 //!
-//! A path record has no date of expiry (its packet lifetime is about packets), so the cache has one
-//! of its own; what a port hears of its subnet empties it at once.
+//! A path record carries no expiry time (its packet lifetime is about packets), so the cache sets
+//! its own. An event that reports a change of the subnet empties the cache at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use portolan_wire::sa::Status;
 
 use crate::engine::{Answer, Request};
 
-/// How long and how many answers are kept.
+/// Limits of the cache: age, number and bytes of answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// How long a record or table is kept.
+    /// How long to keep a record or table.
     pub found_for: Duration,
-    /// How long it is kept that there is none: a status that says so, or an empty table.
+    /// How long to keep a negative answer: an error status or an empty table.
     pub none_for: Duration,
-    /// Most answers; the oldest makes room.
+    /// Maximum number of answers; a new one evicts the oldest.
     pub answers_max: usize,
-    /// Most bytes of all answers.
+    /// Maximum size of all answers together, in bytes.
     pub bytes_max: usize,
 }
 
@@ -35,14 +35,14 @@ impl Default for CacheConfig {
     }
 }
 
-/// What is kept: an answer, or the status that says that there is none.
+/// A cached answer, or the status of a negative one.
 pub(crate) type Kept = Result<Arc<Answer>, Status>;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
     config: CacheConfig,
     entries: HashMap<Arc<Request>, Entry>,
-    /// By the number of their entry: one that was replaced since is passed over.
+    /// Entry numbers in the order of insertion. An entry that was replaced since is skipped.
     oldest_first: VecDeque<(u64, Arc<Request>)>,
     next: u64,
     bytes: usize,
@@ -133,7 +133,8 @@ impl Cache {
     }
 }
 
-/// OpenSM says with an empty table that it has none, without a status.
+/// Returns whether the answer is negative. OpenSM reports "no records" by an empty table without an
+/// error status.
 fn says_none(kept: &Kept) -> bool {
     match kept.as_deref() {
         Ok(Answer::Table { data, .. }) => data.is_empty(),

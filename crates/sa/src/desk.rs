@@ -1,5 +1,7 @@
-//! Questions of many callers to one engine: the same question is asked once, what is known is not asked
-//! at all, and each caller has a deadline of its own. Pure, as the engine is.
+//! Multiplexes the queries of many callers onto one engine. A pure state machine, like the engine.
+//!
+//! Identical queries share one request, cached answers need none, and each caller has its own
+//! deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,17 +17,17 @@ use crate::engine::{Answer, Config, Engine, Failure, QueryId, Request};
 use crate::port::{LinkLayer, Port, PortState};
 use crate::transport::MadAddress;
 
-/// The default partition, in which every port may talk to the administrator.
+/// The default partition, in which every port may reach the administrator.
 const DEFAULT_PARTITION: u16 = 0x7FFF;
 
-/// Most callers that wait at one time; many may wait for one question.
+/// Maximum number of waiting callers; many may share one query.
 const TICKETS_MAX: usize = 65_536;
 
-/// A caller's question.
+/// A caller's query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(u64);
 
-/// What a caller gets.
+/// The outcome of a caller's query.
 pub(crate) type Outcome = Result<Arc<Answer>, Failure>;
 
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(crate) struct Desk {
     pub(crate) engine: Engine,
     cache: Cache,
     port: Option<Port>,
-    /// Counts what made answers worthless that were asked for before.
+    /// Incremented whenever earlier queries' answers become stale.
     generation: u64,
     next: u64,
     tickets: BTreeMap<Ticket, Waiting>,
@@ -54,7 +56,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Asked {
     request: Request,
-    /// In the order in which they came.
+    /// Tickets in order of arrival.
     tickets: BTreeSet<Ticket>,
     generation: u64,
     deadline: Duration,
@@ -76,7 +78,7 @@ impl Desk {
         }
     }
 
-    /// Takes what the port says of itself. Whether it says something new.
+    /// Sets the port's attributes; returns whether they changed.
     pub(crate) fn set_port(&mut self, now: Duration, port: Port) -> bool {
         if self.port.as_ref() == Some(&port) {
             return false;
@@ -91,14 +93,15 @@ impl Desk {
         self.port.as_ref()
     }
 
-    /// The subnet may have changed: nothing that was found is true any more.
+    /// Drops all cached answers, because the subnet may have changed.
     pub(crate) fn forget_answers(&mut self) {
         self.cache.clear();
         self.shared.clear();
         self.generation += 1;
     }
 
-    /// Asks. The outcome comes by [`poll_outcome`](Self::poll_outcome), even if it is known at once.
+    /// Submits a query. The outcome comes by [`poll_outcome`](Self::poll_outcome), even if it is
+    /// known at once.
     pub(crate) fn ask(&mut self, now: Duration, request: Request, deadline: Duration) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -153,7 +156,7 @@ impl Desk {
         ticket
     }
 
-    /// The caller wants nothing any more: there is no outcome, unless it is there already.
+    /// Cancels a query: it has no outcome, unless the outcome has arrived.
     pub(crate) fn cancel(&mut self, now: Duration, ticket: Ticket) {
         let Some(query) = self.leave(ticket) else {
             return;
@@ -175,7 +178,7 @@ impl Desk {
 
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
         self.engine.handle_timeout(now);
-        // What the engine has to say of a deadline tells more.
+        // Take the engine's own timeouts first: their failures carry more detail.
         self.take_outcomes(now);
         while let Some(ticket) = self.timers.pop_due(now) {
             let Some(waiting) = self.tickets.get_mut(&ticket) else {
@@ -194,7 +197,7 @@ impl Desk {
         self.outcomes.pop_front()
     }
 
-    /// Whether answers are awaited.
+    /// Returns whether answers are pending.
     pub(crate) fn is_busy(&self) -> bool {
         !self.engine.is_empty()
     }
@@ -241,14 +244,14 @@ impl Desk {
     }
 }
 
-/// Paths change with the subnet only. What others register and join changes at any time, so it is asked
-/// for each time.
+/// Returns whether callers may share an answer. Paths change only with the subnet. Services and
+/// groups change at any time, so each query for them is sent.
 fn may_share(request: &Request) -> bool {
     request.attribute() == AttributeId::PATH_RECORD
         && matches!(request.method(), Method::GET | Method::GET_TABLE)
 }
 
-/// A path is to be between the ports that were asked for.
+/// Checks that a path connects the requested ports.
 fn checked(request: &Request, answer: Answer) -> Result<Answer, Failure> {
     let Some(asked) = request.path() else {
         return Ok(answer);
@@ -261,13 +264,13 @@ fn checked(request: &Request, answer: Answer) -> Result<Answer, Failure> {
     }
 }
 
-/// Whether both GIDs are of one port: one of the link's own may have been asked for, where administrators name
-/// the one with the subnet's prefix (IBTA 4.1.1).
+/// Returns whether both GIDs belong to one port. For a link-local GID, administrators answer with
+/// the GID that has the subnet's prefix (IBTA 4.1.1).
 fn is_port(asked: Gid, found: Gid) -> bool {
     asked == found || asked.is_link_local() && asked.0[8..] == found.0[8..]
 }
 
-/// Where the administrator of this port's subnet is (IBTA 13.5.3.1: at its manager).
+/// The address of this subnet's administrator, which is at the subnet manager (IBTA 13.5.3.1).
 fn administrator(port: &Port) -> Option<MadAddress> {
     let is_up = port.link_layer == LinkLayer::InfiniBand
         && port.state >= PortState::Active
@@ -313,12 +316,12 @@ mod tests {
         Request::get(&Query::<PathRecord>::new().dlid(lid)).expect("fits")
     }
 
-    /// Answers all that was asked with `status`; how many questions there were.
+    /// Answers all pending queries with `status`; returns their number.
     fn answer_all(desk: &mut Desk, now: Duration, status: u16) -> usize {
         answer_with(desk, now, status, None)
     }
 
-    /// The same, with this path instead of what was asked.
+    /// Answers all pending queries with this path; returns their number.
     fn answer_with(
         desk: &mut Desk,
         now: Duration,
@@ -450,7 +453,8 @@ mod tests {
             desk.ask(NOW, path(1), NOW + LONG);
             answer_all(&mut desk, NOW, 0);
             outcomes(&mut desk, NOW);
-            // Asked before the change and answered after it: good for the caller, not for the cache.
+            // Queries sent before the change and answered after it: the caller gets the answer, the
+            // cache does not.
             desk.ask(NOW, path(2), NOW + LONG);
             let mut changed = port();
             change(&mut changed);

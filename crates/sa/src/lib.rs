@@ -1,12 +1,12 @@
 //! A client of InfiniBand's subnet administrator.
 //!
-//! * [`client`]: questions of many callers, blocking and not, through one thread for each port; services that
-//!   are kept registered.
-//! * [`reach`]: whether a GID can be reached.
-//! * [`engine`]: queries, retries, tables in many packets: a pure state machine.
-//! * [`transport`]: the seam below: one port, one management class, datagrams out and in.
-//! * [`port`]: what a port knows of itself: its LID, its subnet manager, its GIDs and partitions.
-//! * [`scripted`]: a transport in memory, whose other end is the test's.
+//! * [`client`]: queries of many callers, blocking and async, through one thread for each port;
+//!   service registrations that stay renewed.
+//! * [`reach`]: whether a GID is reachable.
+//! * [`engine`]: queries, retries and multi-packet tables, as a pure state machine.
+//! * [`transport`]: carries datagrams of one management class through one port.
+//! * [`port`]: a port's attributes: its LID, its subnet manager, its GIDs and partitions.
+//! * [`scripted`]: a transport in memory; the test plays the other end.
 //! * [`umad`]: Linux's user MAD devices as a transport.
 
 mod cache;

@@ -1,49 +1,50 @@
-//! What a port knows of itself.
+//! A port's attributes.
 
 use std::fmt;
 
 use portolan_wire::{Gid, PKey};
 
-/// Most slots of a GID table that are looked at.
+/// Maximum number of GID table entries to read.
 pub const GIDS_MAX: usize = 256;
-/// Most slots of a partition table that are looked at.
+/// Maximum number of partition key table entries to read.
 pub const PKEYS_MAX: usize = 1024;
-/// The first LID that names a group; unicast LIDs are from 1 to the one before it (IBTA 4.1.3).
+/// The first multicast LID; unicast LIDs range from 1 to the one before it (IBTA 4.1.3).
 pub const MULTICAST_LID_FIRST: u16 = 0xC000;
 
-/// A port of a device, as it was when it was read.
+/// A snapshot of a port's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// RDMA device name.
     pub device: String,
     /// Port number, from 1.
     pub port_num: u8,
-    /// What the port's links are.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// How far the port is.
+    /// State of the port.
     pub state: PortState,
-    /// LID, zero before the subnet manager gave one.
+    /// LID; zero until the subnet manager assigns one.
     pub lid: u16,
     /// LID mask control: the port has 2^lmc LIDs, from [`lid`](Self::lid).
     pub lmc: u8,
-    /// LID of the subnet manager's port, zero before there is one.
+    /// LID of the subnet manager's port; zero if there is none.
     pub sm_lid: u16,
-    /// Service level to reach it by.
+    /// Service level for datagrams to the subnet manager.
     pub sm_sl: u8,
-    /// The GID table, at most [`GIDS_MAX`] slots; empty slots are zero.
+    /// The GID table, at most [`GIDS_MAX`] entries; empty ones are zero.
     pub gids: Vec<Gid>,
-    /// The partition table, at most [`PKEYS_MAX`] slots; empty slots are zero.
+    /// The partition key table, at most [`PKEYS_MAX`] entries; empty ones are zero.
     pub pkeys: Vec<PKey>,
 }
 
 impl Port {
-    /// The port's first GID, which every InfiniBand port has; `None` before the subnet manager was there.
+    /// The port's first GID, which every InfiniBand port has; `None` until the subnet manager
+    /// configures it.
     pub fn gid(&self) -> Option<Gid> {
         let first = self.gids.first().copied();
         first.filter(|gid| !gid.is_unspecified())
     }
 
-    /// The slot of a partition key with this partition, one of full membership if there is one.
+    /// The index of a partition key with this partition, preferring one of full membership.
     pub fn pkey_index(&self, partition: u16) -> Option<u16> {
         let slot = |full: bool| {
             let is_it = |key: &PKey| {
@@ -56,12 +57,12 @@ impl Port {
     }
 }
 
-/// What a port's links are.
+/// A port's link layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkLayer {
-    /// InfiniBand: there is a subnet administrator to ask.
+    /// InfiniBand, which has a subnet administrator.
     InfiniBand,
-    /// Ethernet: there is none.
+    /// Ethernet, which has none.
     Ethernet,
 }
 
@@ -80,13 +81,13 @@ impl fmt::Display for LinkLayer {
 pub enum PortState {
     /// No link.
     Down = 1,
-    /// A link, and no subnet manager yet.
+    /// The link is up; no subnet manager has configured the port.
     Init = 2,
-    /// The subnet manager is at it.
+    /// The subnet manager is configuring the port.
     Armed = 3,
-    /// Traffic may flow.
+    /// Ready for traffic.
     Active = 4,
-    /// Traffic may flow again soon.
+    /// A link error interrupted traffic; it may recover.
     ActiveDefer = 5,
 }
 

@@ -1,10 +1,10 @@
-//! A seed that nobody can guess.
+//! A random seed from the kernel.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::transport::TransportError;
 
-/// Up to 256 bytes come whole or not at all (getrandom(2)).
+/// Draws a seed. getrandom(2) returns up to 256 bytes whole or not at all.
 pub(crate) fn seed() -> Result<[u8; 32], TransportError> {
     let mut seed = [0; 32];
     match getrandom(&mut seed, GetRandomFlags::empty()) {

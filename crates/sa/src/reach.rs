@@ -1,4 +1,4 @@
-//! Whether a GID can be reached over an InfiniBand port: the administrator knows a path to it, or not.
+//! Whether a GID is reachable over an InfiniBand port: whether the administrator has a path to it.
 
 use std::time::Duration;
 
@@ -12,41 +12,43 @@ use crate::engine::{Failure, Request};
 use crate::port::{LinkLayer, Port};
 use crate::transport::TransportError;
 
-/// Why a GID is not known to be reachable.
+/// Why a GID is unreachable or its reachability is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreachable {
-    /// The administrator knows no path to it (ENXIO).
+    /// The administrator has no path to the GID (ENXIO).
     #[error("no path to {dgid}: {failure}")]
     NoPath {
         /// The GID.
         dgid: Gid,
-        /// What the administrator said.
+        /// The administrator's answer.
         failure: Failure,
     },
-    /// The question is wrong (EINVAL).
+    /// The query is invalid (EINVAL).
     #[error("{what}: expected {expected}, found {found}")]
     Invalid {
-        /// Which part of it.
+        /// The invalid parameter.
         what: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
     },
-    /// Nobody could say (EIO; ENOMEM where a bound of this machine's was reached or it had no memory, EINTR where a
-    /// system call was interrupted).
+    /// The administrator gave no answer.
+    ///
+    /// The errno is ENOMEM if a limit of this machine was reached or memory ran out, EINTR if a
+    /// signal interrupted a system call, and EIO otherwise.
     #[error("whether {dgid} can be reached is not known: {failure}")]
     NotKnown {
         /// The GID.
         dgid: Gid,
-        /// Why.
+        /// Why the query failed.
         failure: Failure,
     },
 }
 
 impl Unreachable {
-    /// The errno of ibv_gid_reachable (positive).
+    /// The errno that ibv_gid_reachable returns (positive).
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NoPath { .. } => errno::ENXIO,
@@ -89,9 +91,10 @@ impl Unreachable {
     }
 }
 
-/// Whether the client's port reaches `dgid`: the path that the administrator names. Blocks until there
-/// is an answer, at most for `within`. What was found not long ago is not asked again, as
-/// [`CacheConfig`](crate::CacheConfig) says.
+/// Returns the path from the client's port to `dgid` if the administrator has one.
+///
+/// Blocks until the answer arrives, at most for `within`. A recent answer comes from the cache; see
+/// [`CacheConfig`](crate::CacheConfig).
 ///
 /// # Errors
 /// [`Unreachable`], whose errno is that of ibv_gid_reachable.
@@ -107,10 +110,11 @@ pub fn gid_reachable(
     )
 }
 
-/// As [`gid_reachable`], for many GIDs at one time: each is a future of its own.
+/// Like [`gid_reachable`], as a future. Use one future for each of many GIDs to query them
+/// concurrently.
 ///
 /// # Errors
-/// The future's: [`Unreachable`].
+/// The future returns [`Unreachable`].
 pub async fn gid_reachable_async(
     client: &Client,
     dgid: Gid,
@@ -121,9 +125,10 @@ pub async fn gid_reachable_async(
     path_of(dgid, asked.await)
 }
 
-/// As [`gid_reachable`], for those who wait in their own way: `done` is called once with the outcome, as
-/// [`Client::ask`] says, or before this returns if the question is wrong. Dropping what is returned cancels
-/// the question.
+/// Like [`gid_reachable`], with a callback.
+///
+/// `done` is called once with the outcome, as [`Client::ask`] documents, or before this returns if
+/// the query is invalid. Dropping the returned [`Pending`] cancels the query.
 pub fn ask(
     client: &Client,
     dgid: Gid,

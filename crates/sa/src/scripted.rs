@@ -1,38 +1,41 @@
-//! A transport in memory: what is sent comes out at the other end, and what the other end says
-//! comes in. Tests write administrators with it.
+//! A transport in memory for tests: the code under test sends and receives at one end, and the test
+//! plays the administrator at the other.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 
 use crate::port::Port;
 use crate::transport::{Mad, MadAddress, Received, Transport, TransportError, Wake};
 
-/// Most datagrams that wait in one direction; more are lost, as a full receive queue loses them.
+/// Maximum number of queued datagrams per direction. Further ones are dropped, as by a full receive
+/// queue.
 pub const QUEUED_MAX: usize = 4096;
 
-/// A transport and the two hands that hold its other end.
+/// Creates a transport and the script that controls its other end.
 pub fn pair(port: Port) -> (ScriptedTransport, Script) {
     let shared = Arc::new(Shared::new(port));
     (ScriptedTransport(shared.clone()), Script(shared))
 }
 
-/// The transport that code under test holds.
+/// The transport for the code under test.
 #[derive(Debug)]
 pub struct ScriptedTransport(Arc<Shared>);
 
-/// The other end: sees what was sent, and says what is received.
+/// The other end: observes sent datagrams and injects received ones.
 #[derive(Clone, Debug)]
 pub struct Script(Arc<Shared>);
 
-/// What was sent.
+/// A sent datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// To whom.
+    /// The destination.
     pub to: MadAddress,
     /// The datagram.
     pub mad: Box<Mad>,
-    /// How long its answer is waited for; zero if none is expected.
+    /// How long to wait for the answer; zero if none is expected.
     pub answer_within: Duration,
 }
 
@@ -47,7 +50,7 @@ struct State {
     port: Port,
     gone: bool,
     woken: bool,
-    /// The errno of the next sends, while it is set.
+    /// The errno of all sends while this is set.
     refusal: Option<i32>,
     sent: VecDeque<Sent>,
     received: VecDeque<Received>,
@@ -70,10 +73,10 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// Waits until `take` gives something, at most for `wait`.
+    /// Waits until `take` returns a value, at most for `wait`.
     fn wait_for<T>(
         &self,
         wait: Duration,
@@ -90,7 +93,7 @@ impl Shared {
                 return None;
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
     }
 
@@ -170,33 +173,34 @@ impl Wake for Shared {
 }
 
 impl Script {
-    /// What was sent next; waits for it at most for `wait`.
+    /// Returns the next sent datagram; waits for it at most for `wait`.
     pub fn sent(&self, wait: Duration) -> Option<Sent> {
         self.0.wait_for(wait, |state| state.sent.pop_front())
     }
 
-    /// Lets a datagram come in.
+    /// Delivers a datagram to the transport.
     pub fn say(&self, from: MadAddress, mad: &Mad) {
         let mad = Box::new(*mad);
         self.push(Received::Mad { from, mad });
     }
 
-    /// Reports that a datagram with this transaction id could not be delivered, or was not answered.
+    /// Reports that the datagram with this transaction id could not be delivered or was not
+    /// answered.
     pub fn fail(&self, tid: u64, errno: i32) {
         self.push(Received::SendFailed { tid, errno });
     }
 
-    /// Refuses every send from now on with `errno`, or none.
+    /// Fails all following sends with `errno`; `None` lets them succeed.
     pub fn refuse(&self, errno: Option<i32>) {
         self.0.change(|state| state.refusal = errno);
     }
 
-    /// Changes what the port says of itself.
+    /// Changes the port's attributes.
     pub fn change_port(&self, change: impl FnOnce(&mut Port)) {
         self.0.change(|state| change(&mut state.port));
     }
 
-    /// Takes the port away.
+    /// Removes the port.
     pub fn remove_port(&self) {
         self.0.change(|state| state.gone = true);
     }

@@ -1,4 +1,4 @@
-//! Management datagrams of one class, through one port of a device.
+//! A transport for management datagrams of one class, through one port of a device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use portolan_wire::{Gid, QKey, Qpn};
 
 use crate::port::Port;
 
-/// A management datagram as it is on the wire.
+/// A management datagram in wire format.
 pub type Mad = [u8; MAD_LEN];
 
 /// Sends and receives management datagrams of one class through one port.
 ///
-/// One thread holds it: it calls [`send`](Self::send) for whatever is to go out, and waits in
-/// [`receive`](Self::receive). The timers of the protocol above are that thread's own; a transport
-/// whose driver keeps time as well tells of it by [`Received::SendFailed`].
+/// One thread owns the transport: it calls [`send`](Self::send) for each outgoing datagram and
+/// waits in [`receive`](Self::receive). That thread also keeps the timers of the protocol above. A
+/// transport whose driver has its own timers reports a timeout by [`Received::SendFailed`].
 ///
-/// A transport may change bits 32 to 63 of the transaction id on the way out, as Linux's user
-/// MAD devices do (they number the agent there): who matches answers looks at the low 32 bits.
+/// A transport may replace bits 32 to 63 of the transaction id on sending: Linux's user MAD devices
+/// put the agent's number there. Match answers by the low 32 bits.
 pub trait Transport: Send + fmt::Debug {
-    /// What the port knows of itself at this moment. Read anew by each call.
+    /// The port's current attributes. Each call reads them from the system.
     ///
     /// # Errors
-    /// [`TransportError::Gone`] if there is no such port any more; what the system says otherwise.
+    /// [`TransportError::Gone`] if the port no longer exists; otherwise the system's error.
     fn port(&mut self) -> Result<Port, TransportError>;
 
     /// Sends one datagram. Does not block.
     ///
-    /// `answer_within` is zero for a datagram that no answer is expected to (answers themselves,
-    /// acknowledgements, connection management). A driver that keeps track of requests delivers an answer only
-    /// within that time, and reports [`Received::SendFailed`] with `ETIMEDOUT` after it; others
-    /// ignore it.
+    /// `answer_within` is zero for a datagram that expects no answer (answers themselves,
+    /// acknowledgements, connection management). A driver that tracks requests delivers an answer
+    /// only within that time, and then reports [`Received::SendFailed`] with `ETIMEDOUT`. Other
+    /// drivers ignore it.
     ///
     /// # Errors
-    /// Nothing was sent. [`TransportError::Gone`] if the port is gone for good; anything else may
-    /// pass with time.
+    /// Nothing was sent. [`TransportError::Gone`] means that the port is gone for good; other
+    /// errors may be temporary.
     fn send(
         &mut self,
         to: &MadAddress,
@@ -44,40 +44,41 @@ pub trait Transport: Send + fmt::Debug {
         answer_within: Duration,
     ) -> Result<(), TransportError>;
 
-    /// Waits for a datagram or a report, at most for `wait` (zero: looks only); `None` if there is
-    /// none by then, or if [`Wake::wake`] was called.
+    /// Waits for a datagram or a report for at most `wait` (zero: polls once). Returns `None` on a
+    /// timeout and after [`Wake::wake`].
     ///
     /// # Errors
     /// [`TransportError::Gone`] if the port is gone for good.
     fn receive(&mut self, wait: Duration) -> Result<Option<Received>, TransportError>;
 
-    /// What makes [`receive`](Self::receive) return early, from any thread; `None` if nothing does.
-    /// Whoever has work for the thread of a transport without one waits until it comes round, so that thread
-    /// must wait in short pieces.
+    /// Returns a handle that interrupts [`receive`](Self::receive) from any thread; `None` if the
+    /// transport has none.
+    ///
+    /// Without one, new work waits until `receive` returns, so the thread must wait in short
+    /// pieces.
     fn wake(&self) -> Option<Arc<dyn Wake>>;
 }
 
 /// Makes [`Transport::receive`] return early.
 pub trait Wake: Send + Sync + fmt::Debug {
-    /// Ends the wait that is under way, or else the next one. Never blocks.
+    /// Ends the wait in progress, or the next one. Never blocks.
     fn wake(&self);
 }
 
-/// Where a datagram goes to, or came from.
+/// Destination or source of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MadAddress {
     /// LID of the other port.
     pub lid: u16,
     /// Queue pair of the other port.
     pub qpn: Qpn,
-    /// Queue key that a datagram is sent with; zero for one that was received where the system does
-    /// not tell.
+    /// Queue key of a sent datagram; zero for a received one if the system does not report it.
     pub qkey: QKey,
-    /// Slot of the partition key in the table of this port.
+    /// Index in this port's partition key table.
     pub pkey_index: u16,
     /// Service level, four bits.
     pub sl: u8,
-    /// Low bits of this port's LID, as many as its LID mask has.
+    /// Low bits of this port's LID, as many as the LID mask control (LMC).
     pub path_bits: u8,
     /// The global route header, if the datagram has one.
     pub grh: Option<Grh>,
@@ -113,7 +114,7 @@ impl fmt::Display for MadAddress {
 pub struct Grh {
     /// GID of the other port.
     pub gid: Gid,
-    /// Slot of this port's GID in its table.
+    /// Index in this port's GID table.
     pub sgid_index: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -123,7 +124,7 @@ pub struct Grh {
     pub traffic_class: u8,
 }
 
-/// What comes in.
+/// An incoming datagram or report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A datagram.
@@ -133,11 +134,11 @@ pub enum Received {
         /// The datagram.
         mad: Box<Mad>,
     },
-    /// A datagram that was sent could not be delivered, or its answer did not come in time.
+    /// A sent datagram could not be delivered, or its answer did not arrive in time.
     SendFailed {
-        /// Transaction id of what was sent; the low 32 bits are those it was sent with.
+        /// Transaction id of the sent datagram; only the low 32 bits are unchanged.
         tid: u64,
-        /// The system's reason (positive): `ETIMEDOUT` if no answer came.
+        /// The system's errno (positive): `ETIMEDOUT` if no answer arrived.
         errno: i32,
     },
 }
@@ -146,43 +147,43 @@ pub enum Received {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The port is gone, with its device or with what stands for it.
+    /// The port is gone, with its device or with the emulator behind it.
     #[error("{device} port {port_num} is gone: {why}")]
     Gone {
         /// RDMA device name.
         device: String,
         /// Port number, from 1.
         port_num: u8,
-        /// How it was noticed.
+        /// What the transport observed.
         why: String,
     },
     /// A system call failed.
     #[error("{call}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Os {
-        /// The call, and what it was for.
+        /// The call and its purpose.
         call: &'static str,
         /// Its errno (positive).
         errno: i32,
     },
-    /// What the system gave makes no sense.
+    /// The system returned an invalid value.
     #[error("{what}: expected {expected}, found {found}")]
     Unexpected {
-        /// Which thing.
+        /// Which value.
         what: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is.
+        /// The value found.
         found: String,
     },
 }
 
 impl TransportError {
-    /// Whether trying again is in vain.
+    /// Returns whether a retry cannot succeed.
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Gone { .. })
     }
 
-    /// Linux's errno for it (positive).
+    /// The errno (positive) of this error on Linux.
     pub const fn errno(&self) -> i32 {
         use portolan_provider::error::errno;
         match self {

@@ -1,4 +1,4 @@
-//! After fork(2) the client's thread is not in the child: the child must hear so, and hang on nothing.
+//! After fork(2) the child has no client thread: calls in the child must fail and never hang.
 
 #[path = "../../threads/tests/support/child.rs"]
 mod child;

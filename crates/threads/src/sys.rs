@@ -11,7 +11,7 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(libc::sigset_t);
     impl Drop for Restore {
         fn drop(&mut self) {
-            // SAFETY: the mask is the one that pthread_sigmask stored for this thread.
+            // SAFETY: pthread_sigmask stored this mask for this thread.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
         }
     }
@@ -32,7 +32,7 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// The signals that this thread blocks, in proc(5)'s digits.
+    /// The signals that this thread blocks, in the digits of proc(5).
     fn blocked() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("SigBlk:"));

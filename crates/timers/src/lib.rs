@@ -1,5 +1,7 @@
-//! Deadlines, ordered by time. Each owner has at most one, so there are never more than owners and a
-//! cancelled one leaves nothing behind.
+//! Deadlines of many owners, ordered by time.
+//!
+//! Each owner has at most one deadline, so there are never more deadlines than owners, and
+//! cancelling one removes it at once.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -9,7 +11,7 @@ extern crate alloc;
 use alloc::collections::BTreeSet;
 use core::time::Duration;
 
-/// Deadlines of owners that can be found by small keys.
+/// A set of deadlines keyed by owner.
 #[derive(Debug)]
 pub struct Timers<K> {
     queue: BTreeSet<(Duration, K)>,
@@ -24,12 +26,13 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord> Timers<K> {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves `key`'s deadline from `armed`, where its owner remembers it, to `deadline`.
+    /// Changes `key`'s deadline to `deadline` and stores it in `armed`, which the owner keeps and
+    /// which must hold the current one.
     pub fn set(&mut self, key: K, armed: &mut Option<Duration>, deadline: Option<Duration>) {
         if let Some(old) = armed.take() {
             self.queue.remove(&(old, key));
@@ -45,13 +48,19 @@ impl<K: Copy + Ord> Timers<K> {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes a key whose deadline is not after `now`. The owner must forget its deadline.
+    /// Removes and returns a key whose deadline is at or before `now`. The owner must then clear
+    /// its stored deadline.
     pub fn pop_due(&mut self, now: Duration) -> Option<K> {
+        self.take_due(now).map(|(_, key)| key)
+    }
+
+    /// As [`pop_due`](Self::pop_due), and the deadline: for an owner that may have moved it meanwhile.
+    pub fn take_due(&mut self, now: Duration) -> Option<(Duration, K)> {
         let (deadline, _) = self.queue.first()?;
         if *deadline > now {
             return None;
         }
-        self.queue.pop_first().map(|(_, key)| key)
+        self.queue.pop_first()
     }
 }
 

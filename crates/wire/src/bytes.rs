@@ -23,7 +23,7 @@ pub(crate) fn split<'a, const N: usize>(
     })
 }
 
-/// Writes `bytes` at the front of `out` and returns how many they were.
+/// Writes `bytes` at the front of `out`; returns their number.
 pub(crate) fn put(what: &'static str, bytes: &[u8], out: &mut [u8]) -> Result<usize> {
     let got = out.len();
     out.get_mut(..bytes.len())
@@ -36,7 +36,7 @@ pub(crate) fn put(what: &'static str, bytes: &[u8], out: &mut [u8]) -> Result<us
     Ok(bytes.len())
 }
 
-/// `value`, if a field of `width` bits holds it.
+/// Returns `value` if it fits into `width` bits.
 pub(crate) fn fit(what: &'static str, value: u32, width: u32) -> Result<u32> {
     let max = u32::MAX >> (32 - width);
     if value <= max {
@@ -61,7 +61,7 @@ pub(crate) const fn to_be24(value: u32) -> [u8; 3] {
     [a, b, c]
 }
 
-/// Reads fields of a header at constant offsets. An offset outside of it does not compile.
+/// Reads fields of a header at constant offsets. An offset outside of the header does not compile.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a, const N: usize>(pub(crate) &'a [u8; N]);
 
@@ -79,7 +79,7 @@ impl<const N: usize> Fields<'_, N> {
         byte
     }
 
-    /// `WIDTH` bits of the byte at `AT`, the lowest of them being bit `SHIFT`.
+    /// `WIDTH` bits of the byte at `AT`; bit `SHIFT` is the lowest.
     pub(crate) fn bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>(self) -> u8 {
         const {
             assert!(
@@ -120,7 +120,7 @@ impl<const N: usize> Builder<N> {
         Builder([0; N])
     }
 
-    /// The header as far as it is built.
+    /// The header built so far.
     pub(crate) const fn bytes(&self) -> &[u8; N] {
         &self.0
     }
@@ -143,8 +143,7 @@ impl<const N: usize> Builder<N> {
         self.array::<AT, 1>(&[value])
     }
 
-    /// Sets `WIDTH` bits of the byte at `AT`, the lowest of them being bit `SHIFT`; the value must
-    /// fit them.
+    /// Sets `WIDTH` bits of the byte at `AT`; bit `SHIFT` is the lowest. The value must fit.
     pub(crate) fn bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>(
         &mut self,
         what: &'static str,
@@ -172,7 +171,7 @@ impl<const N: usize> Builder<N> {
         self.array::<AT, 2>(&value.to_be_bytes())
     }
 
-    /// Sets 24 bits; the value must fit them.
+    /// Sets 24 bits; the value must fit.
     pub(crate) fn u24<const AT: usize>(
         &mut self,
         what: &'static str,
@@ -190,11 +189,12 @@ impl<const N: usize> Builder<N> {
     }
 }
 
-/// Gives a header `LEN`, `parse` and `emit` over its conversions `from_bytes` and `to_bytes`.
+/// Generates `LEN`, `parse` and `emit` of a header from its conversions `from_bytes` and
+/// `to_bytes`.
 macro_rules! header {
     ($repr:ty, $name:literal, $len:literal) => {
         impl $repr {
-            /// Bytes of the header.
+            /// Length of the header, in bytes.
             pub const LEN: usize = $len;
 
             /// Reads the header at the front of `input`.

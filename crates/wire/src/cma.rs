@@ -1,5 +1,5 @@
-//! The header that rdma_cm puts in front of the private data of REQ and SIDR REQ (IBTA annex A11,
-//! `struct cma_hdr`), so that the listener learns the IP addresses. AF_IB connections have none.
+//! The header that the rdma_cm puts before the private data of REQ and SIDR REQ (IBTA annex A11,
+//! `struct cma_hdr`). It tells the listener the IP addresses. AF_IB connections have none.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,10 +7,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::{Builder, Fields, head, put};
 use crate::{Error, Result};
 
-/// Bytes of the header.
+/// Length of the header, in bytes.
 pub const LEN: usize = 36;
 
-/// The only version there is.
+/// The only defined version.
 pub const VERSION: u8 = 0;
 
 /// IP addressing of a connection request.
@@ -20,14 +20,15 @@ pub struct CmaHeader {
     pub ip_version: u8,
     /// The caller's port, host order. (The listener's is in the service id.)
     pub port: u16,
-    /// The caller's address, network order; an IPv4 address in the last four bytes, after zeros.
+    /// The caller's address in network order; an IPv4 address is in the last four bytes, after
+    /// zeros.
     pub src: [u8; 16],
-    /// The listener's address, alike.
+    /// The listener's address, in the same layout.
     pub dst: [u8; 16],
 }
 
 impl CmaHeader {
-    /// Bytes of the header.
+    /// Length of the header, in bytes.
     pub const LEN: usize = LEN;
 
     /// The header for a connection from `src` and `port` to `dst`; `None` if the families differ.
@@ -69,7 +70,7 @@ impl CmaHeader {
     /// # Errors
     ///
     /// [`Error::Truncated`]; [`Error::Unsupported`] for a version other than [`VERSION`] or an IP
-    /// version other than 4 and 6: a listener refuses such a request.
+    /// version other than 4 and 6. A listener rejects such a request.
     pub fn parse(input: &[u8]) -> Result<CmaHeader> {
         let f = Fields::<LEN>(head("CMA header", input)?);
         let unsupported = |what, got: u8| Error::Unsupported {

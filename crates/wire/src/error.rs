@@ -1,4 +1,4 @@
-//! The errors of parsing and emitting.
+//! Errors of parsing and emitting.
 
 /// Why bytes could not be read as a header, or a header could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -7,14 +7,14 @@ pub enum Error {
     /// The input ends before the header does.
     #[error("{what} truncated: needs {needed} bytes, got {got}")]
     Truncated {
-        /// What was being read.
+        /// The header being read.
         what: &'static str,
-        /// Bytes that the header takes.
+        /// Length of the header, in bytes.
         needed: usize,
-        /// Bytes that were there.
+        /// Length of the input, in bytes.
         got: usize,
     },
-    /// A value that is well formed, but that this implementation does not speak.
+    /// A well-formed value that this implementation does not support.
     #[error("{what} {got:#x} is not supported")]
     Unsupported {
         /// The field.
@@ -27,19 +27,19 @@ pub enum Error {
     Malformed {
         /// The field.
         what: &'static str,
-        /// What the standard asks for.
+        /// What the standard requires.
         expected: &'static str,
-        /// What was there.
+        /// The value found.
         got: u64,
     },
-    /// The output buffer is shorter than what is to be written.
+    /// The output buffer is too short.
     #[error("no room to write {what}: needs {needed} bytes, the buffer has {got}")]
     NoRoom {
-        /// What was being written.
+        /// The header being written.
         what: &'static str,
-        /// Bytes that it takes.
+        /// Required length, in bytes.
         needed: usize,
-        /// Bytes that the buffer has.
+        /// Length of the buffer, in bytes.
         got: usize,
     },
     /// A value to be written is wider than its field, or longer than its area.
@@ -47,20 +47,19 @@ pub enum Error {
     OutOfRange {
         /// The field.
         what: &'static str,
-        /// The largest value it holds (for a byte area, its length).
+        /// The largest value that fits (for a byte area, its length).
         max: u64,
-        /// The value (or length) that was given.
+        /// The given value (or length).
         got: u64,
     },
-    /// The opcode to be written calls for an extension header that is absent, or excludes one that
-    /// is present.
+    /// The opcode requires an extension header that is absent, or excludes one that is present.
     #[error("opcode {opcode:#04x} and {header} do not go together: {}", if *.required { "the header is missing" } else { "the header is not allowed" })]
     HeaderMismatch {
         /// The BTH opcode.
         opcode: u8,
         /// The extension header's name.
         header: &'static str,
-        /// True if the opcode requires the header.
+        /// Whether the opcode requires the header.
         required: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Management datagrams (IBTA 13.4): the header they all share, and RMPP's.
+//! Management datagrams (IBTA 13.4): the common header and the RMPP header.
 
 mod rmpp;
 
@@ -9,10 +9,10 @@ pub use rmpp::{RmppFlags, RmppHeader, RmppStatus, RmppType};
 use crate::bytes::{Builder, Fields, header};
 use crate::{Error, Result};
 
-/// Bytes of a management datagram, always.
+/// Length of every management datagram, in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// The only base version there is.
+/// The only defined base version.
 pub const BASE_VERSION: u8 = 1;
 
 /// A management class (IBTA 13.4.4).
@@ -47,7 +47,7 @@ impl Method {
     pub const GET: Method = Method(0x01);
     /// Set().
     pub const SET: Method = Method(0x02);
-    /// Send(): a datagram that asks for no response of its own method. All CM messages.
+    /// Send(): a datagram without a response of its own method. All CM messages use it.
     pub const SEND: Method = Method(0x03);
     /// Trap().
     pub const TRAP: Method = Method(0x05);
@@ -55,9 +55,9 @@ impl Method {
     pub const REPORT: Method = Method(0x06);
     /// TrapRepress().
     pub const TRAP_REPRESS: Method = Method(0x07);
-    /// SubnAdmGetTable(), of subnet administration alone (IBTA 15.2.2).
+    /// SubnAdmGetTable(), only in subnet administration (IBTA 15.2.2).
     pub const GET_TABLE: Method = Method(0x12);
-    /// SubnAdmDelete(), of subnet administration alone.
+    /// SubnAdmDelete(), only in subnet administration.
     pub const DELETE: Method = Method(0x15);
     /// GetResp().
     pub const GET_RESP: Method = Method(0x81);
@@ -98,7 +98,7 @@ pub struct MadHeaderRepr {
     pub class_specific: u16,
     /// Transaction id, which a response repeats.
     pub tid: u64,
-    /// Attribute id: for connection management, which message it is.
+    /// Attribute id; in connection management, the message type.
     pub attribute_id: u16,
     /// Attribute modifier.
     pub attribute_modifier: u32,
@@ -165,7 +165,7 @@ impl<'a> MadPacket<'a> {
         MadHeaderRepr::from_fields(Fields(header))
     }
 
-    /// Everything after the header, in the class's own format.
+    /// The data after the header, in the class's own format.
     pub fn data(&self) -> &'a [u8; DATA_LEN] {
         self.split().1
     }
@@ -173,7 +173,7 @@ impl<'a> MadPacket<'a> {
     fn split(&self) -> (&'a [u8; MadHeaderRepr::LEN], &'a [u8; DATA_LEN]) {
         const ZEROS: (&[u8; MadHeaderRepr::LEN], &[u8; DATA_LEN]) =
             (&[0; MadHeaderRepr::LEN], &[0; DATA_LEN]);
-        // The two halves make up the whole array, so the fallback is never taken.
+        // The two halves make up the whole array, so the fallback is unreachable.
         self.bytes
             .split_first_chunk()
             .and_then(|(header, data)| Some((header, data.first_chunk()?)))
@@ -181,5 +181,5 @@ impl<'a> MadPacket<'a> {
     }
 }
 
-/// Bytes after the header.
+/// Length of the data after the header, in bytes.
 pub const DATA_LEN: usize = MAD_LEN - MadHeaderRepr::LEN;

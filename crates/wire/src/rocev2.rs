@@ -1,4 +1,4 @@
-//! RoCEv2 packets: what a UDP datagram to port 4791 carries (IBTA annex A17).
+//! RoCEv2 packets: the payload of UDP datagrams to port 4791 (IBTA annex A17).
 
 mod headers;
 mod packet;
@@ -9,10 +9,10 @@ pub use packet::Packet;
 /// The UDP destination port of RoCEv2.
 pub const UDP_PORT: u16 = 4791;
 
-/// The most bytes the headers take: BTH and AtomicETH.
+/// Maximum length of the headers, in bytes: BTH and AtomicETH.
 pub const MAX_HEADERS_LEN: usize = 40;
 
-/// Bytes of the invariant CRC at the packet's end.
+/// Length of the invariant CRC at the end of a packet, in bytes.
 pub const ICRC_LEN: usize = 4;
 
 /// Bytes of padding that bring `payload_len` to a multiple of four.

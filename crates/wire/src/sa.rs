@@ -1,4 +1,4 @@
-//! Subnet administration (IBTA 15.2): its datagrams, and the records that they carry.
+//! Subnet administration (IBTA 15.2): its datagrams and their records.
 
 mod mcmember_record;
 mod node_record;

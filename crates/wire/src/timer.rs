@@ -1,4 +1,4 @@
-//! Time values as the wire encodes them. Durations, not clocks.
+//! Time values in their wire encodings.
 
 /// The largest exponent of a five-bit timeout field.
 pub const TIMEOUT_EXPONENT_MAX: u8 = 31;
@@ -6,7 +6,7 @@ pub const TIMEOUT_EXPONENT_MAX: u8 = 31;
 /// Microseconds in a CM or ACK timeout: 4.096 µs · 2^exponent, rounded down (IBTA 12.7, 9.7.6.1.3).
 ///
 /// The field is five bits wide; a larger exponent counts as 31 (2 h 26 min). A zero ACK timeout
-/// field means no timeout at all: the caller looks for that first.
+/// field means no timeout: the caller must check for it first.
 pub const fn cm_timeout_us(exponent: u8) -> u64 {
     let exponent = if exponent > TIMEOUT_EXPONENT_MAX {
         TIMEOUT_EXPONENT_MAX
@@ -25,9 +25,10 @@ pub const fn cm_timeout_exponent(timeout_us: u64) -> u8 {
     exponent
 }
 
-/// Microseconds that an RNR NAK's timer code asks the requester to wait (IBTA 9.7.5.2.8).
+/// The time in microseconds that an RNR NAK's timer code tells the requester to wait (IBTA
+/// 9.7.5.2.8).
 ///
-/// The code is five bits wide, higher bits are ignored. Zero is the longest: 655.36 ms.
+/// The code is five bits wide; higher bits are ignored. Zero is the longest time: 655.36 ms.
 pub const fn rnr_timer_us(code: u8) -> u32 {
     const TABLE_US: [u32; 32] = [
         655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560,

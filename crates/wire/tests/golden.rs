@@ -1,4 +1,5 @@
-//! The capture of a real kernel's traffic parses whole, and what is parsed gives the same bytes.
+//! The capture of a real kernel's traffic parses completely, and emitting the result reproduces its
+//! bytes.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! No input makes a parser panic: random bytes, and real packets with bytes changed and cut off.
+//! No input makes a parser panic: random bytes, and real packets that are altered and truncated.
 
 mod common;
 
@@ -41,8 +41,8 @@ fn flows() -> [Flow; 2] {
     ]
 }
 
-/// Gives `bytes` to every parser, and shows what they make of them. Whatever parses is also read
-/// and printed in full.
+/// Passes `bytes` to every parser and returns their results. Successful results are also read and
+/// printed in full.
 fn feed(bytes: &[u8]) {
     feed_transport(bytes);
     let _ = CmMessage::parse(bytes).map(|(_, message)| message.to_string());
@@ -142,7 +142,7 @@ fn a_truncated_packet_says_how_much_is_missing() {
 
 #[test]
 fn padding_beyond_the_payload_is_truncation_not_a_wrapped_length() {
-    // SEND Only with three bytes of padding announced and none there.
+    // SEND Only that announces three bytes of padding and has none.
     let packet = [0x04, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
     assert!(matches!(
         Packet::parse(&packet),

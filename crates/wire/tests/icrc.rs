@@ -1,4 +1,4 @@
-//! The ICRC against a computation that shares no code with it.
+//! The ICRC against an independent computation.
 
 mod common;
 
@@ -38,12 +38,12 @@ fn flow() -> impl Strategy<Value = Flow> {
     prop_oneof![flow_v4(), flow_v6()]
 }
 
-/// A UDP payload with room for its ICRC, from less than a BTH to more than an MTU.
+/// A UDP payload followed by its ICRC, from shorter than a BTH to longer than an MTU.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![vec(any::<u8>(), 0..64), vec(any::<u8>(), 64..1600)]
 }
 
-/// `body` with its ICRC.
+/// `body` followed by its ICRC.
 fn sealed(flow: &Flow, ip_id: u16, body: &[u8]) -> Vec<u8> {
     let mut packet = [body, &[0xA5; 4]].concat();
     icrc::append(flow, ip_id, &mut packet).unwrap();
@@ -116,7 +116,7 @@ proptest! {
     ) {
         let mut packet = sealed(&flow, ip_id, &body);
         let at = at.index(packet.len());
-        // The BTH's congestion byte may change on the way.
+        // The BTH's congestion byte may change in transit.
         prop_assume!(at != 4 || body.len() <= 4);
         packet[at] ^= 1 << bit;
         let verdict = icrc::verify(&flow, Identification::Known(ip_id), &packet);
@@ -143,7 +143,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
 
-    /// Brute force: of all identifications, those whose ICRC is the one carried.
+    /// Brute force: finds all identifications that produce the received ICRC.
     #[test]
     fn hidden_verification_agrees_with_trying_every_identification(
         flow in flow_v4(),
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// Of random damage, 2^-16 passes when the identification is hidden: about 16 of 2^20.
+/// With a hidden identification, 2^-16 of random corruptions pass: about 16 of 2^20.
 #[test]
 fn hidden_verification_lets_pass_the_fraction_that_16_check_bits_let_pass() {
     let flow = Flow::V4(FlowV4 {
@@ -182,7 +182,8 @@ fn hidden_verification_lets_pass_the_fraction_that_16_check_bits_let_pass() {
     let mut passed = 0;
     let mut noise = 1u32;
     for _ in 0..1 << 20 {
-        // Xorshift: any full-period generator does; it never gives zero, which would be no damage.
+        // Xorshift suffices: it has a full period and never yields zero, which would be no
+        // corruption.
         noise ^= noise << 13;
         noise ^= noise >> 17;
         noise ^= noise << 5;

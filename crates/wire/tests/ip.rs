@@ -1,4 +1,4 @@
-//! The headers of captures: written, read back, and recognised on every kind of link.
+//! The headers of captures: emitted, parsed, and recognized on every link type.
 
 use portolan_wire::Error;
 use portolan_wire::icrc::{self, Flow, FlowV4, FlowV6, Identification};
@@ -72,7 +72,7 @@ proptest! {
         for ip in [IpRepr::V4(ipv4), IpRepr::V6(ipv6)] {
             let mut out = [0xA5; 40];
             let len = ip.emit(&mut out).unwrap();
-            // What the link adds to a short frame is no payload.
+            // Link-layer padding of a short frame is not payload.
             let packet = [&out[..len], &payload, &[0; 9]].concat();
             prop_assert_eq!(IpRepr::parse(&packet), Ok((ip, payload.as_slice())));
         }
@@ -126,7 +126,7 @@ proptest! {
         }
     }
 
-    /// A receiver sums everything the checksum covers, itself included, and gets all ones.
+    /// The sum over everything that the checksum covers, including the checksum, is all ones.
     #[test]
     fn checksums_sum_to_ones(payload in vec(any::<u8>(), 0..200)) {
         let bytes = frame(&flow_v4(), 7, &payload);
@@ -155,7 +155,7 @@ fn ones_sum(parts: &[&[u8]]) -> u16 {
 
 #[test]
 fn the_ipv4_checksum_is_that_of_a_known_header() {
-    // A widely published example: its checksum is 0xB861.
+    // A widely published example with the checksum 0xB861.
     let header = Ipv4Repr {
         tos: 0,
         header_len: 20,

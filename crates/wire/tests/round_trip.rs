@@ -1,4 +1,4 @@
-//! What is emitted parses to the same value, and emitting writes its own bytes and no others.
+//! Emitted values parse to the same value, and emitting writes all of its bytes and no others.
 
 mod common;
 
@@ -13,11 +13,11 @@ use portolan_wire::{Error, Psn, Qpn};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What fills output buffers before emitting, so that a byte left out shows.
+/// Fills output buffers before emitting, so that an unwritten byte is noticed.
 const POISON: u8 = 0xA5;
 
-/// Emits over poison twice, the second time over its complement: a byte that differs between the
-/// two was not written. Then parses, and tries a buffer one byte short.
+/// Emits over poison, then over its complement: a byte that differs was not written. Then parses
+/// the result, and emits into a buffer that is one byte short.
 macro_rules! check_round_trip {
     ($repr:expr, $type:ident) => {{
         let repr = $repr;

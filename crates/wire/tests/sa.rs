@@ -1,4 +1,4 @@
-//! Records and datagrams of subnet administration: any bytes, and what is made of them.
+//! Records and datagrams of subnet administration from arbitrary bytes.
 
 use portolan_wire::mad::{MAD_LEN, MadHeaderRepr, Method, MgmtClass, RmppHeader};
 use portolan_wire::sa::{
@@ -9,10 +9,11 @@ use portolan_wire::{Error, Gid, PKey, ServiceId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What fills output buffers before emitting, so that a byte left out shows.
+/// Fills output buffers before emitting, so that an unwritten byte is noticed.
 const POISON: u8 = 0xA5;
 
-/// Any bytes long enough are a record, and what it emits reads the same; fewer are an error.
+/// Any bytes of sufficient length parse as a record and are emitted unchanged in meaning; fewer are
+/// an error.
 fn any_bytes_read_back<R: Record + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Ok(record) = R::parse(bytes) else {
         assert!(bytes.len() < R::LEN);

@@ -8,18 +8,11 @@ use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::programs::Programs;
+use super::programs::{Language, Programs};
 use crate::processes::Speaker;
 
 /// How long a process may take to say that it listens: all share few cores.
 const START_TIME_MAX: Duration = Duration::from_secs(30);
-
-/// What a program is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Language {
-    Rust,
-    C,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Role {
@@ -127,6 +120,19 @@ impl Member {
         Ok(())
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.speaker.child.id()
+    }
+
+    /// Stops it for good: only a kill ends it.
+    pub(super) fn stop(&self) -> Result<()> {
+        Ok(kill_process(
+            Pid::from_child(&self.speaker.child),
+            Signal::STOP,
+        )?)
+    }
+
+    /// Kills it, without waiting for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         Ok(self.speaker.child.kill()?)
     }

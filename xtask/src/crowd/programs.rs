@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::member::Language;
 use crate::processes::Speaker;
 use crate::test::Workspace;
 
@@ -16,9 +15,16 @@ const SOURCE: &str = "crates/cli/tests/c/pings.c";
 const INTERVAL_MS: &str = "20";
 const INTERVAL_S: &str = "0.02";
 
+/// What a program is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Language {
+    Rust,
+    C,
+}
+
 /// The programs, built.
 pub(super) struct Programs {
-    portolan: PathBuf,
+    pub(super) portolan: PathBuf,
     /// Gone when dropped.
     folder: PathBuf,
     in_c: String,
@@ -29,7 +35,8 @@ impl Programs {
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
         let folder = format!("portolan-crowd-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
-        fs::create_dir_all(&folder)?;
+        // Never one that is there: whoever made it would choose what is run.
+        fs::create_dir(&folder)?;
         let in_c = folder.join("pings");
         let in_c = in_c.to_str().context("a path that is text")?.to_owned();
         let programs = Self {

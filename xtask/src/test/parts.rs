@@ -97,6 +97,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::promises::run,
     },
     Part {
+        name: "links",
+        what: "links and paths in the documents lead somewhere",
+        place: Place::Building(Profile::Dev),
+        needs: None,
+        run: crate::links::run,
+    },
+    Part {
         name: TEST_PROGRAMS,
         what: "the tests, built",
         place: Place::Building(Profile::Dev),

@@ -12,7 +12,7 @@ pub(super) fn so_far() -> Duration {
 }
 
 /// utime, stime, cutime and cstime of a line of proc(5)'s `pid/stat`.
-fn ticks(stat: &str) -> Option<u64> {
+pub(crate) fn ticks(stat: &str) -> Option<u64> {
     // The name, in parentheses, may hold anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let times: Option<Vec<u64>> = after_name

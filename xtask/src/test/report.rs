@@ -4,17 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{Part, Workspace, processor_time};
-
-/// How a part ended without failing.
-pub(crate) enum Outcome {
-    Passed(String),
-    /// It cannot run here: why. With `CI=true` this is a failure.
-    LeftOut(String),
-}
+use super::{Outcome, Part, Workspace, processor_time};
 
 /// What became of a part.
 pub(super) struct Report {
@@ -34,13 +27,20 @@ enum Verdict {
     Failed(String),
 }
 
+/// Runs a part on a thread of its own: a network namespace that it enters ends with the thread, and the next part is on the
+/// host's network again.
+fn on_its_own_thread(part: &Part, workspace: &Workspace) -> Result<Outcome> {
+    std::thread::scope(|scope| scope.spawn(|| (part.run)(workspace)).join())
+        .unwrap_or_else(|_| bail!("the part panicked, see above"))
+}
+
 impl Report {
     /// Runs the part.
     pub(super) fn of(part: &Part, workspace: &Workspace) -> Self {
         let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
         let started = Instant::now();
         let before = processor_time::so_far();
-        let verdict = match (part.run)(workspace) {
+        let verdict = match on_its_own_thread(part, workspace) {
             Ok(Outcome::Passed(what)) => Verdict::Passed(what),
             Ok(Outcome::LeftOut(why)) if ci => {
                 Verdict::Failed(format!("cannot run, and CI=true: {why}"))
@@ -217,6 +217,21 @@ mod tests {
         let never = Part::that(|_| panic!("it has passed"));
         let passed = Report::of(&good, &workspace).or_alone(&never, &workspace);
         assert_eq!(passed.disturbed, None);
+    }
+
+    #[test]
+    fn what_a_part_does_to_its_thread_ends_with_it_and_so_does_a_panic() {
+        let workspace = Workspace::here().unwrap();
+        let here = |_: &Workspace| {
+            let thread = std::thread::current().id();
+            Ok(Outcome::Passed(format!("{thread:?}")))
+        };
+        let report = Report::of(&Part::that(here), &workspace);
+        let own = format!("{:?}", std::thread::current().id());
+        assert_ne!(report.verdict, Verdict::Passed(own));
+
+        let report = Report::of(&Part::that(|_| panic!("on purpose")), &workspace);
+        assert!(matches!(report.verdict, Verdict::Failed(_)));
     }
 
     #[test]

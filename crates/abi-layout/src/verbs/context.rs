@@ -4,10 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::pthread_mutex_t;
 
-use super::attr::*;
-use super::layouts;
-use super::objects::*;
-use super::work::{RecvWr, SendWr, Wc};
+use super::{
+    Cq, CqEx, CqInitAttrEx, Device, DeviceAttrEx, Mw, MwBind, Pd, PortAttr, Qp, QpInitAttrEx,
+    QueryDeviceExInput, RecvWr, SendWr, Slot, Srq, SrqInitAttrEx, Wc, layouts,
+};
 
 layouts! {
     /// Its empty slots were functions once, which are symbols of the library now.

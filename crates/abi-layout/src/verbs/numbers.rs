@@ -85,3 +85,32 @@ pub const TRANSPORT_IB: c_int = 0;
 pub const TRANSPORT_IWARP: c_int = 1;
 /// `__VERBS_ABI_IS_EXTENDED`.
 pub const ABI_IS_EXTENDED: usize = usize::MAX;
+
+/// Numbers of `enum ibv_event_type`.
+pub mod async_event_type {
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const QP_REQ_ERR: u32 = 2;
+    pub const QP_ACCESS_ERR: u32 = 3;
+    pub const COMM_EST: u32 = 4;
+    pub const SQ_DRAINED: u32 = 5;
+    pub const DEVICE_FATAL: u32 = 8;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
+    pub const QP_LAST_WQE_REACHED: u32 = 16;
+    pub const GID_CHANGE: u32 = 18;
+}
+
+/// `IBV_PORT_ACTIVE`.
+pub const PORT_ACTIVE: u32 = 4;
+/// `IBV_LINK_LAYER_INFINIBAND`.
+pub const LINK_LAYER_INFINIBAND: u8 = 1;
+/// `IBV_LINK_LAYER_ETHERNET`.
+pub const LINK_LAYER_ETHERNET: u8 = 2;
+/// `IBV_GID_TYPE_ROCE_V2`.
+pub const GID_TYPE_ROCE_V2: u32 = 2;
+/// `IBV_SRQ_MAX_WR`.
+pub const SRQ_MAX_WR: u32 = 1;
+/// `IBV_SRQ_LIMIT`.
+pub const SRQ_LIMIT: u32 = 1 << 1;

@@ -4,10 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use super::attr::MwBindInfo;
-use super::context::Context;
-use super::layouts;
-use super::work::{DataBuf, Sge};
+use super::{Context, DataBuf, MwBindInfo, Sge, layouts};
 
 /// A function of which only the place is of interest.
 pub type Slot = *mut c_void;

@@ -2,9 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::attr::MwBindInfo;
-use super::layouts;
-use super::objects::{Ah, Mw};
+use super::{Ah, Mw, MwBindInfo, layouts};
 
 /// `wr` of a work request: who it goes to.
 #[repr(C)]

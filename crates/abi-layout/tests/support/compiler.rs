@@ -10,7 +10,7 @@ impl Compiler {
     pub(crate) fn new(name: &str) -> Self {
         let name = format!("portolan-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
         Self(folder)
     }
 

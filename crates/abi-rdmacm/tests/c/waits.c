@@ -1,6 +1,6 @@
 /*
  * Calls that wait, as read(2) does: a signal interrupts them or not, as its handler says, and the thread may be cancelled in
- * them. Requests that go to another thread. And pointers that some programs hand in after a call has failed. Ends with 0, or says which line was wrong.
+ * them. And pointers that some programs hand in after a call has failed. Ends with 0, or says which line was wrong.
  *
  * Usage: waits LOCAL_IPV4 SILENT_IPV4
  */
@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -152,72 +151,6 @@ static void no_ids(void)
 	CHECK(rdma_destroy_id(left) == -1 && errno == EBADF);
 }
 
-static struct rdma_cm_id *place;
-static sem_t placed;
-
-/* Leaves requests where there is room for one, as rping's thread does. */
-static void *leave_requests(void *none)
-{
-	struct rdma_cm_event *event;
-
-	for (int at = 0; at < 2; at++) {
-		CHECK(!rdma_get_cm_event(channel, &event));
-		CHECK(event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
-		place = event->id;
-		CHECK(!rdma_ack_cm_event(event) && !sem_post(&placed));
-	}
-	return none;
-}
-
-static struct rdma_cm_id *call(struct rdma_event_channel *of, uint32_t qp_num)
-{
-	struct rdma_conn_param param = { .qp_num = qp_num };
-	struct rdma_cm_event *event;
-	struct rdma_cm_id *id;
-
-	CHECK(!rdma_create_id(of, &id, NULL, RDMA_PS_TCP));
-	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 2000));
-	CHECK(!rdma_get_cm_event(of, &event) && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
-	CHECK(!rdma_ack_cm_event(event) && !rdma_resolve_route(id, 2000));
-	CHECK(!rdma_get_cm_event(of, &event) && event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
-	CHECK(!rdma_ack_cm_event(event) && !rdma_connect(id, &param));
-	return id;
-}
-
-/* A request is called for before the next is given. */
-static void hand_over(void)
-{
-	struct rdma_event_channel *callers = rdma_create_event_channel();
-	struct rdma_cm_event *event;
-	struct rdma_cm_id *serving, *calling[2], *taken[2];
-	pthread_t thread;
-
-	CHECK(callers && !sem_init(&placed, 0, 0));
-	CHECK(!rdma_create_id(channel, &serving, NULL, RDMA_PS_TCP));
-	CHECK(!rdma_bind_addr(serving, (struct sockaddr *)&here) && !rdma_listen(serving, 3));
-	here.sin_port = rdma_get_src_port(serving);
-	for (int at = 0; at < 2; at++)
-		calling[at] = call(callers, 77 + at);
-	CHECK(!pthread_create(&thread, NULL, leave_requests, NULL));
-	for (int at = 0; at < 2; at++) {
-		CHECK(!sem_wait(&placed));
-		/* The other thread has the time to go on. */
-		usleep(100000);
-		taken[at] = place;
-		CHECK(!rdma_reject(taken[at], NULL, 0));
-	}
-	CHECK(taken[0] != taken[1]);
-	CHECK(!pthread_join(thread, NULL));
-	for (int at = 0; at < 2; at++) {
-		CHECK(!rdma_get_cm_event(callers, &event) && event->event == RDMA_CM_EVENT_REJECTED);
-		CHECK(!rdma_ack_cm_event(event));
-		CHECK(!rdma_destroy_id(calling[at]) && !rdma_destroy_id(taken[at]));
-	}
-	CHECK(!rdma_destroy_id(serving));
-	rdma_destroy_event_channel(callers);
-	here.sin_port = 0;
-}
-
 int main(int count, char **arguments)
 {
 	CHECK(count == 3);
@@ -247,7 +180,6 @@ int main(int count, char **arguments)
 	cancelled(resolve);
 	CHECK(!rdma_destroy_id(caller) && !rdma_destroy_id(listener));
 	CHECK(!ibv_destroy_comp_channel(completions));
-	hand_over();
 	no_ids();
 	puts("all as it should be");
 	return 0;

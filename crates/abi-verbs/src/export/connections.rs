@@ -1,5 +1,7 @@
 //! The entry for our own librdmacm.so.1.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use portolan_abi_layout::exports;
 use portolan_kernel::raw::RdmaCmTable;
 

@@ -1,5 +1,7 @@
 //! Devices, ports, protection domains.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_char, c_int, c_void};
 
 use portolan_abi_layout::exports;
@@ -16,7 +18,7 @@ use crate::{context, device, pd, query};
 /// The place has so many bytes.
 unsafe fn give_entry(entry: &GidEntry, into: *mut GidEntry, size: usize) {
     let known = size.min(size_of::<GidEntry>());
-    // SAFETY: as the caller promises.
+    // SAFETY: the place has `size` bytes, and no more than an entry's are copied.
     unsafe {
         into.cast::<u8>().write_bytes(0, size);
         std::ptr::copy_nonoverlapping(

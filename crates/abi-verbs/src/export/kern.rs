@@ -1,5 +1,7 @@
 //! Structures of the kernel's in libibverbs's form, and ways of the link.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::c_int;
 
 use portolan_abi_layout::exports;
@@ -19,7 +21,7 @@ const NO_VLAN: u16 = 0xFFFF;
 /// The pointers are null, or a program's.
 unsafe fn copy<F, T>(into: *mut T, from: *const F, made: impl FnOnce(&F) -> T) {
     value((), || {
-        // SAFETY: as the caller promises.
+        // SAFETY: each pointer is null, or whole and good to write to.
         unsafe {
             if let Some(from) = from.as_ref()
                 && !into.is_null()

@@ -4,6 +4,8 @@
 //!
 //! The version is that of rdma-core 34 to today. A name that is wanted is a number of arguments that nobody looks at.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_int, c_void};
 
 use portolan_abi_layout::exports;

@@ -1,5 +1,7 @@
 //! Memory, channels, completion queues, shared receive queues, queue pairs, address handles, events.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{c_int, c_uint, c_void};
 
 use portolan_abi_layout::exports;
@@ -8,7 +10,7 @@ use rustix::io::Errno;
 use crate::guard::{control, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
-use crate::provider::check_process;
+use crate::process::check_process;
 use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
@@ -23,7 +25,7 @@ unsafe fn give<T>(into: *mut T, value: T) -> Result<(), Errno> {
     if into.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller vouches for the place.
     unsafe { into.write(value) };
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Numbers in words, rates, files of sysfs, forks.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use portolan_abi_layout::exports;

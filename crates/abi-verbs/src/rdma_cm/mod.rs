@@ -2,18 +2,19 @@
 //! write(2) and close(2) of the kernel's `/dev/infiniband/rdma_cm` ([`RdmaCmTable`]). Queue pairs and connections so
 //! are of one provider, which this library has.
 
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use portolan_threads::lock::Mutex;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use portolan_kernel::raw::{RdmaCmChannel, RdmaCmTable};
-use portolan_ucma::{Channel, Memory, RdmaCm};
+use portolan_rdma_cm_server::{Channel, Memory, RdmaCm};
 use rustix::io::Errno;
 
-use crate::guard::{Result, errno_of};
-use crate::lock;
+use crate::guard::{Result, caught, errno_of};
 use crate::provider::provider;
 
 /// What `portolan_rdma_cm` gives.
@@ -44,7 +45,7 @@ fn device() -> Result<&'static Arc<RdmaCm>> {
 unsafe extern "C" fn open(place: *mut RdmaCmChannel) -> c_int {
     let opened = caught(|| {
         let channel = device()?.open().map_err(|error| errno_of(&error))?;
-        // SAFETY: as the caller promises.
+        // SAFETY: `place` is null or whole.
         let place = unsafe { place.as_mut() }.ok_or(Errno::INVAL)?;
         place.fd = channel.as_fd().as_raw_fd();
         place.handle = std::ptr::without_provenance_mut(OPEN.add(channel));
@@ -61,7 +62,7 @@ unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: 
         if command.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the command has `length` bytes, and is not null.
         let bytes = unsafe { std::slice::from_raw_parts(command.cast(), length) };
         channel.write(bytes, &Caller)
     });
@@ -94,7 +95,7 @@ struct Open {
 
 impl Open {
     fn add(&self, channel: Arc<Channel>) -> usize {
-        let mut channels = lock(&self.channels);
+        let mut channels = self.channels.lock();
         let (last, channels) = &mut *channels;
         *last += 1;
         channels.insert(*last, channel);
@@ -105,7 +106,7 @@ impl Open {
     /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, where the lock may be held for ever.
     fn get(&self, number: usize) -> Result<Arc<Channel>> {
         self.check_process()?;
-        let channels = lock(&self.channels);
+        let channels = self.channels.lock();
         channels.1.get(&number).cloned().ok_or(Errno::BADF)
     }
 
@@ -113,7 +114,7 @@ impl Open {
     /// As for [`Open::get`].
     fn remove(&self, number: usize) -> Result<Arc<Channel>> {
         self.check_process()?;
-        let mut channels = lock(&self.channels);
+        let mut channels = self.channels.lock();
         channels.1.remove(&number).ok_or(Errno::BADF)
     }
 
@@ -123,11 +124,6 @@ impl Open {
             false => Err(Errno::OPNOTSUPP),
         }
     }
-}
-
-/// A defect of the library's own is told as `EIO`; its text has been printed.
-fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO))
 }
 
 /// The memory of whoever writes a command: this process's. Null is the only address that is seen to be wrong.

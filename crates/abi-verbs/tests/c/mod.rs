@@ -3,12 +3,17 @@
 #[path = "../../../abi-layout/tests/support/compiler.rs"]
 mod compiler;
 
+#[path = "../../../lab/src/own_network.rs"]
+#[allow(unreachable_pub, reason = "it is public where it belongs")]
+mod own_network;
+
 use std::process::Command;
 
 use compiler::{Compiler, said};
 
 /// Builds the program against our header and runs it, under a command if one is given.
 pub(crate) fn run(name: &str, source: &str, under: &[&str]) {
+    own_network::enter();
     let compiler = Compiler::new(&format!("verbs-{name}"));
     let test = std::env::current_exe().unwrap();
     let library = compiler.folder().join("libibverbs.so.1");

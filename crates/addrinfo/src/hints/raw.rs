@@ -1,4 +1,4 @@
-//! Hints as C programs write them: numbers, and bytes of unknown worth.
+//! Hints from C programs: numbers, and unvalidated bytes.
 
 use portolan_provider::Address;
 use portolan_provider::address::SockaddrError;
@@ -8,8 +8,7 @@ use super::{Family, Flags, Hints, QpType};
 use crate::error::{AddrInfoError, Problem};
 use crate::path::PathData;
 
-/// The fields of `struct rdma_addrinfo` as hints, before anything is believed. An empty slice is a
-/// length of 0.
+/// The unvalidated fields of `struct rdma_addrinfo` as hints. An empty slice has a length of 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawHints<'a> {
     /// `ai_flags`.
@@ -22,7 +21,7 @@ pub struct RawHints<'a> {
     pub port_space: i32,
     /// `ai_src_addr`: a `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_ib`.
     pub src_addr: &'a [u8],
-    /// `ai_dst_addr`: alike.
+    /// `ai_dst_addr`, in the same formats.
     pub dst_addr: &'a [u8],
     /// `ai_route`: an array of `struct ibv_path_record` or `struct ibv_path_data`.
     pub route: &'a [u8],
@@ -31,13 +30,13 @@ pub struct RawHints<'a> {
 }
 
 impl RawHints<'_> {
-    /// Reads them. What fields say of each other is checked when they are used.
+    /// Validates each field by itself. Combinations of fields are checked when they are used.
     ///
     /// # Errors
-    /// * `EAI_BADFLAGS`: flags that do not exist.
-    /// * `EAI_FAMILY`: a family, of `ai_family` or of an address, that is none of the three.
-    /// * `EAI_QPTYPE`: a queue pair type or port space that does not exist.
-    /// * `EAI_SYSTEM` with `EINVAL`: an address or route whose length does not fit.
+    /// * `EAI_BADFLAGS`: unknown flags.
+    /// * `EAI_FAMILY`: `ai_family` or the family of an address is not supported.
+    /// * `EAI_QPTYPE`: an unknown queue pair type or port space.
+    /// * `EAI_SYSTEM` with `EINVAL`: an address or route of invalid length.
     pub fn read(&self) -> Result<Hints, AddrInfoError> {
         self.fields().map_err(AddrInfoError::of_hints)
     }
@@ -63,13 +62,15 @@ impl RawHints<'_> {
             port_space: port_space.ok_or(Problem::UnknownPortSpace(self.port_space))?,
             src_addr: address("ai_src_addr", self.src_addr)?,
             dst_addr: address("ai_dst_addr", self.dst_addr)?,
-            route: PathData::parse_array(self.route)?,
+            route: PathData::parse_array(self.route).ok_or(Problem::RouteLength {
+                length: self.route.len(),
+            })?,
             connect: self.connect.to_vec(),
         })
     }
 }
 
-/// 0 is nothing said; the outer `None` is a number without meaning.
+/// Reads a number where 0 means unspecified; the outer `None` means that the number is invalid.
 fn optional<T>(number: i32, read: impl FnOnce(i32) -> Option<T>) -> Option<Option<T>> {
     match number {
         0 => Some(None),

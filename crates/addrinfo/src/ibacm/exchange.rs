@@ -1,4 +1,4 @@
-//! One question to ibacm and its answer, within a deadline, on a connection of their own.
+//! One query to ibacm and its answer, within a deadline and on its own connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use super::message::{self, Answer, MESSAGE_MAX};
 use super::{PathRequest, Server};
 use crate::sys::os_error;
 
-/// Asks, and waits for the answer until `timeout` has passed.
+/// Sends the query and waits for the answer until `timeout` has passed.
 pub(super) fn ask(
     server: &Server,
     question: &PathRequest,
@@ -45,7 +45,7 @@ struct Deadline {
     timeout: Duration,
 }
 
-/// A connection to it. Nobody there is no error of its own.
+/// Opens a connection. A missing ibacm is reported as [`Cause::NoSuchObject`].
 fn open(server: &Server, deadline: &Deadline) -> Result<OwnedFd, Cause> {
     let family = match server {
         Server::Unix(_) => AddressFamily::UNIX,
@@ -74,7 +74,7 @@ fn open(server: &Server, deadline: &Deadline) -> Result<OwnedFd, Cause> {
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::ACCESS | Errno::PERM) => {
             Err(Cause::NoSuchObject("an ibacm"))
         }
-        // A stream socket of a path whose queue is full: it is there, and takes nobody.
+        // The queue of the Unix socket is full: ibacm runs but accepts no connections.
         Err(Errno::AGAIN) => Err(deadline.missed()),
         Err(errno) => Err(os_error("connect (to ibacm)")(errno)),
     }
@@ -92,7 +92,7 @@ fn write(socket: &OwnedFd, mut bytes: &[u8], deadline: &Deadline) -> Result<(), 
     Ok(())
 }
 
-/// A whole message.
+/// Reads a whole message.
 fn read(socket: &OwnedFd, deadline: &Deadline) -> Result<Vec<u8>, Cause> {
     let mut bytes = [0; MESSAGE_MAX];
     let mut filled = 0;

@@ -1,5 +1,5 @@
-//! Messages of ibacm's socket (version 1 of its protocol), as pure code. Numbers are in host order: both ends
-//! are on one machine.
+//! Messages of ibacm's socket (version 1 of its protocol), as pure code. Numbers are in host order
+//! because both ends are on one machine.
 
 use std::net::IpAddr;
 
@@ -8,41 +8,43 @@ use portolan_wire::sa::PathRecord;
 use super::PathRequest;
 use crate::path::PathData;
 
-/// Bytes of a message's header: version, operation, status, three bytes of data, length, transaction.
+/// Length of a message's header, in bytes: version, operation, status, three bytes of data, length,
+/// transaction.
 pub(super) const HEADER_LEN: usize = 16;
-/// Bytes of an entry: flags, type, two reserved bytes, and what it is.
+/// Length of an entry, in bytes: flags, type, two reserved bytes, and the value.
 const ENTRY_LEN: usize = 72;
-/// Most entries of a message.
+/// Maximum number of entries in a message.
 const ENTRIES_MAX: usize = 8;
-/// Longest message.
+/// Maximum length of a message, in bytes.
 pub(super) const MESSAGE_MAX: usize = HEADER_LEN + ENTRIES_MAX * ENTRY_LEN;
 
 const VERSION: u8 = 1;
 const RESOLVE: u8 = 1;
-/// Set in the operation of some answers: of refusals, and of what ibacm itself answers. Its provider hands back the
-/// operation as it was asked (rdma-core 44, `acmp_resolve_response`), and librdmacm does not look at it.
+/// Set in the operation of some answers: refusals, and answers by ibacm itself. Its provider
+/// returns the request's operation unchanged (rdma-core 44, `acmp_resolve_response`), and librdmacm
+/// ignores this bit.
 const ACKNOWLEDGED: u8 = 0x80;
-/// The entry is the source, or the destination.
+/// Whether an entry is the source or the destination.
 const SOURCE: u32 = 1 << 0;
 const DESTINATION: u32 = 1 << 1;
-/// Kinds of entries.
+/// Types of entries.
 const IPV4: u16 = 2;
 const IPV6: u16 = 3;
 const PATH: u16 = 0x10;
 
-/// What an answer holds.
+/// The content of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Paths(Vec<PathData>),
-    /// ibacm's own word for why there is none (`ACM_STATUS_*`).
+    /// ibacm's status for a refusal (`ACM_STATUS_*`).
     Refused(u8),
 }
 
-/// What is wrong with bytes that should be an answer.
+/// Why bytes are not a valid answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbled(pub(super) &'static str);
 
-/// A question, ready to send.
+/// Encodes a query.
 pub(super) fn request(question: &PathRequest, transaction: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; HEADER_LEN];
     match *question {
@@ -84,7 +86,7 @@ fn entry(bytes: &mut Vec<u8>, flags: u32, kind: u16, what: &[u8]) {
     bytes.resize(end, 0);
 }
 
-/// The length that a message announces, once its header is there.
+/// The length that a message announces, once its header has arrived.
 pub(super) fn length(bytes: &[u8]) -> Option<Result<usize, Garbled>> {
     let header = bytes.get(..HEADER_LEN)?;
     let length = usize::from(u16::from_ne_bytes([header[6], header[7]]));
@@ -96,7 +98,7 @@ pub(super) fn length(bytes: &[u8]) -> Option<Result<usize, Garbled>> {
     })
 }
 
-/// Reads a whole answer to `question`.
+/// Parses a whole answer to `question`.
 pub(super) fn read(
     bytes: &[u8],
     question: &PathRequest,
@@ -148,7 +150,7 @@ const KNOWN_FLAGS: u32 = PathData::GMP
     | PathData::INBOUND
     | PathData::INBOUND_REVERSE;
 
-/// A path that leads from and to where it was asked for, and can be used.
+/// Checks that a path connects the requested ends and is usable.
 fn check(record: &PathRecord, question: &PathRequest) -> Result<(), Garbled> {
     if record.dlid == 0 && record.hop_limit <= 1 {
         return Err(Garbled("a path of it leads nowhere"));
@@ -186,7 +188,7 @@ pub(super) mod tests {
         PathRequest::Gid { like: record() }
     }
 
-    /// An answer with a path.
+    /// Builds an answer with a path.
     pub(in super::super) fn answer(transaction: u64, record: &PathRecord) -> Vec<u8> {
         let like = *record;
         let mut bytes = request(&PathRequest::Gid { like }, transaction).expect("fits");

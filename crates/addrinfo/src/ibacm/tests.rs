@@ -5,10 +5,10 @@ use std::thread::JoinHandle;
 use super::message::tests::{answer, question, record};
 use super::*;
 
-/// Far longer than any of this takes.
+/// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An ibacm that does this with its one question; who comes after it finds nobody.
+/// An ibacm that handles one query with `act`; later connections are refused.
 fn ibacm(act: impl FnOnce(Vec<u8>) -> Vec<u8> + Send + 'static) -> (Client, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -16,13 +16,13 @@ fn ibacm(act: impl FnOnce(Vec<u8>) -> Vec<u8> + Send + 'static) -> (Client, Join
         let (mut stream, _) = listener.accept().expect("a question");
         let mut asked = vec![0; 16 + 72];
         stream.read_exact(&mut asked).expect("a whole one");
-        // Whoever asked may have gone.
+        // The client may have closed its end.
         let _ = stream.write_all(&act(asked));
     });
     (Client::at(Server::Tcp(port)), serving)
 }
 
-/// The transaction of a question.
+/// The transaction id of a query.
 fn transaction(asked: &[u8]) -> u64 {
     u64::from_ne_bytes(asked[8..16].try_into().expect("eight bytes"))
 }
@@ -64,7 +64,7 @@ fn without_an_ibacm_there_is_nothing_to_wait_for() {
     }
 }
 
-/// A port that nobody listens at.
+/// A port without a listener.
 fn closed_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("bound").port()
@@ -74,9 +74,9 @@ fn closed_port() -> u16 {
 fn an_ibacm_that_says_nonsense_is_left_alone_for_a_while() {
     let cases: [fn(Vec<u8>) -> Vec<u8>; 4] = [
         |_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-        // It ends within its answer.
+        // The connection ends in the middle of the answer.
         |asked| answer(transaction(&asked), &record())[..60].to_vec(),
-        // Somebody else's answer.
+        // An answer to another query.
         |asked| answer(transaction(&asked) + 1, &record()),
         |_| Vec::new(),
     ];
@@ -92,7 +92,7 @@ fn an_ibacm_that_says_nonsense_is_left_alone_for_a_while() {
 
 #[test]
 fn an_ibacm_that_hangs_costs_its_deadline_once() {
-    // Connections are made, and nobody takes them.
+    // The kernel completes connections, but no one accepts them.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let client = Client::at(Server::Tcp(port));

@@ -19,21 +19,21 @@ pub enum Eai {
     Fail,
     NoData,
     Family,
-    /// `EAI_QPTYPE` of rdma_getaddrinfo(3). `netdb.h` does not have it; it is `EAI_SOCKTYPE`, so that
-    /// gai_strerror(3) prints what it means.
+    /// `EAI_QPTYPE` of rdma_getaddrinfo(3), which `netdb.h` lacks. It equals `EAI_SOCKTYPE`, so
+    /// that gai_strerror(3) prints a fitting text.
     QpType,
     Service,
     AddrFamily,
     Memory,
-    /// A system call failed, with this errno.
+    /// A system call failed with this errno.
     System(i32),
     Overflow,
-    /// A code that this list does not know.
+    /// An unknown code.
     Other(i32),
 }
 
 impl Eai {
-    /// The code of a number that getaddrinfo returned; `errno` counts for `EAI_SYSTEM` only.
+    /// Converts a code that getaddrinfo returned; `errno` is only used for `EAI_SYSTEM`.
     pub fn from_code(code: i32, errno: i32) -> Self {
         match code {
             -1 => Self::BadFlags,
@@ -71,7 +71,7 @@ impl Eai {
         }
     }
 
-    /// The name of the code in the manual, such as `EAI_NONAME`.
+    /// The code's name in the manual, such as `EAI_NONAME`.
     pub fn name(self) -> &'static str {
         match self {
             Self::BadFlags => "EAI_BADFLAGS",
@@ -90,7 +90,7 @@ impl Eai {
         }
     }
 
-    /// What the code means, and what to do about it.
+    /// The code's meaning and the remedy.
     pub fn text(self) -> &'static str {
         match self {
             Self::BadFlags => "the flags contradict each other",
@@ -118,13 +118,13 @@ impl Eai {
     }
 }
 
-/// A name that did not resolve: what was asked, and why it failed.
+/// A failed name lookup: the query and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", asked(.node.as_deref(), .service.as_deref()))]
 pub struct NameError {
-    /// The node asked for.
+    /// The requested node.
     pub node: Option<String>,
-    /// The service asked for.
+    /// The requested service.
     pub service: Option<String>,
     /// Why it failed.
     pub reason: Reason,
@@ -134,7 +134,7 @@ pub struct NameError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Neither node nor service.
+    /// The query has neither a node nor a service.
     #[error("a host, a service or both must be given")]
     Nothing,
     /// The node is the empty string.
@@ -146,25 +146,25 @@ pub enum Reason {
     /// The node is longer than `NI_MAXHOST` allows.
     #[error("the host has {length} bytes, the limit is {HOST_MAX}")]
     NodeTooLong {
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
     },
     /// The service is longer than `NI_MAXSERV` allows.
     #[error("the service has {length} bytes, the limit is {SERVICE_MAX}")]
     ServiceTooLong {
-        /// Its length, bytes.
+        /// Its length, in bytes.
         length: usize,
     },
-    /// A NUL character inside, which would silently cut the text for C.
+    /// The text contains a NUL character, at which C would silently truncate it.
     #[error("the {0} has a NUL character inside")]
     EmbeddedNul(&'static str),
-    /// A number above 65535.
+    /// The port exceeds 65535.
     #[error("the port is out of range: ports are 0 to 65535")]
     PortOutOfRange,
-    /// Neither a number nor a service name.
+    /// The service is neither a number nor a service name.
     #[error("the service is neither a port (0 to 65535) nor a service name")]
     MalformedService,
-    /// The zone after `%` is no interface of this machine.
+    /// The zone after `%` is not an interface of this machine.
     #[error("no network interface is called `{zone}`; `ip link` lists those of this machine")]
     NoSuchZone {
         /// The zone as written.
@@ -173,18 +173,18 @@ pub enum Reason {
     /// A numeric address of the other family.
     #[error("the address is {found}, but {expected} is asked for")]
     WrongFamily {
-        /// The family asked for.
+        /// The requested family.
         expected: &'static str,
         /// The family of the address.
         found: &'static str,
     },
-    /// A numeric address was demanded.
+    /// The node is not numeric, but must be.
     #[error("the host is not a numeric address, and only those are allowed here")]
     NotNumeric,
-    /// More addresses than are taken.
+    /// The name has too many addresses.
     #[error("the name has more than {ADDRESSES_MAX} addresses")]
     TooManyAddresses,
-    /// The resolver's own answer.
+    /// The resolver failed.
     #[error("{}", .0.text())]
     Resolver(Eai),
 }
@@ -269,7 +269,7 @@ impl From<NameError> for Error {
     }
 }
 
-/// What was asked, for the front of the message. Quoted with escapes: it may be any text.
+/// The query, for the start of the message. Quoted with escapes because it may be any text.
 pub(crate) fn asked(node: Option<&str>, service: Option<&str>) -> String {
     match (node, service) {
         (Some(node), Some(service)) => format!("{:?} service {:?}", clip(node), clip(service)),
@@ -279,7 +279,7 @@ pub(crate) fn asked(node: Option<&str>, service: Option<&str>) -> String {
     }
 }
 
-/// The first characters of a text that may be as long as its caller pleases.
+/// The first characters of a text of arbitrary length.
 fn clip(text: &str) -> &str {
     const SHOWN_MAX: usize = 80;
     text.char_indices()

@@ -1,8 +1,8 @@
-//! Numeric addresses and ports: read here, without the system's resolver.
+//! Numeric addresses and ports, parsed without the system's resolver.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A numeric address, with the zone that its text names.
+/// A numeric address with its zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Literal {
     /// The address.
@@ -21,10 +21,10 @@ pub(crate) enum Zone {
 }
 
 impl Literal {
-    /// Reads `192.0.2.1`, `2001:db8::1`, `fe80::1%eth0` or `fe80::1%2`; nothing else.
+    /// Parses `192.0.2.1`, `2001:db8::1`, `fe80::1%eth0` or `fe80::1%2`; nothing else.
     ///
-    /// The short, octal and hexadecimal IPv4 forms of inet_aton(3) are not read here: the system's
-    /// resolver knows them, and asks no name service for them.
+    /// The short, octal and hexadecimal IPv4 forms of inet_aton(3) are left to the system's
+    /// resolver, which uses no name service for them.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Ok(address) = text.parse::<Ipv4Addr>() {
             return Some(Self {
@@ -53,17 +53,17 @@ impl Zone {
     }
 }
 
-/// A service as text, sorted by what has to happen with it.
+/// A service as text, classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service<'a> {
     /// A port in host order.
     Port(u16),
-    /// Digits that are no port.
+    /// Digits that exceed the range of ports.
     OutOfRange,
     /// A name for the system's resolver.
     Name(&'a str),
-    /// Neither: a sign, white space, or another character that no service name begins with.
-    /// libc would read some of these as numbers and cut them to 16 bits.
+    /// Neither: a sign, white space, or another character that cannot begin a service name. libc
+    /// would read some of these as numbers and truncate them to 16 bits.
     Malformed,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Digits only (Rust's own parser takes a plus sign).
+/// Parses digits only; Rust's own parser also accepts a plus sign.
 fn decimal(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

@@ -1,57 +1,61 @@
-//! Work that blocks, such as the system's resolver, on a few threads of its own.
+//! A thread pool for blocking work, such as the system's resolver.
 //!
-//! getaddrinfo(3) blocks for as long as the system's settings let it take, and nothing can end it
-//! early. So the asynchronous forms run it here: on [`THREADS_MAX`] threads at most, started when
-//! there is work and ended when there has been none for a while. Every job has one deadline. When it
-//! passes, a timer answers for the job, be it queued or running; a queued job so never occupies a
-//! thread. A running one keeps its thread until libc returns, which is lost to the others for that
-//! long: with a name server that does not answer, some seconds (resolv.conf(5), `timeout` and
-//! `attempts`). Jobs that wait behind such threads are answered by their deadlines all the same.
+//! getaddrinfo(3) blocks for as long as the system's settings permit and cannot be interrupted. So
+//! the asynchronous calls run it here, on at most [`THREADS_MAX`] threads. They start when there is
+//! work and end after an idle period.
+//!
+//! Each job has a deadline. When it passes, a timer thread completes the job, whether queued or
+//! running, so an expired queued job never occupies a thread. A running job keeps its thread until
+//! libc returns: with a name server that does not answer, some seconds (resolv.conf(5), `timeout`
+//! and `attempts`). Jobs queued behind such threads still complete by their deadlines.
 
 mod jobs;
 mod threads;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
+use portolan_threads::lock::Mutex;
 
 use crate::sys::process_cell::ProcessCell;
 use threads::Shared;
 
-/// Most threads that a pool has for its jobs; one more waits for deadlines.
+/// Maximum number of threads for jobs; one more thread waits for deadlines.
 pub const THREADS_MAX: usize = 8;
-/// Most jobs that a pool has at a time, waiting and running.
+/// Maximum number of jobs in a pool, queued and running.
 pub const JOBS_MAX: usize = 16_384;
-/// Longest deadline that a job may have.
+/// Longest deadline of a job.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a job has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unanswered {
-    /// Its deadline passed.
+    /// The deadline passed.
     Expired,
     /// The pool was dropped.
     Stopped,
-    /// It panicked.
+    /// The job panicked.
     Panicked,
 }
 
-/// Runs jobs that block. Dropping a pool of one's own answers what is pending with
-/// [`Unanswered::Stopped`] and ends its threads as they become free.
+/// A pool of threads for blocking jobs.
+///
+/// Dropping a private pool completes its pending jobs with [`Unanswered::Stopped`] and ends its
+/// threads as they become idle.
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
 impl Pool {
-    /// This process's pool. Its threads start with the first call; after a fork the child gets a pool of
-    /// its own.
+    /// Returns this process's pool. Its threads start with the first call; after a fork the child
+    /// gets its own pool.
     ///
-    /// A thread of the pool is, and stays, in the network namespace of the thread whose call started it,
-    /// and whichever is free takes the next job. So all is well in a process that has one namespace. One
-    /// whose threads are in several (setns(2)) looks names up by [`resolve`](crate::resolve), in the caller's
-    /// thread, or has a [`Pool::start`] of its own in each.
+    /// A pool thread stays in the network namespace of the thread whose call started it, and any
+    /// idle thread takes the next job. So the shared pool suits processes with one network
+    /// namespace. A process whose threads use several (setns(2)) calls [`resolve`](crate::resolve)
+    /// on the caller's thread, or creates its own pool in each with [`Pool::start`].
     ///
     /// # Errors
     /// As [`Pool::start`].
@@ -60,7 +64,7 @@ impl Pool {
         SHARED.get_or_try_make(|| Self::start(THREADS_MAX))
     }
 
-    /// A pool of one's own with this many threads for jobs (1 to [`THREADS_MAX`]; others are cut).
+    /// Creates a private pool with this many threads for jobs, clamped to 1 to [`THREADS_MAX`].
     ///
     /// # Errors
     /// [`Cause::Os`] if the timer's thread cannot be started.
@@ -70,13 +74,15 @@ impl Pool {
         })
     }
 
-    /// Runs `work` on a thread of the pool. `done` gets its result, or [`Unanswered::Expired`] once
-    /// `deadline` has passed, on one of the pool's threads. It should hand the outcome over and
-    /// return. Dropping the [`Pending`] that this returns cancels the job.
+    /// Runs `work` on a pool thread.
+    ///
+    /// A pool thread calls `done` with its result, or with [`Unanswered::Expired`] when `deadline`
+    /// passes. `done` should pass the outcome on and return. Dropping the returned [`Pending`]
+    /// cancels the job.
     ///
     /// # Errors
-    /// `done` is dropped uncalled, and the result is [`Cause::InvalidArgument`] for a deadline above
-    /// [`DEADLINE_MAX`], [`Cause::LimitReached`] with [`JOBS_MAX`] jobs under way,
+    /// `done` is dropped without a call, and the result is [`Cause::InvalidArgument`] for a
+    /// deadline above [`DEADLINE_MAX`], [`Cause::LimitReached`] with [`JOBS_MAX`] jobs in progress,
     /// [`Cause::InvalidState`] in a child forked from the process that started this pool, or
     /// [`Cause::Os`] if there is no thread and none can be started.
     pub fn submit<T: Send + 'static>(
@@ -92,15 +98,15 @@ impl Pool {
                 found: format!("{} s", deadline.as_secs()),
             });
         }
-        // The result's way from the thread to `done`, which the timer may call instead.
+        // Carries the result from the thread to `done`, which the timer may call instead.
         let result = Arc::new(Mutex::new(None));
         let keep = Arc::clone(&result);
         let work = Box::new(move || {
             let made = work();
-            *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+            *keep.lock() = Some(made);
         });
         let done = Box::new(move |ended: Result<(), Unanswered>| {
-            let made = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let made = result.lock().take();
             done(ended.and_then(|()| made.ok_or(Unanswered::Panicked)));
         });
         let ticket = self.shared.submit(Instant::now() + deadline, work, done)?;
@@ -110,7 +116,7 @@ impl Pool {
         })
     }
 
-    /// The threads there are for jobs now.
+    /// Current number of threads for jobs.
     pub fn threads(&self) -> usize {
         self.shared.threads()
     }
@@ -128,8 +134,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A job under way. Dropping it cancels the job: its `done` is dropped uncalled, unless it has been
-/// called or is being called; work that runs already runs to its end, for nobody.
+/// A job in progress. Dropping it cancels the job: `done` is dropped without a call, unless the
+/// call has begun. Work already running continues, and its result is dropped.
 #[must_use = "dropping it cancels the job"]
 pub struct Pending {
     shared: Arc<Shared>,

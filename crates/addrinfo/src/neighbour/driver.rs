@@ -1,15 +1,16 @@
-//! The resolver's thread: the engine's hands. One poll loop over the wake-up, netlink and the
-//! probes' errors.
+//! The resolver's thread: executes the engine's actions in one poll loop over the wake-up, netlink
+//! and the probes' errors.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_threads::with_signals_blocked;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -25,18 +26,19 @@ use crate::sys::probe::ProbeSocket;
 use crate::sys::process_cell::ProcessKey;
 use crate::sys::{interface, os_error};
 
-/// The thread's name, as `top -H` shows it (15 bytes at most).
+/// The thread's name in `top -H` (15 bytes at most).
 const THREAD_NAME: &str = "portolan-neigh";
 /// `RTMGRP_NEIGH` of `linux/rtnetlink.h`: changes of the neighbour tables.
 const RTMGRP_NEIGH: u32 = 1 << 2;
-/// Actions done before netlink is read again. Each may leave a reply in the receive buffer.
+/// Actions executed before netlink is read again. Each may leave a reply in the receive buffer.
 const ACTIONS_PER_TURN: usize = 32;
-/// Datagrams read before others get their turn.
+/// Datagrams read before other work gets its turn.
 const DATAGRAMS_PER_TURN: usize = 256;
 
-/// What callers and the thread share.
+/// State shared by callers and the thread.
 pub(super) struct Shared {
-    /// The process that has the thread. A child of it has neither thread nor a sound lock.
+    /// The process that runs the thread. A forked child has no thread, and its copy of the lock may
+    /// be held.
     owner: ProcessKey,
     state: Mutex<State>,
     wake: OwnedFd,
@@ -99,7 +101,7 @@ impl Shared {
         if !self.is_own() {
             return false;
         }
-        // The closure is dropped after the lock: it may own anything.
+        // Drop the closure after unlocking: it may own anything.
         let cancelled = self.lock().pending.cancel(ticket);
         cancelled.is_some()
     }
@@ -118,7 +120,7 @@ impl Shared {
 
     pub(super) fn unwatch(&self, hop: NextHop, number: u64) {
         if self.is_own() {
-            // The closure is dropped after the lock: it may own anything.
+            // Drop the closure after unlocking: it may own anything.
             let removed = self.lock().watches.remove(hop, number);
             drop(removed);
             self.wake();
@@ -146,14 +148,14 @@ impl Shared {
         ProcessKey::current() == self.owner
     }
 
-    /// A panic elsewhere cannot leave the engine half changed in a way that matters more than
-    /// serving everyone else.
+    /// Locks the state, even after a panic elsewhere: serving all other callers outweighs any
+    /// inconsistency that the panic may have left in the engine.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn wake(&self) {
-        // Fails only when the counter is full, and then the thread is awake already.
+        // The write fails only if the counter is full, and then the thread is already awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -188,7 +190,8 @@ impl Driver {
             if stopped {
                 return;
             }
-            // Before any query: no change may fall between a query and the subscription.
+            // Subscribe before any query, so that no change falls between a query and the
+            // subscription.
             self.subscribe(!idle);
             let acted = self.act();
             let heard = self.listen();
@@ -199,7 +202,7 @@ impl Driver {
         }
     }
 
-    /// Hands out outcomes, without the lock: the closures may call the resolver.
+    /// Calls completions without holding the lock: they may call the resolver.
     fn deliver(&self) {
         let finished = self.shared.lock().pending.take_finished();
         for (done, outcome) in finished {
@@ -209,8 +212,8 @@ impl Driver {
         }
     }
 
-    /// Hears of changes only while something is pending: other hosts' comings and goings must not
-    /// wake an idle process.
+    /// Subscribes to changes only while lookups are pending: changes of other hosts must not wake
+    /// an idle process.
     fn subscribe(&mut self, wanted: bool) {
         if self.subscribed == wanted {
             return;
@@ -225,7 +228,7 @@ impl Driver {
         }
     }
 
-    /// Does a turn's worth of what the engine wants. Returns whether there was anything.
+    /// Executes one turn's actions of the engine. Returns whether there were any.
     fn act(&mut self) -> bool {
         for done in 0..ACTIONS_PER_TURN {
             let action = self.shared.lock().pending.next_action();
@@ -241,15 +244,15 @@ impl Driver {
         true
     }
 
-    /// Asks the table about some next hops that are watched. The answers, which bear no number, are
-    /// heard as changes are.
+    /// Queries the table for some watched next hops. The answers have no sequence number and are
+    /// handled like notifications.
     fn ask_for_watches(&mut self, most: usize) -> bool {
         let mut asked = false;
         for _ in 0..most {
             let Some(hop) = self.shared.lock().watches.next_question() else {
                 break;
             };
-            // If it cannot be asked now the next change tells.
+            // If the query fails now, the next change still arrives.
             let _ = self.netlink.send(message::request(hop), NLM_F_REQUEST, 0);
             asked = true;
         }
@@ -262,7 +265,7 @@ impl Driver {
             .send(message::request(hop), NLM_F_REQUEST, sequence)
         {
             Ok(()) => {}
-            // A recheck asks again.
+            // A recheck queries again.
             Err(Errno::NOBUFS | Errno::AGAIN | Errno::NOMEM) => {}
             Err(errno) => {
                 let cause = os_error("send(RTM_GETNEIGH)")(errno);
@@ -285,7 +288,7 @@ impl Driver {
         }
         .and_then(|socket| {
             let send = || socket.send(hop.address, hop.interface_index);
-            // The first error may be about an earlier probe.
+            // The first error may belong to an earlier probe.
             send().or_else(|_| send())
         });
         tracing::trace!(next_hop = %hop.address, interface = hop.interface_index, ?sent, "probe");
@@ -307,7 +310,7 @@ impl Driver {
         self.shared.lock().pending.handle_link(hop, resolves);
     }
 
-    /// Reads what netlink and the probes' error queues have. Returns whether there was anything.
+    /// Reads netlink and the probes' error queues. Returns whether there was anything.
     fn listen(&mut self) -> bool {
         let mut heard = false;
         for _ in 0..DATAGRAMS_PER_TURN {
@@ -339,7 +342,7 @@ impl Driver {
         state.watches.handle_loss();
     }
 
-    /// Tells watchers, without the lock: the closures may call the resolver.
+    /// Notifies watchers without holding the lock: the closures may call the resolver.
     fn tell(&self, hop: NextHop, entry: Entry) {
         let watchers = self.shared.lock().watches.handle_change(hop, entry);
         let Entry::Usable(address) = entry else {
@@ -397,13 +400,13 @@ impl Driver {
             PollFd::new(&self.netlink, PollFlags::IN),
         ];
         for socket in [&self.probe_v4, &self.probe_v6].into_iter().flatten() {
-            // Errors are always reported. What comes in as data is never wanted.
+            // poll(2) always reports errors. Incoming data is ignored.
             ready.push(PollFd::new(socket, PollFlags::empty()));
         }
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
-                // Memory is short (ENOMEM). Not to spin meanwhile matters most.
+                // Memory is short (ENOMEM): sleep rather than spin.
                 tracing::warn!(%errno, "poll failed");
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -413,7 +416,7 @@ impl Driver {
     }
 }
 
-/// Why a probe could not leave.
+/// Why a probe could not be sent.
 fn refusal(hop: NextHop, errno: Errno) -> Cause {
     match errno {
         Errno::HOSTUNREACH => Cause::HostUnreachable,

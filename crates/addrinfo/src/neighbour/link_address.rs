@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Longest link-layer address, bytes: `MAX_ADDR_LEN` of Linux. Ethernet has 6, IPoIB 20.
+/// Maximum length of a link-layer address, in bytes: `MAX_ADDR_LEN` of Linux. Ethernet has 6, IPoIB
+/// 20.
 pub const LINK_ADDRESS_MAX: usize = 32;
 
 /// A link-layer address, in transmission order.
@@ -13,13 +14,13 @@ pub struct LinkAddress {
 }
 
 impl LinkAddress {
-    /// The address of a link that has none: loopback, tunnels.
+    /// The address on a link without addresses: loopback, tunnels.
     pub const NONE: Self = Self {
         bytes: [0; LINK_ADDRESS_MAX],
         length: 0,
     };
 
-    /// An address of these bytes; none if they are more than [`LINK_ADDRESS_MAX`].
+    /// Creates an address; `None` if it exceeds [`LINK_ADDRESS_MAX`].
     pub fn new(address: &[u8]) -> Option<Self> {
         let mut bytes = [0; LINK_ADDRESS_MAX];
         bytes.get_mut(..address.len())?.copy_from_slice(address);
@@ -29,7 +30,7 @@ impl LinkAddress {
         })
     }
 
-    /// The bytes; none where the link has no addresses.
+    /// The bytes; empty if the link has no addresses.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length.into()).unwrap_or_default()
     }
@@ -41,7 +42,7 @@ impl LinkAddress {
 }
 
 impl fmt::Display for LinkAddress {
-    /// `02:00:00:00:00:01`; `none` where there is no address.
+    /// `02:00:00:00:00:01`; `none` if there is no address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = self.as_bytes().iter();
         let Some(first) = bytes.next() else {

@@ -24,7 +24,7 @@ pub(super) fn request(hop: NextHop) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
-/// Reads an entry of an IP neighbour table; none if it is another table's (a bridge's).
+/// Parses an entry of an IP neighbour table; `None` for another table's entry (a bridge's).
 pub(super) fn read(message: &NeighbourMessage) -> Option<(NextHop, Entry)> {
     let mut next_hop = None;
     let mut link_address = LinkAddress::NONE;

@@ -1,7 +1,7 @@
-//! Look-ups under way, as a pure engine: table entries, probe results and time come in; queries,
-//! probes and outcomes go out.
+//! Pending lookups as a pure engine: table entries, probe results and time come in; queries, probes
+//! and outcomes go out.
 //!
-//! After each input drain [`Pending::next_action`] and [`Pending::take_finished`]; then call
+//! After each input, drain [`Pending::next_action`] and [`Pending::take_finished`]; then call
 //! [`Pending::handle_timeout`] no later than [`Pending::next_timeout`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,15 +12,15 @@ use portolan_provider::Cause;
 
 use super::link_address::LinkAddress;
 
-/// Most look-ups that one resolver has pending.
+/// Maximum number of pending lookups of one resolver.
 pub const WAITERS_MAX: usize = 16_384;
 
-/// The table is asked again this often while an answer is awaited: a notification may be lost,
-/// and the kernel may have forgotten an entry under memory pressure.
+/// Interval at which the table is queried again while an answer is pending: a notification may be
+/// lost, and the kernel may drop an entry under memory pressure.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long after lost notifications the table is asked again. Not at once: what lost them (a
-/// storm of changes) would lose the answers too.
+/// Delay before the table is queried again after lost notifications. An immediate query may lose
+/// its answer to the same storm of changes.
 const LOSS_DELAY: Duration = Duration::from_millis(20);
 
 /// A neighbour: an address on an interface.
@@ -30,39 +30,39 @@ pub(super) struct NextHop {
     pub(super) interface_index: u32,
 }
 
-/// What the neighbour table says of a next hop.
+/// The neighbour table's entry for a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// The address is known: reachable, stale, delay, probe, permanent, noarp.
     Usable(LinkAddress),
-    /// ARP or neighbour discovery is under way.
+    /// ARP or neighbour discovery is in progress.
     Incomplete,
-    /// It was tried, and nobody answered.
+    /// Resolution failed: no answer.
     Failed,
     /// There is no entry.
     Absent,
 }
 
-/// What is to be done for the engine.
+/// An action for the driver to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Ask the table, then call [`Pending::handle_reply`] with the sequence.
+    /// Query the table, then call [`Pending::handle_reply`] with the sequence number.
     Query { hop: NextHop, sequence: u32 },
-    /// Send a datagram to the next hop; call [`Pending::handle_refusal`] if it cannot leave, or
-    /// [`Pending::handle_deferral`] if it cannot leave now.
+    /// Send a datagram to the next hop. Call [`Pending::handle_refusal`] if it cannot be sent, or
+    /// [`Pending::handle_deferral`] if it cannot be sent now.
     Probe(NextHop),
     /// Find out whether the interface resolves neighbours; call [`Pending::handle_link`].
     ReadLink(NextHop),
 }
 
-/// Where the look-up of a next hop stands, named for what it awaits.
+/// The state of a next hop's lookup, named for what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// What the table says before anything was done.
+    /// The table's entry before any probe.
     FirstEntry,
-    /// What the table says right after a probe.
+    /// The table's entry right after a probe.
     ProbedEntry,
-    /// Whether the interface resolves neighbours at all.
+    /// Whether the interface resolves neighbours.
     Link,
     /// The kernel's ARP or neighbour discovery.
     Discovery,
@@ -72,7 +72,7 @@ enum Phase {
 struct Hop {
     phase: Phase,
     tickets: BTreeSet<u64>,
-    /// The query whose reply counts; an older one's does not.
+    /// The latest query; replies to older ones are ignored.
     query: u32,
     probes: u32,
     recheck_at: Instant,
@@ -88,13 +88,13 @@ struct Waiter<W> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A look-up's time is over.
+    /// A lookup's deadline.
     Deadline(u64),
-    /// A next hop's entry is to be asked for again.
+    /// When to query a next hop's entry again.
     Recheck(NextHop),
 }
 
-/// All look-ups under way. `W` is what the outcome is handed to.
+/// All pending lookups. `W` receives the outcome.
 #[derive(Debug)]
 pub(super) struct Pending<W> {
     hops: BTreeMap<NextHop, Hop>,
@@ -121,7 +121,7 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Adds a look-up; it joins the work on its next hop if there is some already.
+    /// Adds a lookup; it joins the work on its next hop if that has begun.
     pub(super) fn add(
         &mut self,
         hop: NextHop,
@@ -167,7 +167,7 @@ impl<W> Pending<W> {
         Ok(ticket)
     }
 
-    /// Ends a look-up and gives back what its outcome was to be handed to.
+    /// Cancels a lookup and returns its `W`.
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<W> {
         let waiter = self.remove_waiter(ticket)?;
         let state = self.hops.get_mut(&waiter.hop)?;
@@ -178,7 +178,7 @@ impl<W> Pending<W> {
         Some(waiter.done)
     }
 
-    /// The table's reply to a query, or why it could not be asked.
+    /// Handles the table's reply to a query, or the query's failure.
     pub(super) fn handle_reply(&mut self, sequence: u32, reply: Result<Entry, Cause>) {
         let Some(hop) = self.queries.remove(&sequence) else {
             return;
@@ -192,8 +192,8 @@ impl<W> Pending<W> {
         };
         match (state.phase, entry) {
             (_, Entry::Usable(address)) => self.finish(hop, Ok(address)),
-            // Whatever it was before, a probe makes the kernel try (again), and a failure that
-            // follows is a fresh one.
+            // Whatever the entry was, a probe makes the kernel try again, and a later failure is a
+            // new one.
             (Phase::FirstEntry, _) => self.probe(hop),
             (Phase::ProbedEntry, Entry::Absent) => {
                 state.phase = Phase::Link;
@@ -208,9 +208,9 @@ impl<W> Pending<W> {
         }
     }
 
-    /// A change of the table that the kernel announced. Changes and replies come in the order in
-    /// which they happened: before the first reply a change may be an old one, in
-    /// [`Phase::Discovery`] it is younger than the probe.
+    /// Handles a change that the kernel announced. Changes and replies arrive in the order in which
+    /// they happened: before the first reply a change may be old; in [`Phase::Discovery`] it is
+    /// newer than the probe.
     pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) {
         let Some(state) = self.hops.get(&hop) else {
             return;
@@ -223,13 +223,13 @@ impl<W> Pending<W> {
         }
     }
 
-    /// The probe could not leave.
+    /// Handles a probe that could not be sent.
     pub(super) fn handle_refusal(&mut self, hop: NextHop, cause: Cause) {
         self.finish(hop, Err(cause));
     }
 
-    /// The probe could not leave for the moment: the next recheck starts over. Until then the
-    /// table's entry says nothing about a probe of ours.
+    /// Handles a probe that could not be sent for now: the next recheck starts over. Until then the
+    /// table's entry does not reflect a probe.
     pub(super) fn handle_deferral(&mut self, hop: NextHop) {
         let Some(state) = self.hops.get_mut(&hop) else {
             return;
@@ -239,7 +239,7 @@ impl<W> Pending<W> {
         self.queries.remove(&state.query);
     }
 
-    /// Whether the next hop's interface resolves neighbours.
+    /// Handles the answer whether the next hop's interface resolves neighbours.
     pub(super) fn handle_link(&mut self, hop: NextHop, resolves: Result<bool, Cause>) {
         let Some(state) = self.hops.get_mut(&hop) else {
             return;
@@ -254,8 +254,8 @@ impl<W> Pending<W> {
         }
     }
 
-    /// An ICMP error came for a probe to this address. Anyone can send one, so it only makes us
-    /// look at the table now rather than later.
+    /// Handles an ICMP error for a probe to this address. It may be forged by anyone, so it only
+    /// makes the engine query the table sooner.
     pub(super) fn handle_icmp_error(&mut self, address: IpAddr) {
         let of = |interface_index| NextHop {
             address,
@@ -271,7 +271,7 @@ impl<W> Pending<W> {
         hops.into_iter().for_each(|hop| self.query(hop));
     }
 
-    /// Replies or notifications were lost: ask again soon.
+    /// Handles lost replies or notifications: queries again soon.
     pub(super) fn handle_loss(&mut self, now: Instant) {
         for (hop, state) in &mut self.hops {
             self.timers
@@ -281,7 +281,7 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             match timer {
@@ -291,12 +291,12 @@ impl<W> Pending<W> {
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next thing to do; drain before waiting.
+    /// The next action; drain before waiting.
     pub(super) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -306,14 +306,14 @@ impl<W> Pending<W> {
         std::mem::take(&mut self.finished)
     }
 
-    /// Fails everything.
+    /// Fails all lookups.
     pub(super) fn fail_all(&mut self, cause: &Cause) {
         while let Some(hop) = self.hops.keys().next().copied() {
             self.finish(hop, Err(cause.clone()));
         }
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no lookup is pending.
     pub(super) fn is_idle(&self) -> bool {
         self.hops.is_empty()
     }
@@ -322,8 +322,8 @@ impl<W> Pending<W> {
         let Some(state) = self.hops.get_mut(&hop) else {
             return;
         };
-        // Zero marks notifications. At most one query of a hop counts, so numbers in use are few
-        // and lie close together: none is met again after the counter wraps.
+        // Zero marks notifications. At most one query per hop is current, so the numbers in use are
+        // few and close together: the counter never wraps into one of them.
         self.last_sequence = self.last_sequence.wrapping_add(1).max(1);
         self.queries.remove(&state.query);
         state.query = self.last_sequence;
@@ -334,7 +334,7 @@ impl<W> Pending<W> {
         });
     }
 
-    /// Sends a probe and looks at what it made of the entry.
+    /// Sends a probe, and queries the entry that results.
     fn probe(&mut self, hop: NextHop) {
         let Some(state) = self.hops.get_mut(&hop) else {
             return;
@@ -360,7 +360,7 @@ impl<W> Pending<W> {
             return;
         };
         let probes = self.hops.get(&waiter.hop).map_or(0, |state| state.probes);
-        // The first probe is the message, those after it are retries.
+        // The first probe is the message; later ones are retries.
         let cause = Cause::TimedOut {
             after_ms: waiter.after_ms,
             retries: probes.saturating_sub(1),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use portolan_provider::Cause;
 
-use super::driver::Shared;
 use super::link_address::LinkAddress;
 use super::pending::{Entry, NextHop};
 
@@ -17,28 +16,6 @@ pub const WATCHES_MAX: usize = 65_536;
 /// What is called with a next hop, its interface and its new address, on the resolver's thread. It
 /// should return soon: look-ups wait for it. It may call the resolver.
 pub type Changed = Arc<dyn Fn(IpAddr, u32, LinkAddress) + Send + Sync>;
-
-/// A next hop is watched for as long as this lives.
-#[must_use]
-pub struct Watch {
-    pub(super) shared: Arc<Shared>,
-    pub(super) hop: NextHop,
-    pub(super) number: u64,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.shared.unwatch(self.hop, self.number);
-    }
-}
-
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch")
-            .field("hop", &self.hop)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Every watch of a resolver.
 #[derive(Default)]

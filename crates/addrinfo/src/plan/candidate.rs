@@ -1,4 +1,4 @@
-//! An address on its way to become a result.
+//! A candidate: an address that may become a result.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,44 +15,44 @@ use crate::lookups::{DeviceChoice, DeviceQuestion};
 use crate::path::PathData;
 use crate::route;
 
-/// An address, and what is known of the way to it.
+/// An address, and what is known about its route.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     /// The destination; `None` for listening, and where hints give a source alone.
     pub(super) dst: Option<Address>,
-    /// The source; for listening what was asked for.
+    /// The source; for listening, the requested address.
     pub(super) src: Option<Address>,
-    /// The source was given; routing does not choose it.
+    /// Whether the source is given, so that routing does not select it.
     pub(super) is_pinned: bool,
-    /// Canonical name of what was asked for.
+    /// Canonical name of the requested node.
     pub(super) canonical_name: Option<String>,
-    /// The device that the zone of a GID names, not yet looked for.
+    /// The device that a GID's zone names, not looked up yet.
     pub(super) zone: Option<String>,
-    /// The device of the source is known.
+    /// Whether the source's device is known.
     pub(super) has_device: bool,
     /// Whether a port of InfiniBand leads there: not yet asked, or the port whose paths are not.
     pub(super) fabric: Fabric,
     pub(super) route: Vec<PathData>,
     pub(super) decisions: Vec<Decision>,
-    /// There is a way to it, as far as was looked.
+    /// Whether there is a route, as far as known.
     pub(super) is_usable: bool,
 }
 
-/// What is known of InfiniBand on the way to a GID.
+/// What is known about the InfiniBand path to a GID.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Fabric {
-    /// Nothing.
+    /// Nothing has been looked up.
     #[default]
     Unasked,
-    /// This port leads there; its paths are not known yet.
+    /// This port reaches the GID; its paths are not looked up yet.
     Port(DeviceChoice),
-    /// What there is to know.
+    /// The lookups are complete.
     Settled,
 }
 
-/// How many decisions a result usually has that takes look-ups.
+/// Usual number of decisions of a result with lookups.
 pub(super) const DECISIONS: usize = 8;
-/// Longest text of an IPv4 address.
+/// Maximum length of an IPv4 address as text.
 const IPV4_TEXT: usize = 15;
 
 impl Candidate {
@@ -62,7 +62,7 @@ impl Candidate {
         candidate
     }
 
-    /// An address that a name has.
+    /// Creates a candidate for an address of a name.
     pub(super) fn of_name(settled: &Settled, address: SocketAddr, name: Option<String>) -> Self {
         let address = Some(Address::Inet(address));
         let (dst, src) = match settled.is_passive() {
@@ -90,7 +90,7 @@ impl Candidate {
         }
     }
 
-    /// The address that was asked for: the destination or, for listening, the source.
+    /// The requested address: the destination or, for listening, the source.
     pub(super) fn asked_for(&self) -> Option<Address> {
         self.dst.or(self.src)
     }
@@ -103,13 +103,13 @@ impl Candidate {
         self.dst.as_mut().or(self.src.as_mut())
     }
 
-    /// Gives the source, where routing would choose it otherwise.
+    /// Fixes the source, which routing would otherwise select.
     pub(super) fn pin(&mut self, source: Address) {
         self.src = Some(source);
         self.is_pinned = true;
     }
 
-    /// Sets the port of what was asked for.
+    /// Sets the port of the requested address.
     pub(super) fn set_port(&mut self, settled: &Settled, port: u16) {
         match self.asked_for_mut() {
             Some(Address::Inet(address)) => address.set_port(port),
@@ -120,14 +120,14 @@ impl Candidate {
         }
     }
 
-    /// Sets the whole service id; an internet address has none.
+    /// Sets the whole service id; does nothing for an internet address.
     pub(super) fn set_service_id(&mut self, id: u64) {
         if let Some(Address::Ib(ib)) = self.asked_for_mut() {
             (ib.sid, ib.sid_mask) = (id, u64::MAX);
         }
     }
 
-    /// The device to look for before anything else.
+    /// The device lookup that must come first.
     pub(super) fn zone_question(&self) -> Option<DeviceQuestion> {
         let name = self.zone.clone()?;
         Some(DeviceQuestion::Named { name })
@@ -163,13 +163,13 @@ impl Candidate {
         Ok(pinned)
     }
 
-    /// The result, with the decisions that hold for all.
+    /// The result, with the common decisions.
     pub(super) fn result(mut self, settled: &Settled, common: &Arc<Common>) -> AddrInfo {
         let own = std::mem::take(&mut self.decisions);
         self.explained(settled, Explain::listed(own, Arc::clone(common)))
     }
 
-    /// The result, with its reasons.
+    /// The result, with its decisions.
     pub(super) fn explained(self, settled: &Settled, explain: Explain) -> AddrInfo {
         let Self {
             dst,
@@ -201,7 +201,7 @@ impl Candidate {
     }
 }
 
-/// The interface that an address is bound to.
+/// The interface of a scoped address.
 fn scope_of(address: &Address) -> Option<u32> {
     match address {
         Address::Inet(SocketAddr::V6(v6)) => Some(v6.scope_id()).filter(|scope| *scope != 0),
@@ -221,7 +221,7 @@ fn as_name(address: Address) -> String {
     }
 }
 
-/// Dotted decimal, in a fraction of the time that formatting takes.
+/// Formats dotted decimal much faster than `fmt` does.
 fn ipv4_text(octets: [u8; 4]) -> String {
     let mut text = [0; IPV4_TEXT];
     let mut length = 0;

@@ -1,7 +1,7 @@
 //! The order of the results (RFC 6724 section 6).
 //!
-//! The resolver orders addresses by the sources that routing would give them. Where the source is given,
-//! what follows from it is decided anew, with the policy table of RFC 6724 section 2.1.
+//! The resolver orders addresses by the sources that routing would select. If the source is given,
+//! the rules that depend on it are applied again, with the policy table of RFC 6724 section 2.1.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,11 +11,13 @@ use portolan_provider::Address;
 use super::candidate::{Candidate, ip_of};
 use crate::explain::{Decision, OrderRule};
 
-/// Scopes as multicast addresses have them (RFC 4291 section 2.7), so that they compare (RFC 6724 section 3.1).
+/// Scopes numbered as in multicast addresses (RFC 4291 section 2.7), so that they compare (RFC 6724
+/// section 3.1).
 const LINK_LOCAL: u8 = 0x2;
 const SITE_LOCAL: u8 = 0x5;
 const GLOBAL: u8 = 0xE;
-/// The longest prefix that an interface's address has by which others can be near it (RFC 4291 section 2.5.1).
+/// Maximum length of the common prefix that is compared: the subnet prefix of an interface's
+/// address (RFC 4291 section 2.5.1).
 const PREFIX_BITS_MAX: u32 = 64;
 
 /// The default policy table (RFC 6724 section 2.1): prefix, its length, precedence, label. Longest first.
@@ -31,13 +33,13 @@ const POLICY: [(Ipv6Addr, u32, u8, u8); 9] = [
     (Ipv6Addr::UNSPECIFIED, 0, 40, 1),
 ];
 
-/// What decides, in the order of RFC 6724's rules; the smaller the earlier. What ties stays in the resolver's
+/// The sort key, in the order of RFC 6724's rules; smaller sorts first. Ties keep the resolver's
 /// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Rule 1.
     is_unusable: bool,
-    /// The rules that a given source decides.
+    /// The rules that depend on a given source.
     from_source: Option<FromSource>,
 }
 
@@ -55,7 +57,7 @@ struct FromSource {
     common_prefix: Reverse<u32>,
 }
 
-/// Puts candidates in their order, each told its place.
+/// Sorts candidates and stores each one's position.
 pub(super) fn in_order(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     let of = candidates.len();
     if of > 1 {
@@ -86,7 +88,7 @@ impl Rank {
         }
     }
 
-    /// The rule by which this comes after another.
+    /// The rule that places this after another.
     fn rule_after(self, before: Self) -> OrderRule {
         if self.is_unusable != before.is_unusable {
             return OrderRule::Unusable;
@@ -113,7 +115,7 @@ impl Rank {
 impl FromSource {
     fn of(from: IpAddr, to: IpAddr) -> Self {
         let ((_, own_label), (precedence, label)) = (policy(from), policy(to));
-        // Of IPv4 addresses it would always prefer the same of several that are as good.
+        // For IPv4 the rule would always prefer the same one of several equivalent addresses.
         let common_prefix = match (from, to) {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
                 let differing = from.to_bits() ^ to.to_bits();
@@ -190,7 +192,7 @@ mod tests {
     fn each_rule_that_a_given_source_decides_puts_its_destination_first() {
         use OrderRule as R;
         for (source, first, second, rule) in [
-            // The examples of RFC 6724 section 10.2, with the source that each of them has.
+            // The examples of RFC 6724 section 10.2, each with its source.
             ("fe80::1", "fe80::2", "2001:db8:1::1", R::MatchingScope),
             (
                 "2001:db8:3::2",
@@ -225,7 +227,7 @@ mod tests {
                 R::MatchingScope,
             ),
             ("fec0::1", "fe80::2", "2001:db8::1", R::SmallerScope),
-            // Nothing decides: as the resolver has it.
+            // No rule decides: the resolver's order stays.
             ("10.0.0.1", "192.0.2.1", "10.0.0.2", R::Resolver),
         ] {
             let expected = ([first, second], [None, Some(rule)]);

@@ -1,4 +1,4 @@
-//! Hints, checked and completed.
+//! Validates and completes hints.
 
 use portolan_provider::Address;
 use portolan_wire::addr::PortSpace;
@@ -9,11 +9,11 @@ use crate::hints::{Family, Flags, Hints, QpType};
 use crate::names::{self, NameOptions, SocketType};
 use crate::path::{PathData, ROUTE_RECORDS_MAX};
 
-/// What hints come to.
+/// Validated hints.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
     pub(super) flags: Flags,
-    /// The family that counts: with RAI_FAMILY only.
+    /// The requested family; `None` without RAI_FAMILY.
     pub(super) family: Option<Family>,
     pub(super) qp_type: QpType,
     pub(super) port_space: PortSpace,
@@ -21,11 +21,11 @@ pub(super) struct Settled {
     pub(super) dst_addr: Option<Address>,
     pub(super) route: Vec<PathData>,
     pub(super) connect: Vec<u8>,
-    /// Where the addresses come from, if that holds for every result.
+    /// The origin of the addresses, if common to all results.
     pub(super) origin: Option<Decision>,
-    /// What was said of queue pair type and port space.
+    /// Whether hints gave the queue pair type and the port space.
     given: (bool, bool),
-    /// The family of hints without RAI_FAMILY.
+    /// The family in hints without RAI_FAMILY.
     pub(super) unused_family: Option<Family>,
 }
 
@@ -59,13 +59,13 @@ impl Settled {
         })
     }
 
-    /// The decisions that hold for every result.
+    /// The decisions common to all results.
     pub(super) fn decisions(&mut self) -> [Option<Decision>; BEFORE] {
         let unused = self.unused_family.map(Decision::FamilyUnused);
         [Some(self.service()), unused, self.origin.take()]
     }
 
-    /// Why queue pair type and port space are what they are.
+    /// Why queue pair type and port space were chosen.
     pub(super) fn service(&self) -> Decision {
         let (qp_type_given, port_space_given) = self.given;
         Decision::Service {
@@ -84,7 +84,8 @@ impl Settled {
         self.flags.contains(Flags::NOROUTE)
     }
 
-    /// How names are resolved. The canonical name is asked for always: results have a field for it.
+    /// The options for resolving names. The canonical name is always requested, because results
+    /// have a field for it.
     pub(super) fn name_options(&self) -> NameOptions {
         NameOptions {
             passive: self.is_passive(),
@@ -104,7 +105,8 @@ impl Settled {
     }
 }
 
-/// Queue pair type and port space: each by default as the other has it, RC in TCP's if both are free.
+/// Queue pair type and port space. A missing one follows from the other; the default is RC in
+/// TCP's.
 fn service(
     qp_type: Option<QpType>,
     port_space: Option<PortSpace>,
@@ -145,7 +147,7 @@ fn check_sizes(hints: &Hints) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The addresses are of one family, and of the one asked for.
+/// Checks that all addresses are of one family, and of the requested one.
 fn check_families(hints: &Hints, family: Option<Family>) -> Result<(), Problem> {
     check_family("ai_src_addr", hints.src_addr, family)?;
     check_family("ai_dst_addr", hints.dst_addr, family)?;
@@ -153,7 +155,7 @@ fn check_families(hints: &Hints, family: Option<Family>) -> Result<(), Problem> 
     check_family("ai_dst_addr", hints.dst_addr, of_source)
 }
 
-/// An address of the hints, if there is one, is of the family expected, if there is one.
+/// Checks that an address in the hints, if any, is of the expected family, if any.
 pub(super) fn check_family(
     field: &'static str,
     address: Option<Address>,

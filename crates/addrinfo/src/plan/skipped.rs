@@ -1,15 +1,16 @@
-//! Destinations that were left out, as every result tells of them.
+//! Skipped destinations, which every result lists.
 
 use portolan_provider::Address;
 
 use crate::error::Problem;
 use crate::explain::Decision;
 
-/// Most that are listed by themselves. A name may have a thousand addresses, and each result tells what was
+/// Maximum number of destinations to list. A name may have a thousand addresses, and each result
+/// lists the skipped ones.
 /// left out beside it.
 const LISTED_MAX: usize = 8;
 
-/// What was left out, and why.
+/// The skipped destinations and the reasons.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Skipped {
     listed: Vec<Decision>,

@@ -182,7 +182,8 @@ impl Plan {
         answer: Result<Route, Cause>,
     ) -> Result<(), Problem> {
         let candidate = &mut self.candidates[at];
-        // The kernel's routes never cross families, but whoever stands in for it might say so.
+        // The kernel's routes never cross families, but another implementation of the lookups might
+        // return such a route.
         let crosses = |route: &Route| {
             let to = candidate.dst.as_ref().map(ip_of);
             to.is_none_or(|to| to.is_ipv4() != route.source.is_ipv4())

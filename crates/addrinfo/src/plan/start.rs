@@ -1,12 +1,13 @@
 //! What a node, a service and hints ask for, and the first look-up that it needs.
 
+mod ib;
+
 use std::net::SocketAddr;
 
 use portolan_provider::Address;
 use portolan_provider::address::{SockaddrIb, gid_to_ip};
 
 use super::candidate::Candidate;
-use super::ib;
 use super::settle::Settled;
 use crate::error::{Problem, SERVICE_NAME_MAX};
 use crate::explain::Decision;

@@ -18,7 +18,7 @@ use rustix::net::{
     sockopt,
 };
 
-/// The discard service (RFC 863): whoever listens there wants nothing.
+/// The discard service (RFC 863), which ignores what it receives.
 const DISCARD_PORT: u16 = 9;
 /// A probe is for the next hop alone.
 const HOP_LIMIT: u8 = 1;

@@ -157,7 +157,7 @@ fn a_route_of_the_hints_leads_over_the_fabric_from_its_source() {
     assert_eq!(results[0].route, [like]);
     assert_eq!(ib(results[0].src_addr).gid, like.record.sgid);
     assert_eq!(ib(results[0].dst_addr).gid, like.record.dgid);
-    // Without routes nobody is asked.
+    // Without routes no lookup is made.
     let script = Script::infiniband(vec![path(2), like]);
     let results = script.resolve(None, None, &hints.no_route()).unwrap();
     assert!(results[0].route.is_empty() && script.asked().is_empty());

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{GroupArgs, MAX_REPLY_DATA, MAX_REQUEST_DATA, endpoint, private_data, seconds};
+use super::values::{endpoint, private_data, seconds};
+use super::{GroupArgs, MAX_REPLY_DATA, MAX_REQUEST_DATA};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsArgs {

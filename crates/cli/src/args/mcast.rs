@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use portolan::resolve::resolve;
 
-use super::seconds;
+use super::values::seconds;
 
 /// Messages that mckey sends and awaits, and their bytes, unless told otherwise.
 const DEFAULT_COUNT: u64 = 10;

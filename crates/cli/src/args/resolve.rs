@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use portolan::provider::address::{Address, SockaddrIb};
 use portolan::resolve::{Family, Flags, Hints, QpType, parse_endpoint};
-use portolan::seam::address::{Address, SockaddrIb};
 use portolan::wire::addr::PortSpace;
 
 use super::mcast::address;
-use super::seconds;
+use super::values::seconds;
 
 /// What is asked for, and with which hints of rdma_getaddrinfo(3).
 #[derive(Debug, Clone, Args)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::seconds;
+use super::values::seconds;
 
 /// The port that asks.
 #[derive(Debug, Clone, Args)]

@@ -6,6 +6,9 @@ pub(crate) type Result<T> = std::result::Result<T, CaptureError>;
 /// Why a capture file could not be read. Offsets are bytes from the start of the file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CaptureError {
+    /// The file has no bytes.
+    #[error("the file is empty: no capture has a length of 0")]
+    Empty,
     /// The first four bytes are those of no capture format.
     #[error(
         "not a capture file: it starts with {0:02x?}, which is the magic number of neither pcap nor pcapng"
@@ -15,26 +18,22 @@ pub(crate) enum CaptureError {
     #[error("{what}: {advice}")]
     Unsupported {
         /// What was found.
-        what: String,
+        what: &'static str,
         /// What to do about it.
         advice: &'static str,
     },
     /// The file ends inside something.
-    #[error(
-        "the file ends inside a {what}: {needed} bytes expected at offset {offset}, {got} left"
-    )]
+    #[error("the file ends inside a {what} at offset {offset}: {missing} bytes are missing")]
     Cut {
         /// What was being read.
         what: &'static str,
         /// Where it starts.
         offset: u64,
-        /// Its length.
-        needed: usize,
-        /// What the file still had.
-        got: usize,
+        /// What it still needs, at least.
+        missing: usize,
     },
     /// A length that no capture program writes.
-    #[error("{what} at offset {offset} claims {len} bytes; at most {max} are read")]
+    #[error("the {what} at offset {offset} claims {len} bytes; at most {max} are read")]
     TooLong {
         /// What was being read.
         what: &'static str,
@@ -46,7 +45,7 @@ pub(crate) enum CaptureError {
         max: usize,
     },
     /// Contents that contradict the format.
-    #[error("{what} at offset {offset} is malformed: {why}")]
+    #[error("the {what} at offset {offset} is malformed: {why}")]
     Malformed {
         /// What was being read.
         what: &'static str,

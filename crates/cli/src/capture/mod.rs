@@ -4,9 +4,8 @@
 //! it stopped making sense.
 
 mod error;
+mod format;
 mod link;
-mod pcap;
-mod pcapng;
 mod source;
 mod synthesize;
 mod writer;
@@ -18,6 +17,7 @@ pub(crate) use writer::PcapWriter;
 
 use std::io::Read;
 
+use format::Format;
 use source::Source;
 
 /// The longest captured packet that is read: the snapshot length which capture programs use for
@@ -47,11 +47,8 @@ struct RecordHead {
     wire_len: usize,
 }
 
-#[derive(Debug)]
-enum Format {
-    Pcap(pcap::Pcap),
-    PcapNg(pcapng::PcapNg),
-}
+/// The longest record or block that is read.
+const PIECE_LEN_MAX: usize = MAX_PACKET_LEN + 65_536;
 
 /// Reads a capture file of either format.
 #[derive(Debug)]
@@ -69,16 +66,11 @@ impl<R: Read> CaptureReader<R> {
     ///
     /// [`CaptureError::Unrecognized`] if it is no capture file, and the errors of reading.
     pub(crate) fn new(input: R) -> Result<Self> {
-        let mut source = Source::new(input);
-        let mut magic = [0; 4];
-        source.fill(&mut magic, "magic number")?;
-        let format = match magic {
-            pcapng::SECTION_HEADER_MAGIC => Format::PcapNg(pcapng::PcapNg::open(&mut source)?),
-            _ => Format::Pcap(pcap::Pcap::open(magic, &mut source)?),
-        };
+        let mut source = Source::new(input, PIECE_LEN_MAX);
+        let format = source.next("file header", Format::parse)?;
         Ok(CaptureReader {
             source,
-            format,
+            format: format.ok_or(CaptureError::Empty)?,
             packet: Vec::new(),
             number: 0,
         })
@@ -90,12 +82,16 @@ impl<R: Read> CaptureReader<R> {
     ///
     /// A file that is cut short or malformed; nothing more can be read from it then.
     pub(crate) fn next_record(&mut self) -> Result<Option<Record<'_>>> {
-        let head = match &mut self.format {
-            Format::Pcap(pcap) => pcap.next(&mut self.source, &mut self.packet)?,
-            Format::PcapNg(pcapng) => pcapng.next(&mut self.source, &mut self.packet)?,
-        };
-        let Some(head) = head else {
-            return Ok(None);
+        let head = loop {
+            let (format, packet) = (&mut self.format, &mut self.packet);
+            let parsed = self
+                .source
+                .next("record", |bytes| format.record(bytes, packet))?;
+            match parsed {
+                Some(Some(head)) => break head,
+                Some(None) => {}
+                None => return Ok(None),
+            }
         };
         self.number += 1;
         Ok(Some(Record {

@@ -1,113 +1,124 @@
-//! A byte source that knows its offset and says what was being read when it ran dry.
+//! A file read piece by piece: as much of it is held as the piece that is parsed needs.
 
 use std::io::{ErrorKind, Read};
 
+use pcap_parser::PcapError;
+use pcap_parser::nom::{self, Needed};
+
 use super::{CaptureError, Result};
 
-/// Bytes in which unwanted blocks are skipped at a time.
-const SKIP_CHUNK: usize = 4096;
+/// What is read at a time.
+const CHUNK_LEN: usize = 65_536;
+
+/// Why a piece could not be parsed.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// At least so many bytes are missing.
+    Missing(usize),
+    /// It contradicts the format.
+    Malformed(String),
+    /// The whole file is not read.
+    Refused(CaptureError),
+}
+
+impl From<nom::Err<PcapError<&[u8]>>> for Stop {
+    fn from(error: nom::Err<PcapError<&[u8]>>) -> Self {
+        match error {
+            nom::Err::Incomplete(Needed::Size(missing)) => Stop::Missing(missing.get()),
+            nom::Err::Incomplete(Needed::Unknown) => Stop::Missing(1),
+            nom::Err::Error(_) | nom::Err::Failure(_) => {
+                Stop::Malformed("its lengths or its magic number are wrong".into())
+            }
+        }
+    }
+}
+
+/// A value, and how many bytes it was parsed from.
+pub(super) type Parsed<T> = std::result::Result<(usize, T), Stop>;
 
 #[derive(Debug)]
 pub(super) struct Source<R> {
     input: R,
+    /// What was read and is not dropped yet.
+    bytes: Vec<u8>,
+    /// How much of `bytes` is parsed.
+    parsed: usize,
+    /// Where in the file the next piece starts.
     offset: u64,
+    /// The longest piece.
+    piece_max: usize,
 }
 
 impl<R: Read> Source<R> {
-    pub(super) fn new(input: R) -> Self {
-        Source { input, offset: 0 }
-    }
-
-    /// Bytes read so far.
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Fills `buffer` whole.
-    pub(super) fn fill(&mut self, buffer: &mut [u8], what: &'static str) -> Result<()> {
-        if self.fill_or_end(buffer, what)? || buffer.is_empty() {
-            return Ok(());
+    pub(super) fn new(input: R, piece_max: usize) -> Self {
+        Source {
+            input,
+            bytes: Vec::new(),
+            parsed: 0,
+            offset: 0,
+            piece_max,
         }
-        Err(CaptureError::Cut {
-            what,
-            offset: self.offset,
-            needed: buffer.len(),
-            got: 0,
-        })
     }
 
-    /// Fills `buffer` whole, or returns false if the file ends just here.
-    pub(super) fn fill_or_end(&mut self, buffer: &mut [u8], what: &'static str) -> Result<bool> {
-        let start = self.offset;
-        let mut filled = 0;
-        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.input.read(rest) {
-                Ok(0) if filled == 0 => return Ok(false),
-                Ok(0) => {
+    /// Parses the next piece, called `what` in errors; `None` at the end of the file.
+    pub(super) fn next<T>(
+        &mut self,
+        what: &'static str,
+        mut parse: impl FnMut(&[u8]) -> Parsed<T>,
+    ) -> Result<Option<T>> {
+        let offset = self.offset;
+        loop {
+            let bytes = self.bytes.get(self.parsed..).unwrap_or_default();
+            let (have, max) = (bytes.len(), self.piece_max);
+            let missing = match parse(bytes) {
+                Ok((len, value)) => {
+                    self.parsed += len;
+                    self.offset += len as u64;
+                    return Ok(Some(value));
+                }
+                Err(Stop::Missing(missing)) => missing,
+                Err(Stop::Malformed(why)) => {
+                    return Err(CaptureError::Malformed { what, offset, why });
+                }
+                Err(Stop::Refused(error)) => return Err(error),
+            };
+            let len = have.saturating_add(missing);
+            if len > max {
+                return Err(CaptureError::TooLong {
+                    what,
+                    offset,
+                    len,
+                    max,
+                });
+            }
+            match (self.fill()?, have) {
+                (true, _) => {}
+                (false, 0) => return Ok(None),
+                (false, _) => {
                     return Err(CaptureError::Cut {
                         what,
-                        offset: start,
-                        needed: buffer.len(),
-                        got: filled,
+                        offset,
+                        missing,
                     });
                 }
-                Ok(count) => {
-                    filled += count;
-                    self.offset += count as u64;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
             }
         }
-        Ok(true)
     }
 
-    /// Passes over `len` bytes.
-    pub(super) fn skip(&mut self, len: usize, what: &'static str) -> Result<()> {
-        let mut chunk = [0; SKIP_CHUNK];
-        let mut left = len;
-        while left > 0 {
-            let step = left.min(SKIP_CHUNK);
-            self.fill(chunk.get_mut(..step).unwrap_or_default(), what)?;
-            left -= step;
-        }
-        Ok(())
-    }
-}
-
-/// The byte order of a file's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Endian {
-    Big,
-    Little,
-}
-
-impl Endian {
-    pub(super) fn u16(self, bytes: [u8; 2]) -> u16 {
-        match self {
-            Endian::Big => u16::from_be_bytes(bytes),
-            Endian::Little => u16::from_le_bytes(bytes),
-        }
-    }
-
-    pub(super) fn u32(self, bytes: [u8; 4]) -> u32 {
-        match self {
-            Endian::Big => u32::from_be_bytes(bytes),
-            Endian::Little => u32::from_le_bytes(bytes),
-        }
-    }
-
-    /// Takes a 16-bit number off the front of `input`; `None` if it is too short.
-    pub(super) fn take_u16(self, input: &mut &[u8]) -> Option<u16> {
-        let (bytes, rest) = input.split_first_chunk()?;
-        *input = rest;
-        Some(self.u16(*bytes))
-    }
-
-    /// Takes a 32-bit number off the front of `input`; `None` if it is too short.
-    pub(super) fn take_u32(self, input: &mut &[u8]) -> Option<u32> {
-        let (bytes, rest) = input.split_first_chunk()?;
-        *input = rest;
-        Some(self.u32(*bytes))
+    /// Drops what is parsed and reads more; false at the end of the file.
+    fn fill(&mut self) -> Result<bool> {
+        self.bytes.drain(..self.parsed);
+        self.parsed = 0;
+        let old = self.bytes.len();
+        self.bytes.resize(old + CHUNK_LEN, 0);
+        let read = loop {
+            let room = self.bytes.get_mut(old..).unwrap_or_default();
+            match self.input.read(room) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.bytes.truncate(old + *read.as_ref().unwrap_or(&0));
+        Ok(read? > 0)
     }
 }

@@ -146,6 +146,29 @@ fn pcapng_times_follow_each_interfaces_resolution_and_offset() {
 }
 
 #[test]
+fn a_section_of_the_other_byte_order_is_read_in_its_own() {
+    let number = |value: u32| value.to_be_bytes();
+    let block = |kind: u32, body: &[u8]| {
+        let len = number(body.len() as u32 + 12);
+        [&number(kind)[..], &len, body, &len].concat()
+    };
+    let offset = [&[0, 14, 0, 8][..], &100_i64.to_be_bytes()].concat();
+    let packet = [0, 0, 7, 1, 6].map(number).concat();
+    let file = [
+        section(),
+        block(
+            0x0A0D_0D0A,
+            &[&number(0x1A2B_3C4D)[..], &[0, 1, 0, 0], &[0xFF; 8]].concat(),
+        ),
+        block(1, &[&[0, 101, 0, 0, 0, 0, 0, 0][..], &offset].concat()),
+        block(6, &[&packet[..], b"x\0\0\0"].concat()),
+    ]
+    .concat();
+    let expected = (1, 100_000_007_000, LinkType::RAW, 6, b"x".to_vec());
+    assert_eq!(read_all(&file).unwrap(), [expected]);
+}
+
+#[test]
 fn a_new_pcapng_section_forgets_the_interfaces_of_the_last() {
     let file = [
         section(),
@@ -241,7 +264,7 @@ fn a_file_cut_anywhere_says_where_and_never_yields_a_broken_packet() {
     );
     let pcapng = [section(), interface(1, &[]), enhanced(0, 1, 3, b"abc")].concat();
     for (file, boundaries) in [(&pcap, vec![24, 43]), (&pcapng, vec![28, 48])] {
-        for len in 0..file.len() {
+        for len in 1..file.len() {
             let result = read_all(&file[..len]);
             if boundaries.contains(&len) {
                 assert!(result.unwrap().len() < 2);
@@ -262,7 +285,7 @@ fn absurd_lengths_are_refused_before_memory_is_taken_for_them() {
 
     let mut huge = 6_u32.to_le_bytes().to_vec();
     huge.extend(0x7FFF_FFFC_u32.to_le_bytes());
-    let file = [section(), huge].concat();
+    let file = [section(), huge, vec![0; 24]].concat();
     assert!(matches!(read_all(&file), Err(CaptureError::TooLong { .. })));
 }
 
@@ -271,7 +294,10 @@ fn other_files_are_named_for_what_they_are() {
     let error = |file: &[u8]| read_all(file).unwrap_err().to_string();
     assert!(error(b"\x7fELF....").contains("not a capture file"));
     assert!(error(&[0x1F, 0x8B, 8, 0]).contains("gzip"));
-    assert!(error(b"").contains("ends inside a magic number"));
+    assert!(error(b"\xa1\xb2").contains("ends inside a file header at offset 0: 2 bytes"));
+    assert!(error(b"").contains("the file is empty"));
+    let draft = [section(), interface(1, &[]), block(2, &[0; 20])].concat();
+    assert!(error(&draft).contains("editcap"));
 }
 
 #[test]

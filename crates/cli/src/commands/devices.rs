@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use portolan::seam::traits::Device;
-use portolan::seam::verbs::{DeviceAttr, GidEntry, PortAttr};
+use portolan::provider::traits::Device;
+use portolan::provider::verbs::{DeviceAttr, GidEntry, PortAttr};
 use serde_json::json;
 
 use crate::args::DevicesArgs;

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -11,6 +12,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::failure::private_data_text;
+use super::loopback;
 use super::messages;
 use super::session::{Broken, Session};
 use crate::args::ListenArgs;
@@ -23,6 +25,9 @@ use crate::text::{hex, without_padding};
 
 /// Connections that are served at once; further ones are rejected, and told why.
 const MAX_CONNECTIONS: usize = 4096;
+/// Requests that are answered at once and not confirmed yet. The software provider gives up the oldest
+/// of them long before; the kernel's devices may not.
+const MAX_UNCONFIRMED: usize = 4096;
 /// What those are told.
 const BUSY: &[u8] = b"too many connections";
 /// How long a peer may take to confirm the connection it asked for.
@@ -78,10 +83,15 @@ async fn serve(
     };
     let wanted = if args.once { Some(1) } else { args.count };
     let mut sessions = JoinSet::new();
+    let established = Arc::new(AtomicUsize::new(0));
     let (mut ended, mut broken) = (0_u64, 0_u64);
-    announce(&listener.local_addr()?, output)?;
+    let local = listener.local_addr()?;
+    announce(&local, output)?;
+    loopback::warn_listener(local);
     while wanted.is_none_or(|wanted| ended < wanted) {
-        let free = sessions.len() < MAX_CONNECTIONS;
+        let connected = established.load(Ordering::Relaxed);
+        let free = connected < MAX_CONNECTIONS
+            && sessions.len().saturating_sub(connected) < MAX_UNCONFIRMED;
         let room = wanted.is_none_or(|wanted| ended + (sessions.len() as u64) < wanted);
         tokio::select! {
             () = interrupt.raised() => break,
@@ -90,7 +100,7 @@ async fn serve(
                 report_request(&incoming, output)?;
                 if free {
                     let (options, recorder) = (options.clone(), recorder.clone());
-                    sessions.spawn(session(incoming, options, recorder));
+                    sessions.spawn(session(incoming, options, recorder, established.clone()));
                 } else {
                     // A peer that has gone meanwhile needs no answer.
                     let _ = incoming.reject(BUSY);
@@ -115,7 +125,12 @@ async fn serve(
 }
 
 /// Accepts one connection and serves it to its end.
-async fn session(incoming: Incoming, options: Options, recorder: Arc<Recorder>) -> Ended {
+async fn session(
+    incoming: Incoming,
+    options: Options,
+    recorder: Arc<Recorder>,
+    established: Arc<AtomicUsize>,
+) -> Ended {
     let peer = incoming.peer_addr();
     let requested = SystemTime::now();
     let connection = match incoming.accept_async(&options).await {
@@ -133,7 +148,9 @@ async fn session(incoming: Incoming, options: Options, recorder: Arc<Recorder>) 
     note(&recorder, requested, ends, "CONNECT_REQUEST");
     note(&recorder, SystemTime::now(), ends, "ESTABLISHED");
     let mut session = Session::new(connection);
+    established.fetch_add(1, Ordering::Relaxed);
     let outcome = session.serve().await;
+    established.fetch_sub(1, Ordering::Relaxed);
     note(&recorder, SystemTime::now(), ends, "DISCONNECTED");
     Ended {
         peer,

@@ -19,8 +19,9 @@ use crate::output::Output;
 use crate::terminal::Paint;
 
 /// The counts that are shown without being asked for: what went wrong.
-const TROUBLES: [&str; 9] = [
+const TROUBLES: [&str; 10] = [
     "dropped_",
+    "half_open",
     "retransmits",
     "retried",
     "overflows",
@@ -35,7 +36,7 @@ const TROUBLES: [&str; 9] = [
 ///
 /// # Errors
 ///
-/// They do not trust this user, or the one that holds the port does not answer.
+/// They do not trust this user, a user who is not trusted holds their name, or the one that holds the port does not answer.
 pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
     let mut group = StackConfig::default().group;
     group.trust = portolan::provider::trust()?;
@@ -69,6 +70,9 @@ fn table(seen: &Survey, output: &mut Output) -> Result<()> {
         count(seen.members.len(), "process", "processes"),
     );
     output.line(&theme.paint(Paint::Bold, &heading))?;
+    if let Some(why) = &seen.distrust {
+        output.line(&theme.paint(Paint::Bad, &format!("not shared with this user: {why}")))?;
+    }
     for member in &seen.members {
         output.line("")?;
         output.line(&theme.paint(Paint::Bold, &member_text(seen, member)))?;
@@ -140,6 +144,7 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
         "udp_port": seen.udp_port,
         "holder_pid": seen.holder_pid,
         "holder_uid": seen.holder_uid,
+        "trusted": seen.distrust.is_none(),
         "members": seen.members.len(),
     }))?;
     let pids: HashMap<u8, u32> = seen

@@ -313,7 +313,7 @@ fn a_file_that_breaks_off_is_summed_up_and_is_an_error() {
         outcome
             .unwrap_err()
             .to_string()
-            .contains("ends inside a packet")
+            .contains("ends inside a record")
     );
 }
 

@@ -7,9 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{output_of, stderr, stdout};
+use crate::common::{output_of, own_network, stderr, stdout};
 
-/// The command and its libraries where every user can reach them; gone when dropped.
+/// The command and its libraries where every user can reach them; gone when dropped. The folder is never one that is there
+/// already: whoever made it would choose what root runs.
 pub(crate) struct Installed(pub(crate) PathBuf);
 
 impl Installed {
@@ -17,7 +18,8 @@ impl Installed {
         let name = format!("portolan-root-exec-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let work = folder.join("work");
-        fs::create_dir_all(&work).unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::create_dir(&work).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&work, Permissions::from_mode(0o1777)).unwrap();
         let command = Path::new(env!("CARGO_BIN_EXE_portolan"));
@@ -34,6 +36,7 @@ impl Installed {
     /// Runs a program by `exec` and gives what both say; `around` starts it, given as words of a shell.
     pub(crate) fn run(&self, around: &str, script: &str) -> (String, String) {
         let shell = format!("{around} \"$0\" exec -- sh -c \"$1\"");
+        own_network::enter();
         let child = Command::new("sh")
             .args(["-ec", &shell])
             .arg(self.0.join("portolan"))

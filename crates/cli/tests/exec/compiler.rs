@@ -16,7 +16,7 @@ impl Compiled {
     pub(crate) fn new(name: &str) -> Self {
         let name = format!("portolan-exec-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
         Self { folder }
     }
 

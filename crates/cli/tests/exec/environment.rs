@@ -85,6 +85,41 @@ fn the_folder_of_the_devices_is_the_programs_alone_and_the_rest_of_sysfs_stays()
 }
 
 #[test]
+fn each_device_has_a_file_in_dev_infiniband_for_the_program_alone_and_the_rest_of_dev_stays() {
+    let script = "for node in /dev/infiniband/*; do \
+                    test -c $node -a -r $node -a -w $node && echo $node; \
+                  done; \
+                  cat $node 2>&1; echo anything > /dev/null && head -c 3 /dev/zero | wc -c; \
+                  echo shared > /dev/shm/portolan-$$ && cat /dev/shm/portolan-$$ && rm /dev/shm/portolan-$$; \
+                  ls /dev; test -e /sys/class/infiniband/sw_lo/device/net/lo/mtu && echo with interface";
+    let output = run(&["exec", "--", "sh", "-c", script]);
+    let (text, complaint) = (stdout(&output), stderr(&output));
+    if !may_have_a_view() {
+        assert!(
+            complaint.contains("sees no devices in /dev/infiniband"),
+            "{complaint}"
+        );
+        return;
+    }
+    let has = |wanted: &str| text.lines().any(|line| line == wanted);
+    let lo = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
+    assert!(
+        has(&format!("/dev/infiniband/uverbs{}", lo.trim())),
+        "{text}{complaint}"
+    );
+    assert!(text.contains("Permission denied"), "{text}");
+    assert!(
+        has("3") && has("shared") && has("with interface"),
+        "{text}{complaint}"
+    );
+    for entry in std::fs::read_dir("/dev").unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(has(&name), "no {name}: {text}");
+    }
+    assert!(!std::path::Path::new("/dev/infiniband").exists());
+}
+
+#[test]
 fn a_program_keeps_its_exit_code_its_signals_and_its_user() {
     let code = |script: &str| run(&["exec", "sh", "-c", script]).status;
     assert_eq!(code("exit 7").code(), Some(7));

@@ -86,10 +86,11 @@ fn the_example_of_ibv_gid_reachable_reaches_the_loopback_address() {
 }
 
 #[test]
-fn threads_that_wait_for_events_can_be_cancelled() {
+fn threads_can_be_cancelled_while_they_wait_and_after_every_other_call() {
     let compiled = Compiled::new("cancel");
     let program = compiled.program("crates/cli/tests/c/cancel.c");
     let expected = "ibv_get_async_event: cancelled\nibv_get_cq_event: cancelled\n\
-                    rdma_get_cm_event: cancelled\nclosed\n";
+                    rdma_get_cm_event: cancelled\ndata: done, cancelled\n\
+                    names and ids: done, cancelled\n200 who poll: cancelled\nclosed\n";
     assert_eq!(printed(&program, &[]), expected);
 }

@@ -13,11 +13,10 @@ use portolan_provider::verbs::AhAttr;
 use portolan_wire::cm::PrivateData;
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::mad::MAD_LEN;
-use portolan_wire::{Gid, QKey, Qpn};
+use portolan_wire::{Gid, QKey, Qpn, ServiceId};
 
-use crate::id::RemoteRequest;
 use crate::retry::Request;
-use crate::types::MadPath;
+use crate::types::{Host, MadPath};
 
 /// Bytes of private data that the question of a datagram id carries for its user: those of a SIDR REQ
 /// without the addresses that go before.
@@ -25,6 +24,15 @@ pub const SIDR_REQ_PRIVATE_DATA_MAX: usize = PrivateData::<216>::LEN - CmaHeader
 
 /// Bytes of private data that the answer carries, whether it accepts or rejects.
 pub const SIDR_REP_PRIVATE_DATA_MAX: usize = PrivateData::<136>::LEN;
+
+/// A SIDR request of a peer. A copy agrees in all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RemoteRequest {
+    pub(crate) host: Host,
+    pub(crate) request_id: u32,
+    pub(crate) tid: u64,
+    pub(crate) service_id: ServiceId,
+}
 
 /// A question of ours.
 #[derive(Debug)]

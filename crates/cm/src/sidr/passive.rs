@@ -11,11 +11,13 @@ use portolan_wire::cm::{AttributeId, SidrRepRepr, SidrReqRepr, SidrStatus};
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::{Gid, PKey, QKey};
 
+use super::RemoteRequest;
 use super::{Asked, answer_private_data, param_without_queue_pair};
 use crate::config::time_of_exponent;
 use crate::counters::DropReason;
 use crate::engine::Cm;
-use crate::id::{Id, RemoteRequest};
+use crate::engine::held::Message;
+use crate::id::Id;
 use crate::infiniband::socket_of;
 use crate::mutant::{Mutant, is_planted};
 use crate::params::{check_qpn, wire_ece};
@@ -52,15 +54,30 @@ impl Cm {
                 self.new_datagram_child(now, path, name, req, listener, remote)
             }
             Err(status) => {
-                let rep = SidrRepRepr {
-                    request_id: req.request_id,
-                    status,
-                    service_id: req.service_id,
-                    ..SidrRepRepr::default()
-                };
-                self.answer(path, tid, rep);
+                let nobody_listens = status == SidrStatus::UNSUPPORTED;
+                let held = || Message::SidrReq(Box::new(*req));
+                if !(nobody_listens && self.hold(now, path, tid, held())) {
+                    self.refuse_question(path, tid, req, status);
+                }
             }
         }
+    }
+
+    /// Answers a question that no listener takes.
+    pub(crate) fn refuse_question(
+        &mut self,
+        path: &MadPath,
+        tid: u64,
+        req: &SidrReqRepr,
+        status: SidrStatus,
+    ) {
+        let rep = SidrRepRepr {
+            request_id: req.request_id,
+            status,
+            service_id: req.service_id,
+            ..SidrRepRepr::default()
+        };
+        self.answer(path, tid, rep);
     }
 
     /// A copy of a question: if its answer was lost, it is given again.
@@ -124,16 +141,17 @@ impl Cm {
         let Some(listener) = self.ids.get(listener_number) else {
             return;
         };
-        let (Some(waiting), Some(uid)) = (&listener.listener, listener.uid) else {
+        let Some(uid) = listener.uid else {
             return;
         };
-        // Linux refuses here, and the peer gives up. A request for a connection is dropped, so that
-        // its sender tries again; the reason holds for both.
-        if waiting.waiting.len() as u64 >= u64::from(waiting.backlog) {
-            return self.counters.drop(DropReason::BacklogFull);
-        }
         let (service, options, qkey) = (listener.service, listener.options, listener.qkey);
         let ib_service = listener.ib_service;
+        // Linux refuses here, and the peer gives up. A request for a connection is dropped, so that
+        // its sender tries again; the reason holds for both.
+        let source = path.host();
+        if let Err(reason) = self.make_room(now, listener_number, source) {
+            return self.counters.drop(reason);
+        }
         let psn = self.random_psn();
         let mut child = Id::new(None, service, psn);
         child.options = options;
@@ -160,10 +178,7 @@ impl Cm {
         self.ids.set_remote_request(name, number);
         self.advance(now, listener_number, Event::SidrReqReceived);
         self.advance(now, number, Event::SidrReqReceived);
-        let listener = self.ids.get_mut(listener_number);
-        if let Some(listener) = listener.and_then(|id| id.listener.as_mut()) {
-            listener.waiting.insert(number);
-        }
+        self.begin_half_open(now, listener_number, number, source);
         let user_data = req.private_data.get(header_len..).unwrap_or_default();
         let param = param_without_queue_pair(user_data);
         self.report_request(uid, number, param, Ece::default());

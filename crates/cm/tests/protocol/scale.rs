@@ -49,6 +49,8 @@ fn ten_thousand_connections_are_made_and_ended_at_once() {
     let mut now = Duration::from_secs(1);
     let config = Config {
         max_backlog: CONNECTIONS,
+        max_half_open_per_listener: CONNECTIONS as usize,
+        max_half_open: CONNECTIONS as usize,
         ..Config::default()
     };
     let mut cms = [1u8, 2].map(|seed| Cm::new(config.clone(), [seed; 32]));

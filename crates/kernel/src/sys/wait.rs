@@ -12,9 +12,9 @@ use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
-use crate::sys::ucma::last_errno;
-use crate::ucma::abi::{EventResp, GetEvent, Header, number};
-use crate::ucma::fields::Fields;
+use crate::rdma_cm::abi::{EventResp, GetEvent, Header, number};
+use crate::rdma_cm::fields::Fields;
+use crate::sys::rdma_cm::last_errno;
 
 // libc's crate says of them that they do not unwind.
 unsafe extern "C-unwind" {

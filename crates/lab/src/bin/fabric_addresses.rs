@@ -9,15 +9,17 @@
 //! | `withdraw NAME ID` | withdraws it |
 //! | `find NAME\|ID` | `rdma_resolve_addrinfo` with RAI_SA on an id at this host's port: the event, and what it brings |
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use portolan::cm::{CmId, EventChannel};
+use portolan::provider::Address;
+use portolan::provider::cm::EventType;
 use portolan::resolve::{AddrInfo, Family, Flags, Hints, PathData, Request};
-use portolan::seam::Address;
-use portolan::seam::cm::EventType;
 use portolan::wire::sa::{PathRecord, Query, ServiceRecord};
 use portolan::wire::{PKey, ServiceId};
 use portolan_sa::{Client, ClientConfig, umad};

@@ -1,23 +1,23 @@
-//! The example fabrics of the simulator's own package, as its authors wrote them.
+//! The example fabrics in the simulator's own package.
 
 use super::topology::{Node, Topology};
 use crate::machine::{Cache, MachineError, shipped_text};
 
-/// The package, and its folder of examples.
+/// The package, and its directory of examples.
 const PACKAGE: &str = "ibsim-utils";
 const FOLDER: &str = "/usr/share/doc/ibsim-utils/net-examples";
 
-/// An example of the simulator's package.
+/// An example from the simulator's package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Example {
-    /// Two switches with two cables between them, and a host on each.
+    /// Two switches joined by two cables, with one host each.
     TwoSwitchesTwoHosts,
-    /// Two switches with two cables between them, and two hosts on each.
+    /// Two switches joined by two cables, with two hosts each.
     TwoSwitchesFourHosts,
 }
 
 impl Example {
-    /// All of them.
+    /// All examples.
     pub const ALL: [Self; 2] = [Self::TwoSwitchesTwoHosts, Self::TwoSwitchesFourHosts];
 
     /// The file's name.
@@ -29,10 +29,10 @@ impl Example {
         }
     }
 
-    /// The fabric that the file describes, read from the package.
+    /// Reads the fabric from the package's file.
     ///
     /// # Errors
-    /// [`MachineError`] if the package cannot be had, or the file is not as those examples are.
+    /// [`MachineError`] if the package is unavailable or the file has another format.
     pub fn topology(self) -> Result<Topology, MachineError> {
         super::install()?;
         let path = format!("{FOLDER}/{}", self.name());
@@ -42,7 +42,7 @@ impl Example {
 }
 
 impl Topology {
-    /// A fabric from the simulator's own text, which gives no GUIDs: the simulator does.
+    /// Parses the simulator's text format, which has no GUIDs: the simulator assigns them.
     fn read(text: String) -> Result<Self, String> {
         let mut topology = Self::default();
         let mut last: Option<&mut Node> = None;
@@ -70,12 +70,12 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Whether the simulator is to tell the nodes' GUIDs.
+    /// Returns whether the GUIDs must be read from the simulator.
     pub(super) fn lacks_guids(&self) -> bool {
         self.hosts.iter().any(|node| node.guid == 0)
     }
 
-    /// Takes the GUIDs that the simulator gave, from what its console says to `Dump`.
+    /// Reads the simulator's GUIDs from the output of its console command `Dump`.
     pub(super) fn learn_guids(&mut self, dump: &str) -> Result<(), MachineError> {
         for node in self.hosts.iter_mut().chain(&mut self.switches) {
             let named = format!("\"{}\"\tnodeguid ", node.name);
@@ -92,7 +92,7 @@ impl Topology {
     }
 }
 
-/// `Hca 2 "Hca1"`.
+/// Parses `Hca 2 "Hca1"`.
 fn node_of(line: &str) -> Option<(&str, Node)> {
     let (kind, rest) = line.split_once(char::is_whitespace)?;
     let (ports, name) = rest.trim().split_once(char::is_whitespace)?;
@@ -106,7 +106,7 @@ fn node_of(line: &str) -> Option<(&str, Node)> {
     Some((kind, node))
 }
 
-/// `1] "Switch1"[2]`, behind its first bracket.
+/// Parses `1] "Switch1"[2]`, the text after the first bracket.
 fn cable_of(text: &str) -> Option<(u8, String, u8)> {
     let (port, rest) = text.split_once(']')?;
     let (other, rest) = rest.trim().strip_prefix('"')?.split_once('"')?;

@@ -1,8 +1,8 @@
-//! ibacm, the daemon that keeps paths, at a host of the fabric.
+//! ibacm, the path cache daemon, on a host of the fabric.
 //!
-//! It asks libibverbs for ports before it asks the subnet administrator by libibumad, and the simulator stands for
-//! the latter only. So a small library stands for the former (`c/fabric_verbs.c`): it says of the port what
-//! libibumad says. Its questions, its answers and its socket are ibacm's own.
+//! It finds ports through libibverbs and queries the subnet administrator through libibumad. The
+//! simulator emulates only libibumad. So a small library (`c/fabric_verbs.c`) emulates libibverbs
+//! and reports the port as libibumad does. Queries, answers and the socket are ibacm's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use super::{Fabric, tool};
 use crate::machine::{MachineError, checked};
 
 const VERBS: &str = include_str!("../../c/fabric_verbs.c");
-/// How long it may take until it can be asked: it joins a group first.
+/// Time limit until it is ready: it joins a multicast group first.
 const READY_TIME_MAX: Duration = Duration::from_secs(60);
-/// What it logs when it has joined, and so can be asked.
+/// The log line after joining, when it is ready.
 const READY: &str = "join successful";
 const LISTENING: &str = "listen active";
-/// The simulator's name for the one device of a host.
+/// The simulator's name for a host's only device.
 const DEVICE: &str = "ibsim0";
 
 /// A running ibacm; killed when dropped.
@@ -32,16 +32,16 @@ pub struct Ibacm {
 }
 
 impl Ibacm {
-    /// Starts it at a host, and waits until it can be asked.
+    /// Starts ibacm on a host and waits until it is ready.
     ///
     /// # Errors
-    /// What it said last, if it does not come to it.
+    /// Its last output, if it does not become ready.
     pub fn start(fabric: &Fabric, host: &str) -> Result<Self, MachineError> {
         let folder = fabric.folder();
         let verbs = build(folder)?;
         let run = folder.join("run");
         fs::create_dir_all(&run).map_err(MachineError::io("create", &run))?;
-        // Addresses need a name each; ours ask by GID.
+        // IP addresses would need names; these tests query by GID.
         let addresses = folder.join("ibacm_addr.cfg");
         let text = format!("{host} {DEVICE} 1 default\n");
         fs::write(&addresses, text).map_err(MachineError::io("write", &addresses))?;
@@ -59,22 +59,22 @@ impl Ibacm {
         Ok(Self { process, run })
     }
 
-    /// The folder that is `/run` to it, with its socket.
+    /// The directory that ibacm sees as `/run`, with its socket.
     #[must_use]
     pub fn run(&self) -> &Path {
         &self.run
     }
 
-    /// What it has logged.
+    /// ibacm's log.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.printed()
     }
 
-    /// Stops it: it is there, and says nothing, until it is dropped.
+    /// Stops ibacm with SIGSTOP: it keeps its socket but does not answer, until it is dropped.
     ///
     /// # Errors
-    /// If it is gone already.
+    /// ibacm has already ended.
     pub fn hang(&self) -> Result<(), MachineError> {
         let pid = Pid::from_child(&self.process.child);
         kill_process(pid, Signal::STOP)
@@ -82,7 +82,7 @@ impl Ibacm {
     }
 }
 
-/// Builds what stands for libibverbs.
+/// Builds the library that emulates libibverbs.
 fn build(folder: &Path) -> Result<PathBuf, MachineError> {
     let source = folder.join("fabric_verbs.c");
     fs::write(&source, VERBS).map_err(MachineError::io("write", &source))?;

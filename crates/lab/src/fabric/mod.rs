@@ -1,12 +1,15 @@
-//! An InfiniBand fabric that is simulated, and a real subnet manager and administrator on it.
+//! A simulated InfiniBand fabric with a real subnet manager and administrator.
 //!
-//! `ibsim` simulates switches, cables and ports in a network namespace of its own (its control socket is one
-//! per namespace); OpenSM runs on the first host. Programs run *at* a host by a library that is loaded before
-//! all others and stands for the user MAD devices and their files in sysfs.
+//! `ibsim` simulates switches, cables and ports in its own network namespace (it has one control
+//! socket per namespace); OpenSM runs on the first host. A program runs *at* a host through a
+//! preloaded library that emulates the user MAD devices and their sysfs files.
 //!
-//! What that library does not do: it ignores the time-outs of user MADs, has no RMPP (a table's answer ends
-//! after its first packet), shows a port as it was when the program first looked, and lets ten programs at
-//! once attach, the subnet manager among them.
+//! The library's limits:
+//!
+//! * it ignores the timeouts of user MADs;
+//! * it lacks RMPP (a table's answer ends after its first packet);
+//! * a program sees each port in the state of the first look;
+//! * at most ten programs may attach at once, including the subnet manager.
 
 mod example;
 mod ibacm;
@@ -32,7 +35,7 @@ pub use topology::{TREE_HOSTS_MAX, Topology};
 use crate::machine::{MachineError, Package, Unavailable, ensure_installed};
 use process::Process;
 
-/// What a fabric needs.
+/// The packages that a fabric needs.
 pub const PACKAGES: [Package; 8] = [
     Package {
         name: "ibsim-utils",
@@ -68,23 +71,24 @@ pub const PACKAGES: [Package; 8] = [
     },
 ];
 
-/// How long the simulator may take to start, and to answer at its console.
+/// Time limit for the simulator to start, and to answer on its console.
 const SIMULATOR_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long the subnet manager may take to have the whole subnet up.
+/// Time limit for the subnet manager to bring up the whole subnet.
 const SUBNET_UP_TIME_MAX: Duration = Duration::from_secs(120);
-/// Where administrators' tools live; an ordinary user's `PATH` often lacks these folders.
+/// Directories of administrators' tools, which an ordinary user's `PATH` often lacks.
 const SBIN_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// What OpenSM writes to its log when a sweep of the subnet is over and all is well.
+/// OpenSM's log line after a successful sweep of the subnet.
 const SUBNET_UP: &str = "SUBNET UP";
-/// The simulator's prompt: it waits for the next command.
+/// The simulator's prompt for the next command.
 const PROMPT: &str = "sim> ";
 
-/// A simulated fabric with a subnet manager; gone with everything that runs on it when dropped.
+/// A simulated fabric with a subnet manager. Dropping it ends all processes that run on it.
 #[derive(Debug)]
 pub struct Fabric {
     topology: Topology,
-    // Dropped in this order: the subnet manager leaves while there is a fabric.
+    // The order of the fields is the order of their drops: the subnet manager ends before the
+    // fabric.
     manager: Option<Process>,
     console: Option<ChildStdin>,
     simulator: Process,
@@ -93,22 +97,24 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Installs what is missing, starts the simulator and the subnet manager, and waits until the
+    /// Installs missing packages, starts the simulator and the subnet manager, and waits until the
     /// whole subnet is up.
     ///
     /// # Errors
-    /// [`MachineError::Unavailable`] without root, or if packages are missing that cannot be installed;
-    /// what else went wrong, with the last words of whom it was waited for.
+    /// [`MachineError::Unavailable`] without root, or if packages are missing and cannot be
+    /// installed; otherwise the failed step, with the last output of the process that did not get
+    /// ready.
     pub fn start(topology: Topology) -> Result<Self, MachineError> {
         install()?;
         let preload = preload()?;
         let folder = Folder::new()?;
         let net = folder.0.join("net");
         fs::write(&net, topology.to_string()).map_err(MachineError::io("write", &net))?;
-        // `unshare` and `setpriv` become what they start, so the process is the simulator itself.
+        // `unshare` and `setpriv` exec the program that they start, so this process is the
+        // simulator itself.
         let mut command = tool("unshare", &folder.0);
         command.args(["--net", "setpriv", "--pdeathsig", "KILL", "ibsim", "-s"]);
-        // Its own bounds are far above any topology here but for ports.
+        // All its default limits except that of ports far exceed the topologies here.
         command
             .args(["-P", "65536"])
             .arg(&net)
@@ -136,25 +142,26 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Hosts and cables.
+    /// The hosts and cables.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The working folder of whatever runs on the fabric.
+    /// The working directory of all processes on the fabric.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder.0
     }
 
-    /// A program that is to run at a host.
+    /// A command that runs a program at a host.
     #[must_use]
     pub fn at(&self, host: &str, program: impl AsRef<OsStr>) -> Command {
         self.preloaded(&[], host, None, program)
     }
 
-    /// A program at a host with libraries before the simulator's, and with `/run` of its own if one is given.
+    /// A command that runs a program at a host, with libraries preloaded before the simulator's,
+    /// and optionally with its own `/run`.
     fn preloaded(
         &self,
         libraries: &[&Path],
@@ -185,8 +192,8 @@ impl Fabric {
         command
     }
 
-    /// A program that is to run at a host and takes requests there, not answers alone: one at each host. The
-    /// subnet manager's own questions come to it as well.
+    /// A command that runs a program at a host and lets it receive requests as well as answers; at
+    /// most one per host. It also receives the subnet manager's requests.
     #[must_use]
     pub fn serving_at(&self, host: &str, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.at(host, program);
@@ -194,14 +201,15 @@ impl Fabric {
         command
     }
 
-    /// A program that is to run at a host, where `/run` is the folder `run`: daemons there are nobody else's.
+    /// A command that runs a program at a host with the directory `run` as `/run`, so that its
+    /// daemons are private.
     #[must_use]
     pub fn at_with_run(&self, host: &str, run: &Path, program: impl AsRef<OsStr>) -> Command {
         self.preloaded(&[], host, Some(run), program)
     }
 
-    /// A program in the fabric's network namespace that sees nothing of the fabric. It is killed when
-    /// the thread that starts it ends.
+    /// A command that runs a program in the fabric's network namespace without access to the
+    /// fabric. The program is killed when the thread that starts it ends.
     #[must_use]
     pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = tool("nsenter", &self.folder.0);
@@ -211,16 +219,17 @@ impl Fabric {
         command
     }
 
-    /// Starts the subnet manager on the first host, and waits until the subnet is up.
+    /// Starts the subnet manager on the first host and waits until the subnet is up.
     ///
     /// # Errors
-    /// What OpenSM said last, if it does not come to it.
+    /// OpenSM's last output, if the subnet does not come up.
     pub fn start_manager(&mut self) -> Result<(), MachineError> {
         let folder = &self.folder.0;
         let configuration = folder.join("opensm.conf");
         let log = self.manager_log();
         let mut settings = String::new();
-        // A port that comes or goes is a trap; the sweep each second finds what traps do not tell.
+        // A port that goes up or down sends a trap; the sweep each second finds the changes without
+        // one.
         for setting in ["force_log_flush TRUE", "sweep_interval 1", "log_flags 0x83"] {
             let _ = writeln!(settings, "{setting}");
         }
@@ -244,15 +253,15 @@ impl Fabric {
         Ok(())
     }
 
-    /// Kills the subnet manager: the subnet is without an administrator.
+    /// Kills the subnet manager, which leaves the subnet without an administrator.
     pub fn stop_manager(&mut self) {
         self.manager = None;
     }
 
-    /// Gives the simulator a command at its console, and returns what it answers.
+    /// Sends a command to the simulator's console and returns its output.
     ///
     /// # Errors
-    /// If the simulator is gone or does not come back to its prompt.
+    /// The simulator has ended or does not return to its prompt.
     pub fn console(&mut self, command: &str) -> Result<String, MachineError> {
         let before = self.simulator.printed();
         let prompts = |text: &str| text.matches(PROMPT).count();
@@ -272,29 +281,30 @@ impl Fabric {
         Ok(printed.get(before.len()..).unwrap_or_default().to_owned())
     }
 
-    /// What the simulator has printed; after `Verbose 1` at its console, the way of every packet too.
+    /// The simulator's output; after the console command `Verbose 1` it includes the route of each
+    /// packet.
     #[must_use]
     pub fn printed(&self) -> String {
         self.simulator.printed()
     }
 
-    /// Takes all cables off a host, and waits until the subnet manager has noticed.
+    /// Unplugs all cables of a host and waits until the subnet manager notices.
     ///
     /// # Errors
-    /// See [`console`](Self::console); if the subnet manager does not notice.
+    /// See [`console`](Self::console); also if the subnet manager does not notice.
     pub fn unlink(&mut self, host: &str) -> Result<(), MachineError> {
         self.and_sweep(&format!("Unlink \"{host}\""), "GID out of service")
     }
 
-    /// Puts a host's cables back, and waits until the subnet manager has noticed.
+    /// Plugs a host's cables in again and waits until the subnet manager notices.
     ///
     /// # Errors
-    /// See [`console`](Self::console); if the subnet manager does not notice.
+    /// See [`console`](Self::console); also if the subnet manager does not notice.
     pub fn relink(&mut self, host: &str) -> Result<(), MachineError> {
         self.and_sweep(&format!("ReLink \"{host}\""), "GID in service")
     }
 
-    /// Has `percent` of the packets dropped that arrive at a host's ports.
+    /// Makes the simulator drop `percent` of the packets that arrive at a host's ports.
     ///
     /// # Errors
     /// See [`console`](Self::console).
@@ -312,7 +322,7 @@ impl Fabric {
         let Some(manager) = &mut self.manager else {
             return Ok(());
         };
-        // First the notice, then the end of the sweep in which it was made.
+        // Wait for the notice, then for the end of the same sweep.
         manager.wait_until(&log, notice, SUBNET_UP_TIME_MAX, |text| {
             let news = text.get(seen..).unwrap_or_default();
             news.split_once(notice)
@@ -336,7 +346,7 @@ impl Drop for Fabric {
     }
 }
 
-/// Installs what a fabric needs.
+/// Installs the packages that a fabric needs.
 ///
 /// # Errors
 /// See [`Fabric::start`].
@@ -352,7 +362,7 @@ pub fn install() -> Result<(), MachineError> {
     ensure_installed(&PACKAGES)
 }
 
-/// The library that stands for the user MAD devices.
+/// The library that emulates the user MAD devices.
 fn preload() -> Result<PathBuf, MachineError> {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     let path = Path::new("/usr/lib")
@@ -367,7 +377,7 @@ fn preload() -> Result<PathBuf, MachineError> {
     }))
 }
 
-/// A tool of this host, started in `folder`.
+/// A command of this host's tools, run in `folder`.
 fn tool(program: &str, folder: &Path) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -379,7 +389,7 @@ fn tool(program: &str, folder: &Path) -> Command {
     command
 }
 
-/// A folder that is removed when dropped.
+/// A directory that is removed on drop.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -389,14 +399,15 @@ impl Folder {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-fabric-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).map_err(MachineError::io("create", &path))?;
+        // Never use an existing directory: its creator could replace the programs that run from it.
+        fs::create_dir(&path).map_err(MachineError::io("create", &path))?;
         Ok(Self(path))
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in the folder for temporary files is nobody's harm.
+        // A leftover in the directory for temporary files is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The processes of a fabric: what they print goes to a file, and they end with it.
+//! The processes of a fabric. Their output goes to files, and they end with the fabric.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::machine::MachineError;
 
-/// How long between two looks at what a process printed.
+/// Interval between two checks of a process's output.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long a process may take to end after it was asked to.
+/// Time limit for a process to end after it is asked to.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A process that runs until it is dropped.
+/// A process that is ended on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it prints goes to `NAME.out` in `folder`.
+    /// Starts `command` with its output in `NAME.out` in `folder`.
     pub(crate) fn start(
         name: &'static str,
         command: &mut Command,
@@ -39,12 +39,12 @@ impl Process {
         Ok(Self { name, child, log })
     }
 
-    /// What it has printed.
+    /// The process's output.
     pub(crate) fn printed(&self) -> String {
         text_of(&self.log)
     }
 
-    /// Waits until `is_so` of what `log` says, while the process lives.
+    /// Waits until `is_so` holds for the contents of `log`; fails if the process ends first.
     pub(crate) fn wait_until(
         &mut self,
         log: &Path,
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// As [`wait_until`](Self::wait_until), of what the process prints.
+    /// Like [`wait_until`](Self::wait_until), for the process's output.
     pub(crate) fn wait_until_printed(
         &mut self,
         what: &str,
@@ -92,7 +92,7 @@ impl Process {
         )
     }
 
-    /// Waits until it ends by itself; kills it if it does not in time.
+    /// Waits until the process ends; kills it after the time limit.
     pub(crate) fn end(&mut self) {
         let started = Instant::now();
         while started.elapsed() < END_TIME_MAX {
@@ -105,7 +105,7 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -117,7 +117,7 @@ impl Drop for Process {
     }
 }
 
-/// What a file says; nothing while there is none.
+/// The text of a file; empty if it does not exist.
 fn text_of(path: &Path) -> String {
     fs::read(path)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -1,10 +1,10 @@
-//! What `saquery`, of other hands than ours, prints of the subnet administrator's records.
+//! Parses the output of `saquery`, an independent client of the subnet administrator.
 
 use std::net::Ipv6Addr;
 
 use portolan_wire::sa::PathRecord;
 
-/// The path records in what `saquery -p` printed; `None` if something in it is no path record.
+/// Parses the path records in the output of `saquery -p`; `None` if any part is not a path record.
 #[must_use]
 pub fn path_records(printed: &str) -> Option<Vec<PathRecord>> {
     let (before, records) = printed
@@ -18,7 +18,8 @@ pub fn path_records(printed: &str) -> Option<Vec<PathRecord>> {
     records.map(path_record).collect()
 }
 
-/// One record. Each field goes into the bytes at its place (IBTA 15.2.5.16), so that all of them count.
+/// Parses one record. Writes each field to its offset (IBTA 15.2.5.16), so that every field is
+/// compared.
 fn path_record(text: &str) -> Option<PathRecord> {
     let mut bytes = [0_u8; PathRecord::LEN];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -34,7 +35,7 @@ fn path_record(text: &str) -> Option<PathRecord> {
             "tclass" => (48, 1),
             "num_path_revers" => (49, 1),
             "pkey" => (50, 2),
-            // These two share 16 bits.
+            // These two fields share 16 bits.
             "qos_class" => (52, 2),
             "sl" => (52, 2),
             "mtu" => (54, 1),
@@ -56,7 +57,7 @@ fn path_record(text: &str) -> Option<PathRecord> {
     PathRecord::parse(&bytes).ok()
 }
 
-/// A GID, a number of base 16 with its prefix, or one of base 10.
+/// Parses a GID, a hexadecimal number with its prefix, or a decimal number.
 fn number(text: &str) -> Option<u128> {
     if text.contains(':') {
         return text.parse::<Ipv6Addr>().ok().map(u128::from);

@@ -1,45 +1,46 @@
-//! Which hosts and switches a fabric has, and how they are cabled.
+//! The hosts and switches of a fabric, and their cabling.
 
 use std::fmt::{self, Write};
 
-/// Ports of each switch of a tree.
+/// Number of ports of each switch in a tree.
 const TREE_SWITCH_PORTS: u8 = 36;
-/// Ports of a leaf switch that go to hosts.
+/// Number of a leaf switch's ports to hosts.
 const HOSTS_PER_LEAF: usize = 32;
-/// Ports of a leaf switch that go to spines, one to each.
+/// Number of a leaf switch's ports to spines, one to each.
 const SPINES: usize = 4;
-/// Most hosts of a tree: what its spines have ports for.
+/// Maximum number of hosts in a tree, limited by the ports of its spines.
 pub const TREE_HOSTS_MAX: usize = TREE_SWITCH_PORTS as usize * HOSTS_PER_LEAF;
 
-/// The node GUIDs that we give: hosts count up from the first, switches from the second.
+/// The first node GUIDs: of hosts, then of switches. Both count up.
 const HOST_GUID_FIRST: u64 = 0x0002_c903_0010_0000;
 const SWITCH_GUID_FIRST: u64 = 0x0002_c903_0020_0000;
-/// Between two nodes' GUIDs: a port's GUID is its node's and its number added.
+/// Distance between two nodes' GUIDs. A port's GUID is its node's GUID plus its port number.
 const GUID_STEP: u64 = 0x100;
 /// The subnet's prefix, the default one (IBTA 4.1.1).
 const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-/// Hosts and switches, and the cables between them.
+/// Hosts, switches and the cables between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     pub(super) hosts: Vec<Node>,
     pub(super) switches: Vec<Node>,
-    /// The simulator's own text, for those that were read and not made.
+    /// The simulator's own text, if the topology was read from a file.
     pub(super) text: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) name: String,
-    /// Zero where the simulator has not told which one it gave.
+    /// Zero until the simulator reports the GUID that it assigned.
     pub(super) guid: u64,
     pub(super) ports: u8,
-    /// Own port, the other node's name, and its port.
+    /// The node's port, the other node's name, and the other port.
     pub(super) cables: Vec<(u8, String, u8)>,
 }
 
 impl Topology {
-    /// Two switches joined by two cables, and two hosts on each. `Host1` and `Host3` are on the first.
+    /// Two switches joined by two cables, with two hosts each. `Host1` and `Host3` are on the
+    /// first.
     #[must_use]
     pub fn two_switches_four_hosts() -> Self {
         let mut topology = Self::default();
@@ -54,7 +55,7 @@ impl Topology {
         topology
     }
 
-    /// Three switches in a row, with two hosts, one and two.
+    /// Three switches in a row, with two hosts, one host and two hosts.
     #[must_use]
     pub fn three_switches_in_a_row() -> Self {
         let mut topology = Self::default();
@@ -68,7 +69,7 @@ impl Topology {
         topology
     }
 
-    /// A tree of two levels with `hosts` hosts, 32 on each leaf.
+    /// A two-level tree with `hosts` hosts, 32 on each leaf.
     ///
     /// # Panics
     /// If `hosts` is zero or more than [`TREE_HOSTS_MAX`].
@@ -96,7 +97,7 @@ impl Topology {
         topology
     }
 
-    /// The hosts' names, in their order. The first is where the subnet manager runs.
+    /// The hosts' names in order. The subnet manager runs on the first.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &str> {
         self.hosts.iter().map(|host| host.name.as_str())
     }
@@ -108,7 +109,7 @@ impl Topology {
         if host.guid == 0 {
             return None;
         }
-        // Its only cable is at port 1.
+        // The host's only cable is at port 1.
         let gid = u128::from(GID_PREFIX) << 64 | u128::from(host.guid + 1);
         Some(gid.to_be_bytes())
     }
@@ -151,13 +152,13 @@ impl Node {
     }
 }
 
-/// The text that the simulator reads.
+/// The text format of the simulator.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(text) = &self.text {
             return f.write_str(text);
         }
-        // The first host comes first: the subnet manager runs there.
+        // The first host comes first in the text: the subnet manager runs there.
         let hosts = self.hosts.iter().map(|node| ("Hca", "caguid", node));
         let switches = self
             .switches

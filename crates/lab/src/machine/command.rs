@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::{MachineError, Unavailable};
@@ -67,10 +69,26 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
 fn apt_turn() -> Result<File, MachineError> {
     let uid = rustix::process::getuid().as_raw();
     let path = std::env::temp_dir().join(format!("portolan-lab-apt-{uid}.lock"));
-    let file = File::create(&path).map_err(MachineError::io("create", &path))?;
+    let file = open_lock(&path, uid).map_err(MachineError::io("create", &path))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
         .map_err(|errno| MachineError::io("lock", &path)(errno.into()))?;
     Ok(file)
+}
+
+/// Opens or makes a lock file among everybody's temporary files: no link that leads elsewhere, and no file that another
+/// user made and may keep locked.
+fn open_lock(path: &Path, uid: u32) -> io::Result<File> {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .open(path)?;
+    match file.metadata()?.uid() == uid {
+        true => Ok(file),
+        false => Err(io::Error::other("it is another user's: remove it")),
+    }
 }
 
 pub(crate) fn failure(command: &Command, output: &Output) -> MachineError {
@@ -99,6 +117,23 @@ fn line(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_file_is_this_users_and_no_link_is_followed_to_it() {
+        let uid = rustix::process::getuid().as_raw();
+        let folder = std::env::temp_dir().join(format!("portolan-lab-lock-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (lock, link) = (folder.join("lock"), folder.join("link"));
+        assert!(open_lock(&lock, uid).is_ok());
+        assert!(open_lock(&lock, uid).is_ok(), "again");
+        assert!(open_lock(&lock, uid + 1).is_err(), "another user's");
+        std::fs::write(&lock, "kept").unwrap();
+        std::os::unix::fs::symlink(&lock, &link).unwrap();
+        assert!(open_lock(&link, uid).is_err());
+        open_lock(&lock, uid).unwrap();
+        assert_eq!(std::fs::read(&lock).unwrap(), b"kept");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn a_missing_program_is_unavailable_and_named() {

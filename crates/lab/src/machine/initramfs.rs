@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::candidate::Candidate;
 use super::kernel::Kernel;
 use super::lists::Lists;
-use super::packages::{Candidate, unpack};
+use super::packages::unpack;
 use super::tree::Tree;
 use super::{Cache, MachineError, Package};
 
@@ -87,22 +88,6 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/ucmatose",
     "/usr/bin/udaddy",
     "/usr/sbin/ethtool",
-];
-
-/// Kernel modules, without those they depend on: the results disk and the wire, links between
-/// namespaces, their bonds and their troubles, RDMA over Ethernet and its doors to user space. Those that
-/// only some kernels have are the suite's.
-pub(crate) const MODULES: &[&str] = &[
-    "virtio_pci",
-    "virtio_blk",
-    "virtio_net", // the emulated devices
-    "veth",
-    "bonding",
-    "sch_netem", // hosts in one machine, and bad networks
-    "rdma_rxe",
-    "ib_uverbs",
-    "rdma_ucm",
-    "ib_umad",
 ];
 
 /// Where Debian keeps shared libraries.

@@ -3,12 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::candidate::Version;
 use super::command::{command, output};
 use super::image;
-use super::initramfs::MODULES;
 use super::lists::Lists;
-use super::packages::{Version, unpack};
+use super::packages::unpack;
 use super::{Cache, MachineError, Unavailable};
+
+/// Kernel modules, without those they depend on: the results disk and the wire, links between
+/// namespaces, their bonds and their troubles, RDMA over Ethernet and its doors to user space. Those that
+/// only some kernels have are the suite's.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net", // the emulated devices
+    "veth",
+    "bonding",
+    "sch_netem", // hosts in one machine, and bad networks
+    "rdma_rxe",
+    "ib_uverbs",
+    "rdma_ucm",
+    "ib_umad",
+];
 
 /// The Debian suite whose kernel a machine boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
+use super::candidate::{Candidate, Version};
 use super::command::{command, failure, output, run};
-use super::packages::{Candidate, REFRESH_ATTEMPTS, REFRESH_PAUSE, Version};
 use super::{Cache, MachineError, Unavailable};
+
+/// How often, and how far apart, the package lists are tried to be refreshed.
+const REFRESH_ATTEMPTS: u32 = 5;
+const REFRESH_PAUSE: Duration = Duration::from_secs(10);
 
 /// Lists of packages.
 #[derive(Clone, Debug, Default)]

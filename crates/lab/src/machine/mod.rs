@@ -33,6 +33,7 @@
 //! ```
 
 mod cache;
+mod candidate;
 mod closure;
 mod command;
 mod cpio;
@@ -50,6 +51,7 @@ mod pair;
 mod qemu;
 mod shipped;
 mod tree;
+mod wire;
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -60,8 +62,8 @@ pub use job::{Job, OnFailure, Step};
 pub use kernel::Suite;
 pub use outcome::{Outcome, StepOutcome};
 pub use packages::{Package, ensure_installed};
-pub use pair::Wire;
 pub(crate) use shipped::shipped_text;
+pub use wire::Wire;
 
 use emulator::Emulator;
 use kernel::Kernel;

@@ -16,7 +16,7 @@ use super::command::{command, output, tail};
 use super::host_clock;
 use super::job::Clock;
 use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read_lossy};
-use super::pair::WireEnd;
+use super::wire::WireEnd;
 use super::{Job, Machine, MachineError, Outcome};
 
 /// Base tree, programs with debug information, and the guest's own use.

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::candidate::Candidate;
 use super::command::{command, output};
 use super::lists::Lists;
-use super::packages::{Candidate, unpack};
+use super::packages::unpack;
 use super::{Cache, MachineError};
 
 /// The text of a file of a package: the installed one, or else, for hosts that leave documentation out when they

@@ -7,8 +7,8 @@ use std::time::Duration;
 use portolan_cm::{MembershipNumber, QueryNumber, ResolvedAddress};
 use portolan_provider::cm::IdNumber;
 
+use super::AgentKey;
 use super::channels::Channel;
-use super::host::AgentKey;
 use super::packet::Datagram;
 use super::port_group::Process;
 
@@ -56,14 +56,16 @@ pub(super) enum HostTask {
         key: AgentKey,
         to: Channel,
     },
-    /// The hub forwarded a management datagram.
+    /// The coordinator forwarded a management datagram.
     TakeDatagram(Datagram),
-    /// The process stands for hub, if there is none.
+    /// The process stands for coordinator, if there is none.
     StandForHub,
-    /// It tells the new hub what it holds.
+    /// It tells the new coordinator what it holds.
     Register,
-    /// The hub, which it is, learns of a member's death.
+    /// The coordinator, which it is, learns of a member's death.
     SeeDeparture(Process),
+    /// The coordinator told of a death: nobody has this block any more.
+    TakeNews(u8),
     /// A process that has just started opens what listens.
     Open,
     AnswerQuery {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use portolan_provider::cm::{CmEvent, EventType, IdNumber};
 
 use super::failure::{Violation, ensure};
-use super::mutants::library::{Mutant, is_planted};
+use super::library::{Mutant, is_planted};
 
 /// Channels of a process.
 pub(super) const CHANNELS: usize = 3;

@@ -7,9 +7,9 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_roce::engine::{MemoryTable, Payload, QueuePair};
 use portolan_wire::eth::GrhRepr;
 
+use super::AgentKey;
 use super::device::PACKET_BYTES_MAX;
 use super::failure::{Violation, ensure, violation};
-use super::host::AgentKey;
 use super::oracle::Arena;
 use super::packet::assemble;
 use super::ram::Ram;

@@ -8,17 +8,19 @@ use portolan_provider::verbs::{
     Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, WorkCompletion,
 };
 use portolan_roce::engine::{
-    CompletionQueue, FlowConfig, MemoryTable, Payload, QpConfig, QpLimits, Queue, QueuePair,
+    CompletionQueue, FlowConfig, MemoryTable, Payload, PdId, QpConfig, QpLimits, Queue, QueuePair,
 };
 use portolan_wire::Qpn;
 use portolan_wire::rocev2::{ICRC_LEN, MAX_HEADERS_LEN};
 
 use super::failure::{Violation, ensure, violation};
-use super::host::PD;
 use super::oracle::EndpointIndex;
 use super::packet::assemble;
 use super::plan::WorkloadPlan;
 use super::ram::Ram;
+
+/// The one protection domain.
+pub(super) const PD: PdId = PdId(1);
 
 /// Pieces of memory per request.
 const SGES_MAX: u32 = 4;

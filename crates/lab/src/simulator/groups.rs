@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use portolan_cm::{GroupQuery, Membership, MembershipNumber};
 
+use super::AgentKey;
 use super::failure::{Violation, ensure, violation};
-use super::host::AgentKey;
 
 /// The machine's sockets.
 #[derive(Debug, Default)]

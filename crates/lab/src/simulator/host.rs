@@ -8,13 +8,14 @@ use std::time::Duration;
 use portolan_cm::{BoundDevice, Cm, MadPath, State};
 use portolan_provider::cm::IdNumber;
 use portolan_provider::verbs::Access;
-use portolan_roce::engine::{MemoryTable, PdId, Region};
+use portolan_roce::engine::{MemoryTable, Region};
 use portolan_wire::Gid;
 
+use super::AgentKey;
 use super::channels::Channels;
 use super::content::Noise;
 use super::datagrams::DatagramSlot;
-use super::device::Slot;
+use super::device::{PD, Slot};
 use super::failure::{Violation, violation};
 use super::groups::{Join, Sockets};
 use super::oracle::{Arena, EndpointIndex, Lateness, Life};
@@ -28,12 +29,6 @@ const REGIONS_MAX: usize = 1024;
 
 /// Packets that a socket's buffer holds while its program does not look.
 const SOCKET_PACKETS_MAX: usize = 40;
-
-/// The one protection domain.
-pub(super) const PD: PdId = PdId(1);
-
-/// A program's name for an id of its own; never used twice in a run.
-pub(super) type AgentKey = u64;
 
 /// An id as its program sees it.
 #[derive(Debug)]

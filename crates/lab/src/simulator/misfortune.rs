@@ -62,7 +62,7 @@ impl World {
         self.tally.count("crash");
         let process = self.process(crash.host);
         self.hosts[crash.host] = new;
-        self.depart(process);
+        self.depart(process, old_block);
         Ok(())
     }
 

@@ -18,7 +18,8 @@
 //! (`port_group`).
 //!
 //! What conversations do not try has an exchange of its own at the end of each run (`exchange`): atomics,
-//! unreliable connections, datagrams to groups and receives that queue pairs of all types share.
+//! unreliable connections, datagrams to groups and receives that queue pairs of all types share. So has a
+//! listener that strangers flood with requests (`flood`).
 
 mod agenda;
 mod campaign;
@@ -29,8 +30,10 @@ mod device;
 mod drive;
 mod exchange;
 mod failure;
+mod flood;
 mod groups;
 mod host;
+pub mod library;
 mod misfortune;
 mod mutants;
 mod network;
@@ -49,7 +52,10 @@ mod world;
 
 pub use campaign::{Campaign, News, Summary, run_many};
 pub use failure::{Failure, Violation};
-pub use mutants::{Hunt, Mutant, SEEDS_TO_CATCH, check_mutants, hunt, library};
+pub use mutants::{Hunt, Mutant, SEEDS_TO_CATCH, check_mutants, hunt};
 pub use plan::Class;
 pub use report::Report;
 pub use run::{TRACE_LINES, run_seed, trace_seed};
+
+/// A program's name for an id of its own; never used twice in a run.
+type AgentKey = u64;

@@ -4,42 +4,11 @@ use portolan_cm::mutant as cm;
 use portolan_roce::engine::mutant as roce;
 
 use super::failure::Failure;
+use super::library;
 use super::run::run_seed;
 
 /// Seeds within which each defect must be found.
 pub const SEEDS_TO_CATCH: u64 = 1000;
-
-pub mod library {
-    //! Planted defects of the model of event channels.
-
-    use std::cell::Cell;
-
-    /// A defect of how ids move between channels.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Mutant {
-        /// Events that wait stay behind when their id migrates.
-        EventsLeftBehind,
-        /// The requests that wait at a listener stay behind when it migrates, but not their ids.
-        RequestsLeftBehind,
-    }
-
-    impl Mutant {
-        /// Every one.
-        pub const ALL: [Self; 2] = [Self::EventsLeftBehind, Self::RequestsLeftBehind];
-    }
-
-    thread_local! {
-        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    pub(super) fn plant(mutant: Option<Mutant>) {
-        PLANTED.set(mutant);
-    }
-
-    pub(in crate::simulator) fn is_planted(mutant: Mutant) -> bool {
-        PLANTED.get() == Some(mutant)
-    }
-}
 
 /// A defect of one of the engines, or above them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

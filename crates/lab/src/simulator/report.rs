@@ -6,10 +6,10 @@ use std::time::Duration;
 use portolan_provider::cm::EventType;
 use portolan_provider::verbs::WcStatus;
 use portolan_roce::engine::{DropReason, QpCounters, Queue};
+use portolan_wire::cm::CmMessage;
 use portolan_wire::rocev2::Packet;
 
 use super::plan::Class;
-use super::world::cm_name;
 
 /// A run that found nothing wrong.
 #[derive(Clone, Debug)]
@@ -108,4 +108,20 @@ impl Tally {
         let tail = packet.last_chunk::<4>().copied().unwrap_or_default();
         take(u64::from(u32::from_le_bytes(tail)) << 32 | packet.len() as u64);
     }
+}
+
+/// What a management datagram says, in a word, for the tally.
+fn cm_name(mad: &[u8]) -> Option<&'static str> {
+    Some(match CmMessage::parse(mad).ok()?.1 {
+        CmMessage::Req(_) => "REQ",
+        CmMessage::Mra(_) => "MRA",
+        CmMessage::Rej(_) => "REJ",
+        CmMessage::Rep(_) => "REP",
+        CmMessage::Rtu(_) => "RTU",
+        CmMessage::Dreq(_) => "DREQ",
+        CmMessage::Drep(_) => "DREP",
+        CmMessage::SidrReq(_) => "SIDR REQ",
+        CmMessage::SidrRep(_) => "SIDR REP",
+        _ => "other",
+    })
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::exchange::Exchange;
 use super::failure::{Failure, Violation};
+use super::flood::Flood;
 use super::report::Report;
 use super::rng::Rng;
 use super::trace::Trace;
@@ -15,6 +16,8 @@ pub const TRACE_LINES: usize = 200;
 
 /// What an exchange's chance differs by from that of the conversations.
 const EXCHANGE: u64 = 0x4558_4348_414e_4745;
+/// What a flood's differs by.
+const FLOOD: u64 = 0x0046_4c4f_4f44_0000;
 
 /// Runs a seed.
 ///
@@ -58,7 +61,9 @@ fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<Stri
         world.run()?;
         // Chance of its own, so that the one does not change with the other.
         let mut rng = Rng::new(seed ^ EXCHANGE);
-        Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)
+        Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)?;
+        let mut rng = Rng::new(seed ^ FLOOD);
+        Flood::new(&mut rng, world.plan.class).run(&mut world.tally)
     }));
     let violation = match ended {
         Ok(Ok(())) => {

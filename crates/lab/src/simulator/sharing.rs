@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use portolan_cm::MadPath;
 use portolan_cm::ports::BindOptions;
 use portolan_provider::error::Cause;
 use portolan_wire::PortSpace;
@@ -11,18 +12,19 @@ use portolan_wire::rocev2::Packet;
 use super::agenda::{HostTask, Task};
 use super::failure::{Violation, ensure, violation};
 use super::host::Agent;
+use super::library::{Mutant, is_planted};
 use super::packet::Datagram;
-use super::port_group::{Claim, Process, Recipient};
+use super::port_group::{Claim, Departure, Process, Recipient};
 use super::world::World;
 
-/// How long the hub takes to forward a datagram.
+/// How long the coordinator takes to forward a datagram.
 const FORWARD_DELAY: Duration = Duration::from_micros(20);
 
-/// When a claim that the hub does not answer yet is made again.
-pub(super) const CLAIM_PAUSE: Duration = Duration::from_millis(10);
-
-/// How long members take to stand for hub, or to register, at most, microseconds.
+/// How long members take to stand for coordinator, or to register, at most, microseconds.
 const ELECTION_US_MAX: u64 = 50_000;
+
+/// How long the coordinator takes to see a death at most, while it does not stall.
+const DEPARTURE_SEEN_MAX: Duration = Duration::from_secs(10);
 
 /// A process of no host.
 const RIVAL: Process = Process {
@@ -36,15 +38,17 @@ impl World {
         Process { host, boot }
     }
 
-    /// Whether the hub answers a claim of a process now; else it is made again after
+    /// Whether the coordinator answers a claim of a process now; else it is made again after
     /// [`CLAIM_PAUSE`].
     pub(super) fn may_claim(&self, host: usize) -> bool {
         let group = &self.port_groups[self.hosts[host].group];
-        let hub = group.hub.map(|hub| &self.hosts[hub.host]);
-        group.is_ready() && hub.is_some_and(|hub| !hub.is_stalled(self.now))
+        let coordinator = group
+            .coordinator
+            .map(|coordinator| &self.hosts[coordinator.host]);
+        group.is_ready() && coordinator.is_some_and(|coordinator| !coordinator.is_stalled(self.now))
     }
 
-    /// Has the hub grant an address, to listen there or not, which it must unless a living process
+    /// Has the coordinator grant an address, to listen there or not, which it must unless a living process
     /// has it. The port, if it is 0, is one that is free.
     pub(super) fn claim(
         &mut self,
@@ -93,11 +97,13 @@ impl World {
     }
 
     /// A datagram comes to an address: the kernel gives it to the process whose block its queue pair
-    /// lies in, and what is for queue pair 1 to the hub.
+    /// lies in, and what is for queue pair 1 to the coordinator.
     pub(super) fn reach(&mut self, group: usize, datagram: Datagram) -> Result<(), Violation> {
         let block = datagram.destination_block();
         let receiver = match block {
-            Some(0) => self.port_groups[group].hub.map(|hub| hub.host),
+            Some(0) => self.port_groups[group]
+                .coordinator
+                .map(|coordinator| coordinator.host),
             Some(block) => self.member(group, block),
             None => None,
         };
@@ -106,7 +112,7 @@ impl World {
                 && self.has_members(group)
                 && self.port_groups[group].keep(datagram);
             self.tally.count(match is_kept {
-                true => "datagram kept for the next hub",
+                true => "datagram kept for the next coordinator",
                 false => "packet for no process",
             });
             return Ok(());
@@ -125,25 +131,25 @@ impl World {
         Ok(())
     }
 
-    /// A management datagram came to the hub: it takes it or forwards it.
+    /// A management datagram came to the coordinator: it takes it or forwards it.
     pub(super) fn forward(&mut self, host: usize, datagram: Datagram) -> Result<(), Violation> {
         let group = self.hosts[host].group;
         let packet = Packet::parse(&datagram.payload);
         let mad = packet.as_ref().ok().and_then(Packet::mad);
         let recipient = mad.map(|mad| self.port_groups[group].recipient(mad));
         let to = match recipient {
-            Some(Recipient::Hub) => vec![host],
+            Some(Recipient::Coordinator) => vec![host],
             Some(Recipient::Everyone) => self.members(group),
             Some(Recipient::Block(block)) => match self.member(group, block) {
                 Some(member) => vec![member],
                 // It may be about to register again.
                 None if !self.port_groups[group].unregistered.is_empty() => Vec::new(),
-                // A dead one's peers have their answer from the hub.
+                // A dead one's peers have their answer from the coordinator.
                 None => vec![host],
             },
             Some(Recipient::Process(process)) => {
                 let is_alive = self.process(process.host) == process;
-                let is_known = self.port_groups[group].departed.contains(&process);
+                let is_known = self.port_groups[group].departed.contains_key(&process);
                 ensure!(
                     is_alive || is_known,
                     "a request goes to {process}, which is dead"
@@ -167,20 +173,27 @@ impl World {
         Ok(())
     }
 
-    /// A process died. The hub sees that; if it was the hub, the others stand for it.
-    pub(super) fn depart(&mut self, process: Process) {
+    /// A process that had a block died. The coordinator sees that; if it was the coordinator, the others stand for it.
+    pub(super) fn depart(&mut self, process: Process, block: u8) {
         let index = self.hosts[process.host].group;
         let seed = self.rng.next_u64();
         let group = &mut self.port_groups[index];
         group.unregistered.remove(&process);
-        if let Some(hub) = group.hub.filter(|hub| *hub != process) {
-            group.departed.insert(process);
-            let after = self.hosts[hub.host].reaction();
-            self.plan_on(hub.host, after, HostTask::SeeDeparture(process));
+        if let Some(coordinator) = group
+            .coordinator
+            .filter(|coordinator| *coordinator != process)
+        {
+            let at = self.now;
+            if group.departed.values().any(|other| other.at == at) {
+                self.tally.count("deaths at one instant");
+            }
+            group.departed.insert(process, Departure { at, block });
+            let after = self.hosts[coordinator.host].reaction();
+            self.plan_on(coordinator.host, after, HostTask::SeeDeparture(process));
             return;
         }
-        if group.hub == Some(process) {
-            group.lose_hub(seed);
+        if group.coordinator == Some(process) {
+            group.lose_coordinator(seed);
             for host in self.members(index) {
                 for agent in self.hosts[host].agents.values_mut() {
                     if let Some(claim) = &mut agent.claim {
@@ -196,23 +209,23 @@ impl World {
         }
     }
 
-    /// A process is there: where there is no hub, it stands for it.
+    /// A process is there: where there is no coordinator, it stands for it.
     pub(super) fn stand(&mut self, host: usize) {
         let after = self.rng.micros(0, ELECTION_US_MAX);
         self.plan_on(host, after, HostTask::StandForHub);
     }
 
-    pub(super) fn stand_for_hub(&mut self, host: usize) {
+    pub(super) fn stand_for_coordinator(&mut self, host: usize) {
         let (process, index) = (self.process(host), self.hosts[host].group);
         let members = self.members(index);
         let group = &mut self.port_groups[index];
-        if group.hub.is_some() {
+        if group.coordinator.is_some() {
             return;
         }
-        group.hub = Some(process);
+        group.coordinator = Some(process);
         let waiting = std::mem::take(&mut group.waiting);
-        self.trace.note(host, || "is the hub".into());
-        self.tally.count("hub elected");
+        self.trace.note(host, || "is the coordinator".into());
+        self.tally.count("coordinator elected");
         for host in members {
             let process = self.process(host);
             self.port_groups[index].unregistered.insert(process);
@@ -225,12 +238,12 @@ impl World {
         }
     }
 
-    /// A process tells the new hub what it holds, which nobody else can have got meanwhile.
+    /// A process tells the new coordinator what it holds, which nobody else can have got meanwhile.
     pub(super) fn register(&mut self, host: usize) -> Result<(), Violation> {
         let process = self.process(host);
         let machine = &mut self.hosts[host];
         let group = &mut self.port_groups[machine.group];
-        if group.hub.is_none() || !group.unregistered.remove(&process) {
+        if group.coordinator.is_none() || !group.unregistered.remove(&process) {
             return Ok(());
         }
         for claim in machine.agents.values_mut().filter_map(Agent::claim_mut) {
@@ -247,12 +260,69 @@ impl World {
         Ok(())
     }
 
-    /// The hub sees that a member is dead: its ports are free.
-    pub(super) fn see_departure(&mut self, hub: usize, process: Process) {
-        let group = &mut self.port_groups[self.hosts[hub].group];
+    /// The coordinator sees that a member is dead: its ports are free, and the others are told.
+    pub(super) fn see_departure(&mut self, coordinator: usize, process: Process) {
+        let index = self.hosts[coordinator].group;
+        let group = &mut self.port_groups[index];
+        if group.behind.contains(&process) {
+            return;
+        }
         group.ports.release_owner(&process);
-        group.departed.remove(&process);
+        let departure = group.departed.remove(&process);
         self.tally.count("ports of a dead process freed");
+        if let Some(Departure { block, .. }) = departure {
+            self.tell_of_death(index, block);
+        }
+    }
+
+    /// The coordinator tells its members that nobody has a block any more. To one that is dead, too, nothing can be sent, and
+    /// the coordinator is yet to see its end.
+    fn tell_of_death(&mut self, index: usize, block: u8) {
+        // A successor with the same block was given it behind the news.
+        if self.member(index, block).is_some() {
+            return;
+        }
+        let group = &mut self.port_groups[index];
+        for process in group.departed.keys() {
+            self.tally.count("news of a death for a dead process");
+            if is_planted(Mutant::DeadMemberStaysBehind) {
+                group.behind.insert(*process);
+            }
+        }
+        for host in self.members(index) {
+            self.plan_on(host, FORWARD_DELAY, HostTask::TakeNews(block));
+        }
+    }
+
+    /// A process hears that nobody has a block any more: its connections there are over.
+    pub(super) fn take_news(&mut self, host: usize, block: u8) -> Result<(), Violation> {
+        self.tally.count("news of a death");
+        let machine = &mut self.hosts[host];
+        let addr = machine.addr;
+        let is_dead = |path: &MadPath, of: u8| of == block && path.remote == addr;
+        for id in machine.cm.ids_with_peer(is_dead) {
+            // It may be gone by the news of the one before.
+            let _ = self.hosts[host].cm.peer_died(self.now, id);
+            self.drain_cm(host)?;
+        }
+        Ok(())
+    }
+
+    /// The coordinator sees a death in time, however many there are at once.
+    pub(super) fn check_departures(&self, group: usize) -> Result<(), Violation> {
+        let group = &self.port_groups[group];
+        let late = group.coordinator.map_or(Duration::ZERO, |coordinator| {
+            self.hosts[coordinator.host].stalled_for
+        });
+        for (process, departure) in &group.departed {
+            ensure!(
+                self.now <= departure.at + DEPARTURE_SEEN_MAX + late,
+                "the coordinator has not seen that {process}, which had block {}, is dead since {:?}",
+                departure.block,
+                departure.at
+            );
+        }
+        Ok(())
     }
 
     /// The living process that has a block.

@@ -4,19 +4,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use portolan_provider::cm::EventType;
-use portolan_wire::cm::CmMessage;
 
+use super::AgentKey;
 use super::agenda::{Agenda, HostTask, Task};
 use super::failure::{Violation, ensure, violation};
-use super::host::{AgentKey, Host};
+use super::host::Host;
 use super::network::Network;
 use super::oracle::{EndpointIndex, Inquiry, Oracle};
 use super::packet::Datagram;
 use super::plan::Plan;
+use super::port_group::CLAIM_PAUSE;
 use super::port_group::{PortGroup, Process};
 use super::report::Tally;
 use super::rng::Rng;
-use super::sharing::CLAIM_PAUSE;
 use super::trace::Trace;
 
 /// Steps of a run at most: one that needs more does not end.
@@ -80,12 +80,12 @@ impl World {
                 port_groups.push(PortGroup::new(host.addr, &mut rng));
             }
             let group = &mut port_groups[host.group];
-            // The first is the hub.
+            // The first is the coordinator.
             let first = Process {
                 host: hosts.len(),
                 boot: 0,
             };
-            group.hub.get_or_insert(first);
+            group.coordinator.get_or_insert(first);
             let block = group.next_block();
             hosts.push(Host::new(block, host, &plan.cm, 0, rng.fork()));
         }
@@ -338,7 +338,7 @@ impl World {
             }
             HostTask::TakeDatagram(datagram) => self.take_mad(host, &datagram),
             HostTask::StandForHub => {
-                self.stand_for_hub(host);
+                self.stand_for_coordinator(host);
                 Ok(())
             }
             HostTask::Register => self.register(host),
@@ -346,6 +346,7 @@ impl World {
                 self.see_departure(host, process);
                 Ok(())
             }
+            HostTask::TakeNews(block) => self.take_news(host, block),
             HostTask::Open => self.open_all(host),
             HostTask::AnswerQuery { id, query, answer } => {
                 // The id may be gone.
@@ -377,6 +378,7 @@ impl World {
     /// Looks whether anything of a machine is overdue.
     pub(super) fn audit(&self, host: usize) -> Result<(), Violation> {
         let host = &self.hosts[host];
+        self.check_departures(host.group)?;
         for agent in host.agents.values() {
             agent.life.check(self.now, host.stalled_for)?;
         }
@@ -395,20 +397,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// What a management datagram says, in a word, for the tally.
-pub(super) fn cm_name(mad: &[u8]) -> Option<&'static str> {
-    Some(match CmMessage::parse(mad).ok()?.1 {
-        CmMessage::Req(_) => "REQ",
-        CmMessage::Mra(_) => "MRA",
-        CmMessage::Rej(_) => "REJ",
-        CmMessage::Rep(_) => "REP",
-        CmMessage::Rtu(_) => "RTU",
-        CmMessage::Dreq(_) => "DREQ",
-        CmMessage::Drep(_) => "DREP",
-        CmMessage::SidrReq(_) => "SIDR REQ",
-        CmMessage::SidrRep(_) => "SIDR REP",
-        _ => "other",
-    })
 }

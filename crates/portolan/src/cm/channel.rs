@@ -1,4 +1,4 @@
-//! Event channels: where the events of a set of ids arrive.
+//! Event channels: they deliver the events of a set of ids.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -15,8 +15,8 @@ use crate::{deadline, lock};
 
 /// A channel of connection-manager events (`struct rdma_event_channel`).
 ///
-/// Several threads may take events from one channel; each event goes to one of them.
-/// Clones name the same channel.
+/// Several threads may take events from one channel; each event goes to one of them. Clones refer
+/// to the same channel.
 #[derive(Clone, Debug)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -41,7 +41,7 @@ impl EventChannel {
     /// Opens a channel on a provider.
     ///
     /// # Errors
-    /// The provider cannot open one.
+    /// The provider failed to open one.
     pub fn open_on(provider: Arc<dyn Provider>) -> Result<Self> {
         let channel = provider.open_channel()?;
         let shared = ChannelShared {
@@ -54,11 +54,11 @@ impl EventChannel {
         })
     }
 
-    /// Takes the next event, waiting for it (`rdma_get_cm_event(3)`), unless the channel's descriptor was
-    /// made non-blocking (`O_NONBLOCK`, fcntl(2)).
+    /// Takes the next event (`rdma_get_cm_event(3)`). Waits for it, unless the channel's descriptor
+    /// is non-blocking (`O_NONBLOCK`, fcntl(2)).
     ///
     /// # Errors
-    /// The channel failed; `WouldBlock` if it is non-blocking and no event waits.
+    /// The channel failed; `WouldBlock` if it is non-blocking and no event is queued.
     pub fn next_event(&self) -> Result<Event> {
         loop {
             let raw = self.shared.channel.wait_event(None)?;
@@ -68,12 +68,12 @@ impl EventChannel {
         }
     }
 
-    /// Takes the next event, waiting until `timeout` at most.
+    /// Takes the next event; waits at most for `timeout`.
     ///
     /// # Errors
-    /// `TimedOut` when none came in time.
+    /// `TimedOut` if none arrived in time.
     pub fn next_event_within(&self, timeout: Duration) -> Result<Event> {
-        // What waits is had without a look at the clock.
+        // Take a queued event without reading the clock.
         if let Some(event) = self.try_next_event()? {
             return Ok(event);
         }
@@ -103,7 +103,7 @@ impl EventChannel {
         }
     }
 
-    /// Takes the next event if one waits.
+    /// Takes the next event if one is queued.
     ///
     /// # Errors
     /// The channel failed.
@@ -121,20 +121,20 @@ impl EventChannel {
         }
     }
 
-    /// The provider beneath.
+    /// The underlying provider.
     pub fn provider(&self) -> &Arc<dyn Provider> {
         &self.shared.provider
     }
 
-    /// Does the library's part of an event (see the table in the provider's `cm` module) and wraps
-    /// it; `None` when its id is gone or the event is not for the user.
+    /// Does the library's part for an event (see the table in the provider's `cm` module) and wraps
+    /// it. Returns `None` if its id is gone or the event is internal.
     fn deliver(&self, raw: CmEvent) -> Option<Event> {
         let owner = self.shared.find(raw.uid);
         match raw.event {
             EventType::ConnectRequest => self.deliver_request(raw, owner),
             EventType::MulticastJoin | EventType::MulticastError => {
                 let id = CmId::from_shared(owner?);
-                // The group may have been left since.
+                // The id may have left the group meanwhile.
                 let membership = id.membership(raw.uid)?;
                 Some(Event::of_group(id, membership, raw))
             }
@@ -144,7 +144,8 @@ impl EventChannel {
 
     fn deliver_request(&self, raw: CmEvent, listener: Option<Arc<IdShared>>) -> Option<Event> {
         let Some(listener) = listener else {
-            // The listener went away after the request was queued: the peer is told.
+            // The listener was destroyed after the request was queued: destroying the id informs
+            // the peer.
             let _ = self.shared.channel.destroy_id(raw.id);
             return None;
         };

@@ -1,4 +1,4 @@
-//! Events given to the user, and those acknowledged: what destroying an id waits for.
+//! Counts of delivered and acknowledged events; destroying an id waits for the acknowledgements.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::{deadline, lock};
 
-/// The events of an id or of a membership (`events_completed` of librdmacm).
+/// The event counts of an id or a membership (`events_completed` of librdmacm).
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     events: Mutex<Events>,
@@ -16,9 +16,9 @@ pub(super) struct Counts {
 
 #[derive(Debug, Default)]
 struct Events {
-    /// Taken, and not yet acknowledged.
+    /// Events taken and not yet acknowledged.
     outstanding: u32,
-    /// Those who wait until there are none: to wake nobody is a system call, too.
+    /// Number of waiting threads. Without any, the wakeup and its system call are skipped.
     waiting: u32,
 }
 
@@ -35,7 +35,7 @@ impl Counts {
         }
     }
 
-    /// Waits until every event that was taken is acknowledged.
+    /// Waits until all taken events are acknowledged.
     ///
     /// # Errors
     /// `TimedOut` after `timeout`.

@@ -1,5 +1,5 @@
-//! Endpoints: synchronous ids made from a resolved address in one call (`rdma_create_ep(3)`), and the
-//! requests that arrive at passive ones (`rdma_get_request(3)`).
+//! Endpoints: synchronous ids created from a resolved address in one call (`rdma_create_ep(3)`),
+//! and the requests that arrive at passive ones (`rdma_get_request(3)`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::id::{CmId, QueuePairPlan};
 use crate::lock;
 use crate::resolve::Resolved;
 
-/// How long an endpoint's address may take to be resolved, and then its route (librdmacm's
+/// Time limit for resolving an endpoint's address, and again for its route (as in librdmacm's
 /// `rdma_create_ep`).
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
 
-/// An address to make an endpoint from (`struct rdma_addrinfo`).
+/// The address of an endpoint to create (`struct rdma_addrinfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressInfo {
-    /// To listen at `source`, instead of connecting to `destination` (`RAI_PASSIVE`).
+    /// Listen at `source` instead of connecting to `destination` (`RAI_PASSIVE`).
     pub passive: bool,
     /// Port space and queue pair type.
     pub service: Service,
@@ -28,12 +28,12 @@ pub struct AddressInfo {
     pub source: Option<SocketAddr>,
     /// The peer's address.
     pub destination: Option<SocketAddr>,
-    /// Private data that goes before the user's when connecting (`ai_connect`).
+    /// Private data to send before the user's when connecting (`ai_connect`).
     pub connect: Vec<u8>,
 }
 
 impl AddressInfo {
-    /// To connect to what a name was resolved to.
+    /// The address to connect to a resolved name.
     pub fn active(resolved: &Resolved, service: Service) -> Self {
         Self {
             passive: false,
@@ -44,7 +44,7 @@ impl AddressInfo {
         }
     }
 
-    /// To listen at what a name was resolved to.
+    /// The address to listen at a resolved name.
     pub fn passive(resolved: &Resolved, service: Service) -> Self {
         Self {
             passive: true,
@@ -57,13 +57,15 @@ impl AddressInfo {
 }
 
 impl CmId {
-    /// Makes an endpoint (`rdma_create_ep(3)`): a synchronous id whose calls wait for `timeout` at most.
-    /// A passive one is bound, and makes a queue pair as planned for each request that
-    /// [`CmId::next_request`] gives; an active one has its address and route resolved and its own queue
-    /// pair made. [`CmId::destroy`] is `rdma_destroy_ep(3)`.
+    /// Creates an endpoint (`rdma_create_ep(3)`): a synchronous id whose calls wait for at most
+    /// `timeout`.
+    ///
+    /// A passive endpoint is bound; it creates a queue pair by the plan for each request that
+    /// [`CmId::next_request`] returns. An active endpoint has its address and route resolved and
+    /// its own queue pair. [`CmId::destroy`] corresponds to `rdma_destroy_ep(3)`.
     ///
     /// # Errors
-    /// Those of each of these steps, and `InvalidArgument` without the address that the step needs.
+    /// The errors of each step; `InvalidArgument` if an address that a step needs is missing.
     pub fn endpoint(
         provider: Arc<dyn Provider>,
         info: &AddressInfo,
@@ -88,13 +90,15 @@ impl CmId {
         Ok(id)
     }
 
-    /// Waits for a connection request at a synchronous listener (`rdma_get_request(3)`), for `timeout`
-    /// at most. The id given is synchronous, too, and has a queue pair if one was planned; the request
-    /// is its [`CmId::last_event`].
+    /// Waits for a connection request at a synchronous listener (`rdma_get_request(3)`), at most
+    /// for `timeout`.
+    ///
+    /// The returned id is also synchronous, and has a queue pair if one was planned. The request is
+    /// its [`CmId::last_event`].
     ///
     /// # Errors
-    /// `InvalidState` if the id is not synchronous; `TimedOut`; what the queue pair's making gives, in
-    /// which case the peer is told by a rejection.
+    /// `InvalidState` if the id is not synchronous; `TimedOut`; errors of creating the queue pair,
+    /// in which case the peer receives a reject.
     pub fn next_request(&self, timeout: Duration) -> Result<Self> {
         let Some(waits_for) = self.waits_for() else {
             let (expected, found) = ("a synchronous id", "one with a channel of the user's");

@@ -1,4 +1,4 @@
-//! Events: what happened to an id, with its data.
+//! Events of ids, with their data.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::id::{CmId, Finished};
 use super::multicast::Membership;
 
 /// A connection-manager event (`struct rdma_cm_event`). It owns its data and is acknowledged when
-/// it is dropped: keep what you need, or keep the event.
+/// dropped.
 ///
-/// Type, status and parameters are those of its [`EventData`].
+/// Its type, status and parameters are in its [`EventData`].
 #[derive(Debug)]
 pub struct Event {
     id: CmId,
     listener: Option<CmId>,
     data: EventData,
-    /// Where it is acknowledged.
+    /// The counts at which it is acknowledged.
     counts: Arc<Counts>,
 }
 
-/// What an event says, apart from whom it concerns.
+/// The contents of an event, without its id.
 #[derive(Clone, Debug)]
 pub struct EventData {
     event: EventType,
@@ -38,30 +38,30 @@ pub struct EventData {
 }
 
 impl Event {
-    /// An event for an existing id, after the library's part of the work for its type; `None` if it is
-    /// not for the user.
+    /// Wraps an event of an existing id after the library's part of the work. Returns `None` if the
+    /// event is internal.
     pub(super) fn arrived(id: CmId, raw: CmEvent) -> Option<Self> {
         let mut data = EventData::from(raw);
         match data.event {
             EventType::ConnectResponse => {
                 id.note_remote_ece(data.ece);
                 if id.has_queue_pair() {
-                    // With a queue pair of the id's, the library finishes the handshake itself.
+                    // If the id has a queue pair, the library completes the handshake itself.
                     match id.finish_connect(&data.param) {
                         Finished::Established => data.event = EventType::Established,
                         Finished::Failed(error) => data.fail(EventType::ConnectError, &error),
-                        // What the peer said since comes next.
+                        // The next event reports what the peer did meanwhile.
                         Finished::Overtaken => return None,
                     }
                 }
             }
-            // The end of a handshake that failed on this side: the user knows already.
+            // The end of a handshake that failed on this side, which the user already knows.
             EventType::Rejected | EventType::Disconnected if id.has_failed_to_connect() => {
                 return None;
             }
             EventType::Rejected => id.fail_queue_pair(),
             EventType::AddrinfoResolved | EventType::AddrinfoError => {
-                // The number of the look-up, which is the library's own.
+                // The argument is the library's own lookup number.
                 let number = data.arg()?;
                 data.param = EventParam::None;
                 data.addrinfo_error = id.take_lookup(number)?.err();
@@ -72,7 +72,8 @@ impl Event {
         Some(Self::counted(id, None, data, counts))
     }
 
-    /// A connection request: `id` is the new connection's. It is acknowledged on the listener.
+    /// Wraps a connection request. `id` is the new connection's; the event is acknowledged on the
+    /// listener.
     pub(super) fn request(id: CmId, listener: CmId, raw: CmEvent) -> Self {
         let data = EventData::from(raw);
         id.note_request(&data);
@@ -80,7 +81,7 @@ impl Event {
         Self::counted(id, Some(listener), data, counts)
     }
 
-    /// An event of a multicast membership, on which it is acknowledged.
+    /// Wraps an event of a multicast membership, on which it is acknowledged.
     pub(super) fn of_group(id: CmId, membership: Membership, raw: CmEvent) -> Self {
         let mut data = EventData::from(raw);
         if data.event == EventType::MulticastJoin
@@ -103,7 +104,7 @@ impl Event {
         }
     }
 
-    /// The id it happened to; for a connection request, the new one.
+    /// The event's id; for a connection request, the new one.
     pub fn id(&self) -> &CmId {
         &self.id
     }
@@ -113,12 +114,12 @@ impl Event {
         self.listener.as_ref()
     }
 
-    /// What it says, to be kept beyond the event.
+    /// The contents, which may be kept after the event is acknowledged.
     pub fn data(&self) -> &EventData {
         &self.data
     }
 
-    /// The failure that an event stands for, with the id's addresses; `None` for one of success.
+    /// The failure that the event reports, with the id's addresses; `None` for a success.
     pub fn failure(&self) -> Option<Error> {
         let error = self.data.failure()?;
         Some(match self.id.addresses() {
@@ -153,7 +154,7 @@ impl EventData {
         self.status
     }
 
-    /// Connection parameters, already seen from this side.
+    /// Connection parameters, from this side's point of view.
     pub fn conn(&self) -> Option<&ConnParam> {
         match &self.param {
             EventParam::Conn(conn) => Some(conn),
@@ -169,7 +170,7 @@ impl EventData {
         }
     }
 
-    /// Private data: the whole field of the message, zero-padded beyond what the peer sent.
+    /// Private data: the whole field of the message, zero-padded.
     pub fn private_data(&self) -> &[u8] {
         match &self.param {
             EventParam::Conn(conn) => &conn.private_data,
@@ -178,7 +179,7 @@ impl EventData {
         }
     }
 
-    /// The argument of a written event ([`CmId::write_event`]).
+    /// The argument of a user-written event ([`CmId::write_event`]).
     pub fn arg(&self) -> Option<u64> {
         match self.param {
             EventParam::Arg(arg) => Some(arg),
@@ -186,12 +187,12 @@ impl EventData {
         }
     }
 
-    /// The membership that an event of a multicast group is of.
+    /// The membership of a multicast event.
     pub fn membership(&self) -> Option<&Membership> {
         self.membership.as_ref()
     }
 
-    /// Why a name look-up failed, with the code of rdma_getaddrinfo(3) (`AddrinfoError`).
+    /// Why a name lookup failed (`AddrinfoError`), with the code of rdma_getaddrinfo(3).
     pub fn addrinfo_error(&self) -> Option<&AddrInfoError> {
         self.addrinfo_error.as_ref()
     }
@@ -201,7 +202,7 @@ impl EventData {
         self.ece
     }
 
-    /// The failure that an event stands for; `None` for one of success.
+    /// The failure that the event reports; `None` for a success.
     pub fn failure(&self) -> Option<Error> {
         let (step, cause) = match self.event {
             EventType::AddrError => (Step::ResolveAddress, self.errno_cause()),
@@ -234,7 +235,7 @@ impl EventData {
         self.status = -error.errno();
     }
 
-    /// What ended a request that got no favourable answer: the status of a SIDR REP, or time.
+    /// Why a request failed: the status of a SIDR REP, or a timeout.
     fn unreachable_cause(&self) -> Cause {
         match u8::try_from(self.status) {
             Ok(status) if status > 0 => Cause::SidrRefused(SidrStatus(status)),
@@ -257,7 +258,7 @@ impl EventData {
         }
     }
 
-    /// The cause in a negative errno; the kernel's own numbers keep their names.
+    /// The cause for a negative errno; the kernel's own numbers keep their names.
     fn errno_cause(&self) -> Cause {
         use portolan_provider::error::errno::*;
         match -self.status {
@@ -269,6 +270,7 @@ impl EventData {
             ENETUNREACH => Cause::NetworkUnreachable,
             EADDRNOTAVAIL => Cause::AddressNotAvailable,
             EADDRINUSE => Cause::AddressInUse { holder: None },
+            ECONNABORTED => Cause::Displaced,
             errno => Cause::Os {
                 call: "rdma_cm",
                 errno,

@@ -1,8 +1,9 @@
-//! The low layer: event channels, ids and events with the semantics of `rdma_cm(7)`.
+//! The low-level API: event channels, ids and events with the semantics of `rdma_cm(7)`.
 //!
-//! Operations on a [`CmId`] start work; its end is an [`Event`] on the id's [`EventChannel`].
-//! The channel's descriptor ([`std::os::fd::AsFd`]) is readable while an event waits. A synchronous id
-//! ([`CmId::synchronous`], [`CmId::endpoint`]) has no channel of the user's: its operations wait.
+//! Operations on a [`CmId`] start work; an [`Event`] on the id's [`EventChannel`] reports its end.
+//! The channel's descriptor ([`std::os::fd::AsFd`]) is readable while an event is queued. A
+//! synchronous id ([`CmId::synchronous`], [`CmId::endpoint`]) has a private channel: its operations
+//! wait.
 
 mod channel;
 mod counts;

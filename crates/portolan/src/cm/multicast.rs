@@ -1,4 +1,4 @@
-//! Multicast groups that an id belongs to (`rdma_join_multicast(3)`).
+//! An id's multicast memberships (`rdma_join_multicast(3)`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ use super::counts::Counts;
 use super::id::{CmId, next_uid};
 use crate::lock;
 
-/// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`] or with the id, not
-/// when it is dropped.
+/// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`] or with the id;
+/// dropping this value does not end it.
 #[derive(Clone, Debug)]
 pub struct Membership {
     shared: Arc<Shared>,
@@ -26,11 +26,11 @@ struct Shared {
     kind: JoinKind,
     context: u64,
     counts: Arc<Counts>,
-    /// The queue pair that receives what is sent to the group.
+    /// The queue pair that receives the group's datagrams.
     attached: Mutex<Option<Arc<dyn Qp>>>,
 }
 
-/// A membership with the provider's number, as the id keeps it.
+/// A membership with the provider's number, as stored in the id.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) membership: Membership,
@@ -43,13 +43,12 @@ impl Membership {
         self.shared.group
     }
 
-    /// To send and receive, or only to send.
+    /// Whether the membership sends and receives or only sends.
     pub fn kind(&self) -> JoinKind {
         self.shared.kind
     }
 
-    /// The owner's name for it, as it was given when joining (`context`; in C the events' private
-    /// data).
+    /// The caller's context from joining (`context`; in C the events' private data).
     pub fn context(&self) -> u64 {
         self.shared.context
     }
@@ -58,7 +57,7 @@ impl Membership {
         &self.shared.counts
     }
 
-    /// Has the id's queue pair receive what is sent to the group, unless it only sends.
+    /// Attaches the id's queue pair to the group, unless the membership only sends.
     pub(super) fn attach(&self, id: &CmId) -> Result<()> {
         let qp = match self.kind() {
             JoinKind::FullMember => id.queue_pair(),
@@ -77,12 +76,13 @@ impl Membership {
 }
 
 impl CmId {
-    /// Starts to join a multicast group (`rdma_join_multicast_ex(3)`): `MulticastJoin` or
-    /// `MulticastError`, with the membership. Upon the former the id's queue pair receives what is sent
-    /// to the group, unless the id joined only to send.
+    /// Starts to join a multicast group (`rdma_join_multicast_ex(3)`); ends in `MulticastJoin` or
+    /// `MulticastError`, which carry the membership. After `MulticastJoin` the id's queue pair
+    /// receives the group's datagrams, unless the id joined only to send.
     ///
     /// # Errors
-    /// The id is not for datagrams, not bound to a device, or the group is none that can be joined; no
+    /// The id is not for datagrams or not bound to a device, or the group cannot be joined; no
+    /// event follows.
     /// event comes then.
     pub fn join_multicast(
         &self,
@@ -105,7 +105,7 @@ impl CmId {
             membership: membership.clone(),
             number: None,
         };
-        // Known before the provider is: its event may be taken by another thread at once.
+        // Insert it before the provider joins: another thread may take its event at once.
         lock(&self.shared.memberships).insert(uid, held);
         self.enroll(uid);
         let joined =
@@ -127,12 +127,12 @@ impl CmId {
         Ok(membership)
     }
 
-    /// Leaves a group (`rdma_leave_multicast(3)`), and waits until the events of the membership that
-    /// were taken are acknowledged, for `timeout` at most. Of several memberships of one group it ends
+    /// Leaves a group (`rdma_leave_multicast(3)`). Waits at most for `timeout` until the
+    /// membership's taken events are acknowledged. If the group has several memberships, this ends
     /// one.
     ///
     /// # Errors
-    /// `NotJoined`; `TimedOut` when events stayed unacknowledged: the group is left all the same.
+    /// `NotJoined`. `TimedOut` if events stayed unacknowledged; the group is left anyway.
     pub fn leave_multicast(&self, group: IpAddr, timeout: Duration) -> Result<()> {
         let found = {
             let memberships = lock(&self.shared.memberships);
@@ -149,7 +149,7 @@ impl CmId {
         membership.counts().wait_acknowledged(step, timeout)
     }
 
-    /// The memberships, in no order.
+    /// The memberships, in no particular order.
     pub fn memberships(&self) -> Vec<Membership> {
         let memberships = lock(&self.shared.memberships);
         let held = memberships.values();
@@ -161,7 +161,7 @@ impl CmId {
         memberships.get(&uid).map(|held| held.membership.clone())
     }
 
-    /// Has the queue pair receive no more of the group, unless it does so for another membership.
+    /// Detaches the queue pair from the group, unless another membership still needs it.
     fn detach(&self, membership: &Membership) -> Result<()> {
         let group = membership.group();
         let mut others = self.memberships().into_iter();

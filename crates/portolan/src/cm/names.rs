@@ -1,4 +1,4 @@
-//! Names looked up for an id: rdma_resolve_addrinfo(3) and rdma_query_addrinfo(3).
+//! Name lookups of an id: rdma_resolve_addrinfo(3) and rdma_query_addrinfo(3).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,48 +15,51 @@ use super::id::{CmId, IdShared};
 use crate::lock;
 use crate::resolve::{Machine, fabric};
 
-/// How long a look-up may take whose caller does not say: as long as libc's resolver takes at most by
-/// itself (resolv.conf(5): 3 servers, 2 attempts at each, 5 s each).
+/// Default time limit of a lookup: libc's resolver's own maximum (resolv.conf(5): 3 servers, 2
+/// attempts at each, 5 s each).
 pub const RESOLVE_ADDRINFO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where an id's look-up stands. Each has a number, which its event bears: the event of one that was
-/// given up is nobody's.
+/// The state of an id's lookup. Each lookup has a number, which its event carries; the event of an
+/// abandoned lookup is ignored.
 #[derive(Debug, Default)]
 pub(super) struct NameLookup {
     number: u64,
     stage: Stage,
-    /// The port of InfiniBand that the id is bound to, by its GID.
+    /// GID of the InfiniBand port that the id is bound to.
     fabric_port: Option<Gid>,
 }
 
 #[derive(Debug, Default)]
 enum Stage {
-    /// None is under way.
+    /// No lookup is in progress.
     #[default]
     Idle,
-    /// It is under way; dropping what is held ends it.
+    /// A lookup is in progress; dropping the value cancels it.
     Started(#[allow(dead_code, reason = "held for its drop")] Option<Pending>),
-    /// It has ended, and its event waits to be taken.
+    /// The lookup has ended and its event is queued.
     Ended(Box<Outcome>),
-    /// Its event was taken, and its result waits to be.
+    /// The event was taken; the result can be taken.
     Ready(Vec<AddrInfo>),
     /// The id is destroyed.
     Closed,
 }
 
 impl CmId {
-    /// Starts to find the addresses of a node, a service or hints (`rdma_resolve_addrinfo(3)`):
-    /// `AddrinfoResolved`, after which [`CmId::query_addrinfo`] has them, or `AddrinfoError`, whose
-    /// [`EventData::addrinfo_error`](super::EventData::addrinfo_error) says why not. Never blocks, not
-    /// for DNS either, unless the id is synchronous: then it waits for the end. After
-    /// [`RESOLVE_ADDRINFO_TIMEOUT`] the look-up has failed with `EAI_AGAIN`.
+    /// Starts to find the addresses of a node, a service or hints (`rdma_resolve_addrinfo(3)`).
+    ///
+    /// Ends in `AddrinfoResolved`, after which [`CmId::query_addrinfo`] returns them, or in
+    /// `AddrinfoError`, whose [`EventData::addrinfo_error`](super::EventData::addrinfo_error) has
+    /// the reason. Never blocks, not even for DNS, unless the id is synchronous: then it waits for
+    /// the end. After [`RESOLVE_ADDRINFO_TIMEOUT`] the lookup fails with `EAI_AGAIN`.
     ///
     /// # Errors
-    /// It could not start, and no event comes: `InUse` (EBUSY) while one is under way or its result was
-    /// not taken; `InvalidArgument` (EINVAL) for hints that contradict themselves, or nothing asked for;
-    /// with [`Flags::SA`], EOPNOTSUPP if a node is given, EINVAL without a service or on an id that is
-    /// bound to no device, and EOPNOTSUPP on one whose port is not InfiniBand's; `LimitReached` with too
-    /// many look-ups in this process.
+    /// The lookup could not start, and no event follows:
+    ///
+    /// * `InUse` (EBUSY): a lookup is in progress, or its result was not taken.
+    /// * `InvalidArgument` (EINVAL): the hints are contradictory, or the query is empty.
+    /// * With [`Flags::SA`]: EOPNOTSUPP if a node is given or the id's port is not InfiniBand;
+    ///   EINVAL without a service or on an id that is not bound to a device.
+    /// * `LimitReached`: too many lookups in this process.
     pub fn resolve_addrinfo(
         &self,
         node: Option<&str>,
@@ -66,10 +69,10 @@ impl CmId {
         self.resolve_addrinfo_within(node, service, hints, RESOLVE_ADDRINFO_TIMEOUT)
     }
 
-    /// The same with another deadline.
+    /// Like [`CmId::resolve_addrinfo`], with another deadline.
     ///
     /// # Errors
-    /// As for [`CmId::resolve_addrinfo`], and `InvalidArgument` for more than an hour.
+    /// As for [`CmId::resolve_addrinfo`]; also `InvalidArgument` if the deadline exceeds an hour.
     pub fn resolve_addrinfo_within(
         &self,
         node: Option<&str>,
@@ -86,14 +89,15 @@ impl CmId {
             .inspect_err(|_| self.abandon_lookup(number))
     }
 
-    /// Binds to the port of InfiniBand with this GID, an address of AF_IB (`rdma_bind_addr(3)`), for looking
-    /// services up at the administrator of its subnet ([`Flags::SA`]). The port is found by its user MAD
-    /// device, so this needs no provider that has it; nor does the provider know of it, and connections over
-    /// the port are not this id's.
+    /// Binds to the InfiniBand port with this GID, an AF_IB address (`rdma_bind_addr(3)`), to look
+    /// up services at its subnet's administrator ([`Flags::SA`]).
+    ///
+    /// The port is found by its user MAD device, so no provider needs to support it. The provider
+    /// does not know of this binding, and connections do not use the port.
     ///
     /// # Errors
-    /// `AddressNotAvailable` if no port of InfiniBand that is up has the GID; `InvalidState` if the id is bound
-    /// already.
+    /// `AddressNotAvailable` if no active InfiniBand port has the GID; `InvalidState` if the id is
+    /// already bound.
     pub fn bind_to_fabric_port(&self, gid: Gid) -> Result<()> {
         let failed = |cause| Err(self.explain(Error::new(Step::Bind, cause)));
         let is_bound = self.addresses()?.device_index.is_some();
@@ -108,11 +112,11 @@ impl CmId {
         Ok(())
     }
 
-    /// Takes what was found (`rdma_query_addrinfo(3)`), once `AddrinfoResolved` was taken from the
-    /// channel. After that the next look-up may start.
+    /// Takes the result (`rdma_query_addrinfo(3)`), after `AddrinfoResolved` was taken from the
+    /// channel. Then the next lookup may start.
     ///
     /// # Errors
-    /// `NoSuchObject` (ENOENT) when nothing was found, not yet, or it was taken already.
+    /// `NoSuchObject` (ENOENT) if there is no result, or not yet, or it was already taken.
     pub fn query_addrinfo(&self) -> Result<Vec<AddrInfo>> {
         let mut lookup = lock(&self.shared.name_lookup);
         match std::mem::take(&mut lookup.stage) {
@@ -126,7 +130,7 @@ impl CmId {
         }
     }
 
-    /// Claims the id's one look-up; its number.
+    /// Reserves the id's only lookup and returns its number.
     fn begin_lookup(&self) -> Result<u64> {
         let mut lookup = lock(&self.shared.name_lookup);
         let cause = match lookup.stage {
@@ -154,7 +158,7 @@ impl CmId {
         hints: Option<&Hints>,
         timeout: Duration,
     ) -> Result<Option<Pending>> {
-        // Without it the end of the look-up could not be told.
+        // Without written events the end of the lookup could not be reported.
         let can_be_told = self.channel().check_write_event(self.number());
         can_be_told.map_err(|mut error| {
             error.step = Step::ResolveName;
@@ -166,7 +170,7 @@ impl CmId {
             false => None,
         };
         let timeout = self.waits_for().map_or(timeout, |most| timeout.min(most));
-        // The id may go while its name is looked up.
+        // The id may be destroyed during the lookup.
         let id = Arc::downgrade(&self.shared);
         let done = move |outcome| end_lookup(&id, number, outcome);
         start_addrinfo(
@@ -179,14 +183,14 @@ impl CmId {
         )
     }
 
-    /// The GID of the port whose administrator is to be asked: the id must be bound to a port of InfiniBand.
+    /// The GID of the port whose administrator answers: the id must be bound to an InfiniBand port.
     fn administrated_port(
         &self,
         node: Option<&str>,
         service: Option<&str>,
         hints: Option<&Hints>,
     ) -> Result<Gid> {
-        // What is wrong with the question itself comes first.
+        // Report an invalid query before an unsuitable port.
         portolan_addrinfo::Plan::new(node, service, hints)?;
         let bound = lock(&self.shared.name_lookup).fabric_port;
         if let Some(gid) = bound {
@@ -208,7 +212,7 @@ impl CmId {
         Err(self.explain(Error::new(Step::ResolveName, cause)))
     }
 
-    /// Whether a port of a device of the provider is linked by InfiniBand.
+    /// Returns whether a port of one of the provider's devices uses InfiniBand.
     fn is_infiniband(&self, device_index: u32, port_num: u8) -> Result<bool> {
         let devices = self.provider().devices()?;
         let mut devices = devices.iter();
@@ -218,7 +222,7 @@ impl CmId {
         }
     }
 
-    /// Keeps what ends the look-up early, unless it has ended.
+    /// Stores the handle that cancels the lookup, unless the lookup has ended.
     fn hold_lookup(&self, number: u64, pending: Option<Pending>) {
         let mut lookup = lock(&self.shared.name_lookup);
         if lookup.number == number
@@ -228,7 +232,7 @@ impl CmId {
         }
     }
 
-    /// Gives a look-up up: its event, should it come, is nobody's.
+    /// Abandons a lookup: its event, if any, is ignored.
     fn abandon_lookup(&self, number: u64) {
         let mut lookup = lock(&self.shared.name_lookup);
         let is_open = !matches!(lookup.stage, Stage::Ready(_) | Stage::Closed);
@@ -239,7 +243,8 @@ impl CmId {
         }
     }
 
-    /// The event of look-up `number` is taken: what it brings, or `None` if it was given up.
+    /// Handles the event of lookup `number`: returns its contents, or `None` if the lookup was
+    /// abandoned.
     pub(super) fn take_lookup(
         &self,
         number: u64,
@@ -259,14 +264,14 @@ impl CmId {
 }
 
 impl IdShared {
-    /// Ends a look-up with its id.
+    /// Ends the lookup of an id that is destroyed.
     pub(super) fn close_lookup(&self) {
         let last = std::mem::replace(&mut lock(&self.name_lookup).stage, Stage::Closed);
         drop(last);
     }
 }
 
-/// A look-up has ended: its event goes to the id's channel, if the id still wants it.
+/// Reports the end of a lookup by an event on the id's channel, unless the id has abandoned it.
 fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
     let Some(shared) = id.upgrade() else { return };
     let id = CmId::from_shared(shared);
@@ -281,11 +286,11 @@ fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
         }
         std::mem::replace(&mut lookup.stage, Stage::Ended(Box::new(outcome)))
     };
-    // Not under the lock: it may be the last that holds the pool's job.
+    // Drop after unlocking: this may be the last reference to the pool's job.
     drop(given_up);
     let written = id.write_library_event(event, status, number);
     if let Err(error) = written {
-        // The id was destroyed at its provider meanwhile.
+        // The provider destroyed the id meanwhile.
         tracing::debug!(%error, "a name look-up ended for nobody");
         id.abandon_lookup(number);
     }

@@ -1,5 +1,5 @@
-//! Ids without a channel of the user's: each call waits for the event that ends it
-//! (`rdma_create_id(3)` with no channel).
+//! Synchronous ids: each call waits for the event that ends it (`rdma_create_id(3)` without a
+//! channel).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::event::EventData;
 use super::id::CmId;
 use crate::{deadline, lock};
 
-/// What an id has that is synchronous.
+/// The state of a synchronous id.
 #[derive(Debug)]
 pub(super) struct Synchronous {
     /// How long a call waits for its event.
@@ -23,12 +23,12 @@ pub(super) struct Synchronous {
 }
 
 impl CmId {
-    /// Creates a synchronous id: it has a channel of its own, and the calls that start something wait
-    /// until it has ended, for `timeout` at most, and return its error. [`CmId::last_event`] is the
-    /// event that ended the last one.
+    /// Creates a synchronous id with a private channel. Calls that start an operation wait for its
+    /// end, at most for `timeout`, and return its error. [`CmId::last_event`] is the event that
+    /// ended the last call.
     ///
     /// # Errors
-    /// As for [`CmId::with_service`], and those of opening a channel.
+    /// As for [`CmId::with_service`]; also errors of opening a channel.
     pub fn synchronous(
         provider: Arc<dyn Provider>,
         service: Service,
@@ -39,21 +39,23 @@ impl CmId {
         Ok(id)
     }
 
-    /// Whether calls wait for their events.
+    /// Returns whether calls wait for their events.
     pub fn is_synchronous(&self) -> bool {
         lock(&self.shared.synchronous).is_some()
     }
 
-    /// What ended the last call that waited; for the id of [`CmId::next_request`], the request.
+    /// The event that ended the last waiting call; for an id from [`CmId::next_request`], the
+    /// request.
     pub fn last_event(&self) -> Option<EventData> {
         lock(&self.shared.synchronous).as_ref()?.last.clone()
     }
 
-    /// Moves an id to a channel of its own and makes it synchronous (`rdma_migrate_id(3)` without a
-    /// channel). Waits as [`CmId::migrate`] does, for `timeout` at most; so does each call later on.
+    /// Moves an id to a private channel and makes it synchronous (`rdma_migrate_id(3)` without a
+    /// channel). This call, which waits as [`CmId::migrate`] does, and each later one wait at most
+    /// for `timeout`.
     ///
     /// # Errors
-    /// `InvalidState` if it is synchronous already; else as for [`CmId::migrate`].
+    /// `InvalidState` if it is already synchronous; otherwise as for [`CmId::migrate`].
     pub fn migrate_to_synchronous(&self, timeout: Duration) -> Result<()> {
         if self.is_synchronous() {
             let (expected, found) = ("an id with a channel of the user's", "a synchronous id");
@@ -77,12 +79,12 @@ impl CmId {
         }
     }
 
-    /// How long calls wait; `None` for an id that is not synchronous.
+    /// The time limit of calls; `None` if the id is not synchronous.
     pub(super) fn waits_for(&self) -> Option<Duration> {
         Some(lock(&self.shared.synchronous).as_ref()?.timeout)
     }
 
-    /// Ends a call of a synchronous id: waits for one of the events `ends`, and gives its error.
+    /// Ends a call of a synchronous id: waits for one of the events `ends` and returns its error.
     pub(super) fn complete(&self, step: Step, ends: &[EventType]) -> Result<()> {
         let Some(timeout) = self.waits_for() else {
             return Ok(());
@@ -101,7 +103,8 @@ impl CmId {
             })?;
             let is_removal = event.event_type() == EventType::DeviceRemoval;
             if !is_removal && !ends.contains(&event.event_type()) {
-                // Of something else: the end of an earlier connection's time-wait, an address change.
+                // An unrelated event: the end of an earlier connection's time-wait, or an address
+                // change.
                 continue;
             }
             self.set_last_event(event.data().clone());

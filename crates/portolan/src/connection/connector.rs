@@ -1,4 +1,4 @@
-//! The active side: from a destination to a connection, within one deadline.
+//! The active side: connects to a destination within one deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::resolve::resolve;
 use crate::{address_turn, deadline};
 
-/// Makes connections.
+/// Creates outgoing connections.
 #[derive(Clone, Debug, Default)]
 pub struct Connector {
     options: Options,
@@ -25,42 +25,44 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A connector with default options.
+    /// Creates a connector with default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With these options.
+    /// Sets the options.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// With this private data in the request (56 bytes at most).
+    /// Sets the private data of the request (at most 56 bytes).
     #[must_use]
     pub fn private_data(mut self, private_data: impl Into<Vec<u8>>) -> Self {
         self.options.private_data = private_data.into();
         self
     }
 
-    /// With this deadline for the whole of connecting, from name to establishment. Several addresses
-    /// of a name are tried side by side: none can use up the time of those after it. Only the system's resolver
-    /// keeps its own time when the caller blocks; what it takes is missing afterwards.
+    /// Sets the deadline for the whole connect, from name resolution to establishment.
+    ///
+    /// Several addresses of a name are tried concurrently, so none uses up the time of the others.
+    /// The blocking calls cannot interrupt the system's resolver; the time it takes is subtracted
+    /// from what remains.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = timeout;
         self
     }
 
-    /// From this local address.
+    /// Sets the local address.
     #[must_use]
     pub fn source(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// On this provider, instead of the one that the way to the destination decides
+    /// Sets the provider; by default the route to the destination decides
     /// ([`crate::provider::towards`]).
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
@@ -68,13 +70,15 @@ impl Connector {
         self
     }
 
-    /// Connects to `host:port`: resolves the name and tries its addresses in order, each 250 ms after the
-    /// one before it or as soon as that failed (RFC 8305). The first connection is given and the other
-    /// attempts are given up; if all fail, the last error with those before it.
+    /// Connects to `host:port`.
+    ///
+    /// Resolves the name and tries its addresses in order: the next one starts 250 ms after the
+    /// previous one, or as soon as that fails (RFC 8305). Returns the first connection and abandons
+    /// the other attempts. If all fail, returns the last error, with the earlier ones attached.
     ///
     /// # Errors
-    /// The name is not known, the destination unreachable, nobody listens, the peer rejects, or
-    /// the deadline passes: [`Error`] says which, and where.
+    /// The name is unknown, the destination is unreachable, no listener is there, the peer rejects,
+    /// or the deadline passes: [`Error`] reports the cause and the step.
     pub fn connect(&self, destination: &str) -> Result<Connection> {
         let deadline = deadline::after(self.options.timeout);
         let resolved = resolve(destination)?.into_iter();
@@ -113,7 +117,7 @@ impl Connector {
     }
 }
 
-/// One attempt at one address: each event moves it a step on.
+/// One attempt at one address, driven by events.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     options: Options,
@@ -162,7 +166,8 @@ impl Attempt {
         self.id.resolve_addr(self.source, self.destination, turn)
     }
 
-    /// Takes the event that ends a step, and starts the next one; the connection after the last.
+    /// Handles the event that ends a step and starts the next step. Returns the connection after
+    /// the last one.
     pub(crate) fn advance(&mut self, event: &Event) -> Result<Option<Connection>> {
         let advanced = self.take_step(event);
         advanced.map_err(|error| self.explain(error))
@@ -204,8 +209,8 @@ impl Attempt {
         &self.events
     }
 
-    /// Adds to an error what is known of both ends, and to a missed deadline how long the attempt
-    /// took and at which step it was.
+    /// Adds both ends' addresses to an error. For a missed deadline, also adds the attempt's
+    /// duration and step.
     pub(crate) fn explain(&self, mut error: Error) -> Error {
         if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
             *after_ms = self.started.elapsed().as_millis() as u64;
@@ -218,7 +223,8 @@ impl Attempt {
     }
 
     fn left(&self) -> Duration {
-        // The provider takes no zero: then the wait, not the start, reports the deadline.
+        // The provider rejects a zero timeout. A minimal one makes the wait, not the start, report
+        // the deadline.
         deadline::left(self.deadline).max(Duration::from_millis(1))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{Access, Counter, SendOp};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::Qpn;
 
 use super::inner::Inner;
@@ -14,14 +14,15 @@ use crate::deadline;
 use crate::sys::{Buffer, RemoteMemory, SharedMemory};
 use crate::work::{Failed, Message, Transfer};
 
-/// Bytes that an atomic works on.
+/// Operand size of an atomic, in bytes.
 const ATOMIC_BYTES: usize = 8;
 
-/// A reliable connection (RC). Dropping it disconnects: messages and transfers that are kept keep
-/// their buffers, and what was still posted is flushed.
+/// A reliable connection (RC).
 ///
-/// It may be used by several threads at once; work is carried out in the order in which it is
-/// posted.
+/// Dropping it disconnects and flushes posted work. Messages and transfers that the caller still
+/// holds keep their buffers.
+///
+/// Several threads may use it concurrently; work is executed in the order of posting.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) inner: Arc<Inner>,
@@ -36,7 +37,7 @@ impl Connection {
         }
     }
 
-    /// Local address; `None` when the device has no IP.
+    /// The local address; `None` if the device has no IP address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.inner.addresses.local?.inet()
     }
@@ -46,26 +47,26 @@ impl Connection {
         self.inner.addresses.remote?.inet()
     }
 
-    /// The peer's private data: the whole field of its message, zero-padded beyond what it sent.
+    /// The peer's private data: the whole field of its message, zero-padded.
     pub fn peer_private_data(&self) -> &[u8] {
         &self.peer_private_data
     }
 
-    /// The number of our queue pair.
+    /// The number of the local queue pair.
     pub fn qp_num(&self) -> Qpn {
         self.inner.queue_pair().qpn()
     }
 
-    /// The id beneath. It gives away neither its queue pair nor its completions, on which the safety of
-    /// posted buffers rests.
+    /// The underlying id. It does not expose its queue pair or completions, because the safety of
+    /// posted buffers depends on them.
     pub fn id(&self) -> &CmId {
         &self.inner.id
     }
 
-    /// What the connection's queue pair counted: packets, retransmissions, what it dropped and why.
+    /// The counters of the connection's queue pair: packets, retransmissions, and drops by reason.
     ///
     /// # Errors
-    /// The provider refused.
+    /// The provider failed.
     pub fn counters(&self) -> Result<Vec<Counter>> {
         let counted = self.inner.queue_pair().counters();
         counted.map_err(|error| self.inner.explain(error))
@@ -79,7 +80,7 @@ impl Connection {
         Buffer::new(&self.inner.pd, length).map_err(|error| self.inner.explain(error))
     }
 
-    /// Allocates a registered buffer with these bytes in it.
+    /// Allocates a registered buffer and copies `bytes` into it.
     ///
     /// # Errors
     /// See [`Buffer::new`].
@@ -89,7 +90,7 @@ impl Connection {
         Ok(buffer)
     }
 
-    /// Allocates memory that the peer may reach.
+    /// Allocates memory that the peer may access.
     ///
     /// # Errors
     /// See [`SharedMemory::new`].
@@ -98,7 +99,7 @@ impl Connection {
         shared.map_err(|error| self.inner.explain(error))
     }
 
-    /// Withdraws the peer's rights to shared memory; it becomes a buffer.
+    /// Revokes the peer's access to shared memory, which becomes a buffer.
     ///
     /// # Errors
     /// See [`SharedMemory::revoke`].
@@ -108,8 +109,16 @@ impl Connection {
 
     /// Posts a send of the whole buffer.
     ///
+    /// The length is checked only against the device's limit. The size of the peer's receives is
+    /// unknown here: the connection protocol does not carry
+    /// [`Options::receive_size`](crate::Options::receive_size), and a peer other than Portolan may
+    /// post receives of any size. A message longer than the receive that takes it breaks the
+    /// connection: the send ends with `WorkFailed(RemInvReqErr)` and the peer's receive with
+    /// `WorkFailed(LocLenErr)`. Agree on a maximum message size beforehand, for example in the
+    /// private data.
+    ///
     /// # Errors
-    /// The send queue is full or the connection has ended; the buffer comes back.
+    /// The send queue is full or the connection has ended; the error returns the buffer.
     pub fn send(&self, buffer: Buffer) -> std::result::Result<Transfer, Failed> {
         let length = buffer.len();
         self.post(SendOp::Send, buffer, length)
@@ -118,7 +127,7 @@ impl Connection {
     /// Posts a send of the buffer's first `length` bytes.
     ///
     /// # Errors
-    /// As for [`Connection::send`]; or the length is more than the buffer's.
+    /// As for [`Connection::send`]; also if `length` exceeds the buffer.
     pub fn send_prefix(
         &self,
         buffer: Buffer,
@@ -140,30 +149,31 @@ impl Connection {
         self.post(SendOp::SendWithImm(imm), buffer, length)
     }
 
-    /// Posts an RDMA write of the whole buffer to the peer's memory.
+    /// Posts an RDMA write of the whole buffer to the start of the peer's memory; use
+    /// [`RemoteMemory::slice`] for another start.
     ///
     /// # Errors
-    /// As for [`Connection::send`].
+    /// `BeyondRemoteMemory` if the buffer is longer than the memory: nothing is sent and the
+    /// connection stays usable. Otherwise as for [`Connection::send`]. A write that the peer does
+    /// not permit (wrong key, revoked memory) breaks the connection.
     pub fn write(&self, buffer: Buffer, to: RemoteMemory) -> std::result::Result<Transfer, Failed> {
-        let length = buffer.len();
-        self.post(SendOp::RdmaWrite(to.at()), buffer, length)
+        self.post_write(SendOp::RdmaWrite(to.at()), buffer, to)
     }
 
     /// Posts an RDMA write that also delivers immediate data to one of the peer's receives.
     ///
     /// # Errors
-    /// As for [`Connection::send`].
+    /// As for [`Connection::write`].
     pub fn write_with_immediate(
         &self,
         buffer: Buffer,
         to: RemoteMemory,
         imm: u32,
     ) -> std::result::Result<Transfer, Failed> {
-        let length = buffer.len();
-        self.post(SendOp::RdmaWriteWithImm(to.at(), imm), buffer, length)
+        self.post_write(SendOp::RdmaWriteWithImm(to.at(), imm), buffer, to)
     }
 
-    /// Posts an RDMA read of the peer's memory into the buffer, as much as fits both.
+    /// Posts an RDMA read of the peer's memory into the buffer; the length is the smaller of both.
     ///
     /// # Errors
     /// As for [`Connection::send`].
@@ -176,14 +186,15 @@ impl Connection {
         self.post(SendOp::RdmaRead(from.at()), buffer, length)
     }
 
-    /// Posts an atomic addition to eight bytes of the peer's memory; what was there comes back
-    /// ([`Done::original`](crate::Done::original)). It wraps around.
+    /// Posts an atomic addition to eight bytes of the peer's memory;
+    /// [`Done::original`](crate::Done::original) holds the previous value. The addition wraps.
     ///
-    /// The eight bytes are a word in the peer's byte order, at an address that is a multiple of eight.
+    /// The eight bytes are a word in the peer's byte order, at an address that is a multiple of
+    /// eight.
     ///
     /// # Errors
-    /// As for [`Connection::send`]; or buffer or memory are shorter than eight bytes, or the address is no
-    /// multiple of eight.
+    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, or
+    /// the address is not a multiple of eight.
     pub fn fetch_add(
         &self,
         buffer: Buffer,
@@ -194,8 +205,9 @@ impl Connection {
         self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer, at)
     }
 
-    /// Posts an atomic comparison of eight bytes of the peer's memory with `compare`: if they are equal `swap`
-    /// is stored. What was there comes back either way ([`Done::original`](crate::Done::original)).
+    /// Posts an atomic compare and swap of eight bytes of the peer's memory: stores `swap` if they
+    /// equal `compare`. [`Done::original`](crate::Done::original) holds the previous value in
+    /// either case.
     ///
     /// # Errors
     /// As for [`Connection::fetch_add`].
@@ -214,10 +226,10 @@ impl Connection {
         self.post_atomic(op, buffer, at)
     }
 
-    /// Posts a receive by hand, behind those that the connection keeps posted.
+    /// Posts a receive after those that the connection keeps posted.
     ///
     /// # Errors
-    /// The receive queue is full or the connection has ended; the buffer comes back.
+    /// The receive queue is full or the connection has ended; the error returns the buffer.
     pub fn post_receive(&self, buffer: Buffer) -> std::result::Result<Transfer, Failed> {
         let key = self.inner.work.post_receive(buffer, false);
         key.map(|key| Transfer::new(self.inner.clone(), key))
@@ -227,12 +239,12 @@ impl Connection {
     /// Waits for the next message in the connection's own receives.
     ///
     /// # Errors
-    /// The connection ended and every message was taken.
+    /// The connection ended and all messages are taken.
     pub fn receive(&self) -> Result<Message> {
         self.receive_until(None)
     }
 
-    /// Waits for the next message, for `timeout` at most.
+    /// Waits for the next message, at most for `timeout`.
     ///
     /// # Errors
     /// `TimedOut`, or as for [`Connection::receive`].
@@ -240,10 +252,10 @@ impl Connection {
         self.receive_until(Some(deadline::after(timeout)))
     }
 
-    /// The next message if one has arrived.
+    /// Returns the next message if one has arrived.
     ///
     /// # Errors
-    /// The connection ended and every message was taken.
+    /// The connection ended and all messages are taken.
     pub fn try_receive(&self) -> Result<Option<Message>> {
         self.inner.work.collect()?;
         self.inner.take_events()?;
@@ -251,10 +263,11 @@ impl Connection {
         self.next_arrival().transpose()
     }
 
-    /// Disconnects and waits for the peer's word, for `timeout` at most. Posted work is flushed.
+    /// Disconnects and waits for the peer's confirmation, at most for `timeout`. Posted work is
+    /// flushed.
     ///
     /// # Errors
-    /// `TimedOut` when the peer does not answer; the connection is closed all the same.
+    /// `TimedOut` if the peer does not answer; the connection is closed in any case.
     pub fn close(self, timeout: Duration) -> Result<()> {
         self.disconnect()?;
         let deadline = Some(deadline::after(timeout));
@@ -266,15 +279,15 @@ impl Connection {
             })
     }
 
-    /// Disconnects; posted work is flushed. Waits for nothing.
+    /// Disconnects without waiting. Posted work is flushed.
     ///
     /// # Errors
-    /// The provider refused. That the connection has ended before is no error.
+    /// The provider failed. It is not an error if the connection has already ended.
     pub fn disconnect(&self) -> Result<()> {
         self.inner.disconnect()
     }
 
-    /// Waits until the connection has ended, by either side, for `timeout` at most.
+    /// Waits until either side has ended the connection, at most for `timeout`.
     ///
     /// # Errors
     /// `TimedOut`.
@@ -287,7 +300,8 @@ impl Connection {
     pub(crate) fn next_arrival(&self) -> Option<Result<Message>> {
         self.arrival().map(Ok).or_else(|| {
             let ended = self.inner.ended()?;
-            // What came before the end is taken before it: a completion may have come in between.
+            // Collect again: a completion may have arrived between the last look and the end of the
+            // connection, and messages that arrived before the end are delivered.
             let collected = self.inner.work.collect();
             let arrived = collected.map(|_| self.arrival());
             Some(arrived.and_then(|arrived| arrived.ok_or(ended)))
@@ -322,7 +336,31 @@ impl Connection {
             .map_err(|failed| self.explain(failed))
     }
 
-    /// Posts an atomic of the word `at`; the peer would break the connection over a wrong place.
+    /// Posts a write of the whole buffer. Checks the length first, because a write that does not
+    /// fit would break the connection at the peer.
+    fn post_write(
+        &self,
+        op: SendOp,
+        buffer: Buffer,
+        to: RemoteMemory,
+    ) -> std::result::Result<Transfer, Failed> {
+        let length = buffer.len();
+        if length as u64 > u64::from(to.length) {
+            let cause = Cause::BeyondRemoteMemory {
+                addr: to.addr,
+                available: u64::from(to.length),
+                length: length as u64,
+            };
+            return Err(Failed {
+                error: self.inner.explain(Error::new(Step::PostSend, cause)),
+                buffer: Some(buffer),
+            });
+        }
+        self.post(op, buffer, length)
+    }
+
+    /// Posts an atomic on the word `at`. Checks the address first, because an invalid one would
+    /// break the connection at the peer.
     fn post_atomic(
         &self,
         op: SendOp,
@@ -365,7 +403,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error, and the id goes in any case.
+        // Drop cannot return an error, and the id is destroyed in any case.
         let _ = self.inner.disconnect();
     }
 }

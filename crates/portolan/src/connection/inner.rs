@@ -1,4 +1,4 @@
-//! What a connection consists of, shared by its handle, its transfers and its messages.
+//! The state of a connection, shared by its handle, its transfers and its messages.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,8 +18,8 @@ use crate::deadline;
 use crate::sys::Buffer;
 use crate::work::{Turn, Watched, Work};
 
-/// How long a peer waits that found no receive posted: 0.64 ms (IBTA 9.7.5.2.8). The connection's own
-/// receives are posted again as soon as messages are dropped; the standard's 0 would be 655 ms.
+/// How long a peer that finds no posted receive waits: 0.64 ms (IBTA 9.7.5.2.8). Dropped messages
+/// repost the connection's own receives quickly; the standard's code 0 would mean 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 pub(crate) struct Inner {
@@ -32,17 +32,17 @@ pub(crate) struct Inner {
     spin: Spin,
     /// This side has ended the connection.
     closing: AtomicBool,
-    /// Both sides know that it has ended.
+    /// Both sides know that the connection has ended.
     disconnected: AtomicBool,
-    /// It ended because the peer's process died.
+    /// The connection ended because the peer's process died.
     peer_died: AtomicBool,
-    /// For how many milliseconds the peer gave no sign of life, if the connection ended by that;
-    /// otherwise 0.
+    /// How long the peer was silent, in milliseconds, if that ended the connection; otherwise 0.
     silent_ms: AtomicU64,
 }
 
 impl Inner {
-    /// Makes queues and queue pair for an id that is bound to a device, and posts its receives.
+    /// Creates the queues and the queue pair of an id that is bound to a device, and posts its
+    /// receives.
     pub(super) fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Arc<Self>> {
         let device = id.device()?;
         let limits = device.attr()?;
@@ -87,10 +87,10 @@ impl Inner {
         Ok(Arc::new(inner))
     }
 
-    /// Waits until `ready` gives something, driving the completion queue meanwhile.
+    /// Waits until `ready` returns a value, driving the completion queue meanwhile.
     ///
     /// # Errors
-    /// `TimedOut` at the deadline; the channels' own failures.
+    /// `TimedOut` at the deadline; errors of the channels.
     pub(crate) fn wait_until<T>(
         &self,
         deadline: Option<Instant>,
@@ -104,7 +104,7 @@ impl Inner {
                 return Ok(found);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                // What is there is had without waiting.
+                // Handle what is already available without waiting.
                 self.take_events()?;
                 self.work.collect()?;
                 if let Some(found) = ready() {
@@ -126,8 +126,8 @@ impl Inner {
         }
     }
 
-    /// Takes completions and events; sleeps until there are some, others have taken some since
-    /// `turn`, or the deadline.
+    /// Handles completions and events. Sleeps until there are some, another thread has handled some
+    /// since `turn`, or the deadline passes.
     fn drive(&self, turn: Turn, deadline: Option<Instant>) -> Result<()> {
         let mut turns = self.spin.start();
         loop {
@@ -181,7 +181,7 @@ impl Inner {
         }
     }
 
-    /// Takes the id's events; whether there was one.
+    /// Handles the id's events; returns whether there was one.
     pub(crate) fn take_events(&self) -> Result<bool> {
         let mut any = false;
         while let Some(event) = self.events.try_next_event()? {
@@ -196,7 +196,7 @@ impl Inner {
                 );
                 self.peer_died.fetch_or(peer_died, Ordering::Relaxed);
                 self.disconnected.store(true, Ordering::Release);
-                // Answers the peer's request; already done if ours crossed it.
+                // Answers the peer's disconnect request. Fails harmlessly if both requests crossed.
                 let _ = self.id.disconnect();
                 self.work.nudge();
             }
@@ -204,8 +204,8 @@ impl Inner {
         Ok(any)
     }
 
-    /// Looks after a peer that says nothing, if the options ask for it, and ends the connection if it
-    /// gives no sign of life; when to look again.
+    /// Checks a silent peer if keepalives are enabled, and ends the connection if it stays silent.
+    /// Returns when to check again.
     pub(crate) fn watch_peer(&self) -> Option<Instant> {
         match self.work.watch_peer() {
             Watched::Not => None,
@@ -215,7 +215,7 @@ impl Inner {
                     let silent_ms = since.as_millis() as u64;
                     self.silent_ms.store(silent_ms.max(1), Ordering::Relaxed);
                     self.disconnected.store(true, Ordering::Release);
-                    // Flushes what is posted, and tells the peer, should it hear again.
+                    // Flushes posted work, and informs the peer in case it is reachable again.
                     let _ = self.id.disconnect();
                     self.work.nudge();
                 }
@@ -229,19 +229,19 @@ impl Inner {
         if self.is_disconnected() {
             return Ok(());
         }
-        // Told first, so that whoever finds work flushed knows why.
+        // Set the flag first, so that waiters that see flushed work know the reason.
         self.closing.store(true, Ordering::Release);
         let ended = self.id.disconnect();
         self.work.nudge();
         ended.map_err(|error| self.explain(error))
     }
 
-    /// Whether the peer's word of the end has come.
+    /// Returns whether the peer has confirmed the end.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.disconnected.load(Ordering::Acquire)
     }
 
-    /// How either side has ended the connection; `None` while neither has.
+    /// Why the connection has ended; `None` while neither side has ended it.
     pub(crate) fn how_ended(&self) -> Option<Cause> {
         if self.closing.load(Ordering::Acquire) {
             return Some(Cause::Disconnected);
@@ -277,17 +277,17 @@ impl Inner {
     }
 }
 
-/// Whether an event of an id that was connected says that it is so no more.
+/// Returns whether an event ends an established connection.
 fn ends_connection(event: EventType) -> bool {
     match event {
         EventType::Disconnected
         | EventType::DeviceRemoval
-        // The peer that accepted gave up before it knew that we had its reply.
+        // The accepting peer gave up before it received this side's RTU.
         | EventType::Rejected
-        // It follows upon one of these.
+        // This event follows one of the others.
         | EventType::TimewaitExit => true,
-        // A way to the peer that changed ends nothing: what is lost is sent again, or the work fails.
-        // The rest is of the handshake, which is over, or was written by the program.
+        // An address change ends nothing: lost packets are retransmitted, or the work fails. The
+        // remaining events belong to the handshake, which is over, or were written by the program.
         _ => false,
     }
 }
@@ -307,7 +307,8 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // First the queue pair, so that no posted buffer is in use when the table frees them.
+        // Destroy the queue pair first, so that no posted buffer is in use when the table frees
+        // them.
         let _ = self.work.qp.destroy();
     }
 }

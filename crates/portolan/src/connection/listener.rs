@@ -1,4 +1,4 @@
-//! The passive side: listening, and answering connection requests.
+//! The passive side: listens, and accepts or rejects connection requests.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,27 +19,27 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
 use crate::resolve::resolve_passive;
 
-/// Connection requests that may wait to be taken.
+/// Maximum number of queued connection requests.
 const BACKLOG: i32 = 128;
-/// How often several providers are asked for a port that all of them have free.
+/// Attempts to find a port that is free with all providers.
 const PORT_ATTEMPTS: u32 = 8;
 
 /// Listens on an address.
 #[derive(Debug)]
 pub struct Listener {
-    /// One for each provider that it listens with; there is one at least.
+    /// One door for each provider; at least one.
     doors: Vec<Door>,
-    /// With several doors: readable while a request waits at any of them.
+    /// With several doors: readable while a request is queued at any of them.
     any: Option<OwnedFd>,
-    /// The door that is looked at first, so that a flood at one does not shut the others.
+    /// The door to check first. It rotates, so that a flood at one door does not starve the others.
     turn: AtomicUsize,
-    /// Providers of which none of this machine's addresses is listened at.
+    /// Why providers were left out: they listen on none of this machine's addresses.
     left_out: Vec<Error>,
-    /// Why no request comes any more.
+    /// Why no further requests can arrive.
     ended: OnceLock<Error>,
 }
 
-/// What listens with one provider.
+/// The listening id at one provider.
 #[derive(Debug)]
 struct Door {
     id: CmId,
@@ -56,7 +56,7 @@ impl Door {
         Ok(Self { id, events })
     }
 
-    /// The address that it listens on, with its port.
+    /// The listening address, with its port.
     fn local_addr(&self) -> Result<SocketAddr> {
         let local = self.id.addresses()?.local.and_then(|local| local.inet());
         local.ok_or(Error::new(
@@ -66,7 +66,7 @@ impl Door {
     }
 }
 
-/// A connection request, to be accepted or rejected. Dropping it rejects.
+/// A connection request. Accept or reject it; dropping it rejects.
 #[derive(Debug)]
 pub struct Incoming {
     id: CmId,
@@ -74,10 +74,10 @@ pub struct Incoming {
 }
 
 impl Listener {
-    /// Listens on `addr:port`, `name:port` or `:port` (every address). Port 0 takes a free one.
+    /// Listens on `addr:port`, `name:port` or `:port` (all addresses). Port 0 selects a free port.
     ///
     /// # Errors
-    /// The address is not known, is in use, or belongs to no device.
+    /// The address is unknown, in use, or belongs to no device.
     pub fn bind(address: &str) -> Result<Self> {
         let mut last = None;
         for resolved in resolve_passive(address)? {
@@ -90,9 +90,10 @@ impl Listener {
         Err(last.unwrap_or_else(|| Error::new(Step::Bind, none())))
     }
 
-    /// Listens on a socket address, with the provider that has it ([`crate::provider::at`]). The wildcard
-    /// address is listened on with all providers, on the same port; one that cannot start is left out
-    /// ([`Listener::left_out`]).
+    /// Listens on a socket address with the provider that owns it ([`crate::provider::at`]).
+    ///
+    /// For the wildcard address it listens with all providers, on the same port. A provider that
+    /// cannot start is left out ([`Listener::left_out`]).
     ///
     /// # Errors
     /// As for [`Listener::bind`].
@@ -105,7 +106,7 @@ impl Listener {
         })
     }
 
-    /// Listens on a socket address of a provider.
+    /// Listens on a socket address of one provider.
     ///
     /// # Errors
     /// As for [`Listener::bind`].
@@ -117,7 +118,7 @@ impl Listener {
         let mut attempts = 1..=PORT_ATTEMPTS;
         let doors = loop {
             let opened = open_doors(providers, address);
-            // A port that one provider gave may be taken at the next.
+            // A port that is free at one provider may be in use at the next.
             let is_last = attempts.next().is_none() || address.port() != 0 || providers.len() < 2;
             match opened {
                 Err(error) if !is_last && is_taken(&error) => {}
@@ -137,10 +138,10 @@ impl Listener {
         })
     }
 
-    /// The address that it listens on, with its port.
+    /// The listening address, with its port.
     ///
     /// # Errors
-    /// The id is gone from its provider.
+    /// The provider no longer has the id.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         match self.doors.first() {
             Some(door) => door.local_addr(),
@@ -148,12 +149,12 @@ impl Listener {
         }
     }
 
-    /// The names of the providers that it listens with.
+    /// The names of the providers that this listens with.
     pub fn providers(&self) -> impl Iterator<Item = &'static str> {
         self.doors.iter().map(|door| door.events.provider().name())
     }
 
-    /// Of a wildcard address: why a provider that this machine has is not listened with.
+    /// For a wildcard address: why some providers of this machine were left out.
     pub fn left_out(&self) -> &[Error] {
         &self.left_out
     }
@@ -161,7 +162,7 @@ impl Listener {
     /// Waits for the next request.
     ///
     /// # Errors
-    /// The channel failed; `NoDevice` once the device of its address is gone.
+    /// The channel failed; `NoDevice` after the address's device was removed.
     pub fn accept(&self) -> Result<Incoming> {
         loop {
             if let Some(incoming) = self.try_accept()? {
@@ -174,7 +175,7 @@ impl Listener {
         }
     }
 
-    /// Waits for the next request, for `timeout` at most.
+    /// Waits for the next request, at most for `timeout`.
     ///
     /// # Errors
     /// `TimedOut`, or as for [`Listener::accept`].
@@ -196,7 +197,7 @@ impl Listener {
         }
     }
 
-    /// The next request if one has arrived.
+    /// Returns the next request if one has arrived.
     ///
     /// # Errors
     /// As for [`Listener::accept`].
@@ -215,7 +216,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Sleeps until a request may wait, or until `timeout`.
+    /// Sleeps until a request may be available, or until `timeout`.
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or_default());
         let fd = self.as_fd();
@@ -225,12 +226,12 @@ impl Listener {
         }
     }
 
-    /// Fails if no request can come any more.
+    /// Fails if no further requests can arrive.
     fn check(&self) -> Result<()> {
         self.ended.get().cloned().map_or(Ok(()), Err)
     }
 
-    /// The request that an event brings; the error if it is the end of the listener.
+    /// Returns the request in an event; an error if the event ends the listener.
     fn take(&self, event: &Event) -> Result<Option<Incoming>> {
         if let Some(mut error) = event.failure() {
             error.step = Step::Accept;
@@ -241,7 +242,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// Readable while a request waits.
+    /// A descriptor that is readable while a request is queued.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.any {
             Some(any) => any.as_fd(),
@@ -250,7 +251,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A door at each provider, all on the port that the first has.
+/// Opens a door at each provider, all on the port that the first one selects.
 fn open_doors(providers: &[Arc<dyn Provider>], mut address: SocketAddr) -> Result<Vec<Door>> {
     let mut doors = Vec::with_capacity(providers.len());
     for provider in providers {
@@ -265,7 +266,7 @@ fn is_taken(error: &Error) -> bool {
     matches!(error.cause, Cause::AddressInUse { .. })
 }
 
-/// A descriptor that is readable while any door's is.
+/// Creates a descriptor that is readable while any door's is.
 fn watch_all(doors: &[Door]) -> Result<OwnedFd> {
     let failed = |errno| os_error("epoll", errno);
     let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -316,11 +317,11 @@ impl Incoming {
         self.accept_with(&Options::default())
     }
 
-    /// Accepts, and waits until the peer confirms.
+    /// Accepts the request and waits until the peer confirms.
     ///
     /// # Errors
-    /// The peer withdrew (`Disconnected`), does not confirm within the deadline, or the options are beyond the
-    /// device's limits; the peer is told by a reject where it still waits.
+    /// The peer withdrew (`Disconnected`), did not confirm within the deadline, or the options
+    /// exceed the device's limits. A peer that still waits receives a reject.
     pub fn accept_with(self, options: &Options) -> Result<Connection> {
         let deadline = deadline::after(options.timeout);
         let (inner, request) = self.start_accept(options)?;
@@ -335,7 +336,7 @@ impl Incoming {
         }
     }
 
-    /// Moves the id to a channel of its own, makes its queue pair and sends the reply.
+    /// Moves the id to its own channel, creates its queue pair and sends the reply.
     pub(crate) fn start_accept(self, options: &Options) -> Result<(Arc<Inner>, ConnParam)> {
         self.reply(options).map_err(withdrawn)
     }
@@ -346,7 +347,7 @@ impl Incoming {
         self.id.migrate(&events, options.timeout)?;
         let inner = Inner::new(self.id.clone(), events, options)?;
         let mut param = options.conn_param();
-        // Neither side may use more than the other has.
+        // Neither side may use more than the other supports.
         param.responder_resources = param
             .responder_resources
             .min(self.request.responder_resources);
@@ -355,7 +356,7 @@ impl Incoming {
         Ok((inner, self.request))
     }
 
-    /// Rejects, with private data for the peer (148 bytes at most).
+    /// Rejects the request with private data for the peer (at most 148 bytes).
     ///
     /// # Errors
     /// The private data is too long, or the peer withdrew.
@@ -364,8 +365,8 @@ impl Incoming {
     }
 }
 
-/// The error of an accept that came too late. Nobody else has the id of a request that is not
-/// answered yet: if its state is another, the peer has taken the request back, or died.
+/// The error of an accept after the peer withdrew. Only this side can answer the request: if the
+/// id's state has changed, the peer has withdrawn the request or died.
 fn withdrawn(mut error: Error) -> Error {
     if matches!(error.cause, Cause::InvalidState { .. }) {
         (error.step, error.cause) = (Step::Accept, Cause::Disconnected);
@@ -373,7 +374,7 @@ fn withdrawn(mut error: Error) -> Error {
     error
 }
 
-/// The error of an accept that the peer has not confirmed in time.
+/// The error of an accept that the peer did not confirm in time.
 pub(crate) fn unconfirmed(inner: &Inner, options: &Options, mut error: Error) -> Error {
     error.step = Step::Accept;
     if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
@@ -382,7 +383,7 @@ pub(crate) fn unconfirmed(inner: &Inner, options: &Options, mut error: Error) ->
     inner.explain(error)
 }
 
-/// Whether an event ends accepting, and how.
+/// Returns the outcome of accepting if the event ends it.
 pub(crate) fn accept_outcome(inner: &Inner, event: &Event) -> Option<Result<()>> {
     if event.event_type() == EventType::Established {
         return Some(Ok(()));

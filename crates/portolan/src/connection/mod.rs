@@ -1,7 +1,7 @@
-//! The high layer: connections with buffers, deadlines and no callbacks.
+//! The high-level API: connections with buffers and deadlines, without callbacks.
 //!
-//! [`Connector`] makes a [`Connection`] to a [`Listener`], whose [`Incoming`] requests are accepted
-//! or rejected. Blocking here; the same for tasks under the feature `tokio`.
+//! [`Connector`] connects to a [`Listener`], which accepts or rejects [`Incoming`] requests. These
+//! calls block; the feature `tokio` offers the same operations for async tasks.
 
 mod connector;
 mod established;

@@ -1,4 +1,4 @@
-//! What a connection is made with.
+//! Options of a connection.
 
 use std::time::Duration;
 
@@ -8,34 +8,35 @@ use portolan_provider::{Error, Result, Step};
 
 use crate::work::{Depths, Keepalive};
 
-/// Bytes a receive of the connection's own may be long at most.
+/// Maximum size of each of the connection's own receives, in bytes.
 const RECEIVE_SIZE_MAX_BYTES: usize = 1 << 30;
 
-/// Sizes and limits of a connection; the same on both sides, each for its own.
+/// Sizes and limits of a connection. Each side sets its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Sends, writes and reads that may be posted at once.
+    /// Maximum number of posted sends, writes and reads.
     pub send_depth: u32,
-    /// Receives that the connection keeps posted for [`super::Connection::receive`].
+    /// Number of receives that the connection keeps posted for [`super::Connection::receive`].
     pub receive_depth: u32,
-    /// Bytes of each of those receives: the longest message.
+    /// Size of each of those receives, in bytes: the longest message that the peer may send. The
+    /// peer does not learn it; see [`super::Connection::send`].
     pub receive_size: usize,
-    /// Further receives that may be posted by hand.
+    /// Maximum number of additional receives that the caller posts.
     pub posted_receives: u32,
-    /// RDMA reads of the peer that are served at once.
+    /// Maximum number of concurrent RDMA reads by the peer.
     pub responder_resources: u8,
-    /// RDMA reads that are under way at once.
+    /// Maximum number of concurrent RDMA reads by this side.
     pub initiator_depth: u8,
-    /// How often an unanswered packet is repeated (0 to 7).
+    /// Number of retransmissions of an unacknowledged packet (0 to 7).
     pub retry_count: u8,
-    /// How often the peer repeats a message that found no receive posted here (0 to 7; 7 is for
-    /// ever), as `rdma_connect(3)` and `rdma_accept(3)` have it.
+    /// How often the peer retries a message that finds no posted receive here (0 to 7; 7 means
+    /// forever), as in `rdma_connect(3)` and `rdma_accept(3)`.
     pub rnr_retry_count: u8,
-    /// Data for the peer with the request or reply: at most 56 bytes in a request, 196 in a reply.
+    /// Private data of the request or reply: at most 56 bytes in a request, 196 in a reply.
     pub private_data: Vec<u8>,
-    /// The deadline of the whole of connecting or accepting.
+    /// Deadline for the whole connect or accept.
     pub timeout: Duration,
-    /// How a peer that says nothing is looked after; `None`, as by default, sends nothing to it.
+    /// Keepalive of a silent peer; `None` (the default) sends nothing.
     pub keepalive: Option<Keepalive>,
 }
 
@@ -70,7 +71,7 @@ impl Options {
         }
     }
 
-    /// How much of each kind of work may be posted.
+    /// Maximum posted work of each kind.
     pub(super) fn depths(&self) -> Depths {
         Depths {
             sends: self.send_depth,
@@ -112,7 +113,7 @@ impl Options {
                 }
             }
         }
-        // A question of the keepalive's takes no place of the caller's.
+        // A keepalive probe takes none of the caller's places.
         let questions = u32::from(self.keepalive.is_some());
         let cap = QpCap {
             max_send_wr: self.send_depth.saturating_add(questions),

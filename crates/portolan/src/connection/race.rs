@@ -1,5 +1,6 @@
-//! Several addresses of one name, tried side by side (RFC 8305 in spirit): in their order, each a little
-//! after the one before it or as soon as that failed. The first connection wins; the others are given up.
+//! Tries several addresses of one name concurrently, in the spirit of RFC 8305. The attempts start
+//! in order, each shortly after the previous one or as soon as that fails. The first connection
+//! wins; the others are abandoned.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,26 +14,26 @@ use super::connector::no_address;
 use crate::cm::EventChannel;
 use crate::deadline;
 
-/// How long an attempt is alone before the next address is tried beside it (RFC 8305 section 5,
+/// How long an attempt runs alone before the next address is tried as well (RFC 8305 section 5,
 /// Connection Attempt Delay).
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// One that runs: an attempt at one address, which events drive.
+/// An attempt at one address, driven by events.
 pub(crate) trait Runner: Sized {
-    /// What it is after.
+    /// The result of a successful attempt.
     type Prize;
 
-    /// Takes the events that wait; the prize, once it has it.
+    /// Handles pending events; returns the result when complete.
     fn take_events(&mut self) -> Result<Option<Self::Prize>>;
 
-    /// Where its events come.
+    /// The channel of its events.
     fn events(&self) -> &EventChannel;
 
-    /// Adds to an error what is known of both ends.
+    /// Adds both ends' addresses to an error.
     fn explain(&self, error: Error) -> Error;
 }
 
-/// The attempts, and what became of those that failed.
+/// The running attempts and the failures of the others.
 #[derive(Debug)]
 pub(crate) struct Race<Start, Attempt> {
     start: Start,
@@ -55,7 +56,8 @@ where
     Start: Fn(SocketAddr, Instant) -> Result<Attempt>,
     Attempt: Runner,
 {
-    /// To the addresses of `name`, each attempt started by `start` with the deadline of all.
+    /// Creates a race to the addresses of `name`. `start` starts each attempt with the common
+    /// deadline.
     pub(crate) fn new(
         start: Start,
         name: &str,
@@ -72,7 +74,7 @@ where
         }
     }
 
-    /// Runs until an address has a connection, all have failed, or the deadline passes.
+    /// Runs until an attempt succeeds, all have failed, or the deadline passes.
     pub(crate) fn run(mut self) -> Result<Attempt::Prize> {
         loop {
             if let Some(prize) = self.advance() {
@@ -107,7 +109,7 @@ where
         }
     }
 
-    /// Takes the events of the attempts. One that fails makes room for the next at once.
+    /// Handles the attempts' events. A failed attempt lets the next one start at once.
     fn advance(&mut self) -> Option<Attempt::Prize> {
         let mut at = 0;
         while let Some(attempt) = self.running.get_mut(at) {
@@ -124,7 +126,7 @@ where
         None
     }
 
-    /// The deadline has passed.
+    /// Ends all attempts at the deadline.
     fn end_all(&mut self) {
         let (after_ms, retries) = (0, 0);
         for attempt in self.running.drain(..) {
@@ -136,7 +138,7 @@ where
         }
     }
 
-    /// Sleeps until an attempt has an event, the next one is due, or the deadline.
+    /// Sleeps until an attempt has an event, the next attempt is due, or the deadline passes.
     fn wait(&self) -> Result<()> {
         let until = match self.waiting.is_empty() {
             true => self.deadline,
@@ -169,14 +171,14 @@ impl Failures {
         self.errors.push(error);
     }
 
-    /// The deadline passed before this address was tried.
+    /// Adds an address that was not tried before the deadline.
     pub(crate) fn add_untried(&mut self, address: SocketAddr) {
         let (after_ms, retries) = (0, 0);
         let late = Error::new(Step::Connect, Cause::TimedOut { after_ms, retries });
         self.add(late.between(None, Some(address.into())));
     }
 
-    /// The last failure, with those before it.
+    /// The last failure, with the earlier ones attached.
     pub(crate) fn into_error(mut self) -> Error {
         let last = self.errors.pop();
         let last = last.unwrap_or_else(|| no_address(&self.name));

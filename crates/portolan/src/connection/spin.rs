@@ -1,25 +1,26 @@
-//! How long a waiter polls before it sleeps.
+//! How long a waiting thread polls before it sleeps.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A completion that is so near is not worth two context switches.
+/// Longest poll. A completion within this time is not worth two context switches.
 const SPIN: Duration = Duration::from_micros(50);
-/// A look that takes so long was interrupted: another thread had the processor.
+/// A single poll this long was interrupted: another thread had the processor.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-/// Waits that begin with sleeping once one was interrupted. Who sleeps gets the processor back when
-/// there is something for it; who polls on a busy machine gets it back when its turn comes.
+/// Number of waits that skip polling after an interruption. A sleeping thread gets the processor
+/// back when there is work for it; on a busy machine a polling thread only gets it back in its
+/// turn.
 const WAITS_WITHOUT: u32 = 32;
 
-/// Whether waiters poll at present.
+/// Whether waiting threads currently poll.
 #[derive(Debug)]
 pub(super) struct Spin {
     longest: Duration,
-    /// Waits that are still to begin with sleeping.
+    /// Number of further waits that skip polling.
     skips: AtomicU32,
 }
 
-/// One waiter's polling.
+/// The polling of one waiting thread.
 #[derive(Debug)]
 pub(super) struct Turns<'a> {
     spin: &'a Spin,
@@ -28,7 +29,7 @@ pub(super) struct Turns<'a> {
 }
 
 impl Spin {
-    /// Polling for a while, but not on a machine with one processor, where the peer could not run
+    /// Creates the state. Machines with one processor never poll, because the peer could not run
     /// meanwhile.
     pub(super) fn new() -> Self {
         let longest = match portolan_threads::processors() {
@@ -41,13 +42,13 @@ impl Spin {
         }
     }
 
-    /// Begins a wait.
+    /// Starts a wait.
     pub(super) fn start(&self) -> Turns<'_> {
         self.start_at(Instant::now())
     }
 
     fn start_at(&self, now: Instant) -> Turns<'_> {
-        // Two waiters at once may count one wait; it is a rule of thumb.
+        // Two concurrent waits may count as one; the heuristic tolerates that.
         let skips = self.skips.load(Ordering::Relaxed);
         let time = if skips > 0 {
             self.skips.store(skips - 1, Ordering::Relaxed);
@@ -64,7 +65,7 @@ impl Spin {
 }
 
 impl Turns<'_> {
-    /// Whether to look once more, after a look that found nothing.
+    /// Returns whether to poll again after an unsuccessful poll.
     pub(super) fn goes_on(&mut self) -> bool {
         self.goes_on_at(Instant::now())
     }

@@ -1,9 +1,9 @@
-//! Datagrams: messages of one packet each to any queue pair or multicast group, which may be lost.
+//! Datagrams: single-packet messages to any queue pair or multicast group, which may be lost.
 //!
-//! A [`Socket`] owns a UD queue pair with its buffers. It is made towards a service, whose queue pair
-//! is asked for ([`Socket::connect`], service id resolution), or for a multicast group
-//! ([`Socket::join`]); a [`Service`] is the other side of the former: it answers those who ask, and
-//! receives what they send.
+//! A [`Socket`] owns a UD queue pair with its buffers. Connect it to a service
+//! ([`Socket::connect`], which requests the service's queue pair by service id resolution), or join
+//! it to a multicast group ([`Socket::join`]). A [`Service`] is the other side of `connect`: it
+//! answers resolution requests and receives the clients' datagrams.
 //!
 //! ```no_run
 //! use portolan::datagram::{Options, Socket};
@@ -33,14 +33,13 @@ pub use socket::{Joined, Reached, Socket};
 /// Sizes and limits of a datagram socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Datagrams that may wait to be sent.
+    /// Maximum number of datagrams queued for sending.
     pub send_depth: u32,
-    /// Datagrams that may wait to be received; what comes beyond them is lost.
+    /// Maximum number of received datagrams to queue; further ones are lost.
     pub receive_depth: u32,
-    /// Data for the peer with the question or its answer: at most 180 bytes in a question, 136 in an
-    /// answer.
+    /// Private data of the request or its answer: at most 180 bytes in a request, 136 in an answer.
     pub private_data: Vec<u8>,
-    /// The deadline of the whole of asking or joining.
+    /// Deadline for the whole connect or join.
     pub timeout: Duration,
 }
 
@@ -55,7 +54,7 @@ impl Default for Options {
     }
 }
 
-/// Where datagrams go: a queue pair of a host, or the members of a group.
+/// Destination of datagrams: a queue pair of a host, or a multicast group.
 #[derive(Clone, Debug)]
 pub struct Destination {
     ah: Arc<dyn Ah>,

@@ -1,4 +1,4 @@
-//! A UD queue pair with the buffers of its sends and receives.
+//! A UD queue pair with its send and receive buffers.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,15 +19,15 @@ use super::{Destination, Options};
 use crate::cm::{CmId, NewQueuePair};
 use crate::sys::Buffer;
 
-/// Completions taken at once.
+/// Maximum number of completions per poll.
 const BATCH: usize = 16;
-/// The port of a device that is used; software devices have one.
+/// The device port in use; software devices have one.
 const PORT: u8 = 1;
 
-/// A UD queue pair of an id, ready to send, with all its receives posted.
+/// An id's UD queue pair, ready to send, with all its receives posted.
 ///
-/// A buffer whose work is posted is neither read nor written here until the completion: those of
-/// receives until they are `arrived`, those of sends until they are `free`.
+/// Code here must not access a buffer between posting and completion: receive buffers until they
+/// are in `arrived`, send buffers until they are in `free`.
 #[derive(Debug)]
 pub(super) struct Queues {
     device: Arc<dyn Device>,
@@ -36,18 +36,18 @@ pub(super) struct Queues {
     cq: Arc<dyn Cq>,
     channel: Arc<dyn CompChannel>,
     qkey: QKey,
-    /// Bytes that a datagram holds: one packet's payload.
+    /// Maximum payload of a datagram (one packet), in bytes.
     mtu: usize,
     sends: Vec<Buffer>,
     receives: Vec<Buffer>,
-    /// Sends whose buffer is in no posted work.
+    /// Send buffers that are not posted.
     free: Vec<usize>,
-    /// Receives that completed and were not looked at yet.
+    /// Completed receives that are not returned yet.
     arrived: VecDeque<WorkCompletion>,
 }
 
 impl Queues {
-    /// Makes the queue pair of an id that is bound to a device.
+    /// Creates the queue pair of an id that is bound to a device.
     pub(super) fn new(id: &CmId, options: &Options) -> Result<Self> {
         let device = id.device()?;
         let mtu = device.port_attr(PORT)?.active_mtu.bytes();
@@ -109,7 +109,7 @@ impl Queues {
         self.device.index()
     }
 
-    /// The destination that an event names.
+    /// The destination in an event.
     pub(super) fn destination(&self, ud: &UdParam) -> Result<Destination> {
         Ok(Destination {
             ah: self.pd.create_ah(&ud.ah_attr)?,
@@ -118,8 +118,8 @@ impl Queues {
         })
     }
 
-    /// The sender of a datagram: by the addresses of its network header, and with the Q_Key of this
-    /// side, as `ibv_create_ah_from_wc(3)` and udaddy have it.
+    /// The sender of a datagram: the addresses of its network header with this side's Q_Key, as in
+    /// `ibv_create_ah_from_wc(3)` and udaddy.
     pub(super) fn sender(&self, datagram: &Datagram) -> Result<Destination> {
         let gids = self.device.gids(PORT)?;
         let own = gids.iter().find(|entry| entry.gid == datagram.destination);
@@ -140,10 +140,10 @@ impl Queues {
         })
     }
 
-    /// Posts a datagram; `false` if as many as may wait do so already.
+    /// Posts a datagram; returns `false` if the send queue is full.
     ///
     /// # Errors
-    /// `InvalidArgument` for data that one packet does not hold; those of posting.
+    /// `InvalidArgument` if the data exceeds one packet; errors of posting.
     pub(super) fn send(&mut self, to: &Destination, data: &[u8], imm: Option<u32>) -> Result<bool> {
         if data.len() > self.mtu {
             let expected = format_args!("0 to {} bytes", self.mtu);
@@ -183,27 +183,28 @@ impl Queues {
             let index = completion.wr_id as usize;
             let datagram = Datagram::new(&completion, &self.receives[index]);
             self.post_receive(index)?;
-            // One without network header cannot be told from another's: RoCEv2 gives all of them one.
+            // A datagram without a network header cannot be attributed to a sender: RoCEv2
+            // datagrams always have one.
             if datagram.is_some() {
                 return Ok(datagram);
             }
         }
     }
 
-    /// Whether every datagram that was posted has gone.
+    /// Returns whether all posted datagrams were sent.
     pub(super) fn is_drained(&mut self) -> Result<bool> {
         self.collect()?;
         Ok(self.free.len() == self.sends.len())
     }
 
-    /// Has the descriptor tell of the next completion; whether there is one already.
+    /// Arms the descriptor for the next completion; returns whether one is already available.
     pub(super) fn arm(&mut self) -> Result<bool> {
         while self.channel.take_event()?.is_some() {}
         self.cq.arm(false)?;
         Ok(self.collect()? > 0 || !self.arrived.is_empty())
     }
 
-    /// Takes completions; how many.
+    /// Collects completions and returns their number.
     fn collect(&mut self) -> Result<usize> {
         let mut batch = [WorkCompletion::EMPTY; BATCH];
         let taken = self.cq.poll(&mut batch)?;
@@ -212,7 +213,7 @@ impl Queues {
             match completion.status {
                 WcStatus::Success if is_receive => self.arrived.push_back(*completion),
                 WcStatus::Success => self.free.push(completion.wr_id as usize),
-                // The queue pair is in error: nothing goes out or comes in any more.
+                // The queue pair is in error: it neither sends nor receives.
                 status => return Err(Error::new(Step::Transfer, Cause::WorkFailed(status))),
             }
         }
@@ -236,7 +237,7 @@ impl AsFd for Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // First the queue pair, so that no posted buffer is in use when it is freed.
+        // Destroy the queue pair first, so that no posted buffer is in use when it is freed.
         let _ = self.qp.destroy();
     }
 }

@@ -1,4 +1,4 @@
-//! Datagrams that arrived, and the way back to their senders.
+//! Received datagrams, and the route back to their senders.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,32 +6,32 @@ use portolan_provider::verbs::{AhAttr, QpAttr, WorkCompletion};
 use portolan_wire::addr::{Gid, Qpn};
 use portolan_wire::eth::GrhRepr;
 
-/// Bytes of the area before the data, of which an IPv4 header takes the last ones (IBTA annex
+/// Length of the area before the data, in bytes. An IPv4 header occupies its end (IBTA annex
 /// A17.4.5.2).
 const AREA: usize = GrhRepr::LEN;
-/// Bytes of an IPv4 header without options, as RoCEv2 has it, and its first byte.
+/// Length of an IPv4 header without options, as in RoCEv2, and its first byte.
 const IPV4_LEN: usize = 20;
 const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The data.
     pub data: Vec<u8>,
-    /// Immediate data, network order as the wire has it.
+    /// Immediate data, in network byte order.
     pub imm_data: Option<u32>,
     /// The sender's address.
     pub source: IpAddr,
     /// The sender's queue pair.
     pub source_qpn: Qpn,
-    /// The GID that it was sent to: an address of this device, or a group's.
+    /// The destination GID: an address of this device, or a multicast group.
     pub destination: Gid,
     traffic_class: u8,
     flow_label: u32,
 }
 
 impl Datagram {
-    /// A datagram that a receive completed with; `None` without a network header.
+    /// The datagram of a completed receive; `None` without a network header.
     pub(super) fn new(completion: &WorkCompletion, buffer: &[u8]) -> Option<Self> {
         let received = buffer.get(..completion.byte_len as usize)?;
         let (area, data) = received.split_at_checked(AREA)?;
@@ -51,7 +51,7 @@ impl Datagram {
     }
 }
 
-/// The route to a datagram's sender, but for the source's index (`ibv_init_ah_from_wc(3)`).
+/// The route to a datagram's sender, without the source GID index (`ibv_init_ah_from_wc(3)`).
 pub(super) fn reply_route(datagram: &Datagram) -> AhAttr {
     AhAttr {
         dgid: Gid::from(datagram.source),
@@ -61,7 +61,7 @@ pub(super) fn reply_route(datagram: &Datagram) -> AhAttr {
     }
 }
 
-/// What both network headers say.
+/// The fields common to both network headers.
 struct Header {
     source: Gid,
     destination: Gid,
@@ -70,9 +70,10 @@ struct Header {
 }
 
 impl Header {
-    /// Only one of both headers is there, and what lies before the IPv4 header means nothing. Where that looks
-    /// like an IPv6 header the IPv4 header is known by its checksum; otherwise by its first byte alone, for
-    /// rdma_rxe leaves the checksum out of what it loops back (as `ibv_init_ah_from_wc(3)` tells them apart).
+    /// Parses the network header. Only one of the two is present, and the bytes before an IPv4
+    /// header are undefined. If they look like an IPv6 header, a valid checksum identifies the IPv4
+    /// header. Otherwise its first byte does, because rdma_rxe leaves out the checksum in loopback
+    /// packets (`ibv_init_ah_from_wc(3)` distinguishes them the same way).
     fn parse(area: &[u8]) -> Option<Self> {
         let ipv4 = area.last_chunk::<IPV4_LEN>()?;
         let is_ipv6 = area.first().is_some_and(|byte| byte >> 4 == 6);
@@ -96,7 +97,7 @@ impl Header {
     }
 }
 
-/// The Internet checksum of a header (RFC 1071): zero if the checksum within it is right.
+/// The Internet checksum of a header (RFC 1071): zero if the header's checksum is valid.
 fn checksum(header: &[u8; IPV4_LEN]) -> u16 {
     let words = header.chunks_exact(2);
     let sum: u32 = words

@@ -1,4 +1,4 @@
-//! Datagram services: told to those who ask, and receiving what they send.
+//! Datagram services: answer resolution requests and receive datagrams.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,57 +15,57 @@ use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
 use crate::resolve::resolve_passive;
 
-/// Questions that may wait to be taken.
+/// Maximum number of queued requests.
 const BACKLOG: i32 = 128;
 
-/// A service that answers whoever asks for its queue pair, of which it has one on each device that
-/// it was asked at, and receives what they send there.
+/// A service that answers resolution requests and receives its clients' datagrams. It has one queue
+/// pair on each device at which it received a request.
 #[derive(Debug)]
 pub struct Service {
     listener: CmId,
     events: EventChannel,
     options: Options,
     devices: Vec<OnDevice>,
-    /// Where the next look for datagrams begins, so that no device is served before others always.
+    /// The device to check first. It rotates, so that no device is always preferred.
     turn: usize,
 }
 
-/// The part of a service that is on one device.
+/// The part of a service on one device.
 #[derive(Debug)]
 struct OnDevice {
     queues: Queues,
-    /// The first who asked at the device: the queue pair is this id's.
+    /// The id of the first request at the device, which owns the queue pair.
     owner: CmId,
 }
 
-/// What came to a service.
+/// An event of a service.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Somebody asked, and was told the queue pair.
+    /// A client requested the queue pair and was answered.
     Asked {
-        /// Who asked.
+        /// The client's address.
         peer: Option<SocketAddr>,
-        /// Their private data: the whole field of the question, zero-padded.
+        /// The client's private data: the whole field of the request, zero-padded.
         private_data: Vec<u8>,
     },
-    /// Somebody asked, and could not be told; or what the service had on a device is gone, with its
-    /// queue pair. It goes on elsewhere, and there again when somebody asks.
+    /// A request could not be answered, or the service's queue pair on a device failed. The service
+    /// continues on other devices, and on this one with the next request.
     Failed(Error),
-    /// A datagram.
+    /// A datagram arrived.
     Datagram {
         /// The datagram.
         datagram: Datagram,
-        /// The queue pair that it came to; see [`Service::send`].
+        /// The receiving queue pair; see [`Service::send`].
         qpn: Qpn,
     },
 }
 
 impl Service {
-    /// Offers a service at `addr:port`, `name:port` or `:port` (every address of the software devices, unless a
-    /// provider is pinned). Port 0 takes a free one.
+    /// Offers a service at `addr:port`, `name:port` or `:port` (all addresses of the software
+    /// devices, unless a provider is pinned). Port 0 selects a free port.
     ///
     /// # Errors
-    /// The address is not known, is in use, or belongs to no device.
+    /// The address is unknown, in use, or belongs to no device.
     pub fn bind(address: &str, options: &Options) -> Result<Self> {
         let mut last = crate::connection::no_address(address);
         for resolved in resolve_passive(address)? {
@@ -92,10 +92,10 @@ impl Service {
         })
     }
 
-    /// The address that it is offered at, with its port.
+    /// The service's address, with its port.
     ///
     /// # Errors
-    /// The id is gone from its provider.
+    /// The provider no longer has the id.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         let local = self.listener.addresses()?.local;
         local.and_then(|local| local.inet()).ok_or(Error::new(
@@ -104,10 +104,10 @@ impl Service {
         ))
     }
 
-    /// Waits for a question, which is answered, or a datagram, for `timeout` at most.
+    /// Waits for a request, which it answers, or a datagram, at most for `timeout`.
     ///
     /// # Errors
-    /// `TimedOut`; the channels' own failures.
+    /// `TimedOut`; errors of the channels.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Arrival> {
         let deadline = deadline::after(timeout);
         loop {
@@ -141,10 +141,11 @@ impl Service {
         }
     }
 
-    /// Where a datagram came from: to answer it.
+    /// The sender of a datagram, as a destination for the answer.
     ///
     /// # Errors
-    /// The address that it was sent to is not the device's any more; those of making an address handle.
+    /// The datagram's destination address no longer belongs to the device; errors of creating an
+    /// address handle.
     pub fn sender(&self, datagram: &Datagram, qpn: Qpn) -> Result<Destination> {
         let on = self.devices.iter().find(|on| on.queues.qpn() == qpn);
         on.ok_or_else(no_queue_pair)?.queues.sender(datagram)
@@ -188,8 +189,8 @@ impl Service {
         None
     }
 
-    /// A queue pair in error, as by the removal of its device, is of no more use; those of other devices
-    /// are.
+    /// Drops a failed queue pair, for example after the removal of its device. The other devices'
+    /// queue pairs stay usable.
     fn let_go(&mut self, at: usize, error: Error) -> Arrival {
         self.devices.remove(at);
         Arrival::Failed(error)
@@ -209,14 +210,14 @@ impl Service {
                 private_data: event.private_data().to_vec(),
             },
             Err(error) => {
-                // One that has gone meanwhile needs no answer.
+                // A client that has gone meanwhile needs no answer.
                 let _ = id.reject(&[]);
                 Arrival::Failed(error)
             }
         })
     }
 
-    /// Tells one who asks the queue pair of the device that was asked at.
+    /// Answers a request with the queue pair of the device that received it.
     fn answer(&mut self, id: &CmId) -> Result<()> {
         let index = id.device()?.index();
         let known = self

@@ -1,4 +1,4 @@
-//! Datagram sockets: towards a service, and in a multicast group.
+//! Datagram sockets: connected to a service, or in a multicast group.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,13 +17,13 @@ use crate::connection::{Race, Runner};
 use crate::resolve::resolve;
 use crate::{address_turn, deadline};
 
-/// What datagram ids are for: the UDP port space.
+/// The service kind of datagram ids: the UDP port space.
 pub(super) const UDP: ServiceKind = ServiceKind {
     port_space: PortSpace::Udp,
     qp_type: QpType::Ud,
 };
 
-/// How long posted datagrams may take to leave: no peer can hold them up.
+/// Time limit for sending posted datagrams. No peer can delay them.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A UD queue pair with its buffers: sends to any destination, and receives.
@@ -34,7 +34,7 @@ pub struct Socket {
     events: EventChannel,
 }
 
-/// A service that answered.
+/// The answer of a service.
 #[derive(Debug)]
 pub struct Reached {
     /// Its queue pair.
@@ -45,23 +45,24 @@ pub struct Reached {
     pub private_data: Vec<u8>,
 }
 
-/// A multicast group that was joined.
+/// A joined multicast group.
 #[derive(Debug)]
 pub struct Joined {
-    /// Its members.
+    /// The group as a destination.
     pub destination: Destination,
     /// Its address.
     pub group: IpAddr,
 }
 
 impl Socket {
-    /// Asks the service at `host:port` for its queue pair (service id resolution, IBTA 12.11). The
-    /// addresses of a name are asked in their order, each 250 ms after the one before it or as soon as that
-    /// failed (RFC 8305); the first that answers is given.
+    /// Requests the queue pair of the service at `host:port` (service id resolution, IBTA 12.11).
+    ///
+    /// The addresses of a name are tried in order: the next one starts 250 ms after the previous
+    /// one, or as soon as that fails (RFC 8305). Returns the first answer.
     ///
     /// # Errors
-    /// The name is not known, nobody answers in time, or the service refuses (`SidrRefused`): of several
-    /// addresses the last error with those before it.
+    /// The name is unknown, no answer arrives in time, or the service refuses (`SidrRefused`). For
+    /// several addresses: the last error, with the earlier ones attached.
     pub fn connect(destination: &str, options: &Options) -> Result<(Self, Reached)> {
         let deadline = deadline::after(options.timeout);
         let resolved = resolve(destination)?.into_iter();
@@ -69,7 +70,7 @@ impl Socket {
         Self::ask(destination, addresses, options, deadline)
     }
 
-    /// The same at addresses that are known.
+    /// Like [`Socket::connect`], for resolved addresses.
     ///
     /// # Errors
     /// As for [`Socket::connect`].
@@ -88,11 +89,12 @@ impl Socket {
         Race::new(start, name, addresses, deadline).run()
     }
 
-    /// Joins a multicast group: to send and receive, or only to send. The device is that of `source`, or
-    /// the one that routing chooses for the group.
+    /// Joins a multicast group, to send and receive or only to send. Uses the device of `source`,
+    /// or the one that routing chooses for the group.
     ///
     /// # Errors
-    /// The address is no group's, there is no route to it, or the device has no room for another.
+    /// The address is not a multicast group, there is no route to it, or a limit of the device is
+    /// reached.
     pub fn join(
         group: SocketAddr,
         source: Option<SocketAddr>,
@@ -115,28 +117,27 @@ impl Socket {
         self.id.addresses().ok()?.local?.inet()
     }
 
-    /// Number of its queue pair.
+    /// Its queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.queues.qpn()
     }
 
-    /// Bytes that a datagram holds at most: the payload of one packet.
+    /// Maximum size of a datagram in bytes: the payload of one packet.
     pub fn mtu(&self) -> usize {
         self.queues.mtu()
     }
 
-    /// Sends a datagram, with immediate data (network order as the wire has it) if there is any. It
-    /// may get lost.
+    /// Sends a datagram, with optional immediate data (in network byte order). The datagram may be
+    /// lost.
     ///
     /// # Errors
-    /// `InvalidArgument` for data longer than [`Socket::mtu`]; `WorkFailed` if the queue pair is in
+    /// `InvalidArgument` if the data exceeds [`Socket::mtu`]; `WorkFailed` if the queue pair is in
     /// error.
     pub fn send(&mut self, to: &Destination, data: &[u8], imm_data: Option<u32>) -> Result<()> {
         send(&mut self.queues, to, data, imm_data)
     }
 
-    /// Waits until every datagram that was sent has left: one that ends its socket before may take
-    /// them back.
+    /// Waits until all posted datagrams are sent. Dropping the socket earlier may discard some.
     ///
     /// # Errors
     /// `WorkFailed` if the queue pair is in error.
@@ -153,7 +154,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits for a datagram, for `timeout` at most.
+    /// Waits for a datagram, at most for `timeout`.
     ///
     /// # Errors
     /// `TimedOut`; `WorkFailed` if the queue pair is in error; `NoDevice` if the device was removed.
@@ -177,16 +178,17 @@ impl Socket {
         }
     }
 
-    /// Where a datagram came from: to answer it.
+    /// The sender of a datagram, as a destination for the answer.
     ///
     /// # Errors
-    /// The address that it was sent to is not the device's any more; those of making an address handle.
+    /// The datagram's destination address no longer belongs to the device; errors of creating an
+    /// address handle.
     pub fn sender(&self, datagram: &Datagram) -> Result<Destination> {
         self.queues.sender(datagram)
     }
 }
 
-/// Sends, waiting for an earlier datagram to be gone if need be.
+/// Sends a datagram; waits until a send buffer is free.
 pub(super) fn send(
     queues: &mut Queues,
     to: &Destination,
@@ -205,7 +207,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Sleeps until a descriptor is readable, or the deadline.
+/// Sleeps until a descriptor is readable or the deadline passes.
 pub(super) fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
     let mut fds: Vec<PollFd<'_>> = descriptors
         .iter()
@@ -230,7 +232,7 @@ pub(super) fn timed_out(step: Step, timeout: Duration) -> Error {
     Error::new(step, Cause::TimedOut { after_ms, retries })
 }
 
-/// The steps towards a destination, and where they failed.
+/// The steps towards a destination, for error reports.
 struct Attempt {
     id: CmId,
     events: EventChannel,
@@ -253,7 +255,7 @@ impl Attempt {
         })
     }
 
-    /// Finds the device, and makes the queue pair on it.
+    /// Resolves the device and creates the queue pair on it.
     fn resolve(&mut self, source: Option<SocketAddr>, options: &Options) -> Result<Socket> {
         self.start(source)?;
         loop {
@@ -268,14 +270,14 @@ impl Attempt {
         }
     }
 
-    /// Starts to resolve the address, for a turn.
+    /// Starts to resolve the address.
     fn start(&self, source: Option<SocketAddr>) -> Result<()> {
         let turn = address_turn::within(self.left());
         let resolving = self.id.resolve_addr(source, self.to, turn);
         resolving.map_err(|error| self.explain(error))
     }
 
-    /// The queue pair, on the device that was found.
+    /// Creates the queue pair on the resolved device.
     fn socket(&self, options: &Options) -> Result<Socket> {
         let queues = Queues::new(&self.id, options).map_err(|error| self.explain(error))?;
         Ok(Socket {
@@ -285,7 +287,7 @@ impl Attempt {
         })
     }
 
-    /// Waits for the event that ends a step well.
+    /// Waits for the event that completes a step successfully.
     fn expect(&self, expected: EventType) -> Result<Event> {
         let event = self.next()?;
         match event.event_type() == expected {
@@ -324,16 +326,17 @@ impl Attempt {
     }
 
     fn left(&self) -> Duration {
-        // The provider takes no zero: then the wait, not the start, reports the deadline.
+        // The provider rejects a zero timeout. A minimal one makes the wait, not the start, report
+        // the deadline.
         deadline::left(self.deadline).max(Duration::from_millis(1))
     }
 }
 
-/// A service that is asked for its queue pair.
+/// A request for a service's queue pair.
 struct Question<'a> {
     attempt: Attempt,
     options: &'a Options,
-    /// Made once the device is known.
+    /// Created once the device is known.
     socket: Option<Socket>,
 }
 
@@ -348,7 +351,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    /// Takes the event that ends a step and starts the next one; the answer after the last.
+    /// Handles the event that ends a step and starts the next step. Returns the answer after the
+    /// last one.
     fn advance(&mut self, event: &Event) -> Result<Option<(Socket, Reached)>> {
         let Self {
             attempt,

@@ -1,4 +1,4 @@
-//! Listening for a service that others find at the subnet administrator, by its name or its id.
+//! Listens for a service that clients find at the subnet administrator, by its name or id.
 
 use std::time::Duration;
 
@@ -12,15 +12,17 @@ use portolan_wire::{PKey, ServiceId};
 use super::PortManager;
 use crate::resolve::fabric::cause_of;
 
-/// How long a lease lasts unless another length is chosen: as long as a service may be found at most whose host has
-/// died.
+/// Default length of a lease. After its host dies, a service stays registered for at most this
+/// long.
 const LEASE: Duration = Duration::from_secs(60);
-/// How long the administrator may take to register it.
+/// Time limit of the registration.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is registered of a service at the subnet administrator (a ServiceRecord, IBTA 15.2.5.14), for
-/// [`PortManager::listen_registered`]. Whoever looks it up (`RAI_SA`, [`Flags::SA`](crate::resolve::Flags::SA)) is given
-/// its id and the GID of the port that listens.
+/// A service to register at the subnet administrator (a ServiceRecord, IBTA 15.2.5.14), for
+/// [`PortManager::listen_registered`].
+///
+/// Clients that look it up (`RAI_SA`, [`Flags::SA`](crate::resolve::Flags::SA)) get its id and the
+/// GID of the listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceOffer {
     service: ServiceId,
@@ -30,7 +32,8 @@ pub struct ServiceOffer {
 }
 
 impl ServiceOffer {
-    /// A service by its id and its name, of 1 to 64 bytes, in the default partition.
+    /// Creates an offer of a service with an id and a name of 1 to 64 bytes, in the default
+    /// partition.
     pub fn new(service: ServiceId, name: impl Into<String>) -> Self {
         Self {
             service,
@@ -40,15 +43,15 @@ impl ServiceOffer {
         }
     }
 
-    /// How long the administrator keeps it when it is not renewed: whole seconds, one at least. It is renewed three
-    /// times as often while it is held. 60 s unless said.
+    /// Sets the length of the lease in whole seconds, at least one; the default is 60 s. It is
+    /// renewed three times within its length.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// What else is told of it: the record's ServiceData8, zeros unless said.
+    /// Sets additional data for clients, the record's ServiceData8; the default is zeros.
     #[must_use]
     pub fn data(mut self, data: [u8; 16]) -> Self {
         self.data = data;
@@ -81,15 +84,19 @@ impl ServiceOffer {
 }
 
 impl PortManager {
-    /// Listens for a service, and then registers it with the subnet administrator, which `administrator` asks through
-    /// this port. Others find it for as long as the registration is held: its lease is renewed meanwhile, and it is
-    /// withdrawn when the registration is dropped. The id goes on to listen until it is destroyed.
+    /// Listens for a service and then registers it with the subnet administrator, which
+    /// `administrator` queries through this port.
     ///
-    /// Blocks until the administrator has it, for ten seconds at most.
+    /// Clients find the service while the registration exists. The registration's lease is renewed
+    /// meanwhile; dropping the registration withdraws the service. The id continues to listen until
+    /// it is destroyed.
+    ///
+    /// Blocks until the administrator confirms, for at most ten seconds.
     ///
     /// # Errors
-    /// As [`listen`](Self::listen); `InvalidArgument` for a name or a lease that a record does not hold; `TimedOut`
-    /// where no administrator answers, `Os` for what one refuses: then the id listens, and nobody is told of it.
+    /// As [`listen`](Self::listen); `InvalidArgument` for a name or lease that a record cannot
+    /// hold; `TimedOut` if no administrator answers; `Os` if it refuses. After these last two the
+    /// id listens without being registered.
     pub fn listen_registered(
         &mut self,
         id: IdNumber,

@@ -1,5 +1,5 @@
-//! Two managers, each at the end of a transport in memory, with a subnet between them that loses what it is
-//! told to.
+//! Two managers on in-memory transports, with a simulated subnet between them that loses chosen
+//! datagrams.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn port(host: u16) -> Port {
 struct Subnet {
     hosts: [PortManager; 2],
     scripts: [Script; 2],
-    /// How many of the datagrams to come are lost.
+    /// Number of next datagrams to lose.
     to_lose: usize,
 }
 
@@ -92,7 +92,7 @@ impl Subnet {
         found
     }
 
-    /// A listener at the second host; an id of the first that is asking it.
+    /// Creates a listener on the second host and an id on the first that connects to it.
     fn connecting(&mut self, qp_type: QpType) -> (IdNumber, CmEvent) {
         let service = Service {
             port_space: PortSpace::Ib,
@@ -167,7 +167,7 @@ fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to
     manager.connect(id, &param(0x100)).unwrap();
     let request = script.sent(PATIENCE).unwrap();
     assert_eq!((request.to.lid, request.to.path_bits), (2, 2));
-    // The request comes back to the port itself, at its last LID; nobody listens.
+    // The request returns to the port itself, at its last LID; there is no listener.
     let from = MadAddress {
         path_bits: 3,
         ..MadAddress::gsi(2, 0, 0)
@@ -175,7 +175,7 @@ fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to
     script.say(from, &request.mad);
     let answer = loop {
         manager.next_event(SLICE).unwrap();
-        // A REJ; the request may be repeated meanwhile.
+        // A REJ; the request may be retransmitted meanwhile.
         let sent = script.sent(Duration::ZERO);
         if let Some(sent) = sent.filter(|sent| sent.mad[16..18] == [0, 0x12]) {
             break sent;
@@ -219,7 +219,7 @@ fn a_port_without_a_lid_cannot_be_managed_and_one_that_goes_is_told() {
     assert!(matches!(error.cause, Cause::DeviceRemoved), "{error}");
 }
 
-/// A client whose administrator, a thread, says this to everything.
+/// A client whose administrator answers everything with `status`, in its own thread.
 fn administrator(status: u16) -> (Client, std::thread::JoinHandle<Vec<Method>>) {
     let (transport, script) = pair(port(2));
     let transport = std::sync::Mutex::new(Some(transport));
@@ -229,7 +229,7 @@ fn administrator(status: u16) -> (Client, std::thread::JoinHandle<Vec<Method>>) 
     });
     let serving = std::thread::spawn(move || {
         let mut asked = Vec::new();
-        // The last that is said is that the service is withdrawn, or why it was not taken.
+        // The last request withdraws the service, unless the registration was refused.
         while asked.last() != Some(&Method::DELETE) && (status == 0 || asked.is_empty()) {
             let sent = script.sent(PATIENCE).expect("a question");
             let packet = SaPacket::new_checked(&sent.mad[..]).unwrap();
@@ -287,7 +287,7 @@ fn an_offer_that_no_record_holds_or_the_administrator_refuses_is_an_error() {
         port_space: PortSpace::Ib,
         qp_type: QpType::Rc,
     };
-    // Requests denied.
+    // Status "request denied".
     let (client, serving) = administrator(0x0200);
     let harbour = ServiceOffer::new(SERVICE, "harbour");
     for wrong in [

@@ -1,5 +1,5 @@
-//! The provider that serves a destination or a local address: the kernel, where one of its RDMA devices is
-//! on the way, else software.
+//! Selects the provider of a destination or a local address: the kernel's if one of its RDMA
+//! devices is on the route, otherwise the software one.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use portolan_provider::{Cause, Error, Result};
 
 use super::{Choice, KERNEL_AFTER_FORK, PinnedBy, kernel_provider, pinned, software_provider};
 
-/// A provider, and why it is the one.
+/// A selected provider, with the reason.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The provider.
@@ -22,21 +22,21 @@ pub struct Chosen {
     pub reason: Reason,
 }
 
-/// Why a provider serves. It prints as a clause that goes after the provider's name.
+/// Why a provider was selected. `Display` prints a clause to follow the provider's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It is pinned.
+    /// The provider is pinned.
     Pinned(PinnedBy),
-    /// The kernel has no RDMA device at all.
+    /// The kernel has no RDMA devices.
     NoKernelDevice,
-    /// The kernel has RDMA devices, which cannot be used.
+    /// The kernel has RDMA devices, but they are unusable.
     KernelUnusable(String),
-    /// A device of the kernel's has the address on the interface.
+    /// One of the kernel's devices has the address on the interface.
     Serves {
         /// The device.
         device: String,
-        /// The source on the way, or the address to listen at.
+        /// The source address of the route, or the address to listen at.
         address: IpAddr,
     },
     /// No device of the kernel's has the address on the interface.
@@ -46,9 +46,9 @@ pub enum Reason {
         /// The interface that the route leaves by, where there is a route.
         interface_index: Option<u32>,
     },
-    /// There is no way, as any provider will say.
+    /// There is no route, so the choice does not matter.
     NoRoute(Cause),
-    /// Every address of this machine is listened at: each provider serves those of its devices.
+    /// All addresses are listened at: each provider serves those of its devices.
     Wildcard,
 }
 
@@ -79,16 +79,17 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A local address by which a provider is chosen, and the interface that it must be on if that matters.
+/// A local address that selects the provider, and the interface that must have it, if that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) address: IpAddr,
     pub(crate) interface_index: Option<u32>,
 }
 
-/// The provider for what goes to `destination`, from `source` if that is decided: the kernel, if one of its
-/// RDMA devices has the source address on the interface by which the route leaves, else software. A pinned
-/// provider is taken in any case.
+/// Selects the provider for `destination`, from `source` if given.
+///
+/// Selects the kernel's if one of its RDMA devices has the source address on the interface of the
+/// route, otherwise the software one. A pinned provider takes precedence.
 ///
 /// # Errors
 /// The provider cannot start; see [`super::default_provider`].
@@ -96,9 +97,11 @@ pub fn towards(source: Option<SocketAddr>, destination: SocketAddr) -> Result<Ch
     open(decide(|| on_the_way(source, destination))?)
 }
 
-/// The provider for listening at `local`, an address of this machine: the kernel, if one of its RDMA devices
-/// has it, else software. A pinned provider is taken in any case. For the wildcard address see [`everywhere`];
-/// here it is software's.
+/// Selects the provider to listen at `local`, an address of this machine.
+///
+/// Selects the kernel's if one of its RDMA devices has the address, otherwise the software one. A
+/// pinned provider takes precedence. For the wildcard address this returns the software provider;
+/// see [`everywhere`].
 ///
 /// # Errors
 /// As for [`towards`].
@@ -106,11 +109,12 @@ pub fn at(local: SocketAddr) -> Result<Chosen> {
     open(decide(|| Ok(Place::of(local)))?)
 }
 
-/// The providers for listening at `local`: for the wildcard address all that there are, for another that of
-/// [`at`]. With the wildcard a provider that cannot start is left out, and its error is given beside the others.
+/// Selects the providers to listen at `local`: all of them for the wildcard address, otherwise that
+/// of [`at`]. For the wildcard address, providers that cannot start are left out and their errors
+/// returned.
 ///
 /// # Errors
-/// As for [`towards`]; for the wildcard if none of them can start.
+/// As for [`towards`]; for the wildcard address, if no provider can start.
 pub fn everywhere(local: SocketAddr) -> Result<(Vec<Chosen>, Vec<Error>)> {
     let is_alone = pinned()?.is_some() || !portolan_kernel::has_devices();
     if !local.ip().is_unspecified() || is_alone {
@@ -143,18 +147,18 @@ fn open((choice, reason): (Choice, Reason)) -> Result<Chosen> {
     Ok(Chosen { provider, reason })
 }
 
-/// The choice, without opening the software provider.
+/// Makes the choice without opening the software provider.
 ///
 /// # Errors
-/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; what keeps the kernel provider from opening, unless
-/// it is of no use here at all.
+/// `InvalidArgument` for an unknown name in `PORTOLAN_PROVIDER`; errors of opening the kernel
+/// provider, unless they mean that it is unusable here.
 pub(crate) fn decide(
     place: impl FnOnce() -> std::result::Result<Place, Cause>,
 ) -> Result<(Choice, Reason)> {
     if let Some((choice, by)) = pinned()? {
         return Ok((choice, Reason::Pinned(by)));
     }
-    // First what costs least: most machines have none.
+    // Check the cheapest condition first: most machines have no such device.
     if !portolan_kernel::has_devices() {
         return Ok((Choice::Software, Reason::NoKernelDevice));
     }
@@ -175,20 +179,20 @@ pub(crate) fn decide(
     }
 }
 
-/// Whether the kernel's devices are of no use on this machine or to this user. What else fails, as for lack of
-/// descriptors or in a forked process, says nothing of who should serve.
+/// Returns whether the kernel's devices are unusable on this machine or for this user. Other
+/// failures, such as a lack of descriptors or a forked process, do not affect the choice.
 fn is_unusable(error: &Error) -> bool {
     match &error.cause {
         Cause::NoDevice { .. } | Cause::UnusableLibrary { .. } => true,
-        // A container may show a device, but not its file; there may be no verbs for user space.
+        // A container may see a device without its device file, or userspace verbs may be missing.
         Cause::Os { errno, .. } => [EACCES, EPERM, ENOENT, ENOSYS].contains(errno),
-        // Too old a kernel.
+        // The kernel is too old.
         Cause::Unsupported(what) => *what != KERNEL_AFTER_FORK,
         _ => false,
     }
 }
 
-/// Where packets to a destination leave this machine.
+/// The source address and interface of packets to a destination.
 fn on_the_way(
     source: Option<SocketAddr>,
     destination: SocketAddr,
@@ -215,12 +219,12 @@ impl Place {
         }
     }
 
-    /// The kernel's device that has the address there.
+    /// The kernel's device that has the address on the interface.
     fn kernel_device(self) -> Result<Option<String>> {
         let gid = ip_to_gid(self.address);
         let is_here = |index| self.interface_index.is_none_or(|wanted| wanted == index);
         for device in kernel_provider()?.devices()? {
-            // One that has just gone serves nothing.
+            // A device that has just gone has no addresses.
             let ports = device.attr().map_or(0, |attr| attr.phys_port_cnt);
             let mut gids = (1..=ports).flat_map(|port| device.gids(port).unwrap_or_default());
             if gids.any(|entry| entry.gid == gid && is_here(entry.interface_index)) {

@@ -1,18 +1,20 @@
-//! Which other users' processes may share the UDP port with this one, as the environment says.
+//! The other users whose processes may share the UDP port, from the environment.
 
 use portolan_provider::{Error, Result, Step};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::software::Trust;
 
-/// The environment variable that says whom else to trust: numbers of users, parted by commas, or `anyone`.
+/// The environment variable that lists additional trusted users: user ids separated by commas, or
+/// `anyone`.
 pub const TRUST_ENV: &str = "PORTOLAN_TRUST";
 
-/// Whom [`TRUST_ENV`] says to trust; processes of the same user and of root without it. A program that was lent another's
-/// rights (set-user-ID, set-group-ID) does not ask: its environment is a stranger's.
+/// The trust that [`TRUST_ENV`] configures; without it only processes of the same user and of root
+/// are trusted. Set-user-ID and set-group-ID programs ignore the variable, because another user
+/// controls their environment.
 ///
 /// # Errors
-/// `InvalidArgument` if it is not understood.
+/// `InvalidArgument` if the variable is malformed.
 pub fn trust() -> Result<Trust> {
     let is_lent = getuid() != geteuid() || getgid() != getegid();
     let said = std::env::var_os(TRUST_ENV).filter(|_| !is_lent);

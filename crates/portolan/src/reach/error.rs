@@ -1,4 +1,4 @@
-//! Why a GID is not reachable, or could not be asked about, with the errno of ibv_gid_reachable(3).
+//! Why a GID is unreachable or its reachability is unknown, with the errno of ibv_gid_reachable(3).
 
 use std::fmt;
 
@@ -6,55 +6,55 @@ use portolan_provider::Cause;
 use portolan_provider::error::errno;
 use portolan_wire::addr::Gid;
 
-/// A GID that is not reachable, or could not be asked about.
+/// A GID that is unreachable or whose reachability is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreachable {
-    /// The RDMA device that was to ask.
+    /// The local RDMA device.
     pub device: String,
-    /// Its port; 0 if none was chosen.
+    /// Its port; 0 if none was selected.
     pub port_num: u8,
     /// The GID.
     pub gid: Gid,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why, by the errors that the manual knows.
+/// The reason, classified by the manual's errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// `EINVAL`: no such port, or a GID that is no host's.
+    /// `EINVAL`: no such port, or the GID is not a host's.
     InvalidArgument {
         /// The argument.
         what: &'static str,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
-        /// What it was.
+        /// The value given.
         found: String,
     },
-    /// `ENXIO`: the answer is that there is no path.
+    /// `ENXIO`: there is no path.
     NoPath(String),
-    /// `EIO`: the port is down, the administrator or the system did not answer or made no sense.
+    /// `EIO`: the port is down, or the administrator or the system did not answer validly.
     Io(String),
-    /// `ENOMEM`: too much is being asked, or the system has no memory.
+    /// `ENOMEM`: too many queries are in progress, or the system is out of memory.
     NoMemory(String),
     /// `EINTR`: a system call was interrupted.
     Interrupted,
 }
 
 impl Unreachable {
-    /// The errno (positive) that ibv_gid_reachable(3) has for it.
+    /// The errno (positive) that ibv_gid_reachable(3) returns.
     pub fn errno(&self) -> i32 {
         self.reason.errno()
     }
 
-    /// Whether it is known that there is no path; else it could not be found out.
+    /// Returns whether there is definitely no path; otherwise reachability is unknown.
     pub fn is_no_path(&self) -> bool {
         matches!(self.reason, Reason::NoPath(_))
     }
 }
 
 impl Reason {
-    /// The errno (positive) that ibv_gid_reachable(3) has for it.
+    /// The errno (positive) that ibv_gid_reachable(3) returns.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::InvalidArgument { .. } => errno::EINVAL,
@@ -78,8 +78,8 @@ impl Reason {
 }
 
 impl From<Cause> for Reason {
-    /// Of a failed look-up. That the link or the routing tables know of no way is an answer; that nobody
-    /// answered in time is none.
+    /// Converts a failed lookup. A missing route or link-layer address is an answer; a timeout is
+    /// not.
     fn from(cause: Cause) -> Self {
         let text = cause.to_string();
         match (&cause, cause.errno()) {
@@ -88,12 +88,12 @@ impl From<Cause> for Reason {
                 expected: "the address of one host",
                 found: text,
             },
-            // Without an address of the family there is nothing to send from.
+            // Without an address of the family there is no source address.
             (
                 Cause::NetworkUnreachable | Cause::HostUnreachable | Cause::AddressNotAvailable,
                 _,
             ) => Self::NoPath(text),
-            // A `prohibit` route is a route's answer, too.
+            // A `prohibit` route is an answer too.
             (_, errno::ENETUNREACH | errno::EHOSTUNREACH | errno::EACCES) => Self::NoPath(text),
             (_, errno::ENOMEM | errno::ENOBUFS) => Self::NoMemory(text),
             (_, errno::EINTR) => Self::Interrupted,
@@ -103,7 +103,7 @@ impl From<Cause> for Reason {
 }
 
 impl From<portolan_sa::reach::Unreachable> for Reason {
-    /// Of the subnet administrator's answer, or of none.
+    /// Converts the subnet administrator's answer, or the lack of one.
     fn from(why: portolan_sa::reach::Unreachable) -> Self {
         let text = match &why {
             portolan_sa::reach::Unreachable::NoPath { failure, .. } => failure.to_string(),

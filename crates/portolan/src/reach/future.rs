@@ -1,4 +1,4 @@
-//! The question awaited, by whatever runtime.
+//! Reachability queries as futures, for any runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -14,7 +14,7 @@ use crate::lock;
 
 type Outcome = Result<Reached, Unreachable>;
 
-/// A question under way, to be awaited. Dropping it ends it.
+/// A query in progress, as a future. Dropping it cancels the query.
 #[must_use = "a future does nothing for you unless it is awaited"]
 pub struct Reaching {
     slot: Arc<Mutex<Slot>>,
@@ -22,14 +22,14 @@ pub struct Reaching {
     _asked: Asked,
 }
 
-/// Where the outcome goes, and who waits for it.
+/// Holds the outcome and the waker of the waiting task.
 #[derive(Default)]
 struct Slot {
     outcome: Option<Outcome>,
     waiter: Option<Waker>,
 }
 
-/// Starts to ask and never waits; needs no runtime of any kind.
+/// Starts a query without waiting. Needs no runtime.
 pub fn start(port: &Port, gid: Gid, within: Duration) -> Reaching {
     let slot = Arc::new(Mutex::new(Slot::default()));
     let of_outcome = Arc::clone(&slot);

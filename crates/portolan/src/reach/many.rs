@@ -1,4 +1,4 @@
-//! Many GIDs at once, a bounded number of them under way.
+//! Queries many GIDs with bounded concurrency.
 
 use std::collections::HashMap;
 use std::sync::mpsc::channel;
@@ -8,12 +8,12 @@ use portolan_wire::addr::Gid;
 
 use super::{Port, Reached, Unreachable, ask};
 
-/// Questions under way at a time, at most.
+/// Maximum number of concurrent queries.
 pub const AT_ONCE_MAX: usize = 1024;
 
-/// Asks for each GID from the port beside it, `at_once` (1 to [`AT_ONCE_MAX`]) at a time, each within
-/// `within` from when its turn comes; blocks until all are told. `tell` gets the place of each question and
-/// its outcome, in the order in which answers come.
+/// Queries each GID from its port, `at_once` (1 to [`AT_ONCE_MAX`]) at a time, each within `within`
+/// of its start. Blocks until all have ended. `tell` gets the index and outcome of each query, in
+/// the order of completion.
 pub fn reach_many<'a>(
     questions: impl IntoIterator<Item = (&'a Port, Gid)>,
     within: Duration,
@@ -37,7 +37,7 @@ pub fn reach_many<'a>(
         if under_way.is_empty() {
             return;
         }
-        // Each question has its answer within its time, and this end holds a sender.
+        // Cannot fail: each query ends within its time, and this end holds a sender.
         let Ok((place, outcome)) = outcomes.recv() else {
             return;
         };

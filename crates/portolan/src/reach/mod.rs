@@ -1,8 +1,8 @@
-//! Whether a GID can be reached from a port: ibv_gid_reachable(3).
+//! Whether a GID is reachable from a port: ibv_gid_reachable(3).
 //!
-//! InfiniBand's ports ask the subnet administrator for a path. Ethernet's have none to ask; there a GID is
-//! an IP address, and the kernel's route to it, with a next hop that answers on its link, is the answer.
-//! Each answer says by which [`Method`] it was found.
+//! InfiniBand ports query the subnet administrator for a path. On Ethernet a GID is an IP address:
+//! it is reachable if the kernel has a route to it and the next hop answers on its link. Each
+//! result names its [`Method`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -44,24 +44,24 @@ pub use port::Port;
 
 use self::port::Link;
 
-/// A GID that can be reached.
+/// A reachable GID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// How it was found out.
+    /// How reachability was determined.
     pub method: Method,
-    /// The local GID that packets leave from.
+    /// The local source GID.
     pub source: Gid,
-    /// Who answered on the link: the GID's host itself or a router on the way. `None` if the GID is this
-    /// host's, and by the subnet administrator.
+    /// The next hop that answered on the link: the GID's host or a router. `None` if the GID is
+    /// this host's, or the subnet administrator answered.
     pub next_hop: Option<IpAddr>,
-    /// Its hardware address, if the link has such.
+    /// Its link-layer address, if the link has them.
     pub link_address: Option<[u8; 6]>,
 }
 
-/// How it is found out whether a GID can be reached.
+/// How reachability is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The kernel's route to the address that the GID is, and a next hop that answers on its link.
+    /// The kernel's route to the GID's address, and a next hop that answers on its link.
     Route,
     /// A path record of InfiniBand's subnet administrator.
     SubnetAdministrator,
@@ -83,13 +83,15 @@ impl fmt::Display for Method {
     }
 }
 
-/// Whether a GID can be reached from a port of a device, in the caller's thread; port 0 is the first that is
-/// active. It blocks until there is an answer, for `within` at most (an hour, if that is longer).
+/// Determines whether a GID is reachable from a device's port; port 0 selects the first active one.
+///
+/// Runs on the caller's thread and blocks until there is an answer, at most for `within` (limited
+/// to an hour).
 ///
 /// # Errors
-/// [`Unreachable`] with the errno of the manual: `EINVAL` for a port that the device has not, and a GID that
-/// is zero, a group's or a broadcast address; `ENXIO` if there is no route, or the next hop does not answer
-/// on its link; `EIO` for a port that is down, and if no answer came in time; `ENOMEM`.
+/// [`Unreachable`] with the manual's errno: `EINVAL` if the device lacks the port, or the GID is
+/// zero, a multicast or a broadcast address; `ENXIO` if there is no route or the next hop does not
+/// answer on its link; `EIO` if the port is down or no answer arrived in time; `ENOMEM`.
 pub fn gid_reachable(
     device: &dyn Device,
     port_num: u8,
@@ -102,19 +104,19 @@ pub fn gid_reachable(
         gid,
         reason,
     };
-    // What is wrong with the question comes before what is wrong with the port.
+    // Report an invalid GID before an unsuitable port.
     check(gid).map_err(refused)?;
     reach(&Port::of(device, port_num).map_err(refused)?, gid, within)
 }
 
-/// The same from a port.
+/// Like [`gid_reachable`], from a port.
 ///
 /// # Errors
 /// As [`gid_reachable`].
 pub fn reach(port: &Port, gid: Gid, within: Duration) -> Result<Reached, Unreachable> {
     let (send, answer) = channel();
     let done = Box::new(move |outcome| {
-        // Nobody waits any more if this call has returned.
+        // The send fails harmlessly if this call has already returned.
         let _ = send.send(outcome);
     });
     let asked = ask(port, gid, within, done);
@@ -126,12 +128,13 @@ pub fn reach(port: &Port, gid: Gid, within: Duration) -> Result<Reached, Unreach
     outcome
 }
 
-/// What is called with an outcome, once.
+/// Called once with the outcome.
 type Done = Box<dyn FnOnce(Result<Reached, Unreachable>) + Send>;
 
-/// Calls `done` once, whatever becomes of what it returns: dropped uncalled, it says so as `EIO`.
+/// Ensures that `done` is called once: if the returned callback is dropped without a call, it
+/// reports `EIO`.
 fn sure(port: &Port, gid: Gid, done: Done) -> Done {
-    // Not the port: whoever answers would hold the client that it ends with.
+    // Do not capture the port: the callback would keep alive the client that owns it.
     let mut teller = Teller {
         done: Some(done),
         device: port.device.clone(),
@@ -168,7 +171,7 @@ impl Drop for Teller {
     }
 }
 
-/// A question under way; it ends when this is dropped.
+/// A query in progress; dropping it cancels the query.
 #[allow(dead_code, reason = "held for its drop")]
 enum Asked {
     Answered,
@@ -176,19 +179,19 @@ enum Asked {
     Path(Option<Pending>),
 }
 
-/// A look-up of a neighbour, cancelled when dropped.
+/// A neighbour lookup, cancelled on drop.
 struct NeighbourAsked(Ticket);
 
 impl Drop for NeighbourAsked {
     fn drop(&mut self) {
         if let Ok(resolver) = Resolver::shared() {
-            // One that has ended is none to cancel.
+            // A lookup that has ended cannot be cancelled, which is harmless.
             let _ = resolver.cancel(self.0);
         }
     }
 }
 
-/// Asks; `done` gets the outcome, possibly before this returns.
+/// Starts a query; `done` gets the outcome, possibly before this returns.
 fn ask(port: &Port, gid: Gid, within: Duration, done: Done) -> Asked {
     let done = sure(port, gid, done);
     if let Err(reason) = check(gid) {
@@ -199,7 +202,7 @@ fn ask(port: &Port, gid: Gid, within: Duration, done: Done) -> Asked {
     let ethernet = match &port.link {
         Link::Ethernet(ethernet) => ethernet,
         Link::InfiniBand(infiniband) => {
-            // Not the port: whoever answers would hold the client that it ends with.
+            // Do not capture the port: the callback would keep alive the client that owns it.
             let (device, port_num) = (port.device.clone(), port.port_num);
             let told = move |outcome: Result<PathRecord, sa::reach::Unreachable>| {
                 let reached = outcome.map(|path| Reached {
@@ -253,7 +256,7 @@ fn ask_neighbour(
     within: Duration,
     done: Done,
 ) -> Asked {
-    // Where the look-up is refused, who asked is still to be told.
+    // Keep `done`, so that it can be called even if the lookup is refused.
     let done = std::sync::Arc::new(std::sync::Mutex::new(Some(done)));
     let (refused, teller) = (done.clone(), port.clone());
     let tell = move |done: &std::sync::Mutex<Option<Done>>, outcome| {
@@ -283,7 +286,7 @@ fn ask_neighbour(
     }
 }
 
-/// That a GID is a host's.
+/// Checks that a GID is a host's.
 fn check(gid: Gid) -> Result<(), Reason> {
     let ip = gid.to_ip();
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());

@@ -1,4 +1,4 @@
-//! The port that asks.
+//! The port from which a GID is queried.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use portolan_wire::addr::Gid;
 
 use super::Reason;
 
-/// Ports of a device that are looked at: as many as the verbs can number.
+/// Maximum number of ports of a device: the verbs' numbering allows no more.
 const PORTS_MAX: u8 = u8::MAX;
 
-/// A port of an RDMA device, as it was when it was looked at.
+/// A snapshot of a port of an RDMA device.
 #[derive(Clone, Debug)]
 pub struct Port {
     pub(super) device: String,
@@ -28,29 +28,29 @@ pub(super) enum Link {
     InfiniBand(InfiniBand),
 }
 
-/// Whom an InfiniBand port asks.
+/// The query client of an InfiniBand port.
 #[derive(Clone, Debug)]
 pub(super) struct InfiniBand {
     pub(super) client: Client,
-    /// Its first GID, which the subnet manager gives it.
+    /// Its first GID, which the subnet manager assigns.
     pub(super) gid: Option<Gid>,
 }
 
-/// What an Ethernet port asks from.
+/// The source addresses of an Ethernet port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ethernet {
-    /// The addresses that are its GIDs.
+    /// The IP addresses of its GIDs.
     pub(super) addresses: Vec<IpAddr>,
     /// The network interfaces of its GIDs.
     pub(super) interfaces: Vec<u32>,
 }
 
 impl Port {
-    /// A port of a device; port 0 is the first that is active.
+    /// Returns a port of a device; port 0 selects the first active one.
     ///
     /// # Errors
-    /// `InvalidArgument` for a port that the device has not; `Io` for one that is down, for a device
-    /// without an active port, and for an InfiniBand port without a user MAD device.
+    /// `InvalidArgument` if the device lacks the port; `Io` if the port is down, the device has no
+    /// active port, or an InfiniBand port has no user MAD device.
     pub fn of(device: &dyn Device, port_num: u8) -> Result<Self, Reason> {
         let port_num = match port_num {
             0 => first_active(device)?,
@@ -86,8 +86,8 @@ impl Port {
         })
     }
 
-    /// A port of Ethernet, of a device with these names: the addresses that are its GIDs, and the network interfaces
-    /// behind them (0 is none).
+    /// Creates an Ethernet port of the named device from the IP addresses of its GIDs and their
+    /// network interfaces (0 means none).
     pub fn ethernet(
         device: &str,
         port_num: u8,
@@ -109,15 +109,15 @@ impl Port {
         }
     }
 
-    /// A port of InfiniBand by its device's name, whose user MAD device is used.
+    /// Returns an InfiniBand port by its device's name, through its user MAD device.
     ///
     /// # Errors
-    /// `Io` if there is none, and as [`Port::of_umad`].
+    /// `Io` if there is none; otherwise as [`Port::of_umad`].
     pub fn infiniband_named(device: &str, port_num: u8) -> Result<Self, Reason> {
         Self::of_umad(&umad_of(device, port_num)?)
     }
 
-    /// The port of a software device that is not started for the question.
+    /// Returns the port of a software device without starting the device.
     ///
     /// # Errors
     /// `Io` if its network interface is down.
@@ -135,10 +135,10 @@ impl Port {
         })
     }
 
-    /// A port by its user MAD device, of InfiniBand; its administrator's client is one of its own.
+    /// Returns an InfiniBand port by its user MAD device, with its own client of the administrator.
     ///
     /// # Errors
-    /// `Io` if it is gone or down, `InvalidArgument` if it is no InfiniBand port.
+    /// `Io` if it is gone or down; `InvalidArgument` if it is not an InfiniBand port.
     pub fn of_umad(device: &umad::Device) -> Result<Self, Reason> {
         let port = device
             .port()
@@ -160,7 +160,7 @@ impl Port {
         Ok(Self::infiniband(client, &port))
     }
 
-    /// An InfiniBand port whose administrator `client` asks.
+    /// Creates an InfiniBand port that queries its administrator through `client`.
     pub fn infiniband(client: Client, port: &sa::Port) -> Self {
         Self {
             device: port.device.clone(),
@@ -182,7 +182,7 @@ impl Port {
         self.port_num
     }
 
-    /// Whether it is on this network interface.
+    /// Returns whether it is on this network interface.
     pub fn is_on(&self, interface_index: u32) -> bool {
         match &self.link {
             Link::Ethernet(ethernet) => ethernet.interfaces.contains(&interface_index),
@@ -190,8 +190,8 @@ impl Port {
         }
     }
 
-    /// Whether a GID would be looked for from this port, as far as is known without asking anybody: the
-    /// kernel's routing leads there from it or, of InfiniBand, the GID is of the port's subnet.
+    /// Returns whether this port would be used for a GID, from local knowledge only: the kernel's
+    /// routing uses it or, on InfiniBand, the GID is in the port's subnet.
     pub fn leads_to(&self, gid: Gid) -> bool {
         match &self.link {
             Link::Ethernet(ethernet) => super::route::find(ethernet, gid).is_ok(),
@@ -224,7 +224,7 @@ fn first_active(device: &dyn Device) -> Result<u8, Reason> {
         match device.port_attr(port_num) {
             Ok(attr) if attr.active => return Ok(port_num),
             Ok(_) => {}
-            // Ports are numbered without a gap.
+            // Ports are numbered without gaps, so this is the end.
             Err(_) => break,
         }
     }

@@ -1,4 +1,4 @@
-//! Ethernet: the way to a GID is the kernel's route to the address that the GID is.
+//! Ethernet: routes to a GID as an IP address.
 
 use std::net::IpAddr;
 
@@ -8,25 +8,26 @@ use portolan_wire::addr::Gid;
 use super::Reason;
 use super::port::Ethernet;
 
-/// Sources of a port that are tried where routing chooses none of them.
+/// Maximum number of a port's source addresses to try if routing selects none of them.
 const SOURCES_MAX: usize = 16;
 
-/// How packets get there.
+/// A route to the GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) source: IpAddr,
     pub(super) interface_index: u32,
-    /// Who must answer on the link; `None` if the GID is this host's.
+    /// The next hop, which must answer on the link; `None` if the GID is this host's.
     pub(super) next_hop: Option<IpAddr>,
 }
 
-/// The way from a port to a GID: from an address of the port's, as routing and its rules have it.
+/// Finds the route from a port to a GID: from one of the port's addresses, by routing and its
+/// rules.
 pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
     let destination = gid.to_ip();
     if gid.is_link_local() {
         return on_link(port, destination);
     }
-    // What routing would choose of itself, and then what it says for the port's own addresses.
+    // Try routing's own choice first, then each of the port's addresses.
     let chosen = lookup(&Query::to(destination));
     let why = match chosen {
         Ok(route) if port.has(route.source) => return way(&route),
@@ -43,7 +44,7 @@ pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
     for source in sources {
         match lookup(&Query::to(destination).with_source(*source)) {
             Ok(route) if is_of_port(port, &route) => return way(&route),
-            // A question that could not be asked has no answer, whatever the others say.
+            // A failed query gives no answer, whatever the others return.
             Err(cause) => {
                 let reason = Reason::from(cause);
                 if matches!(reason, Reason::NoMemory(_) | Reason::Interrupted) {
@@ -56,7 +57,7 @@ pub(super) fn find(port: &Ethernet, gid: Gid) -> Result<Way, Reason> {
     Err(why)
 }
 
-/// A link-local address is on the port's own link.
+/// The route to a link-local address, which is on the port's own link.
 fn on_link(port: &Ethernet, destination: IpAddr) -> Result<Way, Reason> {
     let mut why = Reason::NoPath("the port has no network interface".into());
     for index in &port.interfaces {
@@ -72,7 +73,7 @@ fn on_link(port: &Ethernet, destination: IpAddr) -> Result<Way, Reason> {
     Err(why)
 }
 
-/// Whether packets leave from the port, or need not leave.
+/// Returns whether packets leave through the port or stay on this host.
 fn is_of_port(port: &Ethernet, route: &Route) -> bool {
     let is_local = matches!(route.kind, RouteKind::Local | RouteKind::Loopback);
     port.has(route.source) && (is_local || port.interfaces.contains(&route.interface_index))

@@ -1,7 +1,7 @@
-//! InfiniBand on the way to an address: the ports of this machine, and who knows the paths from them.
+//! InfiniBand address resolution: this machine's ports and their paths.
 //!
-//! Paths come from an ibacm that runs here, which keeps the subnet administrator from being asked too often;
-//! where there is none, or it is of no use, the administrator is asked.
+//! Paths come from a local ibacm, which spares the subnet administrator repeated queries. If ibacm
+//! is absent or fails, the administrator is queried.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -19,10 +19,10 @@ use portolan_wire::{Gid, PKey, ServiceId};
 
 use crate::lock;
 
-/// How long an administrator may take to answer a question, repetitions included.
+/// Time limit of a query to an administrator, including retries.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What this process asks with; a child (fork) has its own, as it has no threads of its parent's.
+/// The process's clients. A forked child has its own, because it lacks its parent's threads.
 #[derive(Debug, Default)]
 struct Known {
     ibacm: ibacm::Client,
@@ -35,7 +35,7 @@ fn known() -> &'static Known {
     known
 }
 
-/// A port that the subnet manager has brought up, and its administrator.
+/// An active InfiniBand port with its administrator's client.
 #[derive(Clone, Debug)]
 struct FabricPort {
     port: Port,
@@ -43,18 +43,18 @@ struct FabricPort {
     client: Client,
 }
 
-/// The ports of InfiniBand that are up, in the order of their user MAD devices.
+/// The active InfiniBand ports, in the order of their user MAD devices.
 fn ports() -> Vec<FabricPort> {
     let devices = umad::devices().unwrap_or_default();
     devices.into_iter().filter_map(FabricPort::of).collect()
 }
 
-/// Whether a port of InfiniBand that is up has this GID.
+/// Returns whether an active InfiniBand port has this GID.
 pub(crate) fn has_port(gid: Gid) -> bool {
     ports().iter().any(|port| port.port.gids.contains(&gid))
 }
 
-/// The port whose subnet a GID is of, and which has the GID `source` if that is given.
+/// The port on a GID's subnet; only the port with the GID `source` if that is given.
 pub(super) fn towards(gid: Gid, source: Option<Gid>) -> Option<DeviceChoice> {
     let leads_there = |port: &FabricPort| match source {
         Some(source) => port.port.gids.contains(&source),
@@ -70,11 +70,11 @@ pub(super) fn named(name: &str) -> Option<DeviceChoice> {
     Some(port.choice(None))
 }
 
-/// Paths from a port, as hints demand them.
+/// Paths from a port that match the hints.
 pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
     let (from, to) = (&question.source, &question.destination);
     let (Address::Ib(from), Address::Ib(to)) = (from, to) else {
-        // Which ports have IP addresses is ibacm's to know.
+        // Only ibacm knows which ports have IP addresses.
         let (Some(from), Some(to)) = (from.inet(), to.inet()) else {
             return Err(Cause::Unsupported(
                 "a path between addresses of two families",
@@ -125,7 +125,7 @@ pub(super) fn paths(question: &PathQuestion) -> Result<Vec<PathData>, Cause> {
     }
 }
 
-/// One path: ibacm's, or else the administrator's.
+/// One path, from ibacm or else from the administrator.
 fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
     let of_ibacm = known().ibacm.paths(&PathRequest::Gid { like });
     let cause = match of_ibacm.and_then(|paths| meeting(paths, like)) {
@@ -147,7 +147,7 @@ fn path(port: Option<&FabricPort>, like: PathRecord) -> Result<Vec<PathData>, Ca
     Ok(vec![PathData { flags, record }])
 }
 
-/// Those that are as they were asked for: ibacm looks at the ends alone.
+/// Filters for paths that match the query: ibacm only checks the ends.
 fn meeting(mut paths: Vec<PathData>, like: PathRecord) -> Result<Vec<PathData>, Cause> {
     let wanted = PathData {
         flags: 0,
@@ -160,7 +160,7 @@ fn meeting(mut paths: Vec<PathData>, like: PathRecord) -> Result<Vec<PathData>, 
     }
 }
 
-/// With what hints demand besides.
+/// Adds the hints' restrictions.
 fn restricted(like: PathRecord, wanted: &PathRecord) -> PathRecord {
     PathRecord {
         sgid: like.sgid,
@@ -175,7 +175,7 @@ fn restricted(like: PathRecord, wanted: &PathRecord) -> PathRecord {
     }
 }
 
-/// The question that asks for all that is not zero.
+/// A query with all nonzero fields.
 fn query(like: &PathRecord) -> Query<PathRecord> {
     let mut query = Query::<PathRecord>::new()
         .sgid(like.sgid)
@@ -221,8 +221,8 @@ fn query(like: &PathRecord) -> Query<PathRecord> {
     query
 }
 
-/// The records of a service, as the first subnet has them that knows it; only the subnet of the port with the GID
-/// `of_port`, if that is given.
+/// A service's records from the first subnet that has any; only from the subnet of the port with
+/// the GID `of_port` if that is given.
 pub(super) fn service_records(
     service: &SaService,
     of_port: Option<Gid>,
@@ -252,7 +252,8 @@ pub(super) fn service_records(
     first_known(answers)
 }
 
-/// What the first knows that knows any. Nobody's failure to say is made up for by another's knowing of none.
+/// Returns the first nonempty answer. If some subnet failed, an empty answer from another does not
+/// hide that failure.
 fn first_known<T>(answers: impl Iterator<Item = Result<Vec<T>, Failure>>) -> Result<Vec<T>, Cause> {
     let mut none = Cause::NoSuchObject("an InfiniBand port that could ask it");
     let mut failed = None;
@@ -266,7 +267,7 @@ fn first_known<T>(answers: impl Iterator<Item = Result<Vec<T>, Failure>>) -> Res
     Err(failed.unwrap_or(none))
 }
 
-/// One record as a rule; where there are more of a name, all of them.
+/// Usually one record; all of them if a name has several.
 fn records(
     client: &Client,
     query: &Query<sa::ServiceRecord>,
@@ -310,7 +311,7 @@ impl FabricPort {
         let slot = self.port.gids.iter().position(|each| *each == gid);
         DeviceChoice {
             name: self.port.device.clone(),
-            // What the rdma_cm numbers is not known without it.
+            // The rdma_cm's device number is unknown without the rdma_cm.
             index: 0,
             port_num: self.port.port_num,
             gid_index: slot.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(0),
@@ -321,7 +322,7 @@ impl FabricPort {
     }
 }
 
-/// The process's client of a port's administrator: what it was told is kept for the next question.
+/// The process's client of a port's administrator, which caches answers.
 fn client(device: Device) -> Client {
     let mut clients = lock(&known().clients);
     if let Some((_, client)) = clients.iter().find(|(known, _)| *known == device) {
@@ -338,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// A path with each of the fields that hints may demand.
+    /// A path with all fields that hints can restrict.
     fn full() -> PathRecord {
         PathRecord {
             service_id: 1,
@@ -383,7 +384,8 @@ mod tests {
     fn the_administrator_is_asked_for_all_that_a_path_must_meet() {
         let query = query(&full());
         assert_eq!(*query.record(), full());
-        // From the service to the packet lifetime, but whether it is raw (6) and what is reserved (7).
+        // From the service id to the packet lifetime, except raw traffic (6) and the reserved
+        // component (7).
         assert_eq!(query.mask().0, 0x3F_FF3F);
     }
 

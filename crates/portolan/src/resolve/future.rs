@@ -1,4 +1,4 @@
-//! Resolution awaited, by whatever runtime: the process's few threads for names do what blocks.
+//! Resolution as a future for any runtime; the process's thread pool runs what blocks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,18 +15,18 @@ use portolan_provider::traits::Provider;
 use super::{AddrInfo, AddrInfoError, Addresses, Machine, Request, Resolved};
 use crate::lock;
 
-/// The addresses of a [`Request`], to be awaited. Dropping it cancels the look-up.
+/// A [`Request`] in progress, as a future. Dropping it cancels the lookup.
 #[derive(Debug)]
 #[must_use = "a future does nothing for you unless it is awaited"]
 pub struct Resolving {
     slot: Arc<Mutex<Slot>>,
-    /// Held for its drop; nothing if all was known at once.
+    /// Held for its drop; `None` if nothing had to be looked up.
     _pending: Option<Pending>,
-    /// Whose devices are asked. A look-up that was cancelled does not keep it.
+    /// The provider whose devices are used. A cancelled lookup does not keep it alive.
     _provider: Option<Arc<dyn Provider>>,
 }
 
-/// Where the outcome goes, and who waits for it.
+/// Holds the outcome and the waker of the waiting task.
 #[derive(Debug, Default)]
 struct Slot {
     outcome: Option<Outcome>,
@@ -34,12 +34,11 @@ struct Slot {
 }
 
 impl Request {
-    /// Starts to resolve and never blocks: numeric text is resolved at once, names within `timeout`,
-    /// after which the outcome is `EAI_AGAIN`. A question that is wrong in itself has its outcome at
-    /// once. Needs no runtime of any kind.
+    /// Starts to resolve without blocking: numeric text at once, names within `timeout`, after
+    /// which the outcome is `EAI_AGAIN`. An invalid request fails at once. Needs no runtime.
     ///
     /// # Errors
-    /// It could not start: too many look-ups are under way, or there is no thread for it.
+    /// The lookup could not start: too many are in progress, or no thread is available.
     pub fn start(&self, timeout: Duration) -> Result<Resolving> {
         let slot = Arc::new(Mutex::new(Slot::default()));
         let of_outcome = Arc::clone(&slot);
@@ -90,11 +89,11 @@ impl Future for Resolving {
     }
 }
 
-/// Resolves `host:port` as [`resolve()`](super::resolve()) does, within `timeout` and without blocking
+/// Resolves `host:port` like [`resolve()`](super::resolve()), within `timeout` and without blocking
 /// the caller's thread.
 ///
 /// # Errors
-/// As for [`resolve()`](super::resolve()), and `TimedOut`.
+/// As for [`resolve()`](super::resolve()); also `TimedOut`.
 pub async fn resolve_async(text: &str, timeout: Duration) -> Result<Vec<Resolved>> {
     let found: Vec<AddrInfo> = Request::parse(text)?.start(timeout)?.await?.collect();
     Ok(found.into_iter().filter_map(Resolved::active).collect())

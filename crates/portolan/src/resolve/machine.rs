@@ -1,4 +1,4 @@
-//! The look-ups of this machine, its RDMA devices included.
+//! This machine's lookups, including its RDMA devices.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -19,32 +19,32 @@ use portolan_wire::addr::Gid;
 use super::fabric;
 use crate::provider::{Choice, Place, decide, kernel_provider, opened_software, pinned};
 
-/// The port that is looked at: the only one of a software device, and the first of others.
+/// The port in use: the only one of a software device, and the first of others.
 const PORT: u8 = 1;
 
-/// The system's resolver and routing tables, and the devices of the provider that serves each address
+/// The system's resolver and routing tables, and the devices of each address's provider
 /// ([`crate::provider`]).
 ///
-/// The kernel's provider is opened for a question, which only looks at what is there. The software device is
-/// not: it would take part in the network from then on. The devices that it would have are asked then, as they
-/// are at the first question of this value.
+/// A lookup opens the kernel provider, which only reads its state. It does not start the software
+/// device, which would then take part in the network. Instead it uses a preview of the software
+/// devices, read at the first lookup of this value.
 #[derive(Debug, Default)]
 pub struct Machine {
     devices: Devices,
     preview: OnceCell<Vec<DevicePreview>>,
-    /// The port of InfiniBand that is asked, if not any.
+    /// The InfiniBand port to query; `None` means any.
     fabric_port: Option<Gid>,
 }
 
-/// Whose devices.
+/// The devices to use.
 #[derive(Debug, Default)]
 enum Devices {
-    /// Those of the provider that serves an address.
+    /// Those of the provider that serves each address.
     #[default]
     ByRoute,
-    /// A provider's.
+    /// Those of one provider.
     Of(Arc<dyn Provider>),
-    /// A provider's, for as long as others have it.
+    /// Those of one provider, which this does not keep alive.
     OfOthers(Weak<dyn Provider>),
 }
 
@@ -52,17 +52,18 @@ enum Devices {
 type Found = Result<DeviceChoice, String>;
 
 impl Machine {
-    /// With the devices of the provider that serves each address.
+    /// Creates lookups with the devices of each address's provider.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With the devices of this provider.
+    /// Creates lookups with this provider's devices.
     pub fn on(provider: Arc<dyn Provider>) -> Self {
         Self::of(Devices::Of(provider))
     }
 
-    /// The same for look-ups that may outlast their caller: they do not keep the provider.
+    /// Like [`Machine::on`], for lookups that may outlive their caller: they do not keep the
+    /// provider alive.
     pub(crate) fn borrowing(provider: &Arc<dyn Provider>) -> Self {
         Self::of(Devices::OfOthers(Arc::downgrade(provider)))
     }
@@ -75,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// Asks the administrator of this port's subnet alone.
+    /// Queries only the administrator of this port's subnet.
     #[must_use]
     pub fn at_port(mut self, gid: Option<Gid>) -> Self {
         self.fabric_port = gid;
@@ -83,11 +84,11 @@ impl Machine {
     }
 
     fn preview(&self) -> &[DevicePreview] {
-        // If the interfaces cannot be read there are none to be had.
+        // If the interfaces cannot be read, there are no devices.
         self.preview.get_or_init(|| preview().unwrap_or_default())
     }
 
-    /// A device that a provider has, or else a port of InfiniBand.
+    /// Finds a provider's device, or otherwise an InfiniBand port.
     fn find(&self, question: &DeviceQuestion) -> Found {
         let of_provider = self.find_at_provider(question);
         if of_provider.is_ok() {
@@ -123,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// The device of a local address, at the provider that serves it there.
+    /// Finds a local address's device at the provider that serves it.
     fn by_route(
         &self,
         question: &DeviceQuestion,
@@ -146,7 +147,8 @@ impl Machine {
         }
     }
 
-    /// A device that is not looked for by an address: at the pinned provider, or the kernel's before software's.
+    /// Finds a device without an address: at the pinned provider, or at the kernel's before the
+    /// software one.
     fn anywhere(&self, question: &DeviceQuestion) -> Found {
         match pinned().map_err(|error| error.to_string())? {
             Some((Choice::Kernel, _)) => self.at_kernel(question),
@@ -215,7 +217,7 @@ impl Lookups for Machine {
     }
 }
 
-/// What was looked at, for those who find nothing there.
+/// Describes what was searched, for a failed lookup.
 fn none_of(provider: &str) -> String {
     let looked_at = match provider == Choice::Software.name() {
         true => "software devices are there for interfaces that are up and have an address",
@@ -226,7 +228,7 @@ fn none_of(provider: &str) -> String {
 
 fn find_on(provider: &dyn Provider, question: &DeviceQuestion) -> Found {
     let found = match question {
-        // A link-local address may be on several interfaces; its zone tells.
+        // A link-local address may be on several interfaces; its zone selects one.
         DeviceQuestion::OfAddress {
             ip,
             interface_index: Some(index),
@@ -241,7 +243,7 @@ fn find_on(provider: &dyn Provider, question: &DeviceQuestion) -> Found {
     found.ok_or_else(|| none_of(provider.name()))
 }
 
-/// Whether a zone means the device of this name and number.
+/// Returns whether a zone refers to the device with this name and index.
 fn is_called(zone: &str, name: &str, index: u32) -> bool {
     zone == name || zone.parse() == Ok(index)
 }
@@ -265,7 +267,7 @@ fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<Devic
     let gid = ip_to_gid(ip);
     provider.devices().ok()?.iter().find_map(|device| {
         let gids = device.gids(PORT).ok()?;
-        // A table may have addresses of several interfaces, such as those of VLANs.
+        // A GID table may have addresses of several interfaces, such as VLANs.
         let is_here = |entry: &&GidEntry| match entry.interface_index {
             0 => device.interface_index() == index,
             known => known == index,
@@ -276,7 +278,7 @@ fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<Devic
     })
 }
 
-/// A slot of a device that is there; one that has just gone is none.
+/// A GID table entry of a device; `None` if the device has just gone.
 fn choice(device: &dyn Device, gid_index: u32, gid: Gid) -> Option<DeviceChoice> {
     Some(DeviceChoice {
         name: device.name().into(),

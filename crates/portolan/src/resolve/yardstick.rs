@@ -1,4 +1,4 @@
-//! What a resolution is measured against: the parts of it that the system does, by themselves.
+//! Baselines for benchmarks of resolution: its system calls alone.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use portolan_addrinfo::names::{NameOptions, count_by_libc};
 use portolan_addrinfo::route;
 use portolan_provider::{Error, Result, Step};
 
-/// Calls getaddrinfo(3), with canonical names; how many entries it gave.
+/// Calls getaddrinfo(3) with canonical names; returns the number of results.
 ///
 /// # Errors
 /// What it returned.
@@ -18,7 +18,8 @@ pub fn getaddrinfo(node: &str, service: &str) -> Result<usize> {
     Ok(count_by_libc(Some(node), Some(service), options)?)
 }
 
-/// Asks the kernel for the route to an address (RTM_GETROUTE), on a socket that the thread keeps.
+/// Requests the route to an address from the kernel (RTM_GETROUTE), on a socket that the thread
+/// keeps open.
 ///
 /// # Errors
 /// There is none.

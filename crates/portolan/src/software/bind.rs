@@ -7,6 +7,7 @@ use std::time::Duration;
 use portolan_addrinfo::neighbour::Watch;
 use portolan_cm::{BoundDevice, QueryNumber, ResolvedAddress};
 use portolan_provider::address::ip_to_gid;
+use portolan_provider::address::leaves_device_open;
 use portolan_provider::cm::IdNumber;
 use portolan_provider::error::errno;
 use portolan_provider::{Address, Cause, Error, Result, Step};
@@ -14,18 +15,18 @@ use portolan_provider::{Address, Cause, Error, Result, Step};
 use super::address;
 use super::claim::PortClaim;
 use super::core::Core;
-use super::ports::HUB_TIMEOUT;
+use super::ports::COORDINATOR_TIMEOUT;
 
 impl Core {
     pub(super) fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
-        let device = match local.ip().is_unspecified() {
+        let device = match leaves_device_open(local.ip()) {
             true => None,
             false => Some(
                 self.find_device(local.ip(), address::scope_of(local).unwrap_or(0))
                     .ok_or_else(|| no_address(local))?,
             ),
         };
-        let local = self.claim_port(id, local, HUB_TIMEOUT)?;
+        let local = self.claim_port(id, local, COORDINATOR_TIMEOUT)?;
         let bound = self.run(|cm, now| match device {
             Some(device) if !self.is_present(&device) => Err(no_address(local)),
             _ => cm.bind(now, id, local, device),
@@ -55,7 +56,7 @@ impl Core {
             (None, source) => {
                 let like = portolan_provider::address::unspecified_like(destination);
                 let wanted = source.unwrap_or(SocketAddr::new(like.ip(), 0));
-                let claimed = self.claim_port(id, wanted, timeout.min(HUB_TIMEOUT));
+                let claimed = self.claim_port(id, wanted, timeout.min(COORDINATOR_TIMEOUT));
                 Some(claimed.map_err(|error| Error {
                     step: Step::ResolveAddress,
                     ..error

@@ -49,12 +49,13 @@ impl CmChannel for SoftwareChannel {
     fn take_event(&self) -> Result<CmEvent> {
         // The descriptor is shared with a forked child: what one reads the other misses.
         let core = self.core(Step::Event)?;
-        let event = self
-            .queue
-            .pop()
-            .ok_or(Error::new(Step::Event, Cause::WouldBlock))?;
-        core.note_reported(&event);
-        Ok(event)
+        loop {
+            let event = self.queue.pop();
+            let event = event.ok_or(Error::new(Step::Event, Cause::WouldBlock))?;
+            if core.note_reported(&event) {
+                return Ok(event);
+            }
+        }
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<CmEvent> {

@@ -1,4 +1,4 @@
-//! Port claims: what a member process asks of the group's hub, and the hub's answers, as bytes.
+//! Port claims: what a member process asks of the group's coordinator, and the coordinator's answers, as bytes.
 //!
 //! One table per host decides which process has which port, so that conflicts hold across the
 //! processes that share UDP port 4791. A claim is named by its owner: asking twice is asking once.
@@ -23,7 +23,7 @@ pub(super) struct PortClaim {
     pub(super) listening: bool,
 }
 
-/// A request to the hub.
+/// A request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// Take the port, or a free one if it is 0; again with `listening` to listen.
@@ -35,7 +35,7 @@ pub(super) enum Request {
 /// Claims that one request gives back; it is then far shorter than a request may be.
 pub(super) const RELEASES_MAX: usize = 256;
 
-/// The hub's answer.
+/// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
     /// The claim holds this port.

@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use portolan_cm::{Cm, Listed, MadPath};
+use portolan_port_sharing::Block;
 use portolan_provider::error::errno;
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_roce::io::group::Block;
 use portolan_roce::io::{MadOptions, Stack};
 use portolan_wire::addr::ServiceId;
 
 use super::claim::ClaimId;
+use super::claimant::Claimant;
 use super::devices::Watches;
 use super::gsi::GsiPort;
-use super::hub::Hub;
-use super::member::Member;
 use super::ports::Claims;
+use super::registrar::Registrar;
 use super::state::{Outputs, State};
 use super::{SoftwareConfig, Usage, address, groups};
 use crate::lock;
@@ -49,11 +49,14 @@ impl Core {
             me: me.clone(),
         });
         let gsi = Arc::new(GsiPort(core.me.clone()));
-        let hub = Box::new(Hub::new(u64::from_le_bytes(random()?)));
-        let member = Arc::new(Member::new(core.me.clone(), claims));
+        let coordinator = Box::new(Registrar::new(
+            u64::from_le_bytes(random()?),
+            config.cm.closed_listener_memory,
+        ));
+        let member = Arc::new(Claimant::new(core.me.clone(), claims));
         // Before the stack's thread runs: the group asks for reports, tells of deaths and delivers
         // datagrams from then on.
-        Stack::start_with(config.stack, hub, member, |stack| {
+        Stack::start_with(config.stack, coordinator, member, |stack| {
             let cm = portolan_cm::Config {
                 comm_id_block: stack.block().index(),
                 ..config.cm
@@ -85,6 +88,7 @@ impl Core {
         let objects = self.stack().objects();
         Usage {
             ids: sizes.ids,
+            half_open: sizes.half_open,
             listeners: sizes.listeners,
             ports: self.claims.len(),
             memberships: sizes.memberships,

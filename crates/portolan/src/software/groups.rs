@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use portolan_cm::{GroupQuery, Membership};
 use portolan_provider::cm::{IdNumber, JoinKind, MembershipNumber, UserId};
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_roce::io::GroupMembership;
+use portolan_roce::io::MulticastMembership;
 
 use super::core::Core;
 use super::state::{Member, is_of_group};
@@ -51,7 +51,7 @@ impl Core {
 
 /// The groups that this process has joined on its interfaces for its ids.
 #[derive(Debug, Default)]
-pub(super) struct HostGroups(Mutex<HashMap<MembershipNumber, GroupMembership>>);
+pub(super) struct HostGroups(Mutex<HashMap<MembershipNumber, MulticastMembership>>);
 
 /// Does what the engine asks of the host.
 pub(super) fn answer(core: &Core, query: GroupQuery) {

@@ -68,10 +68,14 @@ impl Core {
         // With the state locked no event can overtake those that are moved.
         for event in from.extract(|event| belongs_to(event, id, uid)) {
             // The id of a request is its taker's, and has its events where the request is taken.
-            if event.event == EventType::ConnectRequest {
-                state.redirect(event.id, to);
+            let request = (event.event == EventType::ConnectRequest).then_some(event.id);
+            if let Some(child) = request {
+                state.redirect(child, to);
             }
-            to.push(event);
+            let ticket = to.push(event);
+            if let Some(child) = request {
+                state.note_request(child, ticket);
+            }
         }
         Ok(reported)
     }
@@ -141,7 +145,7 @@ impl Core {
         Ok(())
     }
 
-    /// A new hub has given the port of a claim to another process: its listener, if it has one, hears
+    /// A new coordinator has given the port of a claim to another process: its listener, if it has one, hears
     /// `ConnectError` with this errno, for no request comes to it any more. The kernel has no such event,
     /// as its table of ports cannot be lost.
     pub(super) fn port_lost(&self, claim: ClaimId, errno: i32) {
@@ -151,25 +155,29 @@ impl Core {
         });
     }
 
-    /// Counts an event that the user took.
-    pub(super) fn note_reported(&self, event: &CmEvent) {
+    /// Counts an event that the user took; `false` for a request that was displaced in between, which
+    /// is nobody's.
+    pub(super) fn note_reported(&self, event: &CmEvent) -> bool {
         let mut state = self.state();
         if event.event == EventType::ConnectRequest {
+            if state.entry(event.id, Step::Event).is_err() {
+                return false;
+            }
             state.cm.request_taken(event.id);
             let listener = state.listeners.get(&event.uid).copied();
             if let Some(Ok(entry)) = listener.map(|id| state.entry_mut(id, Step::Event)) {
                 entry.reported += 1;
             }
-            return;
+            return true;
         }
         let Ok(entry) = state.entry_mut(event.id, Step::Event) else {
-            return;
+            return true;
         };
         if is_of_group(event.event) {
             if let Some(member) = entry.member_named(event.uid) {
                 member.reported += 1;
             }
-            return;
+            return true;
         }
         if matches!(event.param, EventParam::Arg(_)) {
             entry.written = entry.written.saturating_sub(1);
@@ -178,6 +186,7 @@ impl Core {
             *waits = false;
         }
         entry.reported += 1;
+        true
     }
 
     /// Destroys every id of a queue whose channel is closed.

@@ -7,7 +7,7 @@
 //! * `gsi`: management datagrams and time, from the device to the engine.
 //! * `devices`: devices that come and go, and neighbours that change.
 //! * `address`: how a destination is reached: route, device, neighbour.
-//! * `claim`, `hub`, `ports`: local ports, decided once for all processes that share UDP 4791.
+//! * `claim`, `coordinator`, `ports`: local ports, decided once for all processes that share UDP 4791.
 //! * `survey`: all of those processes, seen from outside.
 //! * `member`: what those processes' group asks of this one; the deaths that it tells of.
 
@@ -15,24 +15,24 @@ mod address;
 mod bind;
 mod channel;
 mod claim;
+mod claimant;
 pub(crate) mod core;
 mod devices;
 mod groups;
 mod gsi;
-mod hub;
 mod ids;
-mod member;
 mod ports;
 mod queue;
+mod registrar;
 mod state;
 pub mod survey;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use portolan_port_sharing::Trust;
 use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
-pub use portolan_roce::io::group::Trust;
 pub use portolan_roce::io::{DevicePreview, Direction, StackConfig, Tap, TappedPacket, preview};
 
 use self::channel::SoftwareChannel;
@@ -52,6 +52,8 @@ pub struct SoftwareConfig {
 pub struct Usage {
     /// Connection-manager ids, those of waiting connection requests included.
     pub ids: usize,
+    /// Connections that peers have asked for and not confirmed.
+    pub half_open: usize,
     /// Addresses that are listened on; a wildcard of both IP versions is two.
     pub listeners: usize,
     /// Local ports.

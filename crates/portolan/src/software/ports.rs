@@ -1,4 +1,4 @@
-//! This process's port claims: asked of the hub, remembered to be asked again of a new one.
+//! This process's port claims: asked of the coordinator, remembered to be asked again of a new one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -10,20 +10,20 @@ use portolan_provider::error::errno;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_roce::io::Stack;
 
-use portolan_roce::io::group::Block;
+use portolan_port_sharing::Block;
 
 use super::claim::{ClaimId, PortClaim, RELEASES_MAX, Request, Response};
-use super::hub::{ephemeral_ports, holder_name};
+use super::registrar::{ephemeral_ports, holder_name};
 use crate::lock;
 
-/// How long the hub may take to answer; a change of the hub fits in.
-pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the coordinator may take to answer; a change of the coordinator fits in.
+pub(super) const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How an error calls the holder of a port that is one of this process's own.
 const THIS_PROCESS: &str = "this process";
 
 /// How long a free port that was given back stays with this process, for its next connect: asking
-/// the hub takes longer than all the rest of resolving an address.
+/// the coordinator takes longer than all the rest of resolving an address.
 const SPARE_TIME: Duration = Duration::from_millis(500);
 /// Ports that stay so at most.
 const SPARES_MAX: usize = 16;
@@ -32,13 +32,13 @@ const SPARES_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<Held>,
-    /// Claims given back of which the hub is still to be told: it was slow, and too many requests
+    /// Claims given back of which the coordinator is still to be told: it was slow, and too many requests
     /// waited for it.
-    untold: Mutex<Vec<ClaimId>>,
+    pending_releases: Mutex<Vec<ClaimId>>,
     next: AtomicU32,
 }
 
-/// Claims as the hub has granted them.
+/// Claims as the coordinator has granted them.
 #[derive(Debug, Default)]
 struct Held {
     in_use: HashMap<ClaimId, Granted>,
@@ -50,7 +50,7 @@ struct Held {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     claim: PortClaim,
-    /// The port was the hub's choice.
+    /// The port was the coordinator's choice.
     is_ephemeral: bool,
 }
 
@@ -62,7 +62,7 @@ struct Spare {
 }
 
 impl Claims {
-    /// The requests that have a new hub grant them again.
+    /// The requests that have a new coordinator grant them again.
     pub(super) fn replay(&self) -> Vec<Vec<u8>> {
         let held = lock(&self.held);
         let in_use = held.in_use.iter();
@@ -106,11 +106,11 @@ impl Claims {
             listening: true,
             ..granted.ok_or_else(gone)?.claim
         };
-        self.hold(stack, id, claim, Step::Listen, HUB_TIMEOUT)?;
+        self.hold(stack, id, claim, Step::Listen, COORDINATOR_TIMEOUT)?;
         Ok(())
     }
 
-    /// Forgets a claim that a new hub refused; whether it was in use.
+    /// Forgets a claim that a new coordinator refused; whether it was in use.
     pub(super) fn lose(&self, id: ClaimId) -> bool {
         let mut held = lock(&self.held);
         held.spare.retain(|spare| spare.id != id);
@@ -122,8 +122,8 @@ impl Claims {
         lock(&self.held).in_use.len()
     }
 
-    /// Gives a claim back. It does not wait for the hub, which hears of it before it hears of any
-    /// later claim of this process. One of a port that was the hub's choice may stay for a while;
+    /// Gives a claim back. It does not wait for the coordinator, which hears of it before it hears of any
+    /// later claim of this process. One of a port that was the coordinator's choice may stay for a while;
     /// see [`Claims::next_timeout`].
     pub(super) fn release(&self, stack: &Stack, id: ClaimId) {
         let mut held = lock(&self.held);
@@ -170,25 +170,25 @@ impl Claims {
     }
 
     fn give_back(&self, stack: &Stack, id: ClaimId) {
-        lock(&self.untold).push(id);
+        lock(&self.pending_releases).push(id);
         self.tell(stack);
     }
 
-    /// Tells the hub of what was given back, as far as there is room for requests; the rest is told
-    /// with the next claim or release. When this process leaves, the hub drops what it still has.
+    /// Tells the coordinator of what was given back, as far as there is room for requests; the rest is told
+    /// with the next claim or release. When this process leaves, the coordinator drops what it still has.
     fn tell(&self, stack: &Stack) {
-        let mut untold = lock(&self.untold);
-        while !untold.is_empty() {
-            let kept = untold.len().saturating_sub(RELEASES_MAX);
-            let release = Request::Release(untold[kept..].to_vec());
+        let mut pending_releases = lock(&self.pending_releases);
+        while !pending_releases.is_empty() {
+            let kept = pending_releases.len().saturating_sub(RELEASES_MAX);
+            let release = Request::Release(pending_releases[kept..].to_vec());
             if stack.group_tell(&release.encode()).is_err() {
                 return;
             }
-            untold.truncate(kept);
+            pending_releases.truncate(kept);
         }
     }
 
-    /// Has the hub grant a claim, and notes it down to be replayed.
+    /// Has the coordinator grant a claim, and notes it down to be replayed.
     fn hold(
         &self,
         stack: &Stack,
@@ -211,7 +211,7 @@ impl Claims {
             if stack.group_epoch() == epoch {
                 return Ok(port);
             }
-            // A hub that came in between may not have been told of it.
+            // A coordinator that came in between may not have been told of it.
         }
     }
 }
@@ -246,7 +246,7 @@ fn ask(stack: &Stack, id: ClaimId, claim: PortClaim, step: Step, timeout: Durati
         Some(Response::Granted { port }) => return Ok(port),
         Some(Response::Refused { errno, holder }) => refused(stack.block(), errno, holder),
         None => Cause::InvalidArgument {
-            what: "the hub's answer",
+            what: "the coordinator's answer",
             expected: "a port or an errno".into(),
             found: format!("{} bytes", answer.len()),
         },
@@ -254,7 +254,7 @@ fn ask(stack: &Stack, id: ClaimId, claim: PortClaim, step: Step, timeout: Durati
     Err(Error::new(step, cause).between(Some(claim.address.into()), None))
 }
 
-/// What the hub's refusal means to the process with block `own`.
+/// What the coordinator's refusal means to the process with block `own`.
 fn refused(own: Block, errno: i32, holder: String) -> Cause {
     match errno {
         errno::EADDRINUSE => {

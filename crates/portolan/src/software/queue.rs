@@ -1,6 +1,6 @@
 //! The queue of a channel: events in order, and a descriptor that is readable while there are some.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,10 +18,17 @@ use crate::lock;
 /// time.
 #[derive(Debug)]
 pub(super) struct EventQueue {
-    waiting: Mutex<VecDeque<CmEvent>>,
+    waiting: Mutex<Waiting>,
     ids: Mutex<HashSet<IdNumber>>,
     /// Blocking until its owner says otherwise.
     ready: Readiness,
+}
+
+/// Events by the tickets that they were given, which ascend.
+#[derive(Debug, Default)]
+struct Waiting {
+    next_ticket: u64,
+    events: BTreeMap<u64, CmEvent>,
 }
 
 impl EventQueue {
@@ -35,11 +42,23 @@ impl EventQueue {
         })
     }
 
-    pub(super) fn push(&self, event: CmEvent) {
+    /// Queues an event; its ticket, by which it can be taken back.
+    pub(super) fn push(&self, event: CmEvent) -> u64 {
         let mut waiting = lock(&self.waiting);
-        waiting.push_back(event);
-        if waiting.len() == 1 {
+        let ticket = waiting.next_ticket;
+        waiting.next_ticket += 1;
+        waiting.events.insert(ticket, event);
+        if waiting.events.len() == 1 {
             self.ready.raise();
+        }
+        ticket
+    }
+
+    /// Takes an event back, unless it was taken before.
+    pub(super) fn take_back(&self, ticket: u64) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.events.remove(&ticket).is_some() && waiting.events.is_empty() {
+            self.ready.lower();
         }
     }
 
@@ -50,13 +69,13 @@ impl EventQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.waiting).is_empty()
+        lock(&self.waiting).events.is_empty()
     }
 
     pub(super) fn pop(&self) -> Option<CmEvent> {
         let mut waiting = lock(&self.waiting);
-        let event = waiting.pop_front()?;
-        if waiting.is_empty() {
+        let (_, event) = waiting.events.pop_first()?;
+        if waiting.events.is_empty() {
             self.ready.lower();
         }
         Some(event)
@@ -65,15 +84,15 @@ impl EventQueue {
     /// Takes out the events that `belongs` says, in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = lock(&self.waiting);
-        let had = !waiting.is_empty();
-        let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut *waiting)
+        let had = !waiting.events.is_empty();
+        let (out, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut waiting.events)
             .into_iter()
-            .partition(|event| belongs(event));
-        *waiting = kept.into();
-        if had && waiting.is_empty() {
+            .partition(|(_, event)| belongs(event));
+        waiting.events = kept;
+        if had && waiting.events.is_empty() {
             self.ready.lower();
         }
-        out
+        out.into_values().collect()
     }
 
     /// Notes that events of this id arrive here.

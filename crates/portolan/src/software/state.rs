@@ -41,6 +41,8 @@ pub(super) struct IdEntry {
     pub(super) claim: Option<(ClaimId, SocketAddr)>,
     /// Events taken by the user (`events_reported` of the kernel's ABI).
     pub(super) reported: u32,
+    /// The ticket of the request that made it, which waits in `queue` or has been taken.
+    request: Option<u64>,
     /// The queue pair that it accepted with.
     accepted: Option<Qpn>,
     /// Events written by the user that wait to be taken.
@@ -97,6 +99,9 @@ impl State {
         while let Some(event) = self.cm.poll_event() {
             self.dispatch(event);
         }
+        while let Some(child) = self.cm.poll_displaced() {
+            self.forget_displaced(child);
+        }
         while let Some(transmit) = self.cm.poll_transmit() {
             outputs.transmits.push(transmit);
         }
@@ -119,8 +124,10 @@ impl State {
             let (queue, service) = (listener.queue.clone(), listener.service);
             let mut child = IdEntry::new(UserId(0), service, queue.clone());
             child.awaits_answer = true;
-            self.insert(event.id, child);
-            queue.push(event);
+            let id = event.id;
+            self.insert(id, child);
+            let ticket = queue.push(event);
+            self.note_request(id, ticket);
         } else if let Some(entry) = self.ids.get_mut(&event.id) {
             if !is_of_group(event.event) {
                 entry.uid = event.uid;
@@ -129,6 +136,22 @@ impl State {
             if !waits.is_some_and(|waits| std::mem::replace(waits, true)) {
                 entry.queue.push(event);
             }
+        }
+    }
+
+    /// Notes where the request that made an id waits to be taken.
+    pub(super) fn note_request(&mut self, id: IdNumber, ticket: u64) {
+        if let Some(entry) = self.ids.get_mut(&id) {
+            entry.request = Some(ticket);
+        }
+    }
+
+    /// Forgets a child that a newer request displaced, and the event of its own.
+    fn forget_displaced(&mut self, child: IdNumber) {
+        if let Some(entry) = self.remove(child)
+            && let Some(ticket) = entry.request
+        {
+            entry.queue.take_back(ticket);
         }
     }
 
@@ -214,6 +237,7 @@ impl IdEntry {
             queue,
             claim: None,
             reported: 0,
+            request: None,
             accepted: None,
             written: 0,
             members: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! The keepalive's questions on the wire: RDMA writes of no bytes.
+//! Keepalive probes on the wire: RDMA writes of zero bytes.
 
 use std::time::{Duration, Instant};
 
@@ -8,22 +8,22 @@ use super::table::Work;
 use super::vigil::Look;
 use crate::lock;
 
-/// What became of looking after the peer.
+/// The result of a keepalive check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// It is not looked after, or the queue pair is broken already.
+    /// Keepalives are disabled, or the queue pair is already broken.
     Not,
-    /// It is to be looked after again at this moment.
+    /// The time of the next check.
     Until(Instant),
-    /// It gave no sign of life for so long.
+    /// The peer was silent for this long.
     Silent(Duration),
 }
 
-/// A question's name among the work requests; that of another is the key of its slot, and smaller.
+/// The work request id of a probe. Other work uses its slot's key, which is smaller.
 pub(super) const QUESTION: u64 = u64::MAX;
 
-/// A write of no bytes, which needs no memory and no key (IBTA C9-88). Unlike a read it is allowed by
-/// whatever depths the connection was made with.
+/// A write of zero bytes, which needs no memory and no key (IBTA C9-88). Unlike a read it is
+/// permitted with any resources of the connection.
 const QUESTION_WR: SendWr<'static> = SendWr {
     wr_id: QUESTION,
     op: SendOp::RdmaWrite(RemoteAddr { addr: 0, rkey: 0 }),
@@ -33,7 +33,7 @@ const QUESTION_WR: SendWr<'static> = SendWr {
 };
 
 impl Work {
-    /// Looks after the peer: asks it for a sign of life if it is time to.
+    /// Checks the peer: sends a probe if one is due.
     pub(crate) fn watch_peer(&self) -> Watched {
         if !self.keeps_alive {
             return Watched::Not;
@@ -49,10 +49,10 @@ impl Work {
         let now = Instant::now();
         let mut look = vigil.look(now, working);
         if look == Look::Ask {
-            // Under the lock, so that no send, which may have to wait for a receive of the peer's, is
-            // posted between the look and the question: what is before it would hold up its answer.
+            // Post under the lock, so that no send comes between the check and the probe. Such a
+            // send might wait for a receive of the peer and delay the probe's answer.
             if self.qp.post_send(&QUESTION_WR).is_err() {
-                // The queue pair works no more, which its completions or an event will tell.
+                // The queue pair is broken; its completions or an event will report that.
                 vigil.answered();
                 return Watched::Not;
             }

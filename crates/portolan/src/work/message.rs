@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::connection::Inner;
 use crate::sys::Buffer;
 
-/// A message that arrived in one of the connection's own receives. Dropping it posts the receive
-/// again: a peer that sends more than the connection's receive depth waits until messages are
-/// dropped.
+/// A message in one of the connection's own receives.
+///
+/// Dropping it reposts the receive. A peer that sends more messages than the connection's receive
+/// depth waits until some are dropped.
 #[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
@@ -33,7 +34,7 @@ impl Message {
         }
     }
 
-    /// The immediate data that came with it.
+    /// The immediate data of the message.
     pub fn immediate(&self) -> Option<u32> {
         self.immediate
     }
@@ -53,7 +54,7 @@ impl Deref for Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            // Fails only when the queue pair is in error: then nothing is received any more.
+            // Posting fails only if the queue pair is in error; then nothing more is received.
             let _ = self.connection.work.post_receive(buffer, true);
         }
     }

@@ -1,8 +1,9 @@
-//! Posted work: which buffer belongs to which work request, and who waits for its end.
+//! Posted work: which buffer belongs to which work request, and which threads and tasks wait for
+//! it.
 //!
-//! A buffer enters the table when its work is posted and leaves it with the completion. Any thread
-//! or task that waits drives the completion queue for all of them: one at a time sleeps on the
-//! completion channel, the others on its word.
+//! Posting moves a buffer into the table; the completion takes it out. Any waiting thread or task
+//! drives the completion queue for all of them. One at a time sleeps on the completion channel, and
+//! wakes the others.
 
 mod keepalive;
 mod message;

@@ -1,4 +1,4 @@
-//! The table of posted work of one queue pair, and its completion queue.
+//! The posted work of one queue pair, and its completion queue.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,10 @@ use super::vigil::{Keepalive, Vigil};
 use crate::sys::Buffer;
 use crate::{deadline, lock};
 
-/// Completions taken from the queue at a time.
+/// Maximum number of completions per poll.
 const COLLECT_BATCH: usize = 32;
 
-/// One queue pair's posted work.
+/// The posted work of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) qp: Arc<dyn Qp>,
@@ -33,13 +33,13 @@ pub(crate) struct Work {
     pub(super) keeps_alive: bool,
     pub(super) state: Mutex<State>,
     turned: Condvar,
-    /// Readable once completions were dispatched while the driver slept; see [`Work::fall_asleep`].
-    /// Made when one first sleeps: most connections of a busy server never do.
+    /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
+    /// Created at the first sleep: most connections of a busy server never sleep.
     roused: OnceLock<OwnedFd>,
 }
 
-/// How much of each kind of work may be posted at once. The receive queue holds the last two
-/// together, so that receives by hand never take the place of the connection's own.
+/// Maximum posted work of each kind. The receive queue has room for the sum of the last two, so
+/// that the caller's receives never displace the connection's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depths {
     pub(crate) sends: u32,
@@ -50,21 +50,21 @@ pub(crate) struct Depths {
 #[derive(Debug, Default)]
 pub(super) struct State {
     slots: Slab<Slot>,
-    /// Messages that arrived in the ring's receives, oldest first.
+    /// Completed receives of the ring, oldest first.
     arrived: VecDeque<usize>,
-    /// How much of each kind is posted.
+    /// Current number of posted work requests, by kind.
     posted: [u32; 3],
-    /// Someone drives the completion queue.
+    /// Whether a thread or task drives the completion queue.
     driving: bool,
-    /// That one sleeps on descriptors.
+    /// Whether the driver sleeps on descriptors.
     asleep: bool,
-    /// How many wait for the one that drives.
+    /// Number of threads that wait for the driver.
     waiters: u32,
-    /// Counts dispatches of completions; waiters compare it.
+    /// Number of dispatches of completions; waiters compare it.
     pub(super) turns: u64,
-    /// Tasks that wait for the next dispatch, which takes them all.
+    /// Tasks that wait for the next dispatch, which wakes them all.
     pub(super) wakers: Slab<Waker>,
-    /// The first completion error: the queue pair is in error since.
+    /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
     pub(super) vigil: Option<Vigil>,
 }
@@ -74,7 +74,7 @@ struct Slot {
     buffer: Buffer,
     kind: Kind,
     done: Option<WorkCompletion>,
-    /// Nobody waits for it any more: the buffer is freed with the completion.
+    /// The transfer was dropped: the completion frees the buffer.
     abandoned: bool,
 }
 
@@ -83,11 +83,11 @@ enum Kind {
     Send,
     /// A receive that the connection keeps posted.
     Ring,
-    /// A receive posted by hand.
+    /// A receive posted by the caller.
     Receive,
 }
 
-/// The count of dispatches at a moment; see [`Work::turn`].
+/// A snapshot of the number of dispatches; see [`Work::turn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(pub(super) u64);
 
@@ -115,7 +115,8 @@ impl Work {
         }
     }
 
-    /// Posts a send of the first `length` bytes of `buffer`; the key names it in [`Work::taken`].
+    /// Posts a send of the first `length` bytes of `buffer`; pass the returned key to
+    /// [`Work::taken`].
     pub(crate) fn post_send(
         &self,
         op: SendOp,
@@ -136,7 +137,7 @@ impl Work {
         })
     }
 
-    /// Posts a receive into the whole of `buffer`.
+    /// Posts a receive into the whole `buffer`.
     pub(crate) fn post_receive(
         &self,
         buffer: Buffer,
@@ -178,7 +179,7 @@ impl Work {
                 abandoned: false,
             })
         };
-        // Outside of the lock: completions of other work may be taken meanwhile.
+        // Post after unlocking: other completions may be collected meanwhile.
         match post(key as u64) {
             Ok(()) => Ok(key),
             Err(error) => {
@@ -192,14 +193,14 @@ impl Work {
         }
     }
 
-    /// Takes the end of the work `key`, if it has ended.
+    /// Takes the result of the work `key`, if it has completed.
     pub(crate) fn taken(&self, key: usize) -> Option<(Buffer, WorkCompletion)> {
         let mut state = lock(&self.state);
         let done = state.slots.get(key)?.done?;
         Some((state.slots.remove(key).buffer, done))
     }
 
-    /// Leaves the work `key` to itself; its buffer is freed when it ends.
+    /// Abandons the work `key`; its completion frees the buffer.
     pub(crate) fn abandon(&self, key: usize) {
         let mut state = lock(&self.state);
         let Some(slot) = state.slots.get_mut(key) else {
@@ -207,12 +208,12 @@ impl Work {
         };
         slot.abandoned = true;
         let ended = slot.done.is_some().then(|| state.slots.remove(key));
-        // Freeing a buffer asks the device, which is not done under the lock.
+        // Free the buffer after unlocking, because freeing calls the device.
         drop(state);
         drop(ended);
     }
 
-    /// Takes the oldest message of the ring.
+    /// Takes the ring's oldest message.
     pub(crate) fn arrival(&self) -> Option<(Buffer, WorkCompletion)> {
         let mut state = lock(&self.state);
         let key = state.arrived.pop_front()?;
@@ -225,12 +226,12 @@ impl Work {
         lock(&self.state).broken
     }
 
-    /// The count of dispatches so far: unchanged, nothing has ended since.
+    /// The number of dispatches so far. While it is unchanged, no work has completed.
     pub(crate) fn turn(&self) -> Turn {
         Turn(lock(&self.state).turns)
     }
 
-    /// Takes completions from the queue and dispatches them; the number taken.
+    /// Collects and dispatches completions; returns their number.
     pub(crate) fn collect(&self) -> Result<usize> {
         let mut batch = [WorkCompletion::EMPTY; COLLECT_BATCH];
         let mut total = 0;
@@ -265,7 +266,7 @@ impl Work {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes every waiter to look again: something other than a completion happened.
+    /// Wakes all waiters to check again, after something other than a completion.
     pub(crate) fn nudge(&self) {
         let wakers = self.wake_all(&mut lock(&self.state));
         wakers.into_iter().for_each(Waker::wake);
@@ -277,14 +278,14 @@ impl Work {
         if std::mem::replace(&mut state.asleep, false)
             && let Some(roused) = self.roused.get()
         {
-            // It fails only at a count of 2^64 - 1; it is 0 here.
+            // The write fails only if the counter would exceed 2^64 - 2; it is 0 here.
             let _ = rustix::io::write(roused, &1u64.to_ne_bytes());
         }
         state.wakers.drain().collect()
     }
 
-    /// Becomes the one that drives the queue; `false` after waiting for another to dispatch, or at
-    /// the deadline.
+    /// Becomes the driver of the completion queue. Returns `false` after another driver's dispatch,
+    /// or at the deadline.
     pub(crate) fn drive_or_wait(&self, turn: Turn, deadline: Option<Instant>) -> bool {
         let mut state = lock(&self.state);
         while state.driving && state.turns == turn.0 {
@@ -296,13 +297,14 @@ impl Work {
             state = self.wait_turned(state, left);
             state.waiters -= 1;
         }
-        // What was dispatched meanwhile may be what the caller waits for: it looks before it sleeps.
+        // A dispatch meanwhile may have completed the caller's work: it must check before it
+        // sleeps.
         state.turns == turn.0 && !std::mem::replace(&mut state.driving, true)
     }
 
-    /// Says that the driver is about to sleep until a descriptor is readable, the one that this gives
-    /// among them: whoever else dispatches completions makes it so, for what the driver waits for may
-    /// be among them. `None` if some were dispatched since `turn`.
+    /// Announces that the driver is about to sleep on descriptors, including the returned one.
+    /// Another thread that dispatches completions makes it readable, because the driver may wait
+    /// for one of them. Returns `None` if there were dispatches since `turn`.
     pub(crate) fn fall_asleep(&self, turn: Turn) -> Result<Option<BorrowedFd<'_>>> {
         let roused = match self.roused.get() {
             Some(roused) => roused,
@@ -316,16 +318,16 @@ impl Work {
         Ok(state.asleep.then(|| roused.as_fd()))
     }
 
-    /// Says that the driver is awake; `roused` is what it was given when it fell asleep.
+    /// Announces that the driver is awake; `roused` is the descriptor from [`Work::fall_asleep`].
     pub(crate) fn wake_up(&self, roused: BorrowedFd<'_>) {
         let was_roused = !std::mem::replace(&mut lock(&self.state).asleep, false);
         if was_roused {
-            // It was written before, under the lock, so there is something to read.
+            // It was written under the lock, so the read does not block.
             let _ = rustix::io::read(roused, &mut [0; 8]);
         }
     }
 
-    /// Hands the driving on to whoever waits.
+    /// Hands the role of driver to a waiter.
     pub(crate) fn stop_driving(&self) {
         let mut state = lock(&self.state);
         state.driving = false;
@@ -346,7 +348,7 @@ impl Work {
         }
     }
 
-    /// Tells those who wait, if any do: telling nobody is a system call as well.
+    /// Notifies waiters if there are any, because a notification costs a system call.
     fn notify_waiters(&self, state: &State) {
         if state.waiters > 0 {
             self.turned.notify_all();
@@ -363,7 +365,7 @@ fn rousing_descriptor() -> Result<OwnedFd> {
 }
 
 impl State {
-    /// Records the end of a work request; gives the buffer if nobody wants it.
+    /// Records a completion; returns the buffer if its transfer was abandoned.
     fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         let failed = completion.status != WcStatus::Success;
         if completion.wr_id == QUESTION {
@@ -374,7 +376,7 @@ impl State {
             return None;
         }
         let key = usize::try_from(completion.wr_id).ok()?;
-        // One completion ends it: another is of no work of ours.
+        // Each work request completes once; ignore a completion of other work.
         let slot = self.slots.get_mut(key).filter(|slot| slot.done.is_none())?;
         let kind = slot.kind;
         slot.done = Some(*completion);
@@ -390,7 +392,7 @@ impl State {
         None
     }
 
-    /// Keeps the status that broke the queue pair: the first that is not of what broke with it.
+    /// Stores the status that broke the queue pair: the first one other than flush errors.
     fn note_failure(&mut self, completion: &WorkCompletion) {
         let failed = completion.status != WcStatus::Success;
         if failed && (self.broken.is_none() || self.broken == Some(WcStatus::WrFlushErr)) {
@@ -398,7 +400,7 @@ impl State {
         }
     }
 
-    /// Whether sends are under way.
+    /// Returns whether sends are posted.
     pub(super) fn is_sending(&self) -> bool {
         self.posted[Kind::Send as usize] > 0
     }

@@ -1,4 +1,4 @@
-//! A transfer: one posted work request, to be waited for.
+//! A transfer: a posted work request with its buffer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::connection::Inner;
 use crate::deadline;
 use crate::sys::Buffer;
 
-/// Work that is posted. Waiting gives its buffer back.
+/// Posted work. Waiting for it returns its buffer.
 ///
-/// Dropping it does not stop the work: the connection keeps the buffer until the work ends, and
-/// frees it then.
+/// Dropping it does not stop the work: the connection keeps the buffer until the work completes,
+/// and then frees it.
 #[derive(Debug)]
 #[must_use = "a dropped transfer goes on, but its buffer and its failure are lost"]
 pub struct Transfer {
@@ -22,33 +22,34 @@ pub struct Transfer {
     key: Option<usize>,
 }
 
-/// A transfer that ended well.
+/// A successful transfer.
 #[derive(Debug)]
 pub struct Done {
     /// The buffer that was posted.
     pub buffer: Buffer,
-    /// Bytes received or read; for sends, writes and atomics it has no meaning.
+    /// Number of bytes received or read; undefined for sends, writes and atomics.
     pub length: usize,
-    /// Immediate data that came with a receive.
+    /// Immediate data of a receive.
     pub immediate: Option<u32>,
 }
 
 impl Done {
-    /// What was in the peer's memory before the atomic of which this is the end, as a number in this host's
-    /// byte order: the first eight bytes of the buffer. Of another end it has no meaning; `None` if the buffer is shorter.
+    /// The previous value of the peer's memory after an atomic, as a number in host byte order: the
+    /// first eight bytes of the buffer. Undefined for other transfers; `None` if the buffer is
+    /// shorter.
     pub fn original(&self) -> Option<u64> {
         let word = self.buffer.first_chunk()?;
         Some(u64::from_ne_bytes(*word))
     }
 }
 
-/// A transfer that failed, or could not be posted.
+/// A transfer that failed or could not be posted.
 #[derive(Debug)]
 pub struct Failed {
-    /// Why.
+    /// The cause.
     pub error: Error,
-    /// The buffer, unharmed unless it was the destination. `None` when the device failed with the
-    /// work still posted: the buffer stays with it.
+    /// The buffer; its contents are undefined if it was the destination. `None` if the device
+    /// failed with the work still posted: the device then keeps the buffer.
     pub buffer: Option<Buffer>,
 }
 
@@ -60,14 +61,14 @@ impl Transfer {
         }
     }
 
-    /// Waits for the end.
+    /// Waits for the transfer to complete.
     ///
-    /// A dead peer ends it too, by the queue pair's own retries.
+    /// If the peer dies, the queue pair's own retries end the transfer.
     ///
     /// # Errors
     /// The work failed.
     pub fn wait(mut self) -> Result<Done, Failed> {
-        // Without a deadline only a failure of the device itself ends the wait otherwise.
+        // Without a deadline, only a failure of the device itself ends the wait early.
         self.wait_until(None).unwrap_or_else(|error| {
             Err(Failed {
                 error,
@@ -76,10 +77,10 @@ impl Transfer {
         })
     }
 
-    /// Waits for the end, for `timeout` at most; then the transfer comes back, still posted.
+    /// Waits for the transfer to complete, at most for `timeout`.
     ///
     /// # Errors
-    /// The transfer itself, when it has not ended in time.
+    /// The transfer itself, still posted, if it has not completed in time.
     pub fn wait_within(mut self, timeout: Duration) -> Result<Result<Done, Failed>, Self> {
         match self.wait_until(Some(deadline::after(timeout))) {
             Ok(done) => Ok(done),
@@ -87,7 +88,7 @@ impl Transfer {
         }
     }
 
-    /// The end, if it has come.
+    /// Returns the result if the transfer has completed.
     pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
         let (buffer, completion) = self.connection.work.taken(self.key?)?;
         self.key = None;
@@ -112,7 +113,7 @@ impl Drop for Transfer {
 }
 
 impl Inner {
-    /// The outcome of a work request from its completion.
+    /// Builds the result of a work request from its completion.
     pub(crate) fn finished(
         &self,
         buffer: Buffer,

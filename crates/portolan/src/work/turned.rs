@@ -1,4 +1,4 @@
-//! How a task waits for completions that another task or thread dispatches.
+//! Lets a task wait for completions that another task or thread dispatches.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,17 +6,18 @@ use std::task::{Context, Poll};
 use super::table::{Turn, Work};
 use crate::lock;
 
-/// Ready once completions were dispatched since a turn. Dropping it takes its waker back.
+/// A future that is ready once completions were dispatched since a turn. Dropping it removes its
+/// waker.
 #[derive(Debug)]
 pub(crate) struct Turned<'a> {
     work: &'a Work,
     turn: Turn,
-    /// The place of its waker. It is valid in the same turn only: a dispatch takes all wakers.
+    /// The index of its waker, valid within one turn: a dispatch removes all wakers.
     place: Option<usize>,
 }
 
 impl Work {
-    /// Waits until completions were dispatched since `turn`.
+    /// Waits for a dispatch of completions since `turn`.
     pub(crate) fn turned_since(&self, turn: Turn) -> Turned<'_> {
         Turned {
             work: self,

@@ -1,48 +1,48 @@
-//! Whether the peer of an idle connection is still there: when to ask, and when to give up.
+//! Keepalive timing of an idle connection: when to probe the peer, and when to give up.
 
 use std::time::{Duration, Instant};
 
-/// How a connection looks after a peer that says nothing: RDMA itself has no keepalive.
+/// Keepalive of a silent peer, which RDMA itself lacks.
 ///
-/// Once nothing has been heard for `interval`, and nothing is under way, the peer is asked by an RDMA
-/// write of no bytes (as rsockets do it), which its device acknowledges without its program. What is
-/// under way needs no such question: the queue pair's own retries end it.
+/// If the connection is idle and nothing has arrived for `interval`, it probes the peer with an
+/// RDMA write of zero bytes (as rsockets does). The peer's device acknowledges it without its
+/// program. Posted work needs no probe: the queue pair's own retries end it.
 ///
-/// The connection asks while somebody waits at it, and otherwise when somebody next does.
+/// Probes are sent while a thread or task waits on the connection; otherwise at the next wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Without a sign of life for so long the peer is asked; 1 ms to a day.
+    /// Time without traffic before a probe; 1 ms to a day.
     pub interval: Duration,
-    /// How long its device may take to answer; 1 ms to a day. The retries of the queue pair count in
-    /// it: fewer than the time that all of them take ends a connection that a busy network might
-    /// have kept.
+    /// Time limit of the device's answer; 1 ms to a day. It includes the queue pair's retries: if
+    /// it is shorter than all of them, it may end a connection that would have survived on a busy
+    /// network.
     pub timeout: Duration,
 }
 
 impl Keepalive {
-    /// The shortest and the longest time that either may be.
+    /// The valid range of both times.
     pub(crate) const RANGE: std::ops::RangeInclusive<Duration> =
         Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 }
 
-/// What is known of the peer's life.
+/// What is known about the peer.
 #[derive(Debug)]
 pub(super) struct Vigil {
     settings: Keepalive,
-    /// When something last came from the peer, an acknowledgement among it.
+    /// When something last arrived from the peer, including acknowledgements.
     heard: Instant,
-    /// When it was asked, if it has not answered since.
+    /// When the pending probe was sent; `None` without one.
     asked: Option<Instant>,
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nothing before this moment.
+    /// Wait until this time.
     Until(Instant),
-    /// Ask the peer, and look again.
+    /// Send a probe and check again.
     Ask,
-    /// It gave no sign of life for so long: the connection is over.
+    /// The peer was silent for this long: the connection is over.
     Silent(Duration),
 }
 
@@ -55,17 +55,18 @@ impl Vigil {
         }
     }
 
-    /// Something came from the peer.
+    /// Records that something arrived from the peer.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard = now;
     }
 
-    /// The question has ended.
+    /// Records that the probe completed.
     pub(super) fn answered(&mut self) {
         self.asked = None;
     }
 
-    /// What to do; `is_working` while sends are under way, which the queue pair looks after.
+    /// The next step. `is_working` is true while sends are posted: the queue pair's own retries
+    /// watch the peer then.
     pub(super) fn look(&mut self, now: Instant, is_working: bool) -> Look {
         let Keepalive { interval, timeout } = self.settings;
         if let Some(asked) = self.asked {

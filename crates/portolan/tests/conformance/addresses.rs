@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::{Cause, Step};
 
 use crate::pair::*;
@@ -23,10 +23,23 @@ fn port_zero_takes_a_free_port_and_the_address_tells_which() {
 }
 
 #[test]
-fn a_bound_id_has_the_device_that_serves_its_address() {
+fn an_id_bound_to_loopback_has_no_device_until_it_is_resolved() {
+    let channel = channel();
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        let id = CmId::new(&channel).unwrap();
+        id.bind(local.parse().unwrap()).unwrap();
+        let known = id.addresses().unwrap();
+        assert_eq!((known.device_index, known.port_num), (None, 0), "{local}");
+        assert_ne!(known.local.unwrap().port(), 0);
+        assert!(id.device().is_err());
+    }
+}
+
+#[test]
+fn an_id_has_the_device_that_serves_its_address() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
-    id.bind(SocketAddr::new(local_ip(), 0)).unwrap();
+    place(&channel, &id, local_ip());
     let (device, _) = provider().device_of(local_ip()).unwrap();
     assert_eq!(id.device().unwrap().name(), device.name());
     let known = id.addresses().unwrap();

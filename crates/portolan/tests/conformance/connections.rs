@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use portolan::Access;
 use portolan::cm::CmId;
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::QpState;
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::verbs::QpState;
 use portolan::wire::cm::RejectReason;
 
 use crate::pair::*;

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use portolan::cm::{CmId, Event};
-use portolan::seam::cm::{EventType, JoinKind};
-use portolan::seam::verbs::{
+use portolan::provider::cm::{EventType, JoinKind};
+use portolan::provider::verbs::{
     SendData, SendFlags, SendOp, SendWr, UdDestination, WcOpcode, WcStatus, WorkCompletion,
 };
 use portolan::wire::Qpn;
@@ -107,7 +107,7 @@ fn member(group: IpAddr, kind: JoinKind) -> (End, Event) {
         .expect("the device has an IPv4 address");
     let channel = channel();
     let id = CmId::with_service(&channel, DATAGRAMS).unwrap();
-    id.bind(SocketAddr::new(ipv4.into(), 0)).unwrap();
+    place(&channel, &id, ipv4.into());
     let end = End::new(channel, id);
     end.id.join_multicast(group, kind, 77).unwrap();
     let event = next(&end.channel, EventType::MulticastJoin);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan::Cause;
 use portolan::cm::EventChannel;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::pair::*;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::provider::default_provider;
-use portolan::seam::verbs::{MwType, SendOp, WcStatus, WorkCompletion};
+use portolan::provider::verbs::{MwType, SendOp, WcStatus, WorkCompletion};
 use portolan::{Access, Cause, Error};
 
 use crate::pair::*;

@@ -1,4 +1,4 @@
-//! What every provider keeps, written once against the seam.
+//! What every provider keeps, written once against the provider's traits.
 //!
 //! `PORTOLAN_PROVIDER` chooses the provider (the software device by default), and
 //! `PORTOLAN_TEST_ADDRESS` a local address that one of its devices serves (127.0.0.1 by default). The

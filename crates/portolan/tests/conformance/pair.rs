@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use portolan::Access;
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
+use portolan::provider::cm::{ConnParam, EventType, Service};
 use portolan::provider::default_provider;
-use portolan::seam::cm::{ConnParam, EventType, Service};
-use portolan::seam::traits::{CompChannel, Cq, Device, Mr, Pd, Provider, Qp, Srq};
-use portolan::seam::verbs::{
+use portolan::provider::traits::{CompChannel, Cq, Device, Mr, Pd, Provider, Qp, Srq};
+use portolan::provider::verbs::{
     QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, SrqAttr,
     WorkCompletion,
 };
@@ -58,6 +58,16 @@ pub(crate) fn next(channel: &EventChannel, expected: EventType) -> Event {
     let event = channel.next_event_within(PATIENCE).unwrap();
     assert_eq!(event.event_type(), expected, "{event:?}");
     event
+}
+
+/// Has an id come to the device that serves an address. Binding does so but at loopback, which leaves the device open.
+pub(crate) fn place(channel: &EventChannel, id: &CmId, at: IpAddr) {
+    if !at.is_loopback() {
+        return id.bind(SocketAddr::new(at, 0)).unwrap();
+    }
+    let anyone = SocketAddr::new(at, 7471);
+    id.resolve_addr(None, anyone, PATIENCE).unwrap();
+    next(channel, EventType::AddrResolved);
 }
 
 /// A listening id on a channel of its own.

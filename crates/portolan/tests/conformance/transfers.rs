@@ -1,6 +1,6 @@
 //! Data over connected queue pairs.
 
-use portolan::seam::verbs::{RemoteAddr, SendOp, WcOpcode, WcStatus};
+use portolan::provider::verbs::{RemoteAddr, SendOp, WcOpcode, WcStatus};
 
 use crate::pair::*;
 

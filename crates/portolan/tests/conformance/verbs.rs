@@ -1,7 +1,7 @@
 //! Verbs beyond plain sends, writes and reads.
 
 use portolan::Access;
-use portolan::seam::verbs::{
+use portolan::provider::verbs::{
     MwBind, MwType, RecvWr, RemoteAddr, SendData, SendFlags, SendOp, SendWr, SrqAttr, WcOpcode,
     WcStatus,
 };

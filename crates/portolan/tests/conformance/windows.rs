@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use portolan::seam::traits::Mw;
-use portolan::seam::verbs::{MwBind, MwType, RemoteAddr, SendFlags, SendOp, WcStatus};
+use portolan::provider::traits::Mw;
+use portolan::provider::verbs::{MwBind, MwType, RemoteAddr, SendFlags, SendOp, WcStatus};
 use portolan::{Access, Cause};
 
 use crate::pair::*;
@@ -104,6 +104,33 @@ fn a_region_with_bound_windows_is_in_use_until_they_are_gone() {
     assert_eq!(write_through(&active, &passive, rkey), WcStatus::Success);
     mw.deallocate().unwrap();
     passive.mr.deregister().unwrap();
+}
+
+#[test]
+fn a_window_gives_rights_that_its_region_does_not_give_and_may_name_those_of_its_owner() {
+    let (active, passive) = connected();
+    let mut memory = vec![0u8; 4096].into_boxed_slice();
+    let addr = memory.as_mut_ptr() as u64;
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    // SAFETY: the memory is dropped after the region, and only the peer writes to it meanwhile.
+    #[allow(unsafe_code, reason = "verbs work on plain memory")]
+    let region = unsafe { passive.pd.register(addr, 4096, access) }.unwrap();
+    let bind = MwBind {
+        lkey: region.lkey(),
+        addr,
+        length: 64,
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+    };
+    let mw = passive.pd.alloc_mw(MwType::Type1).unwrap();
+    let bound = passive.qp.bind_mw(&mw, 1, &bind, SendFlags::SIGNALED);
+    let rkey = bound.unwrap();
+    assert_eq!(passive.complete().status, WcStatus::Success);
+    let to = RemoteAddr { addr, rkey };
+    active.post_send(2, SendOp::RdmaWrite(to), 0, 8);
+    assert_eq!(active.complete().status, WcStatus::Success);
+    mw.deallocate().unwrap();
+    drop(region);
+    drop(memory);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
+use portolan::provider::cm::EventType;
 use portolan::resolve::{Flags, Hints};
-use portolan::seam::cm::EventType;
 
 use crate::pair::*;
 

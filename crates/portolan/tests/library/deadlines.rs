@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::{Cause, Connection, Error, Options, Step};
 
 use crate::harness::*;
@@ -68,14 +68,14 @@ fn connecting_to_a_listener_that_does_not_answer_ends_at_the_deadline() {
 }
 
 #[test]
-fn a_hub_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() {
+fn a_coordinator_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() {
     let port = free_port();
-    let hub = Peer::start(port);
+    let coordinator = Peer::start(port);
     let ours = start(port);
     let listener = listener_on(ours.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (active, passive) = pair_at(connector_on(ours.clone()), &listener, address, &options());
-    let stopped = hub.stop();
+    let stopped = coordinator.stop();
     let started = Instant::now();
     let error = connector_on(ours)
         .timeout(DEADLINE)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan::seam::verbs::WcStatus;
+use portolan::provider::verbs::WcStatus;
 use portolan::software::SoftwareProvider;
 use portolan::wire::cm::RejectReason;
 use portolan::{Cause, Connection, Options, Step};
@@ -59,10 +59,10 @@ fn nobody_listens(provider: &Arc<SoftwareProvider>, address: SocketAddr) {
 
 #[test]
 fn a_killed_listener_listens_no_more() {
-    for peer_is_hub in [true, false] {
+    for peer_is_coordinator in [true, false] {
         let port = free_port();
-        // Whoever comes first is the hub.
-        let early = (!peer_is_hub).then(|| start(port));
+        // Whoever comes first is the coordinator.
+        let early = (!peer_is_coordinator).then(|| start(port));
         let mut peer = Peer::start(port);
         let ours = early.unwrap_or_else(|| start(port));
         let address = peer.listen();
@@ -136,9 +136,9 @@ fn a_peer_killed_after_its_request_fails_the_accept_in_time() {
 
 #[test]
 fn a_peer_killed_while_idle_ends_the_connection_at_once() {
-    for peer_is_hub in [true, false] {
+    for peer_is_coordinator in [true, false] {
         let port = free_port();
-        let early = (!peer_is_hub).then(|| start(port));
+        let early = (!peer_is_coordinator).then(|| start(port));
         let mut peer = Peer::start(port);
         let ours = early.unwrap_or_else(|| start(port));
         let connection = connected(&ours, &mut peer, &options());
@@ -221,9 +221,9 @@ fn a_peer_killed_in_the_middle_of_transfers_fails_those_and_no_others() {
 }
 
 #[test]
-fn the_hubs_death_harms_no_connection_of_others_and_new_ones_are_made() {
+fn the_coordinators_death_harms_no_connection_of_others_and_new_ones_are_made() {
     let port = free_port();
-    let hub = Peer::start(port);
+    let coordinator = Peer::start(port);
     let ours = start(port);
     let mut peers = [Peer::start(port), Peer::start(port)];
     let connections = peers.each_mut().map(|peer| echoing(&ours, peer));
@@ -236,8 +236,8 @@ fn the_hubs_death_harms_no_connection_of_others_and_new_ones_are_made() {
                 }
             });
         }
-        hub.kill();
-        // Listeners from before the hub's death are found, and new ones.
+        coordinator.kill();
+        // Listeners from before the coordinator's death are found, and new ones.
         for (peer, address) in peers.iter_mut().zip(addresses) {
             peer.tell("accept");
             drop(connector_on(ours.clone()).connect_to(address).unwrap());

@@ -108,7 +108,7 @@ fn a_forked_child_is_refused_everything_and_its_parent_goes_on() {
     let event = channel.next_event_within(PATIENCE).unwrap();
     assert_eq!(
         event.event_type(),
-        portolan::seam::cm::EventType::AddrResolved
+        portolan::provider::cm::EventType::AddrResolved
     );
     drop(pair_at(
         connector_on(provider.clone()),

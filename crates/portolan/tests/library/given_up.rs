@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
-use portolan::seam::verbs::QpState;
+use portolan::provider::cm::EventType;
+use portolan::provider::verbs::QpState;
 use portolan::software::{Direction, SoftwareProvider, Tap, TappedPacket};
 use portolan::wire::cm::RejectReason;
 use portolan::{Cause, Step};
@@ -112,12 +112,12 @@ fn a_rejection_that_overtakes_the_program_is_told_with_its_reason_and_data() {
 #[test]
 fn a_request_that_is_withdrawn_is_closed_at_the_listener_whichever_process_it_is() {
     let port = free_port();
-    let hub = start(port);
+    let coordinator = start(port);
     let other = start(port);
     for (listens, connects) in [
-        (&hub, &hub),
-        (&hub, &other),
-        (&other, &hub),
+        (&coordinator, &coordinator),
+        (&coordinator, &other),
+        (&other, &coordinator),
         (&other, &other),
     ] {
         let listener = listener_on(listens.clone(), "127.0.0.1:0");

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::software::{SoftwareConfig, SoftwareProvider};
 use portolan::{Connection, Connector, Listener, Options};
 

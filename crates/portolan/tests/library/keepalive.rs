@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan::seam::verbs::Counter;
+use portolan::provider::verbs::Counter;
 use portolan::{Cause, Connection, Keepalive, Options};
 
 use crate::death::connected;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
-use portolan::seam::cm::{ConnParam, EventType, Service};
-use portolan::seam::traits::{Cq, Device, Pd, Qp};
-use portolan::seam::verbs::{QpCap, QpInit, QpState, QpType};
+use portolan::provider::cm::{ConnParam, EventType, Service};
+use portolan::provider::traits::{Cq, Device, Pd, Qp};
+use portolan::provider::verbs::{QpCap, QpInit, QpState, QpType};
 use portolan::wire::addr::{PortSpace, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -87,6 +87,15 @@ impl Passive {
     pub(crate) fn request(&self) -> CmId {
         next(&self.channel, EventType::ConnectRequest).id().clone()
     }
+}
+
+/// A datagram id that has come to the loopback device: binding alone leaves the device open there.
+pub(crate) fn on_loopback(channel: &EventChannel) -> CmId {
+    let id = CmId::with_service(channel, UDP).unwrap();
+    let anyone = "127.0.0.1:7471".parse().unwrap();
+    id.resolve_addr(None, anyone, PATIENCE).unwrap();
+    next(channel, EventType::AddrResolved);
+    id
 }
 
 /// An id that knows its route, on a channel of its own.

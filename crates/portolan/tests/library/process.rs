@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
 use portolan::cm::EventChannel;
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::{Access, Connection, Incoming, Listener, RemoteMemory, SharedMemory};
 use rustix::process::{Pid, Signal, kill_process};
 

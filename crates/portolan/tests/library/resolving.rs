@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
+use portolan::provider::Address;
 use portolan::resolve::{Decision, Eai, Family, Flags, Hints, Request, get_addrinfo, resolve};
 use portolan::resolve::{Machine, resolve_passive};
-use portolan::seam::Address;
 use portolan_addrinfo::lookups::{DeviceAnswer, DeviceQuestion, Lookups};
 
 use crate::harness::*;

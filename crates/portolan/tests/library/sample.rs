@@ -1,8 +1,8 @@
 //! The sample program of rdma_getaddrinfo's Chinese page: every result is good for a connection.
 
 use portolan::cm::{CmId, EventChannel};
+use portolan::provider::cm::EventType;
 use portolan::resolve::{Hints, QpType, get_addrinfo};
-use portolan::seam::cm::EventType;
 use portolan::wire::addr::PortSpace;
 
 use crate::harness::*;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use portolan::Cause;
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::software::StackConfig;
 use portolan::software::survey::{Survey, survey};
 

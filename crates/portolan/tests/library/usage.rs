@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::software::{SoftwareProvider, Usage};
 use portolan::{Access, Listener, Options};
 
@@ -56,7 +56,7 @@ fn ids_and_channels_dropped_in_every_state_leave_nothing_behind() {
                 assert_eq!(next(&channel).event_type(), EventType::RouteResolved);
             }
             if state == 6 {
-                let param = portolan::seam::cm::ConnParam {
+                let param = portolan::provider::cm::ConnParam {
                     qp_num: portolan::wire::addr::Qpn::new(0x1234),
                     ..Default::default()
                 };
@@ -175,6 +175,7 @@ fn a_hundred_connections_in_a_row_hold_as_much_as_one() {
     let both = connect();
     let one_connection = Usage {
         ids: 3,
+        half_open: 0,
         listeners: 1,
         ports: 2,
         memberships: 0,
@@ -237,11 +238,11 @@ impl portolan::software::Tap for Stall {
 }
 
 #[test]
-fn ports_given_back_while_the_hub_is_busy_are_free_afterwards() {
-    // More than may wait for the hub at a time.
+fn ports_given_back_while_the_coordinator_is_busy_are_free_afterwards() {
+    // More than may wait for the coordinator at a time.
     const PORTS: usize = 1100;
     let port = free_port();
-    let (hub, member) = (start(port), start(port));
+    let (coordinator, member) = (start(port), start(port));
     let channel = EventChannel::open_on(member.clone()).unwrap();
     let bound = || {
         let id = CmId::new(&channel).unwrap();
@@ -254,8 +255,8 @@ fn ports_given_back_while_the_hub_is_busy_are_free_afterwards() {
 
     let stall = Arc::new(Stall::default());
     *stall.is_shut.lock().unwrap() = true;
-    hub.set_tap(Some(stall.clone()));
-    // A request to a port that nobody has is the hub's to refuse.
+    coordinator.set_tap(Some(stall.clone()));
+    // A request to a port that nobody has is the coordinator's to refuse.
     let connector = connector_on(member.clone()).timeout(Duration::from_secs(1));
     let nobody = SocketAddr::new(addresses[0].ip(), 1);
     assert!(connector.connect_to(nobody).is_err());
@@ -264,10 +265,10 @@ fn ports_given_back_while_the_hub_is_busy_are_free_afterwards() {
     *stall.is_shut.lock().unwrap() = false;
     stall.opened.notify_all();
 
-    // However much waits to be told, there is room for a question, which the hub answers in its turn.
+    // However much waits to be told, there is room for a question, which the coordinator answers in its turn.
     let any = "127.0.0.1:0".parse().unwrap();
     CmId::new(&channel).unwrap().bind(any).unwrap();
-    let other = EventChannel::open_on(hub.clone()).unwrap();
+    let other = EventChannel::open_on(coordinator.clone()).unwrap();
     for address in addresses {
         eventually("a free port", || {
             CmId::new(&other).unwrap().bind(address).is_ok()

@@ -2,7 +2,7 @@
 //! changed its hardware address. The event can serve as a hint.
 
 use portolan::cm::EventChannel;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 
 use crate::harness::*;
 use crate::low::{TCP, routed_on};

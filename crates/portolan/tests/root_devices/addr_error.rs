@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::datagram::{Options, Socket};
-use portolan::seam::cm::EventType;
-use portolan::seam::error::errno::EHOSTUNREACH;
+use portolan::provider::cm::EventType;
+use portolan::provider::error::errno::EHOSTUNREACH;
 use portolan::{Cause, Step};
 
 use crate::harness::*;

@@ -3,9 +3,9 @@
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::datagram::{Arrival, Service, Socket};
-use portolan::seam::cm::{EventType, IdOption};
-use portolan::seam::error::errno::{EIO, ENXIO};
-use portolan::seam::verbs::{AsyncEvent, MwType, QpState, RecvWr, WcStatus, WorkCompletion};
+use portolan::provider::cm::{EventType, IdOption};
+use portolan::provider::error::errno::{EIO, ENXIO};
+use portolan::provider::verbs::{AsyncEvent, MwType, QpState, RecvWr, WcStatus, WorkCompletion};
 use portolan::software::Usage;
 use portolan::{Cause, Step};
 
@@ -247,7 +247,7 @@ fn a_datagram_service_lets_a_removed_device_go_and_serves_the_others() {
 }
 
 fn provider_devices(provider: &portolan::software::SoftwareProvider) -> Vec<String> {
-    use portolan::seam::traits::Provider;
+    use portolan::provider::traits::Provider;
     let devices = provider.devices().unwrap();
     devices
         .iter()

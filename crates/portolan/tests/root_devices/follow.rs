@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use portolan::seam::traits::{Device, Provider};
-use portolan::seam::verbs::{AsyncEvent, Mtu};
+use portolan::provider::traits::{Device, Provider};
+use portolan::provider::verbs::{AsyncEvent, Mtu};
 use portolan::software::SoftwareProvider;
 
 use crate::harness::*;

@@ -28,8 +28,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use portolan::cm::{CmId, Event, EventChannel};
-use portolan::seam::cm::EventType;
-use portolan::seam::traits::{Device, Provider};
+use portolan::provider::cm::EventType;
+use portolan::provider::traits::{Device, Provider};
 use portolan::software::SoftwareProvider;
 
 use harness::{PATIENCE, eventually};

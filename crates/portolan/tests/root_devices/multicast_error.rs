@@ -2,8 +2,8 @@
 //! and should be rejoined, if desired.
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::{EventType, JoinKind};
-use portolan::seam::error::errno::ENODEV;
+use portolan::provider::cm::{EventType, JoinKind};
+use portolan::provider::error::errno::ENODEV;
 use portolan::software::Usage;
 
 use crate::harness::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::software::Usage;
 
 use crate::harness::*;

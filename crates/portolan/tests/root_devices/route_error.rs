@@ -1,8 +1,8 @@
 //! RDMA_CM_EVENT_ROUTE_ERROR: route resolution (rdma_resolve_route) failed.
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
-use portolan::seam::error::errno::ENETUNREACH;
+use portolan::provider::cm::EventType;
+use portolan::provider::error::errno::ENETUNREACH;
 use portolan::{Cause, Step};
 
 use crate::harness::*;

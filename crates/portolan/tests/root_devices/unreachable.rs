@@ -2,8 +2,8 @@
 //! address: with the status -ETIMEDOUT, for what is under way to the old one would only time out.
 
 use portolan::cm::EventChannel;
-use portolan::seam::cm::EventType;
-use portolan::seam::error::errno::ETIMEDOUT;
+use portolan::provider::cm::EventType;
+use portolan::provider::error::errno::ETIMEDOUT;
 
 use crate::harness::*;
 use crate::low::{TCP, routed_on};

@@ -23,7 +23,7 @@ use std::process::Child;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan_addrinfo::{AddrInfo, AddrInfoError, Hints, get_addrinfo};
 
 use harness::PATIENCE;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan_addrinfo::names::pool::THREADS_MAX;
 
 use crate::harness::PATIENCE;

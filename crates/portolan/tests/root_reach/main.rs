@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use portolan::provider::error::errno;
+use portolan::provider::traits::{Device, Provider};
 use portolan::reach::{
     Method, Port, Reached, Reason, Unreachable, gid_reachable, reach, reach_many, start,
 };
-use portolan::seam::error::errno;
-use portolan::seam::traits::{Device, Provider};
 use portolan::software::{SoftwareConfig, SoftwareProvider};
 use portolan::wire::addr::Gid;
 use support::Namespace;

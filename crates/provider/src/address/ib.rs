@@ -9,7 +9,8 @@ use portolan_wire::addr::{Gid, PKey, PortSpace, ServiceId};
 
 /// An InfiniBand socket address: Linux `struct sockaddr_ib` (`rdma/ib.h`), fields in host order.
 ///
-/// Prints in the form that [`IbText`] describes; parsing what is printed gives the same.
+/// `Display` prints the form that [`IbText`] describes; parsing the output returns the same
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SockaddrIb {
     /// Partition key; 0xFFFF is the default partition with full membership.
@@ -20,18 +21,18 @@ pub struct SockaddrIb {
     pub gid: Gid,
     /// Service id: port space in bits 16 and up, port in the low 16 bits for IP port spaces.
     pub sid: u64,
-    /// Bits of `sid` that count; zero bits are a wildcard.
+    /// Significant bits of `sid`; zero bits are a wildcard.
     pub sid_mask: u64,
     /// Scope of a link-local GID: a device index, or 0.
     pub scope_id: u64,
 }
 
 impl SockaddrIb {
-    /// The mask that leaves the port of a service id open: the port space alone counts.
+    /// The mask of a service id whose port is a wildcard: only the port space is significant.
     pub const PORT_SPACE_MASK: u64 = !0xFFFF;
 
-    /// The service id of a port in a port space, and the bits of it that count: without a port
-    /// (0) those of the port space only, as the rdma_cm and librdmacm have it.
+    /// The service id of a port in a port space, with its mask of significant bits. For port 0 only
+    /// the bits of the port space are significant, as in the rdma_cm and librdmacm.
     pub const fn service(port_space: PortSpace, port: u16) -> (u64, u64) {
         let sid = ServiceId::from_port(port_space, port).0;
         let mask = match port {
@@ -63,8 +64,7 @@ impl fmt::Display for SockaddrIb {
 impl FromStr for SockaddrIb {
     type Err = IbTextError;
 
-    /// Reads the text form; a zone must be a number here, for names of devices mean nothing
-    /// without the devices.
+    /// Parses the text form. A zone must be a number here: a device name needs a lookup.
     fn from_str(text: &str) -> Result<Self, IbTextError> {
         let text = IbText::parse(text)?;
         let scope_id = match text.zone {
@@ -86,12 +86,12 @@ impl FromStr for SockaddrIb {
     }
 }
 
-/// An InfiniBand address as people write it, with what they left open:
+/// An InfiniBand address in text form, with optional parts:
 /// `GID[%DEVICE][,pkey=0x8001][,flow=0x1][,sid=0x1061d2f][,mask=0xffffffffffff0000]`.
 ///
-/// The GID is written as an IPv6 address. `DEVICE` is the name of an RDMA device or its index. Numbers
-/// are decimal, or hexadecimal behind `0x`. `sid` takes `tcp:7471` (`udp:`, `ib:`, `ipoib:`) too. Each key
-/// comes at most once, in any order.
+/// The GID is written as an IPv6 address. `DEVICE` is the name or the index of an RDMA device.
+/// Numbers are decimal, or hexadecimal with the prefix `0x`. `sid` also takes `tcp:7471` (`udp:`,
+/// `ib:`, `ipoib:`). Each key occurs at most once, in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IbText<'a> {
     /// Port GID.
@@ -104,35 +104,35 @@ pub struct IbText<'a> {
     pub flowinfo: Option<u32>,
     /// Service id.
     pub sid: Option<u64>,
-    /// Bits of the service id that count.
+    /// Significant bits of the service id.
     pub sid_mask: Option<u64>,
 }
 
-/// Why a text is no InfiniBand address.
+/// Why a text is not an InfiniBand address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IbTextError {
-    /// What stands before `%` and `,` is no GID.
+    /// The part before `%` and `,` is not a GID.
     #[error("`{0}` is no GID: write it as an IPv6 address, as in fe80::2:c903:0:1234")]
     Gid(String),
     /// Nothing follows `%`.
     #[error("the device after `%` is missing")]
     EmptyZone,
-    /// The device is a name where only an index means something.
+    /// The device is given by name where only an index is accepted.
     #[error("`{0}` is no device index")]
     NamedZone(String),
-    /// Something other than a known `key=value` follows a comma.
+    /// A comma is followed by something other than a known `key=value`.
     #[error("`{0}` is none of pkey=, flow=, sid= and mask=")]
     Key(String),
-    /// A key comes twice.
+    /// A key occurs twice.
     #[error("`{0}=` is there twice")]
     Twice(&'static str),
-    /// A value is no number, or larger than its field.
+    /// A value is not a number, or exceeds its field.
     #[error("`{value}` is no {key} of {bits} bits: write it decimal, or hexadecimal as 0x8001")]
     Value {
         /// The key.
         key: &'static str,
-        /// Bits of its field.
+        /// Width of its field, in bits.
         bits: u32,
         /// The value as written.
         value: String,
@@ -140,10 +140,10 @@ pub enum IbTextError {
 }
 
 impl<'a> IbText<'a> {
-    /// Reads the text form. No device is looked up.
+    /// Parses the text form without looking up the device.
     ///
     /// # Errors
-    /// [`IbTextError`] says which rule the text breaks.
+    /// [`IbTextError`] names the rule that the text breaks.
     pub fn parse(text: &'a str) -> Result<Self, IbTextError> {
         let mut parts = text.split(',');
         let address = parts.next().unwrap_or_default();
@@ -218,7 +218,7 @@ fn narrow<T: TryFrom<u64>>(text: &str) -> Option<T> {
     T::try_from(number(text)?).ok()
 }
 
-/// Decimal digits, or hexadecimal ones behind `0x`; no signs.
+/// Parses decimal digits, or hexadecimal ones after `0x`; no signs.
 fn number(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x") {
         let all = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -227,12 +227,12 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_number(text))
 }
 
-/// Digits only (Rust's own parser takes a plus sign).
+/// Returns whether the text has only digits. Rust's own parser also accepts a plus sign.
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The first characters of a text that may be as long as its author pleases.
+/// The first characters of a text of arbitrary length.
 fn shown(text: &str) -> String {
     const SHOWN_MAX: usize = 80;
     text.chars().take(SHOWN_MAX).collect()

@@ -1,4 +1,4 @@
-//! Addresses as the bytes of C's socket addresses.
+//! Addresses in the byte layout of C's socket addresses.
 
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,34 +14,34 @@ pub const AF_INET6: u16 = 10;
 /// `AF_IB`.
 pub const AF_IB: u16 = 27;
 
-/// Length of the longest of them, `struct sockaddr_ib`, bytes.
+/// Length of the longest socket address, `struct sockaddr_ib`, in bytes.
 pub const SOCKADDR_LEN_MAX: usize = 48;
 
 const INET_LEN: usize = 16;
 const INET6_LEN: usize = 28;
 const IB_LEN: usize = SOCKADDR_LEN_MAX;
 
-/// Why bytes are no address of an endpoint.
+/// Why bytes are not the address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SockaddrError {
-    /// Too short even for the family's number.
+    /// Too short for the family's number.
     #[error("{length} bytes are no socket address: its family takes two")]
     NoFamily {
-        /// Bytes there.
+        /// Length of the input, in bytes.
         length: usize,
     },
-    /// A family of which no endpoint can be.
+    /// A family that endpoints do not support.
     #[error("address family {0} is none of AF_INET (2), AF_INET6 (10) and AF_IB (27)")]
     Family(u16),
-    /// The length is not that of the family.
+    /// The length does not match the family.
     #[error("an address of family {family} has {expected} bytes, not {found}")]
     Length {
         /// Its family.
         family: u16,
-        /// Bytes of that family's address.
+        /// Length of that family's address, in bytes.
         expected: usize,
-        /// Bytes there.
+        /// Length of the input, in bytes.
         found: usize,
     },
 }
@@ -56,8 +56,8 @@ impl Address {
         }
     }
 
-    /// Reads `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_ib`. The length must be the
-    /// family's own, as the kernel's rdma_cm demands it.
+    /// Reads `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_ib`. The length must be exactly the
+    /// family's, as the kernel's rdma_cm requires.
     ///
     /// # Errors
     /// [`SockaddrError`].
@@ -100,8 +100,8 @@ impl Address {
         }
     }
 
-    /// The bytes of `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_ib`: ports, addresses, flow
-    /// and service ids in network byte order, family and scope ids in the host's.
+    /// Writes `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_ib`: ports, addresses, flow
+    /// information and service ids in network byte order, family and scope ids in host order.
     pub fn to_sockaddr(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SOCKADDR_LEN_MAX);
         out.extend(self.family_number().to_ne_bytes());
@@ -113,7 +113,7 @@ impl Address {
             }
             Self::Inet(SocketAddr::V6(v6)) => {
                 out.extend(v6.port().to_be_bytes());
-                // As it is in memory: Rust's own conversions do not turn it either.
+                // Copied in memory order: Rust's own conversions do not swap it either.
                 out.extend(v6.flowinfo().to_ne_bytes());
                 out.extend(v6.ip().octets());
                 out.extend(v6.scope_id().to_ne_bytes());
@@ -131,7 +131,7 @@ impl Address {
     }
 }
 
-/// `LEN` bytes at `AT` of an address whose length was checked.
+/// `LEN` bytes at `AT` of an address whose length is already checked.
 fn at<const AT: usize, const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut out = [0; LEN];
     out.copy_from_slice(&bytes[AT..AT + LEN]);

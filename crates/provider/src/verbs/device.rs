@@ -1,4 +1,4 @@
-//! Devices, ports and what befalls them.
+//! Devices, ports and their asynchronous events.
 
 use alloc::borrow::Cow;
 use core::fmt;
@@ -12,57 +12,58 @@ use super::Mtu;
 pub struct DeviceAttr {
     /// Node GUID, host order.
     pub node_guid: u64,
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Work requests per queue.
+    /// Maximum number of work requests per queue.
     pub max_qp_wr: u32,
-    /// Pieces of memory per work request.
+    /// Maximum number of scatter/gather elements per work request.
     pub max_sge: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// Completions per queue.
+    /// Maximum number of completions per queue.
     pub max_cqe: u32,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Bytes per memory region.
+    /// Maximum size of a memory region, in bytes.
     pub max_mr_size: u64,
-    /// Protection domains.
+    /// Maximum number of protection domains.
     pub max_pd: u32,
-    /// Memory windows.
+    /// Maximum number of memory windows.
     pub max_mw: u32,
-    /// Address handles.
+    /// Maximum number of address handles.
     pub max_ah: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// Work requests per shared receive queue.
+    /// Maximum number of work requests per shared receive queue.
     pub max_srq_wr: u32,
-    /// Multicast groups.
+    /// Maximum number of multicast groups.
     pub max_mcast_grp: u32,
-    /// Queue pairs per multicast group.
+    /// Maximum number of queue pairs per multicast group.
     pub max_mcast_qp_attach: u32,
-    /// Towards whom atomics are atomic.
+    /// Scope of the atomicity of atomics.
     pub atomic_cap: AtomicCap,
-    /// Reads and atomics under way per queue pair as responder.
+    /// Maximum number of outstanding reads and atomics per queue pair as responder.
     pub max_qp_rd_atom: u8,
-    /// Reads and atomics under way per queue pair as initiator.
+    /// Maximum number of outstanding reads and atomics per queue pair as initiator.
     pub max_qp_init_rd_atom: u8,
-    /// Inline bytes per send.
+    /// Maximum inline data per send, in bytes.
     pub max_inline_data: u32,
-    /// Ports.
+    /// Number of ports.
     pub phys_port_cnt: u8,
     /// Local ACK delay exponent.
     pub local_ca_ack_delay: u8,
 }
 
-/// Towards whom a device's atomics are atomic (`enum ibv_atomic_cap`).
+/// Scope of the atomicity of a device's atomics (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum AtomicCap {
-    /// There are no atomics.
+    /// Atomics are not supported.
     None = 0,
-    /// Towards other queue pairs of the same device.
+    /// Atomic with respect to other queue pairs of the same device.
     Hca = 1,
-    /// Towards all queue pairs of the machine, and the atomic instructions of its processors.
+    /// Atomic with respect to all queue pairs of the machine and its processors' atomic
+    /// instructions.
     Global = 2,
 }
 
@@ -75,18 +76,18 @@ pub struct PortAttr {
     pub max_mtu: Mtu,
     /// MTU in use.
     pub active_mtu: Mtu,
-    /// Slots of the GID table.
+    /// Size of the GID table.
     pub gid_tbl_len: u32,
-    /// Slots of the P_Key table.
+    /// Size of the P_Key table.
     pub pkey_tbl_len: u16,
-    /// What it is linked by.
+    /// Link layer.
     pub link_layer: LinkLayer,
 }
 
-/// What a port is linked by (`IBV_LINK_LAYER_*`).
+/// The link layer of a port (`IBV_LINK_LAYER_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkLayer {
-    /// Ethernet: RoCE, which finds its way by IP.
+    /// Ethernet: RoCE, routed by IP.
     Ethernet,
     /// InfiniBand: paths come from the subnet administrator.
     InfiniBand,
@@ -97,11 +98,11 @@ pub enum LinkLayer {
 pub struct GidEntry {
     /// GID.
     pub gid: Gid,
-    /// Slot; never renumbered while the device lives.
+    /// Index; it does not change during the device's lifetime.
     pub index: u32,
     /// Port.
     pub port_num: u8,
-    /// Linux interface index of the network device behind it.
+    /// Linux interface index of its network device.
     pub interface_index: u32,
 }
 
@@ -128,22 +129,22 @@ impl fmt::Display for Cqn {
     }
 }
 
-/// Something that happened to a queue pair or device outside of work requests
-/// (`struct ibv_async_event`, ibv_get_async_event(3)).
+/// An event of a queue pair or device that is not a completion (`struct ibv_async_event`,
+/// ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The queue pair fell into error.
+    /// The queue pair entered the error state.
     QpFatal(Qpn),
     /// A request of the peer was invalid.
     QpReqErr(Qpn),
-    /// A request of the peer had no right to the memory.
+    /// The peer requested memory without the necessary rights.
     QpAccessErr(Qpn),
-    /// Data arrived before the connection was established by hand.
+    /// Data arrived on a queue pair in RTR, before the connection was established.
     CommEst(Qpn),
-    /// The send queue is drained: nothing of it is under way any more.
+    /// The send queue is drained: none of its work is outstanding.
     SqDrained(Qpn),
-    /// The queue pair in error took its last receive from its shared receive queue.
+    /// The queue pair is in error and took its last receive from its shared receive queue.
     QpLastWqeReached(Qpn),
     /// The shared receive queue holds fewer work requests than its limit.
     SrqLimitReached(Srqn),
@@ -151,7 +152,7 @@ pub enum AsyncEvent {
     CqErr(Cqn),
     /// A port became active.
     PortActive(u8),
-    /// A port is active no more.
+    /// A port became inactive.
     PortErr(u8),
     /// The GID table of a port changed.
     GidChange(u8),
@@ -159,11 +160,11 @@ pub enum AsyncEvent {
     DeviceFatal,
 }
 
-/// A count that a device or queue pair keeps (a file of `hw_counters` in sysfs).
+/// A counter of a device or queue pair (a file of `hw_counters` in sysfs).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Name, such as `rx_packets`.
     pub name: Cow<'static, str>,
-    /// Value since the beginning.
+    /// Value since creation.
     pub value: u64,
 }

@@ -1,4 +1,4 @@
-//! Memory: rights, and windows on regions.
+//! Memory access rights and memory windows.
 
 use bitflags::bitflags;
 
@@ -6,7 +6,7 @@ bitflags! {
     /// Rights of a memory region or queue pair (`enum ibv_access_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// The device may write for local receives and reads.
+        /// The device may write, for local receives and reads.
         const LOCAL_WRITE = 1;
         /// Peers may write.
         const REMOTE_WRITE = 1 << 1;
@@ -23,21 +23,22 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum MwType {
-    /// Bound by a verb of its own; any queue pair of the protection domain may use it.
+    /// Bound by its own verb; any queue pair of the protection domain may use it.
     Type1 = 1,
-    /// Bound by a work request, to the queue pair that bound it (type 2B).
+    /// Bound by a work request to the queue pair that executes it (type 2B).
     Type2 = 2,
 }
 
-/// What a memory window opens (`struct ibv_mw_bind_info`). A length of 0 closes it.
+/// The memory and rights of a memory window (`struct ibv_mw_bind_info`). A length of 0 invalidates
+/// the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
-    /// Local key of the region beneath; the region allows `MW_BIND`.
+    /// Local key of the underlying region, which must allow `MW_BIND`.
     pub lkey: u32,
     /// First byte, as a virtual address of this process.
     pub addr: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub length: u64,
-    /// Rights of peers through the window.
+    /// Rights of peers through the window. The others are the owner's, and give nothing here.
     pub access: Access,
 }

@@ -33,7 +33,7 @@ impl fmt::Display for QpType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum QpState {
-    /// Nothing set up.
+    /// Initial state: nothing is configured.
     #[default]
     Reset = 0,
     /// Receives may be posted.
@@ -102,8 +102,8 @@ impl Mtu {
         .find(|mtu| *mtu as u8 == number)
     }
 
-    /// The largest path MTU that fits an interface's MTU beneath IP, UDP and RoCEv2 headers, as
-    /// Linux reckons it (`iboe_get_mtu`: 96 bytes less, rounded down; 1500 gives 1024).
+    /// The largest path MTU for an interface's MTU. Computed as Linux does (`iboe_get_mtu`):
+    /// subtracts 96 bytes for IP, UDP and RoCEv2 headers and rounds down; 1500 gives 1024.
     pub fn for_interface(interface_mtu: u32) -> Option<Self> {
         let room = interface_mtu.checked_sub(96)? as usize;
         [
@@ -125,15 +125,15 @@ pub struct QpCap {
     pub max_send_wr: u32,
     /// Work requests in the receive queue.
     pub max_recv_wr: u32,
-    /// Pieces of memory per send.
+    /// Maximum number of scatter/gather elements per send.
     pub max_send_sge: u32,
-    /// Pieces of memory per receive.
+    /// Maximum number of scatter/gather elements per receive.
     pub max_recv_sge: u32,
-    /// Bytes a send may carry inline.
+    /// Maximum inline data per send, in bytes.
     pub max_inline_data: u32,
 }
 
-/// How to reach a destination (`struct ibv_ah_attr`, RoCE: the global route alone).
+/// The address vector of a destination (`struct ibv_ah_attr`; RoCE uses only the global route).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AhAttr {
     /// Destination GID.
@@ -153,14 +153,14 @@ pub struct AhAttr {
 }
 
 bitflags! {
-    /// Which attributes a modify carries (`enum ibv_qp_attr_mask`).
+    /// The attributes that a modify sets (`enum ibv_qp_attr_mask`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QpAttrMask: u32 {
         /// Next state.
         const STATE = 1;
-        /// Tell when the send queue is drained.
+        /// Request an event when the send queue is drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// Rights of peers.
+        /// Peers' rights.
         const ACCESS_FLAGS = 1 << 3;
         /// Index in the P_Key table.
         const PKEY_INDEX = 1 << 4;
@@ -180,20 +180,20 @@ bitflags! {
         const RNR_RETRY = 1 << 11;
         /// First expected PSN.
         const RQ_PSN = 1 << 12;
-        /// Reads and atomics as initiator.
+        /// Outstanding reads and atomics as initiator.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Receiver-not-ready timer.
         const MIN_RNR_TIMER = 1 << 15;
         /// First sent PSN.
         const SQ_PSN = 1 << 16;
-        /// Reads and atomics as responder.
+        /// Outstanding reads and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// The peer's queue pair.
         const DEST_QPN = 1 << 20;
     }
 }
 
-/// Attributes of a queue pair (`struct ibv_qp_attr`); a modify reads those its mask names.
+/// Attributes of a queue pair (`struct ibv_qp_attr`); a modify uses those in its mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
     /// State.
@@ -208,25 +208,25 @@ pub struct QpAttr {
     pub sq_psn: Psn,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
-    /// Rights of peers on the regions of this queue pair.
+    /// Peers' rights on memory through this queue pair.
     pub access: Access,
     /// Address vector.
     pub ah_attr: AhAttr,
     /// Index in the P_Key table.
     pub pkey_index: u16,
-    /// Reads and atomics under way as initiator.
+    /// Outstanding reads and atomics as initiator.
     pub max_rd_atomic: u8,
-    /// Reads and atomics under way as responder.
+    /// Outstanding reads and atomics as responder.
     pub max_dest_rd_atomic: u8,
     /// Receiver-not-ready timer code (5 bits).
     pub min_rnr_timer: u8,
     /// Local port.
     pub port_num: u8,
-    /// Local ACK timeout: 4.096 µs × 2^n; 0 is none.
+    /// Local ACK timeout: 4.096 µs × 2^n; 0 means no timeout.
     pub timeout: u8,
     /// Retries (3 bits).
     pub retry_cnt: u8,
-    /// Receiver-not-ready retries (3 bits; 7 is for ever).
+    /// Receiver-not-ready retries (3 bits; 7 means forever).
     pub rnr_retry: u8,
 }
 
@@ -261,24 +261,24 @@ impl Default for QpAttr {
     }
 }
 
-/// What to create a queue pair with (`struct ibv_qp_init_attr`, without the queues' handles).
+/// Attributes of a new queue pair (`struct ibv_qp_init_attr`, without the queues' handles).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
     /// Type.
     pub qp_type: QpType,
     /// Sizes; the provider may round up.
     pub cap: QpCap,
-    /// Every send gives a completion.
+    /// Whether every send generates a completion.
     pub sq_sig_all: bool,
 }
 
-/// What to create a shared receive queue with, and what a query finds (`struct ibv_srq_attr`).
+/// Attributes of a shared receive queue, to create and to query (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Work requests it holds; the provider may round up.
+    /// Capacity in work requests; the provider may round up.
     pub max_wr: u32,
-    /// Pieces of memory per receive.
+    /// Maximum number of scatter/gather elements per receive.
     pub max_sge: u32,
-    /// An event is given once when fewer work requests than this are left; 0 is none.
+    /// Raise one event when fewer work requests than this remain; 0 means never.
     pub srq_limit: u32,
 }

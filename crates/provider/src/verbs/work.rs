@@ -14,68 +14,68 @@ bitflags! {
     pub struct SendFlags: u32 {
         /// Wait for earlier reads and atomics.
         const FENCE = 1;
-        /// Give a completion.
+        /// Generate a completion.
         const SIGNALED = 1 << 1;
         /// Raise a solicited event at the peer.
         const SOLICITED = 1 << 2;
     }
 }
 
-/// A piece of registered memory (`struct ibv_sge`, and laid out as it).
+/// A segment of registered memory (`struct ibv_sge`, with the same layout).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
     /// First byte, as a virtual address of this process.
     pub addr: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub length: u32,
     /// Local key of the region.
     pub lkey: u32,
 }
 
-/// What a send work request does (`enum ibv_wr_opcode`).
+/// The operation of a send work request (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOp {
-    /// Send to a receive of the peer.
+    /// Send to a posted receive of the peer.
     Send,
-    /// Send with 32 bits of immediate data, network order as the wire has it.
+    /// Send with 32 bits of immediate data, in network byte order.
     SendWithImm(u32),
     /// Write to the peer's memory.
     RdmaWrite(RemoteAddr),
-    /// Write, and consume a receive of the peer to deliver immediate data.
+    /// Write, and consume a receive of the peer to deliver the immediate data.
     RdmaWriteWithImm(RemoteAddr, u32),
     /// Read the peer's memory.
     RdmaRead(RemoteAddr),
-    /// Send, and take from the peer's keys the one with this number.
+    /// Send, and invalidate the peer's remote key with this value.
     SendWithInv(u32),
-    /// Compare eight bytes of the peer with `compare`, and store `swap` if they are equal; the bytes
-    /// as they were come back.
+    /// Compare eight bytes of the peer with `compare`, and store `swap` if they are equal. Returns
+    /// the original bytes.
     AtomicCmpSwap {
-        /// The peer's memory, a multiple of eight.
+        /// The peer's memory, aligned to eight bytes.
         remote: RemoteAddr,
-        /// Expected.
+        /// Expected value.
         compare: u64,
-        /// New.
+        /// New value.
         swap: u64,
     },
-    /// Add to eight bytes of the peer; the bytes as they were come back.
+    /// Add to eight bytes of the peer. Returns the original bytes.
     AtomicFetchAdd {
-        /// The peer's memory, a multiple of eight.
+        /// The peer's memory, aligned to eight bytes.
         remote: RemoteAddr,
         /// Summand.
         add: u64,
     },
-    /// Bind the memory window whose present key is `rkey`; from then on `new_rkey` is.
+    /// Bind the memory window whose current key is `rkey`; `new_rkey` replaces that key.
     BindMw {
-        /// Present key.
+        /// Current key.
         rkey: u32,
-        /// Key from now on: as the present one but for its lowest byte.
+        /// New key; differs from the current one only in its lowest byte.
         new_rkey: u32,
-        /// What it opens.
+        /// The memory and rights to bind.
         bind: MwBind,
     },
-    /// Invalidate the remote key of a memory window of this side.
+    /// Invalidate the remote key of a local memory window.
     LocalInv(u32),
 }
 
@@ -88,19 +88,19 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-/// Where the bytes of a send come from.
+/// The source of a send's bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// Registered memory, read when packets are built and perhaps again when they are repeated.
+    /// Registered memory, read when packets are built and again if they are retransmitted.
     Sges(&'a [Sge]),
-    /// Bytes copied while posting (`IBV_SEND_INLINE`); up to the queue pair's `max_inline_data`.
+    /// Bytes copied at posting (`IBV_SEND_INLINE`), at most the queue pair's `max_inline_data`.
     Inline(&'a [u8]),
 }
 
 /// A work request for the send queue (`struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The owner's name for it, handed back in its completion.
+    /// The owner's tag, returned in the completion.
     pub wr_id: u64,
     /// Operation.
     pub op: SendOp,
@@ -108,13 +108,13 @@ pub struct SendWr<'a> {
     pub data: SendData<'a>,
     /// Flags.
     pub flags: SendFlags,
-    /// Where a datagram goes; for UD queue pairs, and only for them.
+    /// Destination of a datagram; only for UD queue pairs, which require it.
     pub ud: Option<UdDestination<'a>>,
 }
 
-/// An address handle (`struct ibv_ah`): a destination whose route was found once.
+/// An address handle (`struct ibv_ah`): a destination with a resolved route.
 pub trait Ah: Send + Sync + fmt::Debug {
-    /// How to reach it.
+    /// The address vector.
     fn attr(&self) -> AhAttr;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn Any;
@@ -127,20 +127,20 @@ pub struct UdDestination<'a> {
     pub ah: &'a dyn Ah,
     /// Its queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// Its Q_Key. One with the highest bit set stands for the Q_Key of the sending queue pair.
+    /// Its Q_Key. If the highest bit is set, the Q_Key of the sending queue pair is used instead.
     pub qkey: QKey,
 }
 
 /// A work request for the receive queue (`struct ibv_recv_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The owner's name for it, handed back in its completion.
+    /// The owner's tag, returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Destination of the message.
     pub sges: &'a [Sge],
 }
 
-/// How a work request ended (`enum ibv_wc_status`).
+/// The status of a completed work request (`enum ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -191,7 +191,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// What a completion is for (`enum ibv_wc_opcode`).
+/// The operation of a completed work request (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -211,29 +211,54 @@ pub enum WcOpcode {
 /// A completion (`struct ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// The owner's name for the work request.
+    /// The owner's tag of the work request.
     pub wr_id: u64,
-    /// How it ended; on an error only `wr_id`, `qp_num` and this count.
+    /// Status; on an error only `wr_id`, `qp_num` and this field are valid.
     pub status: WcStatus,
-    /// What it was.
+    /// Operation.
     pub opcode: WcOpcode,
-    /// Bytes moved (receives and reads).
+    /// Bytes transferred (receives and reads).
     pub byte_len: u32,
-    /// Immediate data, network order as the wire has it.
+    /// Immediate data, in network byte order.
     pub imm_data: Option<u32>,
     /// Local queue pair.
     pub qp_num: Qpn,
     /// Sender's queue pair (UD).
     pub src_qp: Qpn,
-    /// Whether a GRH stands before the data (UD).
+    /// Whether a GRH precedes the data (UD).
     pub has_grh: bool,
-    /// The key that a send of the peer invalidated.
+    /// Service level (UD). RoCE has none: there it says which network header the datagram came with, as mlx5 devices do
+    /// ([`NetworkHeader::service_level`]).
+    pub sl: u8,
+    /// The key that the peer's send invalidated.
     pub invalidated_rkey: Option<u32>,
 }
 
+/// The network header that a RoCEv2 datagram came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NetworkHeader {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl NetworkHeader {
+    /// How a completion tells it, in place of the service level: IBTA A17.4.5.1 wants a completion to tell it, verbs have
+    /// no field for it, and programs (UCX until 1.18) read it where mlx5 devices have it. Bit 3 is the UDP header, the
+    /// others number the header.
+    pub const fn service_level(self) -> u8 {
+        const UDP: u8 = 1 << 3;
+        match self {
+            Self::V6 => UDP | 1,
+            Self::V4 => UDP | 2,
+        }
+    }
+}
+
 impl WorkCompletion {
-    /// A place for a completion, as [`Cq::poll`](crate::traits::Cq::poll) fills them. Its status is
-    /// [`WcStatus::GeneralErr`], so that a place that was not filled is taken for no success.
+    /// An empty slot for [`Cq::poll`](crate::traits::Cq::poll). Its status is
+    /// [`WcStatus::GeneralErr`], so that an unfilled slot never reads as a success.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         status: WcStatus::GeneralErr,
@@ -243,6 +268,7 @@ impl WorkCompletion {
         qp_num: Qpn::new(0),
         src_qp: Qpn::new(0),
         has_grh: false,
+        sl: 0,
         invalidated_rkey: None,
     };
 }

@@ -2,7 +2,6 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::fmt;
 
 use portolan_provider::verbs::{RecvWr, Sge, SrqAttr, Srqn};
 use portolan_provider::{Error, Result, Step};
@@ -10,19 +9,6 @@ use portolan_provider::{Error, Result, Step};
 use super::mutant::{Mutant, is_planted};
 use super::qp::{ReceiveEntry, check_pieces, full};
 use super::{PdId, QpLimits};
-
-/// A shared receive queue as its queue pairs see it.
-///
-/// They run under locks of their own, so how the queue is shared among them is the host's affair: it
-/// puts a [`SharedReceiveQueue`] behind a lock, and raises the event that taking may cause.
-pub trait ReceiveSource: Send + Sync + fmt::Debug {
-    /// Protection domain of the receives' memory.
-    fn pd(&self) -> PdId;
-
-    /// Takes the oldest receive; `None` if there is none. `spare` is an empty list that is kept in
-    /// exchange for the receive's.
-    fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry>;
-}
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -110,7 +96,7 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Takes the oldest receive (see [`ReceiveSource::take`]). If fewer than the limit are left
+    /// Takes the oldest receive (see `ReceiveSource::take`). If fewer than the limit are left
     /// then, that is to be told once, and the limit is disarmed.
     pub fn take(&mut self, spare: Vec<Sge>) -> Option<ReceiveEntry> {
         let entry = self.entries.pop_front()?;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use portolan_provider::{Error, Result, Step};
 
-use super::group::GroupConfig;
-use super::tap::Tap;
 use crate::engine::{FlowConfig, QpLimits};
+use crate::io::net::tap::Tap;
+use portolan_port_sharing::GroupConfig;
 
 /// How the software devices of this process work.
 #[derive(Clone, Debug)]
@@ -82,8 +82,8 @@ impl Default for Limits {
         Self {
             max_pd: 1 << 15,
             max_cq: 1 << 15,
-            // As rdma_rxe has it.
-            max_cqe: (1 << 15) - 1,
+            // As mlx5 devices have it. A queue takes memory for what waits in it, not for what it may hold.
+            max_cqe: (1 << 22) - 1,
             max_qp: 1 << 15,
             max_ah: 1 << 16,
             max_mcast_grp: 256,
@@ -100,7 +100,7 @@ impl Default for Limits {
 
 impl StackConfig {
     /// Refuses settings that cannot work.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !(1..=SEND_SOCKETS_MAX).contains(&self.send_sockets) {
             let expected = format!("1 to {SEND_SOCKETS_MAX}");
             return Err(Error::invalid(

@@ -2,38 +2,41 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::{Mutex, MutexGuard, RwLock};
 use portolan_wire::mad::MAD_LEN;
 use portolan_wire::{Psn, Qpn};
 
-use super::clock::Clock;
-use super::config::StackConfig;
-use super::counters::{Counters, Monitor};
-use super::device::SoftDevice;
-use super::fork::ForkGuard;
-use super::group::{Block, Group, GroupStatus, HubService, MemberService};
-use super::gsi::{self, Gsi, MAD_PACKET_LEN, MadOptions};
-use super::heard::Heard;
-use super::hotplug::Readings;
-use super::interface_monitor::InterfaceMonitor;
-use super::multicast::{GroupKey, GroupMembership, Multicast};
-use super::owed::Owed;
-use super::path::Path;
-use super::progress::Progress;
-use super::receive::Receiver;
-use super::send_batch::SendBatch;
-use super::shared::{Gauges, Shared};
-use super::table::QpTable;
-use super::tap::Tap;
-use super::timers::Timers;
-use super::transmit::{Room, Transmitter};
-use super::{receive_batch, thread};
 use crate::engine::MemoryTable;
+use crate::io::config::StackConfig;
+use crate::io::gsi::{self, Gsi, MAD_PACKET_LEN, MadOptions};
+use crate::io::host::entry::Entry;
+use crate::io::host::membership::MulticastMembership;
+use crate::io::host::multicast::{MulticastGroups, MulticastKey};
+use crate::io::host::readings::Readings;
+use crate::io::host::table::QpTable;
+use crate::io::host::{Gauges, Host};
+use crate::io::net::counters::{Counters, Monitor};
+use crate::io::net::interface_monitor::InterfaceMonitor;
+use crate::io::net::path::Path;
+use crate::io::net::receive::Receiver;
+use crate::io::net::receive_batch;
+use crate::io::net::send_batch::SendBatch;
+use crate::io::net::tap::Tap;
+use crate::io::net::transmit::{Room, Transmitter};
+use crate::io::polling::clock::Clock;
+use crate::io::polling::deadlines::Deadlines;
+use crate::io::polling::noted::Noted;
+use crate::io::polling::progress::Progress;
+use crate::io::thread;
+use crate::io::verbs::device::SoftDevice;
+use crate::io::verbs::devices::Devices;
+use portolan_port_sharing::{Block, CoordinatorService, GroupStatus, MemberService, PortGroup};
 
 /// How long [`Stack::refresh`] waits for the progress thread.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,13 +68,14 @@ pub struct Objects {
 /// is told as of a process that died.
 #[derive(Debug)]
 pub struct Stack {
-    shared: Arc<Shared>,
+    host: Arc<Host>,
+    devices: Arc<Devices>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Stack {
     /// Joins the processes that share the UDP port, or founds their group, and starts the progress
-    /// thread. `gsi` gets the management datagrams for this process; `hub` and `member` are its part
+    /// thread. `gsi` gets the management datagrams for this process; `coordinator` and `member` are its part
     /// in the group.
     ///
     /// # Errors
@@ -81,13 +85,13 @@ impl Stack {
     pub fn start(
         config: StackConfig,
         gsi: Arc<dyn Gsi>,
-        hub: Box<dyn HubService>,
+        coordinator: Box<dyn CoordinatorService>,
         member: Arc<dyn MemberService>,
     ) -> Result<Arc<Self>> {
-        Self::start_with(config, hub, member, |_| Ok(gsi))
+        Self::start_with(config, coordinator, member, |_| Ok(gsi))
     }
 
-    /// As [`start`](Self::start), for a `gsi`, a `hub` or a `member` that need the stack themselves:
+    /// As [`start`](Self::start), for a `gsi`, a `coordinator` or a `member` that need the stack themselves:
     /// `prepare` is given it when its block and its devices are known and before its thread may call
     /// any of them, and gives the first.
     ///
@@ -95,14 +99,14 @@ impl Stack {
     /// As for [`start`](Self::start), and those of `prepare`.
     pub fn start_with(
         config: StackConfig,
-        hub: Box<dyn HubService>,
+        coordinator: Box<dyn CoordinatorService>,
         member: Arc<dyn MemberService>,
         prepare: impl FnOnce(&Arc<Self>) -> Result<Arc<dyn Gsi>>,
     ) -> Result<Arc<Self>> {
         config.check()?;
-        let fork = Arc::new(ForkGuard::new()?);
-        let transmitter = Transmitter::open(&config)?;
-        let group = Group::join(config.group.clone(), hub, member)?;
+        let entry = Arc::new(Entry::new()?);
+        let transmitter = Transmitter::open(config.send_sockets, config.send_buffer_bytes)?;
+        let group = PortGroup::join(config.group.clone(), coordinator, member)?;
         for socket in group.sockets() {
             receive_batch::prepare(std::os::fd::AsFd::as_fd(socket), socket.family().into())
                 .map_err(|error| {
@@ -121,19 +125,19 @@ impl Stack {
         let progress = Progress::new(&group, &transmitter, &interfaces)?;
         let monitor = Monitor::default();
         monitor.tap.set(config.tap.clone());
-        let shared = Arc::new(Shared {
+        let host = Arc::new(Host {
             clock: Clock::start(),
-            fork,
+            entry,
             monitor,
             gauges: Gauges::new(&config.limits),
             transmitter,
-            receiver: Mutex::new(Receiver::new()),
+            receiver: Mutex::new(Receiver::new(config.group.port)),
             qps: QpTable::new(group.block().index()),
             memory: RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
-            timers: Timers::new(),
-            owed: Owed::default(),
-            heard: Heard::default(),
-            multicast: Multicast::new(&config.limits),
+            deadlines: Deadlines::new(),
+            deferred_acks: Noted::default(),
+            comm_est: Noted::default(),
+            multicast: MulticastGroups::new(&config.limits),
             progress,
             devices: RwLock::default(),
             readings: Readings::default(),
@@ -142,28 +146,32 @@ impl Stack {
             config,
         });
         let thread = Mutex::default();
-        let stack = Arc::new(Self { shared, thread });
-        stack.shared.follow_interfaces(&BTreeSet::new())?;
+        let devices = Arc::new(Devices::new(Arc::clone(&host)));
+        let stack = Arc::new(Self {
+            host,
+            devices,
+            thread,
+        });
+        stack.host.follow_interfaces(&BTreeSet::new())?;
         let gsi = prepare(&stack)?;
-        let started = thread::start(&stack.shared, gsi, interfaces)?;
+        let started = thread::start(&stack.host, &stack.devices, gsi, interfaces)?;
         *stack.thread() = Some(started);
         Ok(stack)
     }
 
     /// The devices there are now.
     pub fn devices(&self) -> Vec<Arc<SoftDevice>> {
-        self.shared
-            .devices
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let devices = self.host.devices.read();
+        let devices = devices.iter().map(|device| self.devices.handle(device));
+        devices.collect()
     }
 
     /// The device that has a local address, and the address's slot in its GID table. `interface` is
     /// Linux's index; it says which device has a link-local address, which several may have. With 0
     /// such an address is found if only one has it.
     pub fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<SoftDevice>, u32)> {
-        self.shared.device_of(ip, interface)
+        let (device, index) = self.host.device_of(ip, interface)?;
+        Some((self.devices.handle(&device), index))
     }
 
     /// Has the machine's interfaces read at once, and waits for it. Changes are noticed anyway, a
@@ -174,24 +182,21 @@ impl Stack {
     /// `TimedOut` if the progress thread is kept from it for a second; `Unsupported` in a forked
     /// child.
     pub fn refresh(&self) -> Result<()> {
-        self.shared.fork.check(Step::OpenDevice)?;
+        self.host.entry.check(Step::OpenDevice)?;
         let current = std::thread::current().id();
         let is_progress = |thread: &JoinHandle<()>| thread.thread().id() == current;
         if self.thread().as_ref().is_some_and(is_progress) {
             return Ok(());
         }
-        let number = self.shared.readings.ask();
-        self.shared.progress.reading_asked();
-        self.shared.readings.wait(number, REFRESH_TIMEOUT)
+        let number = self.host.readings.ask();
+        self.host.progress.reading_asked();
+        self.host.readings.wait(number, REFRESH_TIMEOUT)
     }
 
     /// Whether a device is among those that [`devices`](Self::devices) gives, by its index.
     pub fn has_device(&self, index: u32) -> bool {
-        let devices = self.shared.devices.read();
-        let devices = devices.unwrap_or_else(PoisonError::into_inner);
-        devices
-            .iter()
-            .any(|device| device.core().interface() == index)
+        let devices = self.host.devices.read();
+        devices.iter().any(|device| device.interface() == index)
     }
 
     /// Sends a management datagram to QP1 of `remote`, whose port is not looked at and whose scope is,
@@ -207,10 +212,10 @@ impl Stack {
         options: MadOptions,
         mad: &[u8; MAD_LEN],
     ) -> Result<()> {
-        let shared = &self.shared;
-        shared.fork.check(Step::Transfer)?;
+        let host = &self.host;
+        host.entry.check(Step::Transfer)?;
         let mut remote = remote;
-        remote.set_port(shared.port());
+        remote.set_port(host.port());
         let interface = match remote {
             SocketAddr::V6(v6) => v6.scope_id(),
             SocketAddr::V4(_) => 0,
@@ -230,12 +235,12 @@ impl Stack {
             let why = format!("this system has no sockets for {}", remote.ip());
             Error::new(Step::Transfer, Cause::NoDevice { why })
         };
-        let socket = shared
+        let socket = host
             .transmitter
             .socket(version, Qpn::GSI)
             .ok_or_else(no_device)?;
         let flow = path.flow(socket.port()).ok_or_else(no_device)?;
-        let psn = Psn::new(shared.gsi_psn.fetch_add(1, Ordering::Relaxed));
+        let psn = Psn::new(host.gsi_psn.fetch_add(1, Ordering::Relaxed));
         let mut packet = [0; MAD_PACKET_LEN];
         let built = gsi::emit(psn, mad, &mut packet).is_ok()
             && portolan_wire::icrc::append(&flow, 0, &mut packet).is_ok();
@@ -244,8 +249,8 @@ impl Stack {
             return Err(Error::new(Step::Transfer, Cause::WouldBlock));
         }
         let mut batch = SendBatch::of(&packet);
-        if socket.send(&mut batch, &path, &shared.monitor) == Room::JustFilled {
-            shared.progress.watch_for_room(&shared.transmitter, socket);
+        if socket.send(&mut batch, &path, &host.monitor) == Room::JustFilled {
+            host.progress.watch_for_room(&host.transmitter, socket);
         }
         Ok(())
     }
@@ -259,37 +264,37 @@ impl Stack {
     /// # Errors
     /// `InvalidArgument` if `group` is not the address of a group; `LimitReached`; `AddressInUse` if
     /// the port is shared with another user's processes; `Os` if the interface cannot join.
-    pub fn join_group(&self, device: &SoftDevice, group: IpAddr) -> Result<GroupMembership> {
-        self.shared.fork.check(Step::JoinMulticast)?;
+    pub fn join_group(&self, device: &SoftDevice, group: IpAddr) -> Result<MulticastMembership> {
+        self.host.entry.check(Step::JoinMulticast)?;
         let group = group.to_canonical();
         if !group.is_multicast() {
             let (what, expected) = ("group", "the address of a multicast group");
             return Err(Error::invalid(Step::JoinMulticast, what, expected, group));
         }
         let interface = device.core().interface();
-        self.shared.join_group(GroupKey { interface, group })
+        self.host.join_group(MulticastKey { interface, group })
     }
 
-    /// Asks the group's hub, which may be this process, and waits for the answer.
+    /// Asks the group's coordinator, which may be this process, and waits for the answer.
     ///
     /// # Errors
-    /// `TimedOut` if no hub answers in time, `LimitReached` if too many requests wait.
+    /// `TimedOut` if no coordinator answers in time, `LimitReached` if too many requests wait.
     pub fn group_request(&self, payload: &[u8], timeout: Duration) -> Result<Vec<u8>> {
-        self.shared.fork.check(Step::Bind)?;
-        self.shared.group.request(payload, timeout)
+        self.host.entry.check(Step::Bind)?;
+        self.host.group.request(payload, timeout)
     }
 
-    /// Tells the group's hub something, and waits for nothing ([`Group::tell`]).
+    /// Tells the group's coordinator something, and waits for nothing ([`PortGroup::tell`]).
     ///
     /// # Errors
     /// `LimitReached` if too many requests wait.
     pub fn group_tell(&self, payload: &[u8]) -> Result<()> {
-        self.shared.group.tell(payload)
+        self.host.group.tell(payload)
     }
 
-    /// How many hubs this process has had after the first (see [`Group::epoch`]).
+    /// How many coordinators this process has had after the first (see [`PortGroup::epoch`]).
     pub fn group_epoch(&self) -> u64 {
-        self.shared.group.epoch()
+        self.host.group.epoch()
     }
 
     /// Fails in a process that was forked off since the start: the stack is its parent's.
@@ -297,32 +302,32 @@ impl Stack {
     /// # Errors
     /// `Unsupported`.
     pub fn check_process(&self, step: Step) -> Result<()> {
-        self.shared.fork.check(step)
+        self.host.entry.check(step)
     }
 
     /// This process's block: the high byte of its queue pair numbers.
     pub fn block(&self) -> Block {
-        self.shared.group.block()
+        self.host.group.block()
     }
 
     /// The group as this process sees it.
     pub fn group_status(&self) -> GroupStatus {
-        self.shared.group.status()
+        self.host.group.status()
     }
 
     /// Has the progress thread ask [`Gsi::next_timeout`] again.
     pub fn wake(&self) {
-        self.shared.progress.gsi_changed();
+        self.host.progress.gsi_changed();
     }
 
     /// Plugs in a tap that sees every packet from now on, or pulls it.
     pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
-        self.shared.monitor.tap.set(tap);
+        self.host.monitor.tap.set(tap);
     }
 
     /// How many objects there are at the moment.
     pub fn objects(&self) -> Objects {
-        let gauges = &self.shared.gauges;
+        let gauges = &self.host.gauges;
         Objects {
             protection_domains: gauges.pds.used(),
             completion_queues: gauges.cqs.used(),
@@ -336,38 +341,30 @@ impl Stack {
 
     /// What was counted since the start.
     pub fn counters(&self) -> Counters {
-        self.shared.monitor.counters.read()
+        self.host.monitor.counters.read()
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.thread.lock()
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
         // A forked child has no such thread to wait for.
-        if self.shared.fork.check(Step::OpenDevice).is_err() {
+        if !self.host.entry.is_owner() {
             return;
         }
-        self.shared.progress.stop();
+        self.host.progress.stop();
         let thread = self.thread().take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // It has nothing to tell, and panics of the caller's Gsi were printed.
+            // It has nothing to tell: it told of panics itself.
             let _ = thread.join();
         }
         // What is left of the stack must not hold a place in the group that nobody looks after.
-        self.shared.multicast.leave_all();
-        self.shared.group.leave();
-        // Devices hold what they share, which holds the devices.
-        let mut devices = self
-            .shared
-            .devices
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let devices = std::mem::take(&mut *devices);
-        drop(devices);
+        self.host.multicast.leave_all();
+        self.host.group.leave();
     }
 }

@@ -3,28 +3,30 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::with_signals_blocked;
-use portolan_wire::bth::BthPacket;
-use portolan_wire::{Qpn, mad::MAD_LEN};
+use portolan_wire::Qpn;
+use portolan_wire::icrc::Identification;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::clock::as_nanos;
-use super::drive::Answer;
-use super::group::Datagram;
-use super::gsi::{self, Gsi, MadDrop, ReceivedMad};
-use super::interface_monitor::InterfaceMonitor;
-use super::linger::Linger;
-use super::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, WAKE};
-use super::receive::{Arrived, IpFields, Receiver, verify};
-use super::shared::Shared;
-use super::tap::{Direction, TappedPacket};
-use super::vigil::Vigil;
+use crate::io::gsi::{self, Gsi, ReceivedMad};
+use crate::io::host::Host;
+use crate::io::host::device::DeviceCore;
+use crate::io::host::drive::{Answer, Taken};
+use crate::io::host::hotplug::DeviceChange;
+use crate::io::net::interface_monitor::InterfaceMonitor;
+use crate::io::net::receive::{self, Arrived, IpFields, Receiver, Unchecked};
+use crate::io::polling::busy_poll::Look;
+use crate::io::polling::clock::as_nanos;
+use crate::io::polling::policy::{Policy, State};
+use crate::io::polling::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, WAKE};
+use crate::io::verbs::devices::Devices;
+use portolan_port_sharing::Datagram;
 
 /// Descriptors looked at in one turn.
 const EVENTS_PER_TURN: usize = 32;
@@ -36,22 +38,26 @@ const READING_DELAY: Duration = Duration::from_millis(20);
 /// How long after a reading that failed it is tried again.
 const READING_RETRY: Duration = Duration::from_secs(1);
 
+/// Panics of the thread's own, beside those of the connection manager, at which it ends.
+const PANICS_MAX: u32 = 8;
+
 /// Starts the thread, with all signals blocked: they are the program's.
-pub(super) fn start(
-    shared: &Arc<Shared>,
+pub(crate) fn start(
+    host: &Arc<Host>,
+    devices: &Arc<Devices>,
     gsi: Arc<dyn Gsi>,
     interfaces: InterfaceMonitor,
 ) -> Result<JoinHandle<()>> {
     let worker = Worker {
-        shared: Arc::clone(shared),
+        host: Arc::clone(host),
+        devices: Arc::clone(devices),
         gsi,
         gsi_deadline: None,
         interfaces,
         interfaces_gone: BTreeSet::new(),
         reading_due: None,
         multicast: None,
-        vigil: Vigil::default(),
-        linger: Linger::default(),
+        policy: Policy::default(),
     };
     let builder = std::thread::Builder::new().name("portolan".into());
     let started = with_signals_blocked(|| builder.spawn(move || worker.run()));
@@ -68,7 +74,8 @@ pub(super) fn start(
 }
 
 struct Worker {
-    shared: Arc<Shared>,
+    host: Arc<Host>,
+    devices: Arc<Devices>,
     gsi: Arc<dyn Gsi>,
     /// When the connection manager wants to be called.
     gsi_deadline: Option<Duration>,
@@ -79,57 +86,123 @@ struct Worker {
     reading_due: Option<Duration>,
     /// Reads the multicast groups' sockets; made when there is the first.
     multicast: Option<Receiver>,
-    vigil: Vigil,
-    linger: Linger,
+    policy: Policy,
 }
 
 impl Worker {
+    /// Works until the stack ends. Every queue pair of the process depends on this thread, so it outlives a panic; but what
+    /// it was at may be half done, so the devices do not.
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
-        let mut lingering = false;
-        while !self.shared.progress.is_stopping() {
+        let mut panics = 0;
+        while !self.host.progress.is_stopping() {
             events.clear();
-            let found = lingering && self.linger.look_on(&self.shared);
-            let yielding = self.wait(&mut events, found);
-            let mut one_sided = yielding && self.stand_in_for_pollers();
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => self.shared.progress.awoken(),
-                    GROUP => self.serve_group(),
-                    INTERFACES => self.hear_of_interfaces(),
-                    token if token >= MULTICAST => self.receive_multicast(token - MULTICAST),
-                    token if token >= SEND => self.resume_senders(token - SEND),
-                    token => one_sided |= self.receive(token - DATA),
-                }
+            if catch_unwind(AssertUnwindSafe(|| self.turn(&mut events))).is_ok() {
+                continue;
             }
-            self.vigil.woken(yielding, one_sided);
-            lingering = (found || one_sided) && !self.vigil.is_kept();
-            self.tell_of_heard();
-            self.serve_timers();
-            self.serve_readings();
+            panics += 1;
+            self.host.progress.sleep().end();
+            let react = if panics < PANICS_MAX {
+                Self::replace_devices
+            } else {
+                Self::give_up
+            };
+            if catch_unwind(AssertUnwindSafe(|| react(&mut self))).is_err() {
+                tracing::error!("the progress thread panicked again");
+            }
         }
     }
 
-    /// Sleeps until there is something to do, or looks only, if it is to go on `at_once`; whether it left the sockets
-    /// to pollers meanwhile.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, at_once: bool) -> bool {
-        if self.shared.progress.take_gsi_changed() {
+    /// Has every device replaced, as if its interface had gone and come again: work is flushed, and whoever listens to events
+    /// of the devices or of the connection manager is told.
+    fn replace_devices(&mut self) {
+        tracing::error!(
+            "the progress thread panicked: its devices fail, and new ones take their place"
+        );
+        let devices = self.host.devices.read().clone();
+        let interfaces = devices.iter().map(|device| device.interface());
+        self.interfaces_gone.extend(interfaces);
+        self.read_interfaces();
+    }
+
+    /// Ends after too many panics, and lets other processes take over what this one did for them.
+    fn give_up(&mut self) {
+        tracing::error!(
+            "the progress thread panicked {PANICS_MAX} times: it ends, and the devices with it"
+        );
+        self.host.progress.stop();
+        self.host.multicast.leave_all();
+        self.host.group.leave();
+        let devices = std::mem::take(&mut *self.host.devices.write());
+        for device in devices {
+            self.host.fail_device(&device);
+            self.tell_of_device(&device, DeviceChange::Removed);
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn turn(&mut self, events: &mut Vec<epoll::Event>) {
+        let busy_polled = self.busy_poll();
+        self.wait(events, busy_polled);
+        let mut found = self.stand_in_for_pollers();
+        for event in &*events {
+            match event.data.u64() {
+                WAKE => self.host.progress.awoken(),
+                GROUP => self.serve_group(),
+                INTERFACES => self.hear_of_interfaces(),
+                token if token >= MULTICAST => self.receive_multicast(token - MULTICAST),
+                token if token >= SEND => self.resume_senders(token - SEND),
+                token => found |= self.receive(token - DATA),
+            }
+        }
+        self.policy.awake(found, busy_polled);
+        if self.host.progress.take_panicked() {
+            self.host.settle_broken();
+        }
+        self.tell_of_established();
+        self.serve_timers();
+        self.serve_readings();
+    }
+
+    /// Looks for packets before it sleeps, if that is worth it; whether there was a request of a peer that no completion tells of.
+    fn busy_poll(&mut self) -> bool {
+        let host = &self.host;
+        let look = |now| {
+            if host.progress.is_wanted(now) || host.deadlines.next_ns() <= as_nanos(now) {
+                return Look::Enough;
+            }
+            // If a poller has the lock, it reads the packets.
+            let Some(mut receiver) = host.receiver.try_lock() else {
+                return Look::Enough;
+            };
+            match host.read_sockets(&mut receiver, Answer::Now) {
+                Taken {
+                    one_sided: true, ..
+                } => Look::OneSided,
+                Taken { datagrams: 0, .. } => Look::Nothing,
+                Taken { .. } => Look::Enough,
+            }
+        };
+        self.policy.busy_poll(|| host.clock.now(), look)
+    }
+
+    /// Sleeps until there is something to do, or looks only, if it is to go on `at_once`.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, at_once: bool) {
+        if self.host.progress.take_gsi_changed() {
             self.ask_gsi();
         }
-        let progress = &self.shared.progress;
-        let now = self.shared.clock.now();
-        let beside_pollers = self.vigil.is_kept();
-        let yielding = if beside_pollers {
-            progress.watch_beside_pollers(&self.shared.group);
-            false
-        } else {
-            progress.yield_to_pollers(&self.shared.group, now)
-        };
-        let polled = yielding || beside_pollers;
+        let progress = &self.host.progress;
+        let now = self.host.clock.now();
+        self.policy
+            .sleep(|| progress.yield_to_pollers(&self.host.group, now));
+        if self.policy.state() == State::WatchOneSided {
+            progress.watch_beside_pollers(&self.host.group);
+        }
+        let polled = self.policy.state() != State::Sleep;
         let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
-        if let Some(wait) = self.shared.group.next_timeout() {
+        if let Some(wait) = self.host.group.next_timeout() {
             until = until.min(now + wait);
         }
         if at_once {
@@ -137,9 +210,9 @@ impl Worker {
         }
         progress.sleep().announce(as_nanos(until));
         // Set after the sleep was announced, these would have woken us: look once more.
-        let mut wait_ns = as_nanos(until).min(self.shared.timers.next_ns());
+        let mut wait_ns = as_nanos(until).min(self.host.deadlines.next_ns());
         wait_ns = wait_ns.saturating_sub(as_nanos(now));
-        let owes = !polled && self.shared.owed.any();
+        let owes = !polled && self.host.deferred_acks.any();
         let asked = progress.is_gsi_changed() || progress.is_reading_asked();
         if owes || asked || progress.is_stopping() {
             wait_ns = 0;
@@ -167,81 +240,76 @@ impl Worker {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
-        yielding
     }
 
-    /// Reads the sockets if pollers that read them are away; whether there was a request of a peer that no completion
+    /// Reads the sockets if it leaves them to pollers, and these are away; whether there was a request of a peer that no completion
     /// tells of.
     fn stand_in_for_pollers(&self) -> bool {
-        let shared = &self.shared;
-        if !shared.progress.is_poller_away(shared.clock.now()) {
+        let host = &self.host;
+        let yields = self.policy.state() == State::YieldToPollers;
+        if !yields || !host.progress.is_poller_away(host.clock.now()) {
             return false;
         }
-        let Ok(mut receiver) = shared.receiver.try_lock() else {
+        let Some(mut receiver) = host.receiver.try_lock() else {
             return false;
         };
-        receiver.take_one_sided();
-        receiver.turn(shared, Answer::Now);
-        receiver.take_one_sided()
+        host.read_sockets(&mut receiver, Answer::Now).one_sided
     }
 
     /// Reads a socket; whether there was a request of a peer that no completion tells of.
     fn receive(&self, index: u64) -> bool {
-        let shared = &self.shared;
+        let host = &self.host;
         let socket = usize::try_from(index)
             .ok()
-            .and_then(|index| shared.group.sockets().get(index));
+            .and_then(|index| host.group.sockets().get(index));
         let Some(socket) = socket else { return false };
-        let receiver = match self.vigil.is_kept() {
+        let receiver = match self.policy.state() {
             // A poller that has it and was stopped would be waited for by asking again and again.
-            true => Ok(shared
-                .receiver
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)),
+            State::WatchOneSided => Some(host.receiver.lock()),
             // If a poller has the lock, it reads the packets; the next turn sees that it was here.
-            false => shared.receiver.try_lock(),
+            _ => host.receiver.try_lock(),
         };
-        let Ok(mut receiver) = receiver else {
+        let Some(mut receiver) = receiver else {
             return false;
         };
-        receiver.take_one_sided();
-        receiver.drain(shared, socket, Answer::Now);
-        receiver.take_one_sided()
+        host.read_socket(&mut receiver, socket, Answer::Now)
+            .one_sided
     }
 
     fn receive_multicast(&mut self, token: u64) {
         // It may have been left meanwhile.
-        if let Some(group) = self.shared.multicast.by_token(token) {
-            let receiver = self.multicast.get_or_insert_with(Receiver::new);
-            receiver.drain_group(&self.shared, &group);
+        if let Some(group) = self.host.multicast.by_token(token) {
+            let port = self.host.port();
+            let receiver = self.multicast.get_or_insert_with(|| Receiver::new(port));
+            self.host.read_group(receiver, &group);
         }
     }
 
     fn resume_senders(&self, token: u64) {
-        let Some(socket) = self.shared.transmitter.by_token(token) else {
+        let Some(socket) = self.host.transmitter.by_token(token) else {
             return;
         };
-        match socket.resume(&self.shared.monitor) {
+        match socket.resume(&self.host.monitor) {
             Some(waiting) => {
                 for qp in waiting
                     .into_iter()
-                    .filter_map(|qpn| self.shared.qps.find(qpn))
+                    .filter_map(|qpn| self.host.qps.find(qpn))
                 {
-                    self.shared.resume(&qp);
+                    self.host.resume(&qp);
                 }
             }
             None => self
-                .shared
+                .host
                 .progress
-                .watch_for_room(&self.shared.transmitter, socket),
+                .watch_for_room(&self.host.transmitter, socket),
         }
     }
 
     fn serve_timers(&mut self) {
-        let now = self.shared.clock.now();
-        self.shared.owed.settle(&self.shared);
-        self.shared.read_and_serve_timers();
-        if self.shared.group.next_timeout() == Some(Duration::ZERO) {
+        let now = self.host.clock.now();
+        self.host.settle_deferred();
+        self.host.read_and_serve_timers();
+        if self.host.group.next_timeout() == Some(Duration::ZERO) {
             self.serve_group();
         }
         if self.gsi_deadline.is_some_and(|deadline| deadline <= now) {
@@ -251,12 +319,13 @@ impl Worker {
     }
 
     /// Tells the connection manager of queue pairs that heard their peers first.
-    fn tell_of_heard(&mut self) {
-        let heard = self.shared.heard.take();
-        for qpn in &heard {
-            self.call_gsi(|gsi| gsi.communication_established(*qpn));
+    fn tell_of_established(&mut self) {
+        let mut told = false;
+        while let Some(qpn) = self.host.next_established() {
+            self.call_gsi(|gsi| gsi.communication_established(qpn));
+            told = true;
         }
-        if !heard.is_empty() {
+        if told {
             self.ask_gsi();
         }
     }
@@ -264,31 +333,31 @@ impl Worker {
     /// Has the interfaces read soon, if there is news of them.
     fn hear_of_interfaces(&mut self) {
         if self.interfaces.take(&mut self.interfaces_gone) && self.reading_due.is_none() {
-            self.reading_due = Some(self.shared.clock.now() + READING_DELAY);
+            self.reading_due = Some(self.host.clock.now() + READING_DELAY);
         }
     }
 
     /// Reads the interfaces if that is due or was asked for.
     fn serve_readings(&mut self) {
-        let asked = self.shared.progress.take_reading_asked();
+        let asked = self.host.progress.take_reading_asked();
         let due = self
             .reading_due
-            .is_some_and(|due| due <= self.shared.clock.now());
+            .is_some_and(|due| due <= self.host.clock.now());
         if asked || due {
             self.read_interfaces();
         }
     }
 
     fn read_interfaces(&mut self) {
-        let wanted = self.shared.readings.wanted();
+        let wanted = self.host.readings.wanted();
         // What was told before is part of what is read.
         self.interfaces.take(&mut self.interfaces_gone);
         self.reading_due = None;
-        match self.shared.follow_interfaces(&self.interfaces_gone) {
+        match self.host.follow_interfaces(&self.interfaces_gone) {
             Ok(changes) => {
                 self.interfaces_gone.clear();
                 for (device, change) in &changes {
-                    self.call_gsi(|gsi| gsi.device_changed(device, *change));
+                    self.tell_of_device(device, *change);
                 }
                 if !changes.is_empty() {
                     self.ask_gsi();
@@ -296,12 +365,17 @@ impl Worker {
             }
             Err(error) => {
                 tracing::warn!(%error, "the network interfaces cannot be read");
-                self.reading_due = Some(self.shared.clock.now() + READING_RETRY);
+                self.reading_due = Some(self.host.clock.now() + READING_RETRY);
             }
         }
         if let Some(number) = wanted {
-            self.shared.readings.finish(number);
+            self.host.readings.finish(number);
         }
+    }
+
+    fn tell_of_device(&self, device: &Arc<DeviceCore>, change: DeviceChange) {
+        let device = self.devices.handle(device);
+        self.call_gsi(|gsi| gsi.device_changed(&device, change));
     }
 
     /// Calls the connection manager. If that panics, the panic is told and ends there: every queue
@@ -315,7 +389,7 @@ impl Worker {
 
     fn ask_gsi(&mut self) {
         let wait = self.call_gsi(|gsi| gsi.next_timeout()).flatten();
-        let now = self.shared.clock.now();
+        let now = self.host.clock.now();
         self.gsi_deadline = wait.map(|wait| now + wait);
     }
 
@@ -326,7 +400,7 @@ impl Worker {
             self.read_interfaces();
         }
         let mut had_mad = false;
-        self.shared
+        self.host
             .group
             .process(&mut |datagram| had_mad |= self.deliver(datagram));
         if had_mad {
@@ -336,77 +410,47 @@ impl Worker {
 
     /// Whether it was for QP1.
     fn deliver(&self, datagram: Datagram<'_>) -> bool {
-        let counters = &self.shared.monitor.counters;
-        let Ok(bth) = BthPacket::new_checked(datagram.payload) else {
-            counters.dropped_malformed.up();
+        let host = &self.host;
+        let unchecked = Unchecked {
+            source: datagram.source,
+            destination: SocketAddr::new(datagram.destination, host.port()),
+            ip: IpFields {
+                identification: 0,
+                traffic_class: datagram.traffic_class,
+                hop_limit: datagram.hop_limit,
+                flow_label: 0,
+            },
+            payload: datagram.payload,
+        };
+        let checked = receive::check(&unchecked, Identification::Hidden, &host.monitor);
+        let Some(arrived) = checked else {
             return false;
         };
-        if bth.dest_qp() == Qpn::GSI {
-            self.deliver_mad(&datagram);
+        if arrived.dest_qp() == Qpn::GSI {
+            self.deliver_mad(&arrived, datagram.interface);
             return true;
         }
-        let (source, destination) = (datagram.source, datagram.destination);
-        let to = SocketAddr::new(destination, self.shared.port());
-        let verified = verify(&self.shared.monitor, source, to, 0, datagram.payload);
-        if let Some(identification) = verified {
-            match self.shared.qps.find(bth.dest_qp()) {
-                Some(qp) => {
-                    let payload = datagram.payload;
-                    let arrived = Arrived {
-                        source,
-                        destination,
-                        ip: IpFields {
-                            identification,
-                            traffic_class: datagram.traffic_class,
-                            hop_limit: datagram.hop_limit,
-                            flow_label: 0,
-                        },
-                        payload,
-                    };
-                    let packets = std::iter::once(arrived);
-                    self.shared.receive(&qp, packets, Answer::Now);
-                }
-                None => counters.dropped_no_queue_pair.up(),
-            }
+        match host.qps.find(arrived.dest_qp()) {
+            Some(qp) => host.receive(&qp, &[arrived], Answer::Now),
+            None => host.monitor.counters.dropped_no_queue_pair.up(),
         }
         false
     }
 
-    fn deliver_mad(&self, datagram: &Datagram<'_>) {
-        let monitor = &self.shared.monitor;
-        let to = SocketAddr::new(datagram.destination, self.shared.port());
-        let (source_qp, mad, identification): (_, &[u8; MAD_LEN], _) =
-            match gsi::parse(datagram.source, to, datagram.payload) {
-                Ok(parsed) => parsed,
-                Err(MadDrop::Malformed) => return monitor.counters.dropped_malformed.up(),
-                Err(MadDrop::Icrc) => return monitor.counters.dropped_icrc.up(),
-                Err(MadDrop::NotAMad) => return monitor.counters.dropped_mad.up(),
-            };
-        monitor.counters.received_packets.up();
-        monitor.counters.received_bytes.add(datagram.payload.len());
-        if monitor.tap.is_plugged() {
-            monitor.tap.packet(&TappedPacket {
-                direction: Direction::Received,
-                source: datagram.source,
-                destination: to,
-                identification,
-                traffic_class: datagram.traffic_class,
-                hop_limit: datagram.hop_limit,
-                payload: datagram.payload,
-                time: SystemTime::now(),
-            });
-        }
+    fn deliver_mad(&self, arrived: &Arrived<'_>, interface: u32) {
+        let host = &self.host;
+        let Some((source_qp, mad)) = gsi::mad_of(&arrived.packet) else {
+            return host.monitor.counters.dropped_mad.up();
+        };
+        let device = host.device_of(arrived.destination, interface);
         let mad = ReceivedMad {
-            remote: datagram.source,
-            local: datagram.destination,
-            interface: datagram.interface,
-            device: self
-                .shared
-                .device_of(datagram.destination, datagram.interface)
-                .map(|(device, _)| device),
+            remote: arrived.source,
+            local: arrived.destination,
+            interface,
+            device: device.map(|(device, _)| self.devices.handle(&device)),
             source_qp,
-            traffic_class: datagram.traffic_class,
-            hop_limit: datagram.hop_limit,
+            traffic_class: arrived.ip.traffic_class,
+            hop_limit: arrived.ip.hop_limit,
             mad,
         };
         self.call_gsi(|gsi| gsi.mad(mad));

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    Access, AsyncEvent, MwBind, MwType, QpState, RemoteAddr, SendData, SendFlags, SendOp, SendWr,
-    WcOpcode, WcStatus,
+    Access, AsyncEvent, MwBind, MwType, QpState, RemoteAddr, SendFlags, SendOp, WcOpcode, WcStatus,
 };
 use portolan_roce::engine::{WindowChange, WindowError};
 use portolan_wire::bth::Opcode;
@@ -254,19 +252,18 @@ fn work_that_may_not_be_done_ends_the_queue_pair_after_what_came_before_it() {
 }
 
 #[test]
-fn a_binding_that_gives_more_than_rights_of_peers_is_not_posted() {
-    let mut pair = pair(Options::default(), MwType::Type2);
-    for access in [Access::LOCAL_WRITE, Access::MW_BIND] {
-        let op = bind_op(pair.right(), access);
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            data: SendData::Sges(&[]),
-            flags: SendFlags::SIGNALED,
-            ud: None,
-        };
-        let error = pair.right().qp.post_send(&wr).expect_err("no such right");
-        assert_eq!(error.errno(), errno::EINVAL);
+fn a_binding_may_name_rights_of_the_owner_which_give_a_peer_nothing() {
+    for owners in [Access::LOCAL_WRITE, Access::MW_BIND] {
+        for (peers, status) in [
+            (Access::REMOTE_WRITE, OK),
+            (Access::empty(), WcStatus::RemAccessErr),
+        ] {
+            let mut pair = bound_pair(Options::default(), peers | owners);
+            let (source, place) = (piece(pair.left(), 0, 3000), through(pair.right(), 0));
+            post(pair.left(), 1, SendOp::RdmaWrite(place), &[source]);
+            pair.run();
+            assert_eq!(sends(pair.left()), [(1, status)], "{peers:?} {owners:?}");
+        }
     }
 }
 

@@ -39,7 +39,7 @@ fn an_ipv4_datagram_arrives_behind_its_ipv4_header() {
     expect(a.poll(), 3);
     let wc = expect(b.poll(), 7);
     assert_eq!((wc.byte_len, wc.imm_data), (540, Some(0x0a0b_0c0d)));
-    assert_eq!((wc.src_qp, wc.has_grh), (a.qp.qpn(), true));
+    assert_eq!((wc.src_qp, wc.has_grh, wc.sl), (a.qp.qpn(), true, 8 | 2));
     assert_eq!(b.memory.read(40, 500), data);
     // Twenty bytes of nothing, then the header as it was on the wire, its checksum valid.
     let area = b.memory.read(0, 40);
@@ -91,8 +91,8 @@ fn an_ipv6_datagram_arrives_behind_its_ipv6_header() {
 #[test]
 fn one_queue_pair_sends_to_many_and_hears_from_many() {
     let config = config();
-    let hub_stack = stack(&config);
-    let hub = UdEnd::new(&hub_stack, "127.0.0.1".parse().unwrap());
+    let coordinator_stack = stack(&config);
+    let coordinator = UdEnd::new(&coordinator_stack, "127.0.0.1".parse().unwrap());
     let others: Vec<_> = (0..3).map(|_| stack(&config)).collect();
     // Both IP versions on one queue pair: its GID table has both addresses of loopback.
     let ips = ["127.0.0.1", "::1", "127.0.0.1"].map(|ip| ip.parse().unwrap());
@@ -102,28 +102,29 @@ fn one_queue_pair_sends_to_many_and_hears_from_many() {
     for round in 0..20 {
         let handles: Vec<_> = ends
             .iter()
-            .map(|end| hub.pd.create_ah(&end.vector(end.ip)).unwrap())
+            .map(|end| coordinator.pd.create_ah(&end.vector(end.ip)).unwrap())
             .collect();
         for (index, end) in ends.iter().enumerate() {
             end.receive(1, 0, 100);
-            hub.memory
+            coordinator
+                .memory
                 .write(index * 10, &[round * 10 + index as u8; 10]);
-            hub.send(index as u64, index * 10, 10, &*handles[index], end.qp.qpn());
+            coordinator.send(index as u64, index * 10, 10, &*handles[index], end.qp.qpn());
         }
         for (index, end) in ends.iter().enumerate() {
             let wc = expect(end.poll(), 1);
-            assert_eq!(wc.src_qp, hub.qp.qpn());
+            assert_eq!(wc.src_qp, coordinator.qp.qpn());
             assert_eq!(end.memory.read(40, 10), [round * 10 + index as u8; 10]);
-            expect(hub.poll(), index as u64);
+            expect(coordinator.poll(), index as u64);
         }
         for end in &ends {
-            hub.receive(9, 1000, 100);
-            end.send(2, 0, 10, &*end.ah(end.ip), hub.qp.qpn());
-            assert_eq!(expect(hub.poll(), 9).src_qp, end.qp.qpn());
+            coordinator.receive(9, 1000, 100);
+            end.send(2, 0, 10, &*end.ah(end.ip), coordinator.qp.qpn());
+            assert_eq!(expect(coordinator.poll(), 9).src_qp, end.qp.qpn());
             expect(end.poll(), 2);
         }
     }
-    assert_eq!(hub_stack.objects().address_handles, 0);
+    assert_eq!(coordinator_stack.objects().address_handles, 0);
 }
 
 #[test]

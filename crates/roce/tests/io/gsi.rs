@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use portolan_port_sharing::{Block, CoordinatorService, Datagram, Route};
 use portolan_provider::traits::Device;
-use portolan_roce::io::group::{Block, Datagram, HubService, Route};
 use portolan_roce::io::{Gsi, MadOptions, ReceivedMad, Stack, StackConfig};
 use portolan_wire::Qpn;
 
@@ -59,7 +59,7 @@ impl Gsi for Manager {
 /// Routes a MAD to the block in its first byte; 0 is here.
 struct ByFirstByte;
 
-impl HubService for ByFirstByte {
+impl CoordinatorService for ByFirstByte {
     fn reset(&mut self) {}
     fn request(&mut self, member: Block, payload: &[u8]) -> Vec<u8> {
         [&[member.index()], payload].concat()
@@ -68,7 +68,7 @@ impl HubService for ByFirstByte {
     fn route(&mut self, datagram: &Datagram<'_>) -> Route {
         // BTH and DETH come before the MAD.
         match datagram.payload.get(20).copied().map(Block::new) {
-            Some(Some(Block::HUB)) => Route::Local,
+            Some(Some(Block::COORDINATOR)) => Route::Local,
             Some(Some(block)) => Route::Member(block),
             _ => Route::Drop,
         }
@@ -83,8 +83,8 @@ fn managed(config: &StackConfig) -> (Arc<Stack>, Arc<Manager>, Receiver<Seen>, R
         due: Mutex::default(),
         called: Mutex::new(called),
     });
-    let (hub, member) = (Box::new(ByFirstByte), Arc::new(Nobody));
-    let stack = Stack::start(config.clone(), manager.clone(), hub, member).unwrap();
+    let (coordinator, member) = (Box::new(ByFirstByte), Arc::new(Nobody));
+    let stack = Stack::start(config.clone(), manager.clone(), coordinator, member).unwrap();
     (stack, manager, seen, calls)
 }
 
@@ -100,7 +100,7 @@ fn mad(block: u8) -> [u8; 256] {
 #[test]
 fn mads_reach_the_process_they_are_routed_to_over_both_ip_versions() {
     let config = config();
-    let (hub, _, at_hub, _) = managed(&config);
+    let (coordinator, _, at_coordinator, _) = managed(&config);
     let (member, _, at_member, _) = managed(&config);
     for ip in ["127.0.0.1", "::1"] {
         let ip: IpAddr = ip.parse().unwrap();
@@ -110,23 +110,23 @@ fn mads_reach_the_process_they_are_routed_to_over_both_ip_versions() {
         };
         send(&member, &mad(0));
         let expected = (ip, ip, Some("sw_lo".to_owned()), OPTIONS, mad(0));
-        assert_eq!(at_hub.recv_timeout(PATIENCE).unwrap(), expected);
+        assert_eq!(at_coordinator.recv_timeout(PATIENCE).unwrap(), expected);
         let block = member.block().index();
-        send(&hub, &mad(block));
+        send(&coordinator, &mad(block));
         send(&member, &mad(block));
         let expected = (ip, ip, Some("sw_lo".to_owned()), OPTIONS, mad(block));
         assert_eq!(at_member.recv_timeout(PATIENCE).unwrap(), expected);
         assert_eq!(at_member.recv_timeout(PATIENCE).unwrap(), expected);
     }
-    assert!(at_hub.try_recv().is_err());
+    assert!(at_coordinator.try_recv().is_err());
 }
 
 #[test]
-fn requests_are_answered_by_the_hub_and_name_the_asker() {
+fn requests_are_answered_by_the_coordinator_and_name_the_asker() {
     let config = config();
-    let (hub, ..) = managed(&config);
+    let (coordinator, ..) = managed(&config);
     let (member, ..) = managed(&config);
-    for stack in [&hub, &member] {
+    for stack in [&coordinator, &member] {
         let answer = stack.group_request(b"hello", PATIENCE).unwrap();
         assert_eq!(answer, [&[stack.block().index()], &b"hello"[..]].concat());
     }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use portolan_port_sharing::{
+    Block, CoordinatorService, Datagram, GroupConfig, MemberService, Route,
+};
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{CompChannel, Cq, Device, Mr, Pd, Qp};
 use portolan_provider::verbs::{
     Access, AhAttr, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RemoteAddr,
     SendData, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
 };
-use portolan_roce::io::group::{Block, Datagram, GroupConfig, HubService, MemberService, Route};
 use portolan_roce::io::{Gsi, ReceivedMad, Stack, StackConfig};
 use portolan_wire::{Psn, Qpn};
 
@@ -76,7 +78,7 @@ impl Gsi for Nobody {
     fn timeout(&self) {}
 }
 
-impl HubService for Nobody {
+impl CoordinatorService for Nobody {
     fn reset(&mut self) {}
     fn request(&mut self, _: Block, _: &[u8]) -> Vec<u8> {
         Vec::new()

@@ -100,12 +100,12 @@ fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
     let (config, ip) = (config(), "127.0.0.1".parse().unwrap());
     let first = stack(&config);
     let second = stack(&config);
-    assert!(first.group_status().is_hub);
+    assert!(first.group_status().is_coordinator);
     let group = ip_to_gid("239.68.0.1".parse().unwrap());
     let kept = UdEnd::new(&first, ip);
     kept.qp.attach_mcast(&group).unwrap();
     drop(first);
-    until("another leads", || second.group_status().is_hub);
+    until("another leads", || second.group_status().is_coordinator);
     until("the first is known to be gone", || {
         second.group_status().members.len() == 1
     });
@@ -118,7 +118,7 @@ fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
     drop((second, third));
     // With the last stack the port becomes free, too.
     let founder = stack(&config);
-    assert!(founder.group_status().is_hub);
+    assert!(founder.group_status().is_coordinator);
     assert_eq!(also_kept.try_poll(), None);
 }
 

@@ -14,6 +14,7 @@ mod hostile;
 mod lifetime;
 mod looking_on;
 mod multicast;
+mod panics;
 mod process;
 mod shared_receives;
 mod start;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use portolan_port_sharing::{Block, MemberService, observe};
 use portolan_roce::io::Stack;
-use portolan_roce::io::group::{Block, MemberService, observe};
 
 use crate::harness::{Nobody, PATIENCE, config, stack};
 
@@ -28,7 +28,7 @@ impl MemberService for Asked {
         vec![b"ready".to_vec()]
     }
 
-    fn departed(&self, _: &[Block]) {
+    fn peer_death(&self, _: &[Block]) {
         self.report();
     }
 }
@@ -36,7 +36,7 @@ impl MemberService for Asked {
 #[test]
 fn nobody_is_called_before_the_stack_is_prepared() {
     let config = config();
-    let _hub = stack(&config);
+    let _coordinator = stack(&config);
     let member = Arc::new(Asked::default());
     let look = |timeout| observe(&config.group, timeout).unwrap().expect("a group");
     let started = Stack::start_with(config.clone(), Box::new(Nobody), member.clone(), |stack| {
@@ -51,4 +51,15 @@ fn nobody_is_called_before_the_stack_is_prepared() {
     let seen = look(PATIENCE);
     assert_eq!(seen.reports[&stack.block()].concat(), b"ready");
     assert!(!member.was_early.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_device_is_the_same_object_however_it_is_found() {
+    let config = config();
+    let stack = stack(&config);
+    let (found, _) = stack.device_of("127.0.0.1".parse().unwrap(), 0).unwrap();
+    let (again, _) = stack.device_of("127.0.0.1".parse().unwrap(), 0).unwrap();
+    assert!(Arc::ptr_eq(&found, &again));
+    let listed = stack.devices();
+    assert!(listed.iter().any(|device| Arc::ptr_eq(device, &found)));
 }

@@ -1,15 +1,17 @@
-//! A question as a future.
+//! A query as a future.
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use portolan_threads::lock::Mutex;
 
 use super::Pending;
 use crate::desk::Outcome;
 use crate::engine::Failure;
 
-/// A question under way. Dropping it cancels the question.
+/// A query in progress. Dropping it cancels the query.
 #[must_use = "a future does nothing unless it is awaited; dropping it cancels the question"]
 pub struct Asked {
     state: Arc<Mutex<State>>,
@@ -35,12 +37,12 @@ impl Asked {
     }
 }
 
-/// The thread's end. If it is dropped, there will be no outcome, and whoever waits hears that.
+/// The thread's end. Dropping it without an outcome wakes the waiting task with an error.
 struct Theirs(Arc<Mutex<State>>);
 
 impl Theirs {
     fn finish(&self, outcome: Outcome) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.over {
             return;
         }
@@ -63,9 +65,9 @@ impl Drop for Theirs {
 impl Future for Asked {
     type Output = Outcome;
 
-    /// Once it was ready, it is so with [`Failure::Closed`].
+    /// A poll after completion returns [`Failure::Closed`].
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(outcome) = state.outcome.take() {
             drop(state);
             if let Some(pending) = self.pending.take() {

@@ -1,157 +1,46 @@
-//! Services that are registered for as long as somebody holds their registration: leases are renewed,
-//! and withdrawn at the end.
+//! Leases of service registrations: the client's thread renews each lease and withdraws the service
+//! at its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_threads::lock::Mutex;
 use portolan_wire::sa::{Query, ServiceRecord};
 
-use super::shared::Command;
-use super::{CLOSE_GRACE, Client};
+use super::CLOSE_GRACE;
 use crate::desk::{Desk, Ticket};
 use crate::engine::{Failure, Request};
 
-/// How often a lease is renewed while it lasts.
+/// Renewals within the length of one lease.
 pub const RENEWALS_PER_LEASE: u32 = 3;
 /// Longest time that one renewal may take.
-const RENEWAL_WITHIN: Duration = Duration::from_secs(10);
-/// How soon a renewal that failed is tried again at the earliest.
+pub(super) const RENEWAL_WITHIN: Duration = Duration::from_secs(10);
+/// Shortest pause before a failed renewal is retried.
 const RENEWAL_PAUSE: Duration = Duration::from_millis(500);
-/// How long a lease without end is left alone, unless the subnet changes.
+/// Renewal interval of a lease without end, unless the subnet changes.
 const ENDLESS_RENEWAL: Duration = Duration::from_secs(3600);
 
-/// A service of this port's, registered with the administrator until this is dropped. Its lease is renewed
-/// while it lasts, and at once when the subnet has another administrator.
-#[derive(Debug)]
-pub struct Registration {
-    number: LeaseNumber,
-    record: ServiceRecord,
-    state: Arc<Mutex<LeaseState>>,
-    client: Client,
-    withdrawn: bool,
-}
-
-/// How a registration fares.
+/// State of a registration's lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseState {
-    /// How often it was renewed.
+    /// Number of successful renewals.
     pub renewals: u64,
-    /// Why the last renewal failed; `None` once one did not.
+    /// Why the last renewal failed; `None` if it succeeded.
     pub failure: Option<Failure>,
 }
 
-impl Registration {
-    /// What is registered.
-    pub const fn record(&self) -> &ServiceRecord {
-        &self.record
-    }
-
-    /// How its lease fares.
-    pub fn state(&self) -> LeaseState {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Withdraws the service, and waits until the administrator has heard of it. Dropping does so without waiting.
-    ///
-    /// # Errors
-    /// What went wrong; the lease is not renewed in any case.
-    pub fn withdraw(mut self, within: Duration) -> Result<(), Failure> {
-        self.withdrawn = true;
-        self.end();
-        let request = withdrawal(&self.record)?;
-        self.client.wait(request, within).map(|_| ())
-    }
-
-    fn end(&self) {
-        let number = self.number;
-        let withdraw = !self.withdrawn;
-        let handle = self.client.handle();
-        handle.submit(match withdraw {
-            true => Command::Withdraw(number),
-            false => Command::Forget(number),
-        });
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if !self.withdrawn {
-            self.end();
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LeaseNumber(u64);
+pub(super) struct LeaseNumber(pub(super) u64);
 
-/// A lease to keep.
+/// A lease that the thread keeps renewed.
 pub(super) struct LeaseOrder {
-    number: LeaseNumber,
-    record: ServiceRecord,
-    state: Arc<Mutex<LeaseState>>,
+    pub(super) number: LeaseNumber,
+    pub(super) record: ServiceRecord,
+    pub(super) state: Arc<Mutex<LeaseState>>,
 }
 
-impl Client {
-    /// Registers a service of this port's, as `record` says, and keeps it registered. A record without a GID is
-    /// given the port's first; its [`lease_s`](ServiceRecord::lease_s) must not be zero.
-    ///
-    /// # Errors
-    /// [`Failure::Invalid`] for a lease of no length; else why the administrator did not take it. If it is not known
-    /// whether it did, the service is withdrawn again, which is not waited for.
-    pub fn register(
-        &self,
-        record: ServiceRecord,
-        within: Duration,
-    ) -> Result<Registration, Failure> {
-        if record.lease_s == 0 {
-            return Err(Failure::Invalid {
-                what: "the lease of a service",
-                expected: "one second or more",
-                found: "0".into(),
-            });
-        }
-        let mut record = record;
-        if record.gid.is_unspecified() {
-            let port = self.port(within)?;
-            record.gid = port.gid().ok_or(Failure::NoAdministrator)?;
-        }
-        if let Err(failure) = self.wait(registration(&record)?, within) {
-            if may_be_registered(&failure) {
-                self.ask(withdrawal(&record)?, RENEWAL_WITHIN, drop)
-                    .detach();
-            }
-            return Err(failure);
-        }
-        let number = LeaseNumber(self.handle().draw_number());
-        let state = Arc::new(Mutex::new(LeaseState::default()));
-        self.handle().submit(Command::Renew(LeaseOrder {
-            number,
-            record,
-            state: state.clone(),
-        }));
-        Ok(Registration {
-            number,
-            record,
-            state,
-            client: self.clone(),
-            withdrawn: false,
-        })
-    }
-}
-
-/// Whether the administrator may have taken what it was told all the same: an answer that was lost says nothing.
-fn may_be_registered(failure: &Failure) -> bool {
-    matches!(
-        failure,
-        Failure::TimedOut { tries: 1.., .. } | Failure::Malformed(_)
-    )
-}
-
-fn registration(record: &ServiceRecord) -> Result<Request, Failure> {
+pub(super) fn registration(record: &ServiceRecord) -> Result<Request, Failure> {
     let query = key(record)
         .lease_s(record.lease_s)
         .data8(record.data8)
@@ -161,11 +50,11 @@ fn registration(record: &ServiceRecord) -> Result<Request, Failure> {
     Ok(Request::set(&query)?)
 }
 
-fn withdrawal(record: &ServiceRecord) -> Result<Request, Failure> {
+pub(super) fn withdrawal(record: &ServiceRecord) -> Result<Request, Failure> {
     Ok(Request::delete(&key(record))?)
 }
 
-/// What the administrator knows a service by (IBTA 15.2.5.14.2): id, GID and partition; and its name.
+/// The administrator's key of a service (IBTA 15.2.5.14.2): id, GID and partition; plus its name.
 fn key(record: &ServiceRecord) -> Query<ServiceRecord> {
     let mut query = Query::<ServiceRecord>::new()
         .service_id(record.service_id)
@@ -180,7 +69,7 @@ fn key(record: &ServiceRecord) -> Query<ServiceRecord> {
     query
 }
 
-/// The leases of a client's thread.
+/// The leases that a client's thread keeps.
 #[derive(Default)]
 pub(super) struct Leases {
     leases: BTreeMap<LeaseNumber, Lease>,
@@ -189,7 +78,7 @@ pub(super) struct Leases {
 
 struct Lease {
     order: LeaseOrder,
-    /// When to ask next; `None` while an answer is awaited.
+    /// When to send the next renewal; `None` while an answer is pending.
     due: Option<Duration>,
     withdrawing: bool,
 }
@@ -203,11 +92,7 @@ impl Lease {
     }
 
     fn note(&self, change: impl FnOnce(&mut LeaseState)) {
-        let mut state = self
-            .order
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.order.state.lock();
         change(&mut state);
     }
 }
@@ -237,7 +122,7 @@ impl Leases {
         }
     }
 
-    /// A renewal must not come after the withdrawal.
+    /// Cancels a renewal in progress, so that it cannot arrive after the withdrawal.
     fn cancel_renewal(&mut self, now: Duration, number: LeaseNumber, desk: Option<&mut Desk>) {
         let renewal = self.asked.iter().find(|(_, of)| **of == number);
         if let Some(ticket) = renewal.map(|(ticket, _)| *ticket) {
@@ -248,7 +133,7 @@ impl Leases {
         }
     }
 
-    /// The administrator may have forgotten them.
+    /// Renews all leases at once, because the administrator may have lost them.
     pub(super) fn renew_all(&mut self, now: Duration) {
         for lease in self.leases.values_mut() {
             if lease.due.is_some() {
@@ -257,7 +142,7 @@ impl Leases {
         }
     }
 
-    /// What was asked will not be answered.
+    /// Fails all renewals in progress: their answers cannot arrive.
     pub(super) fn lost(&mut self, now: Duration, failure: &Failure) {
         for (_, number) in std::mem::take(&mut self.asked) {
             self.failed(now, number, failure.clone());
@@ -276,7 +161,7 @@ impl Leases {
         self.leases.values().filter_map(|lease| lease.due).min()
     }
 
-    /// Asks what is due.
+    /// Sends the renewals that are due.
     pub(super) fn turn(&mut self, now: Duration, desk: &mut Desk) {
         for (number, lease) in &mut self.leases {
             if lease.due.is_none_or(|due| now < due) {
@@ -288,7 +173,7 @@ impl Leases {
                 false => (registration(record), RENEWAL_WITHIN.min(lease.every())),
             };
             lease.due = None;
-            // It was taken once, so it fits.
+            // The same record was encoded before, so encoding it succeeds.
             if let Ok(request) = request {
                 let ticket = desk.ask(now, request, now + within);
                 self.asked.insert(ticket, *number);
@@ -323,7 +208,7 @@ impl Leases {
             return;
         };
         if lease.withdrawing {
-            // Its lease ends by itself.
+            // The lease expires at the administrator by itself.
             self.leases.remove(&number);
             return;
         }

@@ -1,11 +1,12 @@
-//! The client: one thread for each port, which holds the transport and the engine.
+//! The client: one thread for each port, which owns the transport and the engine.
 //!
-//! The thread starts with the first question and ends with the last handle. Answers are given to callbacks on
-//! that thread; the blocking calls and the futures rest on them.
+//! The thread starts with the first query and ends with the last handle. It calls the callbacks;
+//! the blocking calls and the futures build on callbacks.
 
 mod asked;
 mod lease;
 mod records;
+mod registration;
 mod shared;
 mod thread;
 
@@ -15,7 +16,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 pub use asked::Asked;
-pub use lease::{LeaseState, RENEWALS_PER_LEASE, Registration};
+pub use lease::{LeaseState, RENEWALS_PER_LEASE};
+pub use registration::Registration;
 
 use crate::cache::CacheConfig;
 use crate::desk::Outcome;
@@ -25,46 +27,48 @@ use crate::transport::{Transport, TransportError};
 use crate::umad;
 use shared::{Command, Handle, Question};
 
-/// Bounds and times of a [`Client`].
+/// Limits and times of a [`Client`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// Of the questions.
+    /// Configuration of the query engine.
     pub engine: Config,
-    /// Of the answers that are kept.
+    /// Limits of the answer cache.
     pub cache: CacheConfig,
 }
 
-/// Asks the administrator of one port's subnet. A handle: clones ask through the same thread, which ends
-/// when the last of them is dropped.
+/// A client of the subnet administrator of one port.
 ///
-/// All that its [`Registration`]s registered is withdrawn before that, for at most
-/// [`CLOSE_GRACE`] if the administrator does not answer.
+/// This is a handle: clones share one thread, which ends when the last clone is dropped. The thread
+/// first withdraws all services of this client's [`Registration`]s; if the administrator does not
+/// answer, it waits for at most [`CLOSE_GRACE`].
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Handle>);
 
-/// How long the withdrawal of services may hold up the end of a client.
+/// How long the withdrawal of services may delay the end of a client.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// The longest time that a question may take; more is as much.
+/// Longest time limit of a query; a longer one is shortened to this.
 pub const WITHIN_MAX: Duration = Duration::from_secs(3600);
 
-/// How much longer than asked for a blocking call may wait for a thread that is held up.
+/// How much longer than its time limit a blocking call waits for a delayed thread.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Makes the transport, when it is first needed and after it failed.
+/// Opens the transport, on first use and after a failure.
 pub(crate) type Open = dyn Fn() -> Result<Box<dyn Transport>, TransportError> + Send + Sync;
 
 impl Client {
-    /// A client that opens its transport with the first question. If that fails, the question fails, and
-    /// the next one opens it anew; so it is when the port was gone and is back.
+    /// Creates a client that opens its transport with the first query.
+    ///
+    /// If opening fails, that query fails, and the next query tries again. A port that disappeared
+    /// and came back is opened the same way.
     pub fn new(
         config: ClientConfig,
         open: impl Fn() -> Result<Box<dyn Transport>, TransportError> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Handle::new(config, Box::new(open))))
+        Self(Arc::new(Handle::new(config, Box::new(open), thread::run)))
     }
 
-    /// A client of a port's user MAD device.
+    /// Creates a client on a port's user MAD device.
     pub fn of_device(config: ClientConfig, device: umad::Device) -> Self {
         Self::new(config, move || {
             let transport = device.open(&umad::Class::SUBNET_ADMINISTRATION)?;
@@ -72,9 +76,12 @@ impl Client {
         })
     }
 
-    /// Asks; `done` is called once with the outcome, at the latest after `within` ([`WITHIN_MAX`] at most), on the client's
-    /// thread (it must not block there), or in the caller's before this returns, if it cannot be asked at all. Dropping
-    /// the [`Pending`] cancels the question, unless its outcome is there.
+    /// Sends a query and calls `done` once with the outcome, at the latest after `within` (at most
+    /// [`WITHIN_MAX`]).
+    ///
+    /// `done` runs on the client's thread and must not block it. If the query cannot be sent at
+    /// all, `done` runs on the caller's thread before this returns. Dropping the [`Pending`]
+    /// cancels the query, unless its outcome has arrived.
     pub fn ask(
         &self,
         request: Request,
@@ -84,7 +91,7 @@ impl Client {
         self.ask_of_port(move |_| Ok(request), within, done)
     }
 
-    /// Asks what depends on the port: `make` is given what the port says of itself at that moment.
+    /// Sends a query that depends on the port: `make` gets the port's current attributes.
     pub fn ask_of_port(
         &self,
         make: impl FnOnce(&Port) -> Result<Request, Failure> + Send + 'static,
@@ -106,12 +113,12 @@ impl Client {
         }
     }
 
-    /// Asks, as a future that any runtime can drive. Dropping it cancels the question.
+    /// Sends a query as a future that any runtime can drive. Dropping the future cancels the query.
     pub fn start(&self, request: Request, within: Duration) -> Asked {
         self.start_of_port(move |_| Ok(request), within)
     }
 
-    /// As [`start`](Self::start), what depends on the port.
+    /// Like [`start`](Self::start), for a query that depends on the port.
     pub fn start_of_port(
         &self,
         make: impl FnOnce(&Port) -> Result<Request, Failure> + Send + 'static,
@@ -120,16 +127,16 @@ impl Client {
         Asked::new(|done| self.ask_of_port(make, within, done))
     }
 
-    /// Asks and waits.
+    /// Sends a query and waits for the outcome.
     ///
     /// # Errors
-    /// What went wrong, at the latest after `within`. [`Failure::Invalid`] on the client's own thread, which
-    /// cannot wait for itself.
+    /// Why the query failed, at the latest after `within`. [`Failure::Invalid`] on the client's own
+    /// thread, which would deadlock.
     pub fn wait(&self, request: Request, within: Duration) -> Outcome {
         self.wait_of_port(move |_| Ok(request), within)
     }
 
-    /// As [`wait`](Self::wait), what depends on the port.
+    /// Like [`wait`](Self::wait), for a query that depends on the port.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
@@ -148,10 +155,10 @@ impl Client {
         let within = within.min(WITHIN_MAX);
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         let pending = self.ask_of_port(make, within, move |outcome| {
-            // Nobody waits any more if the receiver is gone.
+            // The send fails if the caller gave up waiting, which is harmless.
             let _ = send.send(outcome);
         });
-        // The thread keeps the time, unless another caller's callback keeps the thread.
+        // The thread enforces the time limit, unless another caller's callback blocks it.
         let outcome = match receive.recv_timeout(within + SLACK) {
             Ok(outcome) => outcome,
             Err(RecvTimeoutError::Disconnected) => Err(Failure::Closed),
@@ -167,15 +174,17 @@ impl Client {
         outcome
     }
 
-    /// Tells that the subnet may have changed, for those who hear of a port's events
-    /// (`IBV_EVENT_LID_CHANGE`, `SM_CHANGE`, `CLIENT_REREGISTER`, `PORT_ERR` and their kin): nothing that was found
-    /// is taken for true, the port is looked at anew, and services are registered again. Who hears of none needs
-    /// not call it: the port is looked at now and then, all the same.
+    /// Reports that the subnet may have changed.
+    ///
+    /// Call this on a port event such as `IBV_EVENT_LID_CHANGE`, `SM_CHANGE`, `CLIENT_REREGISTER`
+    /// or `PORT_ERR`. The client empties its cache, reads the port again and renews all
+    /// registrations. Without such calls the client detects changes by reading the port
+    /// periodically.
     pub fn subnet_changed(&self) {
         self.0.subnet_changed();
     }
 
-    /// What the port says of itself.
+    /// The port's current attributes.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
@@ -183,7 +192,7 @@ impl Client {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         let look = move |port: &Port| {
             let _ = send.send(port.clone());
-            // Nothing is to be asked.
+            // The port's attributes suffice: no query is sent.
             Err(Failure::Closed)
         };
         let outcome = self.wait_of_port(look, within);
@@ -194,7 +203,7 @@ impl Client {
         }
     }
 
-    /// What was dropped, and why, since the transport was opened.
+    /// Counters of dropped datagrams by reason, since the transport was opened.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
@@ -204,7 +213,7 @@ impl Client {
     }
 }
 
-/// A question under way. Dropping it cancels the question.
+/// A query in progress. Dropping it cancels the query.
 #[must_use = "dropping it cancels the question"]
 pub struct Pending {
     handle: Arc<Handle>,
@@ -213,7 +222,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Lets the question go on without it.
+    /// Lets the query continue without this handle.
     pub fn detach(mut self) {
         self.armed = false;
     }

@@ -1,4 +1,4 @@
-//! The questions there are, by their names.
+//! Queries by record type.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,17 @@ use portolan_wire::sa::{McMemberRecord, NodeRecord, PathRecord, Query, Record, S
 use super::Client;
 use crate::engine::{Answer, Failure, Request};
 
-/// Blocking calls: each takes at most `within`, and fails as [`Client::wait`] says. Administrators
-/// answer [`Failure::Status`] with `NoRecords` where there is none, and with `TooManyRecords` where one was asked for and
+/// Blocking calls, one per kind of query.
+///
+/// Each takes at most `within` and fails as [`Client::wait`] does. If no record matches, the
+/// administrator answers [`Failure::Status`] with `NoRecords`; if one record was requested and
+/// several match, `TooManyRecords`.
 /// there are more.
 impl Client {
     /// One path.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn path(&self, query: &Query<PathRecord>, within: Duration) -> Result<PathRecord, Failure> {
         one(&self.wait(Request::get(query)?, within)?)
     }
@@ -23,7 +26,7 @@ impl Client {
     /// All paths that match.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn paths(
         &self,
         query: &Query<PathRecord>,
@@ -35,7 +38,7 @@ impl Client {
     /// One service.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn service(
         &self,
         query: &Query<ServiceRecord>,
@@ -47,7 +50,7 @@ impl Client {
     /// All services that match.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn services(
         &self,
         query: &Query<ServiceRecord>,
@@ -56,10 +59,11 @@ impl Client {
         self.table(query, within)
     }
 
-    /// Registers a service once, for the length of its lease. [`register`](Self::register) keeps it registered.
+    /// Registers a service once, for the length of its lease. [`register`](Self::register) keeps it
+    /// registered.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn set_service(
         &self,
         query: &Query<ServiceRecord>,
@@ -71,7 +75,7 @@ impl Client {
     /// Withdraws a service.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn delete_service(
         &self,
         query: &Query<ServiceRecord>,
@@ -83,7 +87,7 @@ impl Client {
     /// One membership, or one group.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn group(
         &self,
         query: &Query<McMemberRecord>,
@@ -92,10 +96,10 @@ impl Client {
         one(&self.wait(Request::get(query)?, within)?)
     }
 
-    /// Joins a group; what it is like.
+    /// Joins a multicast group and returns its attributes.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn join(
         &self,
         query: &Query<McMemberRecord>,
@@ -104,10 +108,10 @@ impl Client {
         one(&self.wait(Request::set(query)?, within)?)
     }
 
-    /// Leaves a group.
+    /// Leaves a multicast group.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn leave(&self, query: &Query<McMemberRecord>, within: Duration) -> Result<(), Failure> {
         self.wait(Request::delete(query)?, within).map(|_| ())
     }
@@ -115,7 +119,7 @@ impl Client {
     /// One node.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn node(&self, query: &Query<NodeRecord>, within: Duration) -> Result<NodeRecord, Failure> {
         one(&self.wait(Request::get(query)?, within)?)
     }
@@ -123,7 +127,7 @@ impl Client {
     /// All nodes that match.
     ///
     /// # Errors
-    /// See above.
+    /// See [`Client::wait`].
     pub fn nodes(
         &self,
         query: &Query<NodeRecord>,

@@ -1,29 +1,33 @@
-//! What a client's handles and its thread share: commands, and whether the thread runs.
+//! State that a client's handles share with its thread: the command queue and the thread's
+//! lifecycle.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use portolan_threads::with_signals_blocked;
 
 use super::lease::{LeaseNumber, LeaseOrder};
-use super::{ClientConfig, Open, thread};
+use super::{ClientConfig, Open};
 use crate::desk::Outcome;
 use crate::engine::{Counters, Failure, Request};
 use crate::port::Port;
 use crate::transport::{TransportError, Wake};
 
-/// Most questions that wait for the thread. Other commands are not counted: there is one for each question at most,
-/// and a few for each registration, and none of them may be lost.
+/// Maximum number of queries queued for the thread.
+///
+/// Other commands are not counted: each query causes at most one and each registration a few, and
+/// none of them may be lost.
 pub(super) const QUESTIONS_MAX: usize = 65_536;
 
 pub(super) type Done = Box<dyn FnOnce(Outcome) + Send>;
 pub(super) type Make = Box<dyn FnOnce(&Port) -> Result<Request, Failure> + Send>;
 
-/// A caller's question, on its way to the thread.
+/// A caller's query, queued for the thread.
 pub(super) struct Question {
     pub(super) number: u64,
     pub(super) make: Make,
@@ -34,15 +38,15 @@ pub(super) struct Question {
 pub(super) enum Command {
     Ask(Question),
     Cancel(u64),
-    /// A service that is registered: its lease is to be renewed.
+    /// Start renewing the lease of a registered service.
     Renew(LeaseOrder),
-    /// A registration is over: the service is to be withdrawn.
+    /// Withdraw the service: its registration was dropped.
     Withdraw(LeaseNumber),
-    /// The same, by its holder itself.
+    /// Stop renewing the lease: its holder withdraws the service itself.
     Forget(LeaseNumber),
 }
 
-/// What every clone of a client holds.
+/// The state behind all clones of a client.
 pub(crate) struct Handle {
     shared: Arc<Shared>,
     next: AtomicU64,
@@ -51,10 +55,12 @@ pub(crate) struct Handle {
 pub(super) struct Shared {
     pub(super) config: ClientConfig,
     pub(super) open: Box<Open>,
+    /// What the thread does.
+    run: fn(&Arc<Shared>),
     state: Mutex<State>,
     changed: Condvar,
     counters: Mutex<Counters>,
-    /// The process that the thread is of; zero before there was one.
+    /// Id of the process that started the thread; zero before the first start.
     process: AtomicU32,
 }
 
@@ -62,20 +68,20 @@ pub(super) struct Shared {
 struct State {
     commands: Commands,
     closing: bool,
-    /// What interrupts the thread's wait in its transport.
+    /// Interrupts the thread's wait in its transport.
     wake: Option<Arc<dyn Wake>>,
     running: Option<Running>,
 }
 
-/// What waits for the thread.
+/// Commands queued for the thread.
 #[derive(Default)]
 pub(super) struct Commands {
-    /// In the order in which they came.
+    /// Commands in order of arrival.
     queue: BTreeMap<u64, Command>,
     next: u64,
-    /// Where each question is in the queue.
+    /// Position of each query in the queue.
     questions: BTreeMap<u64, u64>,
-    /// The subnet may have changed since commands were taken last.
+    /// Whether the subnet may have changed since the thread last took commands.
     pub(super) subnet_changed: bool,
 }
 
@@ -92,7 +98,7 @@ impl Commands {
         self.next += 1;
     }
 
-    /// Takes a question out.
+    /// Removes a query from the queue.
     fn remove_question(&mut self, number: u64) -> Option<Command> {
         let at = self.questions.remove(&number)?;
         self.queue.remove(&at)
@@ -109,10 +115,11 @@ struct Running {
 }
 
 impl Handle {
-    pub(super) fn new(config: ClientConfig, open: Box<Open>) -> Self {
+    pub(super) fn new(config: ClientConfig, open: Box<Open>, run: fn(&Arc<Shared>)) -> Self {
         let shared = Shared {
             config,
             open,
+            run,
             state: Mutex::default(),
             changed: Condvar::new(),
             counters: Mutex::default(),
@@ -144,7 +151,7 @@ impl Handle {
         *self.shared.counters()
     }
 
-    /// Gives the thread a command, and starts it if it does not run.
+    /// Queues a command and starts the thread if it is not running.
     pub(super) fn submit(&self, command: Command) {
         if self.shared.is_elsewhere() {
             if let Command::Ask(question) = command {
@@ -173,7 +180,8 @@ impl Handle {
         self.shared.push(state, command);
     }
 
-    /// Tells the thread of it, if there is one: without one nothing is known that might have changed.
+    /// Tells the thread that the subnet may have changed. Without a thread there is no cached state
+    /// to drop.
     pub(super) fn subnet_changed(&self) {
         if self.shared.is_elsewhere() {
             return;
@@ -191,7 +199,7 @@ impl Handle {
         }
         let mut state = self.shared.lock();
         if state.running.is_some() {
-            // It may not even have been looked at.
+            // The query may still be in the queue.
             if let Some(command) = state.commands.remove_question(number) {
                 drop(state);
                 drop(command);
@@ -216,9 +224,9 @@ impl Drop for Handle {
             wake.wake();
         }
         if let Some(running) = running {
-            // A callback may hold the last handle.
+            // A callback may hold the last handle: the thread cannot join itself.
             if running.thread != std::thread::current().id() {
-                // It only fails if the thread panicked, which has been told by then.
+                // Joining fails only if the thread panicked, and the panic was already reported.
                 let _ = running.join.join();
             }
         }
@@ -239,20 +247,20 @@ impl fmt::Debug for Handle {
 }
 
 impl Shared {
-    /// Whether this is a child (fork) of the process that the thread is in: neither is the thread here, nor may
-    /// its locks be touched, which it may have held at that moment.
+    /// Returns whether this process is a fork of the one that runs the thread. A forked child has
+    /// no thread, and must not take the locks, which the thread may have held at the fork.
     fn is_elsewhere(&self) -> bool {
         let process = self.process.load(Ordering::Relaxed);
         process != 0 && process != std::process::id()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// What the thread has counted.
+    /// The thread's counters.
     pub(super) fn counters(&self) -> MutexGuard<'_, Counters> {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counters.lock()
     }
 
     fn start(self: &Arc<Self>, state: &mut State) -> Result<(), Failure> {
@@ -263,7 +271,7 @@ impl Shared {
         }
         let shared = self.clone();
         let builder = std::thread::Builder::new().name("portolan-sa".into());
-        let run = move || thread::run(&shared);
+        let run = move || (shared.run)(&shared);
         let started = with_signals_blocked(|| builder.spawn(run));
         let join = started.map_err(|error| TransportError::Os {
             call: "start the client's thread",
@@ -291,24 +299,24 @@ impl Shared {
         }
     }
 
-    /// Says what interrupts the wait in the transport.
+    /// Sets what interrupts the thread's wait in its transport.
     pub(super) fn set_wake(&self, wake: Option<Arc<dyn Wake>>) {
         self.lock().wake = wake;
     }
 
-    /// Takes what is to be done, and whether the last handle is gone.
+    /// Takes all queued commands, and whether the last handle is gone.
     pub(super) fn take(&self) -> (Commands, bool) {
         let mut state = self.lock();
         (std::mem::take(&mut state.commands), state.closing)
     }
 
-    /// Whether there is something to take.
+    /// Returns whether the queue has commands.
     pub(super) fn has_commands(&self) -> bool {
         let state = self.lock();
         !state.commands.is_empty() || state.closing
     }
 
-    /// Waits until there is something to take, at most until `until`.
+    /// Waits for a command, at most until `until`.
     pub(super) fn wait(&self, until: Option<Instant>) {
         let mut state = self.lock();
         while state.commands.is_empty() && !state.closing {
@@ -319,12 +327,10 @@ impl Shared {
                 return;
             }
             state = if left == Duration::MAX {
-                self.changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner)
+                self.changed.wait(state)
             } else {
                 let waited = self.changed.wait_timeout(state, left);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                waited.0
             };
         }
     }

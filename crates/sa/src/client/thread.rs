@@ -1,4 +1,5 @@
-//! The client's thread: takes commands, moves datagrams between engine and transport, calls back.
+//! The client's thread: takes commands, moves datagrams between engine and transport, runs
+//! callbacks.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,17 +15,17 @@ use crate::port::Port;
 use crate::rand;
 use crate::transport::{Received, Transport, TransportError};
 
-/// How old what the port said may be when a question is asked.
+/// Maximum age of the port's attributes when a query is sent.
 const PORT_FRESH_FOR: Duration = Duration::from_millis(500);
-/// How often the port is looked at while answers are awaited or leases run.
+/// How often to read the port while answers are pending or leases are active.
 const PORT_LOOK: Duration = Duration::from_secs(1);
-/// How long the thread waits at one time in a transport that cannot be interrupted.
+/// Longest single wait in a transport that cannot be interrupted.
 const DEAF_WAIT: Duration = Duration::from_millis(2);
-/// How long to leave a transport alone that failed to receive.
+/// Pause after a transport failed to receive.
 const FAILED_PAUSE: Duration = Duration::from_millis(20);
-/// Longest wait in one that can.
+/// Longest single wait in a transport that can be interrupted.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// Datagrams that are taken in before others have their turn.
+/// Maximum number of datagrams to receive before other work gets its turn.
 const RECEIVE_BATCH: usize = 128;
 
 pub(super) fn run(shared: &Arc<Shared>) {
@@ -48,13 +49,13 @@ struct Thread {
     epoch: Instant,
     desk: Option<Desk>,
     transport: Option<Box<dyn Transport>>,
-    /// Whether nothing interrupts the transport's wait.
+    /// Whether the transport's wait cannot be interrupted.
     deaf: bool,
     port_read: Option<Duration>,
     by_number: BTreeMap<u64, Ticket>,
     callers: BTreeMap<Ticket, (u64, Done)>,
     leases: Leases,
-    /// When withdrawals are given up, once the last handle is gone.
+    /// Once the last handle is gone: when to stop waiting for withdrawals.
     closing: Option<Duration>,
 }
 
@@ -74,7 +75,7 @@ impl Thread {
                 self.obey(command);
             }
             if subnet_changed {
-                // What was registered just before it is to be renewed as well.
+                // Services registered just before the change need a renewal too.
                 self.leases.renew_all(self.now());
             }
             if closing && self.closing.is_none() {
@@ -150,7 +151,7 @@ impl Thread {
         }
     }
 
-    /// What the port says of itself, not older than a moment.
+    /// The port's attributes, at most [`PORT_FRESH_FOR`] old.
     fn fresh_port(&mut self, now: Duration) -> Result<Port, Failure> {
         if let (Some(read), Some(desk)) = (self.port_read, &self.desk)
             && now < read + PORT_FRESH_FOR
@@ -194,13 +195,13 @@ impl Thread {
                 device = port.device, port = port.port_num, state = %port.state, lid = port.lid,
                 sm_lid = port.sm_lid, "the port's subnet"
             );
-            // Another administrator knows nothing of what was registered with the one before.
+            // A new administrator does not know the services registered with the previous one.
             self.leases.renew_all(now);
         }
         Ok(port)
     }
 
-    /// Moves all that can be moved without waiting.
+    /// Does all work that does not wait.
     fn serve(&mut self) {
         let now = self.now();
         if (self.is_busy() || self.leases.any())
@@ -208,7 +209,7 @@ impl Thread {
             && let Err(failure) = self.look_at_port(now)
         {
             tracing::debug!(%failure, "the port cannot be looked at");
-            // Not again at once.
+            // Count the failed read as well, so that it is not repeated at once.
             self.port_read = Some(now);
         }
         self.receive(Duration::ZERO);
@@ -248,7 +249,7 @@ impl Thread {
         }
     }
 
-    /// Takes in what is there; waits for the first at most for `wait`.
+    /// Receives the available datagrams; waits for the first one for at most `wait`.
     fn receive(&mut self, mut wait: Duration) {
         for _ in 0..RECEIVE_BATCH {
             let Some(transport) = &mut self.transport else {
@@ -296,7 +297,7 @@ impl Thread {
         }
     }
 
-    /// The transport is no good any more: all that was asked through it fails, and the next question opens it anew.
+    /// Closes a failed transport: all queries on it fail, and the next query opens it again.
     fn transport_failed(&mut self, error: &TransportError) {
         if !error.is_final() {
             return;
@@ -313,7 +314,8 @@ impl Thread {
         }
     }
 
-    /// The last handle is gone: nobody waits but services that are to be withdrawn.
+    /// Closes the client after the last handle is gone: only withdrawals of services are still
+    /// pending.
     fn close(&mut self) {
         let now = self.now();
         self.closing = Some(now + CLOSE_GRACE);
@@ -341,11 +343,11 @@ impl Thread {
         ];
         let until = times.into_iter().flatten().min();
         if self.transport.is_none() || self.deaf && !self.is_busy() {
-            // No answers are awaited: commands are.
+            // No answers are pending, so the thread only waits for commands.
             self.shared.wait(until.map(|until| self.epoch + until));
             return;
         }
-        // What came before the transport could be interrupted interrupted nothing.
+        // Commands that arrived before the wake handle was set did not interrupt the transport.
         if self.closing.is_none() && self.shared.has_commands() {
             return;
         }
@@ -359,7 +361,7 @@ impl Thread {
     }
 }
 
-/// Calls back. One caller's defect is not to be all others'.
+/// Runs a callback and catches its panic, so that one caller's bug does not affect the others.
 fn tell(done: Done, outcome: Outcome) {
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
         tracing::error!("a callback of a question to the subnet administrator panicked");

@@ -1,34 +1,33 @@
-//! The engine's bounds and times.
+//! Limits and times of the engine.
 
 use std::time::Duration;
 
 use portolan_wire::sa::SA_DATA_LEN;
 
-/// Bounds and times of an [`Engine`](super::Engine).
+/// Limits and times of an [`Engine`](super::Engine).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Most queries that the administrator is asked at one time.
+    /// Maximum number of queries in flight.
     pub in_flight_max: usize,
-    /// Most queries under way, those that wait for their turn included.
+    /// Maximum number of queries in progress, including those waiting to be sent.
     pub queries_max: usize,
-    /// How long the first answer is waited for before the question is sent again; each time twice as
-    /// long as before.
+    /// Time to wait for the first answer before a retry; doubles with each retry.
     pub try_first: Duration,
-    /// The longest that one answer is waited for.
+    /// Longest time to wait for one answer.
     pub try_max: Duration,
-    /// How long to wait when the administrator is busy; each time twice as long.
+    /// First pause when the administrator is busy; doubles each time.
     pub busy_pause_first: Duration,
-    /// The longest of these pauses.
+    /// Longest pause when the administrator is busy.
     pub busy_pause_max: Duration,
-    /// Longest table, bytes.
+    /// Maximum size of a table, in bytes.
     pub table_bytes_max: usize,
-    /// Most bytes of all tables that are not whole yet.
+    /// Maximum size of all incomplete tables together, in bytes.
     pub reassembly_bytes_max: usize,
-    /// Segments that the administrator may send before it waits for an acknowledgement, at least 1.
+    /// RMPP window: segments that the administrator may send before an acknowledgement, at least 1.
     pub window: u32,
-    /// How long no new segment may come before the last acknowledgement is repeated.
+    /// How long to wait for a new segment before the last acknowledgement is repeated.
     pub stall: Duration,
-    /// How often that is done before the table is asked for again.
+    /// Number of repeated acknowledgements before the table is requested again.
     pub stalls_max: u32,
 }
 
@@ -51,7 +50,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Most segments of a table.
+    /// Maximum number of segments in a table.
     pub(super) fn segments_max(&self) -> u32 {
         u32::try_from(self.table_bytes_max.div_ceil(SA_DATA_LEN)).unwrap_or(u32::MAX)
     }

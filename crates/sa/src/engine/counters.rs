@@ -1,26 +1,26 @@
-//! What was dropped, and why.
+//! Counters of dropped datagrams and of retries.
 
-/// Datagrams that were not believed or not needed. They change nothing but these numbers.
+/// Counts dropped datagrams by reason. A dropped datagram changes nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// No datagrams of subnet administration.
+    /// Not valid datagrams of subnet administration.
     pub malformed: u64,
-    /// Their transaction id is that of no query: late, repeated or made up.
+    /// The transaction id matches no query: late, repeated or forged.
     pub unknown_transaction: u64,
-    /// They came from somebody who was not asked.
+    /// The source is not the queried administrator.
     pub wrong_source: u64,
-    /// Their method is none that answers the question.
+    /// The method does not answer the query.
     pub wrong_method: u64,
-    /// Their attribute is not that of the question.
+    /// The attribute is not the query's.
     pub wrong_attribute: u64,
-    /// Segments that were there already.
+    /// Segments received before.
     pub repeated_segments: u64,
-    /// Segments beyond what was allowed to be sent.
+    /// Segments beyond the window.
     pub segments_beyond_window: u64,
-    /// Questions that were sent again.
+    /// Queries sent again.
     pub retries: u64,
-    /// Answers that said busy.
+    /// Busy answers.
     pub busy: u64,
-    /// Tables that were asked for again from the start.
+    /// Tables requested again from the start.
     pub restarted_tables: u64,
 }

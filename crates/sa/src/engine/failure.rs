@@ -16,82 +16,82 @@ pub enum Failure {
     /// The deadline passed.
     #[error("no answer of the subnet administrator within {} ms, asked {tries} times{}", .after.as_millis(), Last(.last))]
     TimedOut {
-        /// How long was waited.
+        /// How long the query waited.
         after: Duration,
-        /// How often it was asked.
+        /// How often the query was sent.
         tries: u32,
-        /// What went wrong before.
+        /// The last problem before the deadline.
         last: Option<Problem>,
     },
-    /// The administrator answered with an error.
+    /// The administrator answered with an error status.
     #[error("the subnet administrator answered with status {0}")]
     Status(Status),
-    /// The subnet has no administrator that this port knows of, or the port is not active.
+    /// The port knows no administrator, or is not active.
     #[error("no subnet administrator: the port is not active, or no subnet manager has been at it")]
     NoAdministrator,
-    /// The answer makes no sense.
+    /// The answer is malformed.
     #[error("the subnet administrator's answer makes no sense: {0}")]
     Malformed(&'static str),
-    /// A table ended before it was whole.
+    /// The table ended early.
     #[error("the table is cut off: {expected}, found {found}")]
     Truncated {
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
-        /// How many bytes are.
+        /// Number of bytes found.
         found: u64,
     },
-    /// The administrator gave up in the middle of a table.
+    /// The administrator aborted the transfer of a table.
     #[error("the subnet administrator gave up in the middle of the table: {0}")]
     Aborted(RmppStatus),
-    /// A bound was reached.
+    /// A limit was reached.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
-        /// What is bounded.
+        /// What is limited.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// The question itself is wrong.
+    /// The query is invalid.
     #[error("{what}: expected {expected}, found {found}")]
     Invalid {
-        /// Which part of it.
+        /// The invalid parameter.
         what: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
     },
     /// The transport failed for good.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The client was closed before there was an answer.
+    /// The client was closed before the answer arrived.
     #[error("the client was closed")]
     Closed,
 }
 
-/// What went wrong with one try; the next may do better.
+/// Why one attempt failed; a retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The administrator said that it is busy.
+    /// The administrator answered that it is busy.
     #[error("it is busy")]
     Busy,
     /// The datagram could not be sent or delivered.
     #[error("the question could not be delivered: {}", std::io::Error::from_raw_os_error(*.errno))]
     NotDelivered {
-        /// The system's reason (positive).
+        /// The system's errno (positive).
         errno: i32,
     },
-    /// The table did not come whole.
+    /// The table did not arrive completely.
     #[error("of the table {segments} segments came, and then no more")]
     Stalled {
-        /// How many, without a gap.
+        /// Number of segments received without a gap.
         segments: u32,
     },
-    /// The administrator gave up in the middle of a table.
+    /// The administrator aborted the transfer of a table.
     #[error("it gave up in the middle of the table: {0}")]
     Aborted(RmppStatus),
-    /// There was nobody to ask.
+    /// There was no administrator to query.
     #[error("the port lost its subnet administrator")]
     NoAdministrator,
 }
@@ -108,7 +108,7 @@ impl fmt::Display for Last<'_> {
 }
 
 impl Failure {
-    /// Linux's errno for it (positive).
+    /// The errno (positive) of this failure on Linux.
     pub fn errno(&self) -> i32 {
         match self {
             Self::TimedOut { .. } => errno::ETIMEDOUT,
@@ -135,8 +135,8 @@ impl Failure {
         }
     }
 
-    /// Whether the administrator said that there is no such record. OpenSM says of a GID that no port has
-    /// that it is invalid.
+    /// Returns whether the administrator answered that no such record exists. For a GID that no
+    /// port has, OpenSM answers that the GID is invalid.
     pub fn says_none(&self) -> bool {
         let Self::Status(status) = self else {
             return false;

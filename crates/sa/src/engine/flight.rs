@@ -1,4 +1,4 @@
-//! A query under way.
+//! A query in progress.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use super::reassembly::Reassembly;
 use super::{Engine, QueryId, Request, Transmit};
 use crate::transport::MadAddress;
 
-/// How much longer than a try the engine waits itself: the system may tell of the try's end before.
+/// The engine waits longer than the driver by this fraction of an attempt, so that the driver's
+/// timeout report arrives first.
 const GRACE_DIVISOR: u32 = 4;
-/// The shortest try: time must go on between two.
+/// Shortest attempt, so that time advances between two.
 const TRY_MIN: Duration = Duration::from_millis(1);
-/// Most doublings of a time.
+/// Maximum number of doublings of a time.
 const DOUBLINGS_MAX: u32 = 16;
 
 #[derive(Debug)]
@@ -22,30 +23,30 @@ pub(super) struct Flight {
     pub(super) submitted: Duration,
     pub(super) deadline: Duration,
     pub(super) state: State,
-    /// Of what is asked now; none before its turn.
+    /// Transaction id of the current attempt; `None` before the first.
     pub(super) tid: Option<u32>,
-    /// Who was asked.
+    /// The queried administrator.
     pub(super) to: Option<MadAddress>,
-    /// How often it was asked.
+    /// Number of attempts.
     pub(super) tries: u32,
-    /// How often the administrator was busy.
+    /// Number of busy answers.
     pub(super) pauses: u32,
     pub(super) last: Option<Problem>,
-    /// When its state wants something done.
+    /// When the current state needs attention.
     pub(super) wake: Option<Duration>,
     pub(super) armed: Option<Duration>,
 }
 
-/// What a query awaits.
+/// What a query waits for.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Its turn.
+    /// A free slot: [`Config::in_flight_max`] is reached.
     Turn,
-    /// An answer to what was sent then, for so long.
+    /// An answer to the request sent at `sent`, for at most `within`.
     Answer { sent: Duration, within: Duration },
     /// The end of a pause.
     Pause,
-    /// More segments.
+    /// More segments of a table.
     Segments(Box<Reassembly>),
 }
 
@@ -80,7 +81,7 @@ impl Flight {
 }
 
 impl Engine {
-    /// Gives a query its turn.
+    /// Starts a query.
     pub(super) fn launch(&mut self, now: Duration, id: QueryId) {
         let tid = self.draw_tid();
         if let Some(flight) = self.flights.get_mut(&id) {
@@ -90,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Begins anew, as another transaction.
+    /// Restarts a query with a new transaction id.
     pub(super) fn restart(&mut self, now: Duration, id: QueryId, problem: Option<Problem>) {
         self.abandon_transfer(id, RmppStatus::TOO_MANY_RETRIES);
         let tid = self.draw_tid();
@@ -105,7 +106,7 @@ impl Engine {
         self.ask(now, id);
     }
 
-    /// Sends the question.
+    /// Sends the request.
     fn ask(&mut self, now: Duration, id: QueryId) {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
@@ -113,7 +114,7 @@ impl Engine {
         let (Some(tid), Some(to)) = (flight.tid, self.target) else {
             flight.last = Some(Problem::NoAdministrator);
             flight.state = State::Pause;
-            // A new administrator wakes it.
+            // `set_target` wakes the query when there is an administrator.
             self.wake_at(id, None);
             return;
         };
@@ -134,7 +135,7 @@ impl Engine {
         self.wake_at(id, Some(now.saturating_add(wait)));
     }
 
-    /// Waits a while, and asks again.
+    /// Sends the request again after a pause.
     pub(super) fn pause(&mut self, now: Duration, id: QueryId, problem: Problem) {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
@@ -147,7 +148,7 @@ impl Engine {
         self.wake_at(id, Some(now.saturating_add(pause)));
     }
 
-    /// What to say of a query that one of its callers has waited for so long; the query goes on.
+    /// The timeout failure for a caller that waited for `after`; the query continues.
     pub(crate) fn timed_out(&self, id: QueryId, after: Duration) -> Failure {
         let flight = self.flights.get(&id);
         Failure::TimedOut {
@@ -157,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// A query's timer has fired.
+    /// Handles a query's timer.
     pub(super) fn flight_due(&mut self, now: Duration, id: QueryId) {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
@@ -186,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// What was sent could not be delivered, or had no answer in time: a driver's report, or the
-    /// failure of the send itself.
+    /// Handles a failed send: the driver reported that a datagram could not be delivered or was not
+    /// answered in time, or sending it failed.
     pub fn handle_send_failure(&mut self, now: Duration, tid: u64, errno: i32) {
         let Some(&id) = self.by_tid.get(&(tid as u32)) else {
             return;
@@ -199,7 +200,7 @@ impl Engine {
             return;
         };
         if errno == portolan_provider::error::errno::ETIMEDOUT {
-            // The driver kept the time; a report that is early does not make the retry so.
+            // Retry at the end of the attempt, even if the driver reports its failure early.
             self.wake_at(id, Some(now.max(sent.saturating_add(within))));
         } else {
             self.pause(now, id, Problem::NotDelivered { errno });

@@ -1,19 +1,19 @@
-//! The protocol as a pure state machine: queries in flight on one agent, their retries and deadlines,
-//! and the multi-packet transfers of tables.
+//! Subnet administration queries as a pure state machine: the queries of one agent with their
+//! retries and deadlines, and the multi-packet transfers of tables.
 //!
 //! # The drain rule
 //!
-//! Every call that changes something takes `now`, a time since an epoch of the caller's choice that
-//! never goes back. After it, take everything from [`Engine::poll_transmit`] and
-//! [`Engine::poll_outcome`]; then wait until [`Engine::poll_timeout`] and call
-//! [`Engine::handle_timeout`], or until something comes and hand it in.
+//! Each call that changes state takes `now`, the time since an epoch that the caller chooses; it
+//! never goes back. After the call, take everything from [`Engine::poll_transmit`] and
+//! [`Engine::poll_outcome`]. Then wait for a datagram and pass it in, or wait until
+//! [`Engine::poll_timeout`] and call [`Engine::handle_timeout`].
 //!
-//! # What is where
+//! # Modules
 //!
-//! * [`Engine`] here: queries come and go.
-//! * `flight`: a query under way, and what its timer does.
-//! * `receive`: answers, and which of them are believed.
-//! * `transfer` and `reassembly`: tables in many packets (IBTA 13.6).
+//! * [`Engine`] here: starts and ends queries.
+//! * `flight`: a query in progress and its timer.
+//! * `receive`: validates answers.
+//! * `transfer` and `reassembly`: multi-packet tables (IBTA 13.6).
 
 mod config;
 mod counters;
@@ -43,7 +43,7 @@ use crate::transport::{Mad, MadAddress};
 use flight::Flight;
 use transfer::Finished;
 
-/// A query of an [`Engine`]. Numbers do not come again.
+/// A query of an [`Engine`]. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId(pub u64);
 
@@ -51,33 +51,33 @@ pub struct QueryId(pub u64);
 const PATH_DGID: u32 = 2;
 const PATH_SGID: u32 = 3;
 
-/// The ends of a path, as a question names them.
+/// The ends of a path, as a query names them.
 pub(crate) struct PathEnds {
     pub(crate) dgid: Option<Gid>,
     pub(crate) sgid: Option<Gid>,
 }
 
-/// What is asked of the administrator.
+/// A request to the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     method: Method,
     attribute: AttributeId,
     mask: ComponentMask,
     data: [u8; SA_DATA_LEN],
-    /// Bytes of one record in the answer.
+    /// Length of one record in the answer, in bytes.
     record_len: usize,
 }
 
 impl Request {
-    /// One record, as it matches `query`.
+    /// Requests one record that matches `query`.
     ///
     /// # Errors
-    /// [`portolan_wire::Error::OutOfRange`] for a value wider than its field. So it is for all requests.
+    /// [`portolan_wire::Error::OutOfRange`] if a value is wider than its field.
     pub fn get<R: Record>(query: &Query<R>) -> portolan_wire::Result<Self> {
         Self::new(Method::GET, query)
     }
 
-    /// All records that match `query`.
+    /// Requests all records that match `query`.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -85,7 +85,7 @@ impl Request {
         Self::new(Method::GET_TABLE, query)
     }
 
-    /// Makes or changes the record.
+    /// Creates or changes the record.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -93,7 +93,7 @@ impl Request {
         Self::new(Method::SET, query)
     }
 
-    /// Removes the record.
+    /// Deletes the record.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -123,7 +123,7 @@ impl Request {
         self.attribute
     }
 
-    /// The path that is asked for, by those of its ends that the question names; `None` if it asks for no path.
+    /// The requested path, by the ends that the query names; `None` if it does not request a path.
     pub(crate) fn path(&self) -> Option<PathEnds> {
         if self.attribute != AttributeId::PATH_RECORD {
             return None;
@@ -136,7 +136,7 @@ impl Request {
         })
     }
 
-    /// The datagram.
+    /// Encodes the request.
     fn mad(&self, tid: u32) -> Mad {
         let header = MadHeaderRepr {
             base_version: 0,
@@ -155,27 +155,29 @@ impl Request {
             attribute_offset: 0,
             component_mask: self.mask.0,
         };
-        // The data is as long as its place and the headers hold whole fields, so it never fails.
+        // Emitting cannot fail: the data has the length of its field and the headers hold whole
+        // fields.
         SaPacket::emit(&header, &sa, &self.data).unwrap_or([0; MAD_LEN])
     }
 }
 
-/// What an administrator answered.
+/// An answer of the administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// One record, at the front.
+    /// One record, at the start.
     Record(Box<[u8; SA_DATA_LEN]>),
-    /// A table, whole.
+    /// A complete table.
     Table {
         /// The records.
         data: Vec<u8>,
-        /// From one to the next, bytes; not zero unless there are none.
+        /// Distance from one record to the next, in bytes; zero only if there are none.
         stride: usize,
     },
 }
 
 impl Answer {
-    /// The records, in the administrator's order. Whatever the engine gives out has been checked, so none is left out.
+    /// The records, in the administrator's order. The engine has checked the answer, so no record
+    /// is skipped.
     pub fn records<R: Record>(&self) -> Vec<R> {
         let (data, stride) = match self {
             Self::Record(data) => return R::parse(data.as_slice()).into_iter().collect(),
@@ -189,28 +191,28 @@ impl Answer {
 /// A datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// To whom.
+    /// The destination.
     pub to: MadAddress,
     /// The datagram.
     pub mad: Box<Mad>,
-    /// How long its answer is waited for; zero if none is expected.
+    /// How long to wait for the answer; zero if none is expected.
     pub answer_within: Duration,
 }
 
-/// Queries in flight on one agent. See the [module](self) for how to hold it.
+/// The queries of one agent. See the [module](self) for its use.
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
     rng: ChaCha12Rng,
-    /// Where the administrator is, if there is one.
+    /// The address of the administrator, if known.
     target: Option<MadAddress>,
     next_id: u64,
     flights: BTreeMap<QueryId, Flight>,
     by_tid: BTreeMap<u32, QueryId>,
-    /// Not started yet, oldest first.
+    /// Queries not started yet, oldest first.
     waiting: BTreeSet<QueryId>,
     started: usize,
-    /// Bytes of unfinished tables.
+    /// Size of all incomplete tables, in bytes.
     reassembled_bytes: usize,
     timers: Timers<QueryId>,
     finished: Finished,
@@ -220,8 +222,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that knows of no administrator yet. `seed` makes its transaction ids; it must not be
-    /// guessed.
+    /// Creates an engine without an administrator. `seed` generates its transaction ids and must be
+    /// unpredictable.
     pub fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
             config,
@@ -241,8 +243,10 @@ impl Engine {
         }
     }
 
-    /// Says where the administrator is, or that there is none. What is in flight is asked of the new one
-    /// at once; what finds none waits for one until its deadline.
+    /// Sets the administrator's address; `None` if there is none.
+    ///
+    /// Queries in flight are sent to the new administrator at once. Without one, they wait until
+    /// their deadlines.
     pub fn set_target(&mut self, now: Duration, target: Option<MadAddress>) {
         if self.target == target {
             return;
@@ -254,17 +258,17 @@ impl Engine {
         }
     }
 
-    /// Where the administrator is.
+    /// The administrator's address.
     pub const fn target(&self) -> Option<MadAddress> {
         self.target
     }
 
-    /// Asks; the outcome comes by [`poll_outcome`](Self::poll_outcome), at the latest at `deadline`. More queries
-    /// than [`Config::in_flight_max`] wait for their turn.
+    /// Submits a query. The outcome comes by [`poll_outcome`](Self::poll_outcome), at the latest at
+    /// `deadline`. At most [`Config::in_flight_max`] queries are in flight; the others wait.
     ///
     /// # Errors
-    /// [`Failure::LimitReached`] when [`Config::queries_max`] are under way;
-    /// [`Failure::NoAdministrator`] when there is nobody to ask.
+    /// [`Failure::LimitReached`] when [`Config::queries_max`] are in progress;
+    /// [`Failure::NoAdministrator`] when there is no administrator.
     pub fn submit(
         &mut self,
         now: Duration,
@@ -290,7 +294,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Moves a query's deadline. Nothing happens if it is over.
+    /// Moves a query's deadline. Does nothing if the query has ended.
     pub fn set_deadline(&mut self, id: QueryId, deadline: Duration) {
         if let Some(flight) = self.flights.get_mut(&id) {
             flight.deadline = deadline;
@@ -299,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a query: it has no outcome. Nothing happens if it is over.
+    /// Cancels a query: it has no outcome. Does nothing if the query has ended.
     pub fn cancel(&mut self, now: Duration, id: QueryId) {
         self.abandon_transfer(id, portolan_wire::mad::RmppStatus::UNSPECIFIED);
         self.forget(id);
@@ -311,17 +315,18 @@ impl Engine {
         self.transmits.pop_front()
     }
 
-    /// The next query that is over, and how it ended.
+    /// The next query that ended, with its outcome.
     pub fn poll_outcome(&mut self) -> Option<(QueryId, Result<Answer, Failure>)> {
         self.outcomes.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) at the latest; `None` for never.
+    /// When to call [`handle_timeout`](Self::handle_timeout) at the latest; `None` if no timer is
+    /// pending.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timers.next()
     }
 
-    /// Does what is due.
+    /// Handles the timers that are due.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(id) = self.timers.pop_due(now) {
             if let Some(flight) = self.flights.get_mut(&id) {
@@ -332,17 +337,17 @@ impl Engine {
         self.start_waiting(now);
     }
 
-    /// Queries under way, those that wait for their turn included.
+    /// Number of queries in progress, including those waiting to be sent.
     pub fn len(&self) -> usize {
         self.flights.len()
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no query is in progress.
     pub fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// What was dropped, and why.
+    /// Counters of dropped datagrams and of retries.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -359,7 +364,7 @@ impl Engine {
         }
     }
 
-    /// A transaction id that nobody can foresee, and that nothing in flight has.
+    /// Draws an unpredictable transaction id that no query in flight uses.
     fn draw_tid(&mut self) -> u32 {
         loop {
             let tid = self.rng.next_u32();
@@ -376,7 +381,7 @@ impl Engine {
         self.start_waiting(now);
     }
 
-    /// Whether it was there.
+    /// Removes a query; returns whether it existed.
     fn forget(&mut self, id: QueryId) -> bool {
         let Some(mut flight) = self.flights.remove(&id) else {
             return false;

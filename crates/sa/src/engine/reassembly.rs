@@ -1,4 +1,4 @@
-//! The segments of one table, put together (IBTA 13.6.6, the receiver).
+//! Reassembles the segments of one table (IBTA 13.6.6, the receiver).
 
 use std::collections::BTreeMap;
 
@@ -7,50 +7,50 @@ use portolan_wire::sa::{SA_DATA_LEN, SaHeader};
 
 use super::failure::Failure;
 
-/// Bytes of a whole segment as the protocol counts them: what is behind its own header.
+/// Payload length of a full segment in bytes, counted after the RMPP header.
 const SEGMENT_PAYLOAD: u32 = (SaHeader::IN_PAYLOAD_LEN + SA_DATA_LEN) as u32;
-/// The least that a segment holds: the class's header.
+/// Payload length of an empty segment: the header of the class.
 const SEGMENT_PAYLOAD_MIN: u32 = SaHeader::IN_PAYLOAD_LEN as u32;
 
-/// A table that is not whole yet.
+/// An incomplete table.
 #[derive(Debug)]
 pub(super) struct Reassembly {
-    /// The segments from the first, without a gap.
+    /// Data of the segments received without a gap, from the first.
     data: Vec<u8>,
-    /// The number of the next segment that is missing.
+    /// Number of the first missing segment.
     next: u32,
-    /// Those beyond the gap, within a window.
+    /// Segments after the gap, within a window.
     ahead: BTreeMap<u32, Box<[u8; SA_DATA_LEN]>>,
     window: u32,
-    /// The last segment that the sender has been allowed.
+    /// The last segment that the sender may send.
     window_last: u32,
     segments_max: u32,
-    /// The number of the last segment, and its payload length.
+    /// Number and payload length of the last segment.
     last: Option<(u32, u32)>,
-    /// What the first segment says of the whole payload, bytes; zero if nothing.
+    /// Total payload length that the first segment announces, in bytes; zero if it announces none.
     announced: u32,
-    /// From one record to the next, units of eight bytes.
+    /// Distance from one record to the next, in units of eight bytes.
     attribute_offset: Option<u16>,
-    /// How often nothing came.
+    /// Number of stalls: periods without a new segment.
     pub(super) stalls: u32,
 }
 
-/// What a segment leads to.
+/// The result of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing to say.
+    /// A new segment that needs no reaction.
     New,
-    /// It was there already: the sender has not heard the last acknowledgement.
+    /// A duplicate: the sender has not received the last acknowledgement.
     Repeated,
-    /// It is beyond the window.
+    /// A segment beyond the window.
     Beyond,
-    /// The window is through: acknowledge, and allow more.
+    /// The window is used up: acknowledge it and open the next.
     Acknowledge,
-    /// The table is whole.
+    /// The table is complete.
     Whole,
-    /// It cannot be, for the sender's sake and for the caller's.
+    /// The table is invalid: the status is for the sender, the failure for the caller.
     Broken(RmppStatus, Failure),
-    /// It is longer than allowed.
+    /// The table exceeds its limit.
     TooLong,
 }
 
@@ -61,7 +61,7 @@ impl Reassembly {
             next: 1,
             ahead: BTreeMap::new(),
             window: window.max(1),
-            // The sender may send one before it has heard anything (IBTA 13.6.6.1).
+            // The sender may send one segment before the first acknowledgement (IBTA 13.6.6.1).
             window_last: 1,
             segments_max,
             last: None,
@@ -71,12 +71,12 @@ impl Reassembly {
         }
     }
 
-    /// How many segments are there without a gap: the number of the last of them.
+    /// Number of the last segment received without a gap.
     pub(super) fn contiguous(&self) -> u32 {
         self.next - 1
     }
 
-    /// The last segment that the sender is allowed.
+    /// The last segment that the sender may send.
     pub(super) fn window_last(&self) -> u32 {
         self.window_last.max(self.contiguous())
     }
@@ -118,7 +118,7 @@ impl Reassembly {
         self.progress()
     }
 
-    /// What the first and the last segment say of the whole.
+    /// Checks what the first and the last segment declare about the whole.
     fn note_ends(&mut self, rmpp: &RmppHeader) -> Option<Step> {
         let (number, payload) = (rmpp.data1, rmpp.data2);
         if rmpp.flags.contains(RmppFlags::LAST) {
@@ -182,11 +182,11 @@ impl Reassembly {
         Step::Whole
     }
 
-    /// The table's bytes, and the bytes from one record to the next.
+    /// The table's bytes, and the distance from one record to the next in bytes.
     ///
     /// # Errors
-    /// [`Failure::Truncated`] if they are no whole number of records; [`Failure::Malformed`] if they are
-    /// shorter than such records are.
+    /// [`Failure::Truncated`] if the bytes do not hold a whole number of records;
+    /// [`Failure::Malformed`] if the distance is shorter than a record.
     pub(super) fn into_records(self, record_len: usize) -> Result<(Vec<u8>, usize), Failure> {
         let stride = usize::from(self.attribute_offset.unwrap_or(0)) * 8;
         if self.data.is_empty() {
@@ -196,7 +196,7 @@ impl Reassembly {
             return Err(Failure::Malformed("records shorter than the standard's"));
         }
         let rest = self.data.len() % stride;
-        // The last record may come without what fills it up to the next.
+        // The last record may lack its padding.
         if rest != 0 && rest < record_len {
             return Err(Failure::Truncated {
                 expected: "a whole number of records",

@@ -1,4 +1,4 @@
-//! Answers, and which of them are believed.
+//! Validates and dispatches answers.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use super::failure::{Failure, Problem};
 use super::{Answer, Engine, QueryId};
 use crate::transport::MadAddress;
 
-/// Marks the answer to a method.
+/// The response bit of a method.
 const RESPONSE: u8 = 0x80;
 
-/// The method of the answer to a method (IBTA 15.2.2): Set has that of Get, the others have their own.
+/// The response method of a method (IBTA 15.2.2): Set shares GetResp with Get, the others have
+/// their own.
 const fn answering(method: Method) -> Method {
     match method {
         Method::SET => Method::GET_RESP,
@@ -22,13 +23,13 @@ const fn answering(method: Method) -> Method {
 }
 
 impl Engine {
-    /// Takes a datagram that came in. One that answers nothing is counted and dropped.
+    /// Handles an incoming datagram. A datagram that answers no query is counted and dropped.
     pub fn handle_mad(&mut self, now: Duration, from: &MadAddress, mad: &[u8]) {
         let Ok(packet) = SaPacket::new_checked(mad) else {
             self.counters.malformed += 1;
             return;
         };
-        // The system may have changed the upper half.
+        // The system may have changed the upper half of the id.
         let tid = packet.mad().tid as u32;
         let Some(&id) = self.by_tid.get(&tid) else {
             self.handle_stray(now, from, tid, &packet);
@@ -40,7 +41,8 @@ impl Engine {
         }
     }
 
-    /// Whether this is an answer to the query, from whom it was asked. The transaction id fits.
+    /// Returns whether the packet answers the query and comes from the queried administrator. Its
+    /// transaction id matches.
     fn believes(&mut self, id: QueryId, from: &MadAddress, packet: &SaPacket<'_>) -> bool {
         let Some(flight) = self.flights.get(&id) else {
             return false;

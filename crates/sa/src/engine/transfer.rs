@@ -1,5 +1,5 @@
-//! The transfer of a table: acknowledgements, stops, aborts, and what is said to those who have not
-//! heard that it is over.
+//! The transfer of a table: acknowledgements, stops, aborts, and replies to senders that repeat
+//! segments of a finished transfer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::reassembly::{Reassembly, Step};
 use super::{Answer, Engine, QueryId, Transmit};
 use crate::transport::MadAddress;
 
-/// Most transfers that are remembered after their end.
+/// Maximum number of finished transfers to remember.
 const FINISHED_MAX: usize = 512;
-/// How long they are: longer than administrators repeat a segment.
+/// How long to remember them; longer than administrators repeat a segment.
 const FINISHED_FOR: Duration = Duration::from_secs(20);
 
-/// Transfers that are whole. Their sender repeats the end of them until it has heard the last
+/// Completed transfers. Their sender repeats the last segments until it receives the last
 /// acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Finished {
@@ -54,7 +54,7 @@ impl Finished {
 }
 
 impl Engine {
-    /// A packet of a table that is asked for.
+    /// Handles an RMPP packet of a requested table.
     pub(super) fn take_segment(&mut self, now: Duration, id: QueryId, packet: &SaPacket<'_>) {
         let rmpp = &packet.sa().rmpp;
         if rmpp.version != RmppHeader::VERSION {
@@ -65,7 +65,7 @@ impl Engine {
         match rmpp.rmpp_type {
             RmppType::DATA => self.take_data(now, id, packet),
             RmppType::STOP | RmppType::ABORT => self.transfer_aborted(now, id, rmpp.status),
-            // Nothing is sent here that asks for acknowledgement.
+            // An ACK is unexpected: nothing sent here requires one.
             RmppType::ACK => self.counters.wrong_method += 1,
             _ => {
                 let what = "a packet of no known type in the middle of a table";
@@ -131,7 +131,8 @@ impl Engine {
         }
     }
 
-    /// A segment that is no progress does not put off what is done when there is none.
+    /// Sets the stall timer while no segment is stored. A segment without progress must not
+    /// postpone the timer.
     fn wake_if_idle(&mut self, id: QueryId, stall: Option<Duration>) {
         let fresh = self.flights.get(&id).is_some_and(
             |flight| matches!(&flight.state, State::Segments(r) if r.held_bytes() == 0),
@@ -164,7 +165,7 @@ impl Engine {
         self.end(now, id, answer);
     }
 
-    /// Nothing came for a while.
+    /// Handles a stall: no new segment arrived in time.
     pub(super) fn transfer_stalled(&mut self, now: Duration, id: QueryId) {
         let (stall, stalls_max) = (self.config.stall, self.config.stalls_max);
         let Some(flight) = self.flights.get_mut(&id) else {
@@ -186,7 +187,7 @@ impl Engine {
         self.wake_at(id, Some(now + stall));
     }
 
-    /// The administrator gave up.
+    /// Handles the administrator's abort of a transfer.
     fn transfer_aborted(&mut self, now: Duration, id: QueryId, status: RmppStatus) {
         let may_pass = matches!(
             status,
@@ -215,7 +216,7 @@ impl Engine {
         self.end(now, id, Err(Failure::Malformed(what)));
     }
 
-    /// Tells the administrator that no more of the table is wanted, if some of it came.
+    /// Stops the transfer of a table that is not wanted, if segments of it arrived.
     pub(super) fn abandon_transfer(&mut self, id: QueryId, status: RmppStatus) {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
@@ -259,8 +260,8 @@ impl Engine {
         }
     }
 
-    /// A datagram of a transaction that is not under way. The sender of a table that is whole hears once
-    /// more that it is.
+    /// Handles a datagram whose transaction is not in progress. The sender of a completed table
+    /// gets its last acknowledgement again.
     pub(super) fn handle_stray(
         &mut self,
         _now: Duration,
@@ -300,7 +301,7 @@ fn header(rmpp_type: RmppType, status: RmppStatus, data1: u32, data2: u32) -> Rm
     }
 }
 
-/// What the receiver of a table says: with the method of the question, as Linux's receivers do.
+/// A packet of a table's receiver. It has the method of the query, as in Linux's receivers.
 fn packet(to: MadAddress, tid: u32, attribute: AttributeId, rmpp: RmppHeader) -> Transmit {
     let mad = MadHeaderRepr {
         base_version: 0,
@@ -321,7 +322,7 @@ fn packet(to: MadAddress, tid: u32, attribute: AttributeId, rmpp: RmppHeader) ->
     };
     Transmit {
         to,
-        // No field is wider than its place, so it never fails.
+        // Emitting cannot fail: no value is wider than its field.
         mad: Box::new(SaPacket::emit(&mad, &sa, &[]).unwrap_or([0; MAD_LEN])),
         answer_within: Duration::ZERO,
     }

@@ -1,4 +1,4 @@
-//! Small files, and the names in a folder.
+//! Reads small files and lists directories.
 
 #![allow(
     unsafe_code,
@@ -9,10 +9,10 @@ use std::ffi::{CStr, CString};
 
 use portolan_provider::error::errno;
 
-/// Most bytes of a file that are read; an attribute of sysfs has a page at most.
+/// Maximum number of bytes to read from a file; a sysfs attribute has at most one page.
 const FILE_LEN_MAX: usize = 4096;
 
-/// The errno of the call before; EIO if it set none.
+/// The errno of the last call; EIO if it set none.
 pub(super) fn last_errno() -> i32 {
     match std::io::Error::last_os_error().raw_os_error() {
         Some(errno) if errno > 0 => errno,
@@ -20,15 +20,16 @@ pub(super) fn last_errno() -> i32 {
     }
 }
 
-/// A path without a zero byte, with one behind it.
+/// Converts a path to a C string; fails if it contains a zero byte.
 pub(super) fn c_path(path: &str) -> Result<CString, i32> {
     CString::new(path).map_err(|_| errno::EINVAL)
 }
 
-/// Opens for reading, or as `flags` say.
+/// Opens a file with `flags`.
 pub(super) fn open(path: &str, flags: libc::c_int) -> Result<Descriptor, i32> {
     let path = c_path(path)?;
-    // SAFETY: the path ends with a zero byte and outlives the call; no mode is needed, for nothing is created.
+    // SAFETY: the path ends with a zero byte and outlives the call; opening without O_CREAT takes
+    // no mode.
     let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
     match fd {
         0.. => Ok(Descriptor(fd)),
@@ -36,18 +37,18 @@ pub(super) fn open(path: &str, flags: libc::c_int) -> Result<Descriptor, i32> {
     }
 }
 
-/// A descriptor that is closed when dropped. It need not be one of the kernel's (see the folder), so it is no
-/// `OwnedFd`.
+/// A descriptor that is closed on drop. Not an `OwnedFd`, because an emulator's descriptor is not
+/// the kernel's (see the parent module).
 #[derive(Debug)]
 pub(super) struct Descriptor(pub(super) libc::c_int);
 
 impl Descriptor {
-    /// Reads once; the number of bytes.
+    /// Reads once; returns the number of bytes.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Result<usize, i32> {
-        // SAFETY: `buffer` may be written for its whole length during the call.
+        // SAFETY: `buffer` is writable for its whole length during the call.
         let count = unsafe { libc::read(self.0, buffer.as_mut_ptr().cast(), buffer.len()) };
         match count {
-            // What stands for the kernel returns its errno, negative, for a queue that is empty.
+            // An emulator returns its errno, negative, for an empty queue.
             ..-1 => Err(i32::try_from(-count).unwrap_or(errno::EIO)),
             -1 => Err(last_errno()),
             _ => Ok(usize::try_from(count).unwrap_or(0).min(buffer.len())),
@@ -57,12 +58,12 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is this value's own, and not used after it.
+        // SAFETY: this value owns the descriptor and does not use it after this.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// What a file says, the first [`FILE_LEN_MAX`] bytes of it.
+/// Reads the first [`FILE_LEN_MAX`] bytes of a file.
 ///
 /// # Errors
 /// The errno, positive.
@@ -82,7 +83,8 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, i32> {
     Ok(text)
 }
 
-/// The names in a folder, at most `count_max` of them; those that are not UTF-8 are left out.
+/// Lists the names in a directory, at most `count_max` of them. Names that are not UTF-8 are left
+/// out.
 ///
 /// # Errors
 /// The errno, positive.
@@ -95,18 +97,19 @@ pub(crate) fn list(path: &str, count_max: usize) -> Result<Vec<String>, i32> {
     }
     let mut names = Vec::new();
     while names.len() < count_max {
-        // SAFETY: `folder` is open, and this thread alone has it.
+        // SAFETY: `folder` is open, and only this thread uses it.
         let entry = unsafe { libc::readdir(folder) };
         if entry.is_null() {
             break;
         }
-        // SAFETY: an entry stays as it is until the next call with its folder; its name ends with a zero byte.
+        // SAFETY: an entry is valid until the next call with its directory; its name ends with a
+        // zero byte.
         let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
         if let Ok(name) = name.to_str() {
             names.push(name.to_owned());
         }
     }
-    // SAFETY: `folder` is open, and not used after this.
+    // SAFETY: `folder` is open and not used after this.
     unsafe { libc::closedir(folder) };
     Ok(names)
 }

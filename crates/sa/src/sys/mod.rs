@@ -1,6 +1,8 @@
-//! The system underneath. Files are opened, read and listed by libc's own functions of these names, and not by
-//! those of the standard library (`open64` and its kin), for a simulator of fabrics stands for the
-//! user MAD devices, and for their files in sysfs, by functions of those names alone.
+//! The unsafe system calls of this crate.
+//!
+//! Files are opened, read and listed by libc's `open`, `read` and `opendir`. The standard library
+//! calls `open64` and its kin, which InfiniBand fabric simulators do not intercept: they emulate
+//! user MAD devices and their sysfs files by overriding the plain functions only.
 
 pub(crate) mod file;
 pub(crate) mod umad;

@@ -17,14 +17,14 @@ const MAGIC: libc::c_ulong = 0x1b;
 /// `IB_USER_MAD_REGISTER_AGENT`: reads and writes a [`Registration`].
 const REGISTER_AGENT: libc::c_ulong =
     3 << 30 | (size_of::<Registration>() as libc::c_ulong) << 16 | MAGIC << 8 | 1;
-/// `IB_USER_MAD_ENABLE_PKEY`: the header has a partition key index from now on.
+/// `IB_USER_MAD_ENABLE_PKEY`: switches to headers with a partition key index.
 const ENABLE_PKEY: libc::c_ulong = MAGIC << 8 | 3;
 
-/// The methods of a bit mask: all there are.
+/// Number of methods in the bit mask.
 const METHODS: usize = 128;
 const METHOD_BITS_PER_WORD: usize = libc::c_ulong::BITS as usize;
 
-/// `struct ib_user_mad_reg_req`, whose bit mask of longs lies at a multiple of four bytes.
+/// `struct ib_user_mad_reg_req`. Its bit mask of longs is aligned to four bytes only.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy)]
 struct Registration {
@@ -37,25 +37,26 @@ struct Registration {
     rmpp_version: u8,
 }
 
-/// What an agent is to have.
+/// Attributes of an agent to register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agent<'a> {
     /// Management class.
     pub(crate) class: u8,
     /// Version of the class.
     pub(crate) class_version: u8,
-    /// Methods whose requests it takes; with none it only gets answers to what it asked.
+    /// Methods whose requests the agent receives. With none it receives only answers to its own
+    /// requests.
     pub(crate) methods: &'a [u8],
 }
 
-/// What a wait ended with.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
-    /// Something can be read.
+    /// Data is available.
     Data,
     /// The device is gone.
     Gone,
-    /// Neither, by then.
+    /// The time limit passed.
     Nothing,
 }
 
@@ -73,14 +74,16 @@ impl Umad {
         Ok(Self { descriptor })
     }
 
-    /// Whether the descriptor is the kernel's. One of a library that stands for the kernel is none: it can be
-    /// polled alone only, and its header has no partition key index.
+    /// Returns whether the descriptor is the kernel's.
+    ///
+    /// A library that emulates the kernel returns a number that is no descriptor: it can only be
+    /// polled alone, and its header has no partition key index.
     pub(crate) fn is_kernels(&self) -> bool {
-        // SAFETY: asks for flags of a descriptor, which changes nothing; there is no third argument.
+        // SAFETY: F_GETFD only reads the descriptor's flags and takes no third argument.
         unsafe { libc::fcntl(self.descriptor.0, libc::F_GETFD) != -1 }
     }
 
-    /// Has the header carry a partition key index. Before all else.
+    /// Switches to headers with a partition key index. Must be the first call on the device.
     pub(crate) fn enable_pkey_index(&self) -> Result<(), i32> {
         // SAFETY: this request takes no argument.
         let result = unsafe { libc::ioctl(self.descriptor.0, ENABLE_PKEY as _, 0) };
@@ -91,7 +94,7 @@ impl Umad {
         }
     }
 
-    /// Registers an agent on queue pair 1; its number.
+    /// Registers an agent on queue pair 1 and returns its number.
     pub(crate) fn register(&self, agent: &Agent<'_>) -> Result<u32, i32> {
         let mut registration = Registration {
             id: 0,
@@ -103,7 +106,8 @@ impl Umad {
             rmpp_version: 0,
         };
         let argument = &raw mut registration;
-        // SAFETY: this request reads and writes one `Registration`, whose size is a part of its number.
+        // SAFETY: this request reads and writes one `Registration`, whose size is part of the
+        // request number.
         let result = unsafe { libc::ioctl(self.descriptor.0, REGISTER_AGENT as _, argument) };
         if result == 0 {
             Ok(registration.id)
@@ -112,25 +116,25 @@ impl Umad {
         }
     }
 
-    /// Waits until there is something to read, or `waker` is readable.
+    /// Waits until data is available or `waker` is readable.
     pub(crate) fn wait(&self, waker: Option<&OwnedFd>, wait: Duration) -> Result<Ready, i32> {
         let readable = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        // A negative descriptor is passed over.
+        // poll(2) ignores a negative descriptor.
         let waker = waker.map_or(-1, AsRawFd::as_raw_fd);
         let mut polled = [readable(self.descriptor.0), readable(waker)];
         let count = if waker < 0 { 1 } else { 2 };
         let wait_ms = wait.as_nanos().div_ceil(1_000_000);
         let wait_ms = libc::c_int::try_from(wait_ms).unwrap_or(libc::c_int::MAX);
-        // SAFETY: `polled` has at least `count` elements, and outlives the call.
+        // SAFETY: `polled` has at least `count` elements and outlives the call.
         let result = unsafe { libc::poll(polled.as_mut_ptr(), count, wait_ms) };
         let revents = polled[0].revents;
         match result {
             -1 if last_errno() == errno::EINTR => Ok(Ready::Nothing),
-            // What stands for the kernel also says so when it was woken for nothing.
+            // An emulated device also reports an error on a spurious wakeup.
             -1 if !self.is_kernels() => Ok(Ready::Nothing),
             -1 => Err(last_errno()),
             _ if revents & libc::POLLIN != 0 => Ok(Ready::Data),
@@ -139,7 +143,7 @@ impl Umad {
         }
     }
 
-    /// Takes one datagram with its header; `None` if there is none.
+    /// Reads one datagram with its header; `None` if none is available.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, i32> {
         match self.descriptor.read(buffer) {
             Ok(count) => Ok(Some(count)),
@@ -150,7 +154,7 @@ impl Umad {
 
     /// Sends one datagram with its header.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), i32> {
-        // SAFETY: `bytes` may be read for its whole length during the call.
+        // SAFETY: `bytes` is readable for its whole length during the call.
         let count = unsafe { libc::write(self.descriptor.0, bytes.as_ptr().cast(), bytes.len()) };
         match usize::try_from(count) {
             Ok(count) if count == bytes.len() => Ok(()),

@@ -1,30 +1,31 @@
-//! The header in front of each datagram of a user MAD device (`struct ib_user_mad_hdr`,
-//! `include/uapi/rdma/ib_user_mad.h`): native byte order but for what is on the wire.
+//! The header of each datagram of a user MAD device (`struct ib_user_mad_hdr`,
+//! `include/uapi/rdma/ib_user_mad.h`). Its fields are in native byte order, except those that go on
+//! the wire.
 
 use portolan_wire::mad::{MAD_LEN, MadHeaderRepr};
 use portolan_wire::{Gid, QKey, Qpn};
 
 use crate::transport::{Grh, Mad, MadAddress, Received};
 
-/// Bytes of the header with a partition key index.
+/// Length of the header with a partition key index, in bytes.
 const WITH_PKEY_INDEX: usize = 64;
-/// Bytes of the header without one: its last eight are not there.
+/// Length of the header without one, in bytes: the last eight are missing.
 const WITHOUT_PKEY_INDEX: usize = 56;
-/// Bytes of the longest datagram that a device gives out (`OPA_MGMT_MAD_SIZE`), whatever its port.
+/// Longest datagram that a device delivers (`OPA_MGMT_MAD_SIZE`), in bytes, on any port.
 const DATAGRAM_MAX: usize = 2048;
-/// Bytes of the longest thing that is read.
+/// Longest read, in bytes.
 pub(crate) const READ_LEN: usize = WITH_PKEY_INDEX + DATAGRAM_MAX;
-/// Bytes of the longest thing that is written.
+/// Longest write, in bytes.
 pub(crate) const BUFFER_LEN: usize = WITH_PKEY_INDEX + MAD_LEN;
-/// Where a datagram's transaction id ends.
+/// End of the transaction id in a datagram.
 const TID_END: usize = 16;
 
-/// Which of the two headers a device speaks.
+/// The header format of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// After `IB_USER_MAD_ENABLE_PKEY`.
+    /// With a partition key index, after `IB_USER_MAD_ENABLE_PKEY`.
     PkeyIndex,
-    /// Without it.
+    /// Without a partition key index.
     NoPkeyIndex,
 }
 
@@ -36,7 +37,7 @@ impl Layout {
         }
     }
 
-    /// What is written to the device to send `mad`, and how many bytes of it.
+    /// Encodes what to write to the device to send `mad`, and returns its length.
     pub(crate) fn encode(
         self,
         agent: u32,
@@ -69,20 +70,21 @@ impl Layout {
         (buffer, self.len() + MAD_LEN)
     }
 
-    /// What was read from the device; `None` for what is too short to be anything.
+    /// Decodes what was read from the device; `None` if it is too short.
     pub(crate) fn decode(self, bytes: &[u8]) -> Option<Received> {
         let (header, mad) = bytes.split_at_checked(self.len())?;
         let status = u32::from_ne_bytes(array(header, 4)?);
         if status != 0 {
-            // What was sent comes back, or its head only.
+            // A failed send comes back whole, or at least its MAD header.
             let tid = u64::from_be_bytes(array(mad, TID_END - size_of::<u64>())?);
             let errno = i32::try_from(status).ok()?;
             return Some(Received::SendFailed { tid, errno });
         }
-        // What is longer is the kernel's assembly of a reply in many packets, which no agent here asks for.
+        // A longer datagram is a multi-packet reply that the kernel reassembled; no agent here asks
+        // for that.
         let mad: Mad = match self {
             Self::PkeyIndex => mad.try_into().ok()?,
-            // The simulator hands on what was written, and OpenSM writes no more than is not zero.
+            // The simulator passes on the written bytes, and OpenSM leaves out trailing zeros.
             Self::NoPkeyIndex => filled_up(mad)?,
         };
         let from = MadAddress {
@@ -102,14 +104,16 @@ impl Layout {
     }
 }
 
-/// A datagram whose zeros at the end were left out; `None` if it is not even a head, or too long.
+/// Restores the trailing zeros of a datagram; `None` if it is shorter than a MAD header or too
+/// long.
 fn filled_up(bytes: &[u8]) -> Option<Mad> {
     let mut mad = [0; MAD_LEN];
     mad.get_mut(..bytes.len())?.copy_from_slice(bytes);
     (bytes.len() >= MadHeaderRepr::LEN).then_some(mad)
 }
 
-/// The global route of what was received, if it has one; the outer `None` for a header that is too short.
+/// The global route of a received datagram, if it has one; the outer `None` means that the header
+/// is too short.
 fn grh(header: &[u8]) -> Option<Option<Grh>> {
     let [present, sgid_index, hop_limit, traffic_class] = array(header, 32)?;
     Some((present != 0).then_some(Grh {

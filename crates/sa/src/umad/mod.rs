@@ -16,17 +16,19 @@ use crate::transport::{Mad, MadAddress, Received, Transport, TransportError, Wak
 use header::{Layout, READ_LEN};
 use wake::Waker;
 
-/// While the kernel still sends a datagram, it refuses another one of the same transaction, class, direction and
-/// destination with EINVAL (`is_duplicate` in its user_mad.c), as segments of one table are. It takes it a moment
-/// later; what is refused after so many looks is wrong.
+/// Attempts to send a datagram that the kernel refuses with EINVAL.
+///
+/// While the kernel still sends a datagram, it refuses another one of the same transaction, class,
+/// direction and destination (`is_duplicate` in its user_mad.c), which the segments of one table
+/// are. The refusal is over within a moment; after this many attempts EINVAL means a real error.
 const SENDING_LOOKS: u32 = 20;
-/// From one look to the next.
+/// Pause between two attempts.
 const SENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// A user MAD device: one port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its number: that of `/dev/infiniband/umadN`.
+    /// Device number: the N of `/dev/infiniband/umadN`.
     pub number: u32,
     /// RDMA device name.
     pub device: String,
@@ -34,34 +36,35 @@ pub struct Device {
     pub port_num: u8,
 }
 
-/// The user MAD devices of this machine, by number. None if there are none, or no such driver.
+/// The user MAD devices of this machine, by number. Empty if there are none or the driver is
+/// missing.
 ///
 /// # Errors
-/// [`TransportError::Os`] if the system does not let them be listed.
+/// [`TransportError::Os`] if the system does not allow listing them.
 pub fn devices() -> Result<Vec<Device>, TransportError> {
     sysfs::devices()
 }
 
-/// Which datagrams a transport sends and receives.
+/// The datagrams that a transport sends and receives.
 #[derive(Clone, Copy, Debug)]
 pub struct Class<'a> {
     /// The management class.
     pub mgmt_class: MgmtClass,
-    /// Version of the class's format.
+    /// Version of the class.
     pub version: u8,
-    /// Methods whose requests are received as well: one program has them at a port, or the kernel. Without any
-    /// there are only answers.
+    /// Methods whose requests the transport receives. On each port only one program, or the kernel,
+    /// receives the requests of a method. With none the transport receives only answers.
     pub requests: &'a [Method],
 }
 
 impl Class<'static> {
-    /// Of subnet administration, to ask.
+    /// Subnet administration, as a client.
     pub const SUBNET_ADMINISTRATION: Class<'static> = Class {
         mgmt_class: MgmtClass::SUBN_ADM,
         version: 2,
         requests: &[],
     };
-    /// Of connections, on a port where the kernel's connection manager is not.
+    /// Connection management, on a port that the kernel's connection manager does not use.
     pub const CONNECTIONS: Class<'static> = Class {
         mgmt_class: MgmtClass::CM,
         version: 2,
@@ -70,10 +73,10 @@ impl Class<'static> {
 }
 
 impl Device {
-    /// What the port says of itself at this moment.
+    /// The port's current attributes.
     ///
     /// # Errors
-    /// [`TransportError::Gone`] if there is no such port any more.
+    /// [`TransportError::Gone`] if the port no longer exists.
     pub fn port(&self) -> Result<Port, TransportError> {
         sysfs::port(self)
     }
@@ -81,14 +84,14 @@ impl Device {
     /// Opens the device for datagrams of one class.
     ///
     /// # Errors
-    /// [`TransportError::Os`]: EACCES without rights to the device, EINVAL or EBUSY where another has the
-    /// requests of this class.
+    /// [`TransportError::Os`]: EACCES without permission for the device; EINVAL or EBUSY if another
+    /// agent receives the requests of this class.
     pub fn open(&self, class: &Class<'_>) -> Result<UmadTransport, TransportError> {
         UmadTransport::open(self.clone(), class)
     }
 }
 
-/// Datagrams of one class through a user MAD device.
+/// A transport through a user MAD device.
 #[derive(Debug)]
 pub struct UmadTransport {
     device: Device,
@@ -120,7 +123,7 @@ impl UmadTransport {
             .map_err(os("register an agent with a user MAD device"))?;
         let waker = match layout {
             Layout::PkeyIndex => Some(Arc::new(Waker::new().map_err(os("make an eventfd"))?)),
-            // Its descriptor can be waited for alone only.
+            // An emulated descriptor can only be polled alone.
             Layout::NoPkeyIndex => None,
         };
         Ok(Self {
@@ -203,8 +206,10 @@ impl Transport for UmadTransport {
     }
 }
 
-/// Whether a read says that its buffer is too short. The kernel puts such a datagram back to where it was, before all
-/// others; only another descriptor is rid of it.
+/// Returns whether a read failed because its buffer is too short.
+///
+/// The kernel puts such a datagram back at the head of its queue, so only opening the device again
+/// gets rid of it.
 const fn is_stuck(errno: i32) -> bool {
     matches!(errno, errno::EINVAL | libc::ENOSPC)
 }

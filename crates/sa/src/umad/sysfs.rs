@@ -1,4 +1,5 @@
-//! What sysfs says of user MAD devices and of their ports (`Documentation/ABI/stable/sysfs-class-infiniband`).
+//! Attributes of user MAD devices and their ports in sysfs
+//! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use std::net::Ipv6Addr;
 
@@ -11,14 +12,14 @@ use crate::transport::TransportError;
 
 use super::Device;
 
-/// Where the user MAD devices are, each with the port that it is for.
+/// Directory of the user MAD devices, each with its port.
 const DEVICES: &str = "/sys/class/infiniband_mad";
-/// Where the RDMA devices are, each with its ports.
+/// Directory of the RDMA devices, each with its ports.
 const RDMA_DEVICES: &str = "/sys/class/infiniband";
-/// Most user MAD devices that are looked at.
+/// Maximum number of user MAD devices to read.
 const DEVICES_MAX: usize = 1024;
 
-/// The user MAD devices of this machine, by their numbers; none where the system has no such devices.
+/// The user MAD devices of this machine, by number; empty if the system has none.
 pub(super) fn devices() -> Result<Vec<Device>, TransportError> {
     let names = match file::list(DEVICES, DEVICES_MAX) {
         Ok(names) => names,
@@ -36,7 +37,7 @@ pub(super) fn devices() -> Result<Vec<Device>, TransportError> {
     Ok(devices)
 }
 
-/// One user MAD device; `None` if it goes meanwhile.
+/// Reads one user MAD device; `None` if it disappears meanwhile.
 fn device(number: u32) -> Option<Device> {
     let attribute = |name: &str| text(&format!("{DEVICES}/umad{number}/{name}"));
     Some(Device {
@@ -46,7 +47,7 @@ fn device(number: u32) -> Option<Device> {
     })
 }
 
-/// What a port says of itself.
+/// Reads a port's attributes.
 pub(super) fn port(of: &Device) -> Result<Port, TransportError> {
     let folder = format!("{RDMA_DEVICES}/{}/ports/{}", of.device, of.port_num);
     let attribute = |name: &str| text(&format!("{folder}/{name}"));
@@ -93,7 +94,7 @@ pub(super) fn port(of: &Device) -> Result<Port, TransportError> {
     })
 }
 
-/// The text of a file without the space around it. An empty slot of a table cannot be read, and has no text.
+/// Reads a file and trims its text; `None` if it cannot be read, like an empty slot of a table.
 fn text(path: &str) -> Option<String> {
     match file::read(path) {
         Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
@@ -102,7 +103,7 @@ fn text(path: &str) -> Option<String> {
     }
 }
 
-/// Kernels before 2.6.37, and what stands for a kernel, do not tell; all was InfiniBand then.
+/// Kernels before 2.6.37 and emulators do not report the link layer; they only have InfiniBand.
 fn link_layer(text: Option<&str>) -> LinkLayer {
     match text {
         Some("Ethernet") => LinkLayer::Ethernet,
@@ -110,13 +111,13 @@ fn link_layer(text: Option<&str>) -> LinkLayer {
     }
 }
 
-/// The state in `4: ACTIVE`.
+/// Parses the state in `4: ACTIVE`.
 fn state_of(text: &str) -> Option<PortState> {
     let (value, _) = text.split_once(':')?;
     PortState::from_value(value.trim().parse().ok()?)
 }
 
-/// A number of 16 bits: `0x1f`, or without the prefix in decimal.
+/// Parses a 16-bit number: `0x1f`, or decimal without the prefix.
 fn number(text: &str) -> Option<u16> {
     match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
@@ -124,7 +125,7 @@ fn number(text: &str) -> Option<u16> {
     }
 }
 
-/// An empty slot is zero.
+/// Parses a GID; an empty slot is zero.
 fn gid(text: &str) -> Gid {
     text.parse::<Ipv6Addr>()
         .map_or(Gid::UNSPECIFIED, Gid::from_ipv6)

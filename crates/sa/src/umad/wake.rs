@@ -1,4 +1,4 @@
-//! What ends a wait for datagrams from another thread: an eventfd in the same poll.
+//! Interrupts a wait for datagrams from another thread, by an eventfd in the same poll.
 
 use std::os::fd::OwnedFd;
 
@@ -10,6 +10,8 @@ use crate::transport::Wake;
 pub(super) struct Waker(OwnedFd);
 
 impl Waker {
+    /// Creates an eventfd that is not readable yet.
+    ///
     /// # Errors
     /// The errno, positive.
     pub(super) fn new() -> Result<Self, i32> {
@@ -23,16 +25,16 @@ impl Waker {
         &self.0
     }
 
-    /// What was said before is heard.
+    /// Consumes the pending wakeups.
     pub(super) fn clear(&self) {
-        // Nothing to read is as good.
+        // An empty counter is fine.
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }
 
 impl Wake for Waker {
     fn wake(&self) {
-        // A counter at its greatest value wakes as well.
+        // A counter at its maximum wakes the waiter as well.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

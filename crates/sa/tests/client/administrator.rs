@@ -1,4 +1,4 @@
-//! An administrator in a thread at the other end of a scripted transport.
+//! An administrator in its own thread, at the other end of a scripted transport.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use portolan_wire::sa::{SaHeader, SaPacket};
 use portolan_wire::{Gid, PKey};
 
 pub(crate) const SA: MadAddress = MadAddress::gsi(7, 0, 0);
-/// Longer than anything takes here, on a machine however slow.
+/// Longer than any step of these tests takes, even on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn gid(number: u16) -> Gid {
@@ -36,10 +36,10 @@ pub(crate) fn port() -> Port {
     }
 }
 
-/// What it says to a question: a status and data, or nothing.
+/// The answer to a request: a status and data, or no answer.
 pub(crate) type Says = Box<dyn FnMut(&Question) -> Option<(u16, Vec<u8>)> + Send>;
 
-/// A question that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     pub(crate) method: Method,
@@ -47,7 +47,7 @@ pub(crate) struct Question {
     pub(crate) data: Vec<u8>,
 }
 
-/// A subnet: the administrator's thread, and what came to it.
+/// A subnet: the administrator's thread, and the requests it received.
 pub(crate) struct Subnet {
     pub(crate) client: Option<Client>,
     pub(crate) script: Arc<Mutex<Script>>,
@@ -63,7 +63,7 @@ impl Subnet {
         let script = Arc::new(Mutex::new(pair(port()).1));
         let current = script.clone();
         let client = Client::new(ClientConfig::default(), move || {
-            // Each time it is opened there is a new transport.
+            // Each opening creates a new transport.
             let (transport, script) = pair(port());
             *current.lock().expect("whole") = script;
             Ok(Box::new(transport))
@@ -71,7 +71,7 @@ impl Subnet {
         Self::with(client, script, Box::new(says))
     }
 
-    /// One whose client is made otherwise.
+    /// Creates a subnet around an existing client.
     pub(crate) fn with(client: Client, script: Arc<Mutex<Script>>, mut says: Says) -> Self {
         let questions = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -116,7 +116,7 @@ impl Subnet {
         self.questions.lock().expect("whole").clone()
     }
 
-    /// How many questions of each method came.
+    /// Number of requests received, by method.
     pub(crate) fn methods(&self) -> HashMap<Method, usize> {
         let mut methods = HashMap::new();
         for question in self.questions() {

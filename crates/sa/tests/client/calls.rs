@@ -1,4 +1,4 @@
-//! The calls: blocking, by callback, as futures.
+//! The three kinds of calls: blocking, callbacks and futures.
 
 use std::sync::mpsc::channel;
 
@@ -69,7 +69,7 @@ fn a_known_path_is_not_asked_for_again_until_the_subnet_changes() {
     client.subnet_changed();
     client.path(&path, PATIENCE).expect("found");
     assert_eq!(subnet.questions().len(), 2);
-    // A new LID of the port's, which nobody tells of, is seen at the next look.
+    // The port gets a new LID without an event; the client notices at its next periodic read.
     subnet.script().change_port(|port| port.lid = 44);
     std::thread::sleep(std::time::Duration::from_millis(600));
     client.path(&path, PATIENCE).expect("found");
@@ -121,6 +121,6 @@ fn a_question_that_is_dropped_is_never_answered_and_others_go_on() {
     stray[..4].copy_from_slice(&[1, 3, 2, 0x81]);
     subnet.script().say(crate::administrator::SA, &stray);
     crate::administrator::until("a stray", || subnet.client().counters() == dropped);
-    // The callback is gone, and with it its end of the channel.
+    // The callback was dropped, and with it its end of the channel.
     assert!(receive.recv_timeout(PATIENCE).is_err());
 }

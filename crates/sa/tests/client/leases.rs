@@ -1,4 +1,4 @@
-//! Services that are kept registered, and withdrawn.
+//! Services that the client keeps registered and withdraws.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use portolan_wire::{PKey, ServiceId};
 
 use crate::administrator::{PATIENCE, Subnet, gid, until};
 
-/// Most questions that wait for the client's thread.
+/// Maximum number of queries queued for the client's thread.
 const QUESTIONS_MAX: usize = 65_536;
 
 fn service(lease_s: u32) -> ServiceRecord {
@@ -28,7 +28,7 @@ fn service(lease_s: u32) -> ServiceRecord {
 #[test]
 fn a_registration_whose_answers_are_lost_fails_and_is_withdrawn() {
     let subnet = Subnet::new(|question| match question.method {
-        // Taken, and nobody hears of it.
+        // The administrator registers the service but its answer is lost.
         Method::SET => None,
         _ => Some((0, question.data.clone())),
     });
@@ -69,7 +69,7 @@ fn a_service_is_registered_renewed_before_its_lease_ends_and_withdrawn_when_it_i
     );
     let registered = ServiceRecord::parse(&questions[0].data).expect("long enough");
     assert_eq!(registered, *registration.record());
-    // The client goes with its registration, and still the administrator hears of it.
+    // Dropping the client together with its registration still withdraws the service.
     subnet.client = None;
     drop(registration);
     until("a withdrawal", || {
@@ -96,7 +96,7 @@ fn a_service_that_was_withdrawn_is_not_renewed_by_a_client_that_goes_on() {
     until("a withdrawal", || {
         subnet.methods().get(&Method::DELETE) == Some(&1)
     });
-    // Two renewals would come in this time; the thread that would send them is there.
+    // Two renewals would fall into this time; the thread that would send them is running.
     std::thread::sleep(Duration::from_millis(700));
     subnet.client().port(PATIENCE).expect("the thread runs");
     assert_eq!(
@@ -118,7 +118,7 @@ fn however_much_is_asked_withdrawals_and_changes_of_the_subnet_are_not_lost() {
         client.register(record, PATIENCE).expect("taken")
     };
     let (goes, stays) = (register("goes"), register("stays"));
-    // The thread is kept in a callback while others ask.
+    // A callback blocks the thread while other callers query.
     let (go_on, gate) = channel();
     let (inside, held) = channel();
     let nothing = |_: &Port| Err(Failure::Closed);
@@ -140,7 +140,7 @@ fn however_much_is_asked_withdrawals_and_changes_of_the_subnet_are_not_lost() {
     assert!(refusals.try_recv().is_err(), "room for all");
     ask().detach();
     assert_eq!(refusals.try_recv().expect("no room").errno(), 12);
-    // One that is cancelled makes room.
+    // Cancelling one query frees its place in the queue.
     drop(pending.pop());
     pending.push(ask());
     assert!(refusals.try_recv().is_err(), "room for one");

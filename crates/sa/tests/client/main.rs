@@ -1,4 +1,4 @@
-//! The client and its thread over a scripted transport.
+//! The client and its thread on a scripted transport.
 
 mod administrator;
 mod calls;

@@ -1,4 +1,4 @@
-//! Whether a GID can be reached, and the errno where not, within the deadline.
+//! Reachability of GIDs: the result and its errno arrive within the deadline.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const ENXIO: i32 = 6;
 const EINVAL: i32 = 22;
 const SHORT: Duration = Duration::from_millis(300);
 
-/// An administrator that knows paths to some.
+/// An administrator that has paths only to the GIDs that `known` accepts.
 fn subnet(known: fn(&Gid) -> bool) -> Subnet {
     Subnet::new(move |question| {
         let path = PathRecord::parse(&question.data).expect("long enough");
@@ -111,7 +111,8 @@ fn an_administrator_that_is_silent_busy_or_answers_nonsense_is_eio_by_the_deadli
         let error = gid_reachable(subnet.client(), gid(2), SHORT).expect_err("no answer");
         assert_eq!(error.errno(), EIO, "{error}");
         let took = start.elapsed();
-        // Not before the deadline, while an answer may still come, and not long after it on a slow machine.
+        // While an answer may still come, the call ends no earlier than the deadline, and not long
+        // after it on a slow machine.
         let may_come = says() != another_path();
         assert!(!may_come || took >= SHORT, "{took:?}");
         assert!(took < SHORT * 30, "{took:?}");
@@ -211,7 +212,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Drives all futures at one time.
+/// Drives all futures concurrently.
 fn block_on_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);

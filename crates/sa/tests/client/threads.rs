@@ -1,4 +1,4 @@
-//! The client's thread: when it starts, how it ends, and transports that cannot be interrupted.
+//! The client's thread: start, end, and transports that cannot be interrupted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -43,7 +43,7 @@ fn the_last_handle_ends_the_thread_and_what_was_asked() {
     let pending = subnet.client().ask(node(), PATIENCE, move |outcome| {
         send.send(outcome.map(|_| ())).expect("somebody waits");
     });
-    // The question holds a handle of its own, unless it is let go.
+    // A query holds its own handle to the client, unless it is detached.
     pending.detach();
     let another = subnet.client().clone();
     subnet.client = None;
@@ -74,7 +74,7 @@ fn a_callback_may_ask_again_and_hold_the_last_handle_but_not_wait() {
         });
         pending.detach();
         send.send(true).expect("somebody waits");
-        // Here the last handle may go.
+        // This may drop the last handle.
         drop(inner);
     });
     assert_eq!(receive.recv_timeout(PATIENCE), Ok(true));
@@ -114,7 +114,7 @@ fn a_callback_that_blocks_holds_up_a_waiting_caller_no_longer_than_its_deadline(
     drop(pending);
 }
 
-/// A transport that nothing interrupts, as the simulator's is.
+/// A transport whose wait cannot be interrupted, like the fabric simulator's.
 #[derive(Debug)]
 struct Deaf(ScriptedTransport);
 
@@ -157,7 +157,7 @@ fn a_transport_that_cannot_be_interrupted_serves_many_questions_at_one_time() {
         _ => Some((0, question.data.clone())),
     };
     let subnet = Subnet::with(client, Arc::new(Mutex::new(script)), Box::new(says));
-    // One that is never answered must not hold up the others.
+    // A query without an answer must not delay the others.
     let pending = subnet.client().ask(node(), PATIENCE, |_| {});
     for number in 1..20 {
         let path = Query::<PathRecord>::new().dgid(gid(number));

@@ -1,4 +1,4 @@
-//! An administrator: answers from a table, in many packets as Linux's senders do.
+//! An administrator that answers from a table, in multi-packet transfers like Linux's senders.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ const ACK_TIMEOUT: Duration = Duration::from_millis(200);
 const RETRIES_MAX: u32 = 7;
 const SEGMENT_PAYLOAD: usize = SaHeader::IN_PAYLOAD_LEN + SA_DATA_LEN;
 
-/// Answers every Get with the question's own data, and every GetTable with `table`.
+/// Answers each Get with the request's own data, and each GetTable with `table`.
 pub(crate) struct Administrator {
     table: Vec<u8>,
     attribute_offset: u16,
     senders: BTreeMap<u64, Sender>,
     pub(crate) questions: usize,
-    /// Answers busy to so many questions first.
+    /// Number of first requests to answer with busy.
     pub(crate) busy: usize,
 }
 
-/// One table on its way.
+/// A table in transfer.
 struct Sender {
     request: MadHeaderRepr,
     segments: u32,
@@ -147,14 +147,14 @@ impl Administrator {
     }
 }
 
-/// An answer in one packet.
+/// A single-packet answer.
 pub(crate) fn answer(request: &MadHeaderRepr, status: u16, data: &[u8]) -> Mad {
     let header = response(request, status);
     SaPacket::emit(&header, &plain(), data).expect("fits")
 }
 
 pub(crate) fn response(request: &MadHeaderRepr, status: u16) -> MadHeaderRepr {
-    // The answer to Set is GetResp (IBTA 13.4.5); all others set a bit.
+    // The answer to Set is GetResp (IBTA 13.4.5); the others set the response bit.
     let method = match request.method {
         Method::SET => Method::GET_RESP,
         Method(other) => Method(other | 0x80),
@@ -175,7 +175,7 @@ pub(crate) fn plain() -> SaHeader {
     }
 }
 
-/// One segment of a table, as it should be.
+/// One well-formed segment of a table.
 pub(crate) fn segment(
     request: &MadHeaderRepr,
     table: &[u8],

@@ -1,5 +1,5 @@
-//! Answers of the wrong kind: dropped and counted, or an error that says what is wrong. Never a
-//! success.
+//! Invalid answers: each is dropped and counted or fails the query with a specific error; none
+//! succeeds.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const NOW: Duration = Duration::from_secs(1);
 const STRIDE: u16 = (PathRecord::LEN / 8) as u16;
 
-/// An engine that has asked one question, and the question's header.
+/// An engine with one query in flight, and the header of its request.
 fn asked(config: Config, table: bool) -> (Engine, MadHeaderRepr) {
     let mut engine = Engine::new(config, [3; 32]);
     engine.set_target(NOW, Some(SA));
@@ -43,7 +43,7 @@ fn outcome(engine: &mut Engine) -> Option<Failure> {
     Some(outcome.expect_err("never a success"))
 }
 
-/// What the engine says to the administrator next.
+/// The next RMPP packet that the engine sends to the administrator.
 fn said(engine: &mut Engine) -> Option<RmppHeader> {
     let sent = engine.poll_transmit()?;
     let packet = SaPacket::new_checked(sent.mad.as_slice()).expect("right");
@@ -51,7 +51,7 @@ fn said(engine: &mut Engine) -> Option<RmppHeader> {
     Some(packet.sa().rmpp)
 }
 
-/// At the deadline, nothing has come.
+/// Checks that the query times out at its deadline.
 fn times_out(engine: &mut Engine) {
     for _ in 0..100 {
         let Some(due) = engine.poll_timeout() else {
@@ -137,7 +137,8 @@ fn every_status_of_the_administrator_is_an_error_of_its_own() {
     }
 }
 
-/// Gives the engine segments, changed by `change`; how the query ends, and what was said last.
+/// Feeds the engine segments that `change` altered. Returns the query's failure and the last RMPP
+/// packet sent.
 fn segments(
     table: &[u8],
     numbers: impl IntoIterator<Item = u32>,
@@ -175,7 +176,7 @@ fn put(mad: &mut Mad, field: std::ops::Range<usize>, value: u32) {
 #[test]
 fn an_endless_table_is_stopped_at_the_limit() {
     let table = vec![7; 200 * 100];
-    // The first does not say how much will come.
+    // The first segment does not announce the total length.
     let (failure, said) = segments(&table, 1..=100, |number, mad| {
         if number == 1 {
             put(mad, PAYLOAD, 0);
@@ -188,10 +189,10 @@ fn an_endless_table_is_stopped_at_the_limit() {
     let said = said.expect("a stop");
     assert_eq!(said.rmpp_type, RmppType::STOP);
     assert_eq!(said.status, RmppStatus::RESOURCES_EXHAUSTED);
-    // One that says so is stopped at once.
+    // A table that announces too great a length is stopped at its first segment.
     let (failure, _) = segments(&table, 1..=1, |_, _| {});
     assert!(matches!(failure, Some(Failure::LimitReached { .. })));
-    // And so is a number from far beyond.
+    // So is a segment number far beyond the limit.
     let (failure, _) = segments(&[7; 800], 2..=2, |_, mad| put(mad, SEGMENT, u32::MAX));
     assert!(matches!(failure, Some(Failure::LimitReached { .. })));
 }

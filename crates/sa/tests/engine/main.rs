@@ -1,4 +1,4 @@
-//! The engine against an administrator and a network, both made up and on a virtual clock.
+//! The engine against a simulated administrator and network on a virtual clock.
 
 mod administrator;
 mod bad_input;

@@ -1,5 +1,5 @@
-//! A network on a virtual clock between an engine and an administrator, which loses, repeats and
-//! reorders as a seed says.
+//! A network on a virtual clock between an engine and an administrator. A seed decides which
+//! datagrams it loses, duplicates and reorders.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use portolan_sa::transport::Mad;
 use crate::administrator::Administrator;
 
 pub(crate) const SA: MadAddress = MadAddress::gsi(7, 0, 0);
-/// A byte of the upper half of a datagram's transaction, and what an agent has there.
+/// A byte in the upper half of a datagram's transaction id, and the agent's number that it holds.
 const AGENT_AT: usize = 9;
 const AGENT: u8 = 0x77;
-/// Turns after which a run is taken for endless.
+/// Number of steps after which a run counts as endless.
 const TURNS_MAX: usize = 3_000_000;
 
 /// SplitMix64.
@@ -33,18 +33,18 @@ impl Random {
     }
 }
 
-/// What becomes of each datagram.
+/// The faults of the network.
 pub(crate) enum Faults {
-    /// Lost, repeated and delayed at random: percent, percent, and up to so many microseconds.
+    /// Random loss, duplication and delay: percent, percent, and maximum microseconds.
     Random {
         loss: u64,
         repeat: u64,
         jitter_us: u64,
         random: Random,
     },
-    /// The one with this number in the order of sending is lost.
+    /// Loses the datagram with this number in sending order.
     LoseOne(usize),
-    /// The one with this number arrives after the next.
+    /// Swaps the datagram with this number with the next one.
     SwapOne(usize),
     None,
 }
@@ -85,12 +85,12 @@ impl Network {
         }
     }
 
-    /// How many datagrams were sent so far.
+    /// Number of datagrams sent so far.
     pub(crate) fn sent(&self) -> usize {
         self.sent
     }
 
-    /// Runs until nothing is under way.
+    /// Runs until no query is in progress.
     pub(crate) fn run(&mut self) {
         for _ in 0..TURNS_MAX {
             self.drain();
@@ -133,7 +133,7 @@ impl Network {
         while let Some(transmit) = self.engine.poll_transmit() {
             assert_eq!(transmit.to, SA);
             let mut mad = *transmit.mad;
-            // As the user MAD devices number their agents in the upper half of the transaction.
+            // User MAD devices put the agent's number into the upper half of the transaction id.
             mad[AGENT_AT] |= AGENT;
             self.send_all(To::Administrator, [mad]);
         }

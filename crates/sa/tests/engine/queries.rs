@@ -1,4 +1,4 @@
-//! Questions with one answer: matching, retries, deadlines, bounds.
+//! Queries with one answer: matching, retries, deadlines and limits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -130,7 +130,7 @@ fn a_busy_administrator_is_asked_again_after_a_pause_until_it_answers() {
         ),
         (5, 4)
     );
-    // 50, 100, 200 and 400 ms.
+    // Attempts of 50, 100, 200 and 400 ms.
     assert!(network.now - start >= Duration::from_millis(750));
 }
 
@@ -213,7 +213,7 @@ fn a_new_administrator_is_asked_at_once_what_the_old_one_was() {
     assert_eq!(second.to, other);
     let tid = |mad: &[u8]| *SaPacket::new_checked(mad).expect("right").mad();
     let (first, second) = (tid(first.mad.as_slice()), tid(second.mad.as_slice()));
-    // The old one answers late, and the new one as it should.
+    // The old administrator answers late; the new one answers correctly.
     engine.handle_mad(now, &SA, &answer(&first, 0, &[]));
     assert!(engine.poll_outcome().is_none());
     engine.handle_mad(now, &other, &answer(&second, 0, &[]));

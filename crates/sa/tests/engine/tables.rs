@@ -1,4 +1,4 @@
-//! Tables in many packets: whole, or an error that says what is missing.
+//! Multi-packet tables: complete, or an error that says what is missing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SEGMENTS: usize = 100;
 const STRIDE: usize = PathRecord::LEN;
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Records, none like another, that fill a hundred segments and end in the middle of the last.
+/// Distinct records that fill a hundred segments and end in the middle of the last.
 fn table() -> Vec<u8> {
     let records = (SEGMENTS * SA_DATA_LEN).div_euclid(STRIDE);
     let mut bytes = Vec::new();
@@ -63,7 +63,8 @@ fn a_hundred_segments_come_whole_over_a_good_network() {
     let (network, outcome) = ask(Faults::None, 1, DEADLINE);
     assert!(is_whole(&outcome.expect("whole")));
     assert_eq!(network.administrator.questions, 1);
-    // The question, the segments, and an acknowledgement of the first, of the window and of the last.
+    // The request, the segments, and three acknowledgements: for the first segment, the window and
+    // the last segment.
     assert_eq!(network.sent(), 1 + SEGMENTS + 3);
 }
 

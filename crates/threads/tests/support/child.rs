@@ -1,8 +1,8 @@
-//! A child of this process, for tests of what fork(2) leaves.
+//! A forked child process, for tests of the state after fork(2).
 
 #![allow(unsafe_code, reason = "fork(2), waitpid(2) and _exit(2)")]
 
-/// Runs `f` in a child and gives its exit status.
+/// Runs `f` in a child and returns its exit status.
 pub(crate) fn in_child(f: impl FnOnce() -> i32) -> i32 {
     // SAFETY: glibc's fork leaves its allocator usable in the child of a threaded process, and the
     // child touches no lock that another thread of the parent may hold, then leaves by _exit.

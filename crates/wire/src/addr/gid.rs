@@ -1,4 +1,4 @@
-//! Global identifiers, and how RoCEv2 makes them from IP addresses.
+//! Global identifiers (GIDs), and their derivation from IP addresses in RoCEv2.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,7 +36,7 @@ impl Gid {
         }
     }
 
-    /// The RoCEv2 MGID of an IP multicast group, `None` if the address is not a group's.
+    /// The RoCEv2 MGID of an IP multicast group; `None` if the address is not a multicast address.
     pub const fn from_ip_group(group: IpAddr) -> Option<Gid> {
         if group.is_multicast() {
             Some(Gid::from_ip(group))
@@ -50,17 +50,17 @@ impl Gid {
         self.to_ipv6().to_ipv4_mapped()
     }
 
-    /// The GID read as an IPv6 address, mapped or not.
+    /// The GID as an IPv6 address, mapped or not.
     pub const fn to_ipv6(self) -> Ipv6Addr {
         Ipv6Addr::from_bits(u128::from_be_bytes(self.0))
     }
 
-    /// The IP address the GID stands for: IPv4 if it is mapped, else IPv6.
+    /// The IP address that the GID represents: IPv4 if it is mapped, otherwise IPv6.
     pub const fn to_ip(self) -> IpAddr {
         self.to_ipv6().to_canonical()
     }
 
-    /// True if it names a group: `ff00::/8`, or a mapped IPv4 address in `224.0.0.0/4`.
+    /// True for a multicast group: `ff00::/8`, or a mapped IPv4 address in `224.0.0.0/4`.
     pub const fn is_multicast(self) -> bool {
         self.to_ip().is_multicast()
     }

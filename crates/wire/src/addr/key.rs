@@ -10,7 +10,7 @@ impl PKey {
     /// The default partition with full membership, the only entry of a RoCE port's table.
     pub const DEFAULT: PKey = PKey(0xFFFF);
 
-    /// Set for full members; a limited member cannot talk to another limited member.
+    /// Set for full members; two limited members cannot communicate.
     pub const FULL_MEMBER: u16 = 0x8000;
 
     /// The partition, without the membership bit.
@@ -23,8 +23,8 @@ impl PKey {
         self.0 & Self::FULL_MEMBER != 0
     }
 
-    /// True if a packet with this key may reach a port with `other` (IBTA 10.9.3): the same
-    /// partition, not the invalid one (zero), and at least one side a full member.
+    /// True if a packet with this key may reach a port with `other` (IBTA 10.9.3): the partitions
+    /// are equal and not zero (invalid), and at least one side is a full member.
     pub const fn matches(self, other: PKey) -> bool {
         self.partition() != 0
             && self.partition() == other.partition()
@@ -58,11 +58,11 @@ impl QKey {
     /// The well-known key of QP1, the general services interface (IBTA 10.2.5, Linux `IB_QP1_QKEY`).
     pub const GSI: QKey = QKey(0x8001_0000);
 
-    /// The key that rdma_cm gives UD queue pairs unless told otherwise (`RDMA_UDP_QKEY`).
+    /// The rdma_cm's default key for UD queue pairs (`RDMA_UDP_QKEY`).
     pub const RDMA_CM: QKey = QKey(0x0123_4567);
 
-    /// True for a key with the highest bit set: only the privileged may send it, and a work request
-    /// that carries one is sent with the queue pair's own key instead (IBTA 10.2.5).
+    /// True for a key with the highest bit set. Only privileged code may use it; a work request
+    /// that carries such a key is sent with the queue pair's own key instead (IBTA 10.2.5).
     pub const fn is_controlled(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }

@@ -1,4 +1,4 @@
-//! Names of things on the fabric: GIDs, partition and queue keys, queue pair and packet sequence
+//! Identifiers on the fabric: GIDs, partition and queue keys, queue pair and packet sequence
 //! numbers, service ids.
 
 mod gid;

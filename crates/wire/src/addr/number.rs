@@ -1,4 +1,4 @@
-//! The 24-bit numbers: queue pairs and packet sequence.
+//! 24-bit numbers: queue pair numbers and packet sequence numbers.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ const MASK_24: u32 = 0x00FF_FFFF;
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// QP1, the general services interface, where connection management arrives.
+    /// QP1, the general services interface, which receives connection management datagrams.
     pub const GSI: Qpn = Qpn(1);
     /// The destination queue pair of multicast packets (IBTA 10.5).
     pub const MULTICAST: Qpn = Qpn(MASK_24);
@@ -45,8 +45,8 @@ impl fmt::Debug for Qpn {
     }
 }
 
-/// A 24-bit packet sequence number (IBTA 9.7.1). It wraps, so it has a distance and no order:
-/// compare with [`Psn::diff`].
+/// A 24-bit packet sequence number (IBTA 9.7.1). It wraps, so it has no order: compare with
+/// [`Psn::diff`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -76,16 +76,17 @@ impl Psn {
         Psn::new(self.0.wrapping_sub(count))
     }
 
-    /// The next one.
+    /// The next number.
     #[must_use]
     pub const fn next(self) -> Psn {
         self.add(1)
     }
 
-    /// How far `self` is ahead of `other`, negative if it is behind: the distance the shorter way
-    /// round, from −2^23 to 2^23 − 1 (IBTA 9.7.1, the valid and the duplicate region).
+    /// The signed distance from `other` to `self`, negative if `self` is behind: the shorter way
+    /// around, from −2^23 to 2^23 − 1 (IBTA 9.7.1, the valid and the duplicate region).
     pub const fn diff(self, other: Psn) -> i32 {
-        // Moved to the top, the 24-bit sign is the word's own; the arithmetic shift keeps it.
+        // The left shift moves the 24-bit sign to the word's sign bit; the arithmetic right shift
+        // extends it.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 }

@@ -1,12 +1,12 @@
-//! Service ids, and the port spaces that rdma_cm folds into them.
+//! Service ids, and the rdma_cm port spaces that they encode.
 
 use core::fmt;
 
-/// A port space of rdma_cm (`enum rdma_ucm_port_space`), each with port numbers of its own.
+/// A port space of the rdma_cm (`enum rdma_ucm_port_space`), each with its own port numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
-    /// `RDMA_PS_IPOIB`: datagrams to IPoIB's groups.
+    /// `RDMA_PS_IPOIB`: datagrams to IPoIB multicast groups.
     Ipoib = 0x0002,
     /// `RDMA_PS_TCP`: connected service.
     Tcp = 0x0106,
@@ -45,9 +45,10 @@ impl fmt::Display for PortSpace {
     }
 }
 
-/// A 64-bit service id (IBTA 12.7), which a listener answers to.
+/// A 64-bit service id (IBTA 12.7), which identifies a listener.
 ///
-/// rdma_cm makes it of a port space and a port: `(port space << 16) | port` (IBTA annex A11).
+/// The rdma_cm derives it from a port space and a port: `(port space << 16) | port` (IBTA annex
+/// A11).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -57,7 +58,7 @@ impl ServiceId {
         ServiceId(((port_space.value() as u64) << 16) | port as u64)
     }
 
-    /// The port space, `None` if the id is not made of one.
+    /// The port space; `None` if the id does not encode one.
     pub const fn port_space(self) -> Option<PortSpace> {
         if self.0 >> 32 != 0 {
             return None;
@@ -65,7 +66,7 @@ impl ServiceId {
         PortSpace::from_value((self.0 >> 16) as u16)
     }
 
-    /// The port: the low 16 bits, which mean something only if there is a
+    /// The port: the low 16 bits. Meaningful only if there is a
     /// [`port_space`](ServiceId::port_space).
     pub const fn port(self) -> u16 {
         self.0 as u16

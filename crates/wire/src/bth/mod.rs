@@ -7,14 +7,14 @@ pub use opcode::{Opcode, Payload, Transport};
 use crate::bytes::{Builder, Fields, head, put};
 use crate::{Error, PKey, Psn, Qpn, Result};
 
-/// Bytes of the header.
+/// Length of the header, in bytes.
 pub const LEN: usize = 12;
 
-/// Offset of the byte that routers may change (FECN, BECN), which the ICRC counts as ones.
+/// Offset of the byte that routers may change (FECN, BECN); the ICRC replaces it with ones.
 pub const VARIANT_BYTE: usize = 4;
 
-/// A checked view of a base transport header at the front of a buffer: for looking at a field or
-/// two, as in finding the queue pair, without parsing the packet.
+/// A checked view of a base transport header at the front of a buffer. Use it to read a field or
+/// two, such as the queue pair, without parsing the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BthPacket<T> {
     buffer: T,
@@ -36,7 +36,7 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
         self.buffer
     }
 
-    /// The opcode byte, which need not be a known opcode.
+    /// The opcode byte, known or not.
     pub fn opcode_byte(&self) -> u8 {
         self.fields().u8::<0>()
     }
@@ -65,8 +65,8 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
         Psn::new(self.fields().u24::<9>())
     }
 
-    /// The header's bytes. Checked at construction; a buffer whose `as_ref` shrank since reads as
-    /// zeros rather than panicking.
+    /// The header's bytes. The length was checked at construction; if the buffer's `as_ref` has
+    /// shrunk since, this returns zeros instead of panicking.
     fn fields(&self) -> Fields<'_, LEN> {
         const ZEROS: &[u8; LEN] = &[0; LEN];
         Fields(self.buffer.as_ref().first_chunk().unwrap_or(ZEROS))
@@ -76,16 +76,16 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
 /// The base transport header's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BthRepr {
-    /// What the packet is, and by which transport.
+    /// The packet's transport and operation.
     pub opcode: Opcode,
     /// The responder shall raise a solicited completion event.
     pub solicited: bool,
-    /// Path migration state: true for migrated, which is also what a packet outside of any
-    /// migration carries (rxe sends true, the MADs of some devices false).
+    /// Path migration state: true means migrated. Packets outside of any migration also carry true
+    /// (rxe sends true, the MADs of some devices false).
     pub migreq: bool,
     /// Bytes of padding after the payload, 0 to 3.
     pub pad_count: u8,
-    /// Transport header version, four bits; zero is the only one there is.
+    /// Transport header version, four bits; zero is the only defined one.
     pub tver: u8,
     /// Partition key.
     pub pkey: PKey,

@@ -1,5 +1,5 @@
-//! Opcodes (IBTA 9.2, RoCEv2's CNP of annex A17, FLUSH and ATOMIC WRITE of annex A19), and what
-//! each brings along.
+//! Opcodes (IBTA 9.2, RoCEv2's CNP of annex A17, FLUSH and ATOMIC WRITE of annex A19) and the
+//! headers and payload of each.
 
 use core::fmt;
 
@@ -27,12 +27,12 @@ impl fmt::Display for Transport {
     }
 }
 
-/// How much payload an opcode may carry; the path MTU bounds it from above.
+/// The payload that an opcode may carry, up to the path MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     /// None.
     None,
-    /// Any number of bytes, zero included.
+    /// Any number of bytes, including zero.
     Any,
     /// Exactly this many bytes.
     Exactly(usize),
@@ -40,7 +40,7 @@ pub enum Payload {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
-        /// What a packet is: transport and operation.
+        /// A packet's transport and operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Opcode {
@@ -58,7 +58,7 @@ macro_rules! opcodes {
                 })
             }
 
-            /// Its name in traces, as `RC SEND Only`.
+            /// Its name in traces, such as `RC SEND Only`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Opcode::$name => $text,)*
@@ -213,7 +213,7 @@ impl Opcode {
         )
     }
 
-    /// True for a message of one packet, whatever its operation.
+    /// True for a single-packet message of any operation.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
@@ -228,12 +228,12 @@ impl Opcode {
         self.is_last() || self.is_only()
     }
 
-    /// True for SEND, in any part and with any addition.
+    /// True for SEND, any part and variant.
     pub const fn is_send(self) -> bool {
         matches!(self.value() & 0x1F, 0x00..=0x05 | 0x16 | 0x17) && !matches!(self, Opcode::Cnp)
     }
 
-    /// True for RDMA WRITE, in any part. ATOMIC WRITE is another operation.
+    /// True for RDMA WRITE, any part. ATOMIC WRITE is a different operation.
     pub const fn is_write(self) -> bool {
         matches!(self.value() & 0x1F, 0x06..=0x0B)
     }
@@ -272,7 +272,7 @@ impl Opcode {
         matches!(self, Opcode::RcCompareSwap | Opcode::RcFetchAdd)
     }
 
-    /// True if an AETH follows: acknowledgements, and read responses but the middle ones.
+    /// True if an AETH follows: acknowledgements and all read responses except middle ones.
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
@@ -304,7 +304,7 @@ impl Opcode {
         matches!(self, Opcode::RcSendLastInv | Opcode::RcSendOnlyInv)
     }
 
-    /// How much payload follows the headers.
+    /// The payload that follows the headers.
     pub const fn payload(self) -> Payload {
         match self {
             Opcode::RcReadRequest
@@ -325,7 +325,7 @@ impl Opcode {
         !matches!(self.payload(), Payload::None)
     }
 
-    /// Bytes of the headers: BTH and the extension headers of this opcode.
+    /// Length of the headers in bytes: BTH and this opcode's extension headers.
     pub const fn headers_len(self) -> usize {
         use crate::eth;
         let mut len = super::LEN;

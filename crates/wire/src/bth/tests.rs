@@ -1,8 +1,8 @@
-//! Opcodes against a second list of what each brings along, and the header against written bytes.
+//! Opcodes against a second, independent list of their headers, and the BTH against literal bytes.
 
 use super::*;
 
-/// IBTA 9.2: opcodes and the headers after the BTH, written down again, by hand.
+/// IBTA 9.2: opcodes and the headers after the BTH, transcribed independently of the code.
 const TABLE: &[(u8, &str)] = &[
     (0x00, "payload"),
     (0x01, "payload"),

@@ -1,10 +1,10 @@
-//! What all messages have in common.
+//! Types shared by all messages.
 
 use crate::Result;
 use crate::bytes::{Builder, Fields};
 use crate::mad;
 
-/// Bytes of a message after the MAD header.
+/// Length of a message after the MAD header, in bytes.
 pub const BODY_LEN: usize = mad::DATA_LEN;
 
 /// Reads a message's body.
@@ -13,7 +13,7 @@ pub(super) type Body<'a> = Fields<'a, BODY_LEN>;
 /// Builds a message's body.
 pub(super) type BodyBuilder = Builder<BODY_LEN>;
 
-/// One message's conversion from and to its body. `ece_options` travels in the MAD header's
+/// Conversion of one message from and to its body. `ece_options` travels in the MAD header's
 /// attribute modifier.
 pub(super) trait Format: Sized {
     /// Reads the message.
@@ -23,11 +23,11 @@ pub(super) trait Format: Sized {
     fn write(&self, body: &mut BodyBuilder) -> Result<()>;
 }
 
-/// Enhanced connection establishment (ECE): a vendor's negotiation of what both devices can do, in
-/// bits that IBTA reserves (Linux `struct rdma_ucm_ece`). All zero if not in use.
+/// Enhanced connection establishment (ECE): a vendor's negotiation of device capabilities, in bits
+/// that IBTA reserves (Linux `struct rdma_ucm_ece`). All zero if unused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Whose options these are, 24 bits.
+    /// The vendor that defines the options, 24 bits.
     pub vendor_id: u32,
     /// The vendor's options.
     pub options: u32,

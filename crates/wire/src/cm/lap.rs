@@ -1,5 +1,5 @@
-//! LAP and APR: loading an alternate path. RoCE ignores them; they are parsed to be shown and
-//! answered.
+//! LAP and APR: loading an alternate path. RoCE does not use them; they are parsed for display and
+//! to be answered.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ pub struct LapRepr {
     pub remote_comm_id: u32,
     /// The receiver's queue pair (or end-to-end context).
     pub remote_qpn: Qpn,
-    /// How long the receiver may take to answer, exponent of 4.096 µs, five bits.
+    /// Time within which the receiver must answer, exponent of 4.096 µs, five bits.
     pub remote_cm_response_timeout: u8,
     /// The path to load.
     pub alternate: PathRepr,
@@ -72,7 +72,7 @@ codes! {
     UNSUPPORTED = 2, "alternate paths not supported";
     /// The application rejects.
     REJECT = 3, "rejected by the application";
-    /// Redirected, as the additional information tells.
+    /// Redirected; see the additional information.
     REDIRECT = 4, "redirected";
     /// The path is the current one.
     IS_CURRENT = 5, "path is the current one";
@@ -103,7 +103,7 @@ pub struct AprRepr {
     pub remote_comm_id: u32,
     /// Whether the path is loaded.
     pub status: AprStatus,
-    /// Additional information, as the status defines it.
+    /// Additional information; its meaning depends on the status.
     pub additional_info: AdditionalInfo,
     /// Private data.
     pub private_data: PrivateData<148>,

@@ -1,4 +1,4 @@
-//! Any message, as a management datagram.
+//! Any CM message, as a management datagram.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ pub const CLASS_VERSION: u8 = 2;
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident($repr:ident) = $id:literal;)*) => {
-        /// Which message a MAD of class CM carries (IBTA 16.7).
+        /// The message type of a MAD of class CM (IBTA 16.7).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum AttributeId {
@@ -40,7 +40,7 @@ macro_rules! messages {
         }
 
         impl CmMessage {
-            /// Which message it is.
+            /// The type of the message.
             pub const fn attribute_id(&self) -> AttributeId {
                 match self {
                     $(CmMessage::$name(_) => AttributeId::$name,)*
@@ -108,8 +108,8 @@ impl CmMessage {
     /// # Errors
     ///
     /// [`Error::Truncated`] and [`Error::Malformed`] if it is not [`MAD_LEN`] bytes long;
-    /// [`Error::Unsupported`] for a base version, class, class version, method or attribute other
-    /// than those of CM messages. To answer such a one, read its header with [`MadPacket`].
+    /// [`Error::Unsupported`] if the base version, class, class version, method or attribute is not
+    /// that of a CM message. To answer such a datagram, read its header with [`MadPacket`].
     pub fn parse(mad: &[u8]) -> Result<(MadHeaderRepr, CmMessage)> {
         let mad = MadPacket::new_checked(mad)?;
         let header = mad.header();
@@ -153,7 +153,7 @@ impl CmMessage {
         Ok(())
     }
 
-    /// The vendor's options, which travel in the attribute modifier.
+    /// The vendor's options in the attribute modifier.
     const fn ece_options(&self) -> u32 {
         match self {
             CmMessage::Req(message) => message.ece.options,
@@ -163,7 +163,7 @@ impl CmMessage {
         }
     }
 
-    /// The sender's communication id; of SIDR messages, the request id.
+    /// The sender's communication id; in SIDR messages, the request id.
     pub const fn local_comm_id(&self) -> u32 {
         match self {
             CmMessage::Req(message) => message.local_comm_id,
@@ -180,8 +180,8 @@ impl CmMessage {
         }
     }
 
-    /// The receiver's communication id, by which the receiver finds the connection; of a SIDR
-    /// response, the request id. `None` in REQ and SIDR REQ, which begin something new.
+    /// The receiver's communication id, which identifies the connection at the receiver; in a SIDR
+    /// response, the request id. `None` in REQ and SIDR REQ, which start an exchange.
     pub const fn remote_comm_id(&self) -> Option<u32> {
         Some(match self {
             CmMessage::Req(_) | CmMessage::SidrReq(_) => return None,

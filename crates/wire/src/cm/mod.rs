@@ -1,8 +1,8 @@
-//! Messages of the communication manager (IBTA 12.6, 12.8 and 12.11; class version 2), one file to each
+//! Messages of the communication manager (IBTA 12.6, 12.8 and 12.11; class version 2), one file per
 //! family.
 //!
-//! [`CmMessage`] parses and emits whole management datagrams. Every message has private data, whose
-//! length the wire does not tell: the receiver sees the whole area, zeros at its end included.
+//! [`CmMessage`] parses and emits whole management datagrams. Every message has private data. The
+//! wire does not carry its length: the receiver sees the whole area, including trailing zeros.
 
 mod body;
 mod disconnect;

@@ -1,4 +1,4 @@
-//! MRA: a message arrived, and its answer will take longer.
+//! MRA: confirms a message whose answer will take longer.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use super::body::{Body, BodyBuilder, Format};
 use crate::Result;
 use crate::timer::cm_timeout_us;
 
-/// Which message an MRA confirms, two bits.
+/// The message that an MRA confirms, two bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MraMessage {
@@ -40,9 +40,9 @@ pub struct MraRepr {
     pub local_comm_id: u32,
     /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// The message that arrived.
+    /// The confirmed message.
     pub message: MraMessage,
-    /// How long its answer will take, exponent of 4.096 µs, five bits.
+    /// Time until its answer, exponent of 4.096 µs, five bits.
     pub service_timeout: u8,
     /// Private data.
     pub private_data: PrivateData<222>,

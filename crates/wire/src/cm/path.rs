@@ -1,4 +1,4 @@
-//! A path between two ports, as REQ and LAP describe it.
+//! A path between two ports, as in REQ and LAP.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use crate::{Gid, Result};
 pub struct PathRepr {
     /// LID of the sender's port; 0xFFFF (permissive) on routed RoCE paths.
     pub local_lid: u16,
-    /// LID of the receiver's port; alike.
+    /// LID of the receiver's port; 0xFFFF (permissive) on routed RoCE paths.
     pub remote_lid: u16,
     /// GID of the sender's port.
     pub local_gid: Gid,
@@ -28,12 +28,12 @@ pub struct PathRepr {
     pub service_level: u8,
     /// The path does not leave the subnet.
     pub subnet_local: bool,
-    /// How long the receiver is to wait for an ACK before it sends again, exponent of 4.096 µs, five
-    /// bits: what [`cm_timeout_us`](crate::timer::cm_timeout_us) takes.
+    /// Time that the receiver waits for an ACK before it retransmits, exponent of 4.096 µs, five
+    /// bits; see [`cm_timeout_us`](crate::timer::cm_timeout_us).
     pub local_ack_timeout: u8,
 }
 
-/// Bytes of a path.
+/// Length of a path, in bytes.
 pub(super) const PATH_LEN: usize = 44;
 
 impl PathRepr {
@@ -82,7 +82,7 @@ impl PathRepr {
         Ok(b.finish())
     }
 
-    /// The fields that lie at the same place in REQ and LAP.
+    /// The fields at the same offsets in REQ and LAP.
     fn common(f: Fields<'_, PATH_LEN>) -> PathRepr {
         PathRepr {
             local_lid: f.u16::<0>(),
@@ -123,7 +123,7 @@ impl fmt::Display for PathRepr {
     }
 }
 
-/// A path MTU in IBTA's code (`enum ib_mtu`), four bits in messages.
+/// A path MTU in IBTA's encoding (`enum ib_mtu`), four bits in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathMtu(pub u8);
 

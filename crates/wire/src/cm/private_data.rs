@@ -1,16 +1,16 @@
-//! The byte areas of messages.
+//! The variable-content areas of messages.
 
 use core::fmt;
 use core::ops::Deref;
 
 use crate::{Error, Result};
 
-/// The private data of a message: `N` bytes that the consumer fills, zeros after what it gave.
+/// The private data of a message: `N` bytes, the consumer's data followed by zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData<const N: usize>([u8; N]);
 
 impl<const N: usize> PrivateData<N> {
-    /// Bytes of the area.
+    /// Length of the area, in bytes.
     pub const LEN: usize = N;
 
     /// No private data: all zero.
@@ -58,19 +58,19 @@ impl<const N: usize> fmt::Debug for PrivateData<N> {
     }
 }
 
-/// Additional information of a rejection, a SIDR response or an alternate path response: up to 72
-/// bytes, and how many of them count.
+/// Additional information of a reject, a SIDR response or an alternate path response: up to 72
+/// bytes with a length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AdditionalInfo {
-    /// The length the message states. It comes from the wire: see
-    /// [`as_slice`](AdditionalInfo::as_slice) for what is really there.
+    /// The stated length. It comes from the wire and may exceed the area;
+    /// [`as_slice`](AdditionalInfo::as_slice) returns the actual data.
     pub len: u8,
     /// The whole area.
     pub bytes: [u8; AdditionalInfo::LEN],
 }
 
 impl AdditionalInfo {
-    /// Bytes of the area.
+    /// Length of the area, in bytes.
     pub const LEN: usize = 72;
 
     /// None.
@@ -79,7 +79,7 @@ impl AdditionalInfo {
         bytes: [0; AdditionalInfo::LEN],
     };
 
-    /// The information `data`.
+    /// Creates the area from `data`.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl AdditionalInfo {
         })
     }
 
-    /// The bytes that count: as many as stated, at most the area.
+    /// The valid bytes: the stated length, at most the whole area.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len.into()).unwrap_or(&self.bytes)
     }
@@ -123,7 +123,7 @@ fn pad<const N: usize>(what: &'static str, data: &[u8]) -> Result<[u8; N]> {
     Ok(area)
 }
 
-/// Hex digits, without the zeros at the end.
+/// Writes hex digits without the trailing zeros.
 fn fmt_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
     for byte in bytes.iter().take(used) {

@@ -11,7 +11,7 @@ macro_rules! codes {
         impl $name {
             $($(#[$doc])* pub const $code: $name = $name($value);)*
 
-            /// What the code means, `None` if this is not known.
+            /// The meaning of the code; `None` if it is unknown.
             pub const fn explanation(self) -> Option<&'static str> {
                 Some(match self.0 {
                     $($value => $text,)*
@@ -45,13 +45,13 @@ codes! {
     NO_EEC = 2, "no end-to-end context available";
     /// No resources available.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender waited in vain for an answer.
+    /// The sender received no answer in time.
     TIMEOUT = 4, "timeout (the peer waited in vain for an answer)";
     /// Unsupported request.
     UNSUPPORTED = 5, "unsupported request";
     /// The communication id is not known to the sender.
     INVALID_COMM_ID = 6, "invalid communication id";
-    /// The communication ids do not belong together.
+    /// The communication ids do not belong to one connection.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
     /// No listener has the service id.
     INVALID_SERVICE_ID = 8, "invalid service id (nothing listens there)";
@@ -61,49 +61,50 @@ codes! {
     STALE_CONN = 10, "stale connection (an earlier one of the same queue pair is still held)";
     /// The reliable datagram channel does not exist.
     RDC_NOT_EXIST = 11, "reliable datagram channel does not exist";
-    /// The primary path's remote GID is not accepted; a better one may be given.
+    /// The primary path's remote GID is rejected; the additional information may suggest another.
     INVALID_GID = 12, "primary remote GID rejected";
-    /// The primary path's remote LID is not accepted; a better one may be given.
+    /// The primary path's remote LID is rejected; the additional information may suggest another.
     INVALID_LID = 13, "primary remote LID rejected";
-    /// Primary path.
+    /// Service level of the primary path.
     INVALID_SL = 14, "invalid primary service level";
-    /// Primary path.
+    /// Traffic class of the primary path.
     INVALID_TRAFFIC_CLASS = 15, "invalid primary traffic class";
-    /// Primary path.
+    /// Hop limit of the primary path.
     INVALID_HOP_LIMIT = 16, "invalid primary hop limit";
-    /// Primary path.
+    /// Packet rate of the primary path.
     INVALID_PACKET_RATE = 17, "invalid primary packet rate";
-    /// The alternate path's remote GID is not accepted; a better one may be given.
+    /// The alternate path's remote GID is rejected; the additional information may suggest another.
     INVALID_ALT_GID = 18, "alternate remote GID rejected";
-    /// The alternate path's remote LID is not accepted; a better one may be given.
+    /// The alternate path's remote LID is rejected; the additional information may suggest another.
     INVALID_ALT_LID = 19, "alternate remote LID rejected";
-    /// Alternate path.
+    /// Service level of the alternate path.
     INVALID_ALT_SL = 20, "invalid alternate service level";
-    /// Alternate path.
+    /// Traffic class of the alternate path.
     INVALID_ALT_TRAFFIC_CLASS = 21, "invalid alternate traffic class";
-    /// Alternate path.
+    /// Hop limit of the alternate path.
     INVALID_ALT_HOP_LIMIT = 22, "invalid alternate hop limit";
-    /// Alternate path.
+    /// Packet rate of the alternate path.
     INVALID_ALT_PACKET_RATE = 23, "invalid alternate packet rate";
-    /// Ask the manager and the port that are given instead.
+    /// Redirect to the connection manager and port in the additional information.
     PORT_CM_REDIRECT = 24, "redirected to another connection manager and port";
-    /// Ask the port that is given instead.
+    /// Redirect to the port in the additional information.
     PORT_REDIRECT = 25, "redirected to another port";
-    /// The path MTU is not accepted; a smaller one may be given.
+    /// The path MTU is rejected; the additional information may suggest a smaller one.
     INVALID_MTU = 26, "invalid path MTU";
     /// Fewer responder resources than needed.
     INSUFFICIENT_RESP_RESOURCES = 27, "insufficient responder resources";
-    /// The application rejects, for reasons of its own.
+    /// The application rejected the connection.
     CONSUMER_DEFINED = 28, "rejected by the application";
-    /// The RNR retry count is not accepted.
+    /// The RNR retry count is rejected.
     INVALID_RNR_RETRY = 29, "invalid RNR retry count";
     /// The communication id is in use by another connection of the same peer.
     DUPLICATE_LOCAL_COMM_ID = 30, "duplicate local communication id";
-    /// The class version is not spoken; the highest that is may be given.
+    /// The class version is not supported; the additional information may give the highest
+    /// supported one.
     INVALID_CLASS_VERSION = 31, "unsupported class version";
-    /// Primary path.
+    /// Flow label of the primary path.
     INVALID_FLOW_LABEL = 32, "invalid primary flow label";
-    /// Alternate path.
+    /// Flow label of the alternate path.
     INVALID_ALT_FLOW_LABEL = 33, "invalid alternate flow label";
     /// A vendor's option is not supported.
     VENDOR_OPTION_NOT_SUPPORTED = 35, "vendor option not supported";
@@ -112,17 +113,17 @@ codes! {
 codes! {
     /// The status of a SIDR response (IBTA 12.11.2; Linux `enum ib_cm_sidr_status`).
     SidrStatus(u8):
-    /// Resolved: queue pair and queue key are given.
+    /// Resolved: the response has the queue pair and queue key.
     SUCCESS = 0, "success";
     /// No listener has the service id.
     UNSUPPORTED = 1, "service id not supported (nothing listens there)";
-    /// The application rejects.
+    /// The application rejected the request.
     REJECT = 2, "rejected by the application";
     /// No queue pair available.
     NO_QP = 3, "no queue pair available";
-    /// Ask elsewhere, as the additional information tells.
+    /// Redirect; see the additional information.
     REDIRECT = 4, "redirected";
-    /// The class version is not spoken.
+    /// The class version is not supported.
     UNSUPPORTED_VERSION = 5, "unsupported class version";
 }
 

@@ -1,4 +1,4 @@
-//! REJ: no connection, and why.
+//! REJ: rejects a connection with a reason.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::body::{Body, BodyBuilder, Format};
 use super::{AdditionalInfo, PrivateData, RejectReason};
 use crate::Result;
 
-/// Which message a REJ answers, two bits.
+/// The message that a REJ answers, two bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RejMessage {
@@ -15,7 +15,7 @@ pub enum RejMessage {
     Req = 0,
     /// REP.
     Rep = 1,
-    /// None: a timeout, or a message that could not be told.
+    /// None: a timeout, or an unrecognized message.
     Other = 2,
     /// Reserved.
     Reserved = 3,
@@ -50,12 +50,12 @@ pub struct RejRepr {
     pub local_comm_id: u32,
     /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// The message that is rejected.
+    /// The rejected message.
     pub message: RejMessage,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// Additional reject information, as the reason defines it (IBTA 12.6.7.2); its length has seven
-    /// bits.
+    /// Additional reject information; its meaning depends on the reason (IBTA 12.6.7.2). Its length
+    /// has seven bits.
     pub additional_info: AdditionalInfo,
     /// Private data.
     pub private_data: PrivateData<148>,

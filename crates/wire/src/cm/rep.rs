@@ -1,4 +1,4 @@
-//! REP: a connection accepted.
+//! REP: accepts a connection.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub struct RepRepr {
     pub local_comm_id: u32,
     /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// Queue key, of reliable datagrams only.
+    /// Queue key, only for reliable datagrams.
     pub local_qkey: QKey,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
@@ -23,19 +23,20 @@ pub struct RepRepr {
     pub local_eecn: u32,
     /// First PSN that the receiver shall send.
     pub starting_psn: Psn,
-    /// RDMA reads and atomics the sender can serve at a time.
+    /// Maximum number of concurrent RDMA reads and atomics that the sender serves.
     pub responder_resources: u8,
-    /// RDMA reads and atomics the sender will have outstanding.
+    /// Maximum number of outstanding RDMA reads and atomics of the sender.
     pub initiator_depth: u8,
-    /// The longest time the sender's device takes to acknowledge, exponent of 4.096 µs, five bits.
+    /// The longest time that the sender's device takes to acknowledge, exponent of 4.096 µs, five
+    /// bits.
     pub target_ack_delay: u8,
     /// Alternate path: 0 accepted, 1 not supported, 2 rejected; two bits.
     pub failover_accepted: u8,
-    /// The sender's device does end-to-end flow control.
+    /// Whether the sender's device does end-to-end flow control.
     pub end_to_end_flow_control: bool,
-    /// Retries after RNR NAK, three bits; 7 is without end.
+    /// Retries after RNR NAK, three bits; 7 means unlimited.
     pub rnr_retry_count: u8,
-    /// The sender's queue pair uses a shared receive queue.
+    /// Whether the sender's queue pair uses a shared receive queue.
     pub srq: bool,
     /// GUID of the sender's channel adapter.
     pub local_ca_guid: u64,

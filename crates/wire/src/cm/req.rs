@@ -17,7 +17,7 @@ pub enum TransportService {
     Uc = 1,
     /// Reliable datagram.
     Rd = 2,
-    /// As [`ReqRepr::extended_transport`] tells.
+    /// The service in [`ReqRepr::extended_transport`].
     Extended = 3,
 }
 
@@ -39,47 +39,47 @@ pub struct ReqRepr {
     pub local_comm_id: u32,
     /// Vendor's options.
     pub ece: Ece,
-    /// The service asked for.
+    /// The requested service.
     pub service_id: ServiceId,
     /// GUID of the sender's channel adapter.
     pub local_ca_guid: u64,
-    /// Queue key, of reliable datagrams only.
+    /// Queue key, only for reliable datagrams.
     pub local_qkey: QKey,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// RDMA reads and atomics the sender can serve at a time.
+    /// Maximum number of concurrent RDMA reads and atomics that the sender serves.
     pub responder_resources: u8,
     /// End-to-end context of reliable datagrams, 24 bits.
     pub local_eecn: u32,
-    /// RDMA reads and atomics the sender will have outstanding.
+    /// Maximum number of outstanding RDMA reads and atomics of the sender.
     pub initiator_depth: u8,
     /// End-to-end context of reliable datagrams, 24 bits.
     pub remote_eecn: u32,
-    /// How long the receiver may take to answer, exponent of 4.096 µs, five bits.
+    /// Time within which the receiver must answer, exponent of 4.096 µs, five bits.
     pub remote_cm_response_timeout: u8,
     /// Transport service.
     pub transport: TransportService,
-    /// The sender's device does end-to-end flow control.
+    /// Whether the sender's device does end-to-end flow control.
     pub end_to_end_flow_control: bool,
     /// First PSN that the receiver shall send.
     pub starting_psn: Psn,
-    /// How long the sender will take to answer, exponent of 4.096 µs, five bits.
+    /// Time within which the sender will answer, exponent of 4.096 µs, five bits.
     pub local_cm_response_timeout: u8,
     /// Transport retries, three bits.
     pub retry_count: u8,
     /// Partition.
     pub pkey: PKey,
-    /// Payload of a packet, four bits.
+    /// Path MTU, four bits.
     pub path_mtu: PathMtu,
-    /// A reliable datagram channel exists already.
+    /// Whether a reliable datagram channel already exists.
     pub rdc_exists: bool,
-    /// Retries after RNR NAK, three bits; 7 is without end.
+    /// Retries after RNR NAK, three bits; 7 means unlimited.
     pub rnr_retry_count: u8,
-    /// How often messages of this exchange are sent again, four bits.
+    /// Maximum number of retransmissions of each message of this exchange, four bits.
     pub max_cm_retries: u8,
-    /// The sender's queue pair uses a shared receive queue.
+    /// Whether the sender's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Transport service when [`TransportService::Extended`], three bits: 1 is XRC.
+    /// Transport service if `transport` is [`TransportService::Extended`], three bits: 1 is XRC.
     pub extended_transport: u8,
     /// Primary path.
     pub primary: PathRepr,

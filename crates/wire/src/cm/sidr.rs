@@ -1,4 +1,5 @@
-//! SIDR REQ and SIDR REP: from a service id to the queue pair and key that serve its datagrams.
+//! SIDR REQ and SIDR REP: resolve a service id to the queue pair and queue key of a datagram
+//! service.
 
 use core::fmt;
 
@@ -14,7 +15,7 @@ pub struct SidrReqRepr {
     pub request_id: u32,
     /// Partition.
     pub pkey: PKey,
-    /// The service asked for.
+    /// The requested service.
     pub service_id: ServiceId,
     /// Private data.
     pub private_data: PrivateData<216>,
@@ -52,19 +53,19 @@ impl fmt::Display for SidrReqRepr {
 /// Service id resolution response (IBTA 12.11.2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SidrRepRepr {
-    /// The id of the request that is answered.
+    /// The id of the answered request.
     pub request_id: u32,
-    /// Whether it is resolved.
+    /// Result of the resolution.
     pub status: SidrStatus,
     /// Vendor's options.
     pub ece: Ece,
-    /// The queue pair that serves.
+    /// The queue pair of the service.
     pub qpn: Qpn,
     /// The service.
     pub service_id: ServiceId,
     /// The queue pair's key.
     pub qkey: QKey,
-    /// Additional information, such as where a redirection leads.
+    /// Additional information, such as the target of a redirect.
     pub additional_info: AdditionalInfo,
     /// Private data.
     pub private_data: PrivateData<136>,
@@ -76,7 +77,7 @@ impl Format for SidrRepRepr {
             request_id: f.u32::<0>(),
             status: SidrStatus(f.u8::<4>()),
             ece: Ece {
-                // The low 16 bits lie before the queue pair number, the high 8 after it.
+                // The low 16 bits are before the queue pair number, the high 8 bits after it.
                 vendor_id: u32::from(f.u8::<11>()) << 16 | u32::from(f.u16::<6>()),
                 options: ece_options,
             },

@@ -1,5 +1,5 @@
-//! Offsets of the messages that no capture at hand shows, written down again from the standard's
-//! figures; and how messages read in a trace.
+//! Offsets of the messages that the captures do not contain, transcribed independently from the
+//! standard's figures; and the display form of messages.
 
 use super::*;
 use crate::mad::MAD_LEN;
@@ -12,7 +12,7 @@ fn body(message: impl Into<CmMessage>) -> Vec<u8> {
     mad[MAD_LEN - BODY_LEN..].to_vec()
 }
 
-/// Checks that `body` holds `expected` at their offsets and zeros elsewhere.
+/// Checks that `body` has the `expected` bytes at their offsets and zeros elsewhere.
 fn assert_bytes(body: &[u8], expected: &[(usize, &[u8])]) {
     let mut whole = vec![0; BODY_LEN];
     for (at, bytes) in expected {

@@ -1,4 +1,4 @@
-//! AETH: acknowledgement, credits and refusals.
+//! AETH: acknowledgements, credits and NAKs.
 
 use core::fmt;
 
@@ -6,15 +6,15 @@ use crate::bytes::{Builder, Fields, header};
 use crate::timer::rnr_timer_us;
 use crate::{Error, Result};
 
-/// The credit code that means "not limited" (IBTA 9.7.7.2): what a queue pair on a shared receive
-/// queue, or one without end-to-end flow control, sends.
+/// The credit code for unlimited credits (IBTA 9.7.7.2). Queue pairs with a shared receive queue or
+/// without end-to-end flow control send it.
 pub const CREDITS_UNLIMITED: u8 = 31;
 
-/// How many receive requests a credit code stands for (IBTA 9.7.7.2); `None` for
+/// The number of receive requests that a credit code represents (IBTA 9.7.7.2); `None` for
 /// [`CREDITS_UNLIMITED`] and for codes over five bits.
 pub const fn credits_count(code: u8) -> Option<u16> {
     match code {
-        // The steps are 1, 1.5, 2, 3, 4, 6, 8, 12, …: two codes to each doubling.
+        // The steps are 1, 1.5, 2, 3, 4, 6, 8, 12, …: two codes per doubling.
         0..=3 => Some(code as u16),
         4..CREDITS_UNLIMITED => {
             let base = if code & 1 == 0 { 2 } else { 3 };
@@ -27,9 +27,9 @@ pub const fn credits_count(code: u8) -> Option<u16> {
 /// Acknowledge extended transport header (IBTA 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AethRepr {
-    /// What is acknowledged, or refused.
+    /// Acknowledgement or NAK.
     pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits: how many messages the responder has completed.
+    /// Message sequence number, 24 bits: the number of messages that the responder has completed.
     pub msn: u32,
 }
 
@@ -50,7 +50,7 @@ impl AethRepr {
     }
 }
 
-/// What an AETH says (IBTA 9.7.5.1).
+/// The content of an AETH (IBTA 9.7.5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syndrome {
     /// Positive acknowledgement.
@@ -63,9 +63,9 @@ pub enum Syndrome {
         /// Timer code, five bits; see [`rnr_timer_us`].
         timer: u8,
     },
-    /// Refusal.
+    /// Negative acknowledgement.
     Nak(NakCode),
-    /// A value that the standard reserves, whole.
+    /// A reserved value, the whole byte.
     Reserved(u8),
 }
 
@@ -125,20 +125,20 @@ impl fmt::Display for Syndrome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing before this one: send again from the given PSN.
+    /// A packet before this one is missing: retransmit from the given PSN.
     PsnSequenceError = 0,
-    /// The request makes no sense: unsupported, too long, out of order within its message.
+    /// The request is invalid: unsupported, too long, or out of order within its message.
     InvalidRequest = 1,
-    /// The key, range or access does not allow it.
+    /// The key, range or access rights do not permit the request.
     RemoteAccessError = 2,
-    /// The responder failed to carry it out.
+    /// The responder failed to execute the request.
     RemoteOperationalError = 3,
     /// A reliable datagram's request was invalid.
     InvalidRdRequest = 4,
 }
 
 impl NakCode {
-    /// The code with this value, `None` for reserved ones.
+    /// The code with this value; `None` for a reserved one.
     pub const fn from_value(value: u8) -> Option<NakCode> {
         Some(match value {
             0 => NakCode::PsnSequenceError,

@@ -10,9 +10,9 @@ pub struct AtomicEthRepr {
     pub va: u64,
     /// The region's remote key.
     pub rkey: u32,
-    /// What compare and swap stores, or fetch and add adds.
+    /// The value that compare and swap stores, or that fetch and add adds.
     pub swap_or_add: u64,
-    /// What compare and swap compares with; unused by fetch and add.
+    /// The value that compare and swap compares with; unused by fetch and add.
     pub compare: u64,
 }
 
@@ -40,7 +40,7 @@ impl AtomicEthRepr {
 /// Atomic acknowledge extended transport header (IBTA 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicAckEthRepr {
-    /// The value that was in memory before the operation.
+    /// The value in memory before the operation.
     pub original: u64,
 }
 

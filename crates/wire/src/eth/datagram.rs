@@ -29,7 +29,7 @@ impl DethRepr {
     }
 }
 
-/// Immediate data (IBTA 9.3): four bytes that verbs hands over in network order, kept as they are.
+/// Immediate data (IBTA 9.3): four bytes in network order, as in the verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImmDtRepr(pub [u8; 4]);
 

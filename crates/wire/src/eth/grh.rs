@@ -1,21 +1,21 @@
-//! The global route header, as receive buffers of datagrams show it.
+//! The global route header, as in receive buffers of datagrams.
 
 use crate::bytes::{Builder, Fields, fit, header};
 use crate::{Gid, Result};
 
-/// Global route header (IBTA 8.3), an IPv6 header in all but name.
+/// Global route header (IBTA 8.3), which has the layout of an IPv6 header.
 ///
-/// A UD receive buffer begins with 40 bytes for it. Over RoCEv2 with IPv4 the IPv4 header lies in
-/// the last 20 of them instead (IBTA annex A17).
+/// A UD receive buffer begins with 40 bytes for it. For RoCEv2 over IPv4 the last 20 of them hold
+/// the IPv4 header instead (IBTA annex A17).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrhRepr {
     /// Traffic class.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes after this header.
+    /// Length of what follows this header, in bytes.
     pub payload_len: u16,
-    /// What follows: 0x1B for IBA transport, 17 for UDP.
+    /// Protocol of what follows: 0x1B for IBA transport, 17 for UDP.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,

@@ -1,4 +1,4 @@
-//! Headers that name remote memory: RETH, FETH, IETH.
+//! Headers that address remote memory: RETH, FETH, IETH.
 
 use crate::Result;
 use crate::bytes::{Builder, Fields, header};
@@ -10,7 +10,7 @@ pub struct RethRepr {
     pub va: u64,
     /// The region's remote key.
     pub rkey: u32,
-    /// Bytes of the whole operation.
+    /// Length of the whole operation, in bytes.
     pub dma_len: u32,
 }
 
@@ -36,7 +36,7 @@ impl RethRepr {
 /// Flush extended transport header (IBTA annex A19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FethRepr {
-    /// Placement types asked for, four bits: 1 global visibility, 2 persistence.
+    /// Requested placement types, four bits: 1 global visibility, 2 persistence.
     pub placement: u8,
     /// Selectivity, two bits: 0 the range of the RETH, 1 the whole region.
     pub selectivity: u8,
@@ -62,7 +62,7 @@ impl FethRepr {
 /// Invalidate extended transport header (IBTA 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IethRepr {
-    /// The remote key that the responder shall invalidate.
+    /// The remote key to invalidate at the responder.
     pub rkey: u32,
 }
 

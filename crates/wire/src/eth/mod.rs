@@ -1,4 +1,5 @@
-//! The extended transport headers (IBTA 9.3), which follow the BTH as the opcode tells, and the GRH.
+//! The extended transport headers (IBTA 9.3), which follow the BTH depending on the opcode, and the
+//! GRH.
 //!
 //! Each `Repr` has `LEN`, `parse` (reads the front of a buffer) and `emit` (writes all `LEN` bytes).
 

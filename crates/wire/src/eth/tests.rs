@@ -1,4 +1,4 @@
-//! The headers against bytes written down by hand from the standard's figures.
+//! The headers against literal bytes from the standard's figures.
 
 use super::*;
 use crate::{Error, QKey, Qpn};

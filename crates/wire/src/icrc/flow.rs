@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The IP and UDP fields of a packet that the ICRC covers, but for the identification.
+/// The IP and UDP fields of a packet that the ICRC covers, except the identification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Flow {
     /// Over IPv4.
@@ -42,7 +42,7 @@ pub struct FlowV6 {
 impl Flow {
     /// The flow between two addresses, don't-fragment set; `None` if their families differ.
     ///
-    /// An IPv4-mapped IPv6 address counts as IPv4, for that is what goes over the wire.
+    /// An IPv4-mapped IPv6 address counts as IPv4, because the packet on the wire is IPv4.
     pub const fn between(src: SocketAddr, dst: SocketAddr) -> Option<Flow> {
         let (src_port, dst_port) = (src.port(), dst.port());
         match (src.ip().to_canonical(), dst.ip().to_canonical()) {

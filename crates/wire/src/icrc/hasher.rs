@@ -1,4 +1,4 @@
-//! The ICRC computed piece by piece.
+//! Incremental computation of the ICRC.
 
 use core::fmt;
 
@@ -8,8 +8,8 @@ use super::{Flow, FlowV4, FlowV6};
 use crate::bth;
 use crate::bytes::Builder;
 
-/// CRC-32 of eight bytes of ones, from which every ICRC goes on. They stand for the link header
-/// that InfiniBand has and RoCEv2 has not.
+/// CRC-32 of eight bytes of ones, the start of every ICRC. They stand for InfiniBand's link header,
+/// which RoCEv2 lacks.
 const CRC_OF_EIGHT_ONES: u32 = 0x2144_DF1C;
 
 const UDP_HEADER_LEN: usize = 8;
@@ -18,24 +18,24 @@ const IPV6_LEN: usize = 40;
 const PROTOCOL_UDP: u8 = 17;
 const ONES: u8 = 0xFF;
 
-/// Room for the largest masked prefix: IPv6, UDP and BTH.
+/// Longest masked prefix: IPv6, UDP and BTH.
 const PREFIX_LEN_MAX: usize = IPV6_LEN + UDP_HEADER_LEN + bth::LEN;
 
-/// Computes an ICRC over a UDP payload that lies in several pieces.
+/// Computes an ICRC over a UDP payload in several pieces.
 #[derive(Clone)]
 pub struct IcrcHasher {
     crc: Hasher,
-    /// The masked headers, hashed in one go once the BTH is whole: small updates are slow.
+    /// The masked headers, hashed at once when the BTH is complete: small updates are slow.
     prefix: [u8; PREFIX_LEN_MAX],
     filled: usize,
     prefix_len: usize,
 }
 
 impl IcrcHasher {
-    /// Begins a packet whose UDP payload takes `udp_payload_len` bytes, the ICRC's four included;
-    /// `ip_id` is the IPv4 identification in host order (not looked at over IPv6).
+    /// Starts a packet. `udp_payload_len` is the length of the UDP payload in bytes, including the
+    /// ICRC's four; `ip_id` is the IPv4 identification in host order (ignored over IPv6).
     ///
-    /// The UDP payload without ICRC follows by [`update`](IcrcHasher::update).
+    /// Then pass the UDP payload without the ICRC to [`update`](IcrcHasher::update).
     pub fn start(flow: &Flow, udp_payload_len: usize, ip_id: u16) -> IcrcHasher {
         let udp_len = udp_payload_len + UDP_HEADER_LEN;
         let mut prefix = [0; PREFIX_LEN_MAX];
@@ -51,7 +51,7 @@ impl IcrcHasher {
         }
     }
 
-    /// Takes in the next bytes of the UDP payload.
+    /// Adds the next bytes of the UDP payload.
     pub fn update(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         if self.filled < self.prefix_len {
@@ -95,7 +95,7 @@ impl fmt::Debug for IcrcHasher {
     }
 }
 
-/// Copies as much of `from` as `to` holds; returns how much that is.
+/// Copies as much of `from` as fits into `to`; returns its length.
 fn fill(to: &mut [u8], from: &[u8]) -> usize {
     let len = to.len().min(from.len());
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);

@@ -1,8 +1,8 @@
-//! Taking a CRC register back in time: arithmetic modulo the CRC polynomial.
+//! Rewinding a CRC register: arithmetic modulo the CRC polynomial.
 //!
 //! A register is a polynomial over GF(2) modulo P, reflected: bit 31 is the coefficient of x^0.
-//! Taking in a zero bit multiplies it by x; x has an inverse modulo P, so the effect of n zero bytes
-//! is undone by multiplying with x^(-8n).
+//! Processing a zero bit multiplies it by x. Because x has an inverse modulo P, multiplying by
+//! x^(-8n) undoes n zero bytes.
 
 /// CRC-32's polynomial, reflected, without x^32.
 const POLYNOMIAL: u32 = 0xEDB8_8320;
@@ -19,8 +19,8 @@ static UNSHIFT_HIGH: [u32; 256] = {
     powers(multiply(low[255], unshift_one_byte()))
 };
 
-/// The register before it took in `len` zero bytes, if it is `register` after them; `len` is less
-/// than 65,536, which no UDP datagram exceeds.
+/// Returns the register before it processed `len` zero bytes that led to `register`. `len` is below
+/// 65,536, which no UDP datagram exceeds.
 pub(super) const fn unshift_bytes(register: u32, len: usize) -> u32 {
     let low = UNSHIFT_LOW[len & 0xFF];
     let high = UNSHIFT_HIGH[len >> 8 & 0xFF];
@@ -43,7 +43,8 @@ const fn times_x(a: u32) -> u32 {
     a >> 1 ^ POLYNOMIAL & (a & 1).wrapping_neg()
 }
 
-/// The polynomial's own highest bit is set, so a product by x that was reduced shows it.
+/// Divides by x. The polynomial's highest bit is set, so that bit shows whether a multiplication by
+/// x was reduced.
 const fn over_x(a: u32) -> u32 {
     let reduced = a >> 31;
     (a ^ POLYNOMIAL & reduced.wrapping_neg()) << 1 | reduced
@@ -60,7 +61,7 @@ const fn unshift_one_byte() -> u32 {
     a
 }
 
-/// Powers of `base`, from the zeroth.
+/// Powers of `base`, starting with the zeroth.
 const fn powers(base: u32) -> [u32; 256] {
     let mut table = [ONE; 256];
     let mut i = 1;

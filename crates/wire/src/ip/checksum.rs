@@ -11,7 +11,7 @@ impl Sum {
         Sum(self.0 + u64::from(word))
     }
 
-    /// Adds bytes from an even offset on; an odd one at the end counts as the high byte of a word.
+    /// Adds bytes that start at an even offset; an odd last byte counts as the high byte of a word.
     pub(super) fn bytes(self, bytes: &[u8]) -> Sum {
         let (words, odd) = bytes.as_chunks::<2>();
         let sum = words
@@ -28,7 +28,7 @@ impl Sum {
         }
     }
 
-    /// The checksum: the folded sum's complement.
+    /// The checksum: the complement of the folded sum.
     pub(super) fn finish(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xFFFF {

@@ -7,14 +7,14 @@ use crate::bytes::{Fields, put, split};
 use crate::icrc::{Flow, FlowV4, FlowV6, Identification};
 use crate::{Error, Result};
 
-/// How a capture's packets begin, by the numbers of the pcap format (`LINKTYPE_*`).
+/// The link-layer header of a capture's packets, numbered as in the pcap format (`LINKTYPE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkType {
     /// 1: Ethernet.
     Ethernet,
     /// 101: an IPv4 or IPv6 header.
     RawIp,
-    /// 113: Linux cooked, which a capture on all interfaces at once has.
+    /// 113: Linux cooked, used by captures on all interfaces.
     LinuxSll,
     /// 276: Linux cooked, version 2.
     LinuxSll2,
@@ -78,7 +78,7 @@ impl IpRepr {
         }
     }
 
-    /// Reads an IP header of either version; also returns what follows it.
+    /// Reads an IP header of either version; also returns the payload.
     ///
     /// # Errors
     ///
@@ -107,10 +107,10 @@ impl IpRepr {
     }
 }
 
-/// A UDP datagram and the headers it came in.
+/// A UDP datagram with its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Ethernet header, if the link is one.
+    /// Ethernet header, if the link type has one.
     pub ethernet: Option<EthernetRepr>,
     /// IP header.
     pub ip: IpRepr,
@@ -121,7 +121,8 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Reads a captured packet. `Ok(None)` if it is well formed, but no UDP (or a later fragment).
+    /// Reads a captured packet. Returns `Ok(None)` for a well-formed packet that is not UDP or is a
+    /// later fragment.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl<'a> Datagram<'a> {
         SocketAddr::new(self.ip.dst(), self.udp.dst_port)
     }
 
-    /// What the ICRC covers of the headers, and the identification.
+    /// The header fields that the ICRC covers, and the identification.
     ///
     /// # Errors
     ///
@@ -221,15 +222,16 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// The most bytes that [`emit_ethernet`] adds to a UDP payload: Ethernet, IPv6 and UDP headers.
+/// Maximum number of bytes that [`emit_ethernet`] adds to a UDP payload: Ethernet, IPv6 and UDP
+/// headers.
 pub const FRAME_OVERHEAD_MAX: usize = EthernetRepr::UNTAGGED_LEN + Ipv6Repr::LEN + UdpRepr::LEN;
 
-/// Writes an Ethernet frame with a UDP datagram at the front of `out`, for a capture of what a UDP
-/// socket sent or received; returns its length.
+/// Writes an Ethernet frame with a UDP datagram at the front of `out`, to capture what a UDP socket
+/// sent or received. Returns its length.
 ///
-/// Addresses and ports are `flow`'s; hardware addresses are zero, as on a loopback interface; the hop
-/// limit is 64; checksums are right. `identification` is the IPv4 identification, not looked at over
-/// IPv6.
+/// Addresses and ports come from `flow`. Hardware addresses are zero, as on a loopback interface;
+/// the hop limit is 64; checksums are valid. `identification` is the IPv4 identification, ignored
+/// over IPv6.
 ///
 /// # Errors
 ///

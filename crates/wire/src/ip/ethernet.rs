@@ -22,7 +22,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// What a frame carries.
+/// The protocol of a frame's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -72,7 +72,7 @@ pub struct EthernetRepr {
     pub src: MacAddr,
     /// VLAN tags, the outer one first.
     pub tags: [Option<VlanTag>; 2],
-    /// What follows.
+    /// Protocol of the payload.
     pub ether_type: EtherType,
 }
 
@@ -84,14 +84,14 @@ impl EthernetRepr {
     const TYPE_LEN: usize = 2;
     const TAG_LEN: usize = 4;
 
-    /// Bytes on the wire: 14, and 4 for each tag.
+    /// Length on the wire: 14 bytes plus 4 per tag.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub fn len(&self) -> usize {
         let tags = self.tags.iter().flatten().count();
         Self::UNTAGGED_LEN + tags * Self::TAG_LEN
     }
 
-    /// Reads the header at the front of a frame; also returns what follows it.
+    /// Reads the header at the front of a frame; also returns the payload.
     ///
     /// # Errors
     ///

@@ -11,9 +11,9 @@ use crate::{Error, Result};
 pub struct Ipv4Repr {
     /// Type of service: DSCP 6 bits, ECN 2.
     pub tos: u8,
-    /// Bytes of header (20, more with options).
+    /// Length of the header in bytes: 20, more with options.
     pub header_len: usize,
-    /// Bytes after the header.
+    /// Length of the payload, in bytes.
     pub payload_len: usize,
     /// Identification.
     pub identification: u16,
@@ -25,7 +25,7 @@ pub struct Ipv4Repr {
     pub fragment_offset: u16,
     /// Time to live.
     pub ttl: u8,
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// Source.
     pub src: Ipv4Addr,
@@ -41,14 +41,14 @@ impl Ipv4Repr {
     const MORE_FRAGMENTS: u16 = 0x2000;
     const OFFSET_MASK: u16 = 0x1FFF;
 
-    /// True for a piece of a larger datagram.
+    /// True for a fragment of a larger datagram.
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Reads the header at the front of `input`; also returns what follows it, without what the
-    /// link added to a short packet. The header checksum is not checked, for captures of outgoing
-    /// packets hold it unfinished.
+    /// Reads the header at the front of `input`; also returns the payload, without link-layer
+    /// padding. The header checksum is not checked, because captures of outgoing packets may
+    /// contain an incomplete one.
     ///
     /// # Errors
     ///

@@ -13,9 +13,9 @@ pub struct Ipv6Repr {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes after the header.
+    /// Length of the payload, in bytes.
     pub payload_len: usize,
-    /// What follows.
+    /// Protocol of the payload.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -29,8 +29,8 @@ impl Ipv6Repr {
     /// Bytes of the header.
     pub const LEN: usize = GrhRepr::LEN;
 
-    /// Reads the header at the front of `input`; also returns what follows it, without what the
-    /// link added.
+    /// Reads the header at the front of `input`; also returns the payload, without link-layer
+    /// padding.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! The headers below RoCEv2, as captures hold them: Ethernet with VLAN tags, IPv4, IPv6, UDP.
+//! The headers below RoCEv2 in captures: Ethernet with VLAN tags, IPv4, IPv6, UDP.
 //!
-//! As much as it takes to read a capture and to write one whose packets came from a UDP socket; not
-//! an IP stack. Fragments and IPv6 extension headers are not put together.
+//! Enough to read a capture, and to write one of packets from a UDP socket; not an IP stack.
+//! Fragments are not reassembled and IPv6 extension headers are not parsed.
 
 mod checksum;
 mod datagram;

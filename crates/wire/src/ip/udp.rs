@@ -13,9 +13,9 @@ pub struct UdpRepr {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Bytes after the header.
+    /// Length of the payload, in bytes.
     pub payload_len: usize,
-    /// Checksum; zero is none, which RoCEv2 prefers, the ICRC doing its work.
+    /// Checksum; zero means none, which RoCEv2 prefers because the ICRC protects the packet.
     pub checksum: u16,
 }
 
@@ -23,8 +23,8 @@ impl UdpRepr {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// Reads the header at the front of `input`; also returns what follows it, as long as it
-    /// states. The checksum is not checked.
+    /// Reads the header at the front of `input`; also returns the payload, of the length that the
+    /// header states. The checksum is not checked.
     ///
     /// # Errors
     ///
@@ -52,11 +52,11 @@ impl UdpRepr {
         Ok((header, payload))
     }
 
-    /// The header with the checksum of a datagram from `src` to `dst` with this `payload`, as long as
-    /// the header states.
+    /// Returns the header with the checksum of a datagram from `src` to `dst`. `payload` has the
+    /// length that the header states.
     #[must_use]
     pub fn with_checksum(self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> UdpRepr {
-        // Source, destination, protocol and length make the pseudo header; the sum of its
+        // The pseudo header consists of source, destination, protocol and length. The sum of its
         // 16-bit words does not depend on the layout, which differs between IPv4 and IPv6.
         let len = (Self::LEN + self.payload_len) as u16;
         let checksum = Sum::default()
@@ -69,7 +69,7 @@ impl UdpRepr {
             .word(len)
             .bytes(payload)
             .finish();
-        // Zero would mean that there is none; its complement has the same value.
+        // Zero would mean no checksum; its complement has the same value.
         let checksum = if checksum == 0 { 0xFFFF } else { checksum };
         UdpRepr { checksum, ..self }
     }

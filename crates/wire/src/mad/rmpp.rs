@@ -1,19 +1,18 @@
-//! The reliable multi-packet protocol (IBTA 13.6): the header of its packets.
+//! The reliable multi-packet protocol (RMPP, IBTA 13.6): its packet header.
 
 use core::fmt;
 
 use crate::Result;
 use crate::bytes::{Builder, Fields, header};
 
-/// The header of the reliable multi-packet protocol (IBTA 13.6.2), after the MAD header of those
-/// classes that use it.
+/// The RMPP header (IBTA 13.6.2), after the MAD header in classes that use the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RmppHeader {
     /// Version, [`RmppHeader::VERSION`].
     pub version: u8,
-    /// What the packet is.
+    /// Type of the packet.
     pub rmpp_type: RmppType,
-    /// Response time, exponent of 4.096 µs, five bits; 31 if none is given.
+    /// Response time, exponent of 4.096 µs, five bits; 31 if unspecified.
     pub response_time: u8,
     /// Flags.
     pub flags: RmppFlags,
@@ -21,16 +20,16 @@ pub struct RmppHeader {
     pub status: RmppStatus,
     /// Segment number in data and ACK.
     pub data1: u32,
-    /// Payload length in data, new window's end in ACK.
+    /// Payload length in data; the last segment of the new window in ACK.
     pub data2: u32,
 }
 
 header!(RmppHeader, "RMPP header", 12);
 
 impl RmppHeader {
-    /// The only version there is.
+    /// The only defined version.
     pub const VERSION: u8 = 1;
-    /// The response time that says nothing.
+    /// The value for an unspecified response time.
     pub const NO_RESPONSE_TIME: u8 = 31;
 
     /// The header of a packet that does not use the protocol: all zero.
@@ -68,7 +67,7 @@ impl RmppHeader {
     }
 }
 
-/// What a packet of the protocol is (IBTA 13.6.2.1).
+/// The type of a packet (IBTA 13.6.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RmppType(pub u8);
 
@@ -77,9 +76,9 @@ impl RmppType {
     pub const DATA: RmppType = RmppType(1);
     /// An acknowledgement.
     pub const ACK: RmppType = RmppType(2);
-    /// The other end has run out of something.
+    /// The sender stops the transfer because it lacks resources.
     pub const STOP: RmppType = RmppType(3);
-    /// The other end has given up.
+    /// The sender aborts the transfer.
     pub const ABORT: RmppType = RmppType(4);
 }
 

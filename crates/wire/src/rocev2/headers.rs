@@ -8,7 +8,7 @@ use crate::eth::{
 };
 use crate::{Error, Psn, Qpn, Result};
 
-/// The base transport header and the extension headers that its opcode calls for.
+/// The base transport header and the extension headers that its opcode requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
     /// Base transport header.
@@ -51,7 +51,7 @@ macro_rules! for_each_extension {
 }
 
 impl From<BthRepr> for Headers {
-    /// The base header alone, for the caller to add extension headers to.
+    /// The base header alone; the caller adds the extension headers.
     fn from(bth: BthRepr) -> Headers {
         Headers {
             bth,
@@ -68,12 +68,12 @@ impl From<BthRepr> for Headers {
 }
 
 impl Headers {
-    /// A base header with default partition and no flags ([`BthRepr::new`]), alone.
+    /// Only a base header with default partition and no flags ([`BthRepr::new`]).
     pub fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Headers {
         BthRepr::new(opcode, dest_qp, psn).into()
     }
 
-    /// Bytes on the wire, as the opcode determines.
+    /// Length on the wire, in bytes, determined by the opcode.
     #[expect(clippy::len_without_is_empty, reason = "headers are never empty")]
     pub const fn len(&self) -> usize {
         self.bth.opcode.headers_len()

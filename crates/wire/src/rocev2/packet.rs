@@ -9,9 +9,10 @@ use crate::eth::{
 };
 use crate::{Error, Qpn, Result};
 
-/// One UDP payload, BTH to ICRC, whose lengths and opcode were checked.
+/// A UDP payload from BTH to ICRC, whose lengths and opcode are checked.
 ///
-/// The ICRC's value is not checked here, for it covers the IP header too: see [`crate::icrc`].
+/// The value of the ICRC is not checked here, because it also covers the IP header: see
+/// [`crate::icrc`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
     headers: Headers,
@@ -28,7 +29,7 @@ impl<'a> Packet<'a> {
     ///
     /// [`Error::Truncated`] if the headers, the padding and the ICRC do not fit;
     /// [`Error::Unsupported`] for an unknown opcode; [`Error::Malformed`] if the opcode does not
-    /// carry the payload that is there.
+    /// allow the payload found.
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>> {
         let headers = Headers::parse(bytes)?;
         let body = bytes.get(headers.len()..).unwrap_or_default();
@@ -116,7 +117,7 @@ impl<'a> Packet<'a> {
         self.payload
     }
 
-    /// The payload if it is a management datagram's: a UD packet to QP1.
+    /// The payload if the packet is a management datagram: a UD packet to QP1.
     pub fn mad(&self) -> Option<&'a [u8]> {
         let bth = &self.headers.bth;
         (bth.opcode == Opcode::UdSendOnly && bth.dest_qp == Qpn::GSI).then_some(self.payload)
@@ -127,12 +128,12 @@ impl<'a> Packet<'a> {
         self.headers.len()
     }
 
-    /// The padding, at most three bytes, zero by the standard.
+    /// The padding, at most three bytes; the standard requires zeros.
     pub const fn pad(&self) -> &'a [u8] {
         self.pad
     }
 
-    /// The ICRC that the packet carries.
+    /// The ICRC in the packet.
     pub const fn icrc(&self) -> u32 {
         u32::from_le_bytes(self.icrc)
     }

@@ -6,7 +6,7 @@ use super::path_record::Selected;
 use crate::bytes::{Builder, Fields, fit};
 use crate::{Gid, PKey, QKey};
 
-/// An MCMemberRecord (IBTA 15.2.5.17): a port's membership of a group, and what the group is like.
+/// An MCMemberRecord (IBTA 15.2.5.17): a port's membership of a group, and the group's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct McMemberRecord {
     /// GID of the group.
@@ -17,13 +17,13 @@ pub struct McMemberRecord {
     pub qkey: QKey,
     /// LID of the group.
     pub mlid: u16,
-    /// Path MTU, in IBTA's code.
+    /// Path MTU, in IBTA's encoding.
     pub mtu: Selected,
     /// Traffic class.
     pub traffic_class: u8,
     /// Partition key.
     pub pkey: PKey,
-    /// Static rate, in IBTA's code (`enum ib_rate`).
+    /// Static rate, in IBTA's encoding (`enum ib_rate`).
     pub rate: Selected,
     /// Packet lifetime, exponent of 4.096 µs.
     pub packet_lifetime: Selected,
@@ -35,23 +35,23 @@ pub struct McMemberRecord {
     pub hop_limit: u8,
     /// Scope of the group, four bits.
     pub scope: u8,
-    /// How the port is, or would be, a member.
+    /// The port's type of membership, current or requested.
     pub join_state: JoinState,
-    /// Whether the port joined for another.
+    /// Whether another port joined on behalf of this one.
     pub proxy_join: bool,
 }
 
 crate::bytes::header!(McMemberRecord, "MCMemberRecord", 52);
 
 bitflags::bitflags! {
-    /// How a port is a member of a group (IBTA 15.2.5.17, JoinState), four bits.
+    /// The type of a port's membership (IBTA 15.2.5.17, JoinState), four bits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct JoinState: u8 {
         /// Sends and receives.
         const FULL_MEMBER = 1;
-        /// Sends and receives, and the group may be deleted under it.
+        /// Sends and receives; the group may be deleted during the membership.
         const NON_MEMBER = 2;
-        /// Sends only, and the group may be deleted under it.
+        /// Sends only; the group may be deleted during the membership.
         const SEND_ONLY_NON_MEMBER = 4;
         /// Sends only.
         const SEND_ONLY_FULL_MEMBER = 8;
@@ -59,7 +59,7 @@ bitflags::bitflags! {
 }
 
 impl Default for McMemberRecord {
-    /// All zero, the partition too: a request that says nothing.
+    /// All zero, including the partition: a request without components.
     fn default() -> Self {
         Self::from_fields(Fields(&[0; Self::LEN]))
     }

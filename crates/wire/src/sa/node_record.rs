@@ -1,11 +1,12 @@
-//! NodeRecord: what a node is, and its name.
+//! NodeRecord: a node's attributes and description.
 
 use core::fmt;
 
 use super::service_record::text;
 use crate::bytes::{Builder, Fields};
 
-/// A NodeRecord (IBTA 15.2.5.2): what a port's node is (NodeInfo, IBTA 14.2.5.3), and its description.
+/// A NodeRecord (IBTA 15.2.5.2): the attributes of a port's node (NodeInfo, IBTA 14.2.5.3), and its
+/// description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeRecord {
     /// LID of the port.
@@ -14,19 +15,19 @@ pub struct NodeRecord {
     pub base_version: u8,
     /// Class version of its management datagrams.
     pub class_version: u8,
-    /// What it is.
+    /// Type of the node.
     pub node_type: NodeType,
-    /// Ports that it has.
+    /// Number of ports.
     pub num_ports: u8,
-    /// GUID of the system that it is a part of.
+    /// GUID of the system that contains the node.
     pub system_image_guid: u64,
     /// GUID of the node.
     pub node_guid: u64,
     /// GUID of the port.
     pub port_guid: u64,
-    /// Slots of its partition tables.
+    /// Size of its partition tables.
     pub partition_cap: u16,
-    /// Device, as its vendor numbers them.
+    /// Device id assigned by the vendor.
     pub device_id: u16,
     /// Revision of the device.
     pub revision: u32,
@@ -34,13 +35,13 @@ pub struct NodeRecord {
     pub local_port_num: u8,
     /// Vendor, 24 bits.
     pub vendor_id: u32,
-    /// Description, filled up with zeros.
+    /// Description, zero-padded.
     pub description: [u8; 64],
 }
 
 crate::bytes::header!(NodeRecord, "NodeRecord", 108);
 
-/// What a node is.
+/// The type of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeType(pub u8);
 
@@ -71,14 +72,14 @@ impl fmt::Display for NodeType {
 }
 
 impl Default for NodeRecord {
-    /// All zero: a request that says nothing.
+    /// All zero: a request without components.
     fn default() -> Self {
         Self::from_fields(Fields(&[0; Self::LEN]))
     }
 }
 
 impl NodeRecord {
-    /// The description as text, up to the first zero byte; `None` if it is no UTF-8.
+    /// The description as text, up to the first zero byte; `None` if it is not UTF-8.
     pub fn description(&self) -> Option<&str> {
         text(&self.description)
     }

@@ -7,27 +7,27 @@ use crate::{Error, Result};
 
 /// Version of the class's format (IBTA 15.2.1).
 pub const CLASS_VERSION: u8 = 2;
-/// Bytes of a record, or of a piece of a table, in one datagram.
+/// Length of a record, or of a segment of a table, in one datagram, in bytes.
 pub const SA_DATA_LEN: usize = 200;
 
-/// What is between the MAD header and the data (IBTA 15.2.1.1).
+/// The headers between the MAD header and the data (IBTA 15.2.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaHeader {
-    /// The header of the multi-packet protocol.
+    /// The RMPP header.
     pub rmpp: RmppHeader,
-    /// Key of the subnet manager; zero from those who are not trusted.
+    /// The subnet manager's key; zero in datagrams of untrusted senders.
     pub sm_key: u64,
-    /// From one record of a table to the next, in units of eight bytes.
+    /// Distance between two records of a table, in units of eight bytes.
     pub attribute_offset: u16,
-    /// Which components of the record a request gives.
+    /// The components of the record that a request specifies.
     pub component_mask: u64,
 }
 
 header!(SaHeader, "SA header", 32);
 
 impl SaHeader {
-    /// Bytes of this header in each segment's payload length: the multi-packet protocol counts what
-    /// is behind its own header.
+    /// The part of this header that counts toward each segment's payload length, in bytes: RMPP
+    /// counts what follows its own header.
     pub const IN_PAYLOAD_LEN: usize = Self::LEN - RmppHeader::LEN;
 
     fn from_fields(f: Fields<'_, 32>) -> Self {
@@ -98,13 +98,13 @@ impl<'a> SaPacket<'a> {
         Status(self.mad.status)
     }
 
-    /// The record, or the piece of a table.
+    /// The record, or the segment of a table.
     pub const fn data(&self) -> &'a [u8; SA_DATA_LEN] {
         self.data
     }
 
-    /// Writes a whole datagram: both headers, and `data` followed by zeros. The versions and the
-    /// class in `mad` are replaced by those of subnet administration.
+    /// Writes a whole datagram: both headers, and `data` padded with zeros. Replaces the versions
+    /// and the class in `mad` with those of subnet administration.
     ///
     /// # Errors
     ///

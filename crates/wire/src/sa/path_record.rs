@@ -6,12 +6,12 @@ use crate::Gid;
 use crate::addr::PKey;
 use crate::bytes::{Builder, Fields, fit};
 
-/// A PathRecord (IBTA 15.2.5.16), which Linux's user space has as `struct ibv_path_record`.
+/// A PathRecord (IBTA 15.2.5.16), `struct ibv_path_record` in Linux's user space.
 ///
-/// As a request, zero fields say nothing: the answer is free there.
+/// In a request, zero fields are unspecified and the answer may hold any value there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathRecord {
-    /// Service that the path is for; 0 for none.
+    /// Service that the path is for; 0 for any.
     pub service_id: u64,
     /// GID of the destination.
     pub dgid: Gid,
@@ -29,9 +29,9 @@ pub struct PathRecord {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Whether the way back is the same.
+    /// Whether the path is reversible.
     pub reversible: bool,
-    /// In requests the most paths wanted, seven bits.
+    /// In requests the maximum number of paths, seven bits.
     pub numb_path: u8,
     /// Partition key.
     pub pkey: PKey,
@@ -39,51 +39,51 @@ pub struct PathRecord {
     pub qos_class: u16,
     /// Service level, four bits.
     pub sl: u8,
-    /// Path MTU, in IBTA's code ([`PathMtu`](crate::cm::PathMtu)).
+    /// Path MTU, in IBTA's encoding ([`PathMtu`](crate::cm::PathMtu)).
     pub mtu: Selected,
-    /// Static rate, in IBTA's code (`enum ib_rate`).
+    /// Static rate, in IBTA's encoding (`enum ib_rate`).
     pub rate: Selected,
     /// Packet lifetime, exponent of 4.096 µs.
     pub packet_lifetime: Selected,
-    /// Rank among the paths of an answer; the smallest is the best.
+    /// Rank among the paths of an answer; the lowest value is the best.
     pub preference: u8,
 }
 
 crate::bytes::header!(PathRecord, "PathRecord", 64);
 
 impl Default for PathRecord {
-    /// All zero, the partition too: a request that says nothing.
+    /// All zero, including the partition: a request without components.
     fn default() -> Self {
         Self::from_fields(Fields(&[0; Self::LEN]))
     }
 }
 
-/// A value of six bits, with what a request asks of it.
+/// A six-bit value with a selector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selected {
-    /// What is asked.
+    /// How a request compares with the value.
     pub selector: Selector,
     /// The value, six bits.
     pub value: u8,
 }
 
-/// What a request asks of a value (IBTA 15.2.5.16, the Selector fields).
+/// How a record's value must compare with the requested one (IBTA 15.2.5.16, the Selector fields).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Selector {
-    /// More than the value.
+    /// Greater than the value.
     #[default]
     GreaterThan = 0,
     /// Less than the value.
     LessThan = 1,
-    /// The value itself; answers say this.
+    /// Equal to the value; answers use this.
     Exactly = 2,
-    /// The largest (for a lifetime, the smallest) there is.
+    /// The largest available value (for a lifetime, the smallest).
     Largest = 3,
 }
 
 impl Selected {
-    /// The value itself.
+    /// The exact value.
     pub const fn exactly(value: u8) -> Self {
         Self {
             selector: Selector::Exactly,

@@ -1,4 +1,4 @@
-//! What is asked of a record: values, and the mask that says which of them are meant.
+//! Queries for records: component values, and the mask of the specified ones.
 
 use core::fmt;
 
@@ -38,8 +38,8 @@ impl fmt::Debug for AttributeId {
     }
 }
 
-/// Which components of a record a request gives: bit n is the record's component n, as IBTA's tables
-/// number them.
+/// The components that a request specifies: bit n is the record's component n, numbered as in
+/// IBTA's tables.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComponentMask(pub u64);
 
@@ -51,9 +51,9 @@ impl fmt::Debug for ComponentMask {
 
 /// A record of subnet administration.
 pub trait Record: Sized + Copy + Default {
-    /// Its attribute.
+    /// Its attribute id.
     const ATTRIBUTE: AttributeId;
-    /// Bytes of it.
+    /// Length of the record, in bytes.
     const LEN: usize;
 
     /// Reads the record at the front of `input`.
@@ -91,7 +91,7 @@ record!(ServiceRecord, SERVICE_RECORD);
 record!(McMemberRecord, MC_MEMBER_RECORD);
 record!(NodeRecord, NODE_RECORD);
 
-/// What is asked of a record: each method gives one component its value, and sets its bit.
+/// A query for a record: each method sets one component's value and its mask bit.
 ///
 /// ```
 /// use portolan_wire::Gid;
@@ -107,23 +107,23 @@ pub struct Query<R> {
 }
 
 impl<R: Record> Query<R> {
-    /// Asks for any record.
+    /// Creates a query that matches any record.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The values; those without a bit in the mask say nothing.
+    /// The component values; only those in the mask are significant.
     pub const fn record(&self) -> &R {
         &self.record
     }
 
-    /// Which values are meant.
+    /// The mask of specified components.
     pub const fn mask(&self) -> ComponentMask {
         self.mask
     }
 }
 
-/// Methods that set one component each: its name, type, field and bits.
+/// Generates one setter per component from its name, type, field and bits.
 macro_rules! components {
     ($record:ident { $($(#[$doc:meta])* $name:ident: $type:ty = $($bit:literal)|+;)+ }) => {
         impl Query<$record> {
@@ -139,111 +139,111 @@ macro_rules! components {
 }
 
 components!(PathRecord {
-    /// For a service (both halves of the id).
+    /// Service id (both halves).
     service_id: u64 = 0 | 1;
-    /// To this GID.
+    /// Destination GID.
     dgid: Gid = 2;
-    /// From this GID.
+    /// Source GID.
     sgid: Gid = 3;
-    /// To this LID.
+    /// Destination LID.
     dlid: u16 = 4;
-    /// From this LID.
+    /// Source LID.
     slid: u16 = 5;
-    /// For raw packets or not.
+    /// Whether the path is for raw packets.
     raw_traffic: bool = 6;
-    /// With this flow label, 20 bits.
+    /// Flow label, 20 bits.
     flow_label: u32 = 8;
-    /// With this hop limit.
+    /// Hop limit.
     hop_limit: u8 = 9;
-    /// Of this traffic class.
+    /// Traffic class.
     traffic_class: u8 = 10;
-    /// The same way back or not.
+    /// Whether the path is reversible.
     reversible: bool = 11;
-    /// At most so many paths for each pair of ports, seven bits.
+    /// Maximum number of paths for each pair of ports, seven bits.
     numb_path: u8 = 12;
-    /// In this partition.
+    /// Partition.
     pkey: PKey = 13;
-    /// Of this QoS class, 12 bits.
+    /// QoS class, 12 bits.
     qos_class: u16 = 14;
-    /// On this service level, four bits.
+    /// Service level, four bits.
     sl: u8 = 15;
-    /// With such an MTU.
+    /// Path MTU.
     mtu: Selected = 16 | 17;
-    /// With such a rate.
+    /// Static rate.
     rate: Selected = 18 | 19;
-    /// With such a packet lifetime.
+    /// Packet lifetime.
     packet_lifetime: Selected = 20 | 21;
 });
 
 components!(ServiceRecord {
-    /// With this id.
+    /// Service id.
     service_id: ServiceId = 0;
-    /// At this GID.
+    /// GID of the port that offers the service.
     gid: Gid = 1;
-    /// In this partition.
+    /// Partition.
     pkey: PKey = 2;
-    /// For so long, seconds.
+    /// Length of the lease, in seconds.
     lease_s: u32 = 4;
-    /// With this key.
+    /// Service key.
     key: [u8; 16] = 5;
-    /// With this name ([`ServiceRecord::name_field`]).
+    /// Service name ([`ServiceRecord::name_field`]).
     name: [u8; super::NAME_LEN] = 6;
-    /// With this data.
+    /// The service's data bytes.
     data8: [u8; 16] = 7 | 8 | 9 | 10 | 11 | 12 | 13 | 14 | 15 | 16 | 17 | 18 | 19 | 20 | 21 | 22;
-    /// With this data.
+    /// The service's 16-bit data words.
     data16: [u16; 8] = 23 | 24 | 25 | 26 | 27 | 28 | 29 | 30;
-    /// With this data.
+    /// The service's 32-bit data words.
     data32: [u32; 4] = 31 | 32 | 33 | 34;
-    /// With this data.
+    /// The service's 64-bit data words.
     data64: [u64; 2] = 35 | 36;
 });
 
 components!(McMemberRecord {
-    /// Of this group.
+    /// GID of the group.
     mgid: Gid = 0;
-    /// Of this port.
+    /// GID of the member's port.
     port_gid: Gid = 1;
-    /// With this queue key.
+    /// Queue key.
     qkey: QKey = 2;
-    /// With this LID.
+    /// LID of the group.
     mlid: u16 = 3;
-    /// With such an MTU.
+    /// Path MTU.
     mtu: Selected = 4 | 5;
-    /// Of this traffic class.
+    /// Traffic class.
     traffic_class: u8 = 6;
-    /// In this partition.
+    /// Partition.
     pkey: PKey = 7;
-    /// With such a rate.
+    /// Static rate.
     rate: Selected = 8 | 9;
-    /// With such a packet lifetime.
+    /// Packet lifetime.
     packet_lifetime: Selected = 10 | 11;
-    /// On this service level, four bits.
+    /// Service level, four bits.
     sl: u8 = 12;
-    /// With this flow label, 20 bits.
+    /// Flow label, 20 bits.
     flow_label: u32 = 13;
-    /// With this hop limit.
+    /// Hop limit.
     hop_limit: u8 = 14;
-    /// Of this scope, four bits.
+    /// Scope, four bits.
     scope: u8 = 15;
-    /// Joined so.
+    /// Type of membership.
     join_state: JoinState = 16;
-    /// Joined for another or not.
+    /// Whether another port joins on behalf of this one.
     proxy_join: bool = 17;
 });
 
 components!(NodeRecord {
-    /// At this LID.
+    /// LID.
     lid: u16 = 0;
-    /// Of this type.
+    /// Node type.
     node_type: NodeType = 4;
-    /// Of this system.
+    /// GUID of the system.
     system_image_guid: u64 = 6;
-    /// With this node GUID.
+    /// Node GUID.
     node_guid: u64 = 7;
-    /// With this port GUID.
+    /// Port GUID.
     port_guid: u64 = 8;
-    /// With this port number.
+    /// Port number.
     local_port_num: u8 = 12;
-    /// With this description.
+    /// Description.
     description: [u8; 64] = 14;
 });

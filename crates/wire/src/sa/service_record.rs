@@ -1,42 +1,43 @@
-//! ServiceRecord: a service that somebody offers.
+//! ServiceRecord: a registered service.
 
 use core::fmt;
 
 use crate::bytes::{Builder, Fields};
 use crate::{Gid, PKey, ServiceId};
 
-/// Bytes of a service's name.
+/// Length of a service name, in bytes.
 pub const NAME_LEN: usize = 64;
 
-/// A ServiceRecord (IBTA 15.2.5.14): a service that a port registered, for as long as its lease lasts.
+/// A ServiceRecord (IBTA 15.2.5.14): a service that a port registers for the length of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceRecord {
     /// Id of the service.
     pub service_id: ServiceId,
     /// GID of the port that offers it.
     pub gid: Gid,
-    /// Partition that it is offered in.
+    /// Partition in which the service is offered.
     pub pkey: PKey,
-    /// How long the record lasts from its registration, seconds; [`LEASE_FOR_EVER`](Self::LEASE_FOR_EVER).
+    /// Length of the lease in seconds, from its registration; or
+    /// [`LEASE_FOR_EVER`](Self::LEASE_FOR_EVER).
     pub lease_s: u32,
-    /// Key that is asked of who would change the record; zero if none.
+    /// Key that is required to change the record; zero for none.
     pub key: [u8; 16],
-    /// Name, UTF-8, filled up with zeros.
+    /// Name in UTF-8, zero-padded.
     pub name: [u8; NAME_LEN],
-    /// Data of the service's own.
+    /// The service's own data, as bytes.
     pub data8: [u8; 16],
-    /// The same.
+    /// The service's own data, as 16-bit words.
     pub data16: [u16; 8],
-    /// The same.
+    /// The service's own data, as 32-bit words.
     pub data32: [u32; 4],
-    /// The same.
+    /// The service's own data, as 64-bit words.
     pub data64: [u64; 2],
 }
 
 crate::bytes::header!(ServiceRecord, "ServiceRecord", 176);
 
 impl Default for ServiceRecord {
-    /// All zero, the partition too: a request that says nothing.
+    /// All zero, including the partition: a request without components.
     fn default() -> Self {
         Self::from_fields(Fields(&[0; Self::LEN]))
     }
@@ -46,7 +47,7 @@ impl ServiceRecord {
     /// A lease that does not end.
     pub const LEASE_FOR_EVER: u32 = u32::MAX;
 
-    /// The field for a name; `None` if it is empty, longer than the field or holds a zero byte.
+    /// Encodes a name; `None` if it is empty, too long or contains a zero byte.
     pub fn name_field(name: &str) -> Option<[u8; NAME_LEN]> {
         let mut field = [0; NAME_LEN];
         let place = field.get_mut(..name.len())?;
@@ -57,7 +58,7 @@ impl ServiceRecord {
         Some(field)
     }
 
-    /// The name as text, up to the first zero byte; `None` if it is no UTF-8.
+    /// The name as text, up to the first zero byte; `None` if it is not UTF-8.
     pub fn name(&self) -> Option<&str> {
         text(&self.name)
     }
@@ -117,7 +118,7 @@ impl ServiceRecord {
     }
 }
 
-/// Text in a field that is filled up with zeros.
+/// The text in a zero-padded field.
 pub(super) fn text(field: &[u8]) -> Option<&str> {
     let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
     core::str::from_utf8(text).ok()

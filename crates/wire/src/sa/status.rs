@@ -2,48 +2,48 @@
 
 use core::fmt;
 
-/// The status field of an answer of subnet administration: the bits that all classes share (IBTA 13.4.7)
-/// and the class's own (IBTA 15.2.3).
+/// The status of a subnet administration answer: the bits common to all classes (IBTA 13.4.7) and
+/// the class's own (IBTA 15.2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub u16);
 
-/// What a [`Status`] says.
+/// The meaning of a [`Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SaStatus {
     /// Success.
     Ok,
-    /// Busy; the request was not looked at. Ask again later.
+    /// Busy: the request was discarded. Retry later.
     Busy,
-    /// Somebody else is to be asked.
+    /// Redirect to another address.
     Redirect,
     /// The base or class version is not supported.
     BadVersion,
     /// The method is not supported.
     MethodNotSupported,
-    /// The method does not go with the attribute.
+    /// The method does not support the attribute.
     MethodAttributeNotSupported,
     /// A field of the attribute or its modifier is invalid.
     InvalidField,
-    /// A code of invalid fields that is reserved (bits 2 to 4).
+    /// A reserved code of the invalid-field bits (2 to 4).
     ReservedInvalid(u8),
-    /// The administrator has no resources to answer.
+    /// The administrator lacks the resources to answer.
     NoResources,
     /// The request is invalid.
     RequestInvalid,
     /// No records match.
     NoRecords,
-    /// More than one record match a request for one.
+    /// More than one record matches a request for one.
     TooManyRecords,
     /// A GID of the request is invalid.
     InvalidGid,
-    /// The request gives too few components.
+    /// The request specifies too few components.
     InsufficientComponents,
     /// The request is denied.
     Denied,
-    /// Another priority is suggested (of inform requests).
+    /// Another priority is suggested (for inform requests).
     PrioritySuggested,
-    /// A code of the class that is reserved (the high byte).
+    /// A reserved code of the class (the high byte).
     Reserved(u8),
 }
 
@@ -53,7 +53,8 @@ impl Status {
     /// No records match.
     pub const NO_RECORDS: Status = Status(0x0300);
 
-    /// What it says. Bits that all classes share come before the class's own code.
+    /// Decodes the status. The bits common to all classes take precedence over the class's own
+    /// code.
     pub const fn decode(self) -> SaStatus {
         if self.0 & 1 != 0 {
             return SaStatus::Busy;

@@ -1,4 +1,4 @@
-//! What several test programs share.
+//! Helpers shared by several test programs.
 #![allow(dead_code, reason = "each test program uses a part of this module")]
 
 pub(crate) mod strategies;
@@ -31,7 +31,7 @@ pub(crate) fn golden_frames() -> Vec<Frame> {
     frames
 }
 
-/// Calls `visit` with every RoCEv2 datagram of the golden capture; returns how many there were.
+/// Calls `visit` with every RoCEv2 datagram of the golden capture; returns their number.
 pub(crate) fn for_each_golden_datagram(mut visit: impl FnMut(&Datagram<'_>)) -> usize {
     let mut count = 0;
     for frame in golden_frames() {
@@ -44,7 +44,7 @@ pub(crate) fn for_each_golden_datagram(mut visit: impl FnMut(&Datagram<'_>)) -> 
     count
 }
 
-/// CRC-32 bit by bit, as its definition reads: independent of the library's tables.
+/// CRC-32 bit by bit from its definition, independent of the library's tables.
 pub(crate) fn crc32_bitwise(bytes: &[u8]) -> u32 {
     let mut register = u32::MAX;
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! Arbitrary values of every repr, each field over its whole range.
+//! Arbitrary values of every repr; each field covers its whole range.
 
 use portolan_wire::bth::{BthRepr, Opcode};
 use portolan_wire::cm::*;
@@ -140,7 +140,7 @@ pub(crate) fn grh() -> impl Strategy<Value = GrhRepr> {
         )
 }
 
-/// Headers whose extensions are those of their opcode.
+/// Headers with the extensions that their opcode requires.
 pub(crate) fn headers() -> impl Strategy<Value = Headers> {
     (
         bth(),

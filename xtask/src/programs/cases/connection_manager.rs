@@ -15,18 +15,21 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn rping() -> Vec<Case> {
-    let pair = |server: &str, client: &str| {
-        let server = c(&format!("rping -s -a {ADDRESS} {server}"));
+    let pair_by = |by: &str, server: &str, client: &str| {
+        let server = c(&format!("{by} rping -s -a {ADDRESS} {server}"));
         let client = c(&format!("rping -c -a {ADDRESS} {client}"));
         Case::pair(GROUP, server, Ready::Listener(RPING_PORT), client)
     };
+    let pair = |server: &str, client: &str| pair_by("", server, client);
     // It ends well if its peer goes, too: so its pings are counted.
     let hundred = Expected::well(&[("ping data: rdma-ping-", 100)]);
-    let persistent = |client| {
-        pair("-P", client)
+    let persistent = |by, client| {
+        pair_by(by, "-P", client)
             .server(Expected::stays())
             .data(Data::ComparedByClient)
     };
+    // It has room for one request: without the setting a second one overwrites the first.
+    let one_by_one = "env PORTOLAN_HOLD_REQUESTS_MS=250";
     vec![
         pair("-C 100 -v", "-C 100 -v")
             .server(hundred)
@@ -41,10 +44,10 @@ fn rping() -> Vec<Case> {
             .server(Expected::well(&[("rdma write completion", 10)]))
             .client(Expected::well(&[("send completion", 20)]))
             .data(Data::ComparedByClient),
-        persistent("-C 100 -v -V").client(hundred),
+        persistent("", "-C 100 -v -V").client(hundred),
         Case {
             clients: 100,
-            ..persistent("-v -C 3 -V").client_says(&[("ping data: rdma-ping-", 3)])
+            ..persistent(one_by_one, "-v -C 3 -V").client_says(&[("ping data: rdma-ping-", 3)])
         },
         Case::alone(GROUP, c(&format!("rping -c -a {ADDRESS} -p 9999 -C 1")))
             .client(Expected::refused(&[(

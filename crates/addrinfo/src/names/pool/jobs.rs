@@ -1,23 +1,23 @@
-//! The jobs of a pool: which one is next, whose deadline passed. Pure; time comes in.
+//! The jobs of a pool, ordered by submission and by deadline. Pure; the time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use portolan_provider::Cause;
 
-/// What a thread does.
+/// A job for a thread: its ticket and its work.
 pub(super) type Work<W> = (u64, W);
 
-/// Jobs by ticket. Tickets grow, so their order is that of submission.
+/// Jobs by ticket. Tickets increase, so their order is that of submission.
 #[derive(Debug)]
 pub(super) struct Jobs<W, D> {
     next_ticket: u64,
     /// Work that no thread has taken.
     queued: BTreeMap<u64, W>,
-    /// Who is to be told, queued or running.
+    /// Deadlines and completions of the jobs, queued or running.
     pending: HashMap<u64, (Instant, D)>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Work taken and not yet back: it counts, even where nobody waits for it any more.
+    /// Number of jobs on threads. Cancelled and expired ones count until they return.
     running: usize,
 }
 
@@ -32,7 +32,7 @@ impl<W, D> Jobs<W, D> {
         }
     }
 
-    /// Takes a job in; its ticket. `max` jobs may be under way.
+    /// Adds a job and returns its ticket. At most `max` jobs may be in progress.
     pub(super) fn add(
         &mut self,
         deadline: Instant,
@@ -54,25 +54,26 @@ impl<W, D> Jobs<W, D> {
         Ok(ticket)
     }
 
-    /// The work that waited longest.
+    /// Takes the oldest queued work.
     pub(super) fn take_work(&mut self) -> Option<Work<W>> {
         let work = self.queued.pop_first()?;
         self.running += 1;
         Some(work)
     }
 
-    /// A thread is through with work; whom to tell, unless the deadline or a cancel was first.
+    /// Ends a job whose work has finished; returns its completion unless the job has expired or was
+    /// cancelled.
     pub(super) fn finish(&mut self, ticket: u64) -> Option<D> {
         self.running = self.running.saturating_sub(1);
         self.forget(ticket)
     }
 
-    /// Ends a job early: its work, if no thread took it, and whom it would have told.
+    /// Ends a job early; returns its work, if still queued, and its completion.
     pub(super) fn cancel(&mut self, ticket: u64) -> (Option<W>, Option<D>) {
         (self.queued.remove(&ticket), self.forget(ticket))
     }
 
-    /// The next job whose deadline has passed, with its work if no thread took it.
+    /// Takes the next expired job, with its work if still queued.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Option<W>, D)> {
         let (deadline, ticket) = *self.deadlines.first()?;
         if deadline > now {
@@ -82,7 +83,7 @@ impl<W, D> Jobs<W, D> {
         done.map(|done| (work, done))
     }
 
-    /// Every job there is, with its work if no thread took it.
+    /// Takes all jobs, each with its work if still queued.
     pub(super) fn take_all(&mut self) -> Vec<(Option<W>, D)> {
         let mut queued = std::mem::take(&mut self.queued);
         self.deadlines.clear();
@@ -91,12 +92,12 @@ impl<W, D> Jobs<W, D> {
             .collect()
     }
 
-    /// When the first deadline passes.
+    /// The earliest deadline.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Jobs that no thread has taken.
+    /// Number of queued jobs.
     pub(super) fn queued(&self) -> usize {
         self.queued.len()
     }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each job is told once: by its result, by its deadline, or not at all after a cancel.
+        /// Each job completes once, by its result or its deadline, or not at all after a cancel.
         #[test]
         fn every_job_is_answered_once_or_cancelled(steps in proptest::collection::vec(step(), 0..120)) {
             const MAX: usize = 16;

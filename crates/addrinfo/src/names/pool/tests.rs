@@ -2,13 +2,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use super::*;
 
-/// How long anything may take that should take milliseconds.
+/// Time limit for steps that normally take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
-/// Enough for a thread to start on a busy machine.
+/// Long enough for a thread to start on a busy machine.
 const START_TIME: Duration = Duration::from_secs(3);
 
-/// Work that ends when the sender is dropped, and says when it has begun.
+/// Work that signals its start and ends when the sender is dropped.
 fn gate() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send) {
     let (open, waits) = channel::<()>();
     let (begun, has_begun) = channel();
@@ -22,7 +22,7 @@ fn gate() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send) {
 type Done<T> = Box<dyn FnOnce(Result<T, Unanswered>) + Send>;
 type Told<T> = Receiver<(usize, Result<T, Unanswered>)>;
 
-/// Where outcomes go, with a number each.
+/// A collector of outcomes, each with a number.
 fn outcomes<T: Send + 'static>() -> (impl Fn(usize) -> Done<T>, Told<T>) {
     let (sender, receiver) = channel();
     let done = move |number| {
@@ -155,7 +155,7 @@ fn too_many_jobs_and_too_long_deadlines_are_refused() {
 fn a_job_is_refused_if_no_thread_can_be_started_even_while_others_try_the_same() {
     const CALLERS: usize = 4;
     let never = |_: &str, _: Box<dyn FnOnce() + Send>| {
-        // Long enough for the callers to meet.
+        // Long enough for the callers to overlap.
         std::thread::sleep(SHORT);
         Err(Cause::Os {
             call: "starting a thread",
@@ -178,7 +178,7 @@ fn a_job_is_refused_if_no_thread_can_be_started_even_while_others_try_the_same()
     assert_eq!(pool.threads(), 0);
 }
 
-/// Panics when it is dropped.
+/// Panics when dropped.
 struct PanicsAtItsEnd;
 
 impl Drop for PanicsAtItsEnd {

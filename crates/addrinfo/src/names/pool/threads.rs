@@ -1,58 +1,60 @@
-//! The threads of a pool: some that work, and one that waits for deadlines.
+//! The threads of a pool: several workers, and one timer for deadlines.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use portolan_threads::with_signals_blocked;
 
 use super::jobs::Jobs;
 use super::{JOBS_MAX, Unanswered};
 use crate::sys::process_cell::ProcessKey;
 
-/// The threads' names, as `top -H` shows them (15 bytes at most).
+/// The threads' names in `top -H` (15 bytes at most).
 const WORKER_NAME: &str = "portolan-names";
 const TIMER_NAME: &str = "portolan-timer";
-/// How long a thread without work stays for more.
+/// How long an idle worker waits for more work before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// What a job does; its result goes its own way.
+/// The work of a job; it stores its own result.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
-/// Who is told that it is done, or why it never will be.
+/// Called when the job is done, or with the reason why it has no result.
 pub(super) type Done = Box<dyn FnOnce(Result<(), Unanswered>) + Send>;
 
-/// Starts a thread of this name.
+/// Starts a thread with this name.
 pub(super) type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Cause>;
 
-/// What callers and threads share.
+/// State shared by callers and threads.
 pub(super) struct Shared {
-    /// The process that has the threads. A child of it has neither threads nor a sound lock.
+    /// The process that runs the threads. A forked child has no threads, and its copy of the lock
+    /// may be held.
     owner: ProcessKey,
     threads_max: usize,
     spawn_worker: Spawn,
     state: Mutex<State>,
-    /// There is work, or the end has come.
+    /// Signals new work, or the end of the pool.
     work: Condvar,
-    /// The first deadline is another, or the end has come.
+    /// Signals a new earliest deadline, or the end of the pool.
     timer: Condvar,
 }
 
 struct State {
     jobs: Jobs<Work, Done>,
     threads: usize,
-    /// Threads that wait for work.
+    /// Number of idle workers.
     idle: usize,
     stopped: bool,
 }
 
-/// Starts the timer's thread; those that work start with the work.
+/// Starts the timer thread; workers start when there is work.
 pub(super) fn start(threads_max: usize) -> Result<Arc<Shared>, Cause> {
     start_with(threads_max, spawn)
 }
 
-/// The same, with another way to start the threads that work.
+/// Like [`start`](Self::start), with another way to start workers.
 pub(super) fn start_with(threads_max: usize, spawn_worker: Spawn) -> Result<Arc<Shared>, Cause> {
     let shared = Arc::new(Shared {
         owner: ProcessKey::current(),
@@ -107,7 +109,7 @@ impl Shared {
         if state.threads == self.threads_max {
             return Ok(ticket);
         }
-        // Under the lock, so that nobody counts on a thread that is not there in the end.
+        // Spawn under the lock, so that a thread that fails to start is never counted on.
         let of_worker = Arc::clone(self);
         let Err(cause) = (self.spawn_worker)(WORKER_NAME, Box::new(move || of_worker.work()))
         else {
@@ -115,7 +117,7 @@ impl Shared {
             return Ok(ticket);
         };
         if state.threads > 0 {
-            // Those that there are will come to it.
+            // The existing threads will take the job.
             return Ok(ticket);
         }
         let cancelled = state.jobs.cancel(ticket);
@@ -126,7 +128,7 @@ impl Shared {
 
     pub(super) fn cancel(&self, ticket: u64) {
         if self.is_own() {
-            // The closures are dropped after the lock: they may own anything.
+            // Drop the closures after unlocking: they may own anything.
             let cancelled = self.lock().jobs.cancel(ticket);
             drop(cancelled);
         }
@@ -153,10 +155,10 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// The life of a thread that works.
+    /// The main loop of a worker.
     fn work(&self) {
         while let Some((ticket, work)) = self.next_work() {
             let ran = catch_unwind(AssertUnwindSafe(work));
@@ -167,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Waits for work; `None` when the thread should end.
+    /// Waits for work; `None` when the worker should end.
     fn next_work(&self) -> Option<(u64, Work)> {
         let mut state = self.lock();
         let mut waited_for_long = false;
@@ -182,17 +184,14 @@ impl Shared {
                 return None;
             }
             state.idle += 1;
-            let (woken, waited) = self
-                .work
-                .wait_timeout(state, IDLE_MAX)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.work.wait_timeout(state, IDLE_MAX);
             state = woken;
             state.idle -= 1;
             waited_for_long = waited.timed_out();
         }
     }
 
-    /// The life of the timer's thread.
+    /// The main loop of the timer thread.
     fn time(&self) {
         let mut state = self.lock();
         loop {
@@ -214,28 +213,25 @@ impl Shared {
                 continue;
             }
             state = match state.jobs.next_timeout() {
-                None => self
-                    .timer
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.timer.wait(state),
                 Some(at) => {
                     let left = at.saturating_duration_since(now);
                     let waited = self.timer.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }
     }
 }
 
-/// Drops work that nobody ran, whatever that does.
+/// Drops work that never ran; catches a panic of its destructor.
 fn discard(work: Option<Work>) {
     if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
         tracing::error!("dropping what a name look-up had panicked");
     }
 }
 
-/// Hands an outcome out, without the lock.
+/// Calls `done` without holding the lock.
 fn tell(done: Done, outcome: Result<(), Unanswered>) {
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
         tracing::error!("a name look-up's completion panicked");

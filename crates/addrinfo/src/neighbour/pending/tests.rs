@@ -17,7 +17,7 @@ fn address(last: u8) -> LinkAddress {
     LinkAddress::new(&[2, 0, 0, 0, 0, last]).expect("six bytes")
 }
 
-/// An engine with a clock, and names for its waiters.
+/// An engine with a clock and named waiters.
 struct Bench {
     pending: Pending<&'static str>,
     now: Instant,
@@ -41,7 +41,7 @@ impl Bench {
         std::iter::from_fn(|| self.pending.next_action()).collect()
     }
 
-    /// Expects exactly one query among the actions and gives its sequence.
+    /// Expects exactly one query among the actions and returns its sequence number.
     fn query(&mut self) -> u32 {
         let actions = self.actions();
         let sequences: Vec<_> = actions
@@ -69,7 +69,7 @@ impl Bench {
         self.pending.take_finished()
     }
 
-    /// Brings a hop to where the kernel's discovery is awaited.
+    /// Advances a hop to the phase that waits for the kernel's discovery.
     fn discover(&mut self, hop: NextHop, name: &'static str) {
         self.add(hop, 2 * SECOND, name);
         self.reply(Entry::Absent);
@@ -339,8 +339,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Whatever happens: each look-up ends exactly once and by its deadline, timers are kept for
-    /// the living only, and nothing is left at the end.
+    /// In any sequence of inputs each lookup ends exactly once and by its deadline, only pending
+    /// lookups have timers, and nothing is left at the end.
     #[test]
     fn each_look_up_ends_once_and_by_its_deadline(ops in prop::collection::vec(op(), 0..120)) {
         let mut pending: Pending<usize> = Pending::new();
@@ -393,7 +393,7 @@ proptest! {
             prop_assert!(pending.queries.len() <= pending.hops.len());
             for (count, deadline) in ended.iter().zip(&deadlines) {
                 prop_assert!(*count <= 1, "a look-up ended {} times", count);
-                // The clock moves in `Pass` only, which runs what is due.
+                // Only `Pass` moves the clock, and it handles what is due.
                 prop_assert!(*count == 1 || *deadline > now, "a look-up outlived its deadline");
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::args::{endpoint, seconds};
+use crate::args::values::{endpoint, seconds};
 use crate::verify::{LENGTH_MAX, Operation, SIZES};
 
 /// What to measure.

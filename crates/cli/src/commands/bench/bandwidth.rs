@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::args::BandwidthArgs;
 use super::process::Peer;
-use super::report::{Comparison, Floor, progress};
+use super::report::{Comparison, progress};
 use super::request::Request;
 use super::{Streamed, chart, rate_text, udp, write_chart};
 use crate::output::Output;
@@ -21,8 +21,6 @@ use crate::text::bytes;
 const SIZES: [u32; 3] = [4 << 10, GSO_SIZE, 1 << 20];
 /// The size that is compared like with like: a write of as much as a GSO send carries.
 const GSO_SIZE: u32 = 64 << 10;
-/// What is promised of a stream of such writes beside the UDP stream.
-const BANDWIDTH_FLOOR: Floor = Floor::AtLeast(0.25);
 /// Bytes of memory that is written to: what is under way of the largest writes.
 const TARGET_LEN: usize = 2 << 20;
 /// Bytes that are under way, in writes of any size that gives [`DEPTH_MAX`] of them or fewer, but at
@@ -42,13 +40,8 @@ pub(super) fn run(args: &BandwidthArgs, output: &mut Output) -> Result<()> {
     // Touches the memory for the first time.
     stream(&mut peer, &target, 1 << 20, time / 2)?;
     let mut comparisons = SIZES.map(|size| {
-        let floor = if size == GSO_SIZE {
-            BANDWIDTH_FLOOR
-        } else {
-            Floor::None
-        };
         let subject = format!("RDMA writes of {}", bytes(size.into()));
-        Comparison::new(&subject, "UDP with GSO and GRO", floor)
+        Comparison::new(&subject, "UDP with GSO and GRO")
     });
     let rounds = args.rounds.rounds;
     for round in 0..rounds {

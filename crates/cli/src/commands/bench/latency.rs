@@ -10,14 +10,12 @@ use portolan::{Buffer, Connection, Message, Transfer};
 
 use super::args::LatencyArgs;
 use super::process::Peer;
-use super::report::{Comparison, Floor, tell_latencies, tell_round};
+use super::report::{Comparison, tell_latencies, tell_round};
 use super::request::Request;
 use super::{MESSAGE_MAX, PATIENCE, chart, udp, write_chart};
 use crate::latency::Latencies;
 use crate::output::Output;
 
-/// What is promised of a polled send's round trip beside a polled datagram's.
-const LATENCY_FLOOR: Floor = Floor::AtMost(3.0);
 /// Sends whose ends are not yet looked at; the peer's answer does not wait for them.
 const SENDS_MAX: usize = 16;
 /// Fruitless polls between looks at the clock.
@@ -39,7 +37,7 @@ pub(super) fn run(args: &LatencyArgs, output: &mut Output) -> Result<()> {
     pair.ping_udp(args.count.div_ceil(10))?;
     pair.ping_messages(args.count.div_ceil(10))?;
     let (mut udp, mut rdma) = (Latencies::new(), Latencies::new());
-    let mut comparison = Comparison::new("RDMA send, polled", "UDP, polled", LATENCY_FLOOR);
+    let mut comparison = Comparison::new("RDMA send, polled", "UDP, polled");
     let rounds = args.rounds.rounds;
     for round in 0..rounds {
         let yardstick = pair.ping_udp(args.count)?;

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::{Connection, Connector, Options};
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ const MESSAGE_MAX: usize = 4096;
 ///
 /// # Errors
 ///
-/// A step fails. That a promise is missed is no error: it is told.
+/// A step fails.
 pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome> {
     let mut outcome = Outcome::Good;
     match command {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
-use portolan::seam::traits::Provider;
+use portolan::provider::traits::Provider;
 use portolan::{Connection, Listener};
 use serde_json::{Value, json};
 

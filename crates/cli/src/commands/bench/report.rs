@@ -1,6 +1,5 @@
-//! A subject beside its yardstick, round by round, and the floor that is promised.
+//! A subject beside its yardstick, round by round.
 
-use std::fmt;
 use std::io;
 
 use serde_json::{Value, json};
@@ -9,53 +8,20 @@ use crate::latency::{Latencies, plot, time};
 use crate::output::Output;
 use crate::terminal::Paint;
 
-/// What is promised of a ratio of subject to yardstick.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Floor {
-    /// For times.
-    AtMost(f64),
-    /// For rates.
-    AtLeast(f64),
-    /// Measured for the record.
-    None,
-}
-
-impl Floor {
-    fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Floor::AtMost(most) => ratio <= most,
-            Floor::AtLeast(least) => ratio >= least,
-            Floor::None => true,
-        }
-    }
-}
-
-impl fmt::Display for Floor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Floor::AtMost(most) => write!(f, "at most {most}"),
-            Floor::AtLeast(least) => write!(f, "at least {least}"),
-            Floor::None => write!(f, "nothing"),
-        }
-    }
-}
-
 /// A subject and its yardstick, measured in turns, so that what disturbs a round disturbs both.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) subject: String,
     pub(super) yardstick: String,
-    floor: Floor,
     /// What each measured, round by round, in one unit.
     rounds: Vec<(f64, f64)>,
 }
 
 impl Comparison {
-    pub(super) fn new(subject: &str, yardstick: &str, floor: Floor) -> Comparison {
+    pub(super) fn new(subject: &str, yardstick: &str) -> Comparison {
         Comparison {
             subject: subject.to_owned(),
             yardstick: yardstick.to_owned(),
-            floor,
             rounds: Vec::new(),
         }
     }
@@ -81,31 +47,24 @@ impl Comparison {
         median(self.rounds.iter().map(|(_, yardstick)| *yardstick))
     }
 
-    /// Tells the ratio, and the promise.
+    /// Tells the ratio.
     ///
     /// # Errors
     ///
     /// Those of the output.
     pub(super) fn tell(&self, output: &mut Output) -> io::Result<()> {
-        let (ratio, met) = (self.ratio(), self.floor.is_met(self.ratio()));
         if output.json {
-            return output.object(&self.json(ratio, met));
+            return output.object(&self.json());
         }
-        let text = format!("{:<24} {ratio:>6.2} × {}", self.subject, self.yardstick);
-        let promise = match self.floor {
-            Floor::None => String::new(),
-            floor if met => output
-                .theme
-                .paint(Paint::Good, &format!("   promised: {floor}")),
-            floor => output
-                .theme
-                .paint(Paint::Bad, &format!("   MISSED, promised: {floor}")),
-        };
-        let text = text.replace('×', output.theme.pick("×", "x"));
-        output.line(&format!("  {text}{promise}"))
+        let (ratio, times) = (self.ratio(), output.theme.pick("×", "x"));
+        let text = format!(
+            "  {:<24} {ratio:>6.2} {times} {}",
+            self.subject, self.yardstick
+        );
+        output.line(&text)
     }
 
-    fn json(&self, ratio: f64, met: bool) -> Value {
+    fn json(&self) -> Value {
         let each = self.rounds.iter().map(|(subject, yardstick)| {
             json!({
                 "subject": rounded(*subject),
@@ -113,19 +72,11 @@ impl Comparison {
                 "ratio": rounded(subject / yardstick),
             })
         });
-        let (at_most, at_least) = match self.floor {
-            Floor::AtMost(most) => (Some(most), None),
-            Floor::AtLeast(least) => (None, Some(least)),
-            Floor::None => (None, None),
-        };
         json!({
             "type": "ratio",
             "subject": self.subject,
             "yardstick": self.yardstick,
-            "ratio": rounded(ratio),
-            "at_most": at_most,
-            "at_least": at_least,
-            "met": met,
+            "ratio": rounded(self.ratio()),
             "rounds": each.collect::<Vec<_>>(),
         })
     }
@@ -204,20 +155,12 @@ mod tests {
 
     #[test]
     fn the_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians() {
-        let mut comparison = Comparison::new("a", "b", Floor::AtMost(3.0));
+        let mut comparison = Comparison::new("a", "b");
         // A disturbed round is slow on both sides.
         for (subject, yardstick) in [(20.0, 10.0), (2000.0, 500.0), (22.0, 10.0)] {
             comparison.add(subject, yardstick);
         }
         assert_eq!(comparison.ratio(), 2.2);
-    }
-
-    #[test]
-    fn floors_bound_times_from_above_and_rates_from_below() {
-        assert!(Floor::AtMost(3.0).is_met(3.0) && !Floor::AtMost(3.0).is_met(3.1));
-        assert!(Floor::AtLeast(0.25).is_met(0.25) && !Floor::AtLeast(0.25).is_met(0.2));
-        assert!(Floor::None.is_met(f64::INFINITY));
-        assert!(!Floor::AtMost(3.0).is_met(f64::NAN));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use portolan::wire::addr::Qpn;
 
 use super::{immediate, report};
 use crate::args::ListenArgs;
+use crate::commands::loopback;
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
@@ -57,6 +58,7 @@ fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<
     let mut service = Service::bind(&args.address, &options)?;
     let local = service.local_addr()?;
     report::listening(local, output)?;
+    loopback::warn_listener(local);
     let wanted = if args.once { Some(1) } else { args.count };
     let (mut received, mut answered) = (0_u64, 0_u64);
     let mut senders = Senders::default();

@@ -14,6 +14,7 @@ mod listen;
 pub(in crate::commands) mod message;
 mod ping;
 mod report;
+mod tally;
 
 pub(crate) use listen::run as listen;
 pub(crate) use ping::run as ping;

@@ -7,17 +7,17 @@ use anyhow::{Result, ensure};
 use portolan::Cause;
 use portolan::datagram::{Options, Reached, Socket};
 
+use super::tally::{Answer, Tally};
 use super::{immediate, message, report};
 use crate::args::PingArgs;
 use crate::commands::failure::explain;
+use crate::commands::loopback;
 use crate::commands::ping::{DEFAULT_INTERVAL, is_peers};
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
-use crate::latency::Latencies;
-use crate::output::{self, Output};
+use crate::output::Output;
 use crate::record::{self, Recorder};
-use crate::rping::Mismatch;
 
 /// How long a wait may take no notice of Ctrl-C.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
@@ -30,41 +30,6 @@ const MAX_OUTSTANDING: usize = 65_536;
 const LINGER_ROUND_TRIPS: u32 = 2;
 /// And at least for so long.
 const MIN_LINGER: Duration = Duration::from_secs(1);
-
-/// What became of the pings.
-#[derive(Debug)]
-pub(super) struct Tally {
-    pub(super) sent: u64,
-    pub(super) answered: u64,
-    /// Answers among them that are no echo.
-    pub(super) untimed: u64,
-    pub(super) mismatched: u64,
-    pub(super) duplicates: u64,
-    pub(super) latencies: Latencies,
-}
-
-impl Tally {
-    pub(super) fn new() -> Tally {
-        Tally {
-            sent: 0,
-            answered: 0,
-            untimed: 0,
-            mismatched: 0,
-            duplicates: 0,
-            latencies: Latencies::new(),
-        }
-    }
-
-    /// Pings that got no answer.
-    pub(super) fn lost(&self) -> u64 {
-        self.sent - self.answered
-    }
-
-    /// Whether the service was there: datagrams may be lost, but not all of them, nor changed.
-    pub(super) fn is_good(&self) -> bool {
-        (self.answered > 0 || self.sent == 0) && self.mismatched == 0
-    }
-}
 
 /// Pings until interrupted, or as often as asked for.
 ///
@@ -100,7 +65,7 @@ fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Re
         Err(error) if is_peers(&error.cause) => {
             note_failure(recorder, asked, &args.address, &error);
             let error = explain(error);
-            output::complain(&format_args!("{error:#}"));
+            loopback::complain(&error);
             if output.json {
                 report::summary(args, &Tally::new(), Some(&error), output)?;
             }
@@ -144,7 +109,7 @@ fn ask_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -> Re
 }
 
 fn note_failure(recorder: &Recorder, asked: SystemTime, address: &str, error: &portolan::Error) {
-    let inet = |end: Option<portolan::seam::Address>| end.and_then(|end| end.inet());
+    let inet = |end: Option<portolan::provider::Address>| end.and_then(|end| end.inet());
     if let (Some(local), Some(peer)) = (inet(error.context.local), inet(error.context.remote)) {
         let (local, peer) = (local.ip(), peer.ip());
         recorder.event_at(asked, Side::Active, local, peer, format!("ask {address}"));
@@ -166,18 +131,6 @@ struct Pinger<'a> {
     outstanding: BTreeMap<u64, Instant>,
     longest: Duration,
     tally: Tally,
-}
-
-/// What an answer says of its ping.
-pub(super) enum Answer {
-    /// The data came back.
-    Echo {
-        seq: u64,
-        time: Duration,
-        compared: Result<(), Mismatch>,
-    },
-    /// Something else came: an answer, to which ping cannot be told.
-    Other { bytes: usize },
 }
 
 impl Pinger<'_> {

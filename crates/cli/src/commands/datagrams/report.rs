@@ -7,7 +7,7 @@ use anyhow::Result;
 use portolan::datagram::{Reached, Socket};
 use serde_json::json;
 
-use super::ping::{Answer, Tally};
+use super::tally::{Answer, Tally};
 use crate::args::PingArgs;
 use crate::commands::failure::private_data_text;
 use crate::commands::ping::report::{PingLine, counts, flush_for_watchers, plot, summary_head};

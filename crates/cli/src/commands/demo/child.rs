@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// How long it may take to start and listen, and to end.
@@ -50,15 +50,17 @@ impl Peer {
     }
 
     fn await_listening(&mut self, heard: &Receiver<String>) -> Result<String> {
-        heard.recv_timeout(PATIENCE).map_err(|_| {
-            // What went wrong it has told on standard error, which is ours too.
-            match self.child.try_wait() {
-                Ok(Some(status)) => {
-                    anyhow!("the second process ended before it listened: {status}")
-                }
-                _ => anyhow!("the second process did not listen within {PATIENCE:?}"),
+        match heard.recv_timeout(PATIENCE) {
+            Ok(address) => Ok(address),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("the second process did not listen within {PATIENCE:?}")
             }
-        })
+            // Its output has ended. What went wrong it has told on standard error, which is ours too.
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.await_end()?;
+                bail!("the second process ended before it listened: {status}")
+            }
+        }
     }
 
     /// Waits for its end, and for all that it told.
@@ -67,22 +69,26 @@ impl Peer {
     ///
     /// It does not end in time.
     pub(super) fn join(mut self) -> Result<ExitStatus> {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
-            anyhow::ensure!(
-                Instant::now() < deadline,
-                "the second process did not end within {PATIENCE:?}"
-            );
-            thread::sleep(EXIT_POLL);
-        };
+        let status = self.await_end()?;
         if let Some(reader) = self.reader.take() {
             // Its panic would have been reported; its events are only for show.
             let _ = reader.join();
         }
         Ok(status)
+    }
+
+    fn await_end(&mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "the second process did not end within {PATIENCE:?}"
+            );
+            thread::sleep(EXIT_POLL);
+        }
     }
 }
 

@@ -9,12 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use portolan::provider::software_provider;
 use portolan::{Connection, Connector, Options, resolve};
 use serde_json::json;
 
 use super::failure::{explain, private_data_text};
+use super::loopback;
 use crate::args::DemoArgs;
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
@@ -47,6 +48,12 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Any step of it fails: everything is expected to work.
 pub(crate) fn run(args: &DemoArgs, output: &mut Output) -> Result<Outcome> {
     let started = Instant::now();
+    if let Some(name) = loopback::that_is_down() {
+        bail!(
+            "the two processes connect over loopback: {}",
+            loopback::advice(&name)
+        );
+    }
     let recorder = Recorder::start(args.record.pcap.as_deref(), !output.json)?;
     show_resolution(output)?;
     let outcome = show_connection(&recorder, output);

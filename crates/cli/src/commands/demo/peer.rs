@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use portolan::seam::verbs::Access;
+use portolan::provider::verbs::Access;
 use portolan::{Cause, Listener, Options};
 use serde_json::{Value, json};
 

@@ -225,6 +225,8 @@ pub(super) enum Owner {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Network {
     pub(super) interfaces: Vec<Interface>,
+    /// The loopback interface, if it is down; it may have no address then, and so no device.
+    pub(super) loopback_down: Option<String>,
     /// IPv6 is there at all.
     pub(super) has_ipv6: bool,
     /// Connections that the kernel follows, and how many it can.

@@ -240,7 +240,7 @@ impl Finding {
                 "{name} is {address} in /etc/hosts: whoever listens by this host's name listens to this host alone"
             ),
             Self::InterfaceDown { interface } => {
-                format!("{interface} has an address but is not up and running")
+                format!("{interface} is not up and running")
             }
             Self::Ipv6Disabled {
                 interface: Some(interface),

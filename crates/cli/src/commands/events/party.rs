@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
 use portolan::provider;
+use portolan::provider::cm::{ConnParam, EventType, IdNumber, JoinKind, Service};
+use portolan::provider::traits::{Cq, Pd};
+use portolan::provider::verbs::{QpCap, QpInit, QpType};
 use portolan::resolve::{resolve, resolve_passive};
-use portolan::seam::cm::{ConnParam, EventType, IdNumber, JoinKind, Service};
-use portolan::seam::traits::{Cq, Pd};
-use portolan::seam::verbs::{QpCap, QpInit, QpType};
 use portolan::wire::addr::PortSpace;
 
 use crate::args::{EventsConnectArgs, EventsJoinArgs, EventsListenArgs};

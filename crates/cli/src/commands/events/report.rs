@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use portolan::cm::{Event, Membership};
-use portolan::seam::cm::{ConnParam, Ece, EventType, JoinKind, UdParam};
+use portolan::provider::cm::{ConnParam, Ece, EventType, JoinKind, UdParam};
 use portolan::wire::addr::Qpn;
 use portolan::wire::cm::{RejectReason, SidrStatus};
 use serde_json::{Value, json};

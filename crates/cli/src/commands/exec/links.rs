@@ -3,6 +3,7 @@
 //! Each build has a folder, made once and found again. One that leads nowhere is removed, and so is one that was not used
 //! for a day while there are many: a program that runs may still open what lies in it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
@@ -11,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 
-use super::libraries::is_nameable;
+use super::secure_path;
 
 /// Builds whose links are kept though nobody uses them.
 const KEPT_MAX: usize = 16;
@@ -21,9 +22,6 @@ const BUILDS_MAX: usize = 256;
 const KEPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// The permissions of what is a user's own.
 const OWN: u32 = 0o700;
-/// What others may do to a folder's entries, unless each is safe from all but its owner.
-const WRITABLE_BY_OTHERS: u32 = 0o002;
-const STICKY: u32 = 0o1000;
 
 /// The folder for the links of all builds: among what lasts as long as the user is there, else among temporary files.
 ///
@@ -32,14 +30,34 @@ const STICKY: u32 = 0o1000;
 /// The folder for temporary files cannot be used: why.
 pub(super) fn base() -> Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
-    let is_own = |path: &PathBuf| path.metadata().is_ok_and(|found| is_private(&found, user));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|path| is_nameable(path)).filter(is_own) {
+    match runtime.and_then(|path| of_session(&path, user)) {
         Some(runtime) => Ok(runtime.join("portolan-exec")),
         None => {
             Ok(among_temporary(&std::env::temp_dir(), user)?.join(format!("portolan-exec-{user}")))
         }
     }
+}
+
+/// The folder that an `exec` around this one chose for a build, if libraries are taken from it already. Within a user
+/// namespace root has no number, so the folder could not be found to be secure again.
+pub(super) fn base_in_force(build: &str, library_path: Option<&OsStr>) -> Option<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    std::env::split_paths(library_path?).find_map(|folder| {
+        let of_build = folder.parent().filter(|_| folder.is_absolute())?;
+        let base = of_build.parent().filter(|_| of_build.ends_with(build))?;
+        let is_own = base
+            .symlink_metadata()
+            .is_ok_and(|found| is_private(&found, user));
+        is_own.then(|| base.to_owned())
+    })
+}
+
+/// The folder of the user's session, if it is private and nobody else can put another in its place.
+fn of_session(place: &Path, user: u32) -> Option<PathBuf> {
+    let place = secure_path::folder(place, user).ok()?;
+    let is_own = place.metadata().is_ok_and(|found| is_private(&found, user));
+    (is_own && is_nameable(&place)).then_some(place)
 }
 
 /// The folder for temporary files, if nobody but root and this user can exchange what lies in it.
@@ -49,18 +67,12 @@ fn among_temporary(place: &Path, user: u32) -> Result<PathBuf> {
         "TMPDIR is {:?}: libraries need a folder that begins with `/` and has neither `:` nor `;`",
         place.display()
     );
-    let place = place
-        .canonicalize()
-        .with_context(|| format!("no temporary files at {}", place.display()))?;
-    let found = place.metadata()?;
-    let is_safe = found.mode() & STICKY != 0 || found.mode() & WRITABLE_BY_OTHERS == 0;
-    ensure!(
-        is_safe && [0, user].contains(&found.uid()),
-        "others could exchange what lies in {}: it is neither root's nor this user's, or everybody may write to it and it \
-         is not sticky; set TMPDIR",
-        place.display()
-    );
-    Ok(place)
+    secure_path::folder(place, user).with_context(|| {
+        format!(
+            "libraries cannot lie in {}; set TMPDIR to a folder that no other user can exchange",
+            place.display()
+        )
+    })
 }
 
 fn is_private(found: &Metadata, user: u32) -> bool {
@@ -144,6 +156,13 @@ pub(super) fn lead(link: &Path, library: &Path) -> Result<()> {
     let new = link.with_extension(format!("{}", std::process::id()));
     let made = symlink(library, &new).and_then(|()| fs::rename(&new, link));
     made.with_context(|| format!("cannot make {}", link.display()))
+}
+
+/// Whether a list of folders can have it: the dynamic loader divides it at both characters, and takes what does not
+/// begin at the root from wherever the program is.
+pub(super) fn is_nameable(folder: &Path) -> bool {
+    let name = folder.as_os_str().as_encoded_bytes();
+    folder.is_absolute() && !name.contains(&b':') && !name.contains(&b';')
 }
 
 #[cfg(test)]
@@ -249,13 +268,45 @@ mod tests {
         };
         assert_eq!(with_mode(0o755).unwrap(), folder.0);
         assert_eq!(with_mode(0o1777).unwrap(), folder.0);
-        let error = with_mode(0o777).unwrap_err().to_string();
-        assert!(error.contains("not sticky"), "{error}");
-        if user != 0 {
-            return;
+        for mode in [0o775, 0o777] {
+            let error = format!("{:#}", with_mode(mode).unwrap_err());
+            assert!(
+                error.contains("set TMPDIR") && error.contains("not sticky"),
+                "{error}"
+            );
         }
-        std::os::unix::fs::chown(&folder.0, Some(1), None).unwrap();
-        assert!(with_mode(0o755).is_err(), "another user's");
+    }
+
+    #[test]
+    fn the_folder_of_a_session_is_taken_if_nobody_else_can_exchange_it() {
+        let folder = Folder::new("session");
+        let user = rustix::process::geteuid().as_raw();
+        let session = folder.0.join("shared/session");
+        fs::create_dir_all(&session).unwrap();
+        fs::set_permissions(&session, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(of_session(&session, user).unwrap(), session);
+        // Whoever can write to the folder above can put another in its place.
+        let above = folder.0.join("shared");
+        fs::set_permissions(above, fs::Permissions::from_mode(0o775)).unwrap();
+        assert_eq!(of_session(&session, user), None);
+    }
+
+    #[test]
+    fn an_exec_within_another_keeps_the_folder_that_libraries_are_taken_from() {
+        let folder = Folder::new("nested");
+        let base = folder.0.join("base");
+        fs::create_dir(&base).unwrap();
+        let find = |mode, list: &str| {
+            fs::set_permissions(&base, fs::Permissions::from_mode(mode)).unwrap();
+            base_in_force("0123", Some(OsStr::new(list)))
+        };
+        let list = format!("/usr/lib:{}/0123/full:/lib", base.display());
+        assert_eq!(find(0o700, &list).unwrap(), base);
+        assert_eq!(find(0o770, &list), None);
+        let other = format!("/usr/lib:{}/4567/full", base.display());
+        assert_eq!(find(0o700, &other), None);
+        assert_eq!(find(0o700, "0123/full:/0123"), None);
+        assert_eq!(base_in_force("0123", None), None);
     }
 
     #[test]
@@ -265,6 +316,14 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(error.contains("TMPDIR"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_folders_can_have_what_begins_at_the_root_and_has_no_divider() {
+        assert!(is_nameable(Path::new("/tmp/portolan-exec-7/1/full")));
+        for folder in ["", "full", "./full", "/tmp/a:b", "/tmp/a;b"] {
+            assert!(!is_nameable(Path::new(folder)), "{folder}");
         }
     }
 }

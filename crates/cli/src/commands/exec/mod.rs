@@ -5,6 +5,7 @@ pub(super) mod libraries;
 mod links;
 mod namespace;
 mod program;
+mod secure_path;
 mod trial;
 mod view;
 
@@ -25,13 +26,11 @@ use libraries::Libraries;
 use namespace::Hidden;
 use program::{Missing, Program};
 pub(crate) use trial::run as run_trial;
+use view::{CLASS, View};
 
 /// Where the dynamic loader looks for libraries first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PROVIDER: &str = "PORTOLAN_PROVIDER";
-/// Where programs look for devices without asking libibverbs.
-const CLASS: &str = "/sys/class/infiniband";
-
 /// What a shell tells of a program that is not there, and of one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
@@ -69,15 +68,21 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
     }
     libraries.prepare()?;
     if wants_view {
-        let shown = namespace::show(Path::new(CLASS), &view::tree(&devices), || {
-            may_be_alone().and_then(|()| trial::try_elsewhere())
-        });
-        match shown {
-            Ok(()) => {}
-            Err(Hidden::Kept(error)) => complain(&format_args!(
-                "{} sees no devices in {CLASS}: {error:#}; libibverbs tells them all the same",
-                name.display()
-            )),
+        let left = namespace::leave(|| may_be_alone().and_then(|()| trial::try_elsewhere()));
+        let views = view::views(&devices);
+        match left {
+            Ok(()) => {
+                for view in &views {
+                    if let Err(error) = namespace::lay_over(Path::new(view.place), &view.tree) {
+                        complain_of_view(name, view, &error);
+                    }
+                }
+            }
+            Err(Hidden::Kept(error)) => {
+                for view in &views {
+                    complain_of_view(name, view, &error);
+                }
+            }
             Err(lost @ Hidden::Lost(_)) => {
                 return Err(lost).context("--no-sysfs runs the program without a view of its own");
             }
@@ -95,6 +100,15 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         std::io::ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_RUNNABLE,
     }))
+}
+
+fn complain_of_view(name: &OsStr, view: &View, error: &anyhow::Error) {
+    complain(&format_args!(
+        "{} sees no devices in {}: {error:#}; {}",
+        name.display(),
+        view.place,
+        view.use_of_it
+    ));
 }
 
 /// Whether the program may do without the numbers of other users, which a user namespace does not know.

@@ -1,8 +1,9 @@
-//! A folder of sysfs as one program sees it: a mount namespace of its own, in which files lie over the kernel's.
+//! Folders of /sys and /dev as one program sees them: a mount namespace of its own, in which files lie over the machine's.
 //!
-//! sysfs takes no new folders. Where the kernel has none of that name, the folder above is covered too, and all that it had is
-//! mounted there again.
+//! sysfs takes no new folders, and a new one in /dev would be everybody's. Where there is none of that name, the folder above
+//! is covered too, and all that it had is mounted there again.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, mknodat, openat};
 use rustix::process::{getegid, geteuid};
 use thiserror::Error;
 
@@ -20,8 +21,9 @@ use super::view::Leaf;
 
 /// What the files may take: a page for each, of some dozens for each device. It is taken as it is used.
 const TMPFS_OPTIONS: &str = "mode=755,size=64m,nr_inodes=65536";
-/// Folders that are mounted again at most; Linux has about a hundred classes of devices.
-const NEIGHBOURS_MAX: usize = 512;
+/// Neighbours that are mounted again at most: Linux has about a hundred classes of devices, and a machine some hundreds of
+/// devices.
+const NEIGHBOURS_MAX: usize = 4096;
 /// The user that stands for all whom a user namespace does not know (user_namespaces(7)).
 const OVERFLOW_UID: u32 = 65_534;
 
@@ -36,17 +38,14 @@ pub(super) enum Hidden {
     Lost(anyhow::Error),
 }
 
-/// Has this process, and the program that takes its place, see `tree` at `place`. An ordinary user needs a user namespace
-/// for that, which cannot be left again: `try_elsewhere` is asked first, which does the same in a process that ends then.
+/// Takes this process, and the program that takes its place, to a mount namespace of its own. An ordinary user needs a user
+/// namespace for that, which cannot be left again: `try_elsewhere` is asked first, which does the same in a process that ends
+/// then.
 ///
 /// # Errors
 ///
 /// The system does not allow it, with what it refused.
-pub(super) fn show(
-    place: &Path,
-    tree: &[(String, Leaf)],
-    try_elsewhere: impl FnOnce() -> Result<()>,
-) -> Result<(), Hidden> {
+pub(super) fn leave(try_elsewhere: impl FnOnce() -> Result<()>) -> Result<(), Hidden> {
     match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => {}
         Err(Errno::EPERM) => {
@@ -57,7 +56,11 @@ pub(super) fn show(
         }
         Err(error) => return Err(Hidden::Kept(anyhow!("no mount namespace: {error}"))),
     }
-    lay_over(place, tree).map_err(Hidden::Kept)
+    // What is mounted on the machine from now on is still seen here, and nothing of ours there.
+    let all = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, all, None::<&str>)
+        .context("mounts stay shared")
+        .map_err(Hidden::Kept)
 }
 
 /// Whether a user namespace is for this user.
@@ -88,11 +91,12 @@ fn enter() -> Result<(), Hidden> {
     write("gid_map", format!("{group} {group} 1"))
 }
 
-/// Mounts the tree. If that fails, everything is seen as before.
-fn lay_over(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
-    // What is mounted on the machine from now on is still seen here, and nothing of ours there.
-    let all = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    mount(None::<&str>, "/", None::<&str>, all, None::<&str>).context("mounts stay shared")?;
+/// Has `tree` seen at `place`, in a namespace of the process's own ([`leave`]).
+///
+/// # Errors
+///
+/// The system does not allow it, with what it refused; everything is then seen as before.
+pub(super) fn lay_over(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
     let covered = cover(place)?;
     let filled = fill(place, tree).and_then(|()| seal(&covered));
     if filled.is_err() {
@@ -106,7 +110,7 @@ fn lay_over(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
 fn cover(place: &Path) -> Result<PathBuf> {
     let mut covered = place;
     while !covered.is_dir() {
-        covered = covered.parent().context("there is no sysfs")?;
+        covered = covered.parent().context("there is no root folder")?;
     }
     let parent = place.parent().context("a folder below another")?;
     ensure!(
@@ -114,6 +118,9 @@ fn cover(place: &Path) -> Result<PathBuf> {
         "there is no {}",
         parent.display()
     );
+    // From here the folder is found as it was, under what covers it.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let former = openat(CWD, covered, flags, Mode::empty()).map_err(io::Error::from)?;
     let neighbours = match covered == place {
         true => Vec::new(),
         false => neighbours(covered)?,
@@ -127,7 +134,9 @@ fn cover(place: &Path) -> Result<PathBuf> {
         Some(TMPFS_OPTIONS),
     )
     .with_context(|| format!("nothing may be mounted at {}", covered.display()))?;
-    let rebuilt = neighbours.iter().try_for_each(Neighbour::rebuild);
+    let rebuilt = neighbours
+        .iter()
+        .try_for_each(|neighbour| neighbour.rebuild(covered, &former));
     if let Err(error) = rebuilt {
         let _ = umount2(covered, MntFlags::MNT_DETACH);
         return Err(error);
@@ -136,45 +145,55 @@ fn cover(place: &Path) -> Result<PathBuf> {
 }
 
 /// What lies in a folder that is to be covered.
-enum Neighbour {
-    Folder(PathBuf, OwnedFd),
-    Link(PathBuf, PathBuf),
+struct Neighbour {
+    name: OsString,
+    kind: NeighbourKind,
+}
+
+enum NeighbourKind {
+    Folder,
+    /// A device, a socket and the like, too.
+    File,
+    Link(PathBuf),
 }
 
 fn neighbours(folder: &Path) -> Result<Vec<Neighbour>> {
     let mut neighbours = Vec::new();
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
         ensure!(
             neighbours.len() < NEIGHBOURS_MAX,
             "{} is too full",
             folder.display()
         );
-        if path.is_symlink() {
-            neighbours.push(Neighbour::Link(path.clone(), fs::read_link(&path)?));
-        } else if path.is_dir() {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = openat(CWD, &path, flags, Mode::empty()).map_err(io::Error::from)?;
-            neighbours.push(Neighbour::Folder(path, opened));
-        }
+        let kind = if kind.is_symlink() {
+            NeighbourKind::Link(fs::read_link(&path)?)
+        } else if kind.is_dir() {
+            NeighbourKind::Folder
+        } else {
+            NeighbourKind::File
+        };
+        let name = entry.file_name();
+        neighbours.push(Neighbour { name, kind });
     }
     Ok(neighbours)
 }
 
 impl Neighbour {
     /// Has it where it was, above what covers it.
-    fn rebuild(&self) -> Result<()> {
-        match self {
-            Neighbour::Link(path, to) => std::os::unix::fs::symlink(to, path)?,
-            Neighbour::Folder(path, opened) => {
-                fs::create_dir(path)?;
-                let from = format!("/proc/self/fd/{}", opened.as_raw_fd());
-                let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
-                mount(Some(from.as_str()), path, None::<&str>, bind, None::<&str>)
-                    .with_context(|| format!("{} cannot be mounted again", path.display()))?;
-            }
+    fn rebuild(&self, covered: &Path, former: &OwnedFd) -> Result<()> {
+        let path = covered.join(&self.name);
+        match &self.kind {
+            NeighbourKind::Link(to) => return Ok(std::os::unix::fs::symlink(to, path)?),
+            NeighbourKind::Folder => fs::create_dir(&path)?,
+            NeighbourKind::File => fs::write(&path, [])?,
         }
-        Ok(())
+        let from = Path::new("/proc/self/fd").join(former.as_raw_fd().to_string());
+        let from = from.join(&self.name);
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(&from), &path, None::<&str>, bind, None::<&str>)
+            .with_context(|| format!("{} cannot be mounted again", path.display()))
     }
 }
 
@@ -186,9 +205,18 @@ fn fill(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
         match leaf {
             Leaf::Text(text) => fs::write(path, text)?,
             Leaf::Link(to) => std::os::unix::fs::symlink(to, path)?,
+            Leaf::Node => make_node(&path)?,
         }
     }
     Ok(())
+}
+
+/// A character device of number 0:0, which no driver has and any user may make (Linux 5.8).
+fn make_node(path: &Path) -> Result<()> {
+    let everybody = Mode::from_raw_mode(0o666);
+    mknodat(CWD, path, FileType::CharacterDevice, everybody, 0)
+        .and_then(|()| chmod(path, everybody))
+        .with_context(|| format!("{} cannot be made", path.display()))
 }
 
 /// Nobody changes it any more.

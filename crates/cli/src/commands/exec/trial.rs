@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{CLASS, namespace, view};
+use super::{namespace, view};
 use crate::exit::Outcome;
 
 /// The hidden command that it is.
@@ -74,6 +74,9 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
 /// What the system refused.
 pub(crate) fn run() -> Result<Outcome> {
     let devices = portolan::software::preview()?;
-    namespace::show(Path::new(CLASS), &view::tree(&devices), || Ok(()))?;
+    namespace::leave(|| Ok(()))?;
+    // What cannot be shown alone is told by who runs the program.
+    let [class, _] = view::views(&devices);
+    namespace::lay_over(Path::new(class.place), &class.tree)?;
     Ok(Outcome::Good)
 }

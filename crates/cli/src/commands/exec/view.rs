@@ -1,9 +1,47 @@
-//! What /sys/class/infiniband says of a device: the files that programs read, as rdma_rxe's devices have them.
+//! What /sys/class/infiniband and /dev/infiniband have of a device: the files that programs look for, as rdma_rxe's devices
+//! have them.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use portolan::software::DevicePreview;
+
+/// A folder that the program sees, and what is in it.
+pub(super) struct View {
+    /// Where it is.
+    pub(super) place: &'static str,
+    /// Its files, with their paths from there.
+    pub(super) tree: Vec<(String, Leaf)>,
+    /// What is missed without it.
+    pub(super) use_of_it: &'static str,
+}
+
+/// Where programs look for devices without asking libibverbs.
+pub(super) const CLASS: &str = "/sys/class/infiniband";
+/// Where they look whether they may open one.
+const NODES: &str = "/dev/infiniband";
+
+/// All that is shown of the devices.
+pub(super) fn views(devices: &[DevicePreview]) -> [View; 2] {
+    [
+        View {
+            place: CLASS,
+            tree: tree(devices),
+            use_of_it: "programs that ask libibverbs see them",
+        },
+        View {
+            place: NODES,
+            tree: devices.iter().map(node).collect(),
+            use_of_it: "UCX passes over devices without a file there, other programs do not look",
+        },
+    ]
+}
+
+/// The character device of a device, as libibverbs names it. It is there to be seen: opening it fails (`EACCES`), for
+/// the file system that it is on has no devices.
+fn node(device: &DevicePreview) -> (String, Leaf) {
+    (format!("uverbs{}", device.interface_index), Leaf::Node)
+}
 
 /// A device of one port with a channel adapter's kind.
 const NODE_TYPE: &str = "1: CA";
@@ -26,10 +64,12 @@ pub(super) enum Leaf {
     Text(String),
     /// A link to there.
     Link(PathBuf),
+    /// A character device without driver, which everybody may read and write.
+    Node,
 }
 
 /// The files below `/sys/class/infiniband`, with their paths from there.
-pub(super) fn tree(devices: &[DevicePreview]) -> Vec<(String, Leaf)> {
+fn tree(devices: &[DevicePreview]) -> Vec<(String, Leaf)> {
     devices.iter().flat_map(of_device).collect()
 }
 
@@ -63,10 +103,16 @@ fn of_device(device: &DevicePreview) -> Vec<(String, Leaf)> {
         );
     }
     // An interface of hardware has a device of its own; a virtual one has none.
-    let hardware = format!("/sys/class/net/{}/device", device.interface);
-    if let Ok(place) = std::fs::canonicalize(hardware) {
-        files.push((format!("{}/device", device.name), Leaf::Link(place)));
-    }
+    let interface = PathBuf::from(format!("/sys/class/net/{}", device.interface));
+    let files_of_it = match std::fs::canonicalize(interface.join("device")) {
+        Ok(hardware) => (format!("{}/device", device.name), Leaf::Link(hardware)),
+        // The interface, where that of hardware has it.
+        Err(_) => (
+            format!("{}/device/net/{}", device.name, device.interface),
+            Leaf::Link(interface),
+        ),
+    };
+    files.push(files_of_it);
     files
 }
 
@@ -98,7 +144,7 @@ mod tests {
             node_guid: 0x5054_00ff_fe12_3456,
             gids: vec!["10.7.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
             interface_mtu: 1500,
-            active_mtu: portolan::seam::verbs::Mtu::Mtu1024,
+            active_mtu: portolan::provider::verbs::Mtu::Mtu1024,
             running: true,
         };
         let tree = tree(&[device]);
@@ -122,6 +168,13 @@ mod tests {
         );
         assert_eq!(text("sw_none0/ports/1/gid_attrs/types/1"), "RoCE v2");
         assert_eq!(text("sw_none0/ports/1/gid_attrs/ndevs/0"), "none0");
-        assert!(tree.iter().all(|(_, leaf)| matches!(leaf, Leaf::Text(_))));
+        let interface = Leaf::Link("/sys/class/net/none0".into());
+        let links = tree
+            .iter()
+            .filter(|(_, leaf)| !matches!(leaf, Leaf::Text(_)));
+        assert_eq!(
+            links.collect::<Vec<_>>(),
+            [&("sw_none0/device/net/none0".to_owned(), interface)]
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use portolan::Cause;
 use portolan::datagram::Datagram;
-use portolan::seam::cm::JoinKind;
+use portolan::provider::cm::JoinKind;
 use portolan::wire::addr::Qpn;
 use serde_json::json;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use portolan::datagram::{Joined, Options, Socket};
-use portolan::seam::cm::JoinKind;
+use portolan::provider::cm::JoinKind;
 use serde_json::json;
 
 use crate::args::{GroupArgs, McastArgs, McastCommand};

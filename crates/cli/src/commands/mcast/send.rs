@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use portolan::seam::cm::JoinKind;
+use portolan::provider::cm::JoinKind;
 use serde_json::json;
 
 use super::{INTERRUPT_CHECK, enter};

@@ -6,11 +6,11 @@ pub(super) mod report;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use portolan::seam::Address;
+use portolan::provider::Address;
 use portolan::{Cause, Connection, Connector};
 
 use super::failure::explain;
-use super::messages;
+use super::{loopback, messages};
 use crate::args::PingArgs;
 use crate::decode::trace::Side;
 use crate::exit::Outcome;
@@ -50,7 +50,7 @@ fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -
         Ok(connection) => connection,
         Err(error) if is_peers(&error.cause) => {
             let error = explain(error);
-            output::complain(&format_args!("{error:#}"));
+            loopback::complain(&error);
             if output.json {
                 report::summary(args, &Tally::new(), Some(&error), output)?;
             }

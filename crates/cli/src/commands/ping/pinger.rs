@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use portolan::seam::verbs::Access;
+use portolan::provider::verbs::Access;
 use portolan::{Cause, Connection, SharedMemory};
 
 use crate::commands::messages::Outbox;

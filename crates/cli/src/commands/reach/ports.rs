@@ -2,10 +2,10 @@
 //! leads through.
 
 use anyhow::{Result, anyhow};
+use portolan::provider::verbs::LinkLayer as VerbsLinkLayer;
 use portolan::provider::{Choice, PROVIDER_ENV, chosen, kernel_provider};
 use portolan::reach::Reason;
 use portolan::sa::{LinkLayer, umad};
-use portolan::seam::verbs::LinkLayer as VerbsLinkLayer;
 
 use super::Port;
 use super::target::Target;

@@ -7,8 +7,8 @@ mod table;
 mod target;
 
 use anyhow::{Result, anyhow};
+use portolan::provider::error::errno;
 use portolan::resolve::{AddrInfoError, Eai};
-use portolan::seam::error::errno;
 
 use super::list::List;
 use crate::args::ResolveArgs;

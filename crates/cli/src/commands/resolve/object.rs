@@ -1,8 +1,8 @@
 //! Results for machines: the fields of `struct rdma_addrinfo` by their names.
 
 use anyhow::Result;
+use portolan::provider::Address;
 use portolan::resolve::{AddrInfo, AddrInfoError, Flags, PathData};
-use portolan::seam::Address;
 use serde_json::{Value, json};
 
 use super::target::Target;

@@ -1,8 +1,8 @@
 //! Results for people: a table, and why it is so.
 
 use anyhow::Result;
+use portolan::provider::Address;
 use portolan::resolve::{AddrInfo, Decision};
-use portolan::seam::Address;
 
 use super::target::Target;
 use crate::output::Output;

@@ -4,11 +4,13 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use portolan_abi_layout as abi;
 use portolan_provider::verbs::{Ah, AhAttr};
 use portolan_provider::{Result, Step};
 
-use super::pd::PdShared;
-use super::{abi, convert, made};
+use super::convert;
+use super::domain::Domain;
+use super::outcome::made;
 
 /// An address handle of the kernel's.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(super) struct KernelAh {
 #[derive(Debug)]
 pub(super) struct AhShared {
     pub(super) raw: NonNull<abi::Ah>,
-    pub(super) pd: Arc<PdShared>,
+    pub(super) pd: Arc<Domain>,
 }
 
 // SAFETY: libibverbs may be called by any thread.
@@ -30,7 +32,7 @@ unsafe impl Send for AhShared {}
 unsafe impl Sync for AhShared {}
 
 impl KernelAh {
-    pub(super) fn new(pd: Arc<PdShared>, attr: &AhAttr) -> Result<Self> {
+    pub(super) fn new(pd: Arc<Domain>, attr: &AhAttr) -> Result<Self> {
         let mut raw = convert::ah_attr(attr);
         // SAFETY: a protection domain, and attributes that the library reads.
         let raw = unsafe { (pd.device.library.create_ah)(pd.raw.as_ptr(), &mut raw) };

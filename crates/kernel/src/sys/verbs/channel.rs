@@ -5,19 +5,20 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+use portolan_abi_layout as abi;
 use portolan_provider::traits::CompChannel;
 use portolan_provider::{Result, Step};
 use rustix::io::Errno;
 
-use super::device::{KernelDevice, set_nonblocking};
-use super::{abi, last_errno, made};
+use super::open::{OpenDevice, set_nonblocking};
+use super::outcome::{last_errno, made};
 use crate::error::refused;
 
 /// A completion channel of the kernel's.
 #[derive(Debug)]
 pub(super) struct KernelCompChannel {
     pub(super) raw: NonNull<abi::CompChannel>,
-    pub(super) device: Arc<KernelDevice>,
+    pub(super) device: Arc<OpenDevice>,
 }
 
 // SAFETY: libibverbs may be called by any thread.
@@ -26,7 +27,7 @@ unsafe impl Send for KernelCompChannel {}
 unsafe impl Sync for KernelCompChannel {}
 
 impl KernelCompChannel {
-    pub(super) fn new(device: Arc<KernelDevice>) -> Result<Self> {
+    pub(super) fn new(device: Arc<OpenDevice>) -> Result<Self> {
         // SAFETY: an open device.
         let raw = unsafe { (device.library.create_comp_channel)(device.context.as_ptr()) };
         let raw = made(Step::CreateCq, "ibv_create_comp_channel", raw)

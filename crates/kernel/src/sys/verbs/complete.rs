@@ -1,9 +1,8 @@
 //! Completions in the seam's form.
 
+use portolan_abi_layout::{self as abi, wc_flags};
 use portolan_provider::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use portolan_wire::addr::Qpn;
-
-use super::abi;
 
 /// The completion. What a newer library may say that the seam has no word for is a general error.
 pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
@@ -21,11 +20,12 @@ pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
         opcode: opcode.unwrap_or(WcOpcode::Send),
         byte_len: if is_success { raw.byte_len } else { 0 },
         // In memory as on the wire, there as here.
-        imm_data: has(abi::WC_WITH_IMM).then_some(raw.imm_data),
+        imm_data: has(wc_flags::WITH_IMM).then_some(raw.imm_data),
         qp_num: Qpn::new(raw.qp_num),
         src_qp: Qpn::new(if is_success { raw.src_qp } else { 0 }),
-        has_grh: has(abi::WC_GRH),
-        invalidated_rkey: has(abi::WC_WITH_INV).then_some(raw.imm_data),
+        has_grh: has(wc_flags::GRH),
+        sl: if is_success { raw.sl } else { 0 },
+        invalidated_rkey: has(wc_flags::WITH_INV).then_some(raw.imm_data),
     }
 }
 
@@ -76,9 +76,9 @@ mod tests {
         let raw = abi::Wc {
             opcode: 128,
             imm_data: 0x0102_0304,
-            wc_flags: abi::WC_WITH_IMM | abi::WC_GRH,
+            wc_flags: wc_flags::WITH_IMM | wc_flags::GRH,
             byte_len: 9,
-            ..abi::Wc::default()
+            ..abi::Wc::zeroed()
         };
         let wc = completion(&raw);
         assert_eq!(
@@ -91,7 +91,7 @@ mod tests {
         );
         let raw = abi::Wc {
             imm_data: 77,
-            wc_flags: abi::WC_WITH_INV,
+            wc_flags: wc_flags::WITH_INV,
             ..raw
         };
         let wc = completion(&raw);
@@ -107,7 +107,7 @@ mod tests {
             byte_len: 9,
             qp_num: 17,
             wc_flags: u32::MAX,
-            ..abi::Wc::default()
+            ..abi::Wc::zeroed()
         };
         let wc = completion(&raw);
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     fn success_of_an_unknown_kind_is_no_success() {
         let raw = abi::Wc {
             opcode: 4711,
-            ..abi::Wc::default()
+            ..abi::Wc::zeroed()
         };
         assert_eq!(completion(&raw).status, WcStatus::GeneralErr);
     }

@@ -1,30 +1,25 @@
 //! Attributes in both forms.
 
+use portolan_abi_layout as abi;
 use portolan_provider::verbs::{Access, AhAttr, Mtu, QpAttr, QpCap, QpInit, QpState, QpType};
 use portolan_provider::{Error, Result, Step};
-use portolan_wire::addr::{Gid, Psn, QKey, Qpn};
-
-use super::abi;
+use portolan_wire::addr::{Psn, QKey, Qpn};
 
 /// An address vector, always with a global route: RoCE has no other.
 pub(super) fn ah_attr(attr: &AhAttr) -> abi::AhAttr {
     abi::AhAttr {
-        dgid: words(attr.dgid),
-        flow_label: attr.flow_label,
-        sgid_index: attr.sgid_index,
-        hop_limit: attr.hop_limit,
-        traffic_class: attr.traffic_class,
+        grh: abi::GlobalRoute {
+            dgid: attr.dgid.into(),
+            flow_label: attr.flow_label,
+            sgid_index: attr.sgid_index,
+            hop_limit: attr.hop_limit,
+            traffic_class: attr.traffic_class,
+        },
         sl: attr.sl,
         is_global: 1,
         port_num: attr.port_num,
-        ..abi::AhAttr::default()
+        ..abi::AhAttr::zeroed()
     }
-}
-
-/// A GID as the library's union of two words, bytes in their order.
-pub(super) fn words(gid: Gid) -> [u64; 2] {
-    let (words, _) = gid.0.as_chunks::<8>();
-    [words[0], words[1]].map(u64::from_ne_bytes)
 }
 
 pub(super) fn qp_attr(attr: &QpAttr) -> abi::QpAttr {
@@ -45,7 +40,7 @@ pub(super) fn qp_attr(attr: &QpAttr) -> abi::QpAttr {
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
-        ..abi::QpAttr::default()
+        ..abi::QpAttr::zeroed()
     }
 }
 
@@ -64,11 +59,11 @@ pub(super) fn qp_attr_from(raw: &abi::QpAttr) -> Result<QpAttr> {
         dest_qpn: Qpn::new(raw.dest_qp_num),
         access: Access::from_bits_truncate(raw.qp_access_flags),
         ah_attr: AhAttr {
-            dgid: gid(raw.ah_attr.dgid),
-            sgid_index: raw.ah_attr.sgid_index,
-            flow_label: raw.ah_attr.flow_label,
-            hop_limit: raw.ah_attr.hop_limit,
-            traffic_class: raw.ah_attr.traffic_class,
+            dgid: raw.ah_attr.grh.dgid.into(),
+            sgid_index: raw.ah_attr.grh.sgid_index,
+            flow_label: raw.ah_attr.grh.flow_label,
+            hop_limit: raw.ah_attr.grh.hop_limit,
+            traffic_class: raw.ah_attr.grh.traffic_class,
             sl: raw.ah_attr.sl,
             port_num: raw.ah_attr.port_num,
         },
@@ -81,13 +76,6 @@ pub(super) fn qp_attr_from(raw: &abi::QpAttr) -> Result<QpAttr> {
         retry_cnt: raw.retry_cnt,
         rnr_retry: raw.rnr_retry,
     })
-}
-
-pub(super) fn gid(words: [u64; 2]) -> Gid {
-    let [high, low] = words.map(u64::to_ne_bytes);
-    Gid(std::array::from_fn(|at| {
-        if at < 8 { high[at] } else { low[at - 8] }
-    }))
 }
 
 fn qp_state(number: u32) -> Result<QpState> {
@@ -132,6 +120,8 @@ pub(super) fn qp_init_from(raw: &abi::QpInitAttr, qp_type: QpType) -> QpInit {
 
 #[cfg(test)]
 mod tests {
+    use portolan_wire::addr::Gid;
+
     use super::*;
 
     #[test]
@@ -171,7 +161,7 @@ mod tests {
     fn a_state_that_does_not_exist_is_an_error() {
         let raw = abi::QpAttr {
             qp_state: 7,
-            ..abi::QpAttr::default()
+            ..abi::QpAttr::zeroed()
         };
         assert!(qp_attr_from(&raw).is_err());
     }

@@ -6,15 +6,16 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portolan_provider::error::errno::EIO;
+use portolan_abi_layout as abi;
+use portolan_provider::error::errno::{EIO, EOPNOTSUPP};
 use portolan_provider::traits::{CompChannel, Cq};
 use portolan_provider::verbs::{Cqn, WorkCompletion};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::channel::KernelCompChannel;
 use super::complete::completion;
-use super::device::KernelDevice;
-use super::{abi, check, foreign, int, made};
+use super::open::OpenDevice;
+use super::outcome::{check, foreign, int, made};
 
 /// Completions taken from the library at a time.
 const BATCH: usize = 32;
@@ -23,7 +24,7 @@ const BATCH: usize = 32;
 #[derive(Debug)]
 pub(super) struct KernelCq {
     pub(super) raw: NonNull<abi::Cq>,
-    pub(super) device: Arc<KernelDevice>,
+    pub(super) device: Arc<OpenDevice>,
     capacity: AtomicU32,
     // Destroyed after the queue.
     _channel: Option<Arc<dyn CompChannel>>,
@@ -36,7 +37,7 @@ unsafe impl Sync for KernelCq {}
 
 impl KernelCq {
     pub(super) fn new(
-        device: Arc<KernelDevice>,
+        device: Arc<OpenDevice>,
         cqe: u32,
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
@@ -68,7 +69,7 @@ impl KernelCq {
     }
 
     /// The queue behind a trait object, if it is of this device.
-    pub(super) fn of<'a>(cq: &'a Arc<dyn Cq>, device: &Arc<KernelDevice>) -> Result<&'a Self> {
+    pub(super) fn of<'a>(cq: &'a Arc<dyn Cq>, device: &Arc<OpenDevice>) -> Result<&'a Self> {
         cq.as_any()
             .downcast_ref::<Self>()
             .filter(|cq| Arc::ptr_eq(&cq.device, device))
@@ -82,11 +83,6 @@ impl KernelCq {
         let capacity = u32::try_from(cqe).unwrap_or(0);
         self.capacity.store(capacity, Ordering::Relaxed);
     }
-
-    fn ops(&self) -> &abi::Ops {
-        // SAFETY: the device is open for as long as the queue is; its functions do not change.
-        unsafe { &(*self.device.context.as_ptr()).ops }
-    }
 }
 
 impl Cq for KernelCq {
@@ -97,13 +93,14 @@ impl Cq for KernelCq {
 
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         self.device.check(Step::PollCq)?;
-        let mut raw = [abi::Wc::default(); BATCH];
+        let Some(poll_cq) = self.device.ops().poll_cq else {
+            return Err(self.device.explain(poll_failed()));
+        };
+        let mut raw = [abi::Wc::zeroed(); BATCH];
         let mut taken = 0;
         for chunk in out.chunks_mut(BATCH) {
             // SAFETY: room for as many completions as are asked for.
-            let count = unsafe {
-                (self.ops().poll_cq)(self.raw.as_ptr(), chunk.len() as i32, raw.as_mut_ptr())
-            };
+            let count = unsafe { poll_cq(self.raw.as_ptr(), chunk.len() as i32, raw.as_mut_ptr()) };
             let count = match usize::try_from(count) {
                 Ok(count) => count,
                 // What was taken before is not lost; the next call tells of the error.
@@ -123,9 +120,11 @@ impl Cq for KernelCq {
 
     fn arm(&self, solicited_only: bool) -> Result<()> {
         self.device.check(Step::PollCq)?;
-        // SAFETY: the queue exists.
-        let code =
-            unsafe { (self.ops().req_notify_cq)(self.raw.as_ptr(), i32::from(solicited_only)) };
+        let notify = self.device.ops().req_notify_cq;
+        let code = notify.map_or(EOPNOTSUPP, |notify| {
+            // SAFETY: the queue exists for as long as `self` lives.
+            unsafe { notify(self.raw.as_ptr(), i32::from(solicited_only)) }
+        });
         check(Step::PollCq, "ibv_req_notify_cq", code)
     }
 

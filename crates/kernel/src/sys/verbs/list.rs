@@ -1,25 +1,28 @@
 //! The devices there are.
 
+use portolan_threads::lock::Mutex;
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use portolan_provider::traits::Device;
-use portolan_provider::{Result, Step};
+use portolan_abi_layout::{self as abi, Library, Verbs};
+use portolan_provider::{Cause, Error, Result, Step};
 
-use super::abi;
-use super::device::KernelDevice;
-use super::failed;
-use super::library::{self, Functions};
+use super::open::OpenDevice;
+use super::outcome::failed;
 use crate::listing::{DEVICES, Listing};
-use crate::lock;
 use crate::sys::fork::ForkGuard;
+
+/// A symbol that only a libibverbs of Portolan's own exports: its devices are the software provider's,
+/// which the kernel knows nothing of.
+const OUR_MARK: &CStr = c"portolan_verbs";
 
 /// The library with the devices that were opened of it.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    library: Arc<Functions>,
+    library: Arc<Verbs>,
     /// Where the kernel lists them.
     folder: PathBuf,
     open: Mutex<Opened>,
@@ -36,16 +39,16 @@ struct Opened {
 #[derive(Debug)]
 enum Held {
     /// It stays open: its driver lets it go though programs have it open, and opening takes milliseconds.
-    Open(Arc<KernelDevice>),
+    Open(Arc<OpenDevice>),
     /// It closes when nobody uses it any more. The drivers of devices without hardware (rdma_rxe, siw) make whoever
     /// removes one wait, on older kernels, for every program that has it open, and tell none of them.
-    WhileUsed(Weak<KernelDevice>),
+    WhileUsed(Weak<OpenDevice>),
 }
 
 /// The library's list of devices.
 #[derive(Debug)]
 struct DeviceList {
-    library: Arc<Functions>,
+    library: Arc<Verbs>,
     /// What the kernel listed before.
     listing: Option<Listing>,
     devices: Vec<Listed>,
@@ -67,10 +70,17 @@ impl Devices {
     /// Loads the library.
     ///
     /// # Errors
-    /// `UnusableLibrary`.
-    pub(crate) fn load(name: &str) -> Result<Self> {
+    /// `UnusableLibrary` with the reason: it is absent, too old, or Portolan's own.
+    pub(crate) fn load(name: &CStr) -> Result<Self> {
+        let library = Library::load(name).map_err(|error| unusable(name, &error))?;
+        if library.has(OUR_MARK) {
+            let why = "it is Portolan's own, which has no devices of the kernel's; have the machine's come \
+                       first in LD_LIBRARY_PATH";
+            return Err(unusable(name, &why));
+        }
+        let verbs = Verbs::find(library).map_err(|error| unusable(name, &error))?;
         Ok(Self {
-            library: Arc::new(library::load(name)?),
+            library: Arc::new(verbs),
             folder: DEVICES.into(),
             open: Mutex::default(),
         })
@@ -80,7 +90,7 @@ impl Devices {
     /// A failure is told to who asks for the devices.
     pub(crate) fn look_ahead(&self) {
         let listed = DeviceList::of(&self.library, Listing::of(&self.folder));
-        lock(&self.open).list = listed.ok();
+        self.open.lock().list = listed.ok();
     }
 
     /// The devices there are now, by index. Those that cannot be opened (a container may hide a
@@ -88,8 +98,8 @@ impl Devices {
     ///
     /// The library takes milliseconds to list them, so it is asked again only if the kernel lists others than
     /// before, or than the library does (one that has just come is listed before it can be opened).
-    pub(crate) fn current(&self) -> Result<Vec<Arc<KernelDevice>>> {
-        let mut open = lock(&self.open);
+    pub(crate) fn current(&self) -> Result<Vec<Arc<OpenDevice>>> {
+        let mut open = self.open.lock();
         // Before the library looks: what comes in between is another listing the next time.
         let listing = Listing::of(&self.folder);
         let list = open.list.take();
@@ -104,7 +114,7 @@ impl Devices {
     }
 
     /// The device with this index, looked for anew only if it is not known.
-    pub(crate) fn find(&self, index: u32) -> Result<Option<Arc<KernelDevice>>> {
+    pub(crate) fn find(&self, index: u32) -> Result<Option<Arc<OpenDevice>>> {
         if let Some(device) = self.known(index) {
             return Ok(Some(device));
         }
@@ -114,8 +124,8 @@ impl Devices {
 
     /// The device with this index if it is open, or can be by the last list: the kernel numbers devices from 0 on,
     /// and gives a number again only after all others.
-    fn known(&self, index: u32) -> Option<Arc<KernelDevice>> {
-        let mut open = lock(&self.open);
+    fn known(&self, index: u32) -> Option<Arc<OpenDevice>> {
+        let mut open = self.open.lock();
         let mut known = open.devices.iter().filter_map(Held::device);
         if let Some(device) = known.find(|device| device.index() == index) {
             return Some(device);
@@ -126,7 +136,7 @@ impl Devices {
         Some(device)
     }
 
-    fn hold(&self, device: &Arc<KernelDevice>) -> Held {
+    fn hold(&self, device: &Arc<OpenDevice>) -> Held {
         // The link to the hardware that the device is of.
         let hardware = self.folder.join(device.name()).join("device");
         match hardware.exists() {
@@ -138,7 +148,7 @@ impl Devices {
 
 impl Held {
     /// The device, if it is open still.
-    fn device(&self) -> Option<Arc<KernelDevice>> {
+    fn device(&self) -> Option<Arc<OpenDevice>> {
         match self {
             Self::Open(device) => Some(device.clone()),
             Self::WhileUsed(device) => device.upgrade(),
@@ -148,7 +158,7 @@ impl Held {
 
 impl DeviceList {
     /// Asks the library, which loads the devices' drivers.
-    fn of(library: &Arc<Functions>, listing: Option<Listing>) -> Result<Self> {
+    fn of(library: &Arc<Verbs>, listing: Option<Listing>) -> Result<Self> {
         let mut count = 0;
         // SAFETY: the library writes the length of the list it returns.
         let list = unsafe { (library.get_device_list)(&mut count) };
@@ -175,8 +185,8 @@ impl DeviceList {
     }
 
     /// All its devices that can be opened, by index; those that are open stay so.
-    fn open_all(&self, open: &[Held]) -> Vec<Arc<KernelDevice>> {
-        let mut found: Vec<Arc<KernelDevice>> = Vec::with_capacity(self.devices.len());
+    fn open_all(&self, open: &[Held]) -> Vec<Arc<OpenDevice>> {
+        let mut found: Vec<Arc<OpenDevice>> = Vec::with_capacity(self.devices.len());
         for listed in &self.devices {
             let mut known = open.iter().filter_map(Held::device);
             match known
@@ -191,17 +201,17 @@ impl DeviceList {
     }
 
     /// Opens the device with this index.
-    fn open(&self, index: u32) -> Option<Arc<KernelDevice>> {
+    fn open(&self, index: u32) -> Option<Arc<OpenDevice>> {
         let listed = self.devices.iter().find(|listed| listed.index == index);
         self.open_listed(listed?)
     }
 
-    fn open_listed(&self, listed: &Listed) -> Option<Arc<KernelDevice>> {
+    fn open_listed(&self, listed: &Listed) -> Option<Arc<OpenDevice>> {
         let name = &listed.name;
         let opened = ForkGuard::new().and_then(|fork| {
             // SAFETY: a device of the list.
             let context = unsafe { (self.library.open_device)(listed.raw) };
-            KernelDevice::of_context(&self.library, fork, context, name.clone(), listed.index)
+            OpenDevice::of_context(&self.library, fork, context, name.clone(), listed.index)
         });
         opened
             .inspect_err(|error| tracing::warn!(device = name, %error, "left out"))
@@ -216,7 +226,12 @@ impl Drop for DeviceList {
     }
 }
 
-fn describe(library: &Functions, raw: *mut abi::Device, position: u32) -> Listed {
+fn unusable(name: &CStr, why: &dyn Display) -> Error {
+    let (library, why) = (name.to_string_lossy().into(), why.to_string());
+    Error::new(Step::OpenDevice, Cause::UnusableLibrary { library, why })
+}
+
+fn describe(library: &Verbs, raw: *mut abi::Device, position: u32) -> Listed {
     // SAFETY: a device of the list; its name is NUL-terminated and as good as the list.
     let (name, index) = unsafe {
         let name = CStr::from_ptr((library.get_device_name)(raw));
@@ -236,10 +251,11 @@ fn describe(library: &Functions, raw: *mut abi::Device, position: u32) -> Listed
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::ffi::{c_char, c_int};
-    use std::mem::MaybeUninit;
+    use std::ffi::{CString, c_char, c_int};
     use std::os::fd::IntoRawFd;
+    use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
+    use std::process::Command;
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
@@ -268,10 +284,10 @@ mod tests {
     /// A library without devices, of which the kernel lists those in a folder.
     fn devices(folder: &Path) -> Devices {
         Devices {
-            library: Arc::new(Functions {
+            library: Arc::new(Verbs {
                 get_device_list: list_none,
                 free_device_list: free_nothing,
-                ..Functions::missing()
+                ..Verbs::aborting()
             }),
             folder: folder.into(),
             open: Mutex::default(),
@@ -306,10 +322,9 @@ mod tests {
     unsafe extern "C" fn open_one(_: *mut abi::Device) -> *mut abi::Context {
         let (opened, closed) = OPENED.get();
         OPENED.set((opened + 1, closed));
-        let context: *mut abi::Context = Box::leak(Box::new(MaybeUninit::zeroed())).as_mut_ptr();
         let (asynchronous, _) = std::io::pipe().unwrap();
-        // SAFETY: of the context only this is looked at.
-        unsafe { (&raw mut (*context).async_fd).write(asynchronous.into_raw_fd()) };
+        let context = Box::leak(Box::new(abi::Context::zeroed()));
+        context.async_fd = asynchronous.into_raw_fd();
         context
     }
 
@@ -325,14 +340,14 @@ mod tests {
         std::fs::create_dir_all(folder.join("mlx5_0/device")).unwrap();
         std::fs::create_dir_all(folder.join("rxe0")).unwrap();
         let devices = Devices {
-            library: Arc::new(Functions {
+            library: Arc::new(Verbs {
                 get_device_list: list_two,
                 free_device_list: free_nothing,
                 get_device_name: name_of,
                 get_device_index: index_of,
                 open_device: open_one,
                 close_device: close_one,
-                ..Functions::missing()
+                ..Verbs::aborting()
             }),
             folder: folder.clone(),
             open: Mutex::default(),
@@ -356,7 +371,7 @@ mod tests {
         for _ in 0..3 {
             assert!(devices.find(1).unwrap().is_some());
         }
-        assert_eq!(lock(&devices.open).devices.len(), 2, "none of the closed");
+        assert_eq!(devices.open.lock().devices.len(), 2, "none of the closed");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -397,5 +412,24 @@ mod tests {
         assert_eq!(times_listed(3), 1, "it is gone");
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(times_listed(1), 1);
+    }
+
+    #[test]
+    fn a_library_of_our_own_is_refused_and_one_that_is_absent_is_named() {
+        let error = Devices::load(c"libportolan-none.so.9").unwrap_err();
+        assert!(matches!(error.cause, Cause::UnusableLibrary { .. }));
+        assert!(error.to_string().contains("libportolan-none.so.9"));
+
+        let stem = std::env::temp_dir().join(format!("portolan-ours-{}", std::process::id()));
+        let (from, to) = (stem.with_extension("c"), stem.with_extension("so"));
+        std::fs::write(&from, "int portolan_verbs;").unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-o"]).args([&to, &from]);
+        assert!(compiler.status().unwrap().success());
+        let name = CString::new(to.as_os_str().as_bytes()).unwrap();
+        let text = Devices::load(&name).unwrap_err().to_string();
+        std::fs::remove_file(from).unwrap();
+        std::fs::remove_file(to).unwrap();
+        assert!(text.contains("Portolan's own"), "{text}");
     }
 }

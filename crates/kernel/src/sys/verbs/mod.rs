@@ -1,11 +1,15 @@
 //! Verbs through the machine's libibverbs, which has the drivers of the devices.
 //!
-//! * `abi`: the library's structures.
-//! * `library`: the library, loaded at run time; nothing of it is needed to build.
-//! * `list`: the devices there are.
-//! * `device`, `pd`, `mr`, `mw`, `ah`, `cq`, `channel`, `srq`, `qp`: its objects as those of the seam.
-//!   Each keeps alive what it was made from, and is given back to the library when dropped.
+//! The library's structures and functions are those of `portolan-abi-layout`; it is loaded at run time, and
+//! nothing of it is needed to build. A file uses only files that stand above it here:
+//!
+//! * `outcome`: what verbs return, as results.
 //! * `convert`, `post`, `complete`: attributes, work requests and completions in both forms.
+//! * `windows`: the memory windows and regions of a device, by their keys.
+//! * `open`: an open device, which every object keeps alive.
+//! * `channel`, `cq`; `domain` and what is made in a protection domain: `ah`, `srq`, `mr`, `mw`, `qp`, `pd`.
+//!   Each keeps alive what it was made from, and returns to the library when dropped.
+//! * `device`, `list`: the provider's devices.
 //!
 //! The library may be called by any number of threads. An object that can be destroyed while others
 //! use it lies behind a lock of its own, which posting and polling only read.
@@ -15,98 +19,24 @@
 
 #![allow(unsafe_code, reason = "a foreign library, and the pointers it returns")]
 
-mod abi;
 mod ah;
 mod channel;
 mod complete;
 mod convert;
 mod cq;
 mod device;
-mod library;
+mod domain;
 mod list;
 mod mr;
 mod mw;
+mod open;
+mod outcome;
 mod pd;
 mod post;
 mod qp;
 mod srq;
+mod windows;
 
-use std::ffi::c_int;
-
-use portolan_provider::error::errno::EIO;
-use portolan_provider::{Cause, Error, Result, Step};
-use rustix::io::Errno;
-
-pub(crate) use self::library::SONAME;
+pub(crate) use self::device::KernelDevice;
 pub(crate) use self::list::Devices;
-use crate::error::refused;
-
-/// The numbers that an errno can be.
-const ERRNOS: std::ops::Range<c_int> = 1..4096;
-
-/// The error of a verb that returned the errno `code`, or -1 with the errno in the thread's variable.
-fn failed(step: Step, verb: &'static str, code: c_int) -> Error {
-    let errno = match code {
-        ..0 => last_errno(),
-        code => errno_of(code),
-    };
-    if errno.raw_os_error() == EIO {
-        // What uverbs says of everything on a device that is gone.
-        return Error::new(step, Cause::DeviceRemoved);
-    }
-    refused(step, verb, errno)
-}
-
-/// Whether a verb returned success; it returns an errno, or -1.
-fn check(step: Step, verb: &'static str, code: c_int) -> Result<()> {
-    match code {
-        0 => Ok(()),
-        code => Err(failed(step, verb, code)),
-    }
-}
-
-/// A pointer that a verb returned, null with the errno in the thread's variable.
-fn made<T>(step: Step, verb: &'static str, object: *mut T) -> Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(object).ok_or_else(|| failed(step, verb, -1))
-}
-
-fn last_errno() -> Errno {
-    let errno = std::io::Error::last_os_error().raw_os_error();
-    errno_of(errno.unwrap_or(EIO))
-}
-
-/// A driver may fail without errno, or with a number that is none: that is `EIO`.
-fn errno_of(code: c_int) -> Errno {
-    let errno = Some(code).filter(|code| ERRNOS.contains(code));
-    Errno::from_raw_os_error(errno.unwrap_or(EIO))
-}
-
-/// A `u32` as one of the ABI's `int`s, the largest if it does not fit.
-fn int(value: u32) -> c_int {
-    c_int::try_from(value).unwrap_or(c_int::MAX)
-}
-
-/// An object of another provider or device.
-fn foreign(step: Step, expected: &'static str) -> Error {
-    Error::invalid(step, "object", expected, "another provider's or device's")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verb_that_fails_without_a_valid_errno_fails_by_eio() {
-        for code in [0, 4096, i32::MAX, -1, i32::MIN] {
-            assert_eq!(errno_of(code).raw_os_error(), EIO, "{code}");
-        }
-        assert_eq!(errno_of(4095).raw_os_error(), 4095);
-        let error = failed(Step::CreateQp, "ibv_create_qp", 5000);
-        assert_eq!(error.cause, Cause::DeviceRemoved);
-        // SAFETY: the address of this thread's `errno` is always good.
-        unsafe { *libc::__errno_location() = 0 };
-        let null = std::ptr::null_mut::<u8>();
-        let error = made(Step::RegisterMemory, "ibv_reg_mr", null).unwrap_err();
-        assert_eq!(error.cause, Cause::DeviceRemoved);
-    }
-}
+pub(crate) use self::open::OpenDevice;

@@ -1,18 +1,19 @@
 //! Memory regions.
 
+use portolan_threads::lock::Mutex;
 use std::ffi::c_void;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use portolan_abi_layout as abi;
 use portolan_provider::error::errno::{EBUSY, EFAULT, EINVAL};
 use portolan_provider::traits::Mr;
 use portolan_provider::verbs::Access;
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::device::RegionPointer;
-use super::pd::PdShared;
-use super::{abi, check, made};
-use crate::lock;
+use super::domain::Domain;
+use super::mw::dealloc;
+use super::outcome::{check, made};
 
 /// A memory region of the kernel's.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(super) struct KernelMr {
     raw: Mutex<Option<NonNull<abi::Mr>>>,
     lkey: u32,
     rkey: u32,
-    pd: Arc<PdShared>,
+    pd: Arc<Domain>,
 }
 
 // SAFETY: libibverbs may be called by any thread.
@@ -33,7 +34,7 @@ impl KernelMr {
     /// # Safety
     /// That of `Pd::register`.
     pub(super) unsafe fn register(
-        pd: Arc<PdShared>,
+        pd: Arc<Domain>,
         addr: u64,
         length: u64,
         access: Access,
@@ -55,7 +56,7 @@ impl KernelMr {
         })?;
         // SAFETY: the region exists and is this thread's alone.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        lock(&device.regions).insert(lkey, RegionPointer(raw));
+        device.regions.lock().insert(lkey, raw);
         Ok(Self {
             raw: Mutex::new(Some(raw)),
             lkey,
@@ -68,14 +69,14 @@ impl KernelMr {
     fn end(&self, with_windows: WithWindows) -> Result<()> {
         let device = &self.pd.device;
         device.check(Step::RegisterMemory)?;
-        let mut raw = lock(&self.raw);
+        let mut raw = self.raw.lock();
         let Some(region) = *raw else {
             return Ok(());
         };
         // Both held across the call: another region may get the key right after, and no window is bound
         // meanwhile.
-        let mut windows = lock(&device.windows);
-        let mut regions = lock(&device.regions);
+        let mut windows = device.windows.lock();
+        let mut regions = device.regions.lock();
         let deregister = || {
             // SAFETY: the region exists, and it is taken from the table before anybody else looks.
             let code = unsafe { (device.library.dereg_mr)(region.as_ptr()) };
@@ -87,7 +88,11 @@ impl KernelMr {
             Ok(()) => {}
             Err(error) if bound == 0 || !is_refusal(&error) => return Err(error),
             Err(_) => match with_windows {
-                WithWindows::Close => windows.close_on(self.lkey, device, deregister)?,
+                WithWindows::Close => {
+                    // SAFETY: `close_on` takes out of the locked table what is deallocated.
+                    let dealloc = |window: &_| unsafe { dealloc(device, window) };
+                    windows.close_on(self.lkey, dealloc, deregister)?;
+                }
                 WithWindows::Refuse => return Err(device.explain(in_use(bound as u64))),
             },
         }
@@ -144,17 +149,16 @@ impl Drop for KernelMr {
 #[cfg(test)]
 mod tests {
     use std::ffi::c_int;
-    use std::mem::MaybeUninit;
     use std::os::fd::IntoRawFd;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use portolan_abi_layout::Verbs;
     use portolan_provider::error::errno::EIO;
     use portolan_provider::traits::Pd;
 
     use super::*;
     use crate::sys::fork::ForkGuard;
-    use crate::sys::verbs::device::KernelDevice;
-    use crate::sys::verbs::library::Functions;
+    use crate::sys::verbs::open::OpenDevice;
     use crate::sys::verbs::pd::KernelPd;
 
     /// The only device of this test is gone: as uverbs does, it refuses every verb.
@@ -200,16 +204,15 @@ mod tests {
         _: usize,
         _: c_int,
     ) -> *mut abi::Mr {
-        // SAFETY: the structure is of numbers and pointers.
-        Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+        Box::leak(Box::new(abi::Mr::zeroed()))
     }
 
     unsafe extern "C" fn dereg_mr(_: *mut abi::Mr) -> c_int {
         outcome()
     }
 
-    fn device() -> Arc<KernelDevice> {
-        let library = Functions {
+    fn device() -> Arc<OpenDevice> {
+        let library = Verbs {
             query_device,
             query_gid_table,
             close_device,
@@ -217,14 +220,13 @@ mod tests {
             dealloc_pd,
             reg_mr,
             dereg_mr,
-            ..Functions::missing()
+            ..Verbs::aborting()
         };
-        let context: *mut abi::Context = Box::leak(Box::new(MaybeUninit::zeroed())).as_mut_ptr();
         let (asynchronous, _) = std::io::pipe().unwrap();
-        // SAFETY: of the context only this is looked at.
-        unsafe { (&raw mut (*context).async_fd).write(asynchronous.into_raw_fd()) };
+        let context = Box::leak(Box::new(abi::Context::zeroed()));
+        context.async_fd = asynchronous.into_raw_fd();
         let fork = ForkGuard::new().unwrap();
-        KernelDevice::of_context(&Arc::new(library), fork, context, "gone0".into(), 0).unwrap()
+        OpenDevice::of_context(&Arc::new(library), fork, context, "gone0".into(), 0).unwrap()
     }
 
     #[test]

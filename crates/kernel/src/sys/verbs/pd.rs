@@ -1,7 +1,6 @@
 //! Protection domains.
 
 use std::any::Any;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq};
@@ -9,38 +8,22 @@ use portolan_provider::verbs::{Access, Ah, AhAttr, MwType, QpInit, SrqAttr};
 use portolan_provider::{Result, Step};
 
 use super::ah::KernelAh;
-use super::device::KernelDevice;
+use super::domain::Domain;
 use super::mr::KernelMr;
 use super::mw::KernelMw;
+use super::open::OpenDevice;
 use super::qp::KernelQp;
 use super::srq::KernelSrq;
-use super::{abi, made};
 
 /// A protection domain of the kernel's.
 #[derive(Debug)]
 pub(super) struct KernelPd {
-    shared: Arc<PdShared>,
+    shared: Arc<Domain>,
 }
-
-/// What is made in a protection domain keeps this.
-#[derive(Debug)]
-pub(super) struct PdShared {
-    pub(super) raw: NonNull<abi::Pd>,
-    pub(super) device: Arc<KernelDevice>,
-}
-
-// SAFETY: libibverbs may be called by any thread.
-unsafe impl Send for PdShared {}
-// SAFETY: as above.
-unsafe impl Sync for PdShared {}
 
 impl KernelPd {
-    pub(super) fn new(device: Arc<KernelDevice>) -> Result<Self> {
-        // SAFETY: an open device.
-        let raw = unsafe { (device.library.alloc_pd)(device.context.as_ptr()) };
-        let raw =
-            made(Step::AllocPd, "ibv_alloc_pd", raw).map_err(|error| device.explain(error))?;
-        let shared = Arc::new(PdShared { raw, device });
+    pub(super) fn new(device: Arc<OpenDevice>) -> Result<Self> {
+        let shared = Domain::new(device)?;
         Ok(Self { shared })
     }
 }
@@ -48,7 +31,7 @@ impl KernelPd {
 impl Pd for KernelPd {
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>> {
         self.shared.device.check(Step::RegisterMemory)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise is the same.
         let mr = unsafe { KernelMr::register(self.shared.clone(), addr, length, access)? };
         Ok(Arc::new(mr))
     }
@@ -82,18 +65,5 @@ impl Pd for KernelPd {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-impl Drop for PdShared {
-    fn drop(&mut self) {
-        if !self.device.is_own() {
-            return;
-        }
-        // SAFETY: what was made in it is gone, since that keeps it alive.
-        let code = unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
-        if code != 0 {
-            tracing::warn!(code, "protection domain not deallocated");
-        }
     }
 }

@@ -3,12 +3,12 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
+use portolan_abi_layout::{self as abi, wr_opcode as opcode};
 use portolan_provider::error::errno::ENOMEM;
 use portolan_provider::verbs::{MwBind, RecvWr, RemoteAddr, SendData, SendOp, SendWr, Sge};
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::abi::{self, opcode};
-use super::failed;
+use super::outcome::failed;
 
 /// Pieces of memory that need no allocation.
 const SGES_INLINE: usize = 8;
@@ -58,7 +58,7 @@ pub(super) fn with_recv(
 #[derive(Clone, Copy)]
 pub(super) struct Objects {
     /// Of a datagram: address handle, queue pair and its key.
-    pub(super) ud: Option<abi::Ud>,
+    pub(super) ud: Option<abi::RemoteUd>,
     /// Of a binding: the window and its region.
     pub(super) window: Option<(*mut abi::Mw, *mut abi::Mr)>,
 }
@@ -92,16 +92,16 @@ pub(super) fn with_send(
             opcode: 0,
             send_flags: wr.flags.bits() | flags,
             imm_data: 0,
-            wr: abi::Wr {
-                atomic: abi::Atomic {
+            wr: abi::Remote {
+                atomic: abi::RemoteAtomic {
                     remote_addr: 0,
                     compare_add: 0,
                     swap: 0,
                     rkey: 0,
                 },
             },
-            remote_srqn: 0,
-            bind_mw: abi::BindMw {
+            qp_type: 0,
+            bind_mw: abi::Bind {
                 mw: null_mut(),
                 rkey: 0,
                 bind_info: bind_info(null_mut(), None),
@@ -116,14 +116,14 @@ pub(super) fn with_send(
 
 /// Operation and what belongs to it.
 fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
-    let rdma = |remote: RemoteAddr| abi::Wr {
-        rdma: abi::Rdma {
+    let rdma = |remote: RemoteAddr| abi::Remote {
+        rdma: abi::RemoteRdma {
             remote_addr: remote.addr,
             rkey: remote.rkey,
         },
     };
-    let atomic = |remote: RemoteAddr, compare_add, swap| abi::Wr {
-        atomic: abi::Atomic {
+    let atomic = |remote: RemoteAddr, compare_add, swap| abi::Remote {
+        atomic: abi::RemoteAtomic {
             remote_addr: remote.addr,
             compare_add,
             swap,
@@ -131,7 +131,7 @@ fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
         },
     };
     if let Some(ud) = objects.ud {
-        request.wr = abi::Wr { ud };
+        request.wr = abi::Remote { ud };
     }
     request.opcode = match op {
         SendOp::Send => opcode::SEND,
@@ -169,7 +169,7 @@ fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
         }
         SendOp::BindMw { new_rkey, bind, .. } => {
             let (mw, mr) = objects.window.unwrap_or((null_mut(), null_mut()));
-            request.bind_mw = abi::BindMw {
+            request.bind_mw = abi::Bind {
                 mw,
                 rkey: new_rkey,
                 bind_info: bind_info(mr, Some(&bind)),
@@ -203,7 +203,7 @@ fn with_sges<T>(sges: &[Sge], post: impl FnOnce(*mut abi::Sge, c_int) -> T) -> T
         length: sge.length,
         lkey: sge.lkey,
     };
-    let mut few = [abi::Sge::default(); SGES_INLINE];
+    let mut few = [abi::Sge::zeroed(); SGES_INLINE];
     let mut many = Vec::new();
     let list = match few.get_mut(..sges.len()) {
         Some(few) => {

@@ -1,11 +1,13 @@
 //! Queue pairs.
 
+use portolan_threads::lock::{Mutex, RwLock};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
+use portolan_abi_layout as abi;
+use portolan_provider::error::errno::EOPNOTSUPP;
 use portolan_provider::traits::{Cq, Mw, Qp, Srq};
 use portolan_provider::verbs::{
     Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr,
@@ -14,13 +16,13 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, Qpn};
 
 use super::ah::{AhShared, KernelAh};
+use super::convert;
 use super::cq::KernelCq;
+use super::domain::Domain;
 use super::mw::{KernelMw, with_window};
-use super::pd::PdShared;
+use super::outcome::{check, foreign, made};
 use super::post::{Full, Objects, bind_info, with_recv, with_send};
 use super::srq::KernelSrq;
-use super::{abi, check, convert, foreign, made};
-use crate::lock;
 
 /// Attributes that a query asks for: all of them (`enum ibv_qp_attr_mask`, 21 bits).
 const QUERY_ALL: i32 = (1 << 21) - 1;
@@ -37,7 +39,7 @@ pub(super) struct KernelQp {
     handles: Mutex<VecDeque<Arc<AhShared>>>,
     /// The groups that it is attached to: the kernel destroys no queue pair that is.
     groups: Mutex<Vec<Gid>>,
-    pd: Arc<PdShared>,
+    pd: Arc<Domain>,
     // Destroyed after the queue pair.
     _cqs: [Arc<dyn Cq>; 2],
     _srq: Option<Arc<dyn Srq>>,
@@ -50,7 +52,7 @@ unsafe impl Sync for KernelQp {}
 
 impl KernelQp {
     pub(super) fn new(
-        pd: Arc<PdShared>,
+        pd: Arc<Domain>,
         init: &QpInit,
         send_cq: &Arc<dyn Cq>,
         recv_cq: &Arc<dyn Cq>,
@@ -95,13 +97,13 @@ impl KernelQp {
     /// Does something with the queue pair while it is not destroyed.
     fn with<T>(&self, step: Step, act: impl FnOnce(NonNull<abi::Qp>) -> Result<T>) -> Result<T> {
         self.pd.device.check(step)?;
-        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let raw = self.raw.read();
         let gone = || Error::new(step, Cause::NoSuchObject("queue pair"));
         raw.ok_or_else(gone).and_then(act)
     }
 
     /// The address handle of a datagram.
-    fn handle<'a>(&self, wr: &'a SendWr<'_>) -> Result<Option<(&'a Arc<AhShared>, abi::Ud)>> {
+    fn handle<'a>(&self, wr: &'a SendWr<'_>) -> Result<Option<(&'a Arc<AhShared>, abi::RemoteUd)>> {
         let Some(ud) = &wr.ud else {
             return Ok(None);
         };
@@ -109,7 +111,7 @@ impl KernelQp {
         let ah = ah
             .filter(|ah| Arc::ptr_eq(&ah.shared().pd.device, &self.pd.device))
             .ok_or_else(|| foreign(Step::PostSend, "address handle of this device"))?;
-        let destination = abi::Ud {
+        let destination = abi::RemoteUd {
             ah: ah.shared().raw.as_ptr(),
             remote_qpn: ud.qpn.value(),
             remote_qkey: ud.qkey.0,
@@ -119,7 +121,7 @@ impl KernelQp {
 
     /// Keeps the address handle of a datagram that was posted until it cannot be under way any more.
     fn keep(&self, handle: &Arc<AhShared>) {
-        let mut handles = lock(&self.handles);
+        let mut handles = self.handles.lock();
         handles.push_back(handle.clone());
         if handles.len() > most_under_way(self.cap.max_send_wr) {
             let oldest = handles.pop_front();
@@ -137,8 +139,10 @@ impl KernelQp {
             limit: || self.cap.max_send_wr,
         };
         with_send(wr, objects, full, |request, bad| {
-            // SAFETY: the queue pair exists; the request is as good as the call is long.
-            unsafe { ((*(*raw.as_ptr()).context).ops.post_send)(raw.as_ptr(), request, bad) }
+            self.pd.device.ops().post_send.map_or(EOPNOTSUPP, |send| {
+                // SAFETY: the queue pair exists; request and `bad` are good for as long as the call takes.
+                unsafe { send(raw.as_ptr(), request, bad) }
+            })
         })
     }
 
@@ -146,12 +150,12 @@ impl KernelQp {
         &self,
         step: Step,
         verb: &'static str,
-        call: unsafe extern "C" fn(*mut abi::Qp, *const [u64; 2], u16) -> i32,
+        call: unsafe extern "C" fn(*mut abi::Qp, *const abi::Gid, u16) -> i32,
         gid: &Gid,
     ) -> Result<()> {
         self.with(step, |raw| {
             // SAFETY: the queue pair exists; RoCE's groups have no local identifier.
-            let code = unsafe { call(raw.as_ptr(), &convert::words(*gid), 0) };
+            let code = unsafe { call(raw.as_ptr(), &(*gid).into(), 0) };
             check(step, verb, code).map_err(|error| self.pd.device.explain(error))
         })
     }
@@ -163,7 +167,7 @@ fn most_under_way(max_send_wr: u32) -> usize {
     (max_send_wr as usize + 1).next_power_of_two()
 }
 
-fn shared_queue<'a>(srq: &'a Arc<dyn Srq>, pd: &PdShared) -> Result<&'a KernelSrq> {
+fn shared_queue<'a>(srq: &'a Arc<dyn Srq>, pd: &Domain) -> Result<&'a KernelSrq> {
     srq.as_any()
         .downcast_ref::<KernelSrq>()
         .filter(|srq| Arc::ptr_eq(&srq.pd.device, &pd.device))
@@ -188,18 +192,14 @@ impl Qp for KernelQp {
     }
 
     fn query(&self) -> Result<(QpAttr, QpInit)> {
-        let mut attr = abi::QpAttr::default();
-        let mut init = MaybeUninit::<abi::QpInitAttr>::zeroed();
+        let mut attr = abi::QpAttr::zeroed();
+        let mut init = abi::QpInitAttr::zeroed();
         self.with(Step::ModifyQp, |raw| {
             let library = &self.pd.device.library;
             // SAFETY: the queue pair exists, and there is room for both structures.
-            let code = unsafe {
-                (library.query_qp)(raw.as_ptr(), &mut attr, QUERY_ALL, init.as_mut_ptr())
-            };
+            let code = unsafe { (library.query_qp)(raw.as_ptr(), &mut attr, QUERY_ALL, &mut init) };
             check(Step::ModifyQp, "ibv_query_qp", code)
                 .map_err(|error| self.pd.device.explain(error))?;
-            // SAFETY: integers and null pointers, zero where the library wrote none.
-            let init = unsafe { init.assume_init() };
             let init = convert::qp_init_from(&init, self.qp_type);
             Ok((convert::qp_attr_from(&attr)?, init))
         })
@@ -260,8 +260,10 @@ impl Qp for KernelQp {
                 limit: || self.cap.max_recv_wr,
             };
             with_recv(wr, full, |request, bad| {
-                // SAFETY: the queue pair exists; the request is as good as the call is long.
-                unsafe { ((*(*raw.as_ptr()).context).ops.post_recv)(raw.as_ptr(), request, bad) }
+                self.pd.device.ops().post_recv.map_or(EOPNOTSUPP, |recv| {
+                    // SAFETY: the queue pair exists; request and `bad` are good for as long as the call takes.
+                    unsafe { recv(raw.as_ptr(), request, bad) }
+                })
             })
         })
     }
@@ -269,7 +271,7 @@ impl Qp for KernelQp {
     fn attach_mcast(&self, gid: &Gid) -> Result<()> {
         let attach = self.pd.device.library.attach_mcast;
         self.group(Step::AttachMulticast, "ibv_attach_mcast", attach, gid)?;
-        let mut groups = lock(&self.groups);
+        let mut groups = self.groups.lock();
         if !groups.contains(gid) {
             groups.push(*gid);
         }
@@ -279,28 +281,28 @@ impl Qp for KernelQp {
     fn detach_mcast(&self, gid: &Gid) -> Result<()> {
         let detach = self.pd.device.library.detach_mcast;
         self.group(Step::DetachMulticast, "ibv_detach_mcast", detach, gid)?;
-        lock(&self.groups).retain(|group| group != gid);
+        self.groups.lock().retain(|group| group != gid);
         Ok(())
     }
 
     fn destroy(&self) -> Result<()> {
         self.pd.device.check(Step::CreateQp)?;
-        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        let mut raw = self.raw.write();
         let Some(qp) = *raw else {
             return Ok(());
         };
         let library = &self.pd.device.library;
-        for gid in lock(&self.groups).drain(..) {
+        for gid in self.groups.lock().drain(..) {
             // A group that is gone already is as good.
             // SAFETY: the queue pair exists, and nobody uses it while the lock is held for writing.
-            let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &convert::words(gid), 0) };
+            let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &gid.into(), 0) };
         }
         // SAFETY: as above.
         let code = unsafe { (library.destroy_qp)(qp.as_ptr()) };
         let device = &self.pd.device;
         device.ended(Step::CreateQp, "ibv_destroy_qp", code)?;
         *raw = None;
-        lock(&self.handles).clear();
+        self.handles.lock().clear();
         Ok(())
     }
 

@@ -1,21 +1,19 @@
 //! Shared receive queues.
 
+use portolan_threads::lock::RwLock;
 use std::any::Any;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use portolan_abi_layout as abi;
+use portolan_provider::error::errno::EOPNOTSUPP;
 use portolan_provider::traits::Srq;
 use portolan_provider::verbs::{RecvWr, SrqAttr, Srqn};
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::pd::PdShared;
+use super::domain::Domain;
+use super::outcome::{check, made};
 use super::post::{Full, with_recv};
-use super::{abi, check, made};
-
-/// `IBV_SRQ_MAX_WR`.
-const MASK_MAX_WR: i32 = 1;
-/// `IBV_SRQ_LIMIT`.
-const MASK_LIMIT: i32 = 1 << 1;
 
 /// A shared receive queue of the kernel's.
 #[derive(Debug)]
@@ -23,7 +21,7 @@ pub(super) struct KernelSrq {
     /// `None` once it is destroyed.
     raw: RwLock<Option<NonNull<abi::Srq>>>,
     number: Srqn,
-    pub(super) pd: Arc<PdShared>,
+    pub(super) pd: Arc<Domain>,
 }
 
 // SAFETY: libibverbs may be called by any thread.
@@ -32,7 +30,7 @@ unsafe impl Send for KernelSrq {}
 unsafe impl Sync for KernelSrq {}
 
 impl KernelSrq {
-    pub(super) fn new(pd: Arc<PdShared>, attr: &SrqAttr) -> Result<Self> {
+    pub(super) fn new(pd: Arc<Domain>, attr: &SrqAttr) -> Result<Self> {
         let mut init = abi::SrqInitAttr {
             srq_context: null_mut(),
             attr: abi::SrqAttr {
@@ -66,13 +64,13 @@ impl KernelSrq {
         act: impl FnOnce(NonNull<abi::Srq>) -> Result<T>,
     ) -> Result<T> {
         self.pd.device.check(step)?;
-        let raw = self.raw.read().unwrap_or_else(PoisonError::into_inner);
+        let raw = self.raw.read();
         let gone = Error::new(step, Cause::NoSuchObject("shared receive queue"));
         raw.ok_or(gone).and_then(act)
     }
 
     fn attr(&self, raw: NonNull<abi::Srq>) -> Result<abi::SrqAttr> {
-        let mut attr = abi::SrqAttr::default();
+        let mut attr = abi::SrqAttr::zeroed();
         // SAFETY: the queue exists, and there is room for the attributes.
         let code = unsafe { (self.pd.device.library.query_srq)(raw.as_ptr(), &mut attr) };
         check(Step::ModifySrq, "ibv_query_srq", code)
@@ -95,11 +93,11 @@ impl Srq for KernelSrq {
                 limit: || self.attr(raw).map_or(0, |attr| attr.max_wr),
             };
             with_recv(wr, full, |request, bad| {
-                // SAFETY: the queue exists; the request is as good as the call is long.
-                unsafe {
-                    let ops = &(*(*raw.as_ptr()).context).ops;
-                    (ops.post_srq_recv)(raw.as_ptr(), request, bad)
-                }
+                let post = self.pd.device.ops().post_srq_recv;
+                post.map_or(EOPNOTSUPP, |post| {
+                    // SAFETY: the queue exists; request and `bad` are good for as long as the call takes.
+                    unsafe { post(raw.as_ptr(), request, bad) }
+                })
             })
         })
     }
@@ -110,12 +108,13 @@ impl Srq for KernelSrq {
             max_sge: 0,
             srq_limit: srq_limit.unwrap_or(0),
         };
+        let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
         let mask =
-            i32::from(max_wr.is_some()) * MASK_MAX_WR + i32::from(srq_limit.is_some()) * MASK_LIMIT;
+            bit(max_wr.is_some(), abi::SRQ_MAX_WR) | bit(srq_limit.is_some(), abi::SRQ_LIMIT);
         self.with(Step::ModifySrq, |raw| {
             let library = &self.pd.device.library;
             // SAFETY: the queue exists.
-            let code = unsafe { (library.modify_srq)(raw.as_ptr(), &mut attr, mask) };
+            let code = unsafe { (library.modify_srq)(raw.as_ptr(), &mut attr, mask.cast_signed()) };
             check(Step::ModifySrq, "ibv_modify_srq", code)
                 .map_err(|error| self.pd.device.explain(error))
         })
@@ -132,7 +131,7 @@ impl Srq for KernelSrq {
 
     fn destroy(&self) -> Result<()> {
         self.pd.device.check(Step::CreateSrq)?;
-        let mut raw = self.raw.write().unwrap_or_else(PoisonError::into_inner);
+        let mut raw = self.raw.write();
         let Some(queue) = *raw else {
             return Ok(());
         };

@@ -13,6 +13,8 @@
 //! | `set NAME SERVICE LEASE_S` | registers it once |
 //! | `service NAME\|SERVICE` | the GID that offers it, or the errno |
 
+#![forbid(unsafe_code)]
+
 mod administrator;
 mod connections;
 

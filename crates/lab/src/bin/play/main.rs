@@ -21,6 +21,8 @@
 //! | `paths NAME` | prints the resolved paths |
 //! | `sh COMMAND` | runs it with the shell |
 
+#![forbid(unsafe_code)]
+
 mod print;
 
 use std::collections::BTreeMap;
@@ -33,9 +35,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use portolan::Cause;
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
-use portolan::seam::cm::{ConnParam, Ece, EventType, JoinKind, Service};
-use portolan::seam::traits::{Cq, Pd, Srq};
-use portolan::seam::verbs::{QpCap, QpInit, QpType, SrqAttr};
+use portolan::provider::cm::{ConnParam, Ece, EventType, JoinKind, Service};
+use portolan::provider::traits::{Cq, Pd, Srq};
+use portolan::provider::verbs::{QpCap, QpInit, QpType, SrqAttr};
 use portolan::wire::addr::{PortSpace, Qpn};
 use serde_json::json;
 

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use portolan::cm::{CmId, Event};
-use portolan::seam::address::Address;
-use portolan::seam::cm::{ConnParam, EventType, PathRecord, UdParam};
-use portolan::seam::verbs::{AhAttr, QpType};
+use portolan::provider::address::Address;
+use portolan::provider::cm::{ConnParam, EventType, PathRecord, UdParam};
+use portolan::provider::verbs::{AhAttr, QpType};
 use portolan::wire::addr::{Gid, QKey, Qpn};
 use serde_json::{Map, Value, json};
 

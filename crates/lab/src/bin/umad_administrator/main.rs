@@ -7,6 +7,8 @@
 //! Such ports have no administrator of their own: they have no LIDs, and every datagram has a global route. That
 //! much is given to the client by [`Joined`]; all else is the client's own and the kernel's.
 
+#![forbid(unsafe_code)]
+
 #[path = "../../../../sa/tests/engine/administrator.rs"]
 mod administrator;
 mod joined;

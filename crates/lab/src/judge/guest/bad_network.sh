@@ -1,7 +1,9 @@
 # Two hosts of ours on a network that loses and reorders: each a network namespace, one end of a veth
 # pair in each. Linux's rdma_rxe is not among them. Sourced by each step, after judge.sh.
 
-program_limit_s=120
+# Far above what a program takes on an idle host, which is half a minute: it ends one that hangs, and the machine is
+# emulated on a host that may have other things to do.
+program_limit_s=600
 # IPv4, IPv6, and IPv6 link-local with its zone
 kinds='4 6 local'
 
@@ -23,9 +25,9 @@ two_hosts() {
         ip netns exec $host ethtool -K eth0 tx-udp-segmentation off
         ip -n $host link set eth0 up
     done
-    await 10 ip netns exec left ping -q -c 1 -W 1 10.7.0.2
-    await 10 ip netns exec left ping -q -c 1 -W 1 fd07::2
-    await 10 ip netns exec left ping -q -c 1 -W 1 fe80::2%eth0
+    await 60 ip netns exec left ping -q -c 1 -W 1 10.7.0.2
+    await 60 ip netns exec left ping -q -c 1 -W 1 fd07::2
+    await 60 ip netns exec left ping -q -c 1 -W 1 fe80::2%eth0
     for host in left right; do
         # Without a delay there is nothing to overtake: a quarter of the packets skip it.
         ip netns exec $host tc qdisc add dev eth0 root \

@@ -130,7 +130,7 @@ alive() {
 
 # await_said NAME PATTERN: until it says so, or ends
 await_said() {
-    await 20 said_or_ended "$1" "$2"
+    await 60 said_or_ended "$1" "$2"
     said "$1" "$2" || must_say "$1" "$2"
 }
 

@@ -14,6 +14,7 @@
 
 mod inquiry;
 mod life;
+mod place;
 mod silence;
 mod stream;
 mod wire;
@@ -25,8 +26,8 @@ use portolan_wire::{Psn, Qpn};
 
 pub(super) use inquiry::{Inquiry, Question, Told};
 pub(super) use life::{Life, Phase};
+pub(super) use place::{Cursor, Target};
 pub(super) use silence::Lateness;
-pub(super) use stream::{Cursor, Target};
 pub(super) use wire::{Path, packets};
 pub(super) use work::{Circumstances, Posted, Receive};
 

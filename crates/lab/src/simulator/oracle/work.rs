@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use portolan_provider::verbs::{QpState, WcOpcode, WcStatus, WorkCompletion};
 
-use super::stream::Target;
+use super::place::{Cursor, Target};
 use super::{EndpointIndex, Oracle};
 use crate::simulator::content::Content;
 use crate::simulator::failure::{Violation, ensure, violation};
@@ -24,6 +24,25 @@ pub(in crate::simulator) struct Posted {
     pub(in crate::simulator) status: Option<WcStatus>,
     /// Its first packet, and the one after its last, counted from the connection's first.
     pub(in crate::simulator) packets: Range<u32>,
+}
+
+impl Posted {
+    /// The cursor after this message, at whose end (or whose lack of bytes) `cursor` is.
+    pub(super) fn pass(&self, cursor: Cursor) -> Cursor {
+        Cursor {
+            message: cursor.message + 1,
+            offset: 0,
+            receives: cursor.receives + usize::from(self.plan.takes_receive()),
+        }
+    }
+
+    pub(in crate::simulator) fn len(&self) -> u64 {
+        self.plan.len.into()
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        self.plan.kind == Kind::Read
+    }
 }
 
 /// A posted receive request.

@@ -138,7 +138,7 @@ impl Plan {
                 &cm,
             ));
         }
-        let (partitions, crashes) = match class {
+        let (partitions, mut crashes) = match class {
             Class::Chaos => (
                 draw_partitions(rng, hosts.len()),
                 draw_crashes(rng, hosts.len()),
@@ -146,6 +146,7 @@ impl Plan {
             Class::Lossy => (Vec::new(), draw_deaths(rng, &hosts)),
             Class::Calm => Default::default(),
         };
+        draw_companions(rng, &hosts, &mut crashes);
         let stalls = draw_stalls(rng, class, hosts.len());
         for crash in &crashes {
             conversations.push(ConversationPlan::draw_after(
@@ -377,6 +378,26 @@ fn draw_deaths(rng: &mut Rng, hosts: &[HostPlan]) -> Vec<Crash> {
         }
     };
     [draw(), draw()].into()
+}
+
+/// Where a process dies, others that share its address often die at the same instant, or while the news is on its way.
+fn draw_companions(rng: &mut Rng, hosts: &[HostPlan], crashes: &mut Vec<Crash>) {
+    let Some(first) = crashes.first().copied().filter(|_| rng.percent(60)) else {
+        return;
+    };
+    let after_us_max = rng.pick(&[0, 0, 100, 20_000]);
+    for (host, plan) in hosts.iter().enumerate() {
+        let is_beside = host != first.host && plan.group == hosts[first.host].group;
+        if is_beside && rng.percent(70) {
+            let at = first.at + rng.micros(0, after_us_max);
+            crashes.push(Crash {
+                host,
+                at,
+                restart_at: at + rng.millis(0, 500),
+                reuses_qpns: false,
+            });
+        }
+    }
 }
 
 fn draw_stalls(rng: &mut Rng, class: Class, hosts: usize) -> Vec<Stall> {

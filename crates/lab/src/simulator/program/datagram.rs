@@ -14,10 +14,12 @@ use portolan_wire::rocev2::Packet;
 use portolan_wire::{QKey, Qpn};
 
 use super::private_data;
+use crate::simulator::AgentKey;
 use crate::simulator::datagrams::{DATAGRAM_LEN_MAX, DatagramSlot, GRH_LEN, RECEIVES};
 use crate::simulator::device::INLINE_BYTES_MAX;
+use crate::simulator::device::PD;
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{AgentKey, Host, PD};
+use crate::simulator::host::Host;
 use crate::simulator::oracle::Told;
 use crate::simulator::packet::{Datagram, ROCE_PORT};
 use crate::simulator::world::World;

@@ -4,9 +4,10 @@ use portolan_cm::{State, TableSizes};
 use portolan_provider::cm::{CmEvent, EventType};
 use portolan_provider::error::Cause;
 
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::HostTask;
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{AgentKey, Role};
+use crate::simulator::host::Role;
 use crate::simulator::oracle::EndpointIndex;
 use crate::simulator::plan::{Ending, Expect, Side};
 use crate::simulator::world::World;
@@ -295,6 +296,12 @@ impl World {
     /// Nothing of it is left, anywhere.
     pub(in crate::simulator) fn check_nothing_left(&self) -> Result<(), Violation> {
         for group in &self.port_groups {
+            ensure!(
+                group.departed.is_empty(),
+                "{}: the coordinator believes the dead alive: {:?}",
+                group.addr,
+                group.departed
+            );
             ensure!(
                 group.ports.is_empty() && group.waiting.is_empty(),
                 "{}: {} ports still bound, {} datagrams still waiting",

@@ -4,9 +4,9 @@ use portolan_cm::time_of_exponent;
 use portolan_provider::verbs::{Access, QpAttrMask, QpState};
 use portolan_wire::Qpn;
 
+use crate::simulator::AgentKey;
 use crate::simulator::device::Slot;
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::AgentKey;
 use crate::simulator::oracle::{Arenas, EndpointIndex};
 use crate::simulator::plan::{Kind, Side, WorkloadPlan};
 use crate::simulator::world::World;

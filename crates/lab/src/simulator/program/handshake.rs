@@ -8,12 +8,13 @@ use portolan_wire::cm::RejectReason;
 
 use super::listen::SERVICE;
 use super::private_data;
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::{HostTask, Task};
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{Agent, AgentKey, Role};
+use crate::simulator::host::{Agent, Role};
 use crate::simulator::oracle::{Life, Phase};
 use crate::simulator::plan::{Answer, Side};
-use crate::simulator::sharing::CLAIM_PAUSE;
+use crate::simulator::port_group::CLAIM_PAUSE;
 use crate::simulator::world::World;
 
 /// How long address and route resolution may take.

@@ -7,12 +7,13 @@ use portolan_provider::verbs::QpType;
 use portolan_wire::PortSpace;
 
 use super::private_data;
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::{HostTask, Task};
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{Agent, AgentKey, Role};
+use crate::simulator::host::{Agent, Role};
 use crate::simulator::oracle::{Life, Phase};
 use crate::simulator::plan::{Outcome, Side};
-use crate::simulator::sharing::CLAIM_PAUSE;
+use crate::simulator::port_group::CLAIM_PAUSE;
 use crate::simulator::world::World;
 
 /// What the ids of datagrams are for.

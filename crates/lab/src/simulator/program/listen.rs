@@ -6,10 +6,11 @@ use portolan_provider::verbs::QpType;
 use portolan_wire::PortSpace;
 
 use super::private_data;
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::HostTask;
 use crate::simulator::channels::{Channel, is_of_group};
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{Agent, AgentKey, Role};
+use crate::simulator::host::{Agent, Role};
 use crate::simulator::oracle::{Life, Phase};
 use crate::simulator::plan::Side;
 use crate::simulator::world::{Child, World};

@@ -10,13 +10,14 @@ use portolan_provider::error::errno::ENODEV;
 use portolan_wire::{Gid, QKey, Qpn};
 
 use super::inquire::DATAGRAMS;
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::{HostTask, Task};
 use crate::simulator::failure::{Violation, ensure, violation};
 use crate::simulator::groups::Join;
-use crate::simulator::host::{Agent, AgentKey, Role};
+use crate::simulator::host::{Agent, Role};
 use crate::simulator::oracle::{Life, Phase};
 use crate::simulator::plan::Leaving;
-use crate::simulator::sharing::CLAIM_PAUSE;
+use crate::simulator::port_group::CLAIM_PAUSE;
 use crate::simulator::world::World;
 
 /// What is added to a limit for the order of things of one moment.

@@ -2,10 +2,10 @@
 
 use portolan_provider::cm::{CmEvent, EventType};
 
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::HostTask;
 use crate::simulator::channels::{CHANNELS, Channel, is_of_group};
 use crate::simulator::failure::{Violation, violation};
-use crate::simulator::host::AgentKey;
 use crate::simulator::world::World;
 
 impl World {

@@ -6,9 +6,10 @@ use portolan_provider::error::Cause;
 use portolan_provider::verbs::{QpState, RecvWr, SendData, SendWr};
 
 use super::request::{Pieces, Prepared};
+use crate::simulator::AgentKey;
 use crate::simulator::agenda::HostTask;
 use crate::simulator::failure::{Violation, ensure, violation};
-use crate::simulator::host::{AgentKey, Role};
+use crate::simulator::host::Role;
 use crate::simulator::oracle::{Phase, Receive};
 use crate::simulator::plan::{Class, Ending, Side};
 use crate::simulator::world::World;

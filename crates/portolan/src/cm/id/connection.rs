@@ -1,4 +1,4 @@
-//! Connecting and accepting, with the parameters of both sides.
+//! Connects and accepts, with the parameters of both sides.
 
 use std::sync::atomic::Ordering;
 
@@ -11,37 +11,37 @@ use super::CmId;
 use crate::cm::event::EventData;
 use crate::lock;
 
-/// As `responder_resources` or `initiator_depth`: as many as the device has, and when accepting no more
-/// than the request names (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+/// As `responder_resources` or `initiator_depth`: the device's maximum and, when accepting, at most
+/// the request's value (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
 pub const RESOURCES_MAX: u8 = 0xff;
 
-/// What a connection request offers its receiver.
+/// The resources that a connection request offers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     responder_resources: u8,
     initiator_depth: u8,
 }
 
-/// What became of a handshake upon the peer's reply.
+/// The result of a handshake after the peer's reply.
 #[derive(Debug)]
 pub(in crate::cm) enum Finished {
-    /// It is complete.
+    /// The connection is established.
     Established,
-    /// This side could not complete it; the peer was told by a rejection.
+    /// This side could not complete it; the peer received a reject.
     Failed(Error),
-    /// The peer has taken its reply back, or died, before this side came to it: an event of its own
-    /// says so.
+    /// The peer withdrew its reply or died meanwhile; a separate event reports that.
     Overtaken,
 }
 
 impl CmId {
-    /// Sends a connection request (`rdma_connect(3)`). Number and kind of receive queue are those of the
-    /// id's queue pair, if it has one. With a queue pair of the id the handshake
-    /// ends in `Established`; without, `ConnectResponse` asks for [`CmId::establish`], and
-    /// `param.qp_num` names the external queue pair.
+    /// Sends a connection request (`rdma_connect(3)`).
+    ///
+    /// If the id has a queue pair, the request carries its number and its kind of receive queue,
+    /// and the handshake ends in `Established`. Otherwise `param.qp_num` names an external queue
+    /// pair, and `ConnectResponse` requires [`CmId::establish`].
     ///
     /// # Errors
-    /// The route is not resolved, or the parameters are beyond their bounds.
+    /// The route is not resolved, or the parameters are out of range.
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
         let mut param = self.with_own_queue_pair(param);
         self.fit_to_device(Step::Connect, &mut param)?;
@@ -59,18 +59,18 @@ impl CmId {
                 EventType::ConnectError,
                 EventType::Unreachable,
                 EventType::Rejected,
-                // A datagram service answered with a key that the id may not use.
+                // A datagram service answered with a Q_Key that the id may not use.
                 EventType::AddrError,
             ],
         )
     }
 
-    /// Accepts the connection request that made this id (`rdma_accept(3)`): its queue pair goes to
-    /// RTS, then the reply is sent; `Established` follows. For datagrams nothing follows, and a
+    /// Accepts the connection request that created this id (`rdma_accept(3)`): moves its queue pair
+    /// to RTS and sends the reply; `Established` follows. For datagrams no event follows, and a
     /// synchronous id does not wait.
     ///
     /// # Errors
-    /// The request was withdrawn, or the parameters are beyond their bounds.
+    /// The request was withdrawn, or the parameters are out of range.
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         let mut param = self.with_own_queue_pair(param);
         self.fit_to_request(&mut param);
@@ -108,13 +108,13 @@ impl CmId {
     /// Rejects a connection request or reply (`rdma_reject(3)`).
     ///
     /// # Errors
-    /// There is none, or the private data is longer than the message holds.
+    /// There is no request or reply, or the private data exceeds the message's field.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.reject_for(RejectReason::CONSUMER_DEFINED, private_data)
     }
 
-    /// Rejects a connection request or reply because of the peer's vendor options
-    /// (`rdma_reject_ece(3)`): with the reason 35.
+    /// Rejects a connection request or reply with reason 35, because of the peer's vendor options
+    /// (`rdma_reject_ece(3)`).
     ///
     /// # Errors
     /// As for [`CmId::reject`].
@@ -129,11 +129,11 @@ impl CmId {
         rejected
     }
 
-    /// Sets the vendor options that go out with the request or its answer (`rdma_set_local_ece(3)`), which
-    /// are those of an external queue pair.
+    /// Sets the vendor options to send with the request or its answer (`rdma_set_local_ece(3)`).
+    /// They describe an external queue pair.
     ///
     /// # Errors
-    /// `InvalidState` for an id with a queue pair of its own, whose options nobody has set.
+    /// `InvalidState` if the id has its own queue pair, on which no such options were set.
     pub fn set_local_ece(&self, ece: Ece) -> Result<()> {
         if self.has_queue_pair() {
             let (expected, found) = ("an id without queue pair", "one with");
@@ -144,17 +144,18 @@ impl CmId {
         Ok(())
     }
 
-    /// The vendor options that go out with the request or its answer.
+    /// The vendor options to send with the request or its answer.
     pub fn local_ece(&self) -> Ece {
         lock(&self.shared.ece).local
     }
 
-    /// The vendor options that came with the peer's request or answer (`rdma_get_remote_ece(3)`).
+    /// The vendor options in the peer's request or answer (`rdma_get_remote_ece(3)`).
     pub fn remote_ece(&self) -> Ece {
         lock(&self.shared.ece).remote
     }
 
-    /// Disconnects (`rdma_disconnect(3)`): the queue pair goes to ERR and its work is flushed;
+    /// Disconnects (`rdma_disconnect(3)`): the queue pair enters ERR and its work is flushed.
+    /// `Disconnected` follows, and later `TimewaitExit`.
     /// `Disconnected` follows, and `TimewaitExit` later.
     ///
     /// # Errors
@@ -169,7 +170,7 @@ impl CmId {
         self.complete(Step::Disconnect, &ends)
     }
 
-    /// Brings the queue pair to RTS and completes the handshake, upon the peer's reply.
+    /// Handles the peer's reply: moves the queue pair to RTS and completes the handshake.
     pub(in crate::cm) fn finish_connect(&self, reply: &EventParam) -> Finished {
         let Err(error) = self.complete_handshake(reply) else {
             return Finished::Established;
@@ -182,7 +183,7 @@ impl CmId {
         if was_over && !self.shared.has_rejected.load(Ordering::Acquire) {
             return Finished::Overtaken;
         }
-        // Nothing that the peer says comes after a rejection, so the order does not matter.
+        // The peer sends nothing after a rejection, so the order does not matter.
         let has_failed = &self.shared.has_failed_to_connect;
         has_failed.store(true, Ordering::Release);
         self.fail_queue_pair();
@@ -210,7 +211,7 @@ impl CmId {
         lock(&self.shared.ece).remote = ece;
     }
 
-    /// Notes what the request that made this id offers.
+    /// Stores the offer of the request that created this id.
     pub(in crate::cm) fn note_request(&self, request: &EventData) {
         self.note_remote_ece(request.ece());
         *lock(&self.shared.request) = request.conn().map(|conn| Offer {
@@ -232,7 +233,7 @@ impl CmId {
         param
     }
 
-    /// Takes as much as the request names for [`RESOURCES_MAX`].
+    /// Replaces [`RESOURCES_MAX`] with the request's values.
     fn fit_to_request(&self, param: &mut ConnParam) {
         if let Some(offer) = *lock(&self.shared.request) {
             let asked = [
@@ -247,14 +248,14 @@ impl CmId {
         }
     }
 
-    /// Takes the device's limits for [`RESOURCES_MAX`], and refuses more than them.
+    /// Replaces [`RESOURCES_MAX`] with the device's limits, and rejects larger values.
     fn fit_to_device(&self, step: Step, param: &mut ConnParam) -> Result<()> {
         if self.shared.service.qp_type != QpType::Rc
             || (param.responder_resources, param.initiator_depth) == (0, 0)
         {
             return Ok(());
         }
-        // Without a device the provider refuses, and says what is missing.
+        // Without a device the provider fails with a specific error.
         let Ok(device) = self.device() else {
             return Ok(());
         };

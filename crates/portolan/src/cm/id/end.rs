@@ -1,4 +1,4 @@
-//! The end of an id, and its move to another channel: both wait for acknowledgements.
+//! Destroys ids and moves them to other channels; both wait for acknowledgements.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use crate::cm::channel::EventChannel;
 use crate::{deadline, lock};
 
 impl CmId {
-    /// Moves the id to another channel with its queued events, in their order (`rdma_migrate_id(3)`),
-    /// and waits until those that were taken before are acknowledged, for `timeout` at most. A
-    /// synchronous id is none any more.
+    /// Moves the id to another channel with its queued events, in order (`rdma_migrate_id(3)`).
+    /// Waits at most for `timeout` until the events already taken are acknowledged. A synchronous
+    /// id becomes asynchronous.
     ///
     /// # Errors
-    /// The id is gone, or the channels belong to different providers; `TimedOut` when events stayed
-    /// unacknowledged: the id is moved all the same.
+    /// The id is gone, or the channels belong to different providers. `TimedOut` if events stayed
+    /// unacknowledged; the id is moved anyway.
     pub fn migrate(&self, to: &EventChannel, timeout: Duration) -> Result<()> {
         self.move_to(to)?;
         self.set_synchronous(None);
@@ -27,7 +27,8 @@ impl CmId {
 
     fn move_to(&self, to: &EventChannel) -> Result<()> {
         let mut channel = lock(&self.shared.channel);
-        // With the new channel before events come there; with the old one until none come there.
+        // Enroll at the new channel before events arrive there; leave the old one after its last
+        // event.
         let members: Vec<UserId> = lock(&self.shared.memberships).keys().copied().collect();
         let names = || members.iter().copied().chain([self.shared.uid]);
         names().for_each(|uid| to.shared.enroll(uid, &self.shared));
@@ -45,11 +46,11 @@ impl CmId {
         moved.map(|_| ())
     }
 
-    /// Destroys the id (`rdma_destroy_id(3)`, `rdma_destroy_ep(3)`): waits until every event of it that
-    /// was taken is acknowledged, for `timeout` at most. Other clones find the id gone.
+    /// Destroys the id (`rdma_destroy_id(3)`, `rdma_destroy_ep(3)`). Waits at most for `timeout`
+    /// until all events taken are acknowledged. Other clones of the id fail from then on.
     ///
     /// # Errors
-    /// `TimedOut` when events stayed unacknowledged; the id is destroyed all the same.
+    /// `TimedOut` if events stayed unacknowledged; the id is destroyed anyway.
     pub fn destroy(self, timeout: Duration) -> Result<()> {
         self.shared.release()?;
         let step = Step::DestroyId;
@@ -64,8 +65,8 @@ impl CmId {
 }
 
 impl IdShared {
-    /// Takes the id from its provider, once. Its queue pair goes after it, so that the peer of a
-    /// connection hears of the end before its packets go unanswered.
+    /// Destroys the id at its provider, once. The queue pair is destroyed after it, so that the
+    /// peer learns of the end before its packets go unanswered.
     pub(super) fn release(&self) -> Result<()> {
         if self.released.swap(true, Ordering::AcqRel) {
             return Ok(());

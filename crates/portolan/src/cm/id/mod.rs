@@ -32,9 +32,9 @@ use super::sync::Synchronous;
 use crate::lock;
 
 /// A connection-manager id (`struct rdma_cm_id`): created on a channel, bound to addresses and a
-/// device, connected or listening.
+/// device, then connected or listening.
 ///
-/// Clones name the same id; it is destroyed when the last one is dropped, without waiting.
+/// Clones refer to the same id. Dropping the last one destroys it without waiting;
 /// [`CmId::destroy`] also waits until its events are acknowledged.
 #[derive(Clone, Debug)]
 pub struct CmId {
@@ -50,25 +50,25 @@ pub(in crate::cm) struct IdShared {
     /// See [`CmId::set_min_rnr_timer`].
     min_rnr_timer: AtomicU8,
     ece: Mutex<Options>,
-    /// What the connection request that made the id offers.
+    /// The offer of the connection request that created the id.
     request: Mutex<Option<Offer>>,
-    /// The handshake failed on this side.
+    /// Whether the handshake failed on this side.
     has_failed_to_connect: AtomicBool,
-    /// The program has rejected the peer.
+    /// Whether the program has rejected the peer.
     has_rejected: AtomicBool,
     counts: Arc<Counts>,
     pub(in crate::cm) memberships: Mutex<NumberMap<UserId, Held>>,
-    // Most ids have neither of these two: what is not there takes little of each id's memory.
+    // Most ids have neither of these two; boxes keep the empty case small.
     pub(in crate::cm) synchronous: Mutex<Option<Box<Synchronous>>>,
-    /// What queue pairs of a passive endpoint's requests are made from.
+    /// The plan for the queue pairs of a passive endpoint's requests.
     pub(in crate::cm) plan: Mutex<Option<Box<QueuePairPlan>>>,
-    /// Private data of an endpoint that goes before the user's.
+    /// An endpoint's private data, sent before the user's.
     pub(in crate::cm) connect_prefix: Mutex<Vec<u8>>,
     pub(in crate::cm) name_lookup: Mutex<NameLookup>,
     released: AtomicBool,
 }
 
-/// Vendor options of both sides.
+/// The vendor options of both sides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
     local: Ece,
@@ -78,7 +78,7 @@ struct Options {
 /// Largest code of an RNR timer (5 bits).
 const MIN_RNR_TIMER_MAX: u8 = 31;
 
-/// A name that no id or membership of this process has or had.
+/// Draws a number that no id or membership of this process has ever had.
 pub(super) fn next_uid() -> UserId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     UserId(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -102,7 +102,7 @@ impl CmId {
     /// Creates an id for a port space and queue pair type.
     ///
     /// # Errors
-    /// The provider's limit of ids is reached, or it has no such service.
+    /// The provider's limit of ids is reached, or it does not support the service.
     pub fn with_service(channel: &EventChannel, service: Service) -> Result<Self> {
         let uid = next_uid();
         let number = channel.shared.channel.create_id(uid, service)?;
@@ -114,7 +114,7 @@ impl CmId {
         Self { shared }
     }
 
-    /// Binds to a local address (`rdma_bind_addr(3)`); port 0 takes a free one.
+    /// Binds to a local address (`rdma_bind_addr(3)`); port 0 selects a free one.
     ///
     /// # Errors
     /// The address is in use, privileged or on no interface.
@@ -122,10 +122,11 @@ impl CmId {
         self.channel().bind(self.number(), local)
     }
 
-    /// Starts to resolve a destination (`rdma_resolve_addr(3)`): `AddrResolved` or `AddrError`.
+    /// Starts to resolve a destination (`rdma_resolve_addr(3)`); ends in `AddrResolved` or
+    /// `AddrError`.
     ///
     /// # Errors
-    /// It could not start; no event comes then.
+    /// The resolution could not start; no event follows.
     pub fn resolve_addr(
         &self,
         source: Option<SocketAddr>,
@@ -138,29 +139,31 @@ impl CmId {
         self.complete(Step::ResolveAddress, &ends)
     }
 
-    /// Starts to resolve the route (`rdma_resolve_route(3)`): `RouteResolved` or `RouteError`.
+    /// Starts to resolve the route (`rdma_resolve_route(3)`); ends in `RouteResolved` or
+    /// `RouteError`.
     ///
     /// # Errors
-    /// It could not start; no event comes then.
+    /// The resolution could not start; no event follows.
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
         self.channel().resolve_route(self.number(), timeout)?;
         let ends = [EventType::RouteResolved, EventType::RouteError];
         self.complete(Step::ResolveRoute, &ends)
     }
 
-    /// Listens for connection requests (`rdma_listen(3)`); a backlog of 0 or less is the largest.
+    /// Listens for connection requests (`rdma_listen(3)`); a backlog of 0 or less selects the
+    /// maximum.
     ///
     /// # Errors
-    /// The id is in no state to listen, or the address is in use.
+    /// The id's state does not permit listening, or the address is in use.
     pub fn listen(&self, backlog: i32) -> Result<()> {
         self.channel().listen(self.number(), backlog)
     }
 
-    /// Tells that data arrived on the queue pair before the handshake's last message
+    /// Reports that data arrived on the queue pair before the handshake's last message
     /// (`rdma_notify(3)` with `IBV_EVENT_COMM_EST`).
     ///
     /// # Errors
-    /// The id awaits no such message.
+    /// The id does not wait for that message.
     pub fn notify_established(&self) -> Result<()> {
         self.channel().notify_established(self.number())
     }
@@ -168,14 +171,16 @@ impl CmId {
     /// Sets an option (`rdma_set_option(3)`).
     ///
     /// # Errors
-    /// The option does not fit the id's state.
+    /// The id's state does not permit the option.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
         self.channel().set_option(self.number(), option)
     }
 
-    /// Sets how long a peer is to wait that found no receive posted (`rdma_set_min_rnr_timer` of the
-    /// kernel): the code of IBTA 9.7.5.2.8, 0 to 31. It is the id's queue pair's from connecting or
-    /// accepting on. Without it the code is 0, the longest time, 655 ms.
+    /// Sets how long a peer that finds no posted receive waits (the kernel's
+    /// `rdma_set_min_rnr_timer`): a code of IBTA 9.7.5.2.8, 0 to 31.
+    ///
+    /// Connecting or accepting applies it to the id's queue pair. The default code is 0, the
+    /// longest time: 655 ms.
     ///
     /// # Errors
     /// `InvalidArgument` for a code above 31.
@@ -188,10 +193,10 @@ impl CmId {
         Ok(())
     }
 
-    /// Addresses, device and GIDs, as far as they are known.
+    /// The id's addresses, device and GIDs, as far as known.
     ///
     /// # Errors
-    /// The id is gone from its provider.
+    /// The provider no longer has the id.
     pub fn addresses(&self) -> Result<IdAddresses> {
         self.channel().addresses(self.number())
     }
@@ -199,7 +204,7 @@ impl CmId {
     /// The resolved paths.
     ///
     /// # Errors
-    /// The id is gone from its provider.
+    /// The provider no longer has the id.
     pub fn paths(&self) -> Result<Vec<PathRecord>> {
         self.channel().paths(self.number())
     }
@@ -222,7 +227,7 @@ impl CmId {
         lock(&self.shared.channel).provider.clone()
     }
 
-    /// Port space and queue pair type.
+    /// The port space and queue pair type.
     pub fn service(&self) -> Service {
         self.shared.service
     }
@@ -232,18 +237,18 @@ impl CmId {
         self.shared.number
     }
 
-    /// Queues an event `User` for the id (`rdma_write_cm_event(3)`), with this status and argument: it
-    /// wakes whoever waits at the channel.
+    /// Queues a `User` event for the id with this status and argument (`rdma_write_cm_event(3)`).
+    /// It wakes the threads that wait on the channel.
     ///
     /// # Errors
-    /// `LimitReached` while too many of them wait to be taken; `InvalidState` for the id of a request
-    /// that is not accepted: nothing comes to it before.
+    /// `LimitReached` if too many such events are queued; `InvalidState` for the id of a request
+    /// that is not accepted yet, which cannot receive events.
     pub fn write_event(&self, status: i32, arg: u64) -> Result<()> {
         self.write_library_event(EventType::User, status, arg)
     }
 
-    /// Queues an event for the id. It stays on its channel meanwhile: the kernel knows an id at one channel
-    /// only, and says of one that has just moved that there is none.
+    /// Queues an event for the id. The id must not move to another channel meanwhile: the kernel
+    /// knows an id at one channel only, and does not find one that has just moved.
     pub(super) fn write_library_event(
         &self,
         event: EventType,
@@ -259,7 +264,7 @@ impl CmId {
         &self.shared.counts
     }
 
-    /// Has events of this name come to the id.
+    /// Registers a number whose events belong to the id.
     pub(super) fn enroll(&self, uid: UserId) {
         lock(&self.shared.channel).enroll(uid, &self.shared);
     }
@@ -315,7 +320,7 @@ impl IdShared {
         shared
     }
 
-    /// The id of a new connection, made by a request to `listener`.
+    /// Creates the id of a new connection from a request to `listener`.
     pub(in crate::cm) fn child(
         listener: &Self,
         channel: &Arc<ChannelShared>,
@@ -326,7 +331,7 @@ impl IdShared {
     }
 }
 
-/// Short: a queue pair prints everything it does.
+/// Brief: a queue pair's own output would be long.
 impl fmt::Debug for IdShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdShared")
@@ -341,7 +346,7 @@ impl fmt::Debug for IdShared {
 
 impl Drop for IdShared {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error; the provider forgets the id in any case.
+        // Drop cannot return an error, and the provider destroys the id in any case.
         let _ = self.release();
     }
 }

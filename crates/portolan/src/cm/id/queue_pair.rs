@@ -1,4 +1,4 @@
-//! The queue pair of an id, and the states it is brought through.
+//! An id's queue pair and its state transitions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,31 +10,31 @@ use portolan_provider::{Cause, Error, Result, Step};
 use super::CmId;
 use crate::lock;
 
-/// What a queue pair of an id is made from.
+/// The parameters of an id's queue pair.
 #[derive(Debug)]
 pub struct NewQueuePair<'a> {
     /// Protection domain, of the id's device.
     pub pd: &'a Arc<dyn Pd>,
-    /// Completions of sends.
+    /// Completion queue for sends.
     pub send_cq: &'a Arc<dyn Cq>,
-    /// Completions of receives.
+    /// Completion queue for receives.
     pub recv_cq: &'a Arc<dyn Cq>,
-    /// Where receives are posted, if several queue pairs share them; of the protection domain.
+    /// Shared receive queue of the protection domain, if any.
     pub srq: Option<&'a Arc<dyn Srq>>,
     /// Type and sizes.
     pub init: QpInit,
 }
 
-/// What queue pairs are made from, with what is missing made along with them.
+/// A plan for queue pairs. Missing objects are created together with the queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePairPlan {
-    /// Protection domain; without one that which the device's endpoints share.
+    /// Protection domain; `None` uses the one that the device's endpoints share.
     pub pd: Option<Arc<dyn Pd>>,
-    /// Completions of sends; without it a queue of its own, with a channel.
+    /// Completion queue for sends; `None` creates one with a channel.
     pub send_cq: Option<Arc<dyn Cq>>,
-    /// Completions of receives; without it a queue of its own, with a channel.
+    /// Completion queue for receives; `None` creates one with a channel.
     pub recv_cq: Option<Arc<dyn Cq>>,
-    /// Where receives are posted, if several queue pairs share them.
+    /// Shared receive queue, if any.
     pub srq: Option<Arc<dyn Srq>>,
     /// Type and sizes.
     pub init: QpInit,
@@ -45,35 +45,36 @@ pub struct QueuePairPlan {
 pub struct Completions {
     /// The queue.
     pub cq: Arc<dyn Cq>,
-    /// Its channel, if it was made along with the queue pair.
+    /// Its channel, if it was created together with the queue pair.
     pub channel: Option<Arc<dyn CompChannel>>,
 }
 
-/// An id's queue pair with its queues.
+/// An id's queue pair with its completion queues.
 #[derive(Debug)]
 pub(super) struct OwnQueuePair {
     pub(super) qp: Arc<dyn Qp>,
     pub(super) srq: Option<Arc<dyn Srq>>,
     send: Completions,
     recv: Completions,
-    /// One that is shared lives as long as what was made from it: the next queue pair finds it.
+    /// Keeps a shared protection domain alive, so that the next queue pair finds it.
     _pd: Arc<dyn Pd>,
-    /// Only its maker posts to it and takes its completions.
+    /// Whether only its creator may post to it and take its completions.
     is_private: bool,
 }
 
 impl CmId {
-    /// Creates the id's queue pair (`rdma_create_qp(3)`) and brings it to INIT, one for datagrams to
-    /// RTS.
+    /// Creates the id's queue pair (`rdma_create_qp(3)`) and moves it to INIT, or to RTS for
+    /// datagrams.
     ///
     /// # Errors
-    /// The id has no device yet or has a queue pair already, or the sizes are beyond the device's.
+    /// The id has no device or already has a queue pair, or the sizes exceed the device's limits.
     pub fn create_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
         self.create_new(new, false)
     }
 
-    /// As [`CmId::create_queue_pair`], for a queue pair that the id gives to nobody else: whoever could
-    /// post to it, or take its completions, could have a buffer given back whose work is still posted.
+    /// Like [`CmId::create_queue_pair`], for a queue pair that the id never exposes. Other code
+    /// that posts to it or takes its completions could get a buffer back whose work is still
+    /// posted.
     pub(crate) fn create_private_queue_pair(&self, new: &NewQueuePair<'_>) -> Result<Arc<dyn Qp>> {
         self.create_new(new, true)
     }
@@ -87,7 +88,7 @@ impl CmId {
         self.create_on(new.pd, queues, new.srq, &new.init, is_private)
     }
 
-    /// Creates the id's queue pair as planned, and the completion queues that the plan does not name.
+    /// Creates the id's queue pair by a plan, and the completion queues that the plan lacks.
     ///
     /// # Errors
     /// As for [`CmId::create_queue_pair`], and those of creating the queues.
@@ -157,11 +158,12 @@ impl CmId {
         Ok(created)
     }
 
-    /// Destroys the id's queue pair, and the completion queues that were made along with it unless somebody
-    /// holds them (`rdma_destroy_qp(3)`). The id may get another.
+    /// Destroys the id's queue pair (`rdma_destroy_qp(3)`), and the completion queues created with
+    /// it unless they are still referenced. The id may then create another.
     ///
     /// # Errors
-    /// `NoSuchObject` if the id has none, or that of a [`Connection`](crate::Connection), which goes with it.
+    /// `NoSuchObject` if the id has none, or if it belongs to a [`Connection`](crate::Connection),
+    /// which destroys it itself.
     pub fn destroy_queue_pair(&self) -> Result<()> {
         let own = lock(&self.shared.queue_pair).take_if(|own| !own.is_private);
         let missing = || {
@@ -171,20 +173,20 @@ impl CmId {
         own.ok_or_else(missing)?.qp.destroy()
     }
 
-    /// The id's queue pair; `None` for the id of a [`Connection`](crate::Connection), whose queue pair
-    /// and completions are the connection's alone.
+    /// The id's queue pair; `None` for the id of a [`Connection`](crate::Connection), which never
+    /// exposes its queue pair and completions.
     pub fn queue_pair(&self) -> Option<Arc<dyn Qp>> {
         self.of_public(|own| own.qp.clone())
     }
 
-    /// Where the completions of the queue pair's sends come (`send_cq`, `send_cq_channel`); `None` where
-    /// [`CmId::queue_pair`] is.
+    /// The completion queue of the queue pair's sends (`send_cq`, `send_cq_channel`); `None`
+    /// whenever [`CmId::queue_pair`] is.
     pub fn send_completions(&self) -> Option<Completions> {
         self.of_public(|own| own.send.clone())
     }
 
-    /// Where the completions of the queue pair's receives come (`recv_cq`, `recv_cq_channel`); `None`
-    /// where [`CmId::queue_pair`] is.
+    /// The completion queue of the queue pair's receives (`recv_cq`, `recv_cq_channel`); `None`
+    /// whenever [`CmId::queue_pair`] is.
     pub fn recv_completions(&self) -> Option<Completions> {
         self.of_public(|own| own.recv.clone())
     }
@@ -194,21 +196,21 @@ impl CmId {
         held.as_ref().filter(|own| !own.is_private).map(part)
     }
 
-    /// The id's queue pair, whoever uses it.
+    /// The id's queue pair, including a private one.
     pub(super) fn own_queue_pair(&self) -> Option<Arc<dyn Qp>> {
         let held = lock(&self.shared.queue_pair);
         held.as_ref().map(|own| own.qp.clone())
     }
 
-    /// What to modify an external queue pair with to reach `state` (`rdma_init_qp_attr(3)`).
+    /// The attributes that move an external queue pair to `state` (`rdma_init_qp_attr(3)`).
     ///
     /// # Errors
-    /// The id's state does not know them yet.
+    /// The id's state does not provide them yet.
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
         self.channel().init_qp_attr(self.number(), state)
     }
 
-    /// Whether the queue pair takes its receives from a shared queue.
+    /// Returns whether the queue pair uses a shared receive queue.
     pub(super) fn shares_receives(&self) -> bool {
         let held = lock(&self.shared.queue_pair);
         held.as_ref().is_some_and(|own| own.srq.is_some())
@@ -218,9 +220,12 @@ impl CmId {
         lock(&self.shared.queue_pair).is_some()
     }
 
-    /// INIT → RTR → RTS with the attributes of the handshake, and no more reads and atomics at
-    /// once than both sides named. The rights of INIT come along with RTR (IBTA 10.3.1 lets them) where the queue
-    /// pair was created before the handshake told whether the peer may read: for the side that is asked, the request
+    /// Moves the queue pair from INIT through RTR to RTS with the handshake's attributes. Reads and
+    /// atomics are limited to what both sides named.
+    ///
+    /// The access rights are set again with RTR, as IBTA 10.3.1 permits: the queue pair may have
+    /// been created before the handshake showed whether the peer may read. On the passive side the
+    /// request shows that.
     /// has.
     pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
         let (mut attr, mut mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
@@ -248,7 +253,7 @@ impl CmId {
                 state: QpState::Err,
                 ..QpAttr::default()
             };
-            // One in RESET, which has no work, refuses; else it fails only for one that is gone.
+            // Modify fails for a queue pair in RESET, which has no work, and for one that is gone.
             let _ = qp.modify(&attr, QpAttrMask::STATE);
         }
     }

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_roce::io::group::{Block, REPORT_PARTS_MAX, REQUEST_BYTES_MAX};
+use portolan_port_sharing::{Block, REPORT_PARTS_MAX, REQUEST_BYTES_MAX};
 use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 /// Longest line, bytes.
@@ -29,7 +29,7 @@ pub(super) enum Line {
     },
     /// From a member: a service that it takes requests for.
     Service(ServiceId),
-    /// From the hub: a port that is taken.
+    /// From the coordinator: a port that is taken.
     Port {
         block: Block,
         port_space: PortSpace,

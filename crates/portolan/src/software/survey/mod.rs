@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use portolan_cm::{DropReason, Listed};
-use portolan_provider::Result;
+use portolan_port_sharing::{Block, GroupConfig, observe};
 use portolan_provider::traits::Device;
-use portolan_roce::io::group::{self, Block, GroupConfig};
+use portolan_provider::{Cause, Result};
 use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 use super::core::Core;
@@ -26,6 +26,8 @@ pub struct Survey {
     pub holder_pid: u32,
     /// Its effective user.
     pub holder_uid: u32,
+    /// Why this process would not share the port with it, if so.
+    pub distrust: Option<Cause>,
     /// Every process, by block.
     pub members: Vec<SurveyedMember>,
     /// Every local port that is taken, by address.
@@ -90,11 +92,12 @@ pub struct SurveyedPort {
 /// answer in time (stopped ones) are listed without a report. `None` if there are none.
 ///
 /// # Errors
-/// * `GroupRefused`: they do not trust this user.
+/// * `GroupDistrusts`: they do not trust this user.
+/// * `GroupNotTrusted`: a user who is not trusted holds their name, and does not answer.
 /// * `GroupSilent`: the one that holds the port does not answer in time.
 /// * `Os`: a system call failed.
 pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>> {
-    let Some(seen) = group::observe(config, timeout)? else {
+    let Some(seen) = observe(config, timeout)? else {
         return Ok(None);
     };
     let members = seen.members.iter().map(|member| SurveyedMember {
@@ -105,13 +108,14 @@ pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>>
     });
     let mut members: Vec<_> = members.collect();
     members.sort_by_key(|member| member.block);
-    let granted = line::unpack(&seen.hub_report).filter_map(port);
+    let granted = line::unpack(&seen.coordinator_report).filter_map(port);
     let mut ports: Vec<_> = granted.map(|port| as_served(port, &members)).collect();
     ports.sort_by_key(|port| (port.address, port.block));
     Ok(Some(Survey {
         udp_port: config.port,
-        holder_pid: seen.hub_pid,
-        holder_uid: seen.hub_uid,
+        holder_pid: seen.coordinator_pid,
+        holder_uid: seen.coordinator_uid,
+        distrust: seen.distrust,
         members,
         ports,
     }))
@@ -139,7 +143,7 @@ fn read(parts: &[Vec<u8>]) -> MemberReport {
             Line::Service(service) => {
                 report.services.insert(service);
             }
-            // The hub tells of ports.
+            // The coordinator tells of ports.
             Line::Port { .. } => {}
         }
     }
@@ -176,8 +180,8 @@ fn as_served(port: SurveyedPort, members: &[SurveyedMember]) -> SurveyedPort {
     }
 }
 
-/// What the hub reports: the ports that are taken.
-pub(super) fn hub_report(ports: impl Iterator<Item = SurveyedPort>) -> Vec<Vec<u8>> {
+/// What the coordinator reports: the ports that are taken.
+pub(super) fn coordinator_report(ports: impl Iterator<Item = SurveyedPort>) -> Vec<Vec<u8>> {
     line::pack(ports.filter_map(|port| {
         Some(Line::Port {
             block: Block::new(port.block)?,
@@ -239,6 +243,7 @@ fn counters(core: &Core) -> BTreeMap<String, u64> {
         add(format!("group_{name}"), value);
     }
     let cm = core.cm_counters();
+    add("cm_half_open".into(), core.usage().half_open as u64);
     add("cm_sent".into(), cm.sent.total());
     add("cm_retried".into(), cm.retried.total());
     add("cm_received".into(), cm.received.total());

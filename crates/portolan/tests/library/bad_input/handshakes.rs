@@ -134,7 +134,7 @@ fn zero_and_absurd_depths_are_refused_on_the_side_that_asks_for_them() {
             with(|options| {
                 (options.send_depth, options.receive_depth) = (1 << 14, 1 << 14);
             }),
-            "posted sends and receives",
+            "max_recv_wr",
         ),
     ];
     for (options, named) in cases {

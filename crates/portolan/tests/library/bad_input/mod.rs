@@ -7,7 +7,7 @@ mod work;
 
 use std::net::SocketAddr;
 
-use portolan::seam::verbs::WcStatus;
+use portolan::provider::verbs::WcStatus;
 use portolan::{Cause, Error, Failed, Step};
 
 use crate::harness::*;

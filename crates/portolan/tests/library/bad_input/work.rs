@@ -1,7 +1,7 @@
 //! Buffers, memory and posted work.
 
-use portolan::seam::verbs::WcStatus;
-use portolan::sys::BUFFER_MAX_BYTES;
+use portolan::BUFFER_MAX_BYTES;
+use portolan::provider::verbs::WcStatus;
 use portolan::{Access, Cause, Failed, Options, RemoteMemory, Step};
 
 use super::{failed_so, says};
@@ -106,6 +106,57 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_and_touch_nothing() {
             "{what}: {error}"
         );
     }
+}
+
+#[test]
+fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_connection_lives_on() {
+    let (active, passive) = pair();
+    let memory = passive.share(64, Access::REMOTE_WRITE).unwrap();
+    memory.store(0, &pattern(64, 3));
+    let whole = memory.remote();
+    let last_eight = whole.slice(56, 8).unwrap();
+    let local = active.local_addr().unwrap().to_string();
+    let peer = active.peer_addr().unwrap().to_string();
+    for (to, length) in [(whole, 65), (whole, 4096), (last_eight, 9)] {
+        for immediate in [None, Some(7)] {
+            let buffer = active.buffer(length).unwrap();
+            let posted = match immediate {
+                None => active.write(buffer, to),
+                Some(immediate) => active.write_with_immediate(buffer, to, immediate),
+            };
+            let failed = posted.unwrap_err();
+            let cause = Cause::BeyondRemoteMemory {
+                addr: to.addr,
+                available: u64::from(to.length),
+                length: length as u64,
+            };
+            assert_eq!(failed.error.cause, cause);
+            assert_eq!(failed.error.errno(), 22, "EINVAL");
+            let (length, available) = (format!("{length} bytes"), format!("{} bytes", to.length));
+            let at = format!("{:#x}", to.addr);
+            let parts = [&length[..], &available, &at, &local, &peer, "sw_lo"];
+            says(&failed.error, Step::PostSend, &parts);
+            let back = failed.buffer.unwrap();
+            assert_eq!(
+                format!("{} bytes", back.len()),
+                length,
+                "the buffer comes back"
+            );
+        }
+    }
+    let mut found = vec![0; 64];
+    memory.load(0, &mut found);
+    assert_same(&found, &pattern(64, 3));
+
+    // What fits is written, and messages go on.
+    let eight = active.buffer_from(&[9; 8]).unwrap();
+    active.write(eight, last_eight).unwrap().wait().unwrap();
+    memory.load(0, &mut found);
+    assert_same(&found[..56], &pattern(64, 3)[..56]);
+    assert_same(&found[56..], &[9; 8]);
+    let message = active.buffer_from(b"still here").unwrap();
+    active.send(message).unwrap().wait().unwrap();
+    assert_eq!(&*passive.receive_within(PATIENCE).unwrap(), b"still here");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A host that does not answer on its link is in the tests that need a network of their own.
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::{Cause, Step};
 
 use super::assert_bare;

@@ -1,7 +1,7 @@
 //! RDMA_CM_EVENT_ADDR_RESOLVED: address resolution (rdma_resolve_addr) completed successfully.
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 
 use super::assert_bare;
 use crate::harness::*;

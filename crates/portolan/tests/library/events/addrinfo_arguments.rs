@@ -1,8 +1,8 @@
 //! What rdma_resolve_addrinfo(3) takes is what rdma_getaddrinfo(3) takes, and so is what it gives.
 
 use portolan::cm::{CmId, EventChannel};
+use portolan::provider::cm::EventType;
 use portolan::resolve::{AddrInfo, Flags, Hints, QpType, get_addrinfo};
-use portolan::seam::cm::EventType;
 use portolan::wire::addr::PortSpace;
 
 use crate::low::*;

@@ -2,7 +2,7 @@
 
 use portolan::Step;
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan_addrinfo::Eai;
 
 use super::assert_bare;

@@ -1,7 +1,7 @@
 //! RDMA_CM_EVENT_ADDRINFO_RESOLVED: a name was looked up (rdma_resolve_addrinfo).
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan_addrinfo::{Flags, Hints};
 
 use super::assert_bare;

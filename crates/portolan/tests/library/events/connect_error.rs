@@ -2,8 +2,8 @@
 //! May be generated on the active or passive side of a connection.
 
 use portolan::Step;
-use portolan::seam::cm::EventType;
-use portolan::seam::verbs::{QpAttr, QpAttrMask, QpState};
+use portolan::provider::cm::EventType;
+use portolan::provider::verbs::{QpAttr, QpAttrMask, QpState};
 
 use crate::low::*;
 

@@ -2,7 +2,7 @@
 //! request.
 
 use portolan::cm::EventChannel;
-use portolan::seam::cm::{ConnParam, Ece, EventType};
+use portolan::provider::cm::{ConnParam, Ece, EventType};
 use portolan::wire::addr::{QKey, Qpn};
 
 use crate::harness::*;

@@ -2,7 +2,7 @@
 //! response to a connection request. It is only generated on rdma_cm_id's that do not have a QP
 //! associated with them.
 
-use portolan::seam::cm::{ConnParam, Ece, EventType};
+use portolan::provider::cm::{ConnParam, Ece, EventType};
 
 use crate::harness::*;
 use crate::low::*;

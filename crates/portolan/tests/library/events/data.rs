@@ -1,7 +1,7 @@
 //! What an event holds, whatever its type: its own copy of the private data, until it is acknowledged.
 
-use portolan::seam::cm::EventType;
-use portolan::seam::cm::{ConnParam, Service};
+use portolan::provider::cm::EventType;
+use portolan::provider::cm::{ConnParam, Service};
 use portolan::wire::addr::{PortSpace, QKey, Qpn};
 
 use crate::harness::*;

@@ -1,8 +1,8 @@
 //! RDMA_CM_EVENT_DISCONNECTED: the connection has been disconnected.
 
 use portolan::cm::EventChannel;
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::QpState;
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::verbs::QpState;
 
 use crate::harness::*;
 use crate::low::*;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::traits::Qp;
-use portolan::seam::verbs::{QpState, RecvWr, SendData, SendFlags, SendOp, SendWr};
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::traits::Qp;
+use portolan::provider::verbs::{QpState, RecvWr, SendData, SendFlags, SendOp, SendWr};
 use portolan::wire::addr::{QKey, Qpn};
 
 use crate::harness::*;

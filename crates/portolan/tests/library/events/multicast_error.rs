@@ -3,9 +3,9 @@
 //! and should be rejoined, if desired.
 
 use portolan::Step;
-use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::{EventType, JoinKind};
-use portolan::seam::verbs::{QpInit, QpType};
+use portolan::cm::EventChannel;
+use portolan::provider::cm::{EventType, JoinKind};
+use portolan::provider::verbs::{QpInit, QpType};
 use portolan::software::SoftwareConfig;
 use portolan::wire::addr::{QKey, Qpn};
 
@@ -22,16 +22,10 @@ fn narrow() -> EventChannel {
     EventChannel::open_on(start_with(free_port(), config)).unwrap()
 }
 
-fn bound(channel: &EventChannel) -> CmId {
-    let id = CmId::with_service(channel, UDP).unwrap();
-    id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    id
-}
-
 #[test]
 fn multicast_error_tells_that_the_host_cannot_join_and_of_which_group() {
     let channel = narrow();
-    let id = bound(&channel);
+    let id = on_loopback(&channel);
     let [first, second] = ["239.9.0.1", "239.9.0.2"].map(|group| group.parse().unwrap());
     id.join_multicast(first, FULL, 1).unwrap();
     next(&channel, EventType::MulticastJoin);
@@ -56,7 +50,7 @@ fn multicast_error_tells_that_the_host_cannot_join_and_of_which_group() {
 #[test]
 fn multicast_error_tells_that_the_queue_pair_cannot_be_attached() {
     let channel = narrow();
-    let ids = [bound(&channel), bound(&channel)];
+    let ids = [on_loopback(&channel), on_loopback(&channel)];
     let verbs = Verbs::of(&ids[0].device().unwrap());
     let init = QpInit {
         qp_type: QpType::Ud,

@@ -2,25 +2,18 @@
 //! successfully.
 
 use portolan::Cause;
-use portolan::cm::{CmId, EventChannel};
-use portolan::seam::address::ip_to_gid;
-use portolan::seam::cm::{EventType, JoinKind};
+
+use portolan::provider::address::ip_to_gid;
+use portolan::provider::cm::{EventType, JoinKind};
 use portolan::wire::addr::{QKey, Qpn};
 
 use crate::harness::*;
 use crate::low::*;
 
-/// A datagram id that is bound to the loopback device.
-fn bound(channel: &EventChannel) -> CmId {
-    let id = CmId::with_service(channel, UDP).unwrap();
-    id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    id
-}
-
 #[test]
 fn multicast_join_gives_all_that_is_needed_to_send_to_the_group() {
     let channel = channel();
-    let id = bound(&channel);
+    let id = on_loopback(&channel);
     let group = "239.1.2.3".parse().unwrap();
     let kind = JoinKind::SendOnlyFullMember;
     let joined = id.join_multicast(group, kind, 99).unwrap();
@@ -43,7 +36,7 @@ fn multicast_join_gives_all_that_is_needed_to_send_to_the_group() {
 #[test]
 fn leaving_waits_until_the_memberships_events_are_acknowledged() {
     let channel = channel();
-    let id = bound(&channel);
+    let id = on_loopback(&channel);
     let group = "239.1.2.4".parse().unwrap();
     let kind = JoinKind::SendOnlyFullMember;
     id.join_multicast(group, kind, 0).unwrap();
@@ -72,7 +65,7 @@ fn leaving_waits_until_the_memberships_events_are_acknowledged() {
 #[test]
 fn memberships_move_with_their_id() {
     let (from, to) = (channel(), channel());
-    let id = bound(&from);
+    let id = on_loopback(&from);
     let kind = JoinKind::SendOnlyFullMember;
     for context in 0..3 {
         id.join_multicast("239.1.2.5".parse().unwrap(), kind, context)

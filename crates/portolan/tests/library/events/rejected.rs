@@ -2,7 +2,7 @@
 //! end point. The event status field will contain the transport specific reject reason if available.
 
 use portolan::Cause;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::wire::cm::RejectReason;
 
 use crate::harness::*;

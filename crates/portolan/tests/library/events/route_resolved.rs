@@ -1,7 +1,7 @@
 //! RDMA_CM_EVENT_ROUTE_RESOLVED: route resolution (rdma_resolve_route) completed successfully.
 
 use portolan::cm::CmId;
-use portolan::seam::cm::{EventType, IdOption};
+use portolan::provider::cm::{EventType, IdOption};
 
 use super::assert_bare;
 use crate::harness::*;

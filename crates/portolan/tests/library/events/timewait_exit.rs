@@ -1,8 +1,8 @@
 //! RDMA_CM_EVENT_TIMEWAIT_EXIT: the QP associated with a connection has exited its timewait state and
 //! is now ready to be re-used.
 
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::{QpAttr, QpAttrMask, QpState};
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::verbs::{QpAttr, QpAttrMask, QpState};
 
 use super::assert_bare;
 use crate::harness::*;

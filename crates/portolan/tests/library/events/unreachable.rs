@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use portolan::cm::EventChannel;
-use portolan::seam::cm::{EventType, Service};
+use portolan::provider::cm::{EventType, Service};
 use portolan::wire::cm::SidrStatus;
 use portolan::{Cause, Step};
 

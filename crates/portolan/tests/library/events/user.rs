@@ -4,7 +4,7 @@ use std::thread;
 
 use portolan::Cause;
 use portolan::cm::CmId;
-use portolan::seam::cm::{EventType, UserId};
+use portolan::provider::cm::{EventType, UserId};
 
 use crate::harness::*;
 use crate::low::*;

@@ -1,6 +1,8 @@
 //! Floods of the UDP port: connections of others go on.
 
 mod forged;
+#[cfg(feature = "tokio")]
+mod half_open;
 mod junk;
 mod requests;
 
@@ -81,9 +83,9 @@ fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
 /// A connection goes on while `send` floods its host's port; it is told both queue pairs.
 #[track_caller]
 fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
-    // The flood's target is the hub, whose socket the junk goes to; the others have theirs.
-    let hub = start(port);
-    let listener = listener_on(hub.clone(), "127.0.0.1:0");
+    // The flood's target is the coordinator, whose socket the junk goes to; the others have theirs.
+    let coordinator = start(port);
+    let listener = listener_on(coordinator.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (near, far) = pair_at(connector_on(start(port)), &listener, address, &options());
     let queue_pairs = [near.qp_num(), far.qp_num()];
@@ -101,7 +103,12 @@ fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
     assert!(count > 10, "{count} messages got through");
     assert!(longest < GAP_MAX, "{longest:?}");
     // New connections are made afterwards, at once.
-    drop(pair_at(connector_on(hub), &listener, address, &options()));
+    drop(pair_at(
+        connector_on(coordinator),
+        &listener,
+        address,
+        &options(),
+    ));
 }
 
 /// A base transport header to a queue pair, and rubbish.

@@ -6,7 +6,7 @@ use std::thread;
 
 use portolan::Listener;
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::wire::cm::CmMessage;
 
 use super::forged::{Source, request};
@@ -42,7 +42,7 @@ fn requester(port: u16, listener: SocketAddr) -> impl Fn(u64) + Sync {
 }
 
 /// What the processes of a port counted together.
-fn counted(port: u16, name: &str) -> u64 {
+pub(super) fn counted(port: u16, name: &str) -> u64 {
     let seen = look(port).unwrap().expect("a group");
     let reports = seen
         .members
@@ -78,7 +78,7 @@ fn are_connected(near: &Connection, far: &Connection) {
 #[test]
 fn requests_beyond_a_full_backlog_are_dropped_without_an_answer_and_held_nowhere() {
     let port = free_port();
-    let _hub = start(port);
+    let _coordinator = start(port);
     let server = start(port);
     let channel = EventChannel::open_on(server.clone()).unwrap();
     let id = CmId::new(&channel).unwrap();
@@ -135,7 +135,7 @@ fn a_connect_that_finds_the_backlog_full_completes_once_the_listener_takes_reque
 #[test]
 fn a_connect_completes_amid_a_flood_of_requests_to_its_listener_and_another_after_it() {
     let port = free_port();
-    let _hub = start(port);
+    let _coordinator = start(port);
     let server = start(port);
     let listener = listener_on(server.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::{Cause, Step};
 use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};

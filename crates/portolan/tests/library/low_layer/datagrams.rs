@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use portolan::Access;
 use portolan::cm::{CmId, Event, EventChannel};
-use portolan::seam::cm::{EventType, JoinKind};
-use portolan::seam::traits::{Mr, Provider, Qp};
-use portolan::seam::verbs::{
+use portolan::provider::cm::{EventType, JoinKind};
+use portolan::provider::traits::{Mr, Provider, Qp};
+use portolan::provider::verbs::{
     QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge,
     UdDestination, WcStatus, WorkCompletion,
 };
@@ -63,11 +63,10 @@ impl Station {
         }
     }
 
-    /// A station on a bound id.
-    fn bound(provider: Arc<dyn Provider>) -> Self {
+    /// A station on the loopback device.
+    fn on_loopback(provider: Arc<dyn Provider>) -> Self {
         let channel = EventChannel::open_on(provider).unwrap();
-        let id = CmId::with_service(&channel, UDP).unwrap();
-        id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let id = on_loopback(&channel);
         Self::of(channel, id)
     }
 
@@ -165,8 +164,8 @@ fn a_group_is_heard_by_its_full_members_until_they_leave() {
     let port = free_port();
     let (here, there) = (start(port), start(port));
     let group: IpAddr = "239.7.4.71".parse().unwrap();
-    let mut hearing = Station::bound(here.clone());
-    let sending = Station::bound(there.clone());
+    let mut hearing = Station::on_loopback(here.clone());
+    let sending = Station::on_loopback(there.clone());
     hearing
         .id
         .join_multicast(group, JoinKind::FullMember, 1)
@@ -213,8 +212,8 @@ fn a_group_is_heard_by_its_full_members_until_they_leave() {
 #[test]
 fn an_id_that_is_in_a_group_twice_hears_it_until_it_has_left_twice() {
     let group: IpAddr = "239.7.4.72".parse().unwrap();
-    let mut hearing = Station::bound(provider());
-    let sending = Station::bound(provider());
+    let mut hearing = Station::on_loopback(provider());
+    let sending = Station::on_loopback(provider());
     for context in 0..2 {
         hearing
             .id

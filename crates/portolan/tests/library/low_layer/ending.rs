@@ -3,7 +3,7 @@
 use std::thread;
 
 use portolan::cm::CmId;
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan::{Cause, Step};
 
 use crate::harness::*;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread;
 
 use portolan::cm::{AddressInfo, CmId, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
-use portolan::resolve::{resolve, resolve_passive};
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::{
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::verbs::{
     QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, SrqAttr, WcStatus, WorkCompletion,
 };
+use portolan::resolve::{resolve, resolve_passive};
 use portolan::{Cause, Step};
 
 use crate::harness::*;

@@ -1,8 +1,8 @@
 //! The handshake: order and fields as rdma_get_cm_event(3) has them, and states.
 
 use portolan::cm::{CmId, NewQueuePair};
-use portolan::seam::cm::{ConnParam, EventType};
-use portolan::seam::verbs::QpState;
+use portolan::provider::cm::{ConnParam, EventType};
+use portolan::provider::verbs::QpState;
 use portolan::wire::cm::RejectReason;
 use portolan::{Cause, Step};
 

@@ -4,7 +4,7 @@ use std::thread;
 
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::{ConnParam, EventType};
+use portolan::provider::cm::{ConnParam, EventType};
 
 use crate::harness::*;
 use crate::low::*;

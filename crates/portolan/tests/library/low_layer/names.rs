@@ -3,7 +3,7 @@
 
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
+use portolan::provider::cm::EventType;
 use portolan_addrinfo::{Flags, Hints};
 
 use crate::harness::*;
@@ -30,8 +30,7 @@ fn a_second_look_up_is_refused_until_the_first_ones_result_is_taken() {
 fn what_cannot_start_is_an_error_of_the_call_and_no_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
-    let bound = CmId::new(&channel).unwrap();
-    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let bound = on_loopback(&channel);
     let sa = Hints::new().flags(Flags::SA);
     let both = sa.clone().flags(Flags::DNS);
     let unknown = Hints::new().flags(Flags::from_bits_retain(1 << 20));

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use portolan::cm::CmId;
-use portolan::seam::cm::{EventType, JoinKind};
+use portolan::provider::cm::{EventType, JoinKind};
 use portolan::wire::cm::{RejectReason, SidrStatus};
 use portolan::{Cause, Step};
 
@@ -147,7 +147,8 @@ fn datagram_ids_wait_for_the_answer_and_not_after_giving_one() {
 #[test]
 fn joining_waits_for_the_group() {
     let id = CmId::synchronous(provider(), UDP, PATIENCE).unwrap();
-    id.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), PATIENCE)
+        .unwrap();
     let group = "239.3.2.1".parse().unwrap();
     let kind = JoinKind::SendOnlyFullMember;
     id.join_multicast(group, kind, 5).unwrap();

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use portolan_provider::verbs::QpAttr;
+use portolan_provider::verbs::{NetworkHeader, QpAttr};
 use portolan_wire::Qpn;
 use portolan_wire::bth::Opcode;
 use portolan_wire::rocev2::{Headers, ICRC_LEN, pad_len};
@@ -19,6 +19,8 @@ pub(super) struct Context<'a> {
     pub(super) pd: PdId,
     pub(super) attr: &'a QpAttr,
     pub(super) memory: &'a MemoryTable,
+    /// The header before the packet that is handled, if it is a datagram.
+    pub(super) network: Option<NetworkHeader>,
 }
 
 impl<'a> Context<'a> {
@@ -34,6 +36,7 @@ impl<'a> Context<'a> {
             pd: config.pd,
             attr,
             memory,
+            network: None,
         }
     }
 

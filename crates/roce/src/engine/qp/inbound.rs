@@ -8,7 +8,7 @@ use portolan_wire::rocev2::Packet;
 use super::context::Context;
 use super::outbox::Outbox;
 use super::receive_queue::ReceiveQueue;
-use super::responder::receive_completion;
+use super::receive_queue::receive_completion;
 use super::segment::SgeCursor;
 use crate::engine::{Placement, PlacementSource, RemoteAccessError};
 

@@ -2,16 +2,17 @@
 
 mod arrival;
 mod attr;
-mod build;
 mod context;
 mod inbound;
 mod outbox;
 mod receive_queue;
+mod reliable;
 mod requester;
 mod responder;
 mod retransmit;
 mod segment;
 mod send_queue;
+mod service;
 mod unacknowledged;
 mod window;
 
@@ -20,26 +21,26 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use portolan_provider::verbs::{
-    AsyncEvent, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendWr,
+    AsyncEvent, NetworkHeader, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendWr,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::rocev2::Packet;
 
 use super::{
-    AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Payload, PdId,
-    Placement, QpConfig, QpCounters, ReceiveSource, Segment, Transmit, WindowError,
+    AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Path, Payload, PdId,
+    Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
-pub use receive_queue::ReceiveEntry;
 pub(super) use receive_queue::check_pieces;
+pub use receive_queue::{ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;
 
 use arrival::check_packet;
 use context::Context;
 use outbox::Outbox;
-use requester::{Broken, Requester, Source};
-use responder::{Refused, Responder};
-use unacknowledged::{ReceiveFailed, Unacknowledged};
+use reliable::Reliable;
+use requester::{Built, Source};
+use service::{Service, TransmitFailed};
 
 /// Packets under way from which on those behind them can wait for a moment: whoever posts so many waits for none of them.
 const STREAM_UNDER_WAY_MIN: u64 = 8;
@@ -51,16 +52,11 @@ const STREAM_WAITING_MAX: u64 = 16;
 pub struct QueuePair {
     config: QpConfig,
     attr: QpAttr,
-    requester: Requester,
-    responder: Responder,
-    /// Both halves, if the type is UC or UD; requester and responder have nothing to do then.
-    unacknowledged: Option<Unacknowledged>,
+    service: Service,
     shared_receives: Option<Arc<dyn ReceiveSource>>,
     outbox: Outbox,
     /// Places of the payload of the packet handed out last.
     segments: Vec<Segment>,
-    /// Read data were sent last: a request, if there is one, goes first now.
-    requester_turn: bool,
     /// The peer was heard in RTR, and the owner was told.
     is_established: bool,
     /// The owner is to be told once the send queue is drained.
@@ -78,13 +74,10 @@ impl QueuePair {
         Ok(Self {
             config,
             attr: QpAttr::default(),
-            requester: Requester::new(&config.init, &config.flow),
-            responder: Responder::new(&config.init, &config.flow),
-            unacknowledged: Unacknowledged::new(&config),
+            service: Service::new(&config),
             shared_receives: None,
             outbox: Outbox::default(),
             segments: Vec::new(),
-            requester_turn: false,
             is_established: false,
             tells_drained: false,
         })
@@ -140,24 +133,18 @@ impl QueuePair {
             QpState::Reset => self.reset(),
             QpState::Err => {
                 self.enter_error();
-                self.responder.silence();
+                self.service.silence();
             }
             _ => {
                 attr::apply(&mut self.attr, attr, mask);
                 self.attr.state = next;
                 if next == QpState::Rtr {
-                    match &mut self.unacknowledged {
-                        Some(halves) => halves.start_receiving(&self.attr),
-                        None => self.responder.start(&self.attr),
-                    }
+                    self.service.start_receiving(&self.attr);
                 }
                 let is_start = next == QpState::Rts && previous == QpState::Rtr;
                 // What was changed while the send queue was drained holds from now on.
                 if is_start || previous == QpState::Sqd {
-                    match &mut self.unacknowledged {
-                        Some(halves) => halves.start_sending(&self.attr),
-                        None => self.requester.start(&self.attr),
-                    }
+                    self.service.start_sending(&self.attr);
                 }
                 self.tells_drained = next == QpState::Sqd
                     && (self.tells_drained || mask.contains(QpAttrMask::EN_SQD_ASYNC_NOTIFY));
@@ -171,8 +158,17 @@ impl QueuePair {
     /// gone): all work is flushed and `QpFatal` is raised.
     pub fn fail(&mut self) {
         self.enter_error();
-        self.responder.silence();
+        self.service.silence();
         self.outbox.raise(AsyncEvent::QpFatal(self.config.qpn));
+    }
+
+    /// As [`fail`](Self::fail), after a panic in the midst of a call of the engine or of its host. What a packet was to do to
+    /// memory is forgotten, for the memory table may have changed since that was checked.
+    pub fn abandon(&mut self) {
+        self.outbox.placements.clear();
+        self.outbox.grh_placements.clear();
+        self.service.abandon();
+        self.fail();
     }
 
     /// Posts to the send queue of a connected queue pair; its `ud` is not looked at. In ERR and SQE the
@@ -185,7 +181,7 @@ impl QueuePair {
     /// Nothing is posted then.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         self.check_posting()?;
-        self.append_message(wr)?;
+        self.service.post_message(wr, &self.attr)?;
         self.flush_if_in_error();
         Ok(())
     }
@@ -194,16 +190,11 @@ impl QueuePair {
     /// later, and more may be posted until then, with which they make one datagram. Never on a queue pair that
     /// nobody acknowledges.
     pub fn tail_can_wait(&self) -> bool {
-        self.attr.state == QpState::Rts
-            && (1..STREAM_WAITING_MAX).contains(&self.requester.waiting())
-            && self.requester.under_way() >= STREAM_UNDER_WAY_MIN
-    }
-
-    fn append_message(&mut self, wr: &SendWr<'_>) -> Result<()> {
-        match &mut self.unacknowledged {
-            Some(halves) => halves.post_message(wr, &self.attr),
-            None => self.requester.post(wr, &self.attr),
-        }
+        let is_stream = |halves: &Reliable| {
+            (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())
+                && halves.requester.under_way() >= STREAM_UNDER_WAY_MIN
+        };
+        self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_stream)
     }
 
     /// Posts a datagram to the send queue of a UD queue pair; the destination stands for its `ud`. In
@@ -214,20 +205,9 @@ impl QueuePair {
     /// bytes than the port's MTU.
     pub fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
         self.check_posting()?;
-        self.append_datagram(wr, to)?;
+        self.service.post_datagram(wr, to)?;
         self.flush_if_in_error();
         Ok(())
-    }
-
-    fn append_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
-        let qp_type = self.qp_type();
-        match &mut self.unacknowledged {
-            Some(halves) if qp_type == QpType::Ud => halves.post_datagram(wr, to),
-            _ => {
-                let (what, expected) = ("destination", "none, as the queue pair is connected");
-                Err(Error::invalid(Step::PostSend, what, expected, to.qpn))
-            }
-        }
     }
 
     /// Posts requests to the send queue together, each with its destination if the type is UD: all of them or,
@@ -240,30 +220,19 @@ impl QueuePair {
         wrs: impl IntoIterator<Item = Result<(SendWr<'a>, Option<Destination>)>>,
     ) -> Result<()> {
         self.check_posting()?;
-        let posted = self.sends_posted();
+        let posted = self.service.posted();
         for wr in wrs {
             let appended = wr.and_then(|(wr, to)| match to {
-                None => self.append_message(&wr),
-                Some(to) => self.append_datagram(&wr, to),
+                None => self.service.post_message(&wr, &self.attr),
+                Some(to) => self.service.post_datagram(&wr, to),
             });
             if let Err(error) = appended {
-                match &mut self.unacknowledged {
-                    Some(halves) => halves.sender().truncate(posted),
-                    None => self.requester.truncate(posted),
-                }
+                self.service.truncate(posted);
                 return Err(error);
             }
         }
         self.flush_if_in_error();
         Ok(())
-    }
-
-    /// Requests in the send queue.
-    fn sends_posted(&mut self) -> usize {
-        match &mut self.unacknowledged {
-            Some(halves) => halves.sender().posted(),
-            None => self.requester.posted(),
-        }
     }
 
     fn check_posting(&self) -> Result<()> {
@@ -293,10 +262,7 @@ impl QueuePair {
                 QpState::Reset,
             )),
             state => {
-                match &mut self.unacknowledged {
-                    Some(halves) => halves.post_recv(wr)?,
-                    None => self.responder.post(wr)?,
-                }
+                self.service.post_recv(wr)?;
                 if state == QpState::Err {
                     self.flush_receives();
                 }
@@ -309,6 +275,27 @@ impl QueuePair {
     /// from its peer's address if it is connected, and has a valid ICRC. Placements refer to its
     /// payload and its network header: carry them out before the next packet.
     pub fn handle_packet(&mut self, now: Duration, memory: &MemoryTable, packet: &Packet<'_>) {
+        self.handle(now, memory, packet, None);
+    }
+
+    /// [`handle_packet`](Self::handle_packet) of a datagram, whose completion tells which header it came with.
+    pub fn handle_datagram(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        packet: &Packet<'_>,
+        network: NetworkHeader,
+    ) {
+        self.handle(now, memory, packet, Some(network));
+    }
+
+    fn handle(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        packet: &Packet<'_>,
+        network: Option<NetworkHeader>,
+    ) {
         debug_assert!(
             self.outbox.placements.is_empty(),
             "placements of the packet before were not carried out"
@@ -326,19 +313,11 @@ impl QueuePair {
             return;
         }
         self.note_established(packet);
-        let cx = Context::new(&self.config, &self.attr, now, memory);
-        let result = if let Some(halves) = &mut self.unacknowledged {
-            let handled = halves.handle_packet(&cx, packet, &mut self.outbox);
-            handled.map_err(|ReceiveFailed| ())
-        } else if packet.bth().opcode.is_response() {
-            let handled = self
-                .requester
-                .handle_response(&cx, packet, &mut self.outbox);
-            handled.map_err(|Broken| self.responder.silence())
-        } else {
-            let handled = self.responder.handle_request(&cx, packet, &mut self.outbox);
-            handled.map_err(|Refused| ())
+        let cx = Context {
+            network,
+            ..Context::new(&self.config, &self.attr, now, memory)
         };
+        let result = self.service.handle_packet(&cx, packet, &mut self.outbox);
         if result.is_err() {
             self.enter_error();
         }
@@ -350,11 +329,7 @@ impl QueuePair {
         if !self.tells_drained || self.attr.state != QpState::Sqd {
             return;
         }
-        let is_drained = match &mut self.unacknowledged {
-            Some(halves) => halves.sender().is_drained(),
-            None => self.requester.is_drained(),
-        };
-        if is_drained {
+        if self.service.is_drained() {
             self.tells_drained = false;
             self.outbox.raise(AsyncEvent::SqDrained(self.config.qpn));
         }
@@ -362,13 +337,11 @@ impl QueuePair {
 
     /// Tells the owner once that the peer was heard in RTR.
     fn note_established(&mut self, packet: &Packet<'_>) {
-        let psn = packet.bth().psn;
+        if self.attr.state != QpState::Rtr || self.is_established {
+            return;
+        }
         // Another number may be a stray's, from before this queue pair had its own.
-        let is_peers = match &self.unacknowledged {
-            Some(halves) => halves.expects(psn),
-            None => packet.bth().opcode.is_request() && self.responder.expects(psn),
-        };
-        if self.attr.state == QpState::Rtr && is_peers && !self.is_established {
+        if self.service.expects(packet) {
             self.is_established = true;
             self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
         }
@@ -376,11 +349,13 @@ impl QueuePair {
 
     /// Does what is due at `now`. Calling it early is harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let result = self
-            .requester
-            .on_timeout(now, self.config.qpn, &mut self.outbox);
-        if result == Err(Broken) {
-            self.responder.silence();
+        let Some(halves) = self.service.reliable_mut() else {
+            return;
+        };
+        let (qpn, out) = (self.config.qpn, &mut self.outbox);
+        let result = halves.requester.on_timeout(now, qpn, out);
+        if let Err(broken) = result {
+            halves.broken(broken);
             self.enter_error();
         }
     }
@@ -388,7 +363,7 @@ impl QueuePair {
     /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if nothing is awaited.
     /// May change with every other call.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.requester.next_timeout()
+        self.service.reliable()?.requester.next_timeout()
     }
 
     /// The next packet to send, if there is one now whose UDP payload fits `budget_bytes`.
@@ -400,17 +375,11 @@ impl QueuePair {
         memory: &MemoryTable,
         budget_bytes: usize,
     ) -> Option<Transmit<'_>> {
-        let (built, path) = match self.unacknowledged {
-            Some(_) => self.build_unacknowledged(now, memory, budget_bytes)?,
-            None => (self.build_packet(now, memory, budget_bytes)?, None),
-        };
+        let (built, path) = self.build(now, memory, budget_bytes)?;
         let payload = match built.source {
             Source::Segments => Payload::Segments(&self.segments),
             Source::Inline { entry, range } => {
-                let bytes = match &mut self.unacknowledged {
-                    Some(halves) => halves.sender().inline_bytes(),
-                    None => self.requester.inline_bytes(entry),
-                };
+                let bytes = self.service.inline_bytes(entry);
                 Payload::Inline(bytes.get(range).unwrap_or_default())
             }
         };
@@ -422,6 +391,34 @@ impl QueuePair {
             payload,
             path,
         })
+    }
+
+    /// The next packet, and its way if it is a datagram.
+    fn build(
+        &mut self,
+        now: Duration,
+        memory: &MemoryTable,
+        budget_bytes: usize,
+    ) -> Option<(Built, Option<Path>)> {
+        loop {
+            let cx = Context::new(&self.config, &self.attr, now, memory);
+            let (segments, out) = (&mut self.segments, &mut self.outbox);
+            match self.service.transmit(&cx, budget_bytes, segments, out) {
+                Ok(Some(built)) => return Some(built),
+                Ok(None) => {
+                    // The last of what was begun may just have been completed.
+                    self.note_drained();
+                    return None;
+                }
+                Err(TransmitFailed::QueuePair) => self.enter_error(),
+                Err(TransmitFailed::SendQueue) => {
+                    // Receiving goes on (IBTA 10.3.1.6).
+                    self.attr.state = QpState::Sqe;
+                    self.flush_sends();
+                    return None;
+                }
+            }
+        }
     }
 
     /// The next bytes of the packet just handled to copy to memory.
@@ -439,32 +436,35 @@ impl QueuePair {
     /// The atomic operation that the packet just handled asks for. The host carries it out after
     /// the placements, and hands back what was there by [`complete_atomic`](Self::complete_atomic).
     pub fn poll_atomic(&self) -> Option<AtomicOperation> {
-        self.responder.pending_atomic()
+        self.service.reliable()?.responder.pending_atomic()
     }
 
     /// The operation of [`poll_atomic`](Self::poll_atomic) was carried out; `original` was there
     /// before. The answer to the peer waits to be sent.
     pub fn complete_atomic(&mut self, original: u64) {
         let mtu = self.attr.path_mtu.bytes() as u32;
-        self.responder.complete_atomic(original, mtu);
+        if let Some(halves) = self.service.reliable_mut() {
+            halves.responder.complete_atomic(original, mtu);
+        }
     }
 
     /// A change of the memory table that the packet just handled, or the work whose turn to be sent
     /// it is, asks for.
     pub fn poll_memory_operation(&self) -> Option<MemoryOperation> {
-        let received = self.responder.pending_invalidate();
-        received.or_else(|| self.requester.pending_local())
+        self.service.reliable()?.pending_memory_operation()
     }
 
     /// The operation of [`poll_memory_operation`](Self::poll_memory_operation) was applied, with
     /// this outcome.
     pub fn complete_memory_operation(&mut self, outcome: core::result::Result<(), WindowError>) {
-        if self.responder.pending_invalidate().is_some() {
-            self.responder.complete_invalidate();
+        let Some(halves) = self.service.reliable_mut() else {
+            return;
+        };
+        if halves.responder.pending_invalidate().is_some() {
+            halves.responder.complete_invalidate();
         } else {
-            let qpn = self.config.qpn;
-            self.requester
-                .complete_local(outcome, qpn, &mut self.outbox);
+            let (qpn, out) = (self.config.qpn, &mut self.outbox);
+            halves.requester.complete_local(outcome, qpn, out);
         }
     }
 
@@ -485,10 +485,7 @@ impl QueuePair {
 
     fn share_receives(&mut self) {
         if let Some(source) = &self.shared_receives {
-            match &mut self.unacknowledged {
-                Some(halves) => halves.share_receives(Arc::clone(source)),
-                None => self.responder.share_receives(Arc::clone(source)),
-            }
+            self.service.share_receives(Arc::clone(source));
         }
     }
 
@@ -504,28 +501,18 @@ impl QueuePair {
     }
 
     fn flush_sends(&mut self) {
-        let (qpn, out) = (self.config.qpn, &mut self.outbox);
-        match &mut self.unacknowledged {
-            Some(halves) => halves.flush_sends(qpn, out),
-            None => self.requester.flush(qpn, out),
-        }
+        self.service.flush_sends(self.config.qpn, &mut self.outbox);
     }
 
     fn flush_receives(&mut self) {
-        let (qpn, out) = (self.config.qpn, &mut self.outbox);
-        match &mut self.unacknowledged {
-            Some(halves) => halves.flush_receives(qpn, out),
-            None => self.responder.flush(qpn, out),
-        }
+        self.service
+            .flush_receives(self.config.qpn, &mut self.outbox);
     }
 
     /// Back to what [`new`](Self::new) made, counters and what waits to be taken apart.
     fn reset(&mut self) {
         self.attr = QpAttr::default();
-        self.requester = Requester::new(&self.config.init, &self.config.flow);
-        self.responder = Responder::new(&self.config.init, &self.config.flow);
-        self.unacknowledged = Unacknowledged::new(&self.config);
-        self.requester_turn = false;
+        self.service = Service::new(&self.config);
         self.is_established = false;
         self.tells_drained = false;
         self.share_receives();

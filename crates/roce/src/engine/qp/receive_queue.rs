@@ -3,12 +3,14 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
-use portolan_provider::verbs::{QpInit, RecvWr, Sge};
+use portolan_provider::verbs::{QpInit, RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use portolan_provider::{Error, Result, Step};
+use portolan_wire::Qpn;
 
 use super::send_queue::{full, total_length};
-use crate::engine::{PdId, ReceiveSource};
+use crate::engine::PdId;
 
 /// A posted receive request.
 #[derive(Debug)]
@@ -29,6 +31,19 @@ impl ReceiveEntry {
             capacity: total_length(wr.sges),
         }
     }
+}
+
+/// A shared receive queue as its queue pairs see it.
+///
+/// They run under locks of their own, so how the queue is shared among them is the host's affair: it
+/// puts a [`SharedReceiveQueue`](crate::engine::SharedReceiveQueue) behind a lock, and raises the event that taking may cause.
+pub trait ReceiveSource: Send + Sync + fmt::Debug {
+    /// Protection domain of the receives' memory.
+    fn pd(&self) -> PdId;
+
+    /// Takes the oldest receive; `None` if there is none. `spare` is an empty list that is kept in
+    /// exchange for the receive's.
+    fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry>;
 }
 
 /// The receive queue. Buffers of completed entries are used again.
@@ -111,4 +126,15 @@ pub(in crate::engine) fn check_pieces(wr: &RecvWr<'_>, max_sge: u32) -> Result<(
     let (what, found) = ("pieces of memory", wr.sges.len());
     let expected = format_args!("at most {max_sge}");
     Err(Error::invalid(Step::PostReceive, what, expected, found))
+}
+
+/// A completion of a receive, without what a successful one adds.
+pub(super) fn receive_completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        qp_num: qpn,
+        ..WorkCompletion::EMPTY
+    }
 }

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use portolan_provider::verbs::{
-    Access, QpInit, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    QpInit, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
@@ -14,11 +14,6 @@ pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// Bytes that an atomic operation works on, and that come back (IBTA 9.4.5).
 pub(super) const ATOMIC_BYTES: u64 = 8;
-
-/// What a memory window may give.
-const REMOTE_RIGHTS: Access = Access::REMOTE_READ
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_ATOMIC);
 
 /// Packets that a message of `len` bytes takes: of a read, its responses. An empty one takes one.
 pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
@@ -192,13 +187,6 @@ impl SendQueue {
             let expected = format_args!("at most {max}");
             Err(Error::invalid(Step::PostSend, what, expected, found))
         };
-        if let SendOp::BindMw { bind, .. } = &wr.op
-            && !REMOTE_RIGHTS.contains(bind.access)
-        {
-            let (what, expected) = ("rights of a memory window", "those of peers");
-            let found = format_args!("{:?}", bind.access);
-            return Err(Error::invalid(Step::PostSend, what, expected, found));
-        }
         let len = match wr.data {
             // Work that sends nothing has no bytes.
             _ if is_local(&wr.op) => 0,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::cm::{CmId, Event, EventChannel};
-use portolan::seam::cm::{ConnParam, EventType, IdNumber};
-use portolan::seam::number_map::NumberMap;
-use portolan::seam::traits::Provider;
+use portolan::provider::cm::{ConnParam, EventType, IdNumber};
+use portolan::provider::number_map::NumberMap;
+use portolan::provider::traits::Provider;
 
 use super::clock::{Clock, Step, Taken};
 use super::{create_queue_pair, queue_pair_plan};

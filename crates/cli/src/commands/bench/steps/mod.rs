@@ -11,9 +11,9 @@ use std::thread;
 
 use anyhow::Result;
 use portolan::cm::{CmId, QueuePairPlan};
+use portolan::provider::traits::Provider;
+use portolan::provider::verbs::{QpCap, QpInit, QpType};
 use portolan::provider::{at, software_provider, towards};
-use portolan::seam::traits::Provider;
-use portolan::seam::verbs::{QpCap, QpInit, QpType};
 use serde_json::{Value, json};
 
 use self::active::{Round, measure};

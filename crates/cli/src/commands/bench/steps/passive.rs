@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel, QueuePairPlan, RESOURCES_MAX};
-use portolan::seam::cm::{ConnParam, EventType, IdNumber};
-use portolan::seam::number_map::NumberMap;
-use portolan::seam::traits::Provider;
+use portolan::provider::cm::{ConnParam, EventType, IdNumber};
+use portolan::provider::number_map::NumberMap;
+use portolan::provider::traits::Provider;
 
 use super::{create_queue_pair, queue_pair_plan};
 use crate::output::complain;

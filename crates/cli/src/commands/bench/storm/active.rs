@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use portolan::cm::{CmId, Event, EventChannel};
-use portolan::seam::cm::{EventType, IdNumber};
-use portolan::seam::traits::Provider;
+use portolan::provider::cm::{EventType, IdNumber};
+use portolan::provider::traits::Provider;
 
 use super::MESSAGE_LEN;
 use super::crowd::Crowd;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use portolan::cm::{CmId, NewQueuePair};
-use portolan::seam::cm::ConnParam;
-use portolan::seam::traits::{Cq, Device, Pd, Qp};
-use portolan::seam::verbs::{
+use portolan::provider::cm::ConnParam;
+use portolan::provider::traits::{Cq, Device, Pd, Qp};
+use portolan::provider::verbs::{
     QpCap, QpInit, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
     WorkCompletion,
 };

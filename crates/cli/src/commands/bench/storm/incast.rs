@@ -10,15 +10,13 @@ use serde_json::json;
 use crate::commands::bench::args::StormArgs;
 use crate::commands::bench::bandwidth::depth;
 use crate::commands::bench::process::Peer;
-use crate::commands::bench::report::{Comparison, Floor, progress};
+use crate::commands::bench::report::{Comparison, progress};
 use crate::commands::bench::request::Request;
 use crate::commands::bench::{Streamed, connect, rate_text};
 use crate::output::Output;
 
 /// Bytes of a write.
 const WRITE_LEN: u32 = 64 << 10;
-/// What is promised of the total of many senders beside one sender.
-const INCAST_FLOOR: Floor = Floor::AtLeast(0.5);
 
 pub(super) fn run(args: &StormArgs, output: &mut Output) -> Result<()> {
     let time = Duration::from_millis(args.time.into());
@@ -27,7 +25,7 @@ pub(super) fn run(args: &StormArgs, output: &mut Output) -> Result<()> {
         senders.push(Sender::start()?);
     }
     let (one, all) = ("one to one", format!("{} to one", args.senders));
-    let mut comparison = Comparison::new(&all, one, INCAST_FLOOR);
+    let mut comparison = Comparison::new(&all, one);
     // Touches memory for the first time.
     total_rate(&mut senders, time / 4)?;
     for round in 0..args.rounds {

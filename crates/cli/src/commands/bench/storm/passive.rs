@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use portolan::cm::{CmId, EventChannel};
-use portolan::seam::cm::EventType;
-use portolan::seam::traits::Provider;
+use portolan::provider::cm::EventType;
+use portolan::provider::traits::Provider;
 use serde_json::{Value, json};
 
 use super::crowd::Crowd;
@@ -33,9 +33,9 @@ pub(in crate::commands::bench) fn serve(
     let local = listener.addresses()?.local.and_then(|local| local.inet());
     let local = local.context("the listener has no address")?;
     let mut served = Served {
-        crowd: Crowd::new(&listener.device()?, connections)?,
+        crowd: None,
         ids: Vec::new(),
-        resident_before: resident_bytes()?,
+        resident_before: 0,
         connections,
         established: 0,
         ended: 0,
@@ -58,7 +58,8 @@ pub(in crate::commands::bench) fn serve(
 }
 
 struct Served {
-    crowd: Crowd,
+    /// Made for the device of the first request: a listener at a loopback address has none.
+    crowd: Option<Crowd>,
     ids: Vec<CmId>,
     resident_before: u64,
     connections: u32,
@@ -83,7 +84,7 @@ impl Served {
         while let Some(event) = next {
             match event.event_type() {
                 EventType::ConnectRequest => {
-                    self.crowd.enter(event.id())?;
+                    self.crowd_for(event.id())?.enter(event.id())?;
                     event.id().accept(&Crowd::conn_param())?;
                     self.ids.push(event.id().clone());
                 }
@@ -110,13 +111,25 @@ impl Served {
         Ok(any)
     }
 
+    /// The crowd, made with the first request. What it takes for itself does not count as memory of connections.
+    fn crowd_for(&mut self, request: &CmId) -> Result<&mut Crowd> {
+        if self.crowd.is_none() {
+            self.crowd = Some(Crowd::new(&request.device()?, self.connections)?);
+            self.resident_before = resident_bytes()?;
+        }
+        self.crowd.as_mut().context("the crowd was just made")
+    }
+
     /// Sends back the messages that have come; whether there were any.
     fn send_back(&mut self) -> Result<bool> {
-        let arrived = self.crowd.arrivals()?;
+        let Some(crowd) = &mut self.crowd else {
+            return Ok(false);
+        };
+        let arrived = crowd.arrivals()?;
         for &number in &arrived {
-            let message = self.crowd.message(number);
-            self.crowd.receive(number)?;
-            self.crowd.send(number, &message)?;
+            let message = crowd.message(number);
+            crowd.receive(number)?;
+            crowd.send(number, &message)?;
             self.echoed += 1;
         }
         Ok(!arrived.is_empty())

@@ -2,6 +2,7 @@
 
 use super::super::facts::{Interface, Network};
 use super::Root;
+use crate::commands::loopback;
 
 const CONF: &str = "/proc/sys/net";
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack";
@@ -21,6 +22,7 @@ pub(super) fn look(root: &Root) -> Network {
                 name,
             })
             .collect(),
+        loopback_down: loopback::that_is_down(),
         has_ipv6: root.has(&format!("{CONF}/ipv6")),
         conntrack: count.zip(root.number(&format!("{CONNTRACK}_max"))),
     }

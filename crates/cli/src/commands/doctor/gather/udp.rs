@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portolan::provider;
 use portolan::software::StackConfig;
-use portolan::software::survey::survey;
+use portolan::software::survey::{Survey, survey};
 
 use super::super::facts::{Group, Owner, UdpPort, UdpSocket, Unseen};
 use super::{ROCE_PORT, Root};
@@ -19,6 +19,10 @@ pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> 
     });
     let group = match seen {
         Ok(None) => None,
+        Ok(Some(Survey {
+            distrust: Some(why),
+            ..
+        })) => Some(Err(why.to_string())),
         Ok(Some(seen)) => Some(Ok(Group {
             holder_pid: seen.holder_pid,
             pids: seen.members.iter().map(|member| member.pid).collect(),

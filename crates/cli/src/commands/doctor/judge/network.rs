@@ -75,6 +75,9 @@ fn judge_interfaces(facts: &Facts, findings: &mut Findings) {
     if !facts.network.has_ipv6 {
         findings.note(Finding::Ipv6Disabled { interface: None });
     }
+    if let Some(interface) = facts.network.loopback_down.clone() {
+        findings.note(Finding::InterfaceDown { interface });
+    }
     let of_device = |name: &str| {
         facts
             .software
@@ -128,6 +131,10 @@ pub(super) fn judge_destination(facts: &Facts, findings: &mut Findings) {
             Some(WayFault::NoRoute(why)) => {
                 let why = why.clone();
                 findings.problem_if(!has_way, Finding::DestinationHasNoRoute { address, why });
+                let interface = facts.network.loopback_down.clone();
+                if let Some(interface) = interface.filter(|_| address.ip().is_loopback()) {
+                    findings.problem_if(!has_way, Finding::InterfaceDown { interface });
+                }
             }
             Some(WayFault::NoDevice(source)) => {
                 let source = *source;

@@ -9,7 +9,7 @@ mod software;
 use std::collections::BTreeSet;
 
 use portolan::provider::Choice;
-use portolan::seam::verbs::Mtu;
+use portolan::provider::verbs::Mtu;
 
 use super::judge;
 use crate::commands::doctor::facts::*;

@@ -12,9 +12,7 @@ mod validate;
 use alloc::sync::Arc;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{
-    AsyncEvent, QpAttr, QpInit, RecvWr, WcOpcode, WcStatus, WorkCompletion,
-};
+use portolan_provider::verbs::{AsyncEvent, QpAttr, QpInit, RecvWr, WcStatus};
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{CREDITS_UNLIMITED, NakCode, RethRepr, Syndrome};
 use portolan_wire::rocev2::Packet;
@@ -23,7 +21,7 @@ use portolan_wire::{Psn, Qpn};
 use super::context::{Context, distance};
 use super::inbound::InboundWrite;
 use super::outbox::Outbox;
-use super::receive_queue::ReceiveQueue;
+use super::receive_queue::{ReceiveQueue, receive_completion};
 use super::segment::SgeCursor;
 use super::send_queue::packets_of;
 use crate::engine::mutant::{Mutant, is_planted};
@@ -180,6 +178,12 @@ impl Responder {
         self.replies.clear();
     }
 
+    /// Forgets what the host was to do.
+    pub(super) fn abandon(&mut self) {
+        self.pending_atomic = None;
+        self.pending_invalidate = None;
+    }
+
     /// A packet is missing: says so once (IBTA 9.7.5.1).
     fn on_gap(&mut self, out: &mut Outbox) {
         if self.awaits_expected {
@@ -294,16 +298,5 @@ fn read_reply(psn: Psn, reth: &RethRepr, msn: u32) -> ReadReply {
         rkey: reth.rkey,
         msn,
         is_repeated: false,
-    }
-}
-
-/// A completion of a receive, without what a successful one adds.
-pub(super) fn receive_completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> WorkCompletion {
-    WorkCompletion {
-        wr_id,
-        status,
-        opcode: WcOpcode::Recv,
-        qp_num: qpn,
-        ..WorkCompletion::EMPTY
     }
 }

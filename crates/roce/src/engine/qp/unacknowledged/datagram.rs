@@ -1,6 +1,6 @@
 //! Receiving datagrams (IBTA 9.8.3).
 
-use portolan_provider::verbs::{WcOpcode, WcStatus, WorkCompletion};
+use portolan_provider::verbs::{NetworkHeader, WcOpcode, WcStatus, WorkCompletion};
 use portolan_wire::eth::GrhRepr;
 use portolan_wire::rocev2::Packet;
 
@@ -8,7 +8,7 @@ use super::{ReceiveFailed, Receiver};
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
-use crate::engine::qp::responder::receive_completion;
+use crate::engine::qp::receive_queue::receive_completion;
 use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{DropReason, PlacementSource};
 
@@ -70,6 +70,7 @@ impl Receiver {
             imm_data: packet.immdt().map(|immdt| u32::from_ne_bytes(immdt.0)),
             src_qp: deth.src_qp,
             has_grh: true,
+            sl: cx.network.map_or(0, NetworkHeader::service_level),
             ..receive_completion(wr_id, WcStatus::Success, cx.qpn)
         };
         out.complete_receive(wc, packet.bth().solicited);

@@ -10,16 +10,14 @@ mod send;
 
 use alloc::sync::Arc;
 
-use portolan_provider::verbs::{QpAttr, QpType, RecvWr, SendWr, WcStatus};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::Result;
+use portolan_provider::verbs::{QpAttr, RecvWr, WcStatus};
 use portolan_wire::rocev2::Packet;
 use portolan_wire::{Psn, Qpn};
 
 use super::context::Context;
 use super::outbox::Outbox;
-use super::receive_queue::ReceiveQueue;
-use super::responder::receive_completion;
-use crate::engine::path::Destination;
+use super::receive_queue::{ReceiveQueue, receive_completion};
 use crate::engine::{DropReason, QpConfig, ReceiveSource};
 use connected::Inbound;
 pub(super) use send::SendFailed;
@@ -32,7 +30,6 @@ pub(super) struct ReceiveFailed;
 /// Both halves of a UC or UD queue pair.
 #[derive(Debug)]
 pub(super) struct Unacknowledged {
-    qp_type: QpType,
     sender: Sender,
     receiver: Receiver,
 }
@@ -46,41 +43,19 @@ struct Receiver {
 }
 
 impl Unacknowledged {
-    /// The halves of a queue pair of these types; `None` for another type.
-    pub(super) fn new(config: &QpConfig) -> Option<Self> {
-        let qp_type = config.init.qp_type;
-        matches!(qp_type, QpType::Uc | QpType::Ud).then(|| Self {
-            qp_type,
+    pub(super) fn new(config: &QpConfig) -> Self {
+        Self {
             sender: Sender::new(&config.init, config.limits.max_path_mtu),
             receiver: Receiver {
                 queue: ReceiveQueue::new(&config.init),
                 inbound: Inbound::default(),
             },
-        })
+        }
     }
 
     /// Starts to receive at the PSN of a connection; datagrams have no order.
     pub(super) fn start_receiving(&mut self, attr: &QpAttr) {
         self.receiver.inbound = Inbound::starting_at(attr.rq_psn);
-    }
-
-    /// Starts to send.
-    pub(super) fn start_sending(&mut self, attr: &QpAttr) {
-        self.sender.start(attr);
-    }
-
-    /// Posts to the send queue of a UC queue pair.
-    pub(super) fn post_message(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
-        if self.qp_type == QpType::Ud {
-            let (what, expected) = ("destination", "an address handle, as the type is UD");
-            return Err(Error::invalid(Step::PostSend, what, expected, "none"));
-        }
-        self.sender.post_message(wr, attr)
-    }
-
-    /// Posts to the send queue of a UD queue pair.
-    pub(super) fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
-        self.sender.post_datagram(wr, to)
     }
 
     /// Draws on a shared receive queue from now on.
@@ -96,22 +71,29 @@ impl Unacknowledged {
         &mut self.sender
     }
 
-    /// Whether a packet is the next of the peer's, if there is a peer.
+    /// Whether a packet with this PSN is the next of the peer's (UC).
     pub(super) fn expects(&self, psn: Psn) -> bool {
-        self.qp_type == QpType::Uc && self.receiver.inbound.expects(psn)
+        self.receiver.inbound.expects(psn)
     }
 
-    /// Takes in a packet of the queue pair's transport.
-    pub(super) fn handle_packet(
+    /// Takes in a packet of a connection (UC).
+    pub(super) fn take_part(
         &mut self,
         cx: &Context<'_>,
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> core::result::Result<(), ReceiveFailed> {
-        match self.qp_type {
-            QpType::Ud => self.receiver.take_datagram(cx, packet, out),
-            _ => self.receiver.take_part(cx, packet, out),
-        }
+        self.receiver.take_part(cx, packet, out)
+    }
+
+    /// Takes in a datagram (UD).
+    pub(super) fn take_datagram(
+        &mut self,
+        cx: &Context<'_>,
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> core::result::Result<(), ReceiveFailed> {
+        self.receiver.take_datagram(cx, packet, out)
     }
 
     /// Completes every send left with a flush error, in order.

@@ -60,11 +60,15 @@ impl Sender {
         }
     }
 
-    pub(super) fn start(&mut self, attr: &QpAttr) {
+    pub(in crate::engine::qp) fn start(&mut self, attr: &QpAttr) {
         self.sq_psn = attr.sq_psn;
     }
 
-    pub(super) fn post_message(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
+    pub(in crate::engine::qp) fn post_message(
+        &mut self,
+        wr: &SendWr<'_>,
+        attr: &QpAttr,
+    ) -> Result<()> {
         use SendOp::{RdmaWrite, RdmaWriteWithImm, Send, SendWithImm};
         match wr.op {
             Send | SendWithImm(_) | RdmaWrite(_) | RdmaWriteWithImm(..) => {}
@@ -73,7 +77,11 @@ impl Sender {
         self.queue.push(wr, attr.path_mtu.bytes() as u32)
     }
 
-    pub(super) fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
+    pub(in crate::engine::qp) fn post_datagram(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: Destination,
+    ) -> Result<()> {
         match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => {}
             other => return Err(wrong_op("a send, as the type is UD", &other)),

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use portolan::provider::verbs::Mtu;
 use portolan::provider::{Choice, Offers};
-use portolan::seam::verbs::Mtu;
 use portolan::software::DevicePreview;
 
 use crate::commands::doctor::facts::*;
@@ -48,6 +48,7 @@ pub(super) fn healthy() -> Facts {
                     ..Interface::default()
                 })
                 .into(),
+            loopback_down: None,
             conntrack: Some((10, 100)),
         },
         names: Names {

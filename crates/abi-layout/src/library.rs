@@ -1,0 +1,243 @@
+//! libibverbs, loaded at run time: its functions by name and version, with the types of `infiniband/verbs.h`.
+
+#![allow(
+    unsafe_code,
+    reason = "functions are found by name, and their types are the headers'"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::{
+    Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Ece, Gid, GidEntry, Mr,
+    Pd, PortAttr, Qp, QpAttr, QpInitAttr, Srq, SrqAttr, SrqInitAttr,
+};
+
+/// A loaded library. It is never unloaded, because drivers keep state of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Library(NonNull<c_void>);
+
+// SAFETY: the handle is an opaque name, and the dynamic loader takes it from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+/// Why a library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// The dynamic loader's own words.
+    NotLoaded(String),
+    /// The function that the library lacks. rdma-core has all of them since version 33.
+    NoFunction(&'static CStr),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLoaded(why) => write!(f, "{why}; install rdma-core (libibverbs1)"),
+            Self::NoFunction(name) => {
+                let name = name.to_string_lossy();
+                write!(f, "it has no {name}: rdma-core 33 or newer is needed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl Library {
+    /// The name by which programs are linked to libibverbs.
+    pub const IBVERBS: &CStr = c"libibverbs.so.1";
+
+    /// Loads a library, searched for as the dynamic loader does. One that the process has already is given again.
+    ///
+    /// # Errors
+    /// [`LoadError::NotLoaded`].
+    pub fn load(name: &CStr) -> Result<Self, LoadError> {
+        // SAFETY: `name` ends with NUL. The library's initialization is that of every program linked to it.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = NonNull::new(handle).map(Self);
+        handle.ok_or_else(|| LoadError::NotLoaded(last_error()))
+    }
+
+    /// Whether it exports a symbol, of whatever version.
+    pub fn has(self, name: &CStr) -> bool {
+        // SAFETY: `self` is an open library and `name` ends with NUL.
+        !unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) }.is_null()
+    }
+
+    /// The address of a symbol of this version.
+    pub fn symbol(self, name: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: `self` is an open library and both texts end with NUL.
+        NonNull::new(unsafe { libc::dlvsym(self.0.as_ptr(), name.as_ptr(), version.as_ptr()) })
+    }
+}
+
+/// The dynamic loader's reason for its last failure in this thread.
+fn last_error() -> String {
+    // SAFETY: the text is valid until this thread's next call of the loader, and is copied before.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            return "the loader gives no reason".into();
+        }
+        CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
+macro_rules! functions {
+    ($($field:ident = $symbol:literal, $version:literal: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
+        /// libibverbs's functions, by their names without `ibv_`.
+        #[derive(Clone, Debug)]
+        pub struct Verbs {
+            $(pub $field: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+        }
+
+        impl Verbs {
+            /// Finds all functions in a library.
+            ///
+            /// # Errors
+            /// [`LoadError::NoFunction`] for the first that it lacks.
+            pub fn find(library: Library) -> Result<Self, LoadError> {
+                Ok(Self {
+                    $($field: {
+                        let address = library.symbol($symbol, $version);
+                        let address = address.ok_or(LoadError::NoFunction($symbol))?;
+                        // SAFETY: the symbol with this version has this type in every libibverbs
+                        // (`infiniband/verbs.h`).
+                        unsafe {
+                            std::mem::transmute::<
+                                NonNull<c_void>,
+                                unsafe extern "C" fn($($arg),*) $(-> $result)?,
+                            >(address)
+                        }
+                    },)*
+                })
+            }
+
+            /// Functions that each abort the process. A test replaces those that it expects to be called.
+            #[cfg(feature = "fakes")]
+            pub fn aborting() -> Self {
+                extern "C" fn abort() {
+                    std::process::abort()
+                }
+                Self {
+                    // SAFETY: function pointers have one representation. `abort` reads no argument and never returns.
+                    $($field: unsafe {
+                        std::mem::transmute::<
+                            extern "C" fn(),
+                            unsafe extern "C" fn($($arg),*) $(-> $result)?,
+                        >(abort)
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    get_device_list = c"ibv_get_device_list", c"IBVERBS_1.1": fn(*mut c_int) -> *mut *mut Device;
+    free_device_list = c"ibv_free_device_list", c"IBVERBS_1.1": fn(*mut *mut Device);
+    get_device_guid = c"ibv_get_device_guid", c"IBVERBS_1.1": fn(*mut Device) -> u64;
+    get_device_name = c"ibv_get_device_name", c"IBVERBS_1.1": fn(*mut Device) -> *const c_char;
+    get_device_index = c"ibv_get_device_index", c"IBVERBS_1.9": fn(*mut Device) -> c_int;
+    open_device = c"ibv_open_device", c"IBVERBS_1.1": fn(*mut Device) -> *mut Context;
+    close_device = c"ibv_close_device", c"IBVERBS_1.1": fn(*mut Context) -> c_int;
+    query_device = c"ibv_query_device", c"IBVERBS_1.1": fn(*mut Context, *mut DeviceAttr) -> c_int;
+    query_port = c"ibv_query_port", c"IBVERBS_1.1": fn(*mut Context, u8, *mut PortAttr) -> c_int;
+    query_gid_table = c"_ibv_query_gid_table", c"IBVERBS_1.11":
+        fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
+    get_async_event = c"ibv_get_async_event", c"IBVERBS_1.1":
+        fn(*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event = c"ibv_ack_async_event", c"IBVERBS_1.1": fn(*mut AsyncEvent);
+    alloc_pd = c"ibv_alloc_pd", c"IBVERBS_1.1": fn(*mut Context) -> *mut Pd;
+    dealloc_pd = c"ibv_dealloc_pd", c"IBVERBS_1.1": fn(*mut Pd) -> c_int;
+    reg_mr = c"ibv_reg_mr", c"IBVERBS_1.1": fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+    dereg_mr = c"ibv_dereg_mr", c"IBVERBS_1.1": fn(*mut Mr) -> c_int;
+    create_comp_channel = c"ibv_create_comp_channel", c"IBVERBS_1.0":
+        fn(*mut Context) -> *mut CompChannel;
+    destroy_comp_channel = c"ibv_destroy_comp_channel", c"IBVERBS_1.0":
+        fn(*mut CompChannel) -> c_int;
+    create_cq = c"ibv_create_cq", c"IBVERBS_1.1":
+        fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    resize_cq = c"ibv_resize_cq", c"IBVERBS_1.1": fn(*mut Cq, c_int) -> c_int;
+    destroy_cq = c"ibv_destroy_cq", c"IBVERBS_1.1": fn(*mut Cq) -> c_int;
+    get_cq_event = c"ibv_get_cq_event", c"IBVERBS_1.1":
+        fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
+    ack_cq_events = c"ibv_ack_cq_events", c"IBVERBS_1.1": fn(*mut Cq, c_uint);
+    create_srq = c"ibv_create_srq", c"IBVERBS_1.1": fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
+    modify_srq = c"ibv_modify_srq", c"IBVERBS_1.1": fn(*mut Srq, *mut SrqAttr, c_int) -> c_int;
+    query_srq = c"ibv_query_srq", c"IBVERBS_1.1": fn(*mut Srq, *mut SrqAttr) -> c_int;
+    destroy_srq = c"ibv_destroy_srq", c"IBVERBS_1.1": fn(*mut Srq) -> c_int;
+    create_qp = c"ibv_create_qp", c"IBVERBS_1.1": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
+    modify_qp = c"ibv_modify_qp", c"IBVERBS_1.1": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
+    query_qp = c"ibv_query_qp", c"IBVERBS_1.1":
+        fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int;
+    destroy_qp = c"ibv_destroy_qp", c"IBVERBS_1.1": fn(*mut Qp) -> c_int;
+    create_ah = c"ibv_create_ah", c"IBVERBS_1.1": fn(*mut Pd, *mut AhAttr) -> *mut Ah;
+    destroy_ah = c"ibv_destroy_ah", c"IBVERBS_1.1": fn(*mut Ah) -> c_int;
+    query_ece = c"ibv_query_ece", c"IBVERBS_1.10": fn(*mut Qp, *mut Ece) -> c_int;
+    set_ece = c"ibv_set_ece", c"IBVERBS_1.10": fn(*mut Qp, *mut Ece) -> c_int;
+    attach_mcast = c"ibv_attach_mcast", c"IBVERBS_1.1": fn(*mut Qp, *const Gid, u16) -> c_int;
+    detach_mcast = c"ibv_detach_mcast", c"IBVERBS_1.1": fn(*mut Qp, *const Gid, u16) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A shared library made of C, deleted when dropped.
+    struct Made(PathBuf);
+
+    impl Made {
+        fn of(name: &str, source: &str) -> Self {
+            let stem = format!("portolan-{name}-{}", std::process::id());
+            let stem = std::env::temp_dir().join(stem);
+            let (from, to) = (stem.with_extension("c"), stem.with_extension("so"));
+            std::fs::write(&from, source).unwrap();
+            let mut compiler = Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-o"]).args([&to, &from]);
+            let made = compiler.status().unwrap();
+            std::fs::remove_file(from).unwrap();
+            assert!(made.success());
+            Self(to)
+        }
+
+        fn load(&self) -> Library {
+            let path = CString::new(self.0.as_os_str().as_bytes()).unwrap();
+            Library::load(&path).unwrap()
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_its_package() {
+        let text = Library::load(c"libportolan-none.so.9")
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("libportolan-none.so.9"), "{text}");
+        assert!(text.contains("rdma-core"), "{text}");
+    }
+
+    #[test]
+    fn a_library_that_lacks_a_function_is_too_old() {
+        let old = Made::of("old", "int ibv_get_device_list;");
+        let library = old.load();
+        assert!(library.has(c"ibv_get_device_list"));
+        assert!(!library.has(c"ibv_free_device_list"));
+        let error = Verbs::find(library).unwrap_err();
+        assert_eq!(error, LoadError::NoFunction(c"ibv_free_device_list"));
+        assert!(error.to_string().contains("33 or newer"), "{error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Names looked up for an id without waiting (`rdma_resolve_addrinfo`), and events that the program writes.
+
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use portolan::resolve::Flags;
+use portolan_abi_layout::pointers::{In, Out, Text};
+use portolan_addrinfo::background::{Outcome, start_addrinfo};
+use portolan_kernel::raw::{Fields, WriteCmEvent};
+use portolan_wire::Gid;
+use rustix::io::Errno;
+
+use crate::guard::Result;
+use crate::id::{Id, WeakId, get};
+use crate::layout::AddrInfo;
+use crate::layout::event_type::{INTERNAL, USER};
+use crate::names::{Question, chain, machine};
+use crate::reach;
+use crate::sync::{Left, begun};
+
+/// How long a look-up may take: as long as libc's resolver takes at most by itself (resolv.conf(5): 3 servers, 2
+/// attempts at each, 5 s each).
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// No id has this number.
+const NO_ID: u32 = u32::MAX;
+
+/// `rdma_resolve_addrinfo`.
+///
+/// # Errors
+/// `EBUSY` while a look-up of the id is under way or its result was not taken; `EOPNOTSUPP` where events cannot be
+/// written to ids (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is not
+/// InfiniBand's; `EINVAL` for it on an id without device; what is wrong with the question.
+pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -> Result<Left> {
+    let question = Question::read(&node, &service, &hints);
+    let question = question.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
+    check_writes(id)?;
+    let port = match &question.hints {
+        Some(hints) if hints.flags.contains(Flags::SA) => Some(administrated_port(id)?),
+        _ => None,
+    };
+    let lookup = &id.own().lookup;
+    let number = lookup.begin()?;
+    let machine = machine().at_port(port);
+    let started = begun(id, |_| {
+        let done = {
+            let id = id.downgrade();
+            move |outcome| end(&id, number, outcome)
+        };
+        let (node, service) = (question.node, question.service);
+        let hints = question.hints.as_ref();
+        let pending = start_addrinfo(machine, node, service, hints, TIMEOUT, done);
+        let pending = pending.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
+        lookup.hold(number, pending);
+        Ok(())
+    });
+    started.inspect_err(|_| lookup.abandon(number))
+}
+
+/// A look-up has ended: its event goes to the id's channel, if there is still an id.
+fn end(id: &WeakId, number: u64, outcome: Outcome) {
+    if let Some(id) = id.upgrade() {
+        let write = |status, arg| write(&id, INTERNAL, status, arg);
+        id.own().lookup.end(number, outcome, write);
+    }
+}
+
+/// `rdma_query_addrinfo`.
+///
+/// # Errors
+/// `EINVAL` for null; `ENOENT` if nothing was found, not yet, or it was taken already.
+pub(crate) fn query(id: &Id, list: Out<*mut AddrInfo>) -> Result<()> {
+    list.check()?;
+    let found = id.own().lookup.take_result().ok_or(Errno::NOENT)?;
+    list.write(chain(found));
+    Ok(())
+}
+
+/// `rdma_write_cm_event`.
+///
+/// # Errors
+/// `EINVAL` for another event than the program's own, and from Linux before 6.18; the kernel's.
+pub(crate) fn write_event(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
+    if event != USER {
+        return Err(Errno::INVAL);
+    }
+    write(id, event, status, arg)
+}
+
+fn write(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
+    id.commands()?.command(&WriteCmEvent {
+        id: id.handle(),
+        event,
+        status: status.cast_unsigned(),
+        arg,
+        ..WriteCmEvent::zeroed()
+    })
+}
+
+/// That the end of a look-up can be told: asked by an id that cannot exist, which a device that knows the command
+/// misses.
+fn check_writes(id: &Id) -> Result<()> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let commands = id.commands()?;
+    let is_known = *KNOWN.get_or_init(|| {
+        let written = commands.command(&WriteCmEvent {
+            id: NO_ID,
+            event: USER,
+            ..WriteCmEvent::zeroed()
+        });
+        written == Err(Errno::NOENT)
+    });
+    match is_known {
+        true => Ok(()),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// The GID of the port whose administrator is asked: the id must be bound to one of InfiniBand.
+fn administrated_port(id: &Id) -> Result<Gid> {
+    id.device()?;
+    let context = get!(id, verbs);
+    // SAFETY: the id's open device.
+    let port = unsafe { reach::query_port(context, get!(id, port_num)) }?;
+    if !reach::is_infiniband(&port) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    id.query_gids()?;
+    Ok(get!(id, route.addr.addr.sgid).into())
+}

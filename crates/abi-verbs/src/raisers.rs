@@ -1,0 +1,46 @@
+//! The objects of an open device that can raise asynchronous events.
+
+#![allow(unsafe_code, reason = "addresses of objects go to other threads")]
+
+use portolan_threads::lock::Mutex;
+use std::collections::HashMap;
+
+use portolan_provider::verbs::AsyncEvent;
+
+use crate::layout::{Cq, Qp, Srq};
+
+/// Whose asynchronous events come here.
+#[derive(Default)]
+pub(crate) struct Raisers {
+    /// By number.
+    pub(crate) cqs: Mutex<HashMap<u32, Raiser<Cq>>>,
+    /// By number.
+    pub(crate) qps: Mutex<HashMap<u32, Raiser<Qp>>>,
+    /// By number.
+    pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,
+}
+
+/// The address of an object that lives for as long as it is known here.
+pub(crate) struct Raiser<C>(pub(crate) *mut C);
+
+// SAFETY: an address; whoever follows it holds the lock that its end takes.
+unsafe impl<C> Send for Raiser<C> {}
+
+impl Raisers {
+    /// Whether an event is of an object of this context, or of the port or device, which concerns all.
+    pub(crate) fn raises(&self, event: &AsyncEvent) -> bool {
+        use AsyncEvent::*;
+        match event {
+            QpFatal(qpn)
+            | QpReqErr(qpn)
+            | QpAccessErr(qpn)
+            | CommEst(qpn)
+            | SqDrained(qpn)
+            | QpLastWqeReached(qpn) => self.qps.lock().contains_key(&qpn.value()),
+            SrqLimitReached(number) => self.srqs.lock().contains_key(&number.0),
+            CqErr(number) => self.cqs.lock().contains_key(&number.0),
+            PortActive(_) | PortErr(_) | GidChange(_) | DeviceFatal => true,
+            _ => false,
+        }
+    }
+}

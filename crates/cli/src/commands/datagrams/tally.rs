@@ -1,0 +1,53 @@
+//! What became of pings by datagrams.
+
+use std::time::Duration;
+
+use crate::latency::Latencies;
+use crate::rping::Mismatch;
+
+/// What became of the pings.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+    /// Answers among them that are no echo.
+    pub(super) untimed: u64,
+    pub(super) mismatched: u64,
+    pub(super) duplicates: u64,
+    pub(super) latencies: Latencies,
+}
+
+impl Tally {
+    pub(super) fn new() -> Tally {
+        Tally {
+            sent: 0,
+            answered: 0,
+            untimed: 0,
+            mismatched: 0,
+            duplicates: 0,
+            latencies: Latencies::new(),
+        }
+    }
+
+    /// Pings that got no answer.
+    pub(super) fn lost(&self) -> u64 {
+        self.sent - self.answered
+    }
+
+    /// Whether the service was there: datagrams may be lost, but not all of them, nor changed.
+    pub(super) fn is_good(&self) -> bool {
+        (self.answered > 0 || self.sent == 0) && self.mismatched == 0
+    }
+}
+
+/// What an answer says of its ping.
+pub(super) enum Answer {
+    /// The data came back.
+    Echo {
+        seq: u64,
+        time: Duration,
+        compared: Result<(), Mismatch>,
+    },
+    /// Something else came: an answer, to which ping cannot be told.
+    Other { bytes: usize },
+}

@@ -1,0 +1,211 @@
+//! Listeners: which id a connection request is for, and how many may wait.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use portolan_provider::cm::IdNumber;
+use portolan_provider::error::{Cause, Result, Step};
+use portolan_wire::ServiceId;
+
+use super::timewait::Remembered;
+use crate::engine::Cm;
+use crate::half_open::Requests;
+use crate::hash::{Keyed, Map};
+use crate::id::{Id, Listener};
+use crate::state::Event;
+
+/// The listening ids, by service id and local address.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    map: Map<(ServiceId, ListenAddr), IdNumber>,
+    /// Those that were listened at a moment ago.
+    closed: Remembered<(ServiceId, ListenAddr), ()>,
+}
+
+/// The local addresses a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ListenAddr {
+    /// One address; the scope tells link-local ones of several links apart, else it is 0.
+    One(IpAddr, u32),
+    /// Every IPv4 address.
+    AnyV4,
+    /// Every IPv6 address.
+    AnyV6,
+}
+
+impl Listeners {
+    pub(crate) fn new(hash: Keyed, max_closed: usize) -> Self {
+        Self {
+            map: Map::with_hasher(hash),
+            closed: Remembered::new(max_closed, hash),
+        }
+    }
+
+    /// The listener for a request to `local`: one bound to that very address before a wildcard.
+    pub(crate) fn find(&self, service: ServiceId, local: &SocketAddr) -> Option<IdNumber> {
+        let [one, any] = served_by(service, local);
+        self.map.get(&one).or_else(|| self.map.get(&any)).copied()
+    }
+
+    /// The service of each entry.
+    pub(crate) fn services(&self) -> impl Iterator<Item = ServiceId> {
+        self.map.keys().map(|(service, _)| *service)
+    }
+
+    /// How many entries there are; a wildcard of both families has two.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether somebody listened at `local` until a moment ago.
+    pub(crate) fn has_just_closed(
+        &self,
+        now: Duration,
+        service: ServiceId,
+        local: &SocketAddr,
+    ) -> bool {
+        let mut served = served_by(service, local).into_iter();
+        served.any(|key| self.closed.contains(now, &key))
+    }
+
+    /// Takes out the entries of a listening id, but not those that another has had since. They count
+    /// as just closed until `until`.
+    pub(crate) fn remove(&mut self, now: Duration, id: &Id, number: IdNumber, until: Duration) {
+        for key in keys(id).into_iter().flatten() {
+            if self.map.get(&key) == Some(&number) {
+                self.map.remove(&key);
+                if until > now {
+                    self.closed.insert(now, key, until, ());
+                }
+            }
+        }
+    }
+}
+
+impl ListenAddr {
+    fn one(local: &SocketAddr) -> Self {
+        match local {
+            SocketAddr::V4(v4) => Self::One((*v4.ip()).into(), 0),
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+                Self::One((*v6.ip()).into(), v6.scope_id())
+            }
+            SocketAddr::V6(v6) => Self::One((*v6.ip()).into(), 0),
+        }
+    }
+}
+
+/// The entries that serve requests to `local`: of that very address, and of a wildcard.
+fn served_by(service: ServiceId, local: &SocketAddr) -> [(ServiceId, ListenAddr); 2] {
+    let any = if local.is_ipv4() {
+        ListenAddr::AnyV4
+    } else {
+        ListenAddr::AnyV6
+    };
+    [(service, ListenAddr::one(local)), (service, any)]
+}
+
+/// The entries of a listening id: one, or two for a wildcard of both families.
+fn keys(id: &Id) -> [Option<(ServiceId, ListenAddr)>; 2] {
+    let Some(local) = id.local else {
+        return [None, None];
+    };
+    let service = id.service_id(&local);
+    if !local.ip().is_unspecified() {
+        return [Some((service, ListenAddr::one(&local))), None];
+    }
+    let (own, other) = match local {
+        SocketAddr::V4(_) => (ListenAddr::AnyV4, ListenAddr::AnyV6),
+        SocketAddr::V6(_) => (ListenAddr::AnyV6, ListenAddr::AnyV4),
+    };
+    // An InfiniBand address is of its own family.
+    let both = id.ib_service.is_none() && !id.options.serves_one_family(&local);
+    [Some((service, own)), both.then_some((service, other))]
+}
+
+impl Cm {
+    /// Begins to listen (`rdma_listen`). A backlog of 0 or less, or above the largest, is the largest.
+    ///
+    /// A request counts in the backlog until its owner has taken it ([`Cm::request_taken`]), answered
+    /// it or destroyed it. While the backlog is full further requests are dropped, as recent kernels
+    /// do: their senders repeat them. But a host whose requests are fewer than another's takes the place
+    /// of that one's oldest.
+    ///
+    /// Requests that came a moment ago, just after another listener had closed here, are taken up.
+    ///
+    /// # Errors
+    /// `InvalidState`, `NoSuchObject`; `AddressInUse` if another id of this engine listens there;
+    /// `InvalidArgument` for an id without a port.
+    pub fn listen(&mut self, now: Duration, id: IdNumber, backlog: i32) -> Result<()> {
+        let step = Step::Listen;
+        let max_backlog = self.config.max_backlog;
+        let (fewest, most) = (
+            self.config.min_half_open_per_listener,
+            self.config.max_half_open_per_listener,
+        );
+        let number = id;
+        let id = self.ids.find_mut(id, step)?;
+        let next = id.command(Event::Listen, step)?;
+        let is_served = |local: &SocketAddr| id.ib_service.is_some() || local.port() != 0;
+        let Some(local) = id.local.filter(is_served) else {
+            let cause = Cause::InvalidArgument {
+                what: "local port",
+                expected: "one that the port table gave".into(),
+                found: "0".into(),
+            };
+            return Err(id.fail(step, cause));
+        };
+        for key in keys(id).into_iter().flatten() {
+            if let Some(other) = self.listeners.map.get(&key) {
+                let holder = Some(alloc::format!(
+                    "{other}, which listens on {}",
+                    id.service_id(&local)
+                ));
+                return Err(id.fail(step, Cause::AddressInUse { holder }));
+            }
+        }
+        for key in keys(id).into_iter().flatten() {
+            self.listeners.map.insert(key, number);
+        }
+        let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0);
+        let backlog = backlog.map_or(max_backlog, |backlog| backlog.min(max_backlog));
+        id.listener = Some(Listener {
+            backlog,
+            waiting: Requests::default(),
+            max_half_open: (backlog as usize).max(fewest).min(most),
+            half_open: Requests::default(),
+        });
+        id.state = next;
+        self.take_up_held(now);
+        Ok(())
+    }
+
+    /// Tells that the owner has taken the `ConnectRequest` event of a child, which then no longer
+    /// counts in the listener's backlog, and no longer goes when the listener is destroyed.
+    pub fn request_taken(&mut self, child: IdNumber) {
+        let child_id = self.ids.get_mut(child);
+        let Some(listener) = child_id.and_then(|id| id.leave_backlog()) else {
+            return;
+        };
+        if let Some(listener) = self
+            .ids
+            .get_mut(listener)
+            .and_then(|id| id.listener.as_mut())
+        {
+            listener.waiting.remove(child);
+        }
+    }
+
+    /// Stops listening, for a moment or for good; gives the children whose requests nobody has taken.
+    pub(crate) fn unlisten(&mut self, now: Duration, number: IdNumber) -> Vec<IdNumber> {
+        let Some(id) = self.ids.get_mut(number) else {
+            return Vec::new();
+        };
+        let Some(listener) = id.listener.take() else {
+            return Vec::new();
+        };
+        let until = now.saturating_add(self.config.closed_listener_memory);
+        self.listeners.remove(now, id, number, until);
+        listener.waiting.ids().collect()
+    }
+}

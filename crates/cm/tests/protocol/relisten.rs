@@ -1,0 +1,199 @@
+//! A listener that closes and opens again: requests that come in between wait for it, for a moment.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portolan_cm::{Config, State};
+use portolan_provider::cm::{EventType, IdNumber, UserId};
+use portolan_wire::cm::{AttributeId, RejectReason};
+
+use crate::net::*;
+
+const WAIT: Duration = Duration::from_millis(500);
+/// perftest has no listener for so long.
+const CLOSED: Duration = Duration::from_secs(1);
+const GAP: Duration = Duration::from_millis(50);
+
+/// Two hosts; host 1 had a listener until now.
+fn just_closed(mut net: Net) -> Net {
+    let listener = net.listen(0);
+    close(&mut net, listener);
+    net.run_for(CLOSED);
+    net
+}
+
+fn close(net: &mut Net, listener: IdNumber) {
+    let now = net.now;
+    net.cm(1).destroy_id(now, listener).unwrap();
+}
+
+#[test]
+fn a_request_that_comes_just_after_its_listener_has_closed_waits_for_the_next() {
+    let mut net = just_closed(Net::new());
+    let active = net.connecting(10, 0x10);
+    net.run_for(GAP);
+    net.expect_silence(0);
+    net.expect_silence(1);
+    assert_eq!(net.cm(1).table_sizes().held, 1);
+    net.listen(0);
+    net.exchange();
+    let request = net.expect(1, EventType::ConnectRequest);
+    assert_eq!(*conn(&request).private_data.get(..7).unwrap(), *b"request");
+    assert_eq!(net.cm(1).table_sizes().held, 0);
+    net.accept(request.id);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::ConnectResponse).id, active);
+    assert_eq!(net.sent(0, AttributeId::Req), 1, "it need not ask again");
+}
+
+#[test]
+fn a_request_is_refused_when_nobody_has_listened_again_within_the_moment() {
+    let mut net = just_closed(Net::new());
+    let active = net.connecting(10, 0x10);
+    net.run_for(WAIT);
+    net.expect_silence(0);
+    net.run_for(LATENCY * 2);
+    let rejected = net.expect(0, EventType::Rejected);
+    let reason = i32::from(RejectReason::INVALID_SERVICE_ID.0);
+    assert_eq!((rejected.id, rejected.status), (active, reason));
+    // In a while it is as if nobody had ever listened.
+    net.run_for(Duration::from_secs(5));
+    net.connecting(11, 0x11);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::Rejected).status, reason);
+    let sizes = net.cm(1).table_sizes();
+    assert_eq!((sizes.held, sizes.ids), (0, 0));
+    assert_eq!(net.cm(1).poll_timeout(), None);
+}
+
+#[test]
+fn a_port_beside_the_one_that_closed_refuses_at_once() {
+    let mut net = Net::new();
+    let beside = net.listen_on(SocketAddr::new(ip(1), PORT + 1), 0);
+    close(&mut net, beside);
+    net.connecting(10, 0x10);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+}
+
+#[test]
+fn without_a_moment_to_wait_a_request_is_refused_at_once() {
+    let mut net = just_closed(Net::with_config(Config {
+        relisten_wait: Duration::ZERO,
+        ..Config::default()
+    }));
+    net.connecting(10, 0x10);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+}
+
+#[test]
+fn a_copy_of_a_request_that_waits_is_one_request() {
+    let mut net = Net::new();
+    net.disturb(|passing| match passing.kind() {
+        AttributeId::Req => Fate::Duplicate,
+        _ => Fate::Deliver,
+    });
+    let mut net = just_closed(net);
+    net.connecting(10, 0x10);
+    net.run_for(GAP);
+    assert_eq!(net.cm(1).table_sizes().held, 1);
+    assert_eq!(net.cm(1).counters().duplicates[AttributeId::Req], 1);
+    net.listen(0);
+    net.exchange();
+    net.expect(1, EventType::ConnectRequest);
+    net.expect_silence(1);
+}
+
+#[test]
+fn a_request_that_its_sender_takes_back_waits_no_longer() {
+    let mut net = just_closed(Net::new());
+    let active = net.connecting(10, 0x10);
+    net.run_for(GAP);
+    let now = net.now;
+    net.cm(0).destroy_id(now, active).unwrap();
+    net.exchange();
+    assert_eq!(net.cm(1).table_sizes().held, 0);
+    net.listen(0);
+    net.exchange();
+    net.expect_silence(1);
+}
+
+#[test]
+fn no_more_requests_wait_than_may() {
+    let mut net = just_closed(Net::with_config(Config {
+        max_held_requests: 3,
+        ..Config::default()
+    }));
+    for number in 0..5 {
+        net.connecting(10 + u64::from(number), 0x10 + number);
+    }
+    net.exchange();
+    for _ in 0..2 {
+        assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+    }
+    net.expect_silence(0);
+    net.listen(0);
+    net.exchange();
+    for _ in 0..3 {
+        net.expect(1, EventType::ConnectRequest);
+    }
+    net.expect_silence(1);
+}
+
+#[test]
+fn only_the_listeners_that_closed_last_are_remembered() {
+    let mut net = Net::with_config(Config {
+        max_closed_listeners: 2,
+        ..Config::default()
+    });
+    let listeners = [PORT, PORT + 1, PORT + 2].map(|port| {
+        let now = net.now;
+        let id = net.cm(1).create_id(UserId(port.into()), RC).unwrap();
+        let local = SocketAddr::new([0, 0, 0, 0].into(), port);
+        net.cm(1).bind(now, id, local, None).unwrap();
+        net.cm(1).listen(now, id, 0).unwrap();
+        id
+    });
+    for listener in listeners {
+        close(&mut net, listener);
+    }
+    net.connecting(10, 0x10);
+    net.exchange();
+    assert_eq!(net.expect(0, EventType::Rejected).status, 8);
+}
+
+#[test]
+fn a_listener_takes_up_no_more_than_its_backlog() {
+    let mut net = just_closed(Net::new());
+    for number in 0..4 {
+        net.connecting(10 + u64::from(number), 0x10 + number);
+    }
+    net.run_for(GAP);
+    net.listen(2);
+    net.exchange();
+    net.expect(1, EventType::ConnectRequest);
+    net.expect(1, EventType::ConnectRequest);
+    net.expect_silence(1);
+    net.expect_silence(0);
+}
+
+#[test]
+fn a_question_for_a_datagram_service_waits_in_the_same_way() {
+    for is_back in [true, false] {
+        let mut net = just_closed(Net::datagrams());
+        let active = net.connecting(10, 0x10);
+        net.run_for(GAP);
+        net.expect_silence(0);
+        if is_back {
+            net.listen(0);
+            net.exchange();
+            let request = net.expect(1, EventType::ConnectRequest);
+            net.assert_state(1, request.id, State::SidrReqRcvd);
+        } else {
+            net.run_for(WAIT);
+            let refused = net.expect(0, EventType::Unreachable);
+            assert_eq!((refused.id, refused.status), (active, 1), "unsupported");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What the kernel does not tell with an event: the service of its id, and of a group's event the
+//! id itself. And the addresses of ids, which it forgets when their device goes.
+
+use portolan_threads::lock::Mutex;
+
+use portolan_provider::cm::{EventType, IdAddresses, IdNumber, MembershipNumber, Service, UserId};
+use portolan_provider::number_map::NumberMap;
+use portolan_provider::{Cause, Error, Result, Step};
+
+/// The ids of a provider's channels. Numbers are the kernel's, one space for all channels; it gives a
+/// number again once its id is destroyed.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    known: NumberMap<IdNumber, Known>,
+    by_uid: NumberMap<UserId, IdNumber>,
+}
+
+#[derive(Debug)]
+struct Known {
+    service: Service,
+    uid: Option<UserId>,
+    memberships: NumberMap<MembershipNumber, UserId>,
+    /// Events that were written to it and not taken yet.
+    written: usize,
+    /// Since they were settled: by binding, by resolution, or by the request that made the id.
+    addresses: Option<IdAddresses>,
+}
+
+/// The program's written events of one id that may wait to be taken. The kernel has no bound.
+const WRITTEN_MAX: usize = 256;
+/// Those of the library itself beside them: an id's one name look-up.
+const OWN_MAX: usize = 1;
+
+impl Ids {
+    /// An id exists, with a name if its owner gave it one yet.
+    pub(crate) fn insert(&self, id: IdNumber, uid: Option<UserId>, service: Service) {
+        let mut tables = self.tables.lock();
+        let memberships = NumberMap::default();
+        let known = Known {
+            service,
+            uid,
+            memberships,
+            written: 0,
+            addresses: None,
+        };
+        tables.known.insert(id, known);
+        if let Some(uid) = uid {
+            tables.by_uid.insert(uid, id);
+        }
+    }
+
+    /// The id's owner names it; the name that it had before.
+    pub(crate) fn name(&self, id: IdNumber, uid: UserId) -> Option<UserId> {
+        self.rename(id, Some(uid))
+    }
+
+    /// The id has the name again, or none, that it had before [`Ids::name`].
+    pub(crate) fn name_again(&self, id: IdNumber, before: Option<UserId>) {
+        self.rename(id, before);
+    }
+
+    fn rename(&self, id: IdNumber, uid: Option<UserId>) -> Option<UserId> {
+        let mut tables = self.tables.lock();
+        let known = tables.known.get_mut(&id)?;
+        let before = std::mem::replace(&mut known.uid, uid);
+        if let Some(before) = before {
+            tables.by_uid.remove(&before);
+        }
+        if let Some(uid) = uid {
+            tables.by_uid.insert(uid, id);
+        }
+        before
+    }
+
+    /// Whether the id has no name: it is a request's that is not accepted.
+    pub(crate) fn is_unnamed(&self, id: IdNumber) -> bool {
+        let tables = self.tables.lock();
+        let known = tables.known.get(&id);
+        known.is_some_and(|known| known.uid.is_none())
+    }
+
+    /// An event is about to be written to the id.
+    ///
+    /// # Errors
+    /// `LimitReached` while as many as may wait do.
+    pub(crate) fn note_written(&self, id: IdNumber, event: EventType) -> Result<()> {
+        let mut tables = self.tables.lock();
+        let Some(known) = tables.known.get_mut(&id) else {
+            return Ok(());
+        };
+        let own = if event == EventType::User { 0 } else { OWN_MAX };
+        if known.written >= WRITTEN_MAX + own {
+            let (what, limit) = ("written events that wait", WRITTEN_MAX as u64);
+            let cause = Cause::LimitReached { what, limit };
+            return Err(Error::new(Step::Event, cause));
+        }
+        known.written += 1;
+        Ok(())
+    }
+
+    /// An event that was written to the id waits no more.
+    pub(crate) fn note_taken(&self, id: IdNumber) {
+        if let Some(known) = self.tables.lock().known.get_mut(&id) {
+            known.written = known.written.saturating_sub(1);
+        }
+    }
+
+    /// Events named `uid` are of the id: it joins a group.
+    pub(crate) fn expect_membership(&self, id: IdNumber, uid: UserId) {
+        self.tables.lock().by_uid.insert(uid, id);
+    }
+
+    /// The id joined as `membership`, or not.
+    pub(crate) fn note_membership(
+        &self,
+        id: IdNumber,
+        uid: UserId,
+        membership: Option<MembershipNumber>,
+    ) {
+        let mut tables = self.tables.lock();
+        let known = tables.known.get_mut(&id);
+        match (membership, known) {
+            (Some(membership), Some(known)) => {
+                known.memberships.insert(membership, uid);
+            }
+            _ => {
+                tables.by_uid.remove(&uid);
+            }
+        }
+    }
+
+    /// The id left a group.
+    pub(crate) fn forget_membership(&self, id: IdNumber, membership: MembershipNumber) {
+        let mut tables = self.tables.lock();
+        let known = tables.known.get_mut(&id);
+        if let Some(uid) = known.and_then(|known| known.memberships.remove(&membership)) {
+            tables.by_uid.remove(&uid);
+        }
+    }
+
+    /// The id's addresses are settled, or (`None`) may change.
+    pub(crate) fn note_addresses(&self, id: IdNumber, addresses: Option<IdAddresses>) {
+        if let Some(known) = self.tables.lock().known.get_mut(&id) {
+            known.addresses = addresses;
+        }
+    }
+
+    /// The id's addresses, if they are settled.
+    pub(crate) fn addresses(&self, id: IdNumber) -> Option<IdAddresses> {
+        self.tables.lock().known.get(&id)?.addresses.clone()
+    }
+
+    /// The number of the id's device, if its addresses are settled.
+    pub(crate) fn device_index(&self, id: IdNumber) -> Option<Option<u32>> {
+        let tables = self.tables.lock();
+        Some(tables.known.get(&id)?.addresses.as_ref()?.device_index)
+    }
+
+    /// The GIDs that were asked for, if the addresses are still those that they belong to.
+    pub(crate) fn note_gids(&self, id: IdNumber, asked: &IdAddresses) {
+        let mut tables = self.tables.lock();
+        let settled = tables.known.get_mut(&id);
+        if let Some(settled) = settled.and_then(|known| known.addresses.as_mut())
+            && (settled.local, settled.remote) == (asked.local, asked.remote)
+            && settled.device_index == asked.device_index
+        {
+            (settled.sgid, settled.dgid) = (asked.sgid, asked.dgid);
+        }
+    }
+
+    /// The id is about to be destroyed. Before it is: its number may be another's right after.
+    pub(crate) fn remove(&self, id: IdNumber) {
+        let mut tables = self.tables.lock();
+        if let Some(known) = tables.known.remove(&id) {
+            for uid in known.memberships.into_values().chain(known.uid) {
+                tables.by_uid.remove(&uid);
+            }
+        }
+    }
+
+    /// The id that events of this name are of, and its service.
+    pub(crate) fn owner(&self, uid: UserId) -> Option<(IdNumber, Service)> {
+        let tables = self.tables.lock();
+        let id = *tables.by_uid.get(&uid)?;
+        Some((id, tables.known.get(&id)?.service))
+    }
+
+    /// How many ids there are, and how many names.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> (usize, usize) {
+        let tables = self.tables.lock();
+        (tables.known.len(), tables.by_uid.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_provider::verbs::QpType;
+    use portolan_wire::addr::PortSpace;
+
+    use super::*;
+
+    const SERVICE: Service = Service {
+        port_space: PortSpace::Udp,
+        qp_type: QpType::Ud,
+    };
+
+    #[test]
+    fn an_id_is_found_by_its_name_and_those_of_its_memberships_until_it_is_gone() {
+        let ids = Ids::default();
+        let (id, uid, group) = (IdNumber(3), UserId(7), UserId(8));
+        ids.insert(id, Some(uid), SERVICE);
+        ids.expect_membership(id, group);
+        assert_eq!(ids.owner(group), Some((id, SERVICE)));
+        ids.note_membership(id, group, Some(MembershipNumber(1)));
+        assert_eq!(ids.owner(uid), Some((id, SERVICE)));
+        ids.remove(id);
+        assert_eq!((ids.owner(uid), ids.owner(group)), (None, None));
+        assert_eq!(ids.len(), (0, 0));
+    }
+
+    #[test]
+    fn a_membership_that_failed_or_was_left_has_no_name_any_more() {
+        let ids = Ids::default();
+        let id = IdNumber(3);
+        ids.insert(id, None, SERVICE);
+        ids.expect_membership(id, UserId(8));
+        ids.note_membership(id, UserId(8), None);
+        assert_eq!(ids.owner(UserId(8)), None);
+        ids.expect_membership(id, UserId(9));
+        ids.note_membership(id, UserId(9), Some(MembershipNumber(2)));
+        ids.forget_membership(id, MembershipNumber(2));
+        assert_eq!(ids.len(), (1, 0));
+    }
+
+    #[test]
+    fn addresses_are_known_from_when_they_are_settled_until_they_may_change() {
+        let ids = Ids::default();
+        let (id, settled) = (IdNumber(5), Some(IdAddresses::default()));
+        ids.note_addresses(id, settled.clone());
+        assert_eq!(ids.addresses(id), None, "nobody's id");
+        ids.insert(id, None, SERVICE);
+        assert_eq!(ids.addresses(id), None);
+        ids.note_addresses(id, settled.clone());
+        assert_eq!(ids.addresses(id), settled);
+        ids.note_addresses(id, None);
+        assert_eq!(ids.addresses(id), None);
+        ids.note_addresses(id, settled);
+        ids.remove(id);
+        assert_eq!(ids.addresses(id), None);
+    }
+
+    #[test]
+    fn gids_join_the_addresses_that_they_were_asked_for_and_no_others() {
+        let ids = Ids::default();
+        let id = IdNumber(5);
+        let gid = Some(portolan_wire::addr::Gid([7; 16]));
+        let on = |device_index| IdAddresses {
+            device_index: Some(device_index),
+            ..IdAddresses::default()
+        };
+        let whole = IdAddresses { sgid: gid, ..on(1) };
+        ids.insert(id, None, SERVICE);
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), None, "they may change");
+        ids.note_addresses(id, Some(on(2)));
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), Some(on(2)));
+        assert_eq!(ids.device_index(id), Some(Some(2)));
+        ids.note_addresses(id, Some(on(1)));
+        ids.note_gids(id, &whole);
+        assert_eq!(ids.addresses(id), Some(whole));
+    }
+
+    #[test]
+    fn a_child_is_found_under_the_name_that_its_acceptance_gives_it() {
+        let ids = Ids::default();
+        let id = IdNumber(4);
+        ids.insert(id, None, SERVICE);
+        ids.name(id, UserId(1));
+        ids.name(id, UserId(2));
+        assert_eq!(ids.owner(UserId(1)), None);
+        assert_eq!(ids.owner(UserId(2)), Some((id, SERVICE)));
+    }
+
+    #[test]
+    fn an_acceptance_that_fails_leaves_the_child_without_a_name() {
+        let ids = Ids::default();
+        let id = IdNumber(4);
+        ids.insert(id, None, SERVICE);
+        assert!(ids.is_unnamed(id));
+        let before = ids.name(id, UserId(1));
+        assert!(!ids.is_unnamed(id));
+        ids.name_again(id, before);
+        assert!(ids.is_unnamed(id));
+        assert_eq!(ids.len(), (1, 0));
+    }
+
+    #[test]
+    fn written_events_that_nobody_takes_are_bounded_and_taking_one_makes_room() {
+        let ids = Ids::default();
+        let id = IdNumber(4);
+        ids.insert(id, Some(UserId(1)), SERVICE);
+        let write = |event| ids.note_written(id, event);
+        let written = (0..=WRITTEN_MAX).take_while(|_| write(EventType::User).is_ok());
+        assert_eq!(written.count(), WRITTEN_MAX);
+        let error = write(EventType::User).unwrap_err();
+        assert!(matches!(error.cause, Cause::LimitReached { .. }), "{error}");
+        write(EventType::AddrinfoResolved).unwrap();
+        for _ in 0..2 {
+            ids.note_taken(id);
+        }
+        write(EventType::User).unwrap();
+    }
+}

@@ -1,0 +1,52 @@
+//! A network of a test program's own: other processes on the machine share neither its UDP port 4791 nor its listening
+//! ports.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// The calling thread's network namespace.
+const OF_THREAD: &str = "/proc/thread-self/ns/net";
+/// That of the process's first thread.
+const OF_PROCESS: &str = "/proc/self/ns/net";
+
+/// What any host has: loopback, and an uplink by which there are routes to groups. It has no addresses but these: one that
+/// the kernel makes itself is there only after a while.
+const INTERFACES: &str = "ip -batch - <<END
+link set lo up
+link add uplink type veth peer name far-end
+link set uplink addrgenmode none
+link set far-end addrgenmode none
+link set far-end up
+link set uplink up
+addr add 10.213.47.1/24 dev uplink
+addr add fd47:213::1/64 dev uplink nodad
+END";
+
+/// Moves the calling thread into the program's own network namespace, which is made when the first thread comes. Threads and processes that it starts from then on are in it, too. A thread that a test has moved
+/// elsewhere stays there.
+///
+/// An ordinary user's threads stay where they are, for a namespace of his is one of another user namespace: tests hold
+/// there as well, beside any processes, and only take longer.
+///
+/// # Panics
+/// Root may not have a namespace, or has no ip(8) (package iproute2).
+pub fn enter() {
+    static HOST: OnceLock<PathBuf> = OnceLock::new();
+    static OWN: OnceLock<File> = OnceLock::new();
+    let namespace = |of: &str| Path::new(of).read_link().expect("/proc is mounted");
+    let host = HOST.get_or_init(|| namespace(OF_PROCESS));
+    if !rustix::process::geteuid().is_root() || namespace(OF_THREAD) != *host {
+        return;
+    }
+    let own = OWN.get_or_init(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root has network namespaces");
+        let made = Command::new("sh").args(["-ec", INTERFACES]).status();
+        assert!(made.expect("a shell").success(), "no network, see above");
+        File::open(OF_THREAD).expect("the namespace has a name")
+    });
+    setns(own, CloneFlags::CLONE_NEWNET).expect("root may enter its own namespace");
+}

@@ -1,0 +1,60 @@
+//! A connection of the coordinator's: what waits to be sent on it, and in which order.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::block::BlockSet;
+use super::context::RoleContext;
+use super::inherit::PrivateFd;
+use super::message::Message;
+use super::packet;
+
+/// A connection to a member or to somebody who may become one.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) fd: PrivateFd,
+    /// Responses that found the connection full. Until they are gone nothing more is read from it.
+    pub(super) outbox: VecDeque<Vec<u8>>,
+    /// Dead processes' blocks that found the connection full. Until the member knows of them it gets
+    /// no datagram: one from the block's next owner must not come before the news.
+    pub(super) pending_notices: BlockSet,
+}
+
+impl Connection {
+    /// Whether something waits to be sent before anything else is.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.outbox.is_empty() || !self.pending_notices.is_empty()
+    }
+
+    /// Sends a record before which nothing waits. If that fails by anything but [`Errno::AGAIN`] the
+    /// connection is [`end`](Self::end)ed.
+    pub(super) fn send(&mut self, record: &[u8]) -> Result<(), Errno> {
+        let sent = packet::send(self.fd.as_fd(), record);
+        if sent.is_err_and(|errno| errno != Errno::AGAIN) {
+            self.end();
+        }
+        sent
+    }
+
+    /// Gives up what waits. The next turn reads what the other end still sent, and closes the connection.
+    pub(super) fn end(&mut self) {
+        self.outbox.clear();
+        self.pending_notices = BlockSet::EMPTY;
+        packet::end(self.fd.as_fd());
+    }
+
+    /// Sends the news of the dead that waits.
+    pub(super) fn tell_pending_notices(&mut self, context: &mut RoleContext) -> Result<(), Errno> {
+        if self.pending_notices.is_empty() {
+            return Ok(());
+        }
+        let dead = Message::PeerDeath {
+            blocks: self.pending_notices,
+        };
+        self.send(context.encode(&dead))?;
+        self.pending_notices = BlockSet::EMPTY;
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! What both roles stand on: the descriptor store, the names, the descriptors being watched, the services.
+
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::block::Block;
+use super::config::{GroupConfig, OBSERVERS_MAX, REQUEST_BYTES_MAX};
+use super::datagram::{Datagram, Inbox};
+use super::descriptor_store::DescriptorStore;
+use super::inherit::PrivateFd;
+use super::message::{MESSAGE_BYTES_MAX, Message};
+use super::name::GroupName;
+use super::registry::ConnectionId;
+use super::room::with_room;
+use super::service::CoordinatorService;
+use super::status::GroupCounters;
+
+/// Epoll key of the coordinator's listener.
+pub(super) const KEY_LISTENER: u64 = 0;
+/// Epoll keys of block 0's sockets.
+pub(super) const KEY_STRAYS: Range<u64> = 1..3;
+/// Epoll key of a member's connection to the coordinator.
+pub(super) const KEY_UPLINK: u64 = 3;
+/// First epoll key of the coordinator's connections.
+pub(super) const KEY_CONNECTIONS: u64 = 16;
+
+/// The part of a group's state that does not change with the role.
+pub(super) struct RoleContext {
+    pub(super) config: GroupConfig,
+    pub(super) name: GroupName,
+    pub(super) own: Block,
+    pub(super) store: DescriptorStore,
+    pub(super) service: Box<dyn CoordinatorService>,
+    pub(super) inbox: Inbox,
+    pub(super) counters: GroupCounters,
+    /// Surveys that this process has yet to answer.
+    pub(super) surveys: Vec<u64>,
+    /// Replays that a new coordinator has answered, and its answers: this process is still to be told.
+    pub(super) replayed: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Proof to every coordinator that this process lives: the block's name.
+    block_name: PrivateFd,
+    /// The descriptors of the present role.
+    epoll: Arc<PrivateFd>,
+    last_connection: ConnectionId,
+    /// Received messages; taken out while one is being acted on.
+    buffer: Vec<u8>,
+    /// Messages to send.
+    encoded: Vec<u8>,
+}
+
+impl fmt::Debug for RoleContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RoleContext")
+            .field("own", &self.own)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RoleContext {
+    pub(super) fn new(
+        config: GroupConfig,
+        own: Block,
+        store: DescriptorStore,
+        block_name: PrivateFd,
+        service: Box<dyn CoordinatorService>,
+    ) -> Result<Self, Errno> {
+        Ok(Self {
+            name: GroupName::new(&config),
+            config,
+            own,
+            store,
+            service,
+            inbox: Inbox::default(),
+            counters: GroupCounters::default(),
+            surveys: Vec::new(),
+            replayed: Vec::new(),
+            block_name,
+            epoll: Arc::new(with_room(|| {
+                PrivateFd::make(|| epoll::create(epoll::CreateFlags::CLOEXEC))
+            })?),
+            last_connection: KEY_CONNECTIONS,
+            buffer: Vec::new(),
+            encoded: Vec::new(),
+        })
+    }
+
+    /// Lets go of what makes this process a member: to all others its block is free from now on.
+    pub(super) fn leave(&mut self) {
+        self.store.vacate();
+        self.block_name.vacate();
+        self.surveys.clear();
+    }
+
+    /// Readable when a descriptor of the present role is ready.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The same, to be waited for without the lock.
+    pub(super) fn epoll_handle(&self) -> Arc<PrivateFd> {
+        Arc::clone(&self.epoll)
+    }
+
+    /// Starts to watch a descriptor. Closing it ends that.
+    pub(super) fn watch(
+        &self,
+        fd: BorrowedFd<'_>,
+        key: u64,
+        flags: EventFlags,
+    ) -> Result<(), Errno> {
+        epoll::add(&*self.epoll, fd, EventData::new_u64(key), flags)
+    }
+
+    /// Watches a descriptor for something else.
+    pub(super) fn rewatch(&self, fd: BorrowedFd<'_>, key: u64, flags: EventFlags) {
+        if let Err(errno) = epoll::modify(&*self.epoll, fd, EventData::new_u64(key), flags) {
+            tracing::error!(%errno, key, "cannot change what a descriptor is watched for");
+        }
+    }
+
+    /// Stops watching a descriptor about to be closed.
+    pub(super) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // It may not be watched; closing does the same.
+        let _ = epoll::delete(&*self.epoll, fd);
+    }
+
+    /// A key for a new connection.
+    pub(super) fn next_connection(&mut self) -> ConnectionId {
+        self.last_connection += 1;
+        self.last_connection
+    }
+
+    /// Keeps a datagram for this process.
+    pub(super) fn deliver(&mut self, datagram: &Datagram<'_>) {
+        if !self.inbox.push(datagram) {
+            self.counters.inbox_full += 1;
+        }
+    }
+
+    /// Asks this process's coordinator service.
+    pub(super) fn ask_service(&mut self, member: Block, payload: &[u8]) -> Vec<u8> {
+        let response = self.service.request(member, payload);
+        if response.len() > REQUEST_BYTES_MAX {
+            tracing::error!(
+                bytes = response.len(),
+                "the coordinator service's answer is too long"
+            );
+            return Vec::new();
+        }
+        response
+    }
+
+    /// Notes that this process is asked about itself; more than one observer at a time can have an
+    /// answer, and not arbitrarily many.
+    pub(super) fn note_survey(&mut self, id: u64) {
+        if self.surveys.len() < OBSERVERS_MAX {
+            self.surveys.push(id);
+        }
+    }
+
+    /// Encodes a message, until the next.
+    pub(super) fn encode(&mut self, message: &Message<'_>) -> &[u8] {
+        self.encoded.clear();
+        message.encode(&mut self.encoded);
+        &self.encoded
+    }
+
+    /// A buffer for the longest message.
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(MESSAGE_BYTES_MAX, 0);
+        buffer
+    }
+
+    pub(super) fn return_buffer(&mut self, buffer: Vec<u8>) {
+        self.buffer = buffer;
+    }
+
+    /// Puts a block's sockets out of use, unless a living process has the block. `false` if one has,
+    /// or if the sockets cannot be had just now.
+    pub(super) fn retire_if_dead(&self, block: Block) -> bool {
+        match self.name.claim_block(block) {
+            Ok(Some(_claim)) => match self.store.peek(block) {
+                Ok(sockets) => {
+                    sockets.iter().for_each(|socket| socket.retire());
+                    true
+                }
+                Err(error) => {
+                    tracing::debug!(%error, %block, "block not cleared");
+                    false
+                }
+            },
+            Ok(None) => false,
+            Err(errno) => {
+                tracing::debug!(%errno, %block, "block not cleared");
+                false
+            }
+        }
+    }
+}

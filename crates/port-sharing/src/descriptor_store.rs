@@ -1,0 +1,145 @@
+//! Where the group's UDP sockets are kept: queued in a unix socket that every member holds.
+//!
+//! A descriptor in a queued message is an open file of its own right, so the sockets live as long as
+//! any member does and close, all together, with the last. Nobody ever takes a message out: the coordinator
+//! peeks at the one it needs, which leaves nothing half done if it dies, and which keeps each
+//! socket's place in the kernel's reuseport group. The messages have one length, so `SO_PEEK_OFF`
+//! (unix(7), socket(7)) finds the one of a block. The descriptor store holds UDP sockets only: unix sockets in
+//! it could keep each other alive.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use super::block::{BLOCK_COUNT, Block};
+use super::inherit::{PrivateFd, Window};
+use super::packet::{self, Received};
+use super::raw;
+use super::sockets::{BlockSocket, Family};
+
+/// Bytes of each message: the block, and which families its sockets are of.
+const ENTRY_BYTES: usize = 2;
+
+const HAS_IPV4: u8 = 1;
+const HAS_IPV6: u8 = 2;
+
+/// Send buffer for parking: the kernel charges each message under a kilobyte.
+const PARKING_BUFFER_BYTES: usize = BLOCK_COUNT * 2048;
+
+/// The receiving end of the descriptor store, the same open file in every member.
+#[derive(Debug)]
+pub(super) struct DescriptorStore {
+    receiver: PrivateFd,
+}
+
+/// A descriptor store being filled, in the order of the blocks.
+#[derive(Debug)]
+pub(super) struct Parking {
+    sender: PrivateFd,
+    receiver: PrivateFd,
+}
+
+/// Why a block's sockets cannot be had from the descriptor store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DescriptorStoreError {
+    /// A system call failed.
+    #[error("looking into the store: {0}")]
+    Os(Errno),
+    /// The process has no room for the descriptors.
+    #[error("no room for the block's sockets: raise the limit of open files (RLIMIT_NOFILE)")]
+    NoRoom,
+    /// The descriptor store does not hold what it should.
+    #[error("the store holds no entry of block {0}")]
+    Missing(Block),
+}
+
+impl From<Errno> for DescriptorStoreError {
+    fn from(errno: Errno) -> Self {
+        if errno == Errno::MFILE {
+            Self::NoRoom
+        } else {
+            Self::Os(errno)
+        }
+    }
+}
+
+impl Parking {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let window = Window::open()?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (sender, receiver) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let sender = PrivateFd::adopt(&window, sender)?;
+        let receiver = PrivateFd::adopt(&window, receiver)?;
+        drop(window);
+        // A pair's queue is bounded by bytes alone, not by `max_dgram_qlen`. If the buffer cannot
+        // be widened it may do all the same; parking says so if not.
+        let _ = sockopt::set_socket_send_buffer_size(&sender, PARKING_BUFFER_BYTES);
+        Ok(Self { sender, receiver })
+    }
+
+    /// Parks the next block's sockets: IPv4, and IPv6 if there is one.
+    pub(super) fn park(
+        &mut self,
+        block: Block,
+        ipv4: BorrowedFd<'_>,
+        ipv6: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let families = HAS_IPV4 | if ipv6.is_some() { HAS_IPV6 } else { 0 };
+        let entry: [u8; ENTRY_BYTES] = [block.index(), families];
+        let sender = self.sender.as_fd();
+        match ipv6 {
+            Some(ipv6) => packet::send_with(sender, &entry, &[ipv4, ipv6]),
+            None => packet::send_with(sender, &entry, &[ipv4]),
+        }
+    }
+
+    /// Closes the sending end: the descriptor store is complete.
+    pub(super) fn seal(self) -> DescriptorStore {
+        DescriptorStore {
+            receiver: self.receiver,
+        }
+    }
+}
+
+impl DescriptorStore {
+    /// Lets go of the sockets: they close if this was their last member.
+    pub(super) fn vacate(&self) {
+        self.receiver.vacate();
+    }
+
+    /// The descriptor store that came with a welcome.
+    pub(super) fn from_descriptor(receiver: PrivateFd) -> Self {
+        Self { receiver }
+    }
+
+    /// Copies of a block's sockets. For the coordinator alone: the offset is part of the open file that all
+    /// members share.
+    pub(super) fn peek(&self, block: Block) -> Result<Vec<BlockSocket>, DescriptorStoreError> {
+        let offset = usize::from(block.index()) * ENTRY_BYTES;
+        let receiver = self.receiver.as_fd();
+        raw::set_option(receiver, libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset as i32)?;
+        let mut entry = [0; ENTRY_BYTES];
+        let (received, descriptors) = packet::peek_descriptors(receiver, &mut entry)?;
+        let [index, families] = entry;
+        if received != Received::Record(ENTRY_BYTES) || index != block.index() {
+            return Err(DescriptorStoreError::Missing(block));
+        }
+        let of = [(HAS_IPV4, Family::Ipv4), (HAS_IPV6, Family::Ipv6)];
+        let families = of
+            .into_iter()
+            .filter(|(bit, _)| families & bit != 0)
+            .map(|(_, f)| f);
+        Ok(families
+            .zip(descriptors)
+            .map(|(family, fd)| BlockSocket::new(family, fd))
+            .collect())
+    }
+}
+
+impl AsFd for DescriptorStore {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}

@@ -1,0 +1,291 @@
+//! Descriptors that a forked child must not keep.
+//!
+//! The group rests on the kernel closing a dead process's descriptors: the name becomes free, the
+//! others read an end of file, the port is released with the last holder. A child that an
+//! application forked off (without exec, which `CLOEXEC` covers) would hold copies of them all, and
+//! keep a dead parent looking alive. So in the child every such descriptor is at once replaced by
+//! one that means nothing: the number stays taken, the open file is let go.
+//!
+//! A descriptor exists for a moment before it is registered here. [`Window`] closes that gap: while
+//! one is open, a fork waits.
+
+#![allow(
+    unsafe_code,
+    reason = "pthread_atfork(3), and descriptors replaced in a child"
+)]
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// Descriptors that all groups of this process may have together.
+const DESCRIPTORS_MAX: usize = 4096;
+/// Tries before a fork goes ahead although a window is open. Windows last microseconds; but the fork
+/// may come from a signal handler that interrupted the very thread whose window it is.
+const FORK_SPINS_MAX: u32 = 1_000_000;
+
+const FREE: RawFd = -1;
+
+static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] =
+    [const { AtomicI32::new(FREE) }; DESCRIPTORS_MAX];
+/// Taken by whoever has a window open, and by a fork under way.
+static WINDOW: AtomicBool = AtomicBool::new(false);
+/// Whether the fork under way took [`WINDOW`].
+static FORK_HAS_WINDOW: AtomicBool = AtomicBool::new(false);
+/// How many forks lie between this process and the first that used a group.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// What the child's descriptors are replaced by: an event counter that nobody reads.
+static PLACEHOLDER: AtomicI32 = AtomicI32::new(FREE);
+
+/// While it lives, no fork happens. Open it only around calls that do not wait.
+#[derive(Debug)]
+pub(super) struct Window(());
+
+impl Window {
+    /// Keeps forks away, on first use after installing the handlers that make them wait.
+    pub(super) fn open() -> Result<Self, Errno> {
+        static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+        (*INSTALLED.get_or_init(install))?;
+        Ok(Self::wait())
+    }
+
+    fn wait() -> Self {
+        while !try_take_window() {
+            std::thread::yield_now();
+        }
+        Self(())
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        WINDOW.store(false, Ordering::Release);
+    }
+}
+
+fn try_take_window() -> bool {
+    WINDOW
+        .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+        .is_ok()
+}
+
+fn install() -> Result<(), Errno> {
+    // Lives as long as the process: a child may be forked at any time.
+    let placeholder = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into_raw_fd();
+    PLACEHOLDER.store(placeholder, Ordering::Release);
+    // SAFETY: the handlers are functions of this library, which is never unloaded, and they only
+    // touch atomics and make system calls that are safe between fork and exec.
+    let status =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_raw_os_error(status))
+    }
+}
+
+extern "C" fn before_fork() {
+    let taken = (0..FORK_SPINS_MAX).any(|_| {
+        let taken = try_take_window();
+        if !taken {
+            std::hint::spin_loop();
+        }
+        taken
+    });
+    FORK_HAS_WINDOW.store(taken, Ordering::Relaxed);
+}
+
+extern "C" fn in_parent() {
+    if FORK_HAS_WINDOW.swap(false, Ordering::Relaxed) {
+        WINDOW.store(false, Ordering::Release);
+    }
+}
+
+extern "C" fn in_child() {
+    let placeholder = PLACEHOLDER.load(Ordering::Acquire);
+    for descriptor in &DESCRIPTORS {
+        let fd = descriptor.swap(FREE, Ordering::Relaxed);
+        if fd != FREE {
+            // SAFETY: `fd` is this process's copy of a descriptor that a `PrivateFd` owns, and
+            // `dup3` is async-signal-safe. If it failed the descriptor would stay, which is no
+            // worse than before.
+            let _ = unsafe { libc::dup3(placeholder, fd, libc::O_CLOEXEC) };
+        }
+    }
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    FORK_HAS_WINDOW.store(false, Ordering::Relaxed);
+    // Only the forking thread lives on, so a window that was open has nobody left to close it.
+    WINDOW.store(false, Ordering::Release);
+}
+
+/// An owned descriptor that a forked child does not keep.
+#[derive(Debug)]
+pub(super) struct PrivateFd {
+    fd: ManuallyDrop<OwnedFd>,
+    place: usize,
+    generation: u32,
+}
+
+impl PrivateFd {
+    /// Registers a descriptor made while the window was open.
+    ///
+    /// # Errors
+    /// `NFILE` if [`DESCRIPTORS_MAX`] are registered; `fd` is closed.
+    pub(super) fn adopt(_window: &Window, fd: OwnedFd) -> Result<Self, Errno> {
+        let raw = fd.as_raw_fd();
+        let place = DESCRIPTORS.iter().position(|place| {
+            place
+                .compare_exchange(FREE, raw, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        });
+        let place = place.ok_or(Errno::NFILE)?;
+        let generation = GENERATION.load(Ordering::Relaxed);
+        Ok(Self {
+            fd: ManuallyDrop::new(fd),
+            place,
+            generation,
+        })
+    }
+
+    /// Makes and registers a descriptor. `make` must not wait.
+    pub(super) fn make(make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
+        let window = Window::open()?;
+        Self::adopt(&window, make()?)
+    }
+
+    /// Lets go of the open file, as a forked child does: other threads may be using the number, which
+    /// stays taken and means nothing until this is dropped.
+    pub(super) fn vacate(&self) {
+        let _window = Window::wait();
+        if self.generation != GENERATION.load(Ordering::Relaxed) {
+            return;
+        }
+        let placeholder = PLACEHOLDER.load(Ordering::Acquire);
+        // SAFETY: the number is this owner's and stays open; `dup3` changes at once what it refers to.
+        // It fails of nothing but a placeholder that was never made, and then there is no `self`.
+        let _ = unsafe { libc::dup3(placeholder, self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+    }
+}
+
+impl AsFd for PrivateFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for PrivateFd {
+    fn drop(&mut self) {
+        let _window = Window::wait();
+        if self.generation != GENERATION.load(Ordering::Relaxed) {
+            // A child's copy: the number has lost its meaning, and the application may have closed
+            // and reused it. It is left alone.
+            return;
+        }
+        if let Some(place) = DESCRIPTORS.get(self.place) {
+            place.store(FREE, Ordering::Relaxed);
+        }
+        // SAFETY: `fd` is not used again: this is the drop of its only owner.
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `check` in a forked child and returns whether it held.
+    fn in_a_forked_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child only makes system calls and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let code = i32::from(!check());
+            // SAFETY: ends the child at once, running nothing of the parent's.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above; `status` is valid for the write.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status == 0
+    }
+
+    #[test]
+    fn a_vacated_descriptor_closes_its_file_and_keeps_its_number() {
+        let (kept, vacated) = pair();
+        vacated.vacate();
+        assert_eq!(
+            rustix::io::read(&kept, &mut [0u8; 1]),
+            Ok(0),
+            "the other end is closed"
+        );
+        assert!(rustix::io::fcntl_getfd(&vacated).is_ok());
+    }
+
+    fn pair() -> (PrivateFd, PrivateFd) {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let window = Window::open().unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (
+            PrivateFd::adopt(&window, a).unwrap(),
+            PrivateFd::adopt(&window, b).unwrap(),
+        )
+    }
+
+    /// Reads the end of file. A child, this test's or another's, lets its copy go when it first runs.
+    fn await_end(connection: &PrivateFd) {
+        let started = std::time::Instant::now();
+        loop {
+            match rustix::net::recv(connection, &mut [0u8; 1], rustix::net::RecvFlags::empty()) {
+                Ok((bytes, _)) => return assert_eq!(bytes, 0),
+                Err(errno) => assert_eq!(errno, Errno::AGAIN),
+            }
+            assert!(
+                started.elapsed() < CHILD_LIFE / 2,
+                "no end of file while the child lives"
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    const CHILD_LIFE: std::time::Duration = std::time::Duration::from_secs(2);
+
+    #[test]
+    fn a_child_that_lives_on_does_not_keep_a_connection_open() {
+        let (ours, theirs) = pair();
+        // SAFETY: the child only sleeps and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::thread::sleep(CHILD_LIFE);
+            // SAFETY: ends the child at once, running nothing of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        drop(theirs);
+        await_end(&ours);
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn the_numbers_stay_taken_in_the_child_and_are_left_alone_by_drop() {
+        let (ours, theirs) = pair();
+        let raw = ours.as_fd().as_raw_fd();
+        assert!(in_a_forked_child(move || {
+            drop(ours);
+            // SAFETY: asks for the flags of a descriptor number.
+            unsafe { libc::fcntl(raw, libc::F_GETFD) >= 0 }
+        }));
+        drop(theirs);
+    }
+
+    #[test]
+    fn dropping_closes_in_the_process_that_made_it() {
+        let (ours, theirs) = pair();
+        drop(ours);
+        await_end(&theirs);
+    }
+}

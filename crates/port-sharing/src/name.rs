@@ -1,0 +1,135 @@
+//! The names of a group: abstract unix sockets, which vanish with their process.
+//!
+//! * The coordinator listens on `<prefix>/<port>`. Binding it is the election.
+//! * Each member holds `<prefix>/<port>/<block>`, bound and never listening: the kernel's own word
+//!   on which blocks have a living process, whoever is coordinator.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::block::Block;
+use super::config::{CONNECTION_BUFFER_BYTES, GroupConfig};
+use super::inherit::PrivateFd;
+use super::room::with_room;
+use super::unix_diag::BoundSocket;
+use super::witness::bound_sockets;
+
+/// Connections that may wait to be accepted; every block's process at once.
+const BACKLOG: i32 = 128;
+
+/// The names of one group.
+#[derive(Clone, Debug)]
+pub(super) struct GroupName {
+    base: String,
+}
+
+/// What came of calling the coordinator.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// A connection, nonblocking.
+    Connected(PrivateFd),
+    /// Nobody listens on the name.
+    NobodyListens,
+    /// The coordinator's backlog is full.
+    Busy,
+}
+
+impl GroupName {
+    pub(super) fn new(config: &GroupConfig) -> Self {
+        Self {
+            base: format!("{}/{}", config.name_prefix, config.port),
+        }
+    }
+
+    /// Becomes the coordinator, if nobody is: binds the name and listens. `None` if it is taken.
+    pub(super) fn listen(&self) -> Result<Option<PrivateFd>, Errno> {
+        let address = SocketAddrUnix::new_abstract_name(self.base.as_bytes())?;
+        let bound = bind_unless_taken(&address)?;
+        if let Some(listener) = &bound {
+            net::listen(listener, BACKLOG)?;
+        }
+        Ok(bound)
+    }
+
+    /// Takes a block's name. `None` if a living process has it.
+    pub(super) fn claim_block(&self, block: Block) -> Result<Option<PrivateFd>, Errno> {
+        let name = format!("{}/{block}", self.base);
+        bind_unless_taken(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+    }
+
+    /// The socket that has the coordinator's name, whether it listens or not.
+    pub(super) fn holder(&self) -> Option<BoundSocket> {
+        let mut sockets = bound_sockets(&self.base).into_iter();
+        sockets.find(|socket| socket.name == self.base)
+    }
+
+    /// The sockets that have names of blocks.
+    pub(super) fn block_holders(&self) -> Vec<BoundSocket> {
+        let is_of_block = |socket: &BoundSocket| {
+            let number = socket.name.strip_prefix(&self.base);
+            let number = number.and_then(|rest| rest.strip_prefix('/')?.parse::<u8>().ok());
+            Block::members().any(|block| Some(block.index()) == number)
+        };
+        let mut sockets = bound_sockets(&self.base);
+        sockets.retain(is_of_block);
+        sockets
+    }
+
+    /// Connects to the coordinator, without waiting.
+    pub(super) fn call(&self) -> Result<Call, Errno> {
+        let address = SocketAddrUnix::new_abstract_name(self.base.as_bytes())?;
+        let connection = with_room(|| PrivateFd::make(seqpacket))?;
+        match net::connect(&connection, &address) {
+            Ok(()) => {
+                widen(&connection);
+                Ok(Call::Connected(connection))
+            }
+            Err(Errno::CONNREFUSED) => Ok(Call::NobodyListens),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Call::Busy),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Accepts a connection; `None` if none waits.
+pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match with_room(|| PrivateFd::make(|| net::accept_with(listener, flags))) {
+        Ok(connection) => {
+            widen(&connection);
+            Ok(Some(connection))
+        }
+        Err(Errno::AGAIN) => Ok(None),
+        // The caller gave up, or a signal came: the next turn sees what is left.
+        Err(Errno::CONNABORTED | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+fn bind_unless_taken(address: &SocketAddrUnix) -> Result<Option<PrivateFd>, Errno> {
+    let socket = with_room(|| PrivateFd::make(seqpacket))?;
+    match net::bind(&socket, address) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Lets more messages wait on a connection. What the kernel does not give is done without: a full
+/// connection loses datagrams, which connection management sends again.
+fn widen(connection: &PrivateFd) {
+    if sockopt::set_socket_send_buffer_size_force(connection, CONNECTION_BUFFER_BYTES).is_err() {
+        let widened =
+            sockopt::set_socket_send_buffer_size(connection.as_fd(), CONNECTION_BUFFER_BYTES);
+        if let Err(errno) = widened {
+            tracing::debug!(%errno, "group connection keeps its send buffer");
+        }
+    }
+}

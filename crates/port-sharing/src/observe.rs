@@ -1,0 +1,226 @@
+//! A look at a group from outside: who is in it, and what each of them says of itself.
+//!
+//! The observer calls the coordinator as a newcomer would, and asks for no block. The coordinator tells who the
+//! members are, what it knows itself, and passes the question on; what the members answer it passes
+//! back as it comes. The trust rule holds: the coordinator decides whether it answers this user.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use portolan_provider::{Cause, Error, Result, Step};
+use rustix::io::Errno;
+
+use super::block::Block;
+use super::config::{BACKOFF_MAX, GroupConfig, REPORT_PARTS_MAX};
+use super::inherit::PrivateFd;
+use super::join::{holder_text, os, refused, wait_readable};
+use super::message::{MESSAGE_BYTES_MAX, Message, VERSION};
+use super::name::{Call, GroupName};
+use super::packet::{self, Received};
+use super::status::MemberStatus;
+use super::stranger::{self, living_members};
+use super::trust::{Credentials, Own};
+
+/// What an observer saw of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// The coordinator's process id as seen from here, 0 if it is out of sight.
+    pub coordinator_pid: u32,
+    /// The coordinator's effective user.
+    pub coordinator_uid: u32,
+    /// Why this process would not join the group that the coordinator leads, if so. Then nothing that is said here is to be
+    /// believed more than its coordinator is.
+    pub distrust: Option<Cause>,
+    /// What the coordinator's service reports ([`CoordinatorService::report`](super::CoordinatorService::report)).
+    pub coordinator_report: Vec<Vec<u8>>,
+    /// The members, by block.
+    pub members: Vec<MemberStatus>,
+    /// What each member that answered in time reports of itself
+    /// ([`MemberService::report`](super::MemberService::report)).
+    pub reports: BTreeMap<Block, Vec<Vec<u8>>>,
+}
+
+/// Looks at the group of `config.port`, within `timeout`, and gives its members this time to answer.
+/// `None` if there is no group.
+///
+/// # Errors
+/// * `GroupDistrusts`: the coordinator will not answer this user.
+/// * `GroupNotTrusted`: a user who is not trusted holds the group's name, and does not answer as a coordinator does.
+/// * `GroupRefused`: the coordinator speaks another version, or nobody leads the group.
+/// * `GroupSilent`: the coordinator does not answer in time.
+/// * `Os`: a system call failed.
+pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observation>> {
+    config.check()?;
+    let name = GroupName::new(config);
+    let deadline = Instant::now() + timeout;
+    let mut attempts = 0;
+    loop {
+        let wait = match name.call().map_err(os("connect"))? {
+            Call::Connected(connection) => match Observer::ask(connection, config, timeout)? {
+                Some(observer) => match observer.collect(&name, config, deadline)? {
+                    Some(observation) => return Ok(Some(observation)),
+                    None => BACKOFF_MAX,
+                },
+                None => BACKOFF_MAX,
+            },
+            Call::Busy => BACKOFF_MAX,
+            Call::NobodyListens => {
+                if living_members(&name, &config.trust) == 0 && name.holder().is_none() {
+                    return Ok(None);
+                }
+                // An election is over in a few milliseconds.
+                BACKOFF_MAX
+            }
+        };
+        attempts += 1;
+        if stranger::is_time_to_look(attempts)
+            && let Some(cause) = stranger::with_name(&name, &config.trust)
+        {
+            return Err(Error::new(Step::OpenDevice, cause));
+        }
+        if Instant::now() + wait >= deadline {
+            let living = living_members(&name, &config.trust);
+            let after_ms = timeout.as_millis();
+            return Err(refused(format!(
+                "{living} of them live, but none told of the others within {after_ms} ms{}",
+                holder_text(&name)
+            )));
+        }
+        std::thread::sleep(wait);
+    }
+}
+
+/// A connection to the coordinator on which the question was asked.
+struct Observer {
+    connection: PrivateFd,
+    coordinator: Credentials,
+    timeout: Duration,
+    seen: Observation,
+    /// The coordinator has told all that it knows itself.
+    coordinator_done: bool,
+    /// Members whose reports are not complete.
+    awaited: BTreeMap<Block, Vec<Vec<u8>>>,
+}
+
+impl Observer {
+    /// Asks; `None` if the coordinator died meanwhile.
+    fn ask(connection: PrivateFd, config: &GroupConfig, timeout: Duration) -> Result<Option<Self>> {
+        let coordinator = Credentials::of_peer(connection.as_fd()).map_err(os("SO_PEERCRED"))?;
+        let own = Own::here();
+        let is_trusted = config.trust.admits(own, coordinator.uid);
+        let mut question = Vec::new();
+        Message::Observe { version: VERSION }.encode(&mut question);
+        if packet::send(connection.as_fd(), &question).is_err() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            connection,
+            coordinator,
+            timeout,
+            seen: Observation {
+                coordinator_pid: coordinator.pid,
+                coordinator_uid: coordinator.uid,
+                distrust: (!is_trusted).then(|| stranger::not_trusted(coordinator, own)),
+                ..Observation::default()
+            },
+            coordinator_done: false,
+            awaited: BTreeMap::new(),
+        }))
+    }
+
+    /// Takes answers until all are there or time is up; `None` if the coordinator died meanwhile.
+    fn collect(
+        mut self,
+        name: &GroupName,
+        config: &GroupConfig,
+        deadline: Instant,
+    ) -> Result<Option<Observation>> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        while !(self.coordinator_done && self.awaited.is_empty()) {
+            if !wait_readable(&self.connection, deadline)? {
+                return match self.coordinator_done {
+                    // Whoever has not answered is left without a report.
+                    true => Ok(Some(self.seen)),
+                    false => Err(self.silent()),
+                };
+            }
+            let bytes = match packet::receive(self.connection.as_fd(), &mut buffer) {
+                Ok(Received::Record(bytes)) => buffer.get(..bytes).unwrap_or_default(),
+                Ok(Received::Nothing) => continue,
+                Ok(Received::TooLong) => return Err(self.garbled("a message too long")),
+                Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
+                Err(errno) => return Err(os("recvmsg")(errno)),
+            };
+            match Message::decode(bytes) {
+                Ok(Message::Refused(refusal)) => {
+                    let (coordinator, trust) = (self.coordinator, &config.trust);
+                    let cause = stranger::refusal_cause(refusal, coordinator, name, trust);
+                    return Err(Error::new(Step::OpenDevice, cause));
+                }
+                Ok(Message::Later { .. }) => return Ok(None),
+                Ok(message) => self.take(&message)?,
+                Err(malformed) => return Err(self.garbled(&malformed.to_string())),
+            }
+        }
+        Ok(Some(self.seen))
+    }
+
+    fn take(&mut self, message: &Message<'_>) -> Result<()> {
+        match *message {
+            Message::Roster { block, pid, uid } if !self.coordinator_done => {
+                self.seen.members.push(MemberStatus { block, pid, uid });
+                self.awaited.insert(block, Vec::new());
+            }
+            Message::Report {
+                block: Block::COORDINATOR,
+                last,
+                payload,
+                ..
+            } if !self.coordinator_done
+                && self.seen.coordinator_report.len() < REPORT_PARTS_MAX =>
+            {
+                self.seen.coordinator_report.push(payload.to_vec());
+                self.coordinator_done = last;
+            }
+            Message::Report {
+                block,
+                last,
+                payload,
+                ..
+            } => match self.awaited.get_mut(&block) {
+                Some(parts) if parts.len() < REPORT_PARTS_MAX => {
+                    parts.push(payload.to_vec());
+                    if last && let Some(parts) = self.awaited.remove(&block) {
+                        self.seen.reports.insert(block, parts);
+                    }
+                }
+                _ => return Err(self.garbled("a report of somebody who is no member")),
+            },
+            _ => return Err(self.garbled("an answer to another question")),
+        }
+        Ok(())
+    }
+
+    fn garbled(&self, what: &str) -> Error {
+        if let Some(cause) = &self.seen.distrust {
+            return Error::new(Step::OpenDevice, cause.clone());
+        }
+        refused(format!(
+            "the group is led by {}, which says {what}",
+            self.coordinator
+        ))
+    }
+
+    fn silent(&self) -> Error {
+        if let Some(cause) = &self.seen.distrust {
+            return Error::new(Step::OpenDevice, cause.clone());
+        }
+        let cause = Cause::GroupSilent {
+            pid: self.coordinator.pid,
+            stopped: self.coordinator.is_stopped(),
+            after_ms: self.timeout.as_millis() as u64,
+        };
+        Error::new(Step::OpenDevice, cause)
+    }
+}

@@ -1,0 +1,78 @@
+//! Room for descriptors: the limit of open files (getrlimit(2), `RLIMIT_NOFILE`).
+//!
+//! It bounds two things. The numbers a process has: a coordinator needs one for each member. And, for users
+//! without CAP_SYS_RESOURCE, the descriptors of all their processes that are under way in unix
+//! sockets, in all network namespaces together: a descriptor store alone has 256. Most systems have a soft limit of 1024 and a
+//! far higher hard one.
+
+use portolan_provider::Cause;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What the soft limit is raised to first: more than a full group's coordinator needs.
+const OPEN_FILES: u64 = 4096;
+/// Times the soft limit is doubled at most, from there on: to more than any hard limit.
+const DOUBLINGS_MAX: u32 = 64;
+
+/// Tries again with a higher soft limit while there is no room for descriptors, up to the hard limit.
+pub fn with_room<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..DOUBLINGS_MAX {
+        match make() {
+            Err(Errno::MFILE | Errno::TOOMANYREFS) if raise_limit() => {}
+            result => return result,
+        }
+    }
+    make()
+}
+
+/// Why a system call failed; names the limit if that is the reason.
+pub fn cause(call: &'static str, errno: Errno) -> Cause {
+    let bounded = match errno {
+        Errno::MFILE => "the descriptors of this process",
+        Errno::TOOMANYREFS => {
+            "what the processes of this user keep in unix sockets (256 descriptors for each network namespace in which \
+             they share UDP port 4791)"
+        }
+        _ => {
+            let errno = errno.raw_os_error();
+            return Cause::Os { call, errno };
+        }
+    };
+    Cause::DescriptorLimit {
+        call,
+        errno: errno.raw_os_error(),
+        limit: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+        bounded,
+    }
+}
+
+/// Raises the soft limit; `false` if it is as high as it may be.
+fn raise_limit() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let Some(current) = limit.current else {
+        return false;
+    };
+    let wanted = current.saturating_mul(2).max(OPEN_FILES);
+    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if raised <= current {
+        return false;
+    }
+    let wanted = Rlimit {
+        current: Some(raised),
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, wanted) {
+        Ok(()) => {
+            tracing::info!(
+                from = current,
+                to = raised,
+                "raised the soft limit of open files"
+            );
+            true
+        }
+        Err(errno) => {
+            tracing::warn!(%errno, "cannot raise the soft limit of open files");
+            false
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The UDP sockets that share the port, one of each family for each block.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, sockopt};
+
+use super::inherit::PrivateFd;
+use super::raw;
+
+/// Receive buffer of a socket nobody reads: the least there is, so that packets to a block without a
+/// process take up next to no memory.
+pub(super) const IDLE_BUFFER_BYTES: usize = 1;
+/// Datagrams thrown away at most when a block is cleared: more than an idle socket can hold.
+const DRAIN_MAX: usize = 65_536;
+
+/// Address family of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// `0.0.0.0`.
+    Ipv4,
+    /// `[::]`, IPv6 only.
+    Ipv6,
+}
+
+/// One of the two sockets on which a block's packets arrive: bound, nonblocking, and telling each
+/// packet's destination address, interface, traffic class and hop limit by control messages.
+#[derive(Debug)]
+pub struct BlockSocket {
+    family: Family,
+    fd: PrivateFd,
+}
+
+impl BlockSocket {
+    pub(super) fn new(family: Family, fd: PrivateFd) -> Self {
+        Self { family, fd }
+    }
+
+    /// The address family.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Readies the socket for use: a large receive buffer, as far as the system allows.
+    pub(super) fn activate(&self, buffer_bytes: usize) {
+        set_receive_buffer(self.fd.as_fd(), buffer_bytes);
+    }
+
+    /// Puts the socket out of use: no room for new packets, and those queued are thrown away.
+    pub(super) fn retire(&self) {
+        if let Err(errno) = sockopt::set_socket_recv_buffer_size(&self.fd, IDLE_BUFFER_BYTES) {
+            tracing::warn!(%errno, "receive buffer of an unused block not set");
+        }
+        self.drain();
+    }
+
+    /// Closes the socket under the hands of whoever reads it, and who finds nothing any more.
+    pub(super) fn vacate(&self) {
+        self.fd.vacate();
+    }
+
+    /// Throws away the packets that are queued.
+    pub(super) fn drain(&self) {
+        for _ in 0..DRAIN_MAX {
+            // Anything else is a datagram, or an error that was queued; either is gone now.
+            if net::recv(&self.fd, &mut [0u8; 0][..], RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for BlockSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Asks for what the readers need to know of each packet. Set before the first packet is queued:
+/// the kernel notes some of it on arrival.
+pub(super) fn set_receive_options(family: Family, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    match family {
+        Family::Ipv4 => {
+            for name in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
+                raw::set_option(socket, libc::IPPROTO_IP, name, 1)?;
+            }
+            // Groups that others joined are none of this socket's.
+            raw::set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+        }
+        Family::Ipv6 => {
+            for name in [
+                libc::IPV6_V6ONLY,
+                libc::IPV6_RECVPKTINFO,
+                libc::IPV6_RECVTCLASS,
+                libc::IPV6_RECVHOPLIMIT,
+            ] {
+                raw::set_option(socket, libc::IPPROTO_IPV6, name, 1)?;
+            }
+            // The kernel's rdma_rxe sends a zero UDP checksum, over IPv6 too.
+            raw::set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+            // As above. Linux before 4.20 does not know it: its copies are thrown away, as no queue
+            // pair of any block has a group's number.
+            let _ = raw::set_option(socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
+        }
+    }
+    Ok(())
+}
+
+/// `IPV6_MULTICAST_ALL` of `linux/in6.h`.
+const IPV6_MULTICAST_ALL: i32 = 29;
+
+/// Gives a socket a receive buffer, as large as the system allows.
+pub(super) fn set_receive_buffer(socket: BorrowedFd<'_>, buffer_bytes: usize) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, buffer_bytes).is_err()
+        && let Err(errno) = sockopt::set_socket_recv_buffer_size(socket, buffer_bytes)
+    {
+        tracing::warn!(%errno, buffer_bytes, "receive buffer not set");
+    }
+}

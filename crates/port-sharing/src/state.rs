@@ -1,0 +1,424 @@
+//! A member's whole state: the role context, its present role, and its requests.
+//!
+//! The role follows from the connection to the coordinator: while it lasts this process is a plain member;
+//! when it ends, every member tries to bind the group's name, and whoever succeeds is the coordinator.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use portolan_provider::Cause;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+
+use super::block::{Block, BlockSet};
+use super::config::{BACKOFF_MAX, EVENTS_PER_TURN, REPLAYS_MAX};
+use super::context::{KEY_UPLINK, RoleContext};
+use super::coordinator::Coordinator;
+use super::datagram::Datagram;
+use super::election::Election;
+use super::inherit::PrivateFd;
+use super::name::Call;
+use super::requests::Requests;
+use super::status::{GroupStatus, MemberStatus};
+use super::stranger;
+use super::trust::{Credentials, Own};
+use super::uplink::{Outcome, Uplink};
+
+/// How long a process waits before it calls a coordinator again that refused it, or that it does not trust. It
+/// keeps its block and its
+/// packets all the while; only requests and management datagrams do not reach it.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// A member's state, under one lock.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) context: RoleContext,
+    pub(super) requests: Requests,
+    role: Role,
+    /// Counts changes of coordinator, so that a replay is for the coordinator it was made for.
+    epoch: u64,
+    replay_due: bool,
+    /// Why this process is none of the present coordinator's members, if so.
+    shut_out: Option<Cause>,
+}
+
+#[derive(Debug)]
+pub(super) enum Role {
+    /// Reads block 0 and serves the others.
+    Coordinator(Box<Coordinator>),
+    /// Has a coordinator, or is about to be welcomed by a new one.
+    Member(Uplink),
+    /// Has none.
+    Orphan(Election),
+    /// Has left the group.
+    Left,
+}
+
+/// What a turn has left to do for the caller.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turned {
+    /// Somebody's request has its answer.
+    pub(super) answered: bool,
+    /// Registrations have to be replayed to the coordinator of this epoch, without the lock.
+    pub(super) replay: Option<u64>,
+    /// Surveys that want to know of this process, which is asked without the lock.
+    pub(super) surveys: Vec<u64>,
+}
+
+impl State {
+    pub(super) fn new(context: RoleContext, role: Role) -> Self {
+        let mut state = Self {
+            context,
+            requests: Requests::default(),
+            role,
+            epoch: 0,
+            replay_due: false,
+            shut_out: None,
+        };
+        if matches!(state.role, Role::Coordinator(_)) {
+            state.context.counters.times_coordinator = 1;
+            state.context.service.reset();
+        }
+        state
+    }
+
+    /// Does what can be done now without waiting.
+    pub(super) fn turn(&mut self, now: Instant) -> Turned {
+        let mut turned = Turned::default();
+        let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
+        let no_wait = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match epoll::wait(self.context.as_fd(), &mut events, Some(&no_wait)) {
+            Ok((events, _)) => {
+                for event in events {
+                    self.ready(event.data.u64(), event.flags, now, &mut turned);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => tracing::error!(%errno, "epoll_wait"),
+        }
+        self.timers(now, &mut turned);
+        self.send_requests(now, &mut turned);
+        if std::mem::take(&mut self.replay_due) {
+            turned.replay = Some(self.epoch);
+        }
+        turned.surveys = std::mem::take(&mut self.context.surveys);
+        turned
+    }
+
+    /// Registers everything again with the coordinator of `epoch`, if it still is the coordinator.
+    pub(super) fn replay(&mut self, epoch: u64, payloads: &[Vec<u8>]) {
+        if epoch != self.epoch {
+            return;
+        }
+        if payloads.len() > REPLAYS_MAX {
+            let (count, limit) = (payloads.len(), REPLAYS_MAX);
+            tracing::error!(
+                count,
+                limit,
+                "too many registrations: the last are not replayed"
+            );
+        }
+        let payloads = payloads.get(..REPLAYS_MAX).unwrap_or(payloads);
+        match &mut self.role {
+            Role::Coordinator(coordinator) => {
+                for payload in payloads {
+                    let answer = self.context.ask_service(self.context.own, payload);
+                    self.context.replayed.push((payload.clone(), answer));
+                }
+                coordinator.own_replay_done(&self.context);
+            }
+            Role::Member(uplink) => uplink.replay(payloads, &mut self.context),
+            Role::Orphan(_) | Role::Left => {}
+        }
+    }
+
+    /// Leaves the group for good, as a process that dies does: if it was the coordinator, others find that it
+    /// is gone.
+    pub(super) fn leave(&mut self) {
+        self.context.leave();
+        self.role = Role::Left;
+        self.replay_due = false;
+        self.shut_out = Some(Cause::GroupRefused("this process has left it".to_owned()));
+    }
+
+    /// Answers surveys of the present coordinator; one of a former has lost its observer.
+    pub(super) fn report(&mut self, surveys: &[u64], payloads: &[Vec<u8>]) {
+        for survey in surveys {
+            match &mut self.role {
+                Role::Coordinator(coordinator) => {
+                    coordinator.report(*survey, payloads, &mut self.context)
+                }
+                Role::Member(uplink) if uplink.is_joined() => {
+                    uplink.report(*survey, payloads, &mut self.context);
+                }
+                Role::Member(_) | Role::Orphan(_) | Role::Left => {}
+            }
+        }
+    }
+
+    /// Sends a datagram that came here to the process that has its block.
+    pub(super) fn forward(&mut self, block: Block, datagram: Datagram<'_>) {
+        if block == self.context.own {
+            self.context.deliver(&datagram);
+            return;
+        }
+        match &mut self.role {
+            Role::Coordinator(coordinator) => {
+                coordinator.forward(block, datagram, &mut self.context)
+            }
+            Role::Member(uplink) => uplink.forward(block, datagram, &mut self.context),
+            Role::Orphan(_) | Role::Left => self.context.counters.no_member += 1,
+        }
+    }
+
+    /// When [`turn`](Self::turn) has something to do though no descriptor is ready.
+    pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let requests = self.requests.next_timeout();
+        match &self.role {
+            Role::Coordinator(coordinator) => {
+                let requests = requests.filter(|_| coordinator.registry().grace(now).is_none());
+                [coordinator.next_timeout(now), requests]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+            Role::Member(uplink) if uplink.is_joined() => requests,
+            Role::Member(uplink) => uplink.next_timeout(),
+            Role::Orphan(election) => Some(election.next_at()),
+            Role::Left => None,
+        }
+    }
+
+    /// How many coordinators there were after the first.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The process that leads the group, if it is another.
+    pub(super) fn coordinator(&self) -> Option<Credentials> {
+        match &self.role {
+            Role::Member(uplink) => Some(uplink.coordinator()),
+            Role::Coordinator(_) | Role::Orphan(_) | Role::Left => None,
+        }
+    }
+
+    /// Why this process is none of the present coordinator's members, if so.
+    pub(super) fn why_shut_out(&self) -> Option<&Cause> {
+        self.shut_out.as_ref()
+    }
+
+    pub(super) fn status(&self) -> GroupStatus {
+        let pid = std::process::id();
+        let own = MemberStatus {
+            block: self.context.own,
+            pid,
+            uid: Own::here().uid,
+        };
+        let mut members = vec![own];
+        let (is_coordinator, coordinator_pid) = match &self.role {
+            Role::Coordinator(coordinator) => {
+                let others = coordinator.registry().members();
+                members.extend(
+                    others.map(|(block, Credentials { pid, uid })| MemberStatus {
+                        block,
+                        pid,
+                        uid,
+                    }),
+                );
+                (true, Some(pid))
+            }
+            Role::Member(uplink) => (
+                false,
+                Some(uplink.coordinator().pid).filter(|pid| *pid != 0),
+            ),
+            Role::Orphan(_) | Role::Left => (false, None),
+        };
+        members.sort_by_key(|member| member.block);
+        GroupStatus {
+            is_coordinator,
+            coordinator_pid,
+            members,
+            counters: self.context.counters,
+        }
+    }
+
+    fn ready(&mut self, key: u64, flags: EventFlags, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Coordinator(coordinator) => coordinator.ready(key, flags, &mut self.context, now),
+            Role::Member(uplink) if key == KEY_UPLINK => {
+                let outcome = uplink.ready(flags, &mut self.context, &mut self.requests, now);
+                self.follow(outcome, now, turned);
+            }
+            Role::Member(_) | Role::Orphan(_) | Role::Left => {}
+        }
+    }
+
+    fn timers(&mut self, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Coordinator(coordinator) => coordinator.timers(&mut self.context, now),
+            Role::Member(uplink) => {
+                let outcome = uplink.timers(now);
+                self.follow(outcome, now, turned);
+            }
+            Role::Orphan(_) | Role::Left => {}
+        }
+        // Also right after the coordinator was lost: the first attempt is due at once.
+        if let Role::Orphan(election) = &self.role
+            && election.is_due(now)
+        {
+            self.elect(now);
+        }
+    }
+
+    fn follow(&mut self, outcome: Outcome, now: Instant, turned: &mut Turned) {
+        match outcome {
+            Outcome::Lasts { welcomed, answered } => {
+                turned.answered |= answered;
+                if welcomed {
+                    self.shut_out = None;
+                    self.new_epoch();
+                }
+            }
+            Outcome::Lost { wait } => self.lose_coordinator(wait, now),
+            Outcome::Refused(refusal) => {
+                if let Some(coordinator) = self.coordinator() {
+                    let RoleContext { name, config, .. } = &self.context;
+                    self.shut_out(stranger::refusal_cause(
+                        refusal,
+                        coordinator,
+                        name,
+                        &config.trust,
+                    ));
+                }
+                self.lose_coordinator(REFUSED_PAUSE, now);
+            }
+        }
+    }
+
+    fn lose_coordinator(&mut self, wait: Duration, now: Instant) {
+        let mut election = Election::start(self.context.own, now);
+        if !wait.is_zero() {
+            election.failed(wait, now);
+        }
+        if let Role::Member(uplink) = &self.role {
+            uplink.unwatch(&self.context);
+            self.context.counters.coordinators_lost += u64::from(uplink.is_joined());
+        }
+        self.role = Role::Orphan(election);
+        self.requests.coordinator_lost(now);
+        self.context.surveys.clear();
+        self.replay_due = false;
+    }
+
+    fn new_epoch(&mut self) {
+        self.epoch += 1;
+        self.replay_due = true;
+    }
+
+    /// One attempt to become the coordinator, or else to find it.
+    fn elect(&mut self, now: Instant) {
+        let elected = match self.context.name.listen() {
+            Ok(Some(listener)) => self.become_coordinator(listener, now),
+            Ok(None) => self.find_coordinator(now),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot stand for election as coordinator");
+                Err(BACKOFF_MAX)
+            }
+        };
+        match (elected, &mut self.role) {
+            (Ok(role), _) => self.role = role,
+            (Err(wait), Role::Orphan(election)) => {
+                election.failed(wait, now);
+                if stranger::is_time_to_look(election.attempts())
+                    && let Some(cause) =
+                        stranger::with_name(&self.context.name, &self.context.config.trust)
+                {
+                    self.shut_out(cause);
+                }
+            }
+            (Err(_), _) => {}
+        }
+    }
+
+    /// Takes the coordinator's role, or says how long to wait at least before the next attempt.
+    fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
+        // Whoever else lives will come back; what the dead left is cleared away.
+        let own = self.context.own;
+        let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
+        for block in Block::members() {
+            match block != own && self.context.retire_if_dead(block) {
+                true => dead.insert(block),
+                false => alive.insert(block),
+            }
+        }
+        match Coordinator::open(listener, alive, dead, &mut self.context, now) {
+            Ok(coordinator) => {
+                self.shut_out = None;
+                self.context.counters.times_coordinator += 1;
+                self.context.service.reset();
+                self.new_epoch();
+                Ok(Role::Coordinator(Box::new(coordinator)))
+            }
+            Err(error) => {
+                // Dropping the listener lets another member try.
+                tracing::warn!(%error, "cannot serve as coordinator");
+                Err(BACKOFF_MAX)
+            }
+        }
+    }
+
+    /// Calls the coordinator, or says how long to wait at least before the next attempt.
+    fn find_coordinator(&mut self, now: Instant) -> Result<Role, Duration> {
+        let connection = match self.context.name.call() {
+            Ok(Call::Connected(connection)) => connection,
+            Ok(Call::NobodyListens | Call::Busy) => return Err(Duration::ZERO),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot call the coordinator");
+                return Err(BACKOFF_MAX);
+            }
+        };
+        let coordinator = Credentials::of_peer(connection.as_fd()).map_err(|_| BACKOFF_MAX)?;
+        let own = Own::here();
+        if !self.context.config.trust.admits(own, coordinator.uid) {
+            self.shut_out(stranger::not_trusted(coordinator, own));
+            return Err(REFUSED_PAUSE);
+        }
+        let uplink = Uplink::rejoin(connection, coordinator, &mut self.context, now);
+        uplink.map(Role::Member).map_err(|_| Duration::ZERO)
+    }
+
+    /// There is a coordinator, and this process is none of its members.
+    fn shut_out(&mut self, why: Cause) {
+        if self.shut_out.as_ref() != Some(&why) {
+            tracing::error!(
+                %why,
+                "requests and management datagrams do not reach this process"
+            );
+        }
+        self.shut_out = Some(why);
+    }
+
+    fn send_requests(&mut self, now: Instant, turned: &mut Turned) {
+        match &mut self.role {
+            Role::Coordinator(coordinator) if coordinator.registry().grace(now).is_none() => {
+                for (id, payload) in self.requests.take_due(now) {
+                    let response = self.context.ask_service(self.context.own, &payload);
+                    turned.answered |= self.requests.answered(id, response);
+                }
+            }
+            Role::Member(uplink) if uplink.is_joined() => {
+                for (id, payload) in self.requests.take_due(now) {
+                    uplink.request(id, &payload, &mut self.context);
+                }
+            }
+            Role::Coordinator(_) | Role::Member(_) | Role::Orphan(_) | Role::Left => {}
+        }
+    }
+
+    /// The longest pause between a leader's looks at the state, should a wake-up be missed.
+    pub(super) const LOOK_INTERVAL: Duration = BACKOFF_MAX;
+}

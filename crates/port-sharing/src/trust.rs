@@ -1,0 +1,168 @@
+//! Who may share the port: a check of the kernel's word on the peer of a connection.
+
+#![allow(unsafe_code, reason = "getsockopt(2) by pointers")]
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use portolan_provider::Holder;
+use rustix::io::Errno;
+
+use super::users::stands_for_others;
+use super::witness;
+
+/// Which users' processes are let into the group, and whose group is joined.
+///
+/// Members hand each other the sockets that everybody's packets arrive on, so a process that is let
+/// in could read and answer them all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Processes of the same effective user, and root's: root can read a user's memory anyway. Root trusts no user so.
+    ///
+    /// Not where that user's number may stand for anybody: in a user namespace, the overflow user id (65534) is how the
+    /// kernel names all users whom the namespace does not know.
+    #[default]
+    SameUser,
+    /// Those of [`SameUser`](Self::SameUser), and these user ids'.
+    Users(Vec<u32>),
+    /// Everybody who can reach the name, which is everybody in the network namespace.
+    Anyone,
+}
+
+impl Trust {
+    /// Whether a process of user `own` trusts one of user `peer`.
+    pub(super) fn admits(&self, own: Own, peer: u32) -> bool {
+        (peer == own.uid && own.is_certain)
+            || peer == 0
+            || match self {
+                Self::SameUser => false,
+                Self::Users(users) => users.contains(&peer),
+                Self::Anyone => true,
+            }
+    }
+}
+
+/// What the kernel says about the process at the other end (unix(7), `SO_PEERCRED`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// Process id as seen from here; 0 if it lives in a pid namespace that is out of sight.
+    pub(super) pid: u32,
+    /// Effective user id.
+    pub(super) uid: u32,
+}
+
+impl Credentials {
+    /// Asks the kernel who connected, or who listened.
+    pub(super) fn of_peer(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let mut peer = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: both pointers are to locals that outlive the call, and `length` says how long the
+        // first one is. (A typed wrapper would have to refuse pid 0, which the kernel does report.)
+        let status = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &mut length,
+            )
+        };
+        if status < 0 {
+            return Err(super::raw::last_errno());
+        }
+        Ok(Self {
+            pid: u32::try_from(peer.pid).unwrap_or(0),
+            uid: peer.uid,
+        })
+    }
+}
+
+impl Credentials {
+    /// The process with its program's name.
+    pub(super) fn holder(self) -> Holder {
+        witness::seen(self.pid, Some(self.uid))
+    }
+
+    /// Whether the process is stopped, by a signal or a debugger (proc_pid_stat(5)); `false` where
+    /// that cannot be seen.
+    pub(super) fn is_stopped(self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The state follows the name, which is in parentheses and may have some of its own.
+        let state = stat.rsplit(')').next().map(str::trim_start);
+        state.is_some_and(|state| state.starts_with(['T', 't']))
+    }
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of user {}", self.pid, self.uid)
+    }
+}
+
+/// The effective user of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) uid: u32,
+    /// Whether a process that the kernel gives the same number is the same user's.
+    is_certain: bool,
+}
+
+impl Own {
+    /// Asks the kernel who this process is, and whether its number may stand for others.
+    pub(super) fn here() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self {
+            uid,
+            is_certain: !stands_for_others(uid),
+        }
+    }
+
+    /// A user whose number is nobody else's.
+    #[cfg(test)]
+    pub(super) fn certain(uid: u32) -> Self {
+        Self {
+            uid,
+            is_certain: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::users::OVERFLOW_UID;
+
+    #[test]
+    fn the_same_user_and_root_are_trusted_by_default_and_others_are_not() {
+        let trust = Trust::default();
+        assert!(trust.admits(Own::certain(1000), 1000));
+        assert!(trust.admits(Own::certain(1000), 0));
+        assert!(!trust.admits(Own::certain(1000), 1001));
+        assert!(!trust.admits(Own::certain(0), 1000));
+    }
+
+    #[test]
+    fn a_setting_adds_users_or_everybody() {
+        let trust = Trust::Users(vec![1001]);
+        assert!(trust.admits(Own::certain(1000), 1001));
+        assert!(trust.admits(Own::certain(1000), 0));
+        assert!(!trust.admits(Own::certain(1000), 1002));
+        assert!(Trust::Anyone.admits(Own::certain(1000), 1002));
+    }
+
+    #[test]
+    fn a_number_that_may_stand_for_anybody_is_not_the_same_user() {
+        let nobody = Own {
+            uid: OVERFLOW_UID,
+            is_certain: false,
+        };
+        assert!(!Trust::SameUser.admits(nobody, OVERFLOW_UID));
+        assert!(Trust::SameUser.admits(nobody, 0));
+        assert!(Trust::SameUser.admits(Own::certain(OVERFLOW_UID), OVERFLOW_UID));
+        assert!(Trust::Users(vec![OVERFLOW_UID]).admits(nobody, OVERFLOW_UID));
+    }
+}

@@ -1,0 +1,174 @@
+//! Who holds a unix name or a UDP port, for error messages: nothing here is on the way of data.
+//!
+//! The kernel gives anybody the inode and the user of a socket (`unix_diag`, `/proc/net/udp`). The process is found by its
+//! descriptors, which the kernel shows to root and to the same user only.
+
+use std::fs;
+use std::io::Read;
+
+use portolan_provider::Holder;
+
+use super::unix_diag::{self, BoundSocket};
+use super::users::stands_for_others;
+
+/// Bytes read of one of `/proc/net`'s tables: a hundred thousand sockets.
+const TABLE_BYTES_MAX: u64 = 16 << 20;
+/// Processes and descriptors that are looked at: a second's work.
+const LOOKS_MAX: usize = 1 << 18;
+
+impl BoundSocket {
+    /// The user and, if it may be seen, the process.
+    pub(super) fn holder(&self) -> Holder {
+        holder_of(self.inode, self.uid)
+    }
+}
+
+/// The sequenced-packet sockets of this thread's network namespace that are bound to abstract names which begin so; none if
+/// the kernel does not say.
+pub(super) fn bound_sockets(prefix: &str) -> Vec<BoundSocket> {
+    let found = unix_diag::bound_sockets(prefix);
+    found.unwrap_or_else(|errno| {
+        tracing::debug!(%errno, "the kernel's socket monitor");
+        Vec::new()
+    })
+}
+
+/// Who has a UDP port of this thread's network namespace, if a process has: the kernel's own sockets have no inode.
+pub(super) fn holder_of_port(port: u16) -> Option<Holder> {
+    ["udp", "udp6"].iter().find_map(|family| {
+        let table = read_table(family);
+        let text = String::from_utf8_lossy(&table);
+        let (uid, inode) = text.lines().find_map(|line| udp_socket(line, port))?;
+        Some(holder_of(inode, Some(uid)))
+    })
+}
+
+/// User and inode of a socket in a line of `/proc/net/udp` or `udp6`, if it is bound to this port.
+fn udp_socket(line: &str, port: u16) -> Option<(u32, u32)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (_, bound) = fields.get(1)?.split_once(':')?;
+    let (uid, inode) = (fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?);
+    let is_it = u16::from_str_radix(bound, 16).ok()? == port && inode != 0;
+    is_it.then_some((uid, inode))
+}
+
+fn read_table(name: &str) -> Vec<u8> {
+    let mut table = Vec::new();
+    // The thread's own namespace, which may not be the process's.
+    let read = fs::File::open(format!("/proc/thread-self/net/{name}"))
+        .and_then(|file| file.take(TABLE_BYTES_MAX).read_to_end(&mut table));
+    if let Err(error) = read {
+        tracing::debug!(%error, name, "the kernel's table of sockets");
+    }
+    table
+}
+
+/// The process that has a socket, and its user: `uid` if it is known already.
+fn holder_of(inode: u32, uid: Option<u32>) -> Holder {
+    let pid = process_with(inode).unwrap_or(0);
+    seen(pid, uid.or_else(|| user_of(pid)))
+}
+
+/// A process by its number, and its user if the number is one user's.
+pub(super) fn seen(pid: u32, uid: Option<u32>) -> Holder {
+    let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Holder {
+        pid,
+        uid: uid.filter(|uid| !stands_for_others(*uid)),
+        program: program.trim_end().to_owned(),
+    }
+}
+
+fn user_of(pid: u32) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let found = fs::metadata(format!("/proc/{pid}")).ok();
+    found.map(|found| found.uid())
+}
+
+/// A process that has this socket among its descriptors.
+fn process_with(inode: u32) -> Option<u32> {
+    let link = format!("socket:[{inode}]");
+    let mut left = LOOKS_MAX;
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        left = left.checked_sub(1)?;
+        let descriptors = fs::read_dir(entry.path().join("fd"));
+        for descriptor in descriptors.into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            let to = fs::read_link(descriptor.path());
+            if to.is_ok_and(|to| to.as_os_str() == link.as_str()) {
+                return Some(pid);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+    use super::*;
+
+    #[test]
+    fn a_bound_socket_is_found_by_its_name_and_its_process_by_the_socket() {
+        let name = format!("portolan-witness/{}", std::process::id());
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        bind(&socket, &address).unwrap();
+        // Nobody forges a socket by a name with a line feed, which is written to /proc/net/unix as it is.
+        let forged = format!("x\n0: 00000002 00000000 00010000 0005 01 1 @{name}");
+        let forged = SocketAddr::from_abstract_name(forged).unwrap();
+        let _forged = UnixListener::bind_addr(&forged).unwrap();
+        // The name is another one for streams.
+        let stream = SocketAddr::from_abstract_name(&name).unwrap();
+        let _stream = UnixListener::bind_addr(&stream).unwrap();
+        let found = bound_sockets(&name);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(!found[0].listens);
+        rustix::net::listen(&socket, 1).unwrap();
+        let found = bound_sockets(&name);
+        assert!(found[0].listens);
+        let own = rustix::process::geteuid().as_raw();
+        let holder = found[0].holder();
+        assert_eq!((holder.pid, holder.uid), (std::process::id(), Some(own)));
+        assert_eq!(found[0].uid, Some(own));
+        assert!(!holder.program.is_empty());
+        drop(socket);
+        assert_eq!(bound_sockets(&name), []);
+    }
+
+    #[test]
+    fn the_process_that_has_a_port_is_found_in_both_families() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = std::net::UdpSocket::bind(address).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let holder = holder_of_port(port).unwrap();
+            assert_eq!(holder.pid, std::process::id());
+            drop(socket);
+            assert_eq!(holder_of_port(port), None);
+        }
+    }
+
+    #[test]
+    fn lines_of_the_table_that_are_of_others_or_none_are_passed_over() {
+        let udp = "77: 0100007F:12B7 00000000:0000 07 0:0 0:0 0  1000 0 4242 2 0 0";
+        assert_eq!(udp_socket(udp, 4791), Some((1000, 4242)));
+        assert_eq!(udp_socket(udp, 4792), None);
+        // The kernel's own.
+        assert_eq!(udp_socket(&udp.replace("4242", "0"), 4791), None);
+        for short in ["", "x", "1: :", "1: 0100007F:12B7 2"] {
+            assert_eq!(udp_socket(short, 4791), None, "{short}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Strangers who hold what a group needs: its names, its places, its port. None may stop a process for long without being
+//! named, and none is given anything.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_port_sharing::{Block, GroupConfig, PortGroup, observe};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+
+use super::harness::*;
+use super::process::Process;
+
+const STRANGER: u32 = 40_009;
+/// Well below the five seconds that a process waits for a slow group, on a slow machine too.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// What a thread of that user makes.
+fn as_user<T: Send>(user: u32, make: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let uid = Uid::from_raw(user);
+            // Of this thread alone, which ends here.
+            set_thread_res_uid(uid, uid, uid).unwrap();
+            make()
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn seqpacket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+fn named(name: &str) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
+}
+
+fn name(config: &GroupConfig) -> String {
+    format!("{}/{}", config.name_prefix, config.port)
+}
+
+/// A name that was just given up is in use for a moment longer where another test's child has not yet begun its program:
+/// it still has its parent's descriptors.
+fn take_name(name: &str) -> OwnedFd {
+    let socket = seqpacket();
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(errno) = bind(&socket, &named(name)) {
+        let in_use = errno == Errno::ADDRINUSE && Instant::now() < deadline;
+        assert!(in_use, "{name}: {errno}");
+        std::thread::yield_now();
+    }
+    socket
+}
+
+/// Settings of a program, whose users do not wait for twenty seconds.
+fn hasty() -> GroupConfig {
+    GroupConfig {
+        join_timeout: GroupConfig::default().join_timeout,
+        ..config()
+    }
+}
+
+/// What a process that joins is told, and in time.
+fn refusal(config: &GroupConfig) -> String {
+    let started = Instant::now();
+    let error = Member::join(config)
+        .map(|_| ())
+        .expect_err("a stranger is in the way");
+    let (text, took) = (error.to_string(), started.elapsed());
+    assert!(took < AT_ONCE, "{took:?}: {text}");
+    text
+}
+
+fn assert_names_stranger(text: &str) {
+    assert!(text.contains(&format!("user {STRANGER}")), "{text}");
+}
+
+#[test]
+fn a_stranger_who_holds_the_name_and_does_not_listen_is_named_at_once() {
+    let config = hasty();
+    let squat = as_user(STRANGER, || take_name(&name(&config)));
+    let text = refusal(&config);
+    assert_names_stranger(&text);
+    // Root may see whose descriptor it is.
+    let pid = std::process::id();
+    assert!(text.contains(&format!("process {pid} (")), "{text}");
+    let looked = observe(&config, AT_ONCE).expect_err("the name is held");
+    assert_names_stranger(&looked.to_string());
+    drop(squat);
+    assert_eq!(observe(&config, AT_ONCE).unwrap(), None);
+    Member::join(&config).expect("the name is free again");
+}
+
+#[test]
+fn a_stranger_who_listens_and_lets_nobody_in_is_named_at_once() {
+    let config = hasty();
+    let squat = as_user(STRANGER, || {
+        let squat = take_name(&name(&config));
+        listen(&squat, 0).unwrap();
+        squat
+    });
+    assert_names_stranger(&refusal(&config));
+    let looked = observe(&config, Duration::from_millis(300)).expect_err("nobody answers");
+    assert_names_stranger(&looked.to_string());
+    drop(squat);
+}
+
+#[test]
+fn a_stranger_whose_queue_is_full_is_named_at_once() {
+    let config = hasty();
+    let squat = as_user(STRANGER, || {
+        let squat = take_name(&name(&config));
+        listen(&squat, 0).unwrap();
+        squat
+    });
+    let mut callers = Vec::new();
+    loop {
+        let caller = seqpacket();
+        if connect(&caller, &named(&name(&config))).is_err() {
+            break;
+        }
+        callers.push(caller);
+    }
+    assert_names_stranger(&refusal(&config));
+    let looked = observe(&config, Duration::from_millis(300)).expect_err("nobody answers");
+    assert_names_stranger(&looked.to_string());
+    drop(squat);
+}
+
+#[test]
+fn a_stranger_who_holds_all_places_is_named_to_the_founder_and_to_who_comes_later() {
+    let config = hasty();
+    let places = |range: std::ops::Range<usize>| {
+        as_user(STRANGER, || {
+            let blocks: Vec<Block> = Block::members().collect();
+            let take = |block: &Block| take_name(&format!("{}/{block}", name(&config)));
+            blocks[range].iter().map(take).collect::<Vec<_>>()
+        })
+    };
+    let all = places(0..127);
+    let text = refusal(&config);
+    assert_names_stranger(&text);
+    assert!(text.contains("127 of the 127 places"), "{text}");
+    drop(all);
+    let most = places(1..127);
+    let member = Member::join(&config).expect("a place is left");
+    let text = refusal(&config);
+    assert_names_stranger(&text);
+    assert!(text.contains("126 of the 127 places"), "{text}");
+    drop(most);
+    Member::join(&config).expect("the places are free again");
+    assert_eq!(member.ask("echo here"), "here");
+}
+
+#[test]
+fn a_stranger_who_takes_the_name_of_a_dead_coordinator_is_named_to_the_members() {
+    let config = hasty();
+    let mut coordinator = Process::spawn(config.port);
+    let member = Member::join(&config).unwrap();
+    // Stopped, so that it does not lead.
+    let group: Arc<PortGroup> = Arc::clone(&member.group);
+    drop(member);
+    coordinator.kill();
+    let squat = as_user(STRANGER, || take_name(&name(&config)));
+    let error = group
+        .request(b"echo", Duration::from_millis(300))
+        .expect_err("nobody leads");
+    assert_names_stranger(&error.to_string());
+    drop(squat);
+    assert_eq!(group.request(b"echo back", PATIENCE).unwrap(), b"back");
+}
+
+#[test]
+fn a_stranger_who_holds_the_port_is_named() {
+    let config = hasty();
+    let squat = as_user(STRANGER, || {
+        UdpSocket::bind(("0.0.0.0", config.port)).unwrap()
+    });
+    let text = refusal(&config);
+    assert_names_stranger(&text);
+    let pid = std::process::id();
+    assert!(text.contains(&format!("process {pid} (")), "{text}");
+    drop(squat);
+    // The places of a stranger do not pass for a group's living members.
+    let squat = as_user(STRANGER, || {
+        let place = take_name(&format!("{}/1", name(&config)));
+        (place, UdpSocket::bind(("::", config.port)).unwrap())
+    });
+    assert_names_stranger(&refusal(&config));
+    drop(squat);
+}

@@ -1,0 +1,76 @@
+//! Users that are not trusted.
+
+use std::time::Duration;
+
+use portolan_port_sharing::{GroupConfig, Trust};
+use portolan_provider::Cause;
+
+use super::harness::*;
+use super::process::Process;
+
+#[test]
+fn processes_of_several_users_share_the_port_only_if_both_trust_each_other() {
+    const ALICE: u32 = 40_001;
+    const BOB: u32 = 40_002;
+    let port = config().port;
+    let mut alice = Process::start_as(port, ALICE, Some(BOB)).joined();
+    assert!(alice.is_coordinator());
+    let mut second = Process::start_as(port, ALICE, Some(BOB)).joined();
+    let bob = Process::start_as(port, BOB, None).refused();
+    assert!(
+        bob.contains(&format!("not trusted by user {BOB}"))
+            && bob.contains(&format!("set PORTOLAN_TRUST={ALICE}")),
+        "{bob}"
+    );
+    let mut bob = Process::start_as(port, BOB, Some(ALICE)).joined();
+    assert_eq!(bob.ask("ask echo let in"), "let in");
+    let carol = Process::start_as(port, 40_003, Some(ALICE)).refused();
+    assert!(
+        carol.contains("does not trust user 40003; start it with PORTOLAN_TRUST=40003"),
+        "{carol}"
+    );
+    alice.kill();
+    assert_eq!(second.ask("ask echo still here"), "still here");
+    assert_eq!(bob.ask("ask echo me too"), "me too");
+    assert_eq!(
+        second.is_coordinator(),
+        !bob.is_coordinator(),
+        "one of them leads"
+    );
+}
+
+#[test]
+fn a_member_that_does_not_trust_the_new_coordinator_keeps_its_packets_and_says_why_it_has_no_answers()
+ {
+    const ALICE: u32 = 40_001;
+    const BOB: u32 = 40_002;
+    let config = config();
+    let mut alice = Process::start_as(config.port, ALICE, Some(BOB)).joined();
+    let mut bob = Process::start_as(config.port, BOB, Some(ALICE)).joined();
+    // Root joins Alice's group, trusting her and not Bob.
+    let trust = Trust::Users(vec![ALICE]);
+    let root = Member::join(&GroupConfig {
+        trust,
+        ..config.clone()
+    })
+    .unwrap();
+    // Stopped, so that Bob leads.
+    let root_block = root.group.block();
+    let group = std::sync::Arc::clone(&root.group);
+    drop(root);
+    alice.kill();
+    assert_eq!(bob.ask("ask echo mine"), "mine");
+    assert!(bob.is_coordinator());
+    let error = group
+        .request(b"echo", Duration::from_millis(300))
+        .unwrap_err();
+    let Cause::GroupNotTrusted { holder, .. } = &error.cause else {
+        panic!("{error}")
+    };
+    assert_eq!(holder.uid, Some(BOB), "{error}");
+    let [target, _] = loopbacks(config.port);
+    sender_to(target)
+        .send(&packet(root_block.first_qpn(), b"data"))
+        .unwrap();
+    assert!(readable(&group.sockets()[0], PATIENCE));
+}

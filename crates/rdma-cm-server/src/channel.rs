@@ -1,0 +1,241 @@
+//! The device and its open descriptors: commands are written to one, and events arrive at it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use portolan_kernel::raw::{Fields, Header};
+use portolan_provider::cm::IdNumber;
+use portolan_provider::traits::{CmChannel, Provider};
+use portolan_threads::lock::{Mutex, MutexGuard};
+use rustix::io::Errno;
+
+use crate::ids::Ids;
+use crate::memory::Memory;
+
+/// The rdma_cm device of a provider.
+pub struct RdmaCm {
+    provider: Arc<dyn Provider>,
+    /// Whose it is; a forked child's locks may be held for ever.
+    process: u32,
+    /// Open channels by their descriptors, which MIGRATE_ID names.
+    channels: Mutex<HashMap<RawFd, Weak<Channel>>>,
+    channels_opened: AtomicU64,
+    ids: Ids,
+}
+
+impl RdmaCm {
+    /// The device whose commands the provider carries out.
+    pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
+        Arc::new(Self {
+            provider,
+            process: std::process::id(),
+            channels: Mutex::default(),
+            channels_opened: AtomicU64::new(0),
+            ids: Ids::default(),
+        })
+    }
+
+    /// # Errors
+    /// `EOPNOTSUPP` in a process that was forked off since it was made.
+    fn check_process(&self) -> Result<(), Errno> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
+    pub(crate) fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// Opens an event channel, as opening `/dev/infiniband/rdma_cm` does.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn open(self: &Arc<Self>) -> portolan_provider::Result<Arc<Channel>> {
+        let commands = self.provider.open_channel()?;
+        let fd = commands.as_fd().as_raw_fd();
+        let channel = Arc::new(Channel {
+            device: self.clone(),
+            commands,
+            number: self.channels_opened.fetch_add(1, Ordering::Relaxed),
+            taking: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        });
+        self.channels.lock().insert(fd, Arc::downgrade(&channel));
+        Ok(channel)
+    }
+
+    /// The channel of a descriptor.
+    pub(crate) fn channel(&self, fd: RawFd) -> Option<Arc<Channel>> {
+        self.channels.lock().get(&fd)?.upgrade()
+    }
+}
+
+/// Short: channels, which have it, are printed.
+impl fmt::Debug for RdmaCm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaCm")
+            .field("provider", &self.provider)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event channel. [`Channel::close`], or dropping it, destroys its ids, as closing the kernel's descriptor does.
+#[derive(Debug)]
+pub struct Channel {
+    device: Arc<RdmaCm>,
+    commands: Arc<dyn CmChannel>,
+    number: u64,
+    /// Held while an event is taken and counted, and by whoever asks how many were: an id's end waits for the
+    /// acknowledgement of as many.
+    taking: Mutex<()>,
+    is_closed: AtomicBool,
+}
+
+/// A command, without its header.
+pub(crate) struct Command<'a> {
+    bytes: &'a [u8],
+    /// Room for the answer, bytes.
+    out_len: usize,
+    memory: &'a dyn Memory,
+}
+
+impl Channel {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn device(&self) -> &RdmaCm {
+        &self.device
+    }
+
+    pub(crate) fn commands(&self) -> &dyn CmChannel {
+        &*self.commands
+    }
+
+    pub(crate) fn taking(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock()
+    }
+
+    /// # Errors
+    /// `EBADF` once it is closed; `EOPNOTSUPP` in a process that was forked off since the device was made.
+    pub(crate) fn check_open(&self) -> Result<(), Errno> {
+        self.device.check_process()?;
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(Errno::BADF),
+            false => Ok(()),
+        }
+    }
+
+    /// Closes it: its ids are destroyed, and commands are refused from now on. Who waits in GET_EVENT meanwhile
+    /// is not woken, and keeps the descriptor open; nothing arrives there any more.
+    pub fn close(&self) {
+        // A forked child's copy is its parent's, whose locks may have been held at the fork.
+        if self.device.check_process().is_err() || self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Its descriptor is still open, so the entry is its own.
+        self.device
+            .channels
+            .lock()
+            .remove(&self.as_fd().as_raw_fd());
+        for id in self.device.ids.close(self.number) {
+            // Destroying a listener may have taken its children along.
+            let _ = self.commands.destroy_id(id);
+        }
+    }
+
+    /// The id of this number, if it is this channel's.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EINVAL`.
+    pub(crate) fn own(&self, id: u32) -> Result<IdNumber, Errno> {
+        let id = IdNumber(id);
+        self.device.ids.check_owner(id, self.number)?;
+        Ok(id)
+    }
+
+    /// Carries out a command, as a write to the device does: header, then the command's structure. What comes
+    /// behind that is passed over. Gives the number of bytes that were written: all of them.
+    ///
+    /// # Errors
+    /// Those of the kernel's device; `EFAULT` of the memory; `EBADF` once the channel is closed.
+    ///  GET_EVENT waits, for ever, unless the descriptor is
+    /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
+    pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
+        self.check_open()?;
+        if bytes.len() < Header::SIZE {
+            return Err(Errno::INVAL);
+        }
+        let (header, rest) = bytes.split_at(Header::SIZE);
+        let header = Header::from_bytes(header);
+        let command = Command {
+            bytes: rest.get(..usize::from(header.in_len)).ok_or(Errno::INVAL)?,
+            out_len: header.out_len.into(),
+            memory,
+        };
+        self.run(header.cmd, &command)?;
+        Ok(bytes.len())
+    }
+}
+
+impl AsFd for Channel {
+    /// Readable while an event waits; may be polled, and made non-blocking.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.commands.as_fd()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Command<'_> {
+    /// The command's structure.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not whole.
+    pub(crate) fn read<T: Fields>(&self) -> Result<T, Errno> {
+        if self.bytes.len() < T::SIZE {
+            return Err(Errno::INVAL);
+        }
+        Ok(T::from_bytes(self.bytes))
+    }
+
+    /// That there is room for the answer, before anything is done.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(crate) fn expect_room<T: Fields>(&self) -> Result<(), Errno> {
+        match self.out_len < T::SIZE {
+            true => Err(Errno::NOSPC),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the answer.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub(crate) fn answer<T: Fields>(&self, address: u64, answer: &T) -> Result<(), Errno> {
+        self.memory.write(address, &answer.to_bytes())
+    }
+
+    /// The value that a command names by its address.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub(crate) fn value(&self, address: u64, length: u32) -> Result<Vec<u8>, Errno> {
+        self.memory.read(address, length as usize)
+    }
+}

@@ -1,0 +1,136 @@
+//! Completion channels as completion queues know them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::{Mutex, MutexGuard};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::io::net::readiness::Readiness;
+
+/// A completion channel.
+///
+/// A completion queue has at most one event waiting here, so the queue is as long as the number of
+/// completion queues on the channel: whoever takes the event polls that queue empty anyway.
+#[derive(Debug)]
+pub(crate) struct ChannelCore {
+    ready: Readiness,
+    events: Mutex<VecDeque<ChannelEvent>>,
+}
+
+#[derive(Debug)]
+struct ChannelEvent {
+    /// Distinguishes completion queues that share a cookie.
+    cq: u64,
+    cookie: u64,
+}
+
+impl ChannelCore {
+    pub(crate) fn new() -> Result<Self> {
+        let ready = Readiness::new().map_err(|errno| os_error("socketpair", errno))?;
+        fcntl_getfl(&ready)
+            .and_then(|flags| fcntl_setfl(&ready, flags | OFlags::NONBLOCK))
+            .map_err(|errno| os_error("fcntl", errno))?;
+        Ok(Self {
+            ready,
+            events: Mutex::default(),
+        })
+    }
+
+    /// Takes the oldest event: its cookie.
+    pub(crate) fn take(&self) -> Option<u64> {
+        let mut events = self.lock();
+        let event = events.pop_front();
+        if event.is_some() && events.is_empty() {
+            self.ready.lower();
+        }
+        event.map(|event| event.cookie)
+    }
+
+    /// Says that completion queue `cq` has completions.
+    pub(crate) fn notify(&self, cq: u64, cookie: u64) {
+        let mut events = self.lock();
+        if events.iter().any(|event| event.cq == cq) {
+            return;
+        }
+        events.push_back(ChannelEvent { cq, cookie });
+        if events.len() == 1 {
+            self.ready.raise();
+        }
+    }
+
+    /// Forgets the event of a completion queue that is gone.
+    pub(crate) fn forget(&self, cq: u64) {
+        let mut events = self.lock();
+        let before = events.len();
+        events.retain(|event| event.cq != cq);
+        if events.is_empty() && before > 0 {
+            self.ready.lower();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ChannelEvent>> {
+        self.events.lock()
+    }
+}
+
+impl AsFd for ChannelCore {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+fn os_error(call: &'static str, errno: rustix::io::Errno) -> Error {
+    Error::new(
+        Step::CreateCq,
+        Cause::Os {
+            call,
+            errno: errno.raw_os_error(),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    fn readable(channel: &ChannelCore) -> bool {
+        let mut fds = [PollFd::new(&channel.ready, PollFlags::IN)];
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_events_wait() {
+        let channel = ChannelCore::new().unwrap();
+        assert!(!readable(&channel));
+        channel.notify(1, 11);
+        channel.notify(2, 22);
+        assert!(readable(&channel));
+        assert_eq!(channel.take(), Some(11));
+        assert!(readable(&channel));
+        assert_eq!(channel.take(), Some(22));
+        assert!(!readable(&channel));
+        assert_eq!(channel.take(), None);
+    }
+
+    #[test]
+    fn a_queue_has_one_event_waiting_at_most_and_none_once_it_is_gone() {
+        let channel = ChannelCore::new().unwrap();
+        for _ in 0..1000 {
+            channel.notify(1, 11);
+        }
+        channel.notify(2, 22);
+        channel.forget(2);
+        assert_eq!(channel.take(), Some(11));
+        assert_eq!(channel.take(), None);
+        channel.notify(1, 11);
+        channel.forget(1);
+        assert!(!readable(&channel));
+    }
+}

@@ -1,0 +1,93 @@
+//! Completion queues as queue pairs know them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan_provider::verbs::Cqn;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_wire::Qpn;
+
+use crate::engine::{Completion, CompletionQueue};
+use crate::io::host::completion_channel::ChannelCore;
+use crate::io::net::counters::Cell;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    id: u64,
+    queue: Mutex<CompletionQueue>,
+    event: Option<(Arc<ChannelCore>, u64)>,
+}
+
+/// A completion queue lost a completion.
+pub(crate) struct Overflowed;
+
+impl CqCore {
+    /// A completion queue, whose events go to a channel with a cookie.
+    pub(crate) fn new(queue: CompletionQueue, event: Option<(Arc<ChannelCore>, u64)>) -> Self {
+        Self {
+            id: next_id(),
+            queue: Mutex::new(queue),
+            event,
+        }
+    }
+
+    /// After 2^32 of them numbers begin anew.
+    pub(crate) fn number(&self) -> Cqn {
+        Cqn(self.id as u32)
+    }
+
+    /// Adds a completion, and raises an event if one was asked for. If the queue is full it is lost,
+    /// which `lost` counts.
+    ///
+    /// # Errors
+    /// The queue has lost a completion, this one or an earlier one.
+    pub(crate) fn deliver(&self, completion: &Completion, lost: &Cell) -> Result<(), Overflowed> {
+        let mut queue = self.lock();
+        if queue.push(completion.wc, completion.solicited).is_err() {
+            lost.up();
+        }
+        self.notify_if_due(&mut queue);
+        if queue.is_overflowed() {
+            Err(Overflowed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Forgets the completions of a queue pair that is destroyed.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        self.lock().forget(qpn);
+    }
+
+    /// Has the next completion, or one that waits, raise an event.
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        let mut queue = self.lock();
+        queue.arm(solicited_only);
+        self.notify_if_due(&mut queue);
+    }
+
+    /// Forgets the event that waits in the channel.
+    pub(crate) fn forget_event(&self) {
+        if let Some((channel, _)) = &self.event {
+            channel.forget(self.id);
+        }
+    }
+
+    fn notify_if_due(&self, queue: &mut CompletionQueue) {
+        if queue.take_notification()
+            && let Some((channel, cookie)) = &self.event
+        {
+            channel.notify(self.id, *cookie);
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CompletionQueue> {
+        self.queue.lock()
+    }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,297 @@
+//! Driving UD queue pairs: each packet has its own way out, and comes in with its network header.
+
+#![allow(
+    unsafe_code,
+    reason = "places what arrived in registered memory, and vouches for what is sent"
+)]
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use portolan_provider::verbs::NetworkHeader;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_wire::Qpn;
+use portolan_wire::eth::GrhRepr;
+use portolan_wire::icrc::Flow;
+use portolan_wire::ip::{Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
+
+use crate::engine::MemoryTable;
+use crate::io::host::Host;
+use crate::io::host::memory_access;
+use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::host::stage::{stage, with_batch};
+use crate::io::net::path::Path;
+use crate::io::net::receive::Arrived;
+use crate::io::net::receive_batch;
+use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
+use crate::io::net::sockopt::IpVersion;
+use crate::io::net::transmit::{Room, SendSocket};
+
+impl Host {
+    /// Hands a UD queue pair datagrams that arrived for it or for a group of its, in order. It has no
+    /// answer to give.
+    pub(crate) fn receive_datagrams(&self, qp: &QpCore, packets: &[Arrived<'_>]) {
+        let counters = &self.monitor.counters;
+        let mut state = qp.lock();
+        if state.closed || !state.takes_datagrams {
+            counters.dropped_no_queue_pair.add(packets.len());
+            return;
+        }
+        let now = self.clock.now();
+        let memory = self.memory.read();
+        for arrived in packets {
+            let packet = &arrived.packet;
+            let is_group = arrived.destination.is_multicast();
+            if is_group && is_from(arrived, qp) {
+                continue;
+            }
+            // A datagram to one host is for an address of the queue pair's device (IBTA 9.6.1).
+            if !is_group && qp.device.gid_index(arrived.destination).is_none() {
+                counters.dropped_spoofed.up();
+                continue;
+            }
+            let network = match arrived.destination.to_canonical() {
+                IpAddr::V4(_) => NetworkHeader::V4,
+                IpAddr::V6(_) => NetworkHeader::V6,
+            };
+            state.engine.handle_datagram(now, &memory, packet, network);
+            let header = network_header(arrived);
+            while let Some(placement) = state.engine.poll_grh_placement() {
+                if let Some(bytes) = header.get(placement.source_range) {
+                    // SAFETY: the engine checked the range against `memory` in the call above, and
+                    // the table has been locked since.
+                    unsafe { memory_access::place(placement.addr, bytes) };
+                }
+            }
+            while let Some(placement) = state.engine.poll_placement() {
+                if let Some(bytes) = packet.payload().get(placement.source_range) {
+                    // SAFETY: as above.
+                    unsafe { memory_access::place(placement.addr, bytes) };
+                }
+            }
+        }
+        drop(memory);
+        self.report(qp, &mut state);
+    }
+
+    /// Sends what a UD queue pair has. Consecutive packets for the same queue pair go together.
+    pub(crate) fn transmit_datagrams(
+        &self,
+        qp: &QpCore,
+        state: &mut State,
+        now: Duration,
+        memory: &MemoryTable,
+    ) {
+        // Datagrams of one queue pair stay in order, whichever IP version they go by: a full socket of
+        // either stops them all.
+        for version in [IpVersion::V4, IpVersion::V6] {
+            if let Some(socket) = self.transmitter.socket(version, qp.qpn)
+                && socket.is_full()
+                && (state.deferred || socket.defers(qp.qpn))
+            {
+                state.deferred = true;
+                return;
+            }
+        }
+        with_batch(|batch| {
+            let mut staged: Option<(Path, Qpn)> = None;
+            while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
+                let Some(path) = transmit.path else { continue };
+                let to = (path, transmit.headers.bth.dest_qp);
+                let Some((socket, flow)) = self.way_out(qp, &path) else {
+                    self.monitor.counters.send_refused.up();
+                    continue;
+                };
+                // A batch has one destination address; the kernel's segments have one queue pair.
+                let full = match staged {
+                    Some((before, _)) if before != path => self.send_batch(qp, batch, &before),
+                    _ => None,
+                };
+                let coalesce = socket.coalesces() && staged == Some(to) && to.1 != Qpn::MULTICAST;
+                // SAFETY: the engine checked the segments against `memory` in the call above, and the
+                // table is locked while the reference to it exists.
+                unsafe { stage(batch, &transmit, &flow, coalesce) };
+                staged = Some(to);
+                let full = match batch.has_room(1) {
+                    true => full,
+                    false => self.send_batch(qp, batch, &path).or(full),
+                };
+                if full.is_some_and(|socket| defers(qp, state, socket)) {
+                    break;
+                }
+            }
+            if let Some((path, _)) = staged
+                && !batch.is_empty()
+                && let Some(socket) = self.send_batch(qp, batch, &path)
+            {
+                defers(qp, state, socket);
+            }
+        });
+    }
+
+    /// The socket that a queue pair's datagrams of a path leave by, and what their ICRC covers.
+    fn way_out(&self, qp: &QpCore, path: &Path) -> Option<(&SendSocket, Flow)> {
+        let socket = self.transmitter.socket(IpVersion::of(path.local), qp.qpn)?;
+        Some((socket, path.flow(socket.port())?))
+    }
+
+    /// Sends what is staged for a path; the socket, if it is full.
+    fn send_batch(&self, qp: &QpCore, batch: &mut SendBatch, path: &Path) -> Option<&SendSocket> {
+        let (socket, _) = self.way_out(qp, path)?;
+        let room = socket.send(batch, path, &self.monitor);
+        if room == Room::JustFilled {
+            self.progress.watch_for_room(&self.transmitter, socket);
+        }
+        (room != Room::Left).then_some(socket)
+    }
+
+    /// Has the sockets tell what receives of datagrams show of the IP header.
+    pub(crate) fn tell_ip_fields(&self) -> Result<()> {
+        for socket in self.group.sockets() {
+            let told = receive_batch::tell_ip_fields(socket.as_fd(), socket.family().into());
+            told.map_err(|error| {
+                let (call, errno) = ("setsockopt", error.raw_os_error().unwrap_or(0));
+                Error::new(Step::CreateQp, Cause::Os { call, errno })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a UD queue pair takes datagrams, or no more. It may get them over either IP version.
+    pub(crate) fn take_datagrams(&self, state: &mut State, takes: bool) {
+        if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
+            return;
+        }
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let count = self.progress.connected(version);
+            match takes {
+                true => count.fetch_add(1, Ordering::Relaxed),
+                false => count.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+/// Notes with a full socket that a queue pair has more to send; whether the socket is still full.
+fn defers(qp: &QpCore, state: &mut State, socket: &SendSocket) -> bool {
+    if !state.deferred {
+        state.deferred = socket.defers(qp.qpn);
+    }
+    state.deferred
+}
+
+/// Whether a datagram to a group came from the queue pair that it is about to be given to.
+fn is_from(arrived: &Arrived<'_>, qp: &QpCore) -> bool {
+    arrived
+        .packet
+        .deth()
+        .is_some_and(|deth| deth.src_qp == qp.qpn)
+        && qp.device.gid_index(arrived.source.ip()).is_some()
+}
+
+/// The network header of a datagram in the 40 bytes before its data: the IPv6 header, or, in the last
+/// 20 of them, the IPv4 header (IBTA annex A17; Linux `union rdma_network_hdr`).
+///
+/// The socket gave only the fields; what is not among them is as RoCEv2 has it: UDP, no options, not
+/// to be fragmented.
+fn network_header(arrived: &Arrived<'_>) -> [u8; GrhRepr::LEN] {
+    let mut area = [0; GrhRepr::LEN];
+    let (payload_len, ip) = (UdpRepr::LEN + arrived.packet.as_bytes().len(), &arrived.ip);
+    let (source, destination) = (
+        arrived.source.ip().to_canonical(),
+        arrived.destination.to_canonical(),
+    );
+    let written = match (source, destination) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = Ipv4Repr {
+                tos: ip.traffic_class,
+                header_len: Ipv4Repr::LEN,
+                payload_len,
+                identification: ip.identification,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: ip.hop_limit,
+                protocol: PROTOCOL_UDP,
+                src,
+                dst,
+            };
+            let (_, last) = area.split_at_mut(GrhRepr::LEN - Ipv4Repr::LEN);
+            header.emit(last)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = Ipv6Repr {
+                traffic_class: ip.traffic_class,
+                flow_label: ip.flow_label,
+                payload_len,
+                next_header: PROTOCOL_UDP,
+                hop_limit: ip.hop_limit,
+                src,
+                dst,
+            };
+            header.emit(&mut area)
+        }
+        _ => return area,
+    };
+    debug_assert!(written.is_ok(), "the fields are as wide as they came");
+    area
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::net::receive::IpFields;
+    use portolan_wire::rocev2::Packet;
+
+    /// 100 bytes of a form that can be.
+    const PACKET: [u8; 100] = {
+        let mut bytes = [0; 100];
+        bytes[0] = 0x04;
+        bytes
+    };
+
+    fn arrived<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Arrived<'a> {
+        Arrived {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            ip: IpFields {
+                identification: 0x1234,
+                traffic_class: 0xb9,
+                hop_limit: 63,
+                flow_label: 0xabcde,
+            },
+            packet: Packet::parse(payload).unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_ipv4_header_lies_in_the_last_twenty_bytes_with_a_valid_checksum() {
+        let area = network_header(&arrived("10.0.0.1:49152", "10.0.0.2", &PACKET));
+        assert_eq!(area[..20], [0; 20]);
+        let expected = [
+            0x45, 0xb9, 0, 128, 0x12, 0x34, 0x40, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        assert_eq!(area[20..30], expected[..10]);
+        assert_eq!(area[32..], expected[12..]);
+        let words = area[20..]
+            .chunks(2)
+            .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+        let sum: u32 = words.sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "header checksum");
+    }
+
+    #[test]
+    fn an_ipv6_header_is_the_grh() {
+        let area = network_header(&arrived("[2001:db8::1]:49152", "2001:db8::2", &PACKET));
+        let grh = GrhRepr::parse(&area).unwrap();
+        assert_eq!(area[..4], [0x6b, 0x9a, 0xbc, 0xde]);
+        assert_eq!(
+            (grh.payload_len, grh.next_header, grh.hop_limit),
+            (108, 17, 63)
+        );
+        assert_eq!(grh.sgid.to_string(), "2001:db8::1");
+        assert_eq!(grh.dgid.to_string(), "2001:db8::2");
+    }
+}

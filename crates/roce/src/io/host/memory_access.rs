@@ -1,0 +1,167 @@
+//! The copies between packets and the application's memory: the only places that touch it.
+//!
+//! The engine has checked key, range and rights against the memory table, and the caller holds the
+//! table's read lock from that check to the end of the copy. Deregistration takes the write lock, so
+//! once it returns nothing here can touch the memory.
+//!
+//! The application may read and write the same bytes at the same time, as it may with an adapter
+//! that uses DMA. Copies therefore go by raw pointers and never make a reference to the memory.
+
+#![allow(
+    unsafe_code,
+    reason = "the copies to and from the application's memory"
+)]
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::engine::{AtomicKind, AtomicOperation, Payload, Segment};
+
+/// Copies received bytes to their place, the last ones last: a program that spins on the last byte
+/// of a message finds the rest complete when it changes. The last byte is stored together with the
+/// seven before it if they make an aligned word, so that a flag of up to eight bytes appears whole.
+///
+/// # Safety
+/// `addr` is the address of `bytes.len()` bytes of a registered region with the right to be written,
+/// and the memory table is locked for reading since that was checked.
+pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
+    let Some((&last, body)) = bytes.split_last() else {
+        return;
+    };
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+    if let Some((head, word)) = body_and_word(addr, bytes) {
+        // SAFETY: by the caller's promise all of `to..to + bytes.len()` is writable, and a packet's
+        // buffer is never registered memory of the same region being written by this copy.
+        unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len()) };
+        // SAFETY: in bounds as above; `body_and_word` made sure of the alignment. Atomic, because the
+        // program may be spinning on it.
+        let word_at = unsafe { AtomicU64::from_ptr(to.add(head.len()).cast()) };
+        word_at.store(u64::from_ne_bytes(word), Ordering::Release);
+    } else {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
+        // SAFETY: in bounds as above, and a byte is always aligned.
+        let last_at = unsafe { AtomicU8::from_ptr(to.add(body.len())) };
+        last_at.store(last, Ordering::Release);
+    }
+}
+
+/// Splits off the last eight bytes if their destination is an aligned word.
+fn body_and_word(addr: u64, bytes: &[u8]) -> Option<(&[u8], [u8; 8])> {
+    let (head, word) = bytes.split_last_chunk::<8>()?;
+    let end = addr.wrapping_add(bytes.len() as u64);
+    end.is_multiple_of(align_of::<AtomicU64>() as u64)
+        .then_some((head, *word))
+}
+
+/// Carries out an atomic operation as one instruction of the processor; what was there before. So it
+/// is atomic towards the program's own atomics on the word, and towards other devices' of the machine
+/// only as far as these go through the processor (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
+///
+/// # Safety
+/// The operation's address is that of eight bytes of a registered region with the right of remote
+/// atomics, a multiple of eight, and the memory table is locked for reading since that was checked.
+pub(crate) unsafe fn execute_atomic(operation: AtomicOperation) -> u64 {
+    let place = std::ptr::with_exposed_provenance_mut::<u64>(operation.addr as usize);
+    // SAFETY: by the caller's promise `place` is aligned and valid for reads and writes. The program
+    // must access a word that peers use atomically in the same way (`ibv_reg_mr(3)`).
+    let word = unsafe { AtomicU64::from_ptr(place) };
+    match operation.kind {
+        AtomicKind::CompareSwap { compare, swap } => {
+            match word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(original) | Err(original) => original,
+            }
+        }
+        AtomicKind::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+    }
+}
+
+/// Copies a packet's payload into `out`, whose length is the payload's.
+///
+/// # Safety
+/// The segments lie in registered regions, and the memory table is locked for reading since that
+/// was checked.
+pub(crate) unsafe fn gather(payload: &Payload<'_>, mut out: &mut [u8]) {
+    match payload {
+        Payload::Inline(bytes) => copy_prefix(out, bytes),
+        Payload::Segments(segments) => {
+            for Segment { addr, len } in *segments {
+                let Some((here, rest)) =
+                    std::mem::take(&mut out).split_at_mut_checked(*len as usize)
+                else {
+                    return;
+                };
+                let from = std::ptr::with_exposed_provenance::<u8>(*addr as usize);
+                // SAFETY: by the caller's promise `from` is readable for `len` bytes; `here` is a
+                // buffer of this crate's own, so the two do not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(from, here.as_mut_ptr(), here.len()) };
+                out = rest;
+            }
+        }
+    }
+}
+
+fn copy_prefix(out: &mut [u8], bytes: &[u8]) {
+    let len = out.len().min(bytes.len());
+    if let (Some(out), Some(bytes)) = (out.get_mut(..len), bytes.get(..len)) {
+        out.copy_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_is_placed_exactly() {
+        let source: Vec<u8> = (1..=40).collect();
+        for offset in 0..16 {
+            for len in 0..=source.len() {
+                let mut memory = [0u8; 64];
+                let addr = memory.as_mut_ptr().expose_provenance() + offset;
+                // SAFETY: at most 16 + 40 bytes of a 64-byte array of this test's own.
+                unsafe { place(addr as u64, &source[..len]) };
+                assert_eq!(memory[offset..offset + len], source[..len]);
+                assert!(
+                    memory[..offset]
+                        .iter()
+                        .chain(&memory[offset + len..])
+                        .all(|b| *b == 0)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn atomics_do_what_the_engine_says_they_do() {
+        let compare_swap = |compare, swap| AtomicKind::CompareSwap { compare, swap };
+        for kind in [
+            compare_swap(5, 9),
+            compare_swap(6, 9),
+            AtomicKind::FetchAdd { add: 7 },
+            AtomicKind::FetchAdd { add: u64::MAX },
+        ] {
+            let word = AtomicU64::new(5);
+            let addr = word.as_ptr().expose_provenance() as u64;
+            // SAFETY: an aligned word of this test's own.
+            let original = unsafe { execute_atomic(AtomicOperation { addr, kind }) };
+            assert_eq!(original, 5);
+            assert_eq!(word.load(Ordering::SeqCst), kind.apply(5), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_gathered_in_order() {
+        let (left, right) = ([1u8, 2, 3], [4u8, 5]);
+        let piece = |bytes: &[u8]| Segment {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            len: bytes.len() as u32,
+        };
+        let mut out = [0; 5];
+        // SAFETY: both arrays live on this stack.
+        unsafe { gather(&Payload::Segments(&[piece(&left), piece(&right)]), &mut out) };
+        assert_eq!(out, [1, 2, 3, 4, 5]);
+        // SAFETY: inline bytes are an ordinary slice.
+        unsafe { gather(&Payload::Inline(&[9, 8]), &mut out[..2]) };
+        assert_eq!(out[..2], [9, 8]);
+    }
+}

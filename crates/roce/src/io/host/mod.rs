@@ -1,0 +1,168 @@
+//! The host of queue pairs: it locks them, hands their engines packets, and does what the engines ask for.
+//!
+//! [`Host`] is everything that is one per stack. What is on it stands in files of its own: [`drive`] and [`datagram`] bring
+//! packets to queue pairs and from them, [`hotplug`] follows the network interfaces, [`membership`] joins multicast groups.
+
+pub(crate) mod async_events;
+pub(crate) mod async_listener;
+pub(crate) mod completion_channel;
+pub(crate) mod completion_queue;
+pub(crate) mod datagram;
+pub(crate) mod device;
+pub(crate) mod drive;
+pub(crate) mod entry;
+pub(crate) mod errors;
+mod event_queue;
+pub(crate) mod gauge;
+pub(crate) mod hotplug;
+pub(crate) mod identity;
+pub(crate) mod mapping;
+pub(crate) mod membership;
+pub(crate) mod memory_access;
+pub(crate) mod multicast;
+pub(crate) mod queue_pair;
+pub(crate) mod readings;
+pub(crate) mod settle;
+pub(crate) mod shared_receive_queue;
+mod stage;
+pub(crate) mod table;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use portolan_threads::lock::{Mutex, RwLock};
+
+use crate::engine::MemoryTable;
+use crate::io::config::{Limits, StackConfig};
+use crate::io::host::device::DeviceCore;
+use crate::io::host::entry::Entry;
+use crate::io::host::gauge::Gauge;
+use crate::io::host::multicast::MulticastGroups;
+use crate::io::host::queue_pair::QpCore;
+use crate::io::host::readings::Readings;
+use crate::io::host::table::QpTable;
+use crate::io::net::counters::Monitor;
+use crate::io::net::receive::Receiver;
+use crate::io::net::transmit::Transmitter;
+use crate::io::polling::clock::Clock;
+use crate::io::polling::deadlines::Deadlines;
+use crate::io::polling::noted::Noted;
+use crate::io::polling::progress::Progress;
+use portolan_port_sharing::PortGroup;
+
+/// Everything that is one per stack. See [`io`](crate::io) for the order of the locks.
+pub(crate) struct Host {
+    pub(crate) config: StackConfig,
+    pub(crate) clock: Clock,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) monitor: Monitor,
+    pub(crate) gauges: Gauges,
+    pub(crate) group: PortGroup,
+    pub(crate) transmitter: Transmitter,
+    pub(crate) receiver: Mutex<Receiver>,
+    pub(crate) qps: QpTable<QpCore>,
+    /// Read while packets are built and placed.
+    pub(crate) memory: RwLock<MemoryTable>,
+    pub(crate) deadlines: Deadlines,
+    /// Queue pairs that owe their peers an answer, or the last packets of a stream.
+    ///
+    /// A poller should have what arrived at once, and the program's own answer should go out before the acknowledgement of what it
+    /// answers. So a queue pair driven by a poller keeps its acknowledgement until its owner posts or polls again; the progress
+    /// thread sees to it that none is kept for long. So it is with the last few packets of a stream, which may become one
+    /// datagram with those that are posted next.
+    pub(crate) deferred_acks: Noted,
+    /// Queue pairs that heard their peers before the connection manager knew of it. The progress thread tells it: whoever
+    /// receives a packet holds locks that it must not be called with.
+    pub(crate) comm_est: Noted,
+    pub(crate) multicast: MulticastGroups,
+    pub(crate) progress: Progress,
+    pub(crate) devices: RwLock<Vec<Arc<DeviceCore>>>,
+    pub(crate) readings: Readings,
+    /// PSN of the next management datagram. QP1 gives it no meaning.
+    pub(crate) gsi_psn: AtomicU32,
+}
+
+/// How many objects of each kind there are.
+#[derive(Debug)]
+pub(crate) struct Gauges {
+    pub(crate) pds: Arc<Gauge>,
+    pub(crate) cqs: Arc<Gauge>,
+    pub(crate) qps: Arc<Gauge>,
+    pub(crate) ahs: Arc<Gauge>,
+    pub(crate) mrs: Arc<Gauge>,
+    pub(crate) mws: Arc<Gauge>,
+    pub(crate) srqs: Arc<Gauge>,
+}
+
+impl Gauges {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let qps = limits.max_qp.min(QpTable::<QpCore>::LIMIT as u32);
+        Self {
+            pds: Gauge::new("protection domains", limits.max_pd),
+            cqs: Gauge::new("completion queues", limits.max_cq),
+            qps: Gauge::new("queue pairs", qps),
+            ahs: Gauge::new("address handles", limits.max_ah),
+            mrs: Gauge::new("memory regions", limits.max_mr),
+            mws: Gauge::new("memory windows", limits.max_mw),
+            srqs: Gauge::new("shared receive queues", limits.max_srq),
+        }
+    }
+}
+
+impl Host {
+    /// The UDP port of the other end.
+    pub(crate) fn port(&self) -> u16 {
+        self.config.group.port
+    }
+
+    /// The device that has an address, and the slot of its GID table. Of a link-local address the
+    /// interface says which device is meant; without one (0) it must be the only device that has it.
+    /// Any other address is one device's, whichever interface its packets come by.
+    pub(crate) fn device_of(&self, ip: IpAddr, interface: u32) -> Option<(Arc<DeviceCore>, u32)> {
+        let ip = ip.to_canonical();
+        let devices = self.devices.read();
+        let mut having = devices.iter().filter_map(|device| {
+            let index = device.gid_index(ip)?;
+            Some((Arc::clone(device), index))
+        });
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        match (is_link_local, interface) {
+            (false, _) => having.next(),
+            (true, 0) => having.next().filter(|_| having.next().is_none()),
+            (true, _) => having.find(|(device, _)| device.interface() == interface),
+        }
+    }
+}
+
+impl Host {
+    /// What a thread of the program that drives queue pairs holds meanwhile: if it panics, the owners of those that it had
+    /// locked are told, whatever they wait for.
+    #[inline]
+    pub(crate) fn watch_for_panics(&self) -> PanicWatch<'_> {
+        PanicWatch(&self.progress)
+    }
+}
+
+/// See `Host::watch_for_panics`].
+pub(crate) struct PanicWatch<'a>(&'a Progress);
+
+impl Drop for PanicWatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.panicked();
+        }
+    }
+}
+
+/// Short: every object of the verbs holds this.
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("port", &self.port())
+            .field("block", &self.group.block())
+            .finish_non_exhaustive()
+    }
+}

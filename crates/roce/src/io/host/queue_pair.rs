@@ -1,0 +1,100 @@
+//! Queue pairs as whoever drives the device knows them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::Result;
+use portolan_provider::verbs::QpType;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_wire::Qpn;
+
+use crate::engine::{QpConfig, QueuePair};
+use crate::io::host::completion_queue::CqCore;
+use crate::io::host::device::DeviceCore;
+use crate::io::host::shared_receive_queue::SrqUse;
+use crate::io::net::path::Path;
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) device: Arc<DeviceCore>,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    state: Mutex<State>,
+}
+
+/// What a queue pair's lock guards.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) engine: QueuePair,
+    /// Given back when it is destroyed.
+    pub(crate) srq: Option<SrqUse>,
+    /// Known from RTR on; a UD queue pair has none.
+    pub(crate) path: Option<Path>,
+    /// A UD queue pair in RTR or beyond: it takes datagrams from everybody.
+    pub(crate) takes_datagrams: bool,
+    /// When it is to be called.
+    pub(crate) timer: Option<Duration>,
+    /// It has more to send and is noted in its full socket's list.
+    pub(crate) deferred: bool,
+    /// It keeps an answer, or the tail of a stream, until its owner posts or polls again.
+    pub(crate) owes: bool,
+    /// Its device is gone; it has failed.
+    pub(crate) device_removed: bool,
+    /// Destroyed: whoever still finds it leaves it alone.
+    pub(crate) closed: bool,
+}
+
+impl QpCore {
+    /// A queue pair in RESET.
+    pub(crate) fn new(
+        device: &Arc<DeviceCore>,
+        config: QpConfig,
+        [send_cq, recv_cq]: [Arc<CqCore>; 2],
+        srq: Option<SrqUse>,
+    ) -> Result<Self> {
+        let (qpn, qp_type) = (config.qpn, config.init.qp_type);
+        let engine = match &srq {
+            Some(srq) => QueuePair::with_shared_receives(config, srq.source())?,
+            None => QueuePair::new(config)?,
+        };
+        Ok(Self {
+            qpn,
+            qp_type,
+            device: Arc::clone(device),
+            send_cq,
+            recv_cq,
+            state: Mutex::new(State {
+                engine,
+                srq,
+                path: None,
+                takes_datagrams: false,
+                timer: None,
+                deferred: false,
+                owes: false,
+                device_removed: false,
+                closed: false,
+            }),
+        })
+    }
+
+    /// Locks it. A queue pair that a thread panicked with has failed.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock_or_mend(|state| {
+            tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");
+            state.engine.abandon();
+        })
+    }
+
+    /// Whether a thread panicked with it locked, and nobody has locked it since.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.is_broken()
+    }
+
+    pub(crate) fn forget_completions(&self) {
+        self.send_cq.forget(self.qpn);
+        self.recv_cq.forget(self.qpn);
+    }
+}

@@ -1,0 +1,239 @@
+//! What the engines of queue pairs ask for after each call, carried out: packets sent, memory windows bound, completions and
+//! events delivered, deadlines kept.
+
+#![allow(
+    unsafe_code,
+    reason = "vouches for the memory that packets are built from"
+)]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use portolan_provider::verbs::{AsyncEvent, QpState, QpType};
+use portolan_wire::bth::Opcode;
+
+use crate::engine::{MemoryOperation, MemoryTable, Queue};
+use crate::io::host::Host;
+use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::host::stage::{stage, stage_headers, with_batch};
+use crate::io::net::path::Path;
+use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
+use crate::io::net::sockopt::IpVersion;
+use crate::io::net::transmit::{Room, SendSocket};
+use crate::io::polling::progress::LOOK_INTERVAL;
+
+impl Host {
+    /// Sends what was posted. A stream whose owner polls now and then may wait until it does so, or has posted more:
+    /// what leaves together is one datagram, and one system call at both ends.
+    pub(crate) fn posted(&self, qp: &QpCore, state: &mut State, now: Duration) {
+        if state.engine.tail_can_wait() && self.progress.is_polled(now) {
+            self.settle_soon(qp, state, now);
+        } else {
+            self.settle(qp, state, now);
+        }
+    }
+
+    /// Has a queue pair settled when its owner polls next, or after [`LOOK_INTERVAL`].
+    pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut State, now: Duration) {
+        if !std::mem::replace(&mut state.owes, true) {
+            self.deferred_acks.note(qp.qpn);
+        }
+        self.progress.wake_before(now + LOOK_INTERVAL);
+    }
+
+    /// Has all queue pairs answer that owe an answer. The caller holds no lock.
+    #[inline]
+    pub(crate) fn settle_deferred(&self) {
+        if self.deferred_acks.any() {
+            self.settle_all_deferred();
+        }
+    }
+
+    fn settle_all_deferred(&self) {
+        while let Some(qpn) = self.deferred_acks.take() {
+            if let Some(qp) = self.qps.find(qpn) {
+                let mut state = qp.lock();
+                // It may have answered meanwhile, with something it sent.
+                if state.owes && !state.closed {
+                    self.settle(&qp, &mut state, self.clock.now());
+                }
+            }
+        }
+    }
+
+    /// Carries out what the engine asks for after a call other than `handle_packet`.
+    pub(crate) fn settle(&self, qp: &QpCore, state: &mut State, now: Duration) {
+        loop {
+            let memory = self.memory.read();
+            self.transmit(qp, state, now, &memory);
+            drop(memory);
+            // Each time round one piece of posted work is done.
+            let Some(operation) = state.engine.poll_memory_operation() else {
+                break;
+            };
+            self.change_memory(state, &operation);
+        }
+        self.report(qp, state);
+    }
+
+    /// Binds or invalidates a memory window. Once this returns, nothing touches memory by the rights
+    /// that it took.
+    pub(crate) fn change_memory(&self, state: &mut State, operation: &MemoryOperation) {
+        let mut memory = self.memory.write();
+        let outcome = memory.apply(operation);
+        drop(memory);
+        state.engine.complete_memory_operation(outcome);
+    }
+
+    /// Settles the queue pairs that a thread panicked with: they have failed, and their owners hear of it.
+    pub(crate) fn settle_broken(&self) {
+        for qp in self.qps.all().iter().filter(|qp| qp.is_broken()) {
+            self.resume(qp);
+        }
+    }
+
+    /// Gives a queue pair that waited for room in its socket another chance.
+    pub(crate) fn resume(&self, qp: &QpCore) {
+        let mut state = qp.lock();
+        state.deferred = false;
+        if !state.closed {
+            let now = self.clock.now();
+            self.settle(qp, &mut state, now);
+        }
+    }
+
+    /// Changes a queue pair's path and the count of queue pairs by IP version, which tells pollers
+    /// the sockets to look at.
+    pub(crate) fn replace_path(&self, state: &mut State, path: Option<Path>) {
+        let count = |path: &Option<Path>| {
+            path.and_then(|path| path.version())
+                .map(|version| self.progress.connected(version))
+        };
+        if let Some(count) = count(&path) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(count) = count(&state.path) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        state.path = path;
+    }
+
+    /// Builds and sends what the engine has. Acknowledgements go after requests, which a program may
+    /// be waiting for, but never after a response that the engine gave later: the peer counts on the
+    /// order of responses.
+    fn transmit(&self, qp: &QpCore, state: &mut State, now: Duration, memory: &MemoryTable) {
+        if qp.qp_type == QpType::Ud {
+            return self.transmit_datagrams(qp, state, now, memory);
+        }
+        state.owes = false;
+        let Some(path) = state.path else { return };
+        let version = IpVersion::of(path.local);
+        let Some(socket) = self.transmitter.socket(version, qp.qpn) else {
+            return;
+        };
+        if socket.is_full() && (state.deferred || socket.defers(qp.qpn)) {
+            state.deferred = true;
+            return;
+        }
+        let Some(flow) = path.flow(socket.port()) else {
+            return;
+        };
+        let coalesce = socket.coalesces();
+        with_batch(|batch| {
+            let mut held = None;
+            while let Some(transmit) = state.engine.poll_transmit(now, memory, PACKET_LEN_MAX) {
+                let opcode = transmit.headers.bth.opcode;
+                if let Some(headers) = held.take_if(|_| opcode.is_response()) {
+                    stage_headers(batch, headers, &flow);
+                }
+                if opcode == Opcode::RcAck {
+                    held = Some(transmit.headers);
+                } else {
+                    // SAFETY: the engine checked the segments against `memory` in the call above,
+                    // and the table is locked while the reference to it exists.
+                    unsafe { stage(batch, &transmit, &flow, coalesce) };
+                }
+                if !batch.has_room(2) && !self.send(qp, state, socket, batch, &path) {
+                    break;
+                }
+            }
+            if let Some(headers) = held {
+                stage_headers(batch, headers, &flow);
+            }
+            if !batch.is_empty() {
+                self.send(qp, state, socket, batch, &path);
+            }
+        });
+    }
+
+    /// Sends what is staged; whether the queue pair may go on. If not, it is noted with its socket,
+    /// which tells it when there is room.
+    fn send(
+        &self,
+        qp: &QpCore,
+        state: &mut State,
+        socket: &SendSocket,
+        batch: &mut SendBatch,
+        path: &Path,
+    ) -> bool {
+        let room = socket.send(batch, path, &self.monitor);
+        if room == Room::JustFilled {
+            self.progress.watch_for_room(&self.transmitter, socket);
+        }
+        if room != Room::Left && !state.deferred {
+            // A socket that has room again by now has told its queue pairs and tells nobody else.
+            state.deferred = socket.defers(qp.qpn);
+        }
+        room == Room::Left || !state.deferred
+    }
+
+    /// Delivers completions and events, and keeps the timer.
+    pub(crate) fn report(&self, qp: &QpCore, state: &mut State) {
+        let raise = |event| {
+            if !qp.device.push_async_event(event) {
+                self.monitor.counters.async_overflows.up();
+            }
+        };
+        let mut overflowed = None;
+        loop {
+            while let Some(completion) = state.engine.poll_completion() {
+                let cq = match completion.queue {
+                    Queue::Send => &qp.send_cq,
+                    Queue::Receive => &qp.recv_cq,
+                };
+                let lost = &self.monitor.counters.completion_overflows;
+                if cq.deliver(&completion, lost).is_err() {
+                    overflowed.get_or_insert(cq.number());
+                }
+            }
+            while let Some(event) = state.engine.poll_async_event() {
+                if let AsyncEvent::CommEst(qpn) = event {
+                    self.comm_est.note(qpn);
+                    self.progress.wake();
+                }
+                raise(event);
+            }
+            // A queue pair whose completions are lost cannot be trusted any more (IBTA 10.2.6.3);
+            // failing it flushes what is left, which is lost as well.
+            let Some(full) = overflowed.filter(|_| state.engine.state() != QpState::Err) else {
+                break;
+            };
+            raise(AsyncEvent::CqErr(full));
+            state.engine.fail();
+        }
+        self.keep_timer(qp, state);
+    }
+
+    fn keep_timer(&self, qp: &QpCore, state: &mut State) {
+        let Some(wanted) = state.engine.poll_timeout() else {
+            return;
+        };
+        if state.timer.is_some_and(|timer| timer <= wanted) {
+            return;
+        }
+        let is_next = self.deadlines.set(qp.qpn, &mut state.timer, Some(wanted));
+        if is_next {
+            self.progress.wake_before(wanted);
+        }
+    }
+}

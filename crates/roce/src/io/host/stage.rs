@@ -1,0 +1,86 @@
+//! Packets built for the kernel: the only place that reads the application's memory for them.
+
+#![allow(unsafe_code, reason = "gathers from registered memory")]
+
+use std::cell::RefCell;
+
+use portolan_wire::icrc::{self, Flow};
+use portolan_wire::rocev2::Headers;
+
+use crate::engine::{Payload, Transmit};
+use crate::io::host::memory_access;
+use crate::io::net::send_batch::SendBatch;
+
+/// Builds a packet in the batch: headers, payload, padding, ICRC. The payload is copied first, so
+/// that the ICRC is of what is sent, whatever the program does to its memory meanwhile.
+///
+/// # Safety
+/// The payload's segments lie in registered regions, and the memory table is locked for reading
+/// since that was checked.
+pub(crate) unsafe fn stage(
+    batch: &mut SendBatch,
+    transmit: &Transmit<'_>,
+    flow: &Flow,
+    coalesce: bool,
+) {
+    let len = transmit.udp_payload_len();
+    let Some((place, identification)) = batch.stage(len, coalesce) else {
+        return;
+    };
+    // SAFETY: the caller's promise.
+    if unsafe { build(place, transmit, flow, identification) }.is_none() {
+        debug_assert!(
+            false,
+            "the engine made headers that do not fit their opcode"
+        );
+        batch.unstage(len);
+    }
+}
+
+/// # Safety
+/// As for [`stage`].
+unsafe fn build(
+    place: &mut [u8],
+    transmit: &Transmit<'_>,
+    flow: &Flow,
+    identification: u16,
+) -> Option<()> {
+    let headers_len = transmit.headers.emit(place).ok()?;
+    let (payload, rest) = place
+        .get_mut(headers_len..)?
+        .split_at_mut_checked(transmit.payload.len())?;
+    // SAFETY: the caller's promise.
+    unsafe { memory_access::gather(&transmit.payload, payload) };
+    rest.get_mut(..usize::from(transmit.headers.bth.pad_count))?
+        .fill(0);
+    icrc::append(flow, identification, place).ok()
+}
+
+/// Builds a packet that is nothing but headers.
+pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow) {
+    let transmit = Transmit {
+        headers,
+        payload: Payload::Inline(&[]),
+        path: None,
+    };
+    // SAFETY: there are no segments.
+    unsafe { stage(batch, &transmit, flow, false) };
+}
+
+/// Lends the thread's staging buffer: one per thread rather than one per queue pair, of which there
+/// may be tens of thousands.
+pub(crate) fn with_batch<R>(work: impl FnOnce(&mut SendBatch) -> R) -> R {
+    thread_local! {
+        static BATCH: RefCell<Option<Box<SendBatch>>> = const { RefCell::new(None) };
+    }
+    // Missing while a thread's locals are destroyed: then a new one serves.
+    let lent = BATCH
+        .try_with(|batch| batch.try_borrow_mut().ok()?.take())
+        .ok()
+        .flatten();
+    let mut batch = lent.unwrap_or_else(|| Box::new(SendBatch::new()));
+    let result = work(&mut batch);
+    batch.clear();
+    let _ = BATCH.try_with(|slot| slot.try_borrow_mut().map(|mut slot| *slot = Some(batch)));
+    result
+}

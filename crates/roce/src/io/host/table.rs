@@ -1,0 +1,213 @@
+//! Queue pairs by number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::{Mutex, RwLock};
+use portolan_wire::Qpn;
+
+/// Bits of a queue pair number below the block byte.
+const LOW_BITS: u32 = 16;
+/// Shards, each with a lock of its own, so that threads receiving for different queue pairs do not
+/// meet; the low byte of the number chooses.
+const SHARDS: usize = 256;
+const SLOTS: usize = (1 << LOW_BITS) / SHARDS;
+/// Numbers that rest after their queue pair has gone, until so many others have gone since. A peer
+/// takes a request from a queue pair that it still holds, be it in time-wait (IBTA 12.9.8.3.1), for
+/// one of an earlier life of ours, and rejects it as stale; time-wait lasts about two seconds.
+const RESTING_MAX: usize = 1 << 14;
+/// Draws of a free number before giving up. With the table half full, which is its limit, and as many
+/// numbers resting as may, sixty-four draws fail once in 10^8.
+const DRAWS_MAX: u32 = 64;
+
+/// The queue pairs of this process, whose numbers all begin with its block.
+#[derive(Debug)]
+pub(crate) struct QpTable<T> {
+    block: u8,
+    shards: Box<[RwLock<Shard<T>>]>,
+    /// Numbers that rest, oldest first. Locked with no shard's lock held.
+    resting: Mutex<VecDeque<Qpn>>,
+}
+
+#[derive(Debug)]
+struct Shard<T> {
+    /// Empty until the first queue pair, then `SLOTS` long.
+    slots: Vec<Option<Arc<T>>>,
+    /// A bit for each slot whose number rests.
+    resting: [u64; SLOTS / u64::BITS as usize],
+}
+
+impl<T> QpTable<T> {
+    /// More queue pairs than this would make free numbers hard to draw.
+    pub(crate) const LIMIT: usize = 1 << (LOW_BITS - 1);
+
+    pub(crate) fn new(block: u8) -> Self {
+        Self {
+            block,
+            shards: (0..SHARDS).map(|_| RwLock::new(Shard::new())).collect(),
+            resting: Mutex::default(),
+        }
+    }
+
+    /// Puts a queue pair under a free number: `draw` gives random bits, `make` makes the queue pair
+    /// for its number.
+    pub(crate) fn insert(
+        &self,
+        mut draw: impl FnMut() -> Result<u32>,
+        make: impl FnOnce(Qpn) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
+        for _ in 0..DRAWS_MAX {
+            let low = draw()? & ((1 << LOW_BITS) - 1);
+            let qpn = Qpn::new(u32::from(self.block) << LOW_BITS | low);
+            let (shard, slot) = place(qpn);
+            let Some(shard) = self.shards.get(shard) else {
+                continue;
+            };
+            let mut shard = shard.write();
+            if let Some(free) = shard.free(slot) {
+                let qp = make(qpn)?;
+                *free = Some(Arc::clone(&qp));
+                return Ok(qp);
+            }
+        }
+        let limit = Self::LIMIT as u64;
+        Err(Error::new(
+            Step::CreateQp,
+            Cause::LimitReached {
+                what: "queue pairs",
+                limit,
+            },
+        ))
+    }
+
+    /// The queue pair of a number.
+    #[inline]
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<Arc<T>> {
+        if qpn.value() >> LOW_BITS != u32::from(self.block) {
+            return None;
+        }
+        let (shard, slot) = place(qpn);
+        let shard = self.shards.get(shard)?.read();
+        shard.slots.get(slot)?.clone()
+    }
+
+    /// All there are, for what befalls all of them; it looks at every slot.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        let shards = self.shards.iter().flat_map(|shard| {
+            let shard = shard.read();
+            shard.slots.iter().flatten().cloned().collect::<Vec<_>>()
+        });
+        shards.collect()
+    }
+
+    /// Takes a queue pair out. Its number is not given out again for a while.
+    pub(crate) fn remove(&self, qpn: Qpn) {
+        self.rest(qpn, true);
+        let rested = {
+            let mut resting = self.resting.lock();
+            resting.push_back(qpn);
+            if resting.len() > RESTING_MAX {
+                resting.pop_front()
+            } else {
+                None
+            }
+        };
+        if let Some(rested) = rested {
+            self.rest(rested, false);
+        }
+    }
+
+    fn rest(&self, qpn: Qpn, rests: bool) {
+        let (shard, slot) = place(qpn);
+        if let Some(shard) = self.shards.get(shard) {
+            let mut shard = shard.write();
+            if rests && let Some(slot) = shard.slots.get_mut(slot) {
+                *slot = None;
+            }
+            shard.set_resting(slot, rests);
+        }
+    }
+}
+
+impl<T> Shard<T> {
+    fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            resting: [0; SLOTS / u64::BITS as usize],
+        }
+    }
+
+    /// The slot, if its number may be given out.
+    fn free(&mut self, slot: usize) -> Option<&mut Option<Arc<T>>> {
+        if self.slots.is_empty() {
+            self.slots.resize_with(SLOTS, || None);
+        }
+        let rests = self.resting.get(slot / 64)? >> (slot % 64) & 1 == 1;
+        let free = self.slots.get_mut(slot)?;
+        (free.is_none() && !rests).then_some(free)
+    }
+
+    fn set_resting(&mut self, slot: usize, rests: bool) {
+        if let Some(word) = self.resting.get_mut(slot / 64) {
+            let bit = 1 << (slot % 64);
+            *word = if rests { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+fn place(qpn: Qpn) -> (usize, usize) {
+    let low = (qpn.value() & ((1 << LOW_BITS) - 1)) as usize;
+    (low % SHARDS, low / SHARDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_with_the_block_and_find_their_queue_pair_until_it_is_removed() {
+        let table = QpTable::<Qpn>::new(7);
+        let mut bits = [0xabcd_1234, 0xffff_1234, 5].into_iter();
+        let mut draw = || Ok(bits.next().unwrap());
+        let first = table.insert(&mut draw, |qpn| Ok(Arc::new(qpn))).unwrap();
+        assert_eq!(*first, Qpn::new(0x07_1234));
+        let second = table.insert(&mut draw, |qpn| Ok(Arc::new(qpn))).unwrap();
+        assert_eq!(
+            *second,
+            Qpn::new(0x07_0005),
+            "a taken number was given out again"
+        );
+        assert_eq!(table.find(*first), Some(Arc::clone(&first)));
+        assert_eq!(
+            table.find(Qpn::new(0x08_1234)),
+            None,
+            "another process's number was found"
+        );
+        assert_eq!(table.all().len(), 2);
+        assert_eq!(table.find(*second), Some(second));
+        table.remove(*first);
+        assert_eq!(table.find(*first), None);
+    }
+
+    #[test]
+    fn a_number_rests_until_enough_others_have_gone() {
+        let table = QpTable::<Qpn>::new(1);
+        let insert = |low: u32| table.insert(|| Ok(low), |qpn| Ok(Arc::new(qpn)));
+        table.remove(*insert(0xffff).unwrap());
+        for other in 0..RESTING_MAX as u32 {
+            assert!(insert(0xffff).is_err(), "given out after {other} others");
+            table.remove(*insert(other).unwrap());
+        }
+        insert(0xffff).unwrap();
+        assert!(insert(0).is_err(), "the next one still rests");
+    }
+
+    #[test]
+    fn a_table_with_no_free_number_drawn_says_so() {
+        let table = QpTable::<Qpn>::new(1);
+        table.insert(|| Ok(9), |qpn| Ok(Arc::new(qpn))).unwrap();
+        let full = table.insert(|| Ok(9), |qpn| Ok(Arc::new(qpn))).unwrap_err();
+        assert!(matches!(full.cause, Cause::LimitReached { .. }), "{full}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What the stack counted: packets, and drops by reason.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::io::net::tap::TapSocket;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A reading of the stack's counters since it was started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The counters, shared by all threads.
+        #[derive(Debug, Default)]
+        pub(crate) struct CounterCells {
+            $(pub(crate) $name: Cell,)*
+        }
+
+        impl CounterCells {
+            /// Reads them, one after the other.
+            pub(crate) fn read(&self) -> Counters {
+                Counters { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl Counters {
+            /// Name and value of each counter.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets handed to the kernel.
+    sent_packets,
+    /// Bytes of UDP payload handed to the kernel.
+    sent_bytes,
+    /// Packets taken with a valid ICRC.
+    received_packets,
+    /// Bytes of UDP payload of those.
+    received_bytes,
+    /// Calls of `sendmsg` and `sendmmsg`.
+    send_calls,
+    /// Calls of `recvmmsg` that brought something.
+    receive_calls,
+    /// Packets the kernel would not send (no route, too long for the link).
+    send_refused,
+    /// Times a socket's send buffer was full and packets had to wait.
+    send_blocked,
+    /// Packets dropped: shorter than their headers, unknown opcode, wrong length.
+    dropped_malformed,
+    /// Packets dropped: the ICRC does not match.
+    dropped_icrc,
+    /// Packets dropped: no queue pair of that number.
+    dropped_no_queue_pair,
+    /// Packets dropped: from or to another address than the queue pair's connection.
+    dropped_spoofed,
+    /// Datagrams dropped: longer than the receive buffer.
+    dropped_truncated,
+    /// Management datagrams dropped: wrong Q_Key, opcode or length.
+    dropped_mad,
+    /// Packets for another process's queue pairs, passed on to it.
+    strays,
+    /// Completions lost because a completion queue was full.
+    completion_overflows,
+    /// Asynchronous events lost because nobody took them.
+    async_overflows,
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub(crate) struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds one.
+    #[inline]
+    pub(crate) fn up(&self) {
+        self.add(1);
+    }
+
+    /// Adds `count`.
+    #[inline]
+    pub(crate) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+/// What watches the data path.
+#[derive(Debug, Default)]
+pub(crate) struct Monitor {
+    pub(crate) counters: CounterCells,
+    pub(crate) tap: TapSocket,
+}
+
+impl Monitor {
+    /// Counts a datagram of so many packets and bytes as sent.
+    #[inline]
+    pub(crate) fn sent(&self, packets: u16, bytes: usize) {
+        self.counters.sent_packets.add(usize::from(packets));
+        self.counters.sent_bytes.add(bytes);
+    }
+}

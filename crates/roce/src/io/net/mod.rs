@@ -1,0 +1,15 @@
+//! Bytes and sockets: packets to and from the kernel, and what the kernel tells of its interfaces. It knows no queue pair, but for
+//! the numbers of those that wait for room in a socket.
+
+pub(crate) mod counters;
+pub(crate) mod interface_monitor;
+pub(crate) mod interfaces;
+pub(crate) mod path;
+pub(crate) mod rand;
+pub(crate) mod readiness;
+pub(crate) mod receive;
+pub(crate) mod receive_batch;
+pub(crate) mod send_batch;
+pub(crate) mod sockopt;
+pub(crate) mod tap;
+pub(crate) mod transmit;

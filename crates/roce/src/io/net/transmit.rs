@@ -1,0 +1,421 @@
+//! The sockets that packets are sent from, and what to do when they cannot take more.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::{Mutex, MutexGuard};
+use portolan_wire::Qpn;
+use portolan_wire::icrc;
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::io::net::counters::Monitor;
+use crate::io::net::path::Path;
+use crate::io::net::rand::random_u32;
+use crate::io::net::send_batch::{Run, SendBatch, send_one};
+use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
+use crate::io::net::tap::{Direction, TappedPacket};
+use portolan_port_sharing::room::{self, with_room};
+
+/// Source ports are 0xC000 and above (IBTA A17.9.2: the sender may put entropy for routers there).
+const SOURCE_PORT_MIN: u16 = 0xC000;
+/// Draws of a source port before giving up.
+const PORT_DRAWS_MAX: u32 = 256;
+/// Hop limit unless the address vector says otherwise.
+const HOP_LIMIT_DEFAULT: i32 = 64;
+/// Packets that may wait for room in one socket's send buffer, counted in datagrams. Queue pairs
+/// stop while any wait, so this bounds what threads in the midst of sending may add, and MADs.
+const WAITING_DATAGRAMS_MAX: usize = 1024;
+
+/// All sockets to send from.
+#[derive(Debug)]
+pub(crate) struct Transmitter {
+    v4: Vec<SendSocket>,
+    /// Empty if the system has no IPv6.
+    v6: Vec<SendSocket>,
+}
+
+/// Whether a socket can take more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Left,
+    /// What could not be sent waits in the socket; whoever gets this the first time asks epoll to
+    /// tell when there is room.
+    JustFilled,
+    Full,
+}
+
+impl Transmitter {
+    /// Opens so many sockets of each IP version.
+    pub(crate) fn open(sockets: usize, buffer_bytes: usize) -> Result<Self> {
+        let open = |version| -> Result<Vec<SendSocket>> {
+            (0..sockets)
+                .map(|_| SendSocket::open(version, buffer_bytes))
+                .collect()
+        };
+        let v6 = match open(IpVersion::V6) {
+            Ok(sockets) => sockets,
+            Err(error) if is_no_ipv6(&error) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            v4: open(IpVersion::V4)?,
+            v6,
+        })
+    }
+
+    /// The socket that a queue pair sends from, always the same: its packets stay in order.
+    pub(crate) fn socket(&self, version: IpVersion, qpn: Qpn) -> Option<&SendSocket> {
+        let sockets = self.of_version(version);
+        sockets.get(qpn.value() as usize % sockets.len().max(1))
+    }
+
+    /// All sockets with their tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &SendSocket)> {
+        (0..).zip(self.v4.iter().chain(&self.v6))
+    }
+
+    /// The socket of a token of [`iter`](Self::iter).
+    pub(crate) fn by_token(&self, token: u64) -> Option<&SendSocket> {
+        let index = usize::try_from(token).ok()?;
+        self.v4.iter().chain(&self.v6).nth(index)
+    }
+
+    /// The token of a socket of this transmitter.
+    pub(crate) fn token(&self, socket: &SendSocket) -> Option<u64> {
+        self.iter()
+            .find(|(_, other)| std::ptr::eq(*other, socket))
+            .map(|(token, _)| token)
+    }
+
+    fn of_version(&self, version: IpVersion) -> &[SendSocket] {
+        match version {
+            IpVersion::V4 => &self.v4,
+            IpVersion::V6 => &self.v6,
+        }
+    }
+}
+
+fn is_no_ipv6(error: &Error) -> bool {
+    matches!(
+        error.cause,
+        Cause::Os {
+            errno: libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL,
+            ..
+        }
+    )
+}
+
+/// An unconnected socket on a random source port: a connected one would number its IPv4 packets,
+/// and the ICRC covers the number.
+#[derive(Debug)]
+pub(crate) struct SendSocket {
+    socket: UdpSocket,
+    port: u16,
+    /// Whether the kernel segments. Falls for good when a device turns out not to.
+    segments: AtomicBool,
+    /// Whether `waiting` has packets; read without its lock.
+    full: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+/// What waits for room in the send buffer.
+#[derive(Debug, Default)]
+struct Waiting {
+    datagrams: VecDeque<WaitingDatagram>,
+    /// Queue pairs that have more to send.
+    queue_pairs: Vec<Qpn>,
+}
+
+#[derive(Debug)]
+struct WaitingDatagram {
+    path: Path,
+    run: Run,
+    bytes: Box<[u8]>,
+}
+
+impl SendSocket {
+    fn open(version: IpVersion, buffer_bytes: usize) -> Result<Self> {
+        let domain = match version {
+            IpVersion::V4 => Domain::IPV4,
+            IpVersion::V6 => Domain::IPV6,
+        };
+        let make = || {
+            Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))
+                .map_err(|error| errno_of(&error))
+        };
+        let socket = with_room(make)
+            .map_err(|errno| Error::new(Step::OpenDevice, room::cause("socket", errno)))?;
+        let fd = socket.as_fd();
+        prepare(fd, version, buffer_bytes).map_err(|error| os_error("setsockopt", &error))?;
+        let port = bind_to_random_port(&socket, version)?;
+        // Old kernels (before 4.18) do not know the option.
+        let segments = set_int(fd, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        Ok(Self {
+            socket: socket.into(),
+            port,
+            segments: AtomicBool::new(segments),
+            full: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Its UDP source port, which the ICRC covers.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether packets of one length may share a datagram.
+    pub(crate) fn coalesces(&self) -> bool {
+        self.segments.load(Ordering::Relaxed)
+    }
+
+    /// Whether packets wait for room in its send buffer.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// If the socket is full, notes that a queue pair has more to send and says so.
+    #[cold]
+    pub(crate) fn defers(&self, qpn: Qpn) -> bool {
+        let mut waiting = self.lock();
+        let full = self.full.load(Ordering::Acquire);
+        if full {
+            waiting.queue_pairs.push(qpn);
+        }
+        full
+    }
+
+    /// Sends what is staged and empties the batch.
+    pub(crate) fn send(&self, batch: &mut SendBatch, path: &Path, monitor: &Monitor) -> Room {
+        let mut first = 0;
+        let mut room = Room::Left;
+        if monitor.tap.is_plugged() {
+            self.show(batch, path, monitor);
+        }
+        while let Some(run) = batch.runs().get(first).copied() {
+            if self.full.load(Ordering::Acquire) {
+                room = self.put_aside(batch, first, path, monitor);
+                break;
+            }
+            monitor.counters.send_calls.up();
+            match batch.submit(self.fd(), path, first) {
+                Ok(sent) => {
+                    for run in batch.runs().iter().skip(first).take(sent) {
+                        monitor.sent(run.packets, run.len);
+                    }
+                    first += sent.max(1);
+                }
+                Err(error) => match Refusal::of(&error) {
+                    Refusal::Interrupted => {}
+                    Refusal::Full => {
+                        room = self.put_aside(batch, first, path, monitor);
+                        break;
+                    }
+                    Refusal::Segmentation if run.packets > 1 => {
+                        self.send_apart(batch, &run, path, &error, monitor);
+                        first += 1;
+                    }
+                    Refusal::Segmentation | Refusal::Packet => {
+                        monitor.counters.send_refused.add(usize::from(run.packets));
+                        first += 1;
+                    }
+                },
+            }
+        }
+        batch.clear();
+        room
+    }
+
+    /// Sends the packets of a datagram that the kernel would not segment. Each then has the
+    /// identification zero, so those that counted on another get a new ICRC.
+    #[cold]
+    fn send_apart(
+        &self,
+        batch: &mut SendBatch,
+        run: &Run,
+        path: &Path,
+        error: &io::Error,
+        monitor: &Monitor,
+    ) {
+        let Some(flow) = path.flow(self.port) else {
+            return;
+        };
+        let mut all_sent = true;
+        for packet in batch.packets_mut(run) {
+            let single = Run::single(packet.len());
+            let sent = icrc::append(&flow, 0, packet).is_ok()
+                && send_one(self.fd(), path, &single, packet).is_ok();
+            match sent {
+                true => monitor.sent(1, packet.len()),
+                false => monitor.counters.send_refused.up(),
+            }
+            all_sent &= sent;
+        }
+        // The device cannot compute checksums (udp(7), UDP_SEGMENT): it never will.
+        if all_sent && error.raw_os_error() == Some(libc::EIO) {
+            self.segments.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps what is staged from datagram `first` on until there is room.
+    #[cold]
+    fn put_aside(&self, batch: &SendBatch, first: usize, path: &Path, monitor: &Monitor) -> Room {
+        monitor.counters.send_blocked.up();
+        let mut waiting = self.lock();
+        for run in batch.runs().iter().skip(first) {
+            if waiting.datagrams.len() >= WAITING_DATAGRAMS_MAX {
+                // As if the network had lost them.
+                monitor.counters.send_refused.add(usize::from(run.packets));
+                continue;
+            }
+            let bytes = batch.bytes(run).into();
+            waiting.datagrams.push_back(WaitingDatagram {
+                path: *path,
+                run: *run,
+                bytes,
+            });
+        }
+        match self.full.swap(true, Ordering::AcqRel) {
+            false => Room::JustFilled,
+            true => Room::Full,
+        }
+    }
+
+    /// Sends what waits. If that succeeds, gives the queue pairs that have more to send; `None` if
+    /// the socket is still full.
+    pub(crate) fn resume(&self, monitor: &Monitor) -> Option<Vec<Qpn>> {
+        let mut waiting = self.lock();
+        while let Some(datagram) = waiting.datagrams.front() {
+            let WaitingDatagram { path, run, bytes } = datagram;
+            match send_one(self.fd(), path, run, bytes) {
+                Ok(()) => monitor.sent(run.packets, run.len),
+                Err(error) => match Refusal::of(&error) {
+                    Refusal::Interrupted => continue,
+                    Refusal::Full => return None,
+                    Refusal::Segmentation | Refusal::Packet => {
+                        monitor.counters.send_refused.add(usize::from(run.packets));
+                    }
+                },
+            }
+            waiting.datagrams.pop_front();
+        }
+        self.full.store(false, Ordering::Release);
+        Some(std::mem::take(&mut waiting.queue_pairs))
+    }
+
+    /// Shows the tap what is about to be sent.
+    #[cold]
+    fn show(&self, batch: &SendBatch, path: &Path, monitor: &Monitor) {
+        let time = SystemTime::now();
+        for run in batch.runs() {
+            for (number, payload) in (0..).zip(batch.bytes(run).chunks(run.packet_len.max(1))) {
+                monitor.tap.packet(&TappedPacket {
+                    direction: Direction::Sent,
+                    source: SocketAddr::new(path.local, self.port),
+                    destination: path.remote,
+                    identification: if path.local.is_ipv4() { number } else { 0 },
+                    traffic_class: path.traffic_class,
+                    hop_limit: path.hop_limit,
+                    payload,
+                    time,
+                });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock()
+    }
+}
+
+/// Why the kernel did not take a datagram.
+enum Refusal {
+    Interrupted,
+    /// The send buffer or the device's queue is full.
+    Full,
+    /// Perhaps only because it was to be segmented.
+    Segmentation,
+    /// It will not go.
+    Packet,
+}
+
+impl Refusal {
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Self::Interrupted,
+            Some(libc::EAGAIN) => Self::Full,
+            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) => {
+                Self::Segmentation
+            }
+            _ => Self::Packet,
+        }
+    }
+}
+
+fn prepare(fd: BorrowedFd<'_>, version: IpVersion, buffer_bytes: usize) -> io::Result<()> {
+    match version {
+        IpVersion::V4 => {
+            // Forbids fragmentation, and with it the identification stays zero.
+            let probe = libc::IP_PMTUDISC_PROBE;
+            set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
+            set_int(fd, libc::IPPROTO_IP, libc::IP_TTL, HOP_LIMIT_DEFAULT)?;
+        }
+        IpVersion::V6 => {
+            let probe = libc::IPV6_PMTUDISC_PROBE;
+            set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+            set_int(
+                fd,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_UNICAST_HOPS,
+                HOP_LIMIT_DEFAULT,
+            )?;
+        }
+    }
+    let wanted = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
+    if set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, wanted).is_err() {
+        set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted)?;
+    }
+    refuse_input(fd)
+}
+
+fn bind_to_random_port(socket: &Socket, version: IpVersion) -> Result<u16> {
+    for _ in 0..PORT_DRAWS_MAX {
+        let port = SOURCE_PORT_MIN | (random_u32(Step::OpenDevice)? as u16 & !SOURCE_PORT_MIN);
+        let address = match version {
+            IpVersion::V4 => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            IpVersion::V6 => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        };
+        match socket.bind(&address.into()) {
+            Ok(()) => return Ok(port),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(os_error("bind", &error)),
+        }
+    }
+    let holder = Some(format!(
+        "others: no free UDP port from {SOURCE_PORT_MIN:#x} on"
+    ));
+    Err(Error::new(Step::OpenDevice, Cause::AddressInUse { holder }))
+}
+
+fn os_error(call: &'static str, error: &io::Error) -> Error {
+    Error::new(Step::OpenDevice, room::cause(call, errno_of(error)))
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests;

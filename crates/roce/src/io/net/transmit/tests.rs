@@ -1,0 +1,148 @@
+use super::*;
+use portolan_wire::Psn;
+use portolan_wire::bth::Opcode;
+use portolan_wire::icrc::Identification;
+use portolan_wire::rocev2::Headers;
+use std::time::Duration;
+
+/// A socket to send from, one that receives, and the path between them.
+struct Line {
+    socket: SendSocket,
+    receiver: UdpSocket,
+    path: Path,
+    monitor: Monitor,
+}
+
+impl Line {
+    fn new() -> Self {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let path = Path {
+            local: Ipv4Addr::LOCALHOST.into(),
+            remote: receiver.local_addr().unwrap(),
+            interface: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+        };
+        let socket = SendSocket::open(IpVersion::V4, 4 << 20).unwrap();
+        Self {
+            socket,
+            receiver,
+            path,
+            monitor: Monitor::default(),
+        }
+    }
+
+    /// Stages packets with these PSNs, as the engine's are.
+    fn stage(&self, psns: impl Iterator<Item = u32>) -> SendBatch {
+        let flow = self.path.flow(self.socket.port()).unwrap();
+        let mut batch = SendBatch::new();
+        for psn in psns {
+            let (place, identification) = batch.stage(100, true).unwrap();
+            place.fill(psn as u8);
+            let headers = Headers::new(Opcode::RcSendMiddle, Qpn::new(7), Psn::new(psn));
+            headers.emit(place).unwrap();
+            icrc::append(&flow, identification, place).unwrap();
+        }
+        batch
+    }
+
+    /// PSN and identification of the next packet that arrives.
+    fn next(&self) -> (u32, u16) {
+        let mut packet = [0; 200];
+        let (len, from) = self.receiver.recv_from(&mut packet).unwrap();
+        assert_eq!(from.port(), self.socket.port());
+        let flow = self.path.flow(from.port()).unwrap();
+        let packet = &packet[..len];
+        let valid = icrc::verify(&flow, Identification::Hidden, packet).unwrap();
+        (
+            Headers::parse(packet).unwrap().bth.psn.value(),
+            valid.identification,
+        )
+    }
+}
+
+#[test]
+fn segmented_packets_arrive_with_the_identifications_they_were_staged_with() {
+    let line = Line::new();
+    let room = line
+        .socket
+        .send(&mut line.stage(0..5), &line.path, &line.monitor);
+    assert_eq!(room, Room::Left);
+    let arrived: Vec<_> = (0..5).map(|_| line.next()).collect();
+    assert_eq!(arrived, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]);
+    let counters = line.monitor.counters.read();
+    assert_eq!(
+        (
+            counters.sent_packets,
+            counters.sent_bytes,
+            counters.send_calls
+        ),
+        (5, 500, 1)
+    );
+}
+
+#[test]
+fn packets_that_found_no_room_go_first_when_there_is_some_and_their_queue_pairs_hear_of_it() {
+    let line = Line::new();
+    let (socket, qpn) = (&line.socket, Qpn::new(7));
+    assert!(!socket.defers(qpn), "an empty socket has room");
+    let aside = socket.put_aside(&line.stage(0..3), 0, &line.path, &line.monitor);
+    assert_eq!(aside, Room::JustFilled);
+    assert!(socket.is_full() && socket.defers(qpn));
+    // Another thread was in the midst of sending: its packets queue up behind.
+    let late = socket.send(&mut line.stage(3..5), &line.path, &line.monitor);
+    assert_eq!(late, Room::Full);
+    assert_eq!(socket.resume(&line.monitor), Some(vec![qpn]));
+    assert!(!socket.is_full());
+    let arrived: Vec<_> = (0..5).map(|_| line.next().0).collect();
+    assert_eq!(arrived, [0, 1, 2, 3, 4]);
+    assert_eq!(line.monitor.counters.read().send_blocked, 2);
+}
+
+#[test]
+fn what_waits_is_bounded_and_the_rest_is_counted_as_lost() {
+    let line = Line::new();
+    for _ in 0..WAITING_DATAGRAMS_MAX + 3 {
+        line.socket
+            .put_aside(&line.stage(0..2), 0, &line.path, &line.monitor);
+    }
+    assert_eq!(line.socket.lock().datagrams.len(), WAITING_DATAGRAMS_MAX);
+    assert_eq!(line.monitor.counters.read().send_refused, 6);
+}
+
+#[test]
+fn a_device_that_cannot_segment_gets_packets_one_by_one_each_with_its_own_icrc() {
+    let line = Line::new();
+    let mut batch = line.stage(0..3);
+    let run = batch.runs()[0];
+    assert!(line.socket.coalesces());
+    let cannot = io::Error::from_raw_os_error(libc::EIO);
+    line.socket
+        .send_apart(&mut batch, &run, &line.path, &cannot, &line.monitor);
+    let arrived: Vec<_> = (0..3).map(|_| line.next()).collect();
+    assert_eq!(arrived, [(0, 0), (1, 0), (2, 0)]);
+    assert!(
+        !line.socket.coalesces(),
+        "it would be tried again for each datagram"
+    );
+}
+
+#[test]
+fn a_packet_that_no_route_takes_is_counted_and_the_next_is_sent() {
+    let mut line = Line::new();
+    let good = line.path;
+    // An address that is not this machine's cannot be a source.
+    line.path.local = Ipv4Addr::new(192, 0, 2, 1).into();
+    let room = line
+        .socket
+        .send(&mut line.stage(0..2), &line.path, &line.monitor);
+    assert_eq!(room, Room::Left);
+    assert_eq!(line.monitor.counters.read().send_refused, 2);
+    line.path = good;
+    line.socket
+        .send(&mut line.stage(9..10), &line.path, &line.monitor);
+    assert_eq!(line.next(), (9, 0));
+}

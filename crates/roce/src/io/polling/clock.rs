@@ -1,0 +1,28 @@
+//! Time for the engines: monotonic, since the stack was started.
+
+use std::time::{Duration, Instant};
+
+/// The stack's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    epoch: Instant,
+}
+
+impl Clock {
+    /// A clock that reads zero now.
+    pub(crate) fn start() -> Self {
+        Self {
+            epoch: Instant::now(),
+        }
+    }
+
+    /// Time since the start.
+    pub(crate) fn now(self) -> Duration {
+        self.epoch.elapsed()
+    }
+}
+
+/// Nanoseconds for an atomic; saturates after 584 years.
+pub(crate) fn as_nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

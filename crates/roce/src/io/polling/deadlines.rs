@@ -1,0 +1,85 @@
+//! When queue pairs want to be called: one deadline each.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use portolan_threads::lock::Mutex;
+use portolan_timers::Timers;
+use portolan_wire::Qpn;
+
+use crate::io::polling::clock::as_nanos;
+
+/// The deadlines of queue pairs.
+///
+/// One may be earlier than what its queue pair wants by now: deadlines mostly move away, with each acknowledgement, and
+/// following them would cost two operations per packet. Whoever is called too early sets another.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    timers: Mutex<Timers<Qpn>>,
+    /// The earliest, in nanoseconds, `u64::MAX` if there is none: readable without the lock.
+    next_ns: AtomicU64,
+}
+
+impl Deadlines {
+    pub(crate) fn new() -> Self {
+        Self {
+            timers: Mutex::default(),
+            next_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Moves a queue pair's deadline from `armed`. True if it is now the earliest of all and was not before.
+    pub(crate) fn set(
+        &self,
+        qpn: Qpn,
+        armed: &mut Option<Duration>,
+        deadline: Option<Duration>,
+    ) -> bool {
+        let mut timers = self.timers.lock();
+        timers.set(qpn, armed, deadline);
+        let before_ns = self.next_ns.load(Ordering::Relaxed);
+        self.publish(&timers) < before_ns
+    }
+
+    /// Takes the earliest deadline if it is due.
+    pub(crate) fn take_due(&self, now: Duration) -> Option<(Duration, Qpn)> {
+        let mut timers = self.timers.lock();
+        let due = timers.take_due(now)?;
+        self.publish(&timers);
+        Some(due)
+    }
+
+    /// When the earliest is due, nanoseconds of the stack's clock; `u64::MAX` if there is none.
+    #[inline]
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.next_ns.load(Ordering::SeqCst)
+    }
+
+    fn publish(&self, timers: &Timers<Qpn>) -> u64 {
+        let next_ns = timers.next().map_or(u64::MAX, as_nanos);
+        self.next_ns.store(next_ns, Ordering::SeqCst);
+        next_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_earliest_is_known_without_the_lock_and_a_setter_hears_that_it_is_the_earliest() {
+        let deadlines = Deadlines::new();
+        assert!(deadlines.set(Qpn::new(1), &mut None, Some(3 * MS)));
+        assert!(deadlines.set(Qpn::new(2), &mut None, Some(MS)));
+        assert!(!deadlines.set(Qpn::new(3), &mut None, Some(2 * MS)));
+        assert_eq!(deadlines.next_ns(), as_nanos(MS));
+        assert_eq!(deadlines.take_due(Duration::ZERO), None);
+        assert_eq!(deadlines.take_due(2 * MS), Some((MS, Qpn::new(2))));
+        assert_eq!(deadlines.take_due(2 * MS), Some((2 * MS, Qpn::new(3))));
+        assert_eq!(deadlines.next_ns(), as_nanos(3 * MS));
+        deadlines.set(Qpn::new(1), &mut Some(3 * MS), None);
+        assert_eq!(deadlines.next_ns(), u64::MAX);
+    }
+}

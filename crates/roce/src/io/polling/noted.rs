@@ -1,0 +1,56 @@
+//! Queue pairs that something is to be done with soon, by another thread or at another moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use portolan_threads::lock::Mutex;
+use portolan_wire::Qpn;
+
+/// Numbers of queue pairs. Whoever notes one makes sure that each is there once at most.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    any: AtomicBool,
+    queue_pairs: Mutex<Vec<Qpn>>,
+}
+
+impl Noted {
+    /// Notes a queue pair.
+    pub(crate) fn note(&self, qpn: Qpn) {
+        let mut queue_pairs = self.queue_pairs.lock();
+        queue_pairs.push(qpn);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Takes one.
+    pub(crate) fn take(&self) -> Option<Qpn> {
+        let mut queue_pairs = self.queue_pairs.lock();
+        let next = queue_pairs.pop();
+        if next.is_none() {
+            self.any.store(false, Ordering::SeqCst);
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_that_was_noted_is_taken_once_and_then_there_are_none() {
+        let noted = Noted::default();
+        assert!(!noted.any());
+        noted.note(Qpn::new(1));
+        noted.note(Qpn::new(2));
+        assert!(noted.any());
+        let mut taken: Vec<_> = std::iter::from_fn(|| noted.take()).collect();
+        taken.sort();
+        assert_eq!(taken, [Qpn::new(1), Qpn::new(2)]);
+        assert!(!noted.any());
+    }
+}

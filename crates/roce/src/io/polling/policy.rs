@@ -1,0 +1,108 @@
+//! How the progress thread waits for packets.
+
+use std::time::Duration;
+
+use crate::io::polling::busy_poll::{BusyPoll, Look};
+use crate::io::polling::watch_one_sided::WatchOneSided;
+
+/// What the progress thread does between packets.
+///
+/// A one-sided request is a write without immediate data, a read or an atomic of a peer: no completion tells the program of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody polls: it sleeps until a packet comes.
+    #[default]
+    Sleep,
+    /// Nobody polls, and it has just carried out a one-sided request: it looks for the next one before it sleeps.
+    BusyPoll,
+    /// Threads of the program poll and take the packets. It sleeps, and looks now and then whether they still do.
+    YieldToPollers,
+    /// Threads poll, but they were away while a one-sided request waited: it sleeps until a packet comes, beside them.
+    WatchOneSided,
+}
+
+/// The state, and what it follows from.
+#[derive(Debug, Default)]
+pub(crate) struct Policy {
+    state: State,
+    watch_one_sided: WatchOneSided,
+    busy_poll: BusyPoll,
+}
+
+impl Policy {
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Looks before it sleeps, if it is to; whether a one-sided request came.
+    pub(crate) fn busy_poll(
+        &mut self,
+        clock: impl Fn() -> Duration,
+        look: impl FnMut(Duration) -> Look,
+    ) -> bool {
+        self.state == State::BusyPoll && self.busy_poll.run(clock, look)
+    }
+
+    /// The thread is about to sleep: it watches beside pollers, or `yields_to_pollers` says whether it leaves the packets to them.
+    pub(crate) fn sleep(&mut self, yields_to_pollers: impl FnOnce() -> bool) {
+        if self.state != State::WatchOneSided {
+            self.state = match yields_to_pollers() {
+                true => State::YieldToPollers,
+                false => State::Sleep,
+            };
+        }
+    }
+
+    /// The thread has slept and done what there was to do: `found` says whether there was a one-sided request, and `busy_polled`
+    /// whether there was one before it slept.
+    pub(crate) fn awake(&mut self, found: bool, busy_polled: bool) {
+        let yielded = self.state == State::YieldToPollers;
+        self.watch_one_sided.woken(yielded, found);
+        self.state = match (self.watch_one_sided.is_kept(), found || busy_polled) {
+            (true, _) => State::WatchOneSided,
+            (false, true) => State::BusyPoll,
+            (false, false) => State::Sleep,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(polled: bool, found: bool) -> (State, State) {
+        let mut policy = Policy::default();
+        policy.sleep(|| polled);
+        let asleep = policy.state();
+        policy.awake(found, false);
+        (asleep, policy.state())
+    }
+
+    #[test]
+    fn each_state_follows_from_who_polls_and_what_came() {
+        assert_eq!(after(false, false), (State::Sleep, State::Sleep));
+        assert_eq!(after(false, true), (State::Sleep, State::BusyPoll));
+        assert_eq!(after(true, false), (State::YieldToPollers, State::Sleep));
+        assert_eq!(
+            after(true, true),
+            (State::YieldToPollers, State::WatchOneSided)
+        );
+    }
+
+    #[test]
+    fn while_it_watches_beside_pollers_it_does_not_yield_to_them() {
+        let mut policy = Policy::default();
+        policy.sleep(|| true);
+        policy.awake(true, false);
+        policy.sleep(|| panic!("it asks whether to yield"));
+        assert_eq!(policy.state(), State::WatchOneSided);
+    }
+
+    #[test]
+    fn a_request_found_before_it_slept_has_it_look_again() {
+        let mut policy = Policy::default();
+        policy.sleep(|| false);
+        policy.awake(false, true);
+        assert_eq!(policy.state(), State::BusyPoll);
+    }
+}

@@ -1,0 +1,271 @@
+//! The progress thread as other threads see it: what it waits for, and how it is woken.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use portolan_provider::{Error, Result, Step};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::io::net::interface_monitor::InterfaceMonitor;
+use crate::io::net::sockopt::IpVersion;
+use crate::io::net::transmit::{SendSocket, Transmitter};
+use crate::io::polling::clock::as_nanos;
+use crate::io::polling::poll_handoff::{PollHandoff, Sleep};
+use portolan_port_sharing::PortGroup;
+use portolan_port_sharing::room::{self, with_room};
+
+/// A visit of a poller counts for so long.
+const POLLER_STAYS_NS: u64 = 2_000_000;
+/// Who polls comes back sooner than this.
+const POLLER_AWAY_NS: u64 = 100_000;
+/// How often the progress thread looks whether pollers are still there.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Tokens of the descriptors in epoll. Sockets to send from have those between [`SEND`] and
+/// [`INTERFACES`].
+pub(crate) const WAKE: u64 = 0;
+/// See [`WAKE`].
+pub(crate) const GROUP: u64 = 1;
+/// See [`WAKE`].
+pub(crate) const DATA: u64 = 2;
+/// See [`WAKE`].
+pub(crate) const SEND: u64 = 16;
+/// See [`WAKE`].
+pub(crate) const INTERFACES: u64 = 1 << 32;
+/// See [`WAKE`]. Beyond all sockets to send from.
+pub(crate) const MULTICAST: u64 = 1 << 33;
+
+/// The progress thread as other threads see it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(crate) epoll: OwnedFd,
+    wake: OwnedFd,
+    sleep: Sleep,
+    handoff: PollHandoff,
+    /// Connected queue pairs over IPv4 and IPv6.
+    connected: [AtomicUsize; 2],
+    stopping: AtomicBool,
+    /// The connection manager's timer may have changed.
+    gsi_changed: AtomicBool,
+    /// The interfaces are to be read.
+    reading_asked: AtomicBool,
+    /// A program's thread panicked with queue pairs locked, perhaps.
+    panicked: AtomicBool,
+}
+
+impl Progress {
+    /// Sets up epoll over everything the thread waits for.
+    pub(crate) fn new(
+        group: &PortGroup,
+        transmitter: &Transmitter,
+        interfaces: &InterfaceMonitor,
+    ) -> Result<Self> {
+        let epoll = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))
+            .map_err(|errno| os_error("epoll_create1", errno))?;
+        let wake = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))
+            .map_err(|errno| os_error("eventfd", errno))?;
+        let add = |fd, token, flags| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), flags)
+                .map_err(|errno| os_error("epoll_ctl", errno))
+        };
+        add(wake.as_fd(), WAKE, epoll::EventFlags::IN)?;
+        add(group.as_fd(), GROUP, epoll::EventFlags::IN)?;
+        add(interfaces.as_fd(), INTERFACES, epoll::EventFlags::IN)?;
+        for (token, socket) in (DATA..SEND).zip(group.sockets()) {
+            add(socket.as_fd(), token, epoll::EventFlags::IN)?;
+        }
+        for (token, socket) in transmitter.iter() {
+            add(socket.fd(), SEND + token, epoll::EventFlags::empty())?;
+        }
+        Ok(Self {
+            epoll,
+            wake,
+            sleep: Sleep::new(),
+            handoff: PollHandoff::new(POLLER_STAYS_NS),
+            connected: Default::default(),
+            stopping: AtomicBool::new(false),
+            gsi_changed: AtomicBool::new(true),
+            reading_asked: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+        })
+    }
+
+    /// The number of connected queue pairs of an IP version.
+    pub(crate) fn connected(&self, version: IpVersion) -> &AtomicUsize {
+        let [v4, v6] = &self.connected;
+        match version {
+            IpVersion::V4 => v4,
+            IpVersion::V6 => v6,
+        }
+    }
+
+    /// Whether any queue pair is connected over an IP version.
+    #[inline]
+    pub(crate) fn is_connected(&self, version: IpVersion) -> bool {
+        self.connected(version).load(Ordering::Relaxed) > 0
+    }
+
+    /// A thread polls: it will read the sockets.
+    #[inline]
+    pub(crate) fn poller_is_here(&self, now: Duration) {
+        self.handoff.poller_is_here(as_nanos(now));
+    }
+
+    /// A thread that polled is about to sleep.
+    #[inline]
+    pub(crate) fn poller_leaves(&self, group: &PortGroup) {
+        self.handoff
+            .poller_leaves(|watching| self.watch(group, watching));
+    }
+
+    /// Takes the sockets out of epoll if a poller reads them, else puts them back; whether a poller
+    /// does.
+    pub(crate) fn yield_to_pollers(&self, group: &PortGroup, now: Duration) -> bool {
+        let watch = |watching| self.watch(group, watching);
+        self.handoff.yield_to_pollers(as_nanos(now), watch)
+    }
+
+    /// Has the sockets in epoll though pollers read them.
+    pub(crate) fn watch_beside_pollers(&self, group: &PortGroup) {
+        self.handoff
+            .watch_beside_pollers(|watching| self.watch(group, watching));
+    }
+
+    /// Whether pollers that count as here do not read the sockets at the moment.
+    pub(crate) fn is_poller_away(&self, now: Duration) -> bool {
+        self.handoff.is_poller_away(as_nanos(now), POLLER_AWAY_NS)
+    }
+
+    /// Whether pollers count as here.
+    #[inline]
+    pub(crate) fn is_polled(&self, now: Duration) -> bool {
+        self.handoff.is_polled(as_nanos(now))
+    }
+
+    /// Whether the thread, which is awake, has something else to do than to look at the sockets: a poller reads them, or
+    /// somebody asked for something.
+    pub(crate) fn is_wanted(&self, now: Duration) -> bool {
+        self.is_polled(now)
+            || self.is_gsi_changed()
+            || self.is_reading_asked()
+            || self.is_stopping()
+    }
+
+    fn watch(&self, group: &PortGroup, watching: bool) {
+        let flags = match watching {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
+        for (token, socket) in (DATA..SEND).zip(group.sockets()) {
+            // The descriptor is in the set and both are open: there is nothing it can fail of.
+            let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags);
+        }
+    }
+
+    /// Has the thread tell a socket's queue pairs when there is room to send.
+    pub(crate) fn watch_for_room(&self, transmitter: &Transmitter, socket: &SendSocket) {
+        let Some(token) = transmitter.token(socket) else {
+            return;
+        };
+        let flags = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
+        // As above.
+        let data = epoll::EventData::new_u64(SEND + token);
+        let _ = epoll::modify(&self.epoll, socket.fd(), data, flags);
+    }
+
+    /// Has the thread read a multicast group's socket.
+    pub(crate) fn watch_multicast(&self, token: u64, socket: BorrowedFd<'_>) -> Result<()> {
+        let data = epoll::EventData::new_u64(MULTICAST + token);
+        epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
+            .map_err(|errno| os_error("epoll_ctl", errno))
+    }
+
+    /// Undoes [`watch_multicast`](Self::watch_multicast).
+    pub(crate) fn forget_multicast(&self, socket: BorrowedFd<'_>) {
+        // The descriptor is in the set and both are open: there is nothing it can fail of.
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+
+    /// Wakes the thread if it means to sleep beyond `deadline`.
+    pub(crate) fn wake_before(&self, deadline: Duration) {
+        if self.sleep.misses(as_nanos(deadline)) {
+            self.wake();
+        }
+    }
+
+    /// Has the thread ask the connection manager for its next timer.
+    pub(crate) fn gsi_changed(&self) {
+        self.gsi_changed.store(true, Ordering::SeqCst);
+        if self.sleep.misses(0) {
+            self.wake();
+        }
+    }
+
+    /// Whether the connection manager is to be asked for its next timer; once.
+    pub(crate) fn take_gsi_changed(&self) -> bool {
+        self.gsi_changed.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_gsi_changed(&self) -> bool {
+        self.gsi_changed.load(Ordering::SeqCst)
+    }
+
+    /// Has the thread look at readings of the interfaces that were asked for.
+    pub(crate) fn reading_asked(&self) {
+        self.reading_asked.store(true, Ordering::SeqCst);
+        if self.sleep.misses(0) {
+            self.wake();
+        }
+    }
+
+    /// Whether a reading was asked for; once.
+    pub(crate) fn take_reading_asked(&self) -> bool {
+        self.reading_asked.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_reading_asked(&self) -> bool {
+        self.reading_asked.load(Ordering::SeqCst)
+    }
+
+    /// Has the thread look for queue pairs that a panic has left locked.
+    pub(crate) fn panicked(&self) {
+        self.panicked.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Whether to look for such queue pairs; once.
+    pub(crate) fn take_panicked(&self) -> bool {
+        self.panicked.load(Ordering::SeqCst) && self.panicked.swap(false, Ordering::SeqCst)
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The thread's announcements that it sleeps and wakes.
+    pub(crate) fn sleep(&self) -> &Sleep {
+        &self.sleep
+    }
+
+    /// Undoes [`wake`](Self::wake).
+    pub(crate) fn awoken(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+    }
+
+    pub(crate) fn wake(&self) {
+        // Fails only if 2^64 wakes are pending; then it is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+fn os_error(call: &'static str, errno: Errno) -> Error {
+    Error::new(Step::OpenDevice, room::cause(call, errno))
+}

@@ -1,0 +1,4 @@
+//! The synchronization primitives of [`poll_handoff`](super::poll_handoff), which its model checker replaces.
+
+pub(super) use portolan_threads::lock::Mutex;
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

@@ -1,0 +1,123 @@
+//! Completion queues.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use portolan_provider::Step;
+use portolan_provider::traits::{CompChannel, Cq};
+use portolan_provider::verbs::{Cqn, WorkCompletion};
+
+use crate::engine::CompletionQueue;
+use crate::io::host::Host;
+use crate::io::host::completion_queue::CqCore;
+use crate::io::host::device::DeviceCore;
+use crate::io::host::errors::foreign;
+use crate::io::host::gauge::Permit;
+use crate::io::verbs::channel::SoftChannel;
+
+/// A completion queue. Polling it when it is empty drives the device.
+#[derive(Debug)]
+pub struct SoftCq {
+    core: Arc<CqCore>,
+    device: Arc<DeviceCore>,
+    host: Arc<Host>,
+    _permit: Permit,
+}
+
+impl SoftCq {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        cqe: u32,
+        channel: Option<&Arc<dyn CompChannel>>,
+        cookie: u64,
+    ) -> portolan_provider::Result<Self> {
+        let queue = CompletionQueue::new(cqe, host.config.limits.max_cqe)?;
+        let event = match channel {
+            Some(channel) => Some((SoftChannel::core_of(channel)?, cookie)),
+            None => None,
+        };
+        let permit = host.gauges.cqs.take(Step::CreateCq)?;
+        let core = CqCore::new(queue, event);
+        Ok(Self {
+            core: Arc::new(core),
+            device: Arc::clone(device),
+            host: Arc::clone(host),
+            _permit: permit,
+        })
+    }
+
+    /// The queue behind a trait object, if it belongs to the same stack.
+    pub(crate) fn core_of(
+        cq: &Arc<dyn Cq>,
+        host: &Arc<Host>,
+    ) -> portolan_provider::Result<Arc<CqCore>> {
+        cq.as_any()
+            .downcast_ref::<Self>()
+            .filter(|cq| Arc::ptr_eq(&cq.host, host))
+            .map(|cq| Arc::clone(&cq.core))
+            .ok_or_else(|| foreign(Step::CreateQp, "completion queue of this device"))
+    }
+}
+
+impl Cq for SoftCq {
+    fn number(&self) -> Cqn {
+        self.core.number()
+    }
+
+    #[inline]
+    fn poll(&self, out: &mut [WorkCompletion]) -> portolan_provider::Result<usize> {
+        self.host.entry.check(Step::PollCq)?;
+        let taken = self.core.lock().poll(out);
+        if taken > 0 || out.is_empty() {
+            return Ok(taken);
+        }
+        self.host.drive();
+        let (taken, is_armed) = {
+            let mut queue = self.core.lock();
+            (queue.poll(out), queue.is_armed())
+        };
+        if taken == 0 && is_armed {
+            // The look after arming, which misses nothing: now the owner sleeps.
+            self.host.settle_deferred();
+            self.host.progress.poller_leaves(&self.host.group);
+        }
+        Ok(taken)
+    }
+
+    fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {
+        self.host.entry.check(Step::PollCq)?;
+        self.core.arm(solicited_only);
+        // Whoever arms is about to sleep: the progress thread takes over now rather than when it
+        // notices that nobody polls.
+        self.host.settle_deferred();
+        self.host.progress.poller_leaves(&self.host.group);
+        Ok(())
+    }
+
+    fn capacity(&self) -> u32 {
+        self.core.lock().capacity()
+    }
+
+    fn resize(&self, cqe: u32) -> portolan_provider::Result<()> {
+        self.host.entry.check(Step::ResizeCq)?;
+        let limit = self.host.config.limits.max_cqe;
+        self.core.lock().resize(cqe, limit)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for SoftCq {
+    fn drop(&mut self) {
+        // A forked child shares the descriptor with its parent, whose event it would take; and the
+        // lock may have been held at the fork.
+        if self.host.entry.check(Step::PollCq).is_err() {
+            return;
+        }
+        self.core.forget_event();
+        self.device.forget_cq(self.core.number());
+    }
+}

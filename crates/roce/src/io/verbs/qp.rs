@@ -1,0 +1,364 @@
+//! Queue pairs: the verbs on one, and its life.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use portolan_provider::traits::{Cq, Mw, Qp, Srq};
+use portolan_provider::verbs::{
+    Counter, MwBind, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendData, SendFlags,
+    SendOp, SendWr, UdDestination,
+};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::MutexGuard;
+use portolan_wire::{Gid, QKey, Qpn};
+
+use crate::engine::{Destination, PdId, QpConfig, QpCounters, QpLimits};
+use crate::io::host::Host;
+use crate::io::host::device::DeviceCore;
+use crate::io::host::errors::removed;
+use crate::io::host::gauge::Permit;
+use crate::io::host::multicast::MulticastKey;
+use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::net::path::Path;
+use crate::io::net::rand::random_u32;
+use crate::io::verbs::ah::SoftAh;
+use crate::io::verbs::cq::SoftCq;
+use crate::io::verbs::mw::SoftMw;
+use crate::io::verbs::srq::SoftSrq;
+
+/// A queue pair. Dropping it destroys it.
+#[derive(Debug)]
+pub struct SoftQp {
+    core: Arc<QpCore>,
+    host: Arc<Host>,
+    _permit: Permit,
+}
+
+impl SoftQp {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        pd: PdId,
+        init: &QpInit,
+        [send_cq, recv_cq]: [&Arc<dyn Cq>; 2],
+        srq: Option<&Arc<dyn Srq>>,
+    ) -> Result<Self> {
+        let send_cq = SoftCq::core_of(send_cq, host)?;
+        let recv_cq = SoftCq::core_of(recv_cq, host)?;
+        let srq = srq.map(|srq| SoftSrq::claim(srq, host)).transpose()?;
+        let permit = host.gauges.qps.take(Step::CreateQp)?;
+        if init.qp_type == QpType::Ud {
+            host.tell_ip_fields()?;
+        }
+        let limits = QpLimits {
+            max_path_mtu: device.max_mtu(),
+            ..host.config.qp_limits
+        };
+        let make = |qpn| {
+            let config = QpConfig {
+                qpn,
+                pd,
+                init: *init,
+                limits,
+                flow: host.config.flow,
+            };
+            let core = QpCore::new(device, config, [send_cq, recv_cq], srq)?;
+            Ok(Arc::new(core))
+        };
+        let core = host.qps.insert(|| random_u32(Step::CreateQp), make)?;
+        let qp = Self {
+            core,
+            host: Arc::clone(host),
+            _permit: permit,
+        };
+        // After it can be found, so that no removal falls in between.
+        match device.is_removed() {
+            true => Err(removed(Step::CreateQp, device)),
+            false => Ok(qp),
+        }
+    }
+
+    /// What it has sent, received and dropped.
+    pub fn counters(&self) -> QpCounters {
+        *self.core.lock().engine.counters()
+    }
+
+    /// Posts requests to the send queue together: all of them or, if one is refused or is an error itself, none.
+    ///
+    /// # Errors
+    /// As for [`Qp::post_send`], of the first that is refused.
+    pub fn post_sends<'a>(&self, wrs: impl IntoIterator<Item = Result<SendWr<'a>>>) -> Result<()> {
+        let mut state = self.open_present(Step::PostSend)?;
+        let now = self.host.clock.now();
+        let wrs = wrs.into_iter().map(|wr| {
+            let wr = wr?;
+            let to = wr.ud.map(|ud| self.destination(&ud)).transpose()?;
+            Ok((wr, to))
+        });
+        let posted = state.engine.post_sends(wrs);
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        self.host.posted(&self.core, &mut state, now);
+        Ok(())
+    }
+
+    /// Locks it for a verb.
+    fn open(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+        self.host.entry.check(step)?;
+        let state = self.core.lock();
+        if state.closed {
+            return Err(Error::new(step, Cause::NoSuchObject("queue pair")));
+        }
+        Ok(state)
+    }
+
+    /// Locks it for a verb that needs its device.
+    #[inline]
+    fn open_present(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+        let state = self.open(step)?;
+        match state.device_removed {
+            true => Err(removed(step, &self.core.device)),
+            false => Ok(state),
+        }
+    }
+
+    /// Sends the acknowledgement that was kept for the owner's own answer: none will come, and
+    /// the peer's message has arrived.
+    fn send_deferred_ack(&self, state: &mut State) {
+        if state.owes {
+            let now = self.host.clock.now();
+            self.host.settle(&self.core, state, now);
+        }
+    }
+
+    /// Where a datagram goes, its address handle resolved.
+    fn destination(&self, ud: &UdDestination<'_>) -> Result<Destination> {
+        let path = SoftAh::path_of(ud.ah, &self.core.device)?;
+        let is_group = path.remote.ip().is_multicast();
+        if is_group != (ud.qpn == Qpn::MULTICAST) {
+            // IBTA 10.5: packets to groups, and only they, are for this number.
+            let expected = match is_group {
+                true => "0xffffff, as the address handle is of a group",
+                false => "not 0xffffff, as the address handle is of a host",
+            };
+            let found = ud.qpn;
+            return Err(Error::invalid(Step::PostSend, "ud.qpn", expected, found));
+        }
+        Ok(Destination {
+            path,
+            qpn: ud.qpn,
+            qkey: ud.qkey,
+        })
+    }
+
+    /// The group that an MGID stands for on this queue pair's interface.
+    fn group_of(&self, step: Step, gid: &Gid) -> Result<MulticastKey> {
+        let refuse = |what, expected, found: &dyn std::fmt::Display| {
+            Err(self.explain(Error::invalid(step, what, expected, found), None))
+        };
+        if self.core.qp_type != QpType::Ud {
+            return refuse("queue pair type", "UD", &self.core.qp_type);
+        }
+        if !gid.is_multicast() {
+            return refuse("gid", "a multicast group's", gid);
+        }
+        Ok(MulticastKey {
+            interface: self.core.device.interface(),
+            group: gid.to_ip(),
+        })
+    }
+
+    /// Adds the device and both addresses to an error.
+    fn explain(&self, error: Error, path: Option<&Path>) -> Error {
+        let error = error.on(self.core.device.name(), None);
+        match path {
+            Some(path) => {
+                let local = std::net::SocketAddr::new(path.local, 0);
+                error.between(Some(local.into()), Some(path.remote.into()))
+            }
+            None => error,
+        }
+    }
+}
+
+impl Qp for SoftQp {
+    fn qpn(&self) -> Qpn {
+        self.core.qpn
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        if mask.contains(QpAttrMask::QKEY) {
+            check_qkey(attr.qkey).map_err(|error| self.explain(error, None))?;
+        }
+        let mut state = self.open_present(Step::ModifyQp)?;
+        let now = self.host.clock.now();
+        let path = match mask.contains(QpAttrMask::AV) {
+            true => {
+                let port = self.host.config.group.port;
+                let path = self.core.device.path(Step::ModifyQp, &attr.ah_attr, port);
+                Some(path.map_err(|error| self.explain(error, None))?)
+            }
+            false => None,
+        };
+        self.send_deferred_ack(&mut state);
+        state
+            .engine
+            .modify(attr, mask)
+            .map_err(|error| self.explain(error, path.or(state.path).as_ref()))?;
+        if path.is_some() {
+            self.host.replace_path(&mut state, path);
+        }
+        if self.core.qp_type == QpType::Ud {
+            let takes = !matches!(state.engine.state(), QpState::Reset | QpState::Init);
+            self.host.take_datagrams(&mut state, takes);
+        }
+        if state.engine.state() == QpState::Reset {
+            self.host.replace_path(&mut state, None);
+            self.core.forget_completions();
+        }
+        self.host.settle(&self.core, &mut state, now);
+        Ok(())
+    }
+
+    fn query(&self) -> Result<(QpAttr, QpInit)> {
+        Ok(self.open(Step::Query)?.engine.query())
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>> {
+        Ok(self.open(Step::Query)?.engine.counters().named())
+    }
+
+    #[inline]
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let mut state = self.open_present(Step::PostSend)?;
+        let now = self.host.clock.now();
+        let posted = match wr.ud {
+            None => state.engine.post_send(wr),
+            Some(ud) => self
+                .destination(&ud)
+                .and_then(|to| state.engine.post_datagram(wr, to)),
+        };
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        self.host.posted(&self.core, &mut state, now);
+        Ok(())
+    }
+
+    fn bind_mw(
+        &self,
+        mw: &Arc<dyn Mw>,
+        wr_id: u64,
+        bind: &MwBind,
+        flags: SendFlags,
+    ) -> Result<u32> {
+        let mw = SoftMw::of_type_1(mw, &self.host)?;
+        mw.rebind(|rkey, new_rkey| {
+            let bind = *bind;
+            self.post_send(&SendWr {
+                wr_id,
+                op: SendOp::BindMw {
+                    rkey,
+                    new_rkey,
+                    bind,
+                },
+                data: SendData::Sges(&[]),
+                flags,
+                ud: None,
+            })
+        })
+    }
+
+    #[inline]
+    fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        let mut state = self.open_present(Step::PostReceive)?;
+        let posted = state.engine.post_recv(wr);
+        posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
+        if state.engine.state() == QpState::Err {
+            let now = self.host.clock.now();
+            self.host.settle(&self.core, &mut state, now);
+        }
+        Ok(())
+    }
+
+    fn attach_mcast(&self, gid: &Gid) -> Result<()> {
+        let step = Step::AttachMulticast;
+        let key = self.group_of(step, gid)?;
+        drop(self.open(step)?);
+        let attached = self.host.attach(key, &self.core);
+        attached.map_err(|error| self.explain(error, None))?;
+        // Destroyed meanwhile, it has left the groups that it was attached to then.
+        if self.core.lock().closed {
+            self.host.detach(key, self.core.qpn);
+        }
+        Ok(())
+    }
+
+    fn detach_mcast(&self, gid: &Gid) -> Result<()> {
+        let step = Step::DetachMulticast;
+        let key = self.group_of(step, gid)?;
+        drop(self.open(step)?);
+        match self.host.detach(key, self.core.qpn) {
+            true => Ok(()),
+            false => {
+                let cause = Cause::NoSuchObject("attachment to the multicast group");
+                Err(self.explain(Error::new(step, cause), None))
+            }
+        }
+    }
+
+    fn destroy(&self) -> Result<()> {
+        // In a forked child everything is a copy whose locks may have been held at the fork.
+        self.host.entry.check(Step::ModifyQp)?;
+        let mut state = self.core.lock();
+        if !state.closed {
+            self.send_deferred_ack(&mut state);
+        }
+        if std::mem::replace(&mut state.closed, true) {
+            return Ok(());
+        }
+        self.host.replace_path(&mut state, None);
+        self.host.take_datagrams(&mut state, false);
+        self.host
+            .deadlines
+            .set(self.core.qpn, &mut state.timer, None);
+        drop(state.srq.take());
+        self.core.device.retire(state.engine.counters());
+        drop(state);
+        if self.core.qp_type == QpType::Ud {
+            self.host.detach_from_all(self.core.qpn);
+        }
+        if self.host.gauges.mws.used() > 0 {
+            self.host.memory.write().unbind_queue_pair(self.core.qpn);
+        }
+        self.host.qps.remove(self.core.qpn);
+        self.core.forget_completions();
+        self.core.device.forget(self.core.qpn);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        // It fails in a forked child only, where there is nothing to do.
+        let _ = self.destroy();
+    }
+}
+
+/// A controlled Q_Key is for those who may have it alone: with QP1's, which is one, a program could speak
+/// for the host's connection manager. Linux wants CAP_NET_RAW of whoever sets one
+/// (`ib_uverbs_modify_qp`, since 6.4).
+fn check_qkey(qkey: QKey) -> Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    if !qkey.is_controlled() {
+        return Ok(());
+    }
+    match capabilities(None).map(|sets| sets.effective) {
+        Ok(effective) if effective.contains(CapabilitySet::NET_RAW) => Ok(()),
+        _ => {
+            let cause = Cause::ControlledQKey { qkey: qkey.0 };
+            Err(Error::new(Step::ModifyQp, cause))
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Shared receive queues: the verbs on one, and how queue pairs share it.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use portolan_provider::traits::Srq;
+use portolan_provider::verbs::{RecvWr, SrqAttr, Srqn};
+use portolan_provider::{Error, Result, Step};
+use portolan_threads::lock::MutexGuard;
+
+use crate::engine::{PdId, SharedReceiveQueue};
+use crate::io::host::Host;
+use crate::io::host::device::DeviceCore;
+use crate::io::host::errors::foreign;
+use crate::io::host::shared_receive_queue::{SrqCore, SrqUse};
+
+/// A shared receive queue. Dropping it leaves it to its queue pairs.
+#[derive(Debug)]
+pub struct SoftSrq {
+    core: Arc<SrqCore>,
+    host: Arc<Host>,
+}
+
+impl SoftSrq {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        pd: PdId,
+        attr: &SrqAttr,
+    ) -> Result<Self> {
+        // After 2^32 of them a number comes again: its first owner is long gone.
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let permit = host.gauges.srqs.take(Step::CreateSrq)?;
+        let number = Srqn(NEXT.fetch_add(1, Ordering::Relaxed));
+        let config = &host.config;
+        let max_wr = config.limits.max_srq_wr;
+        let queue = SharedReceiveQueue::new(number, pd, attr, max_wr, &config.qp_limits)?;
+        let core = SrqCore::new(number, pd, device, queue, permit);
+        Ok(Self {
+            core: Arc::new(core),
+            host: Arc::clone(host),
+        })
+    }
+
+    /// The claim of a new queue pair on the queue behind a trait object, if it belongs to the same
+    /// stack and lives.
+    pub(crate) fn claim(srq: &Arc<dyn Srq>, host: &Arc<Host>) -> Result<SrqUse> {
+        let srq = srq.as_any().downcast_ref::<Self>();
+        let core = srq
+            .filter(|srq| Arc::ptr_eq(&srq.host, host))
+            .map(|srq| &srq.core)
+            .ok_or_else(|| foreign(Step::CreateQp, "shared receive queue of this device"))?;
+        core.claim()
+    }
+
+    fn open(&self, step: Step) -> Result<MutexGuard<'_, SharedReceiveQueue>> {
+        self.host.entry.check(step)?;
+        self.core.open(step)
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        error.on(self.core.device().name(), None)
+    }
+}
+
+impl Srq for SoftSrq {
+    fn number(&self) -> Srqn {
+        self.core.number()
+    }
+
+    fn post_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        let posted = self.open(Step::PostReceive)?.post(wr);
+        posted.map_err(|error| self.explain(error))
+    }
+
+    fn modify(&self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<()> {
+        let modified = self.open(Step::ModifySrq)?.modify(max_wr, srq_limit);
+        modified.map_err(|error| self.explain(error))
+    }
+
+    fn query(&self) -> Result<SrqAttr> {
+        Ok(self.open(Step::Query)?.query())
+    }
+
+    fn destroy(&self) -> Result<()> {
+        self.host.entry.check(Step::ModifySrq)?;
+        self.core.close().map_err(|error| self.explain(error))?;
+        self.core.device().forget_srq(self.core.number());
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,217 @@
+//! A panic in one thread leaves the device to all others, and whoever it concerns hears of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use portolan_provider::traits::{Device, Qp};
+use portolan_provider::verbs::{
+    AsyncEvent, QpState, SendData, SendFlags, SendOp, SendWr, WcStatus,
+};
+use portolan_provider::{Cause, Error};
+use portolan_roce::io::{DeviceChange, Gsi, ReceivedMad, SoftDevice, Stack, Tap, TappedPacket};
+
+use crate::harness::{End, Nobody, PATIENCE, Shape, config, stack, until};
+
+const LOOPBACK: &str = "127.0.0.1";
+
+/// Panics on one thread when the device is about to tell of an established connection, with a queue pair locked.
+fn panic_when_established(device: &SoftDevice, here: impl Fn() -> bool + Send + Sync + 'static) {
+    let wants = move |event: &AsyncEvent| {
+        let is_meant = matches!(event, AsyncEvent::CommEst(_)) && here();
+        assert!(!is_meant, "a panic that the test wants");
+        false
+    };
+    let listener = device.listen_async(wants).unwrap();
+    // For as long as the process runs.
+    std::mem::forget(listener);
+}
+
+/// A queue pair in RTR that has a receive posted and hears its peer first.
+fn hear_in_rtr(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
+    let ip = LOOPBACK.parse().unwrap();
+    let shape = Shape::default();
+    let [a, b] = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
+    b.connect_to(&b.qp, ip, a.qp.qpn(), shape, QpState::Rtr);
+    a.connect(ip, b.qp.qpn(), shape);
+    b.receive(7, b.sge(0, 100));
+    [a, b]
+}
+
+fn connect(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
+    let ip = LOOPBACK.parse().unwrap();
+    let shape = Shape::default();
+    let ends = [&stacks[0], &stacks[1]].map(|stack| End::new(stack, ip, shape));
+    ends[0].connect(ip, ends[1].qp.qpn(), shape);
+    ends[1].connect(ip, ends[0].qp.qpn(), shape);
+    ends
+}
+
+fn exchange(ends: &[End; 2]) {
+    let [a, b] = ends;
+    b.receive(2, b.sge(0, 100));
+    a.post(1, SendOp::Send, a.sge(0, 100));
+    a.expect(1);
+    b.expect(2);
+}
+
+#[test]
+fn a_panic_of_a_poller_fails_the_queue_pair_that_it_was_at_and_no_other() {
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let bystanders = connect(&stacks);
+    let poller = thread::current().id();
+    let (device, _) = stacks[1].device_of(LOOPBACK.parse().unwrap(), 0).unwrap();
+    panic_when_established(&device, move || thread::current().id() == poller);
+    // The progress thread may take the packet instead; then there is another try.
+    let broken = (0..1000).find_map(|_| {
+        let [a, b] = hear_in_rtr(&stacks);
+        a.post(1, SendOp::Send, a.sge(0, 100));
+        let polled = catch_unwind(AssertUnwindSafe(|| b.expect(7)));
+        polled.is_err().then_some([a, b])
+    });
+    let [_a, b] = broken.expect("the poller never took the packet itself");
+    until("the queue pair is in error", || {
+        b.qp.query().unwrap().0.state == QpState::Err
+    });
+    let mut seen = Vec::new();
+    until("its owner is told", || {
+        seen.extend(b.device.take_async_event().unwrap());
+        seen.contains(&AsyncEvent::QpFatal(b.qp.qpn()))
+    });
+    exchange(&bystanders);
+    exchange(&connect(&stacks));
+}
+
+/// A connection manager that notes what befalls devices.
+#[derive(Debug, Default)]
+struct Changes(Mutex<Vec<DeviceChange>>);
+
+impl Gsi for Changes {
+    fn mad(&self, _: ReceivedMad<'_>) {}
+    fn next_timeout(&self) -> Option<Duration> {
+        None
+    }
+    fn timeout(&self) {}
+    fn device_changed(&self, _: &Arc<SoftDevice>, change: DeviceChange) {
+        self.0.lock().unwrap().push(change);
+    }
+}
+
+#[test]
+fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_and_new_ones_take_their_place() {
+    let config = config();
+    let changes = Arc::new(Changes::default());
+    let (gsi, nobody) = (changes.clone(), Arc::new(Nobody));
+    let served = Stack::start(config.clone(), gsi, Box::new(Nobody), nobody).unwrap();
+    let stacks = [stack(&config), served];
+    let (device, _) = stacks[1].device_of(LOOPBACK.parse().unwrap(), 0).unwrap();
+    panic_when_established(&device, || thread::current().name() == Some("portolan"));
+    let fatal = device
+        .listen_async(|event| *event == AsyncEvent::DeviceFatal)
+        .unwrap();
+    let [_, bystander] = connect(&stacks);
+    bystander.receive(3, bystander.sge(0, 100));
+    bystander.cq.arm(false).unwrap();
+    let [a, b] = hear_in_rtr(&stacks);
+    a.post(1, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 8));
+
+    until("the device's users are told", || {
+        fatal.take().unwrap().is_some()
+    });
+    for (end, wr_id) in [(&b, 7), (&bystander, 3)] {
+        let flushed = end.wait();
+        assert_eq!(
+            (flushed.wr_id, flushed.status),
+            (wr_id, WcStatus::WrFlushErr)
+        );
+        assert_eq!(end.qp.query().unwrap().0.state, QpState::Err);
+    }
+    let refused = device.alloc_pd().unwrap_err();
+    assert_eq!(refused.cause, Cause::DeviceRemoved);
+    until("the connection manager is told", || {
+        let changes = changes.0.lock().unwrap();
+        changes.contains(&DeviceChange::Removed) && changes.contains(&DeviceChange::Added)
+    });
+    // The thread goes on: it alone sees to an end that sleeps.
+    let [a, b] = connect(&stacks);
+    b.receive(2, b.sge(0, 100));
+    b.cq.arm(false).unwrap();
+    a.post(1, SendOp::Send, a.sge(0, 100));
+    assert_eq!(b.wait().wr_id, 2);
+}
+
+/// Panics at its first packet.
+#[derive(Debug, Default)]
+struct Panics(AtomicUsize);
+
+impl Tap for Panics {
+    fn packet(&self, _: &TappedPacket<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a panic that the test wants");
+    }
+}
+
+#[test]
+fn a_tap_that_panics_is_pulled_and_the_device_goes_on() {
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let ends = connect(&stacks);
+    let taps = [(); 2].map(|()| Arc::new(Panics::default()));
+    for (stack, tap) in stacks.iter().zip(&taps) {
+        stack.set_tap(Some(tap.clone()));
+    }
+    exchange(&ends);
+    exchange(&ends);
+    let calls = taps.map(|tap| tap.0.load(Ordering::Relaxed));
+    assert!(calls.iter().all(|calls| *calls == 1), "{calls:?}");
+}
+
+/// Posts to a queue pair at its first packet.
+#[derive(Debug, Default)]
+struct Posts {
+    to: OnceLock<Arc<dyn Qp>>,
+    posted: Mutex<Option<Result<(), Error>>>,
+}
+
+impl Tap for Posts {
+    fn packet(&self, _: &TappedPacket<'_>) {
+        let wr = SendWr {
+            wr_id: 9,
+            op: SendOp::Send,
+            data: SendData::Sges(&[]),
+            flags: SendFlags::SIGNALED,
+            ud: None,
+        };
+        let posted = self.to.get().map(|qp| qp.post_send(&wr));
+        let mut slot = self.posted.lock().unwrap();
+        *slot = slot.take().or(posted);
+    }
+}
+
+#[test]
+fn a_tap_that_posts_is_refused_rather_than_waiting_for_itself() {
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let (told, ended) = channel();
+    thread::spawn(move || {
+        let ends = connect(&stacks);
+        let tap = Arc::new(Posts::default());
+        tap.to.set(ends[0].qp.clone()).unwrap();
+        stacks[0].set_tap(Some(tap.clone()));
+        exchange(&ends);
+        let posted = tap.posted.lock().unwrap().take();
+        told.send(posted.expect("no packet was seen")).unwrap();
+    });
+    match ended.recv_timeout(PATIENCE) {
+        Ok(posted) => {
+            let refused = posted.expect_err("posted from within a tap");
+            assert!(matches!(refused.cause, Cause::Unsupported(_)), "{refused}");
+        }
+        Err(RecvTimeoutError::Timeout) => panic!("the tap waits for itself"),
+        Err(RecvTimeoutError::Disconnected) => panic!("the exchange failed"),
+    }
+}

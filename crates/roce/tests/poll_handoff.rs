@@ -1,0 +1,141 @@
+//! The handing over between progress thread and pollers, in every order of their steps that the
+//! memory model allows: the very source of the device, on a model checker's primitives.
+#![allow(unreachable_pub, reason = "a test")]
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
+}
+
+#[path = "../src/io/polling/poll_handoff.rs"]
+mod poll_handoff;
+
+use loom::sync::Arc;
+use loom::thread;
+use poll_handoff::{PollHandoff, Sleep};
+use sync::{AtomicBool, AtomicU64, Ordering};
+
+const FOR_EVER: u64 = u64::MAX;
+
+#[test]
+fn a_timer_set_as_the_thread_falls_asleep_is_seen_or_wakes_it() {
+    loom::model(|| {
+        let sleep = Arc::new(Sleep::new());
+        let next_timer = Arc::new(AtomicU64::new(FOR_EVER));
+        let setter = {
+            let (sleep, next_timer) = (sleep.clone(), next_timer.clone());
+            thread::spawn(move || {
+                next_timer.store(5, Ordering::Relaxed);
+                sleep.misses(5)
+            })
+        };
+        sleep.announce(FOR_EVER);
+        let seen = next_timer.load(Ordering::Relaxed) == 5;
+        let woken = setter.join().unwrap();
+        assert!(seen || woken, "the thread oversleeps the timer");
+        sleep.end();
+        assert!(!sleep.misses(5), "a thread that is awake is woken");
+    });
+}
+
+/// What epoll would be told.
+fn model(turns: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
+    (Arc::new(turns), Arc::new(AtomicBool::new(true)))
+}
+
+#[test]
+fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
+    loom::model(|| {
+        let (turns, watched) = model(PollHandoff::new(100));
+        turns.poller_is_here(1);
+        let poller = {
+            let (turns, watched) = (turns.clone(), watched.clone());
+            thread::spawn(move || {
+                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+            })
+        };
+        let _ = turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+        poller.join().unwrap();
+        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+    });
+}
+
+#[test]
+fn whatever_two_pollers_do_the_thread_that_sleeps_for_long_watches() {
+    loom::model(|| {
+        let (turns, watched) = model(PollHandoff::new(100));
+        let poller = {
+            let (turns, watched) = (turns.clone(), watched.clone());
+            thread::spawn(move || {
+                turns.poller_is_here(1);
+                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+            })
+        };
+        turns.poller_is_here(1);
+        let yields =
+            turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed));
+        poller.join().unwrap();
+        assert!(
+            yields || watched.load(Ordering::Relaxed),
+            "the thread sleeps for long and nobody reads the sockets"
+        );
+    });
+}
+
+#[test]
+fn visits_count_for_their_time_only() {
+    loom::model(|| {
+        let (turns, watched) = model(PollHandoff::new(100));
+        let watch = |watching| watched.store(watching, Ordering::Relaxed);
+        assert!(!turns.yield_to_pollers(0, watch));
+        turns.poller_is_here(50);
+        assert!(turns.yield_to_pollers(149, watch));
+        assert!(!watched.load(Ordering::Relaxed));
+        assert!(!turns.yield_to_pollers(150, watch));
+        assert!(watched.load(Ordering::Relaxed));
+    });
+}
+
+#[test]
+fn a_thread_that_watches_beside_pollers_does_so_whoever_comes_and_goes() {
+    loom::model(|| {
+        let (turns, watched) = model(PollHandoff::new(100));
+        turns.poller_is_here(1);
+        assert!(turns.yield_to_pollers(2, |watching| watched.store(watching, Ordering::Relaxed)));
+        let poller = {
+            let (turns, watched) = (turns.clone(), watched.clone());
+            thread::spawn(move || {
+                turns.poller_is_here(3);
+                turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+            })
+        };
+        turns.watch_beside_pollers(|watching| watched.store(watching, Ordering::Relaxed));
+        poller.join().unwrap();
+        assert!(watched.load(Ordering::Relaxed), "nobody reads the sockets");
+    });
+}
+
+#[test]
+fn a_poller_is_away_from_its_last_visit_on_until_it_says_that_it_leaves() {
+    loom::model(|| {
+        let (turns, watched) = model(PollHandoff::new(100));
+        assert!(!turns.is_poller_away(1000, 20));
+        turns.poller_is_here(50);
+        assert!(!turns.is_poller_away(69, 20));
+        assert!(turns.is_poller_away(70, 20));
+        turns.poller_leaves(|watching| watched.store(watching, Ordering::Relaxed));
+        assert!(!turns.is_poller_away(70, 20));
+    });
+}

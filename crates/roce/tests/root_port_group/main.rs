@@ -1,9 +1,0 @@
-//! The group among processes of several users, which only root can start.
-
-#[path = "../port_group/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests that need no root")]
-mod harness;
-#[path = "../port_group/process.rs"]
-#[allow(dead_code, reason = "shared with the tests that need no root")]
-mod process;
-mod users;
