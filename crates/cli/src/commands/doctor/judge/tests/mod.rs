@@ -86,7 +86,7 @@ fn each_finding_is_made_of_its_facts_and_of_no_others() {
 
 #[test]
 fn every_code_is_tried_here_and_documented() {
-    const DOCUMENT: &str = include_str!("../../../../../../docs/doctor.md");
+    const DOCUMENT: &str = include_str!("../../../../../../../docs/doctor.md");
     let tried: BTreeSet<&str> = cases().iter().map(|case| case.code).collect();
     let rows = DOCUMENT.lines().skip_while(|line| *line != "## Findings");
     let documented: BTreeSet<&str> = rows
