@@ -6,17 +6,18 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use portolan_provider::traits::Mr as ProviderMr;
-use portolan_provider::verbs::Access;
+use portolan_provider::verbs::{Access, MrRange};
+use portolan_threads::lock::Mutex;
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of};
-use crate::layout::{Mr, Pd, access};
+use crate::layout::{Mr, Pd, access, rereg_mr};
 use crate::object::{Held, Kind, end, make, next_handle, own};
 
 /// A memory region.
 pub(crate) struct OwnMr {
     mr: Arc<dyn ProviderMr>,
-    _pd: Held,
+    pd: Mutex<Held>,
 }
 
 impl Kind for Mr {
@@ -87,8 +88,76 @@ pub(crate) unsafe fn register(
         lkey: mr.lkey(),
         rkey: mr.rkey(),
     };
-    let _pd = domain.users.hold();
-    make(whole, OwnMr { mr, _pd })
+    let pd = Mutex::new(domain.users.hold());
+    make(whole, OwnMr { mr, pd })
+}
+
+/// Changes what the bits of `enum ibv_rereg_mr_flags` say.
+///
+/// # Errors
+/// `EINVAL` for other bits or none, for no memory, or for rights without their bit; `EBUSY` while memory windows are
+/// bound to the region; those of [`register`]. The region is as before then.
+///
+/// # Safety
+/// Region and domain are ours; the memory stays until the region's end or next change.
+pub(crate) unsafe fn reregister(
+    mr: *mut Mr,
+    flags: u32,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access_flags: u32,
+) -> Result<()> {
+    let changes = |bit| flags & bit != 0;
+    let moves = changes(rereg_mr::CHANGE_TRANSLATION);
+    if flags & !rereg_mr::ALL != 0
+        || flags == 0
+        || (moves && (addr.is_null() || length == 0))
+        || (access_flags != 0 && !changes(rereg_mr::CHANGE_ACCESS))
+    {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the caller keeps `mr` until this is done.
+    let own_mr = unsafe { own(mr) }?;
+    // One change at a time, so that the structure says what the region is.
+    let mut held = own_mr.pd.lock();
+    // SAFETY: as above.
+    let (context, old_pd) = unsafe { ((*mr).context, (*mr).pd) };
+    let pd = if changes(rereg_mr::CHANGE_PD) {
+        pd
+    } else {
+        old_pd
+    };
+    // SAFETY: as above, and of `pd`.
+    let domain = unsafe { own(pd) }?;
+    // SAFETY: as above.
+    if unsafe { (*pd).context } != context {
+        return Err(Errno::INVAL);
+    }
+    let start = addr.expose_provenance() as u64;
+    let range = moves.then_some(MrRange {
+        addr: start,
+        length: length as u64,
+        iova: match access_flags & access::ZERO_BASED {
+            0 => start,
+            _ => 0,
+        },
+    });
+    let rights = changes(rereg_mr::CHANGE_ACCESS)
+        .then(|| rights(access_flags))
+        .transpose()?;
+    // SAFETY: the caller leaves the memory to the region until that changes again or ends.
+    let changed = unsafe { domain.pd.reregister(&own_mr.mr, range, rights) };
+    changed.map_err(|error| errno_of(&error))?;
+    *held = domain.users.hold();
+    // SAFETY: the structure is the program's to read and ours to write.
+    unsafe {
+        (*mr).pd = pd;
+        if moves {
+            ((*mr).addr, (*mr).length) = (addr, length);
+        }
+    }
+    Ok(())
 }
 
 /// # Errors

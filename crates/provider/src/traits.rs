@@ -14,8 +14,9 @@ use crate::cm::{
 };
 use crate::error::{Cause, Error, Result, Step};
 use crate::verbs::{
-    Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, MwBind, MwType, PortAttr,
-    QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr, Srqn, WorkCompletion,
+    Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, MrRange, MwBind, MwType,
+    PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr, Srqn,
+    WorkCompletion,
 };
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
@@ -207,6 +208,26 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         // SAFETY: the caller upholds the contract of `register`, which is the same.
         unsafe { self.register(addr, length, access) }
     }
+    /// Changes a region's memory, its rights, or both, and moves it to this protection domain, unless
+    /// it is there already (`ibv_rereg_mr(3)`). Its keys stay. After it returns, the device accesses
+    /// nothing that the region does not cover and allow now.
+    ///
+    /// # Errors
+    /// As for [`Pd::register_at`]; `InUse` while memory windows are bound to the region;
+    /// `NoSuchObject` if it is deregistered; `Unsupported`. Nothing has changed then.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`]. The former memory is the caller's again when this has succeeded.
+    #[allow(unsafe_code, reason = "as for `register`")]
+    unsafe fn reregister(
+        &self,
+        _mr: &Arc<dyn Mr>,
+        _range: Option<MrRange>,
+        _access: Option<Access>,
+    ) -> Result<()> {
+        let cause = Cause::Unsupported("changing a memory region");
+        Err(Error::new(Step::RegisterMemory, cause))
+    }
     /// Creates a queue pair in RESET. With `srq` it takes its receives from there and has no
     /// receive queue of its own.
     fn create_qp(
@@ -250,6 +271,8 @@ pub trait Mr: Send + Sync + std::fmt::Debug {
     /// `InUse` while memory windows are bound to the region. Dropping the region invalidates those
     /// windows.
     fn deregister(&self) -> Result<()>;
+    /// For the provider's own downcasts.
+    fn as_any(&self) -> &dyn std::any::Any;
 }
 
 /// A memory window: peers' rights on part of a region, granted and revoked in the order of a queue

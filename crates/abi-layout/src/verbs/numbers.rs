@@ -35,6 +35,15 @@ pub mod access {
     pub const OPTIONAL: u32 = 0x3FF0_0000;
 }
 
+/// Bits of `enum ibv_rereg_mr_flags`.
+pub mod rereg_mr {
+    pub const CHANGE_TRANSLATION: u32 = 1;
+    pub const CHANGE_PD: u32 = 1 << 1;
+    pub const CHANGE_ACCESS: u32 = 1 << 2;
+    /// `IBV_REREG_MR_FLAGS_SUPPORTED`.
+    pub const ALL: u32 = 7;
+}
+
 /// Numbers of `enum ibv_wr_opcode`.
 pub mod wr_opcode {
     pub const RDMA_WRITE: u32 = 0;

@@ -70,16 +70,21 @@ exports! {
         pointer(|| Err(Errno::OPNOTSUPP))
     }
 
-    // rdma_rxe of Linux 6.1 cannot either. -1 says that the old region stays good.
+    // Whatever fails leaves the old region as it was, which -1 (`IBV_REREG_MR_ERR_INPUT`) says.
     fn ibv_rereg_mr(
-        _of: *mut Mr,
-        _flags: c_int,
-        _pd: *mut Pd,
-        _addr: *mut c_void,
-        _length: usize,
-        _access: c_int
+        of: *mut Mr,
+        flags: c_int,
+        pd: *mut Pd,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int
     ) -> c_int {
-        status(|| Err(Errno::OPNOTSUPP))
+        status(|| {
+            check_process()?;
+            // SAFETY: the program's region, domain and memory.
+            unsafe { mr::reregister(of, flags as u32, pd, addr, length, access as u32) }?;
+            Ok(0)
+        })
     }
 
     fn ibv_dereg_mr(of: *mut Mr) -> c_int {

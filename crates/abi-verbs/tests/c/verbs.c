@@ -254,6 +254,39 @@ static void windows_and_addresses(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(low));
 }
 
+/* A region that changes: its keys stay, and a refused change leaves all as it was. */
+static void changed_regions(struct ibv_qp *from) {
+	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	struct ibv_context *again = open_loopback();
+	struct ibv_pd *other = ibv_alloc_pd(context), *foreign = ibv_alloc_pd(again);
+	struct ibv_mr *region = ibv_reg_mr(pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(other && foreign && region);
+	uint32_t rkey = region->rkey;
+	CHECK(ibv_rereg_mr(region, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+	CHECK(ibv_rereg_mr(region, 8, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, rights) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD, foreign, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(NULL, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)4096, 64, 0) ==
+		IBV_REREG_MR_ERR_INPUT && errno == EFAULT);
+	CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_ON_DEMAND) ==
+		IBV_REREG_MR_ERR_INPUT && errno == EOPNOTSUPP);
+	CHECK(region->pd == pd && region->addr == memory && region->length == 4096 && region->rkey == rkey);
+	CHECK(!ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS |
+		IBV_REREG_MR_CHANGE_TRANSLATION, other, memory + 4096, 4000, rights));
+	CHECK(region->pd == other && region->addr == memory + 4096 && region->length == 4000);
+	CHECK(ibv_dealloc_pd(other) == EBUSY);
+	CHECK(!ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0) && region->pd == pd);
+	CHECK(!ibv_dealloc_pd(other) && !ibv_dealloc_pd(foreign) && !ibv_close_device(again));
+	CHECK(region->rkey == rkey && region->lkey == rkey);
+	strcpy(memory, "changed");
+	send_to(from, IBV_WR_RDMA_WRITE, (uintptr_t)memory + 4096, rkey, 0);
+	CHECK(walk(1, NULL) == 0 && !strcmp(memory + 4096, "changed"));
+	CHECK(!ibv_dereg_mr(region));
+}
+
 /* A write beyond what the peer opened: an error here, an event there. */
 static void asynchronous_events(struct ibv_qp *from, struct ibv_qp *to) {
 	struct ibv_async_event event;
@@ -416,6 +449,7 @@ int main(void) {
 	built_requests(from, to);
 	whole_batches(from);
 	windows_and_addresses(from, to);
+	changed_regions(from);
 	completion_events(from, to);
 	asynchronous_events(from, to);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == EBUSY);

@@ -19,6 +19,17 @@ bitflags! {
     }
 }
 
+/// The memory of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrRange {
+    /// Address of the first byte in this process.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address by which work requests and peers name the first byte.
+    pub iova: u64,
+}
+
 /// Types of memory windows (`enum ibv_mw_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

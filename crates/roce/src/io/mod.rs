@@ -34,8 +34,8 @@
 //!    delivered;
 //! 3. a queue pair's lock (`QpCore::state`), one at a time;
 //! 4. the memory table's, for reading: held from the engine's check of a key to the end of the copy
-//!    it allowed. Deregistering takes it for writing, with no other lock held; binding and
-//!    invalidating a memory window, with the queue pair's;
+//!    it allowed. Deregistering and changing a region take it for writing, with no other lock held but
+//!    the region's own; binding and invalidating a memory window, with the queue pair's;
 //! 5. a completion queue's lock, or a shared receive queue's, one at a time;
 //! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
 //!    socket's waiting packets, the lists of queue pairs noted for later, a device's address table and

@@ -16,6 +16,7 @@ mod looking_on;
 mod multicast;
 mod panics;
 mod process;
+mod reregister;
 mod shared_receives;
 mod start;
 mod tap;

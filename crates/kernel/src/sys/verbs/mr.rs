@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use portolan_threads::lock::Mutex;
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
@@ -133,6 +134,10 @@ impl Mr for KernelMr {
 
     fn deregister(&self) -> Result<()> {
         self.end(WithWindows::Refuse)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 

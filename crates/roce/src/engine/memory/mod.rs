@@ -89,25 +89,10 @@ impl MemoryTable {
     /// Adds a region.
     ///
     /// # Errors
-    /// `InvalidArgument` if the range wraps around the address space, remote writing or atomics
-    /// are asked for without LOCAL_WRITE (`ibv_reg_mr(3)`), or the key is taken (draw another);
+    /// Those of [`Region::check`]; `InvalidArgument` if the key is taken (draw another);
     /// `LimitReached` if the table is full.
     pub fn insert(&mut self, key: u32, region: Region) -> Result<()> {
-        let invalid = |what, expected, found: &dyn core::fmt::Display| {
-            Err(Error::invalid(Step::RegisterMemory, what, expected, found))
-        };
-        let last = region.length.saturating_sub(1);
-        if region.addr.checked_add(last).is_none() || region.iova.checked_add(last).is_none() {
-            let expected = "a range within the address space";
-            return invalid("length", expected, &region.length);
-        }
-        let needs_local_write = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if region.access.intersects(needs_local_write)
-            && !region.access.contains(Access::LOCAL_WRITE)
-        {
-            let expected = "LOCAL_WRITE with REMOTE_WRITE or REMOTE_ATOMIC";
-            return invalid("access", expected, &format_args!("{:?}", region.access));
-        }
+        region.check()?;
         if self.regions.len() >= self.limit {
             return Err(Error::new(
                 Step::RegisterMemory,
@@ -118,9 +103,25 @@ impl MemoryTable {
             ));
         }
         if self.regions.contains_key(&key) || self.is_windows(key) {
-            return invalid("key", "a key not in use", &key);
+            let expected = "a key not in use";
+            return Err(Error::invalid(Step::RegisterMemory, "key", expected, key));
         }
         self.regions.insert(key, Held { region, windows: 0 });
+        Ok(())
+    }
+
+    /// Puts another region under the key of one (`ibv_rereg_mr(3)`). No access sees a mixture of the
+    /// two.
+    ///
+    /// # Errors
+    /// Those of [`Region::check`]; `InUse` while windows are bound to the present region;
+    /// `NoSuchObject` if no region has the key. Nothing has changed then.
+    pub fn replace(&mut self, key: u32, region: Region) -> Result<()> {
+        region.check()?;
+        let missing = Error::new(Step::RegisterMemory, Cause::NoSuchObject("memory region"));
+        let held = self.regions.get_mut(&key).ok_or(missing)?;
+        held.check_unused()?;
+        held.region = region;
         Ok(())
     }
 
@@ -129,15 +130,8 @@ impl MemoryTable {
     /// # Errors
     /// `InUse` while windows are bound to it; nothing has changed then.
     pub fn deregister(&mut self, key: u32) -> Result<Option<Region>> {
-        if let Some(held) = self.regions.get(&key)
-            && held.windows > 0
-        {
-            let cause = Cause::InUse {
-                what: "memory region",
-                by: "memory windows",
-                count: held.windows.into(),
-            };
-            return Err(Error::new(Step::RegisterMemory, cause));
+        if let Some(held) = self.regions.get(&key) {
+            held.check_unused()?;
         }
         Ok(self.remove(key))
     }
@@ -224,7 +218,47 @@ impl MemoryTable {
     }
 }
 
+impl Held {
+    /// # Errors
+    /// `InUse` while windows are bound to the region.
+    fn check_unused(&self) -> Result<()> {
+        match self.windows {
+            0 => Ok(()),
+            count => {
+                let cause = Cause::InUse {
+                    what: "memory region",
+                    by: "memory windows",
+                    count: count.into(),
+                };
+                Err(Error::new(Step::RegisterMemory, cause))
+            }
+        }
+    }
+}
+
 impl Region {
+    /// Whether there can be such a region.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the range wraps around the address space, or remote writing or atomics
+    /// are asked for without LOCAL_WRITE (`ibv_reg_mr(3)`).
+    pub fn check(&self) -> Result<()> {
+        let invalid = |what, expected, found: &dyn core::fmt::Display| {
+            Err(Error::invalid(Step::RegisterMemory, what, expected, found))
+        };
+        let last = self.length.saturating_sub(1);
+        if self.addr.checked_add(last).is_none() || self.iova.checked_add(last).is_none() {
+            let expected = "a range within the address space";
+            return invalid("length", expected, &self.length);
+        }
+        let needs_local_write = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if self.access.intersects(needs_local_write) && !self.access.contains(Access::LOCAL_WRITE) {
+            let expected = "LOCAL_WRITE with REMOTE_WRITE or REMOTE_ATOMIC";
+            return invalid("access", expected, &format_args!("{:?}", self.access));
+        }
+        Ok(())
+    }
+
     /// The process's address of `iova`, if `len` bytes from there are within the region.
     fn translate(&self, iova: u64, len: u64) -> Option<u64> {
         translate(self.iova, self.addr, self.length, iova, len)

@@ -54,6 +54,21 @@ fn local_accesses_say_what_is_wrong_with_them() {
 }
 
 #[test]
+fn a_replaced_region_answers_for_its_new_range_alone() {
+    let mut table = table_with(region(0x1000, 100));
+    let read = |table: &MemoryTable, addr| {
+        let read = Access::REMOTE_READ;
+        table.check_remote(PD, QPN, 1, addr, 100, read).is_ok()
+    };
+    table.replace(1, region(0x2000, 100)).unwrap();
+    assert_eq!((read(&table, 0x1000), read(&table, 0x2000)), (false, true));
+    assert!(table.replace(1, region(u64::MAX, 2)).is_err());
+    assert!(table.replace(2, region(0x1000, 100)).is_err());
+    assert_eq!((read(&table, 0x1000), read(&table, 0x2000)), (false, true));
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
 fn remote_accesses_need_every_right_they_use() {
     let table = table_with(region(0x1000, 100));
     let check = |access| table.check_remote(PD, QPN, 1, 0x1000, 1, access);

@@ -1,14 +1,16 @@
 //! Memory regions.
 
+use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan_provider::traits::Mr;
-use portolan_provider::verbs::Access;
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::verbs::{Access, MrRange};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::Mutex;
 
 use crate::engine::{PdId, Region};
 use crate::io::host::Host;
+use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
 use crate::io::host::mapping;
 use crate::io::net::rand::random_u32;
@@ -17,38 +19,33 @@ use crate::io::net::rand::random_u32;
 #[derive(Debug)]
 pub struct SoftMr {
     key: u32,
-    registered: AtomicBool,
+    /// `None` once it is deregistered. Locked before the memory table, so that a call that changes the
+    /// region returns only when those of other threads are done, too.
+    region: Mutex<Option<Region>>,
     host: Arc<Host>,
     _permit: Permit,
 }
 
-impl SoftMr {
-    pub(crate) fn register(
-        host: &Arc<Host>,
-        pd: PdId,
-        [addr, iova]: [u64; 2],
-        length: u64,
-        access: Access,
-    ) -> Result<Self> {
-        let max = host.config.limits.max_mr_size;
-        if length > max {
-            let expected = format_args!("at most {max} bytes");
-            return Err(Error::invalid(
-                Step::RegisterMemory,
-                "length",
-                expected,
-                length,
-            ));
-        }
-        mapping::verify(addr, length, access)?;
-        let permit = host.gauges.mrs.take(Step::RegisterMemory)?;
-        let region = Region {
-            pd,
-            iova,
-            addr,
+/// Whether there is memory for the region.
+fn verify(host: &Host, region: &Region) -> Result<()> {
+    let max = host.config.limits.max_mr_size;
+    if region.length > max {
+        let expected = format_args!("at most {max} bytes");
+        let length = region.length;
+        return Err(Error::invalid(
+            Step::RegisterMemory,
+            "length",
+            expected,
             length,
-            access,
-        };
+        ));
+    }
+    mapping::verify(region.addr, region.length, region.access)
+}
+
+impl SoftMr {
+    pub(crate) fn register(host: &Arc<Host>, region: Region) -> Result<Self> {
+        verify(host, &region)?;
+        let permit = host.gauges.mrs.take(Step::RegisterMemory)?;
         let mut memory = host.memory.write();
         // The table is bounded far below 2^32 keys, so a free one is found at once.
         let key = loop {
@@ -62,10 +59,41 @@ impl SoftMr {
         let host = Arc::clone(host);
         Ok(Self {
             key,
-            registered: AtomicBool::new(true),
+            region: Mutex::new(Some(region)),
             host,
             _permit: permit,
         })
+    }
+
+    /// Changes it, and moves it to a protection domain.
+    pub(crate) fn reregister(
+        &self,
+        pd: PdId,
+        range: Option<MrRange>,
+        access: Option<Access>,
+    ) -> Result<()> {
+        let mut region = self.region.lock();
+        let gone = || Error::new(Step::RegisterMemory, Cause::NoSuchObject("memory region"));
+        let mut changed = region.ok_or_else(gone)?;
+        changed.pd = pd;
+        if let Some(range) = range {
+            (changed.addr, changed.length, changed.iova) = (range.addr, range.length, range.iova);
+        }
+        if let Some(access) = access {
+            changed.access = access;
+        }
+        verify(&self.host, &changed)?;
+        self.host.memory.write().replace(self.key, changed)?;
+        *region = Some(changed);
+        Ok(())
+    }
+
+    /// The region behind a trait object, if it belongs to the same stack.
+    pub(crate) fn behind<'a>(mr: &'a Arc<dyn Mr>, host: &Arc<Host>) -> Result<&'a Self> {
+        mr.as_any()
+            .downcast_ref::<Self>()
+            .filter(|mr| Arc::ptr_eq(&mr.host, host))
+            .ok_or_else(|| foreign(Step::RegisterMemory, "memory region of this device"))
     }
 }
 
@@ -81,20 +109,23 @@ impl Mr for SoftMr {
     fn deregister(&self) -> Result<()> {
         // In a forked child the table is a copy, whose lock may have been held at the fork.
         self.host.entry.check(Step::RegisterMemory)?;
-        let mut memory = self.host.memory.write();
-        // Under the lock, so that a second caller, too, returns only when nothing is under way.
-        if self.registered.load(Ordering::Relaxed) {
-            memory.deregister(self.key)?;
-            self.registered.store(false, Ordering::Relaxed);
+        let mut region = self.region.lock();
+        if region.is_some() {
+            self.host.memory.write().deregister(self.key)?;
+            *region = None;
         }
         Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 
 impl Drop for SoftMr {
     fn drop(&mut self) {
         // In a forked child there is nothing to do, and the lock may have been held at the fork.
-        if *self.registered.get_mut() && self.host.entry.is_owner() {
+        if self.region.get_mut().is_some() && self.host.entry.is_owner() {
             let mut memory = self.host.memory.write();
             // The memory may go away now: windows on it are closed.
             memory.remove(self.key);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq};
-use portolan_provider::verbs::{Access, Ah, AhAttr, MwType, QpInit, SrqAttr};
+use portolan_provider::verbs::{Access, Ah, AhAttr, MrRange, MwType, QpInit, SrqAttr};
 use portolan_provider::{Result, Step};
 
-use crate::engine::PdId;
+use crate::engine::{PdId, Region};
 use crate::io::host::Host;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::removed;
@@ -70,9 +70,29 @@ impl Pd for SoftPd {
     ) -> Result<Arc<dyn Mr>> {
         self.host.entry.check(Step::RegisterMemory)?;
         self.check_present(Step::RegisterMemory)?;
-        let region = SoftMr::register(&self.host, self.id, [addr, iova], length, access)
+        let region = Region {
+            pd: self.id,
+            iova,
+            addr,
+            length,
+            access,
+        };
+        let region = SoftMr::register(&self.host, region)
             .map_err(|error| error.on(self.device.name(), None))?;
         Ok(Arc::new(region))
+    }
+
+    unsafe fn reregister(
+        &self,
+        mr: &Arc<dyn Mr>,
+        range: Option<MrRange>,
+        access: Option<Access>,
+    ) -> Result<()> {
+        self.host.entry.check(Step::RegisterMemory)?;
+        self.check_present(Step::RegisterMemory)?;
+        SoftMr::behind(mr, &self.host)?
+            .reregister(self.id, range, access)
+            .map_err(|error| error.on(self.device.name(), None))
     }
 
     fn create_qp(
