@@ -13,7 +13,7 @@ use crate::acks::{Acks, Reported};
 use crate::convert::{flags, immediate};
 use crate::cq_ex;
 use crate::guard::{Result, errno_of, number, pointer, value};
-use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, Wc};
+use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, Wc, create_cq_wc_flags};
 use crate::object::{Kind, Users, end, make, next_handle, own, own_place};
 use crate::process::check_process;
 use crate::raisers::{Raiser, Raisers};
@@ -21,8 +21,10 @@ use crate::raisers::{Raiser, Raisers};
 /// Completions that are taken at once.
 const BATCH: usize = 16;
 
-/// `IBV_WC_STANDARD_FLAGS`: what rdma_rxe's completions have, and ours.
-const STANDARD_WC_FLAGS: u64 = 0x7F;
+/// What completions may have.
+const KNOWN_WC_FLAGS: u64 = create_cq_wc_flags::STANDARD | STAMPS;
+const STAMPS: u64 =
+    create_cq_wc_flags::COMPLETION_TIMESTAMP | create_cq_wc_flags::COMPLETION_TIMESTAMP_WALLCLOCK;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`, and that an overrun does not matter.
@@ -69,6 +71,7 @@ pub(crate) unsafe fn create(
     cq_context: *mut c_void,
     channel: *mut CompChannel,
     comp_vector: u32,
+    wc_flags: u64,
 ) -> Result<*mut Cq> {
     // SAFETY: the caller keeps `context` until this is done.
     let own_context = unsafe { own(context) }?;
@@ -81,18 +84,22 @@ pub(crate) unsafe fn create(
         // SAFETY: the program's channel.
         false => Some(unsafe { own(channel) }?),
     };
-    let whole = cq_ex::whole(context, channel, cq_context, next_handle());
+    let whole = cq_ex::whole(context, channel, cq_context, next_handle(), wc_flags);
     let own_cq = OwnCq {
         cq: OnceLock::new(),
         users: Users::default(),
         comp_reported: Reported::default(),
         async_reported: Reported::default(),
         raisers: Arc::clone(raisers),
-        polling: cq_ex::Polling::new(),
+        polling: cq_ex::Polling::new(Arc::clone(device)),
     };
     let cq: *mut Cq = make(whole, own_cq)?;
     let cookie = cq.expose_provenance() as u64;
-    let made = device.create_cq(cqe, on.map(|on| &on.channel), cookie);
+    let on_channel = on.map(|on| &on.channel);
+    let made = match wc_flags & STAMPS {
+        0 => device.create_cq(cqe, on_channel, cookie),
+        _ => device.create_stamping_cq(cqe, on_channel, cookie),
+    };
     let made = match made {
         Ok(made) => made,
         Err(error) => {
@@ -129,7 +136,7 @@ pub(crate) unsafe extern "C" fn create_extended(
         };
         if attr.comp_mask & !MASK_FLAGS != 0
             || flags & !KNOWN_FLAGS != 0
-            || attr.wc_flags & !STANDARD_WC_FLAGS != 0
+            || attr.wc_flags & !KNOWN_WC_FLAGS != 0
         {
             return Err(Errno::OPNOTSUPP);
         }
@@ -141,6 +148,7 @@ pub(crate) unsafe extern "C" fn create_extended(
                 attr.cq_context,
                 attr.channel,
                 attr.comp_vector,
+                attr.wc_flags,
             )
         };
         Ok(made?.cast())

@@ -5,28 +5,38 @@
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use portolan_provider::traits::Device as ProviderDevice;
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use rustix::io::Errno;
 
 use crate::acks::FRESH;
 use crate::convert::{flags, immediate};
 use crate::guard::{Result, errno_of, number, value};
+use crate::layout::create_cq_wc_flags::{COMPLETION_TIMESTAMP, COMPLETION_TIMESTAMP_WALLCLOCK};
 use crate::layout::{CompChannel, Context, Cq, CqEx, PollCqAttr};
 use crate::object::own;
 
 /// A walk over the completions of a queue: whoever has begun one holds the lock until its end.
 pub(crate) struct Polling {
+    /// The queue's, whose context may be closed before.
+    device: Arc<dyn ProviderDevice>,
     lock: UnsafeCell<libc::pthread_mutex_t>,
-    /// Written and read by who holds the lock.
+    /// Written and read by who holds the lock, as is the next.
     current: Cell<WorkCompletion>,
+    /// When the device's clock read 0, since 1970: of a walk over a queue that tells times of day.
+    clock_epoch: Cell<Duration>,
 }
 
 impl Polling {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(device: Arc<dyn ProviderDevice>) -> Self {
         Self {
+            device,
             lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             current: Cell::new(WorkCompletion::EMPTY),
+            clock_epoch: Cell::new(Duration::ZERO),
         }
     }
 
@@ -49,7 +59,10 @@ pub(crate) fn whole(
     channel: *mut CompChannel,
     cq_context: *mut c_void,
     handle: u32,
+    wc_flags: u64,
 ) -> CqEx {
+    type Read = unsafe extern "C" fn(*mut CqEx) -> u64;
+    let wanted = |flag, read: Read| (wc_flags & flag != 0).then_some(read);
     let (mutex, cond) = FRESH;
     CqEx {
         context,
@@ -77,11 +90,11 @@ pub(crate) fn whole(
         read_slid: Some(read_none),
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_no_byte),
-        read_completion_ts: ptr::null_mut(),
+        read_completion_ts: wanted(COMPLETION_TIMESTAMP, read_timestamp),
         read_cvlan: ptr::null_mut(),
         read_flow_tag: ptr::null_mut(),
         read_tm_info: ptr::null_mut(),
-        read_completion_wallclock_ns: ptr::null_mut(),
+        read_completion_wallclock_ns: wanted(COMPLETION_TIMESTAMP_WALLCLOCK, read_wallclock),
     }
 }
 
@@ -118,9 +131,21 @@ unsafe extern "C" fn start_poll(of: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
         // SAFETY: the program's queue.
         let polling = &unsafe { own(of.cast::<Cq>()) }?.polling;
         polling.lock();
+        // SAFETY: a field that is written once, before the program has the queue.
+        if unsafe { (*of).read_completion_wallclock_ns }.is_some() {
+            polling.clock_epoch.set(clock_epoch(&*polling.device));
+        }
         // SAFETY: locked in this thread just before.
         unsafe { take(of).inspect_err(|_| polling.unlock()) }
     })
+}
+
+/// When the device's clock read 0, since 1970. It is asked once for each walk, so that within one later completions have
+/// later times even if the time of day is set back.
+fn clock_epoch(device: &dyn ProviderDevice) -> Duration {
+    let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let clock = Duration::from_nanos(device.clock_ns().unwrap_or_default());
+    since_1970.saturating_sub(clock)
 }
 
 unsafe extern "C" fn next_poll(of: *mut CqEx) -> c_int {
@@ -168,6 +193,19 @@ unsafe extern "C" fn read_src_qp(of: *mut CqEx) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(of: *mut CqEx) -> c_uint {
     flags(&current(of))
+}
+
+unsafe extern "C" fn read_timestamp(of: *mut CqEx) -> u64 {
+    current(of).timestamp_ns
+}
+
+unsafe extern "C" fn read_wallclock(of: *mut CqEx) -> u64 {
+    // SAFETY: the program's queue, whose walk this thread has begun.
+    let own_cq = unsafe { own(of.cast::<Cq>()) };
+    let epoch = own_cq.map_or(Duration::ZERO, |own_cq| own_cq.polling.clock_epoch.get());
+    u64::try_from(epoch.as_nanos())
+        .unwrap_or(u64::MAX)
+        .saturating_add(current(of).timestamp_ns)
 }
 
 /// What the device has none of: the vendor's error, a LID.

@@ -5,19 +5,22 @@
 
 use std::ffi::c_int;
 
+use libc::timespec;
 use portolan_provider::verbs::{self, ROCE_PKEY};
 use rustix::io::Errno;
 
 use crate::guard::{Result, errno_of, number};
 use crate::layout::{
     Context, DeviceAttr, DeviceAttrEx, GID_TYPE_ROCE_V2, GidEntry, LINK_LAYER_ETHERNET, PortAttr,
-    QueryDeviceExInput,
+    QueryDeviceExInput, VALUES_MASK_RAW_CLOCK, ValuesEx,
 };
 use crate::object::own;
 
 /// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
 /// windows of both types: what rdma_rxe reports.
 const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76;
+/// Ticks of the device's clock in a millisecond: it counts nanoseconds.
+const CORE_CLOCK_KHZ: u64 = 1_000_000;
 /// Page sizes that may be asked for, as rdma_rxe has them.
 const PAGE_SIZE_CAP: u64 = 0xFFFF_F000;
 /// rdma_rxe's vendor: none.
@@ -117,7 +120,33 @@ pub(crate) unsafe extern "C" fn device_extended(
             }
             if size >= size_of::<DeviceAttrEx>() {
                 (&raw mut (*into).phys_port_cnt_ex).write(attr.phys_port_cnt.into());
+                (&raw mut (*into).completion_timestamp_mask).write(u64::MAX);
+                (&raw mut (*into).hca_core_clock).write(CORE_CLOCK_KHZ);
             }
+        }
+        Ok(())
+    })
+}
+
+/// `query_rt_values` of the table.
+pub(crate) unsafe extern "C" fn values(context: *mut Context, into: *mut ValuesEx) -> c_int {
+    number(|| {
+        if into.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's pointers.
+        unsafe {
+            let clock = own(context)?.device.clock_ns();
+            let clock = clock.map_err(|error| errno_of(&error))?;
+            let wanted = (*into).comp_mask & VALUES_MASK_RAW_CLOCK;
+            if wanted != 0 {
+                // All of it in nanoseconds, as mlx devices have their cycles: they are compared with time stamps.
+                (*into).raw_clock = timespec {
+                    tv_sec: 0,
+                    tv_nsec: clock.cast_signed(),
+                };
+            }
+            (*into).comp_mask = wanted;
         }
         Ok(())
     })

@@ -70,7 +70,7 @@ pub(crate) fn verbs_context(context: Context) -> VerbsContext {
         destroy_wq: NONE,
         modify_wq: NONE,
         create_wq: NONE,
-        query_rt_values: NONE,
+        query_rt_values: Some(query::values),
         create_cq_ex: Some(cq::create_extended),
         r#priv: NONE,
         query_device_ex: Some(query::device_extended),

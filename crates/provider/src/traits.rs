@@ -154,6 +154,31 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>>;
+    /// Creates a completion queue as [`Device::create_cq`] does, whose completions have time stamps
+    /// ([`WorkCompletion::timestamp_ns`]).
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn create_stamping_cq(
+        &self,
+        _cqe: u32,
+        _channel: Option<&Arc<dyn CompChannel>>,
+        _cookie: u64,
+    ) -> Result<Arc<dyn Cq>> {
+        let cause = Cause::Unsupported("time stamps of completions");
+        Err(Error::new(Step::CreateCq, cause))
+    }
+    /// The device's clock, in nanoseconds since any moment (`ibv_query_rt_values_ex(3)`). It never runs
+    /// backwards.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn clock_ns(&self) -> Result<u64> {
+        Err(Error::new(
+            Step::Query,
+            Cause::Unsupported("the device's clock"),
+        ))
+    }
     /// Takes the next asynchronous event; `None` if none is queued.
     fn take_async_event(&self) -> Result<Option<AsyncEvent>>;
     /// A descriptor that is readable while an asynchronous event is queued; for poll and epoll

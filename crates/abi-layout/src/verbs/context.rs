@@ -6,7 +6,7 @@ use libc::pthread_mutex_t;
 
 use super::{
     Cq, CqEx, CqInitAttrEx, Device, DeviceAttrEx, Mw, MwBind, Pd, PortAttr, Qp, QpInitAttrEx,
-    QueryDeviceExInput, RecvWr, SendWr, Slot, Srq, SrqInitAttrEx, Wc, layouts,
+    QueryDeviceExInput, RecvWr, SendWr, Slot, Srq, SrqInitAttrEx, ValuesEx, Wc, layouts,
 };
 
 layouts! {
@@ -81,7 +81,7 @@ layouts! {
         destroy_wq: Slot,
         modify_wq: Slot,
         create_wq: Slot,
-        query_rt_values: Slot,
+        query_rt_values: Option<unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
         create_cq_ex: Option<unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx>,
         r#priv: Slot,
         query_device_ex: Option<

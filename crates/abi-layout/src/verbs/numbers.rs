@@ -68,6 +68,16 @@ pub mod wc_flags {
     pub const WITH_INV: u32 = 1 << 3;
 }
 
+/// Bits of `enum ibv_create_cq_wc_flags`: fields of a completion that a program wants to read.
+pub mod create_cq_wc_flags {
+    /// `IBV_WC_STANDARD_FLAGS`.
+    pub const STANDARD: u64 = 0x7F;
+    pub const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+    pub const COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+pub const VALUES_MASK_RAW_CLOCK: u32 = 1;
 /// `IBV_QPT_RC`.
 pub const QPT_RC: u32 = 2;
 /// `IBV_QPT_UD`.

@@ -82,11 +82,11 @@ layouts! {
         read_slid: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
         read_sl: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
         read_dlid_path_bits: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
-        read_completion_ts: Slot,
+        read_completion_ts: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
         read_cvlan: Slot,
         read_flow_tag: Slot,
         read_tm_info: Slot,
-        read_completion_wallclock_ns: Slot,
+        read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
     }
     struct Srq = "struct ibv_srq" {
         context: *mut Context,

@@ -113,7 +113,7 @@ exports! {
             let cqe = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
             let vector = u32::try_from(comp_vector).map_err(|_| Errno::INVAL)?;
             // SAFETY: the program's pointers.
-            unsafe { cq::create(of, cqe, cq_context, channel, vector) }
+            unsafe { cq::create(of, cqe, cq_context, channel, vector, 0) }
         })
     }
 

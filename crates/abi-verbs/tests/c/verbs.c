@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
 /* Long, for machines that have other things to do. */
@@ -71,14 +72,14 @@ static void absent(void) {
 	struct ibv_alloc_dm_attr dm = {.length = 64};
 	struct ibv_xrcd_init_attr xrcd = {0};
 	struct ibv_td_init_attr td = {0};
-	struct ibv_cq_init_attr_ex stamps = {
-		.cqe = 1, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+	struct ibv_cq_init_attr_ex vlans = {
+		.cqe = 1, .wc_flags = IBV_WC_EX_WITH_CVLAN};
 	struct ibv_qp_init_attr raw = {.qp_type = IBV_QPT_RAW_PACKET};
 	CHECK(!ibv_alloc_dm(context, &dm) && errno == EOPNOTSUPP);
 	CHECK(!ibv_open_xrcd(context, &xrcd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_td(context, &td) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_null_mr(pd) && errno == EOPNOTSUPP);
-	CHECK(!ibv_create_cq_ex(context, &stamps) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_cq_ex(context, &vlans) && errno == EOPNOTSUPP);
 	CHECK(!ibv_create_qp(pd, &raw) && errno == EOPNOTSUPP);
 	CHECK(!ibv_import_pd(context, 0) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
@@ -353,6 +354,62 @@ static void completion_events(struct ibv_qp *from, struct ibv_qp *to) {
 	ibv_ack_cq_events(seen, 1);
 }
 
+static uint64_t raw_clock(void) {
+	struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+	CHECK(!ibv_query_rt_values_ex(context, &values) && values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+	return values.raw_clock.tv_sec * 1000000000ull + values.raw_clock.tv_nsec;
+}
+
+static uint64_t time_of_day(void) {
+	struct timespec now;
+	CHECK(!clock_gettime(CLOCK_REALTIME, &now));
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+/* Completions lie between what the clocks said before the work was posted and after it was polled, in order. */
+static void time_stamps(void) {
+	struct ibv_cq_ex *all = cq;
+	struct ibv_device_attr_ex attr;
+	struct ibv_cq_init_attr_ex init = {.cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS |
+		IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK};
+	struct ibv_values_ex none = {0};
+	CHECK(!ibv_query_device_ex(context, NULL, &attr));
+	CHECK(attr.completion_timestamp_mask == UINT64_MAX && attr.hca_core_clock == 1000000);
+	CHECK(!ibv_query_rt_values_ex(context, &none) && !none.comp_mask && !none.raw_clock.tv_nsec);
+	cq = ibv_create_cq_ex(context, &init);
+	CHECK(cq);
+	struct ibv_qp *from = make_qp(IBV_QPT_RC, NULL), *to = make_qp(IBV_QPT_RC, NULL);
+	connect_to(from, to->qp_num);
+	connect_to(to, from->qp_num);
+	uint64_t last = raw_clock(), last_of_day = time_of_day();
+	/* The time of day may be adjusted meanwhile. */
+	uint64_t tolerance = 1000000000;
+	for (int turn = 0; turn < 3; turn++) {
+		struct ibv_poll_cq_attr poll_attr = {0};
+		int left = 2, got;
+		post_receive(to, 1, 64);
+		send_to(from, IBV_WR_SEND, 0, 0, 0);
+		while (left) {
+			if ((got = ibv_start_poll(cq, &poll_attr)) == ENOENT)
+				continue;
+			CHECK(!got);
+			do {
+				uint64_t now = ibv_wc_read_completion_ts(cq);
+				uint64_t now_of_day = ibv_wc_read_completion_wallclock_ns(cq);
+				CHECK(cq->status == IBV_WC_SUCCESS && now >= last && now <= raw_clock());
+				CHECK(now_of_day + tolerance >= last_of_day);
+				CHECK(now_of_day <= time_of_day() + tolerance);
+				last = now;
+				last_of_day = now_of_day;
+				left--;
+			} while (left && !ibv_next_poll(cq));
+			ibv_end_poll(cq);
+		}
+	}
+	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	cq = all;
+}
+
 static void shared_receives(void) {
 	struct ibv_srq_init_attr init = {.attr = {.max_wr = 8, .max_sge = 1}};
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -456,6 +513,7 @@ int main(void) {
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to));
 	overrun();
+	time_stamps();
 	shared_receives();
 	datagrams();
 	CHECK(!ibv_resize_cq(ibv_cq_ex_to_cq(cq), 128) && cq->cqe >= 128);

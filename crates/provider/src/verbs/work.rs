@@ -232,6 +232,12 @@ pub struct WorkCompletion {
     pub sl: u8,
     /// The key that the peer's send invalidated.
     pub invalidated_rkey: Option<u32>,
+    /// When it was queued, on the device's clock ([`Device::clock_ns`]); 0 unless the queue stamps
+    /// completions ([`Device::create_stamping_cq`]).
+    ///
+    /// [`Device::clock_ns`]: crate::traits::Device::clock_ns
+    /// [`Device::create_stamping_cq`]: crate::traits::Device::create_stamping_cq
+    pub timestamp_ns: u64,
 }
 
 /// The network header that a RoCEv2 datagram came with.
@@ -270,5 +276,6 @@ impl WorkCompletion {
         has_grh: false,
         sl: 0,
         invalidated_rkey: None,
+        timestamp_ns: 0,
     };
 }

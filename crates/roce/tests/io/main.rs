@@ -20,6 +20,7 @@ mod reregister;
 mod shared_receives;
 mod start;
 mod tap;
+mod time_stamps;
 mod transfer;
 mod ud_end;
 mod windows;

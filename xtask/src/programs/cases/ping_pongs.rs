@@ -16,6 +16,12 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // Requests built by calls, and completions of an extended queue.
     cases.push(with_gid("rc", " -N"));
+    // Completions with time stamps.
+    let stamped = &[
+        ("500 iters in", 1),
+        ("Average receive completion clock cycles", 1),
+    ];
+    cases.push(with_gid("rc", " -t").both_say(stamped));
     for kind in KINDS {
         for events in ["", " -e"] {
             cases.push(without_gid(kind, events));

@@ -26,6 +26,7 @@ pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
         has_grh: has(wc_flags::GRH),
         sl: if is_success { raw.sl } else { 0 },
         invalidated_rkey: has(wc_flags::WITH_INV).then_some(raw.imm_data),
+        timestamp_ns: 0,
     }
 }
 

@@ -10,6 +10,7 @@ use portolan_wire::Qpn;
 use crate::engine::{Completion, CompletionQueue};
 use crate::io::host::completion_channel::ChannelCore;
 use crate::io::net::counters::Cell;
+use crate::io::polling::clock::{Clock, as_nanos};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct CqCore {
     id: u64,
     queue: Mutex<CompletionQueue>,
     event: Option<(Arc<ChannelCore>, u64)>,
+    /// Of a queue that stamps its completions.
+    stamps: Option<Clock>,
 }
 
 /// A completion queue lost a completion.
@@ -24,11 +27,16 @@ pub(crate) struct Overflowed;
 
 impl CqCore {
     /// A completion queue, whose events go to a channel with a cookie.
-    pub(crate) fn new(queue: CompletionQueue, event: Option<(Arc<ChannelCore>, u64)>) -> Self {
+    pub(crate) fn new(
+        queue: CompletionQueue,
+        event: Option<(Arc<ChannelCore>, u64)>,
+        stamps: Option<Clock>,
+    ) -> Self {
         Self {
             id: next_id(),
             queue: Mutex::new(queue),
             event,
+            stamps,
         }
     }
 
@@ -44,7 +52,12 @@ impl CqCore {
     /// The queue has lost a completion, this one or an earlier one.
     pub(crate) fn deliver(&self, completion: &Completion, lost: &Cell) -> Result<(), Overflowed> {
         let mut queue = self.lock();
-        if queue.push(completion.wc, completion.solicited).is_err() {
+        let mut wc = completion.wc;
+        if let Some(clock) = self.stamps {
+            // Under the lock, so that stamps rise along the queue.
+            wc.timestamp_ns = as_nanos(clock.now());
+        }
+        if queue.push(wc, completion.solicited).is_err() {
             lost.up();
         }
         self.notify_if_due(&mut queue);

@@ -13,6 +13,7 @@ use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
+use crate::io::polling::clock::Clock;
 use crate::io::verbs::channel::SoftChannel;
 
 /// A completion queue. Polling it when it is empty drives the device.
@@ -31,6 +32,7 @@ impl SoftCq {
         cqe: u32,
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
+        stamps: Option<Clock>,
     ) -> portolan_provider::Result<Self> {
         let queue = CompletionQueue::new(cqe, host.config.limits.max_cqe)?;
         let event = match channel {
@@ -38,7 +40,7 @@ impl SoftCq {
             None => None,
         };
         let permit = host.gauges.cqs.take(Step::CreateCq)?;
-        let core = CqCore::new(queue, event);
+        let core = CqCore::new(queue, event, stamps);
         Ok(Self {
             core: Arc::new(core),
             device: Arc::clone(device),

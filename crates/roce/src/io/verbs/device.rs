@@ -15,6 +15,7 @@ use crate::io::host::Host;
 use crate::io::host::async_listener::AsyncListener;
 use crate::io::host::device::{DeviceCore, GID_TABLE_LEN, PORT};
 use crate::io::host::errors::removed;
+use crate::io::polling::clock::{Clock, as_nanos};
 use crate::io::verbs::channel::SoftChannel;
 use crate::io::verbs::cq::SoftCq;
 use crate::io::verbs::pd::SoftPd;
@@ -69,6 +70,20 @@ impl SoftDevice {
             true => Err(removed(step, &self.core)),
             false => Ok(()),
         }
+    }
+
+    fn make_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&Arc<dyn CompChannel>>,
+        cookie: u64,
+        stamps: Option<Clock>,
+    ) -> Result<Arc<dyn Cq>> {
+        self.host.entry.check(Step::CreateCq)?;
+        self.check_present(Step::CreateCq)?;
+        let cq = SoftCq::new(&self.host, &self.core, cqe, channel, cookie, stamps)
+            .map_err(|error| self.error(error))?;
+        Ok(Arc::new(cq))
     }
 
     fn check_port(&self, step: Step, port_num: u8) -> Result<()> {
@@ -167,11 +182,20 @@ impl Device for SoftDevice {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>> {
-        self.host.entry.check(Step::CreateCq)?;
-        self.check_present(Step::CreateCq)?;
-        let cq = SoftCq::new(&self.host, &self.core, cqe, channel, cookie)
-            .map_err(|error| self.error(error))?;
-        Ok(Arc::new(cq))
+        self.make_cq(cqe, channel, cookie, None)
+    }
+
+    fn create_stamping_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&Arc<dyn CompChannel>>,
+        cookie: u64,
+    ) -> Result<Arc<dyn Cq>> {
+        self.make_cq(cqe, channel, cookie, Some(self.host.clock))
+    }
+
+    fn clock_ns(&self) -> Result<u64> {
+        Ok(as_nanos(self.host.clock.now()))
     }
 
     fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
