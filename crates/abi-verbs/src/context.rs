@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use std::os::fd::AsRawFd;
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use portolan_provider::traits::Device as ProviderDevice;
@@ -10,9 +11,11 @@ use portolan_roce::io::{AsyncListener, SoftDevice};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
+use crate::file::File;
 use crate::guard::{Result, errno_of};
 use crate::layout::{ABI_IS_EXTENDED, Context, Device, VerbsContext};
 use crate::object::{Kind, end, make, own};
+use crate::process::check_process;
 use crate::raisers::Raisers;
 use crate::tables;
 
@@ -21,6 +24,9 @@ pub(crate) struct OwnContext {
     pub(crate) device: Arc<dyn ProviderDevice>,
     pub(crate) listener: Arc<AsyncListener>,
     pub(crate) raisers: Arc<Raisers>,
+    pub(crate) file: Arc<File>,
+    /// `cmd_fd` of the structure.
+    _cmd_fd: OwnedFd,
 }
 
 impl Kind for Context {
@@ -39,6 +45,35 @@ impl Kind for Context {
 pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
     // SAFETY: the caller keeps `device` until this is done.
     let opened = unsafe { own(device) }?.open()?;
+    let (file, cmd_fd) = File::create(device)?;
+    make_context(device, opened, file, cmd_fd)
+}
+
+/// Opens the device of another context once more, and shares the domains and regions of that.
+///
+/// # Errors
+/// Those of [`File::of`] and [`open`].
+///
+/// # Safety
+/// The descriptor is the program's, and belongs to the context if this succeeds.
+pub(crate) unsafe fn import(descriptor: c_int) -> Result<*mut Context> {
+    check_process()?;
+    // SAFETY: the program hands it over.
+    let file = unsafe { File::of(descriptor) }?;
+    let device = file.device();
+    // SAFETY: a device that was opened stays for as long as the process.
+    let opened = unsafe { own(device) }?.open()?;
+    // SAFETY: as the caller promises.
+    let cmd_fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    make_context(device, opened, file, cmd_fd)
+}
+
+fn make_context(
+    device: *mut Device,
+    opened: Arc<dyn ProviderDevice>,
+    file: Arc<File>,
+    cmd_fd: OwnedFd,
+) -> Result<*mut Context> {
     let soft = opened.as_any().downcast_ref::<SoftDevice>();
     let soft = soft.ok_or(Errno::NODEV)?;
     let raisers = Arc::new(Raisers::default());
@@ -52,8 +87,7 @@ pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
     let context = Context {
         device,
         ops: tables::context_ops(),
-        // There is no file of the kernel's.
-        cmd_fd: -1,
+        cmd_fd: cmd_fd.as_raw_fd(),
         async_fd,
         num_comp_vectors: 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -63,6 +97,8 @@ pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
         device: opened,
         listener,
         raisers,
+        file,
+        _cmd_fd: cmd_fd,
     };
     make(tables::verbs_context(context), own)
 }

@@ -8,6 +8,7 @@
 //!   an open device.
 //! * `guard`: errors and panics at the edge; `object`, `acks`: what is handed out by pointer, and its end.
 //! * `provider`: the software provider, one for the process; `process`: what a forked child is refused.
+//! * `file`: what contexts that were imported share.
 //! * `raisers`: the objects that can raise asynchronous events.
 //! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the way of data, on which no lock is
 //!   shared by two queues.
@@ -23,6 +24,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod export;
+mod file;
 mod guard;
 mod kern;
 mod link;

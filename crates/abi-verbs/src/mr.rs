@@ -5,19 +5,20 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use portolan_provider::traits::Mr as ProviderMr;
 use portolan_provider::verbs::{Access, MrRange};
 use portolan_threads::lock::Mutex;
 use rustix::io::Errno;
 
+use crate::file::{File, Region, RegionState};
 use crate::guard::{Result, errno_of};
 use crate::layout::{Mr, Pd, access, rereg_mr};
-use crate::object::{Held, Kind, end, make, next_handle, own};
+use crate::object::{Kind, end, make, next_handle, own};
 
-/// A memory region.
+/// A context's memory region.
 pub(crate) struct OwnMr {
-    mr: Arc<dyn ProviderMr>,
-    pd: Mutex<Held>,
+    region: Arc<Region>,
+    /// The context's, which may be closed before.
+    file: Arc<File>,
 }
 
 impl Kind for Mr {
@@ -78,18 +79,54 @@ pub(crate) unsafe fn register(
             .register_at(addr.expose_provenance() as u64, length as u64, iova, rights)
     };
     let mr = mr.map_err(|error| errno_of(&error))?;
+    let state = RegionState {
+        pd: domain.users.hold(),
+        length,
+    };
+    let state = Mutex::new(state);
+    let region = Arc::new(Region { mr, state });
+    let handle = next_handle();
+    domain.file.mrs.insert(handle, &region);
+    // SAFETY: as above.
+    unsafe { make_mr(pd, addr, handle, region) }
+}
+
+/// Another structure for a region of the file of the domain's context. As its page has it, it does not say where the
+/// memory is.
+///
+/// # Errors
+/// `ENOENT` if there is none of that handle.
+///
+/// # Safety
+/// The domain is one of ours.
+pub(crate) unsafe fn import(pd: *mut Pd, handle: u32) -> Result<*mut Mr> {
+    // SAFETY: the caller keeps `pd` until this is done.
+    let region = unsafe { own(pd) }?.file.mrs.find(handle)?;
+    // SAFETY: as above.
+    unsafe { make_mr(pd, std::ptr::null_mut(), handle, region) }
+}
+
+/// # Safety
+/// The domain is one of ours.
+unsafe fn make_mr(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    handle: u32,
+    region: Arc<Region>,
+) -> Result<*mut Mr> {
+    // SAFETY: the caller keeps `pd` until this is done.
+    let file = Arc::clone(unsafe { &own(pd)?.file });
     let whole = Mr {
-        // SAFETY: a domain of ours.
+        // SAFETY: as above.
         context: unsafe { (*pd).context },
         pd,
         addr,
-        length,
-        handle: next_handle(),
-        lkey: mr.lkey(),
-        rkey: mr.rkey(),
+        length: region.state.lock().length,
+        handle,
+        lkey: region.mr.lkey(),
+        rkey: region.mr.rkey(),
     };
-    let pd = Mutex::new(domain.users.hold());
-    make(whole, OwnMr { mr, pd })
+    make(whole, OwnMr { region, file })
 }
 
 /// Changes what the bits of `enum ibv_rereg_mr_flags` say.
@@ -118,9 +155,9 @@ pub(crate) unsafe fn reregister(
         return Err(Errno::INVAL);
     }
     // SAFETY: the caller keeps `mr` until this is done.
-    let own_mr = unsafe { own(mr) }?;
+    let region = &unsafe { own(mr) }?.region;
     // One change at a time, so that the structure says what the region is.
-    let mut held = own_mr.pd.lock();
+    let mut state = region.state.lock();
     // SAFETY: as above.
     let (context, old_pd) = unsafe { ((*mr).context, (*mr).pd) };
     let pd = if changes(rereg_mr::CHANGE_PD) {
@@ -147,13 +184,14 @@ pub(crate) unsafe fn reregister(
         .then(|| rights(access_flags))
         .transpose()?;
     // SAFETY: the caller leaves the memory to the region until that changes again or ends.
-    let changed = unsafe { domain.pd.reregister(&own_mr.mr, range, rights) };
+    let changed = unsafe { domain.pd.reregister(&region.mr, range, rights) };
     changed.map_err(|error| errno_of(&error))?;
-    *held = domain.users.hold();
+    state.pd = domain.users.hold();
     // SAFETY: the structure is the program's to read and ours to write.
     unsafe {
         (*mr).pd = pd;
         if moves {
+            state.length = length;
             ((*mr).addr, (*mr).length) = (addr, length);
         }
     }
@@ -161,16 +199,32 @@ pub(crate) unsafe fn reregister(
 }
 
 /// # Errors
-/// `EBUSY` while memory windows are bound to it; `EINVAL` if it ended before.
+/// `EBUSY` while memory windows are bound to it; `EINVAL` if it ended before, `ENOENT` if it did so by another of its
+/// structures.
 ///
 /// # Safety
 /// Nobody uses it any more, if it succeeds.
 pub(crate) unsafe fn deregister(mr: *mut Mr) -> Result<()> {
     let ending = end(mr)?;
-    let done = ending.own().mr.deregister();
-    done.map_err(|error| errno_of(&error))?;
+    // SAFETY: a structure of ours that is not freed yet.
+    let handle = unsafe { (*mr).handle };
+    let deregister = |region: &Region| region.mr.deregister().map_err(|error| errno_of(&error));
+    ending.own().file.mrs.end(handle, deregister)?;
     // SAFETY: nobody uses it but the caller, who ends it.
     unsafe { ending.free() };
+    Ok(())
+}
+
+/// Ends the structure, and not the region.
+///
+/// # Errors
+/// `EINVAL` if it ended before.
+///
+/// # Safety
+/// Nobody uses the structure any more.
+pub(crate) unsafe fn unimport(mr: *mut Mr) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { end(mr)?.free() };
     Ok(())
 }
 

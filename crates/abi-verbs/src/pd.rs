@@ -2,21 +2,29 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan_provider::traits::Pd as ProviderPd;
-
+use crate::file::{Domain, File};
 use crate::guard::{Result, errno_of};
 use crate::layout::{Context, Pd};
 use crate::object::{Kind, Users, end, make, next_handle, own};
 use crate::raisers::Raisers;
 
-/// A protection domain.
+/// A context's protection domain.
 pub(crate) struct OwnPd {
-    pub(crate) pd: Arc<dyn ProviderPd>,
-    pub(crate) users: Users,
-    /// The context's, which may be closed before the domain's objects end.
+    domain: Arc<Domain>,
+    /// The context's, which may be closed before the domain's objects end, as is the next.
+    pub(crate) file: Arc<File>,
     pub(crate) raisers: Arc<Raisers>,
+}
+
+impl Deref for OwnPd {
+    type Target = Domain;
+
+    fn deref(&self) -> &Domain {
+        &self.domain
+    }
 }
 
 impl Kind for Pd {
@@ -31,22 +39,66 @@ pub(crate) unsafe fn alloc(context: *mut Context) -> Result<*mut Pd> {
     let own_context = unsafe { own(context) }?;
     let pd = own_context.device.alloc_pd();
     let pd = pd.map_err(|error| errno_of(&error))?;
-    let raisers = Arc::clone(&own_context.raisers);
     let handle = next_handle();
     let users = Users::default();
-    let own_pd = OwnPd { pd, users, raisers };
+    let domain = Arc::new(Domain { pd, users });
+    own_context.file.pds.insert(handle, &domain);
+    // SAFETY: as above.
+    unsafe { make_pd(context, handle, domain) }
+}
+
+/// Another structure for a domain of the context's file.
+///
+/// # Errors
+/// `ENOENT` if there is none of that handle.
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn import(context: *mut Context, handle: u32) -> Result<*mut Pd> {
+    // SAFETY: the caller keeps `context` until this is done.
+    let domain = unsafe { own(context) }?.file.pds.find(handle)?;
+    // SAFETY: as above.
+    unsafe { make_pd(context, handle, domain) }
+}
+
+/// # Safety
+/// The context is open.
+unsafe fn make_pd(context: *mut Context, handle: u32, domain: Arc<Domain>) -> Result<*mut Pd> {
+    // SAFETY: the caller keeps `context` until this is done.
+    let own_context = unsafe { own(context) }?;
+    let own_pd = OwnPd {
+        domain,
+        file: Arc::clone(&own_context.file),
+        raisers: Arc::clone(&own_context.raisers),
+    };
     make(Pd { context, handle }, own_pd)
 }
 
 /// # Errors
-/// `EBUSY` while something is in it; `EINVAL` if it ended before.
+/// `EBUSY` while something is in it; `EINVAL` if it ended before, `ENOENT` if it did so by another of its structures.
 ///
 /// # Safety
 /// Nobody uses it any more, if it succeeds.
 pub(crate) unsafe fn dealloc(pd: *mut Pd) -> Result<()> {
     let ending = end(pd)?;
-    ending.own().users.check_none()?;
+    // SAFETY: a structure of ours that is not freed yet.
+    let handle = unsafe { (*pd).handle };
+    let check = |domain: &Domain| domain.users.check_none();
+    ending.own().file.pds.end(handle, check)?;
     // SAFETY: nobody uses it but the caller, who ends it.
     unsafe { ending.free() };
+    Ok(())
+}
+
+/// Ends the structure, and not the domain.
+///
+/// # Errors
+/// `EINVAL` if it ended before.
+///
+/// # Safety
+/// Nobody uses the structure any more.
+pub(crate) unsafe fn unimport(pd: *mut Pd) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { end(pd)?.free() };
     Ok(())
 }

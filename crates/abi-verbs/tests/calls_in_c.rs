@@ -9,6 +9,11 @@ fn every_call_does_what_its_page_says_with_right_and_wrong_arguments() {
 }
 
 #[test]
+fn what_an_open_devices_descriptor_stands_for_is_shared_in_this_process_alone() {
+    c::run("imports", include_str!("c/imports.c"), &[]);
+}
+
+#[test]
 fn calls_in_a_forked_child_come_back_whatever_the_parents_threads_were_doing() {
     c::run("forked", include_str!("c/forked.c"), &[]);
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::guard::{control, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
-use crate::{context, device, pd, query};
+use crate::{context, device, mr, pd, query};
 
 /// `size` bytes of a structure that the program may know as a shorter or a longer one.
 ///
@@ -196,23 +196,32 @@ exports! {
         control(|| unsafe { pd::dealloc(of) })
     }
 
-    // Objects of other processes are of kernels' devices.
-    fn ibv_import_device(_descriptor: c_int) -> *mut Context {
-        pointer(|| Err(Errno::OPNOTSUPP))
+    fn ibv_import_device(descriptor: c_int) -> *mut Context {
+        // SAFETY: the program's descriptor, which is ours if this succeeds.
+        pointer(|| unsafe { context::import(descriptor) })
     }
 
-    fn ibv_import_pd(_of: *mut Context, _handle: u32) -> *mut Pd {
-        pointer(|| Err(Errno::OPNOTSUPP))
+    fn ibv_import_pd(of: *mut Context, handle: u32) -> *mut Pd {
+        // SAFETY: the program's context.
+        pointer(|| unsafe { pd::import(of, handle) })
     }
 
-    fn ibv_unimport_pd(_of: *mut Pd) {}
-
-    fn ibv_import_mr(_of: *mut Pd, _handle: u32) -> *mut Mr {
-        pointer(|| Err(Errno::OPNOTSUPP))
+    fn ibv_unimport_pd(of: *mut Pd) {
+        // SAFETY: the program's domain, for the last time.
+        control(|| unsafe { pd::unimport(of) });
     }
 
-    fn ibv_unimport_mr(_of: *mut Mr) {}
+    fn ibv_import_mr(of: *mut Pd, handle: u32) -> *mut Mr {
+        // SAFETY: the program's domain.
+        pointer(|| unsafe { mr::import(of, handle) })
+    }
 
+    fn ibv_unimport_mr(of: *mut Mr) {
+        // SAFETY: the program's region, for the last time.
+        control(|| unsafe { mr::unimport(of) });
+    }
+
+    // The devices have no memory of their own.
     fn ibv_import_dm(_of: *mut Context, _handle: u32) -> *mut c_void {
         pointer(|| Err(Errno::OPNOTSUPP))
     }

@@ -81,7 +81,6 @@ static void absent(void) {
 	CHECK(!ibv_alloc_null_mr(pd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_create_cq_ex(context, &vlans) && errno == EOPNOTSUPP);
 	CHECK(!ibv_create_qp(pd, &raw) && errno == EOPNOTSUPP);
-	CHECK(!ibv_import_pd(context, 0) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(pd, (void *)4096, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);

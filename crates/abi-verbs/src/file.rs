@@ -1,0 +1,145 @@
+//! What stands for the kernel's file of an open device (`cmd_fd`): contexts that were imported by a copy of its
+//! descriptor share its domains and regions.
+
+#![allow(unsafe_code, reason = "descriptors of C programs")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use portolan_provider::traits::{Mr, Pd};
+use portolan_threads::lock::Mutex;
+use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use rustix::io::{Errno, pread, pwrite};
+
+use crate::guard::Result;
+use crate::layout::Device;
+use crate::object::{Held, Users};
+
+/// How the file of a context begins, by which another process knows it.
+const MARK: &[u8] = b"portolan: an open device of a process\n";
+
+/// What the contexts of one file share.
+pub(crate) struct File {
+    /// Device and inode number of the file, which copies of its descriptor have, too.
+    name: (u64, u64),
+    device: Listed,
+    pub(crate) pds: Handles<Domain>,
+    pub(crate) mrs: Handles<Region>,
+}
+
+/// The file's device, which stays for as long as the process.
+struct Listed(*mut Device);
+
+// SAFETY: an address, of what is never written again.
+unsafe impl Send for Listed {}
+// SAFETY: as above.
+unsafe impl Sync for Listed {}
+
+/// A protection domain, and how many objects are in it.
+pub(crate) struct Domain {
+    pub(crate) pd: Arc<dyn Pd>,
+    pub(crate) users: Users,
+}
+
+/// A memory region.
+pub(crate) struct Region {
+    pub(crate) mr: Arc<dyn Mr>,
+    pub(crate) state: Mutex<RegionState>,
+}
+
+/// What of a region can change.
+pub(crate) struct RegionState {
+    pub(crate) pd: Held,
+    /// Bytes.
+    pub(crate) length: usize,
+}
+
+/// Objects by handle.
+pub(crate) struct Handles<T>(Mutex<BTreeMap<u32, Arc<T>>>);
+
+impl<T> Handles<T> {
+    fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    pub(crate) fn insert(&self, handle: u32, object: &Arc<T>) {
+        self.0.lock().insert(handle, Arc::clone(object));
+    }
+
+    /// # Errors
+    /// `ENOENT` if there is none.
+    pub(crate) fn find(&self, handle: u32) -> Result<Arc<T>> {
+        self.0.lock().get(&handle).cloned().ok_or(Errno::NOENT)
+    }
+
+    /// Ends an object for all contexts of the file, if `end` can.
+    ///
+    /// # Errors
+    /// `ENOENT` if another context has ended it; those of `end`.
+    pub(crate) fn end(&self, handle: u32, end: impl FnOnce(&T) -> Result<()>) -> Result<()> {
+        let mut objects = self.0.lock();
+        end(objects.get(&handle).ok_or(Errno::NOENT)?)?;
+        objects.remove(&handle);
+        Ok(())
+    }
+}
+
+/// The files whose contexts are open, and those that have ended since the last was opened.
+static OPEN: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
+
+impl File {
+    /// A file for a context that is opened, and its descriptor.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub(crate) fn create(device: *mut Device) -> Result<(Arc<Self>, OwnedFd)> {
+        let fd = memfd_create("portolan-device", MemfdFlags::CLOEXEC)?;
+        pwrite(&fd, MARK, 0)?;
+        let stat = fstat(&fd)?;
+        let file = Arc::new(Self {
+            name: (stat.st_dev, stat.st_ino),
+            device: Listed(device),
+            pds: Handles::new(),
+            mrs: Handles::new(),
+        });
+        let mut open = OPEN.lock();
+        open.retain(|file| file.strong_count() > 0);
+        open.push(Arc::downgrade(&file));
+        Ok((file, fd))
+    }
+
+    /// The file of a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINVAL` for what is no context's; `EOPNOTSUPP` for another process's, whose memory and queues are not
+    /// to be had here; `ENODEV` if all its contexts are closed.
+    ///
+    /// # Safety
+    /// Nobody closes the descriptor meanwhile.
+    pub(crate) unsafe fn of(descriptor: c_int) -> Result<Arc<Self>> {
+        if descriptor < 0 {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: no reserved number; the caller keeps it open, and one that is not open is an error of the calls.
+        let fd = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let stat = fstat(fd)?;
+        let name = (stat.st_dev, stat.st_ino);
+        let open = OPEN.lock();
+        let mut found = open.iter().filter_map(Weak::upgrade);
+        if let Some(file) = found.find(|file| file.name == name) {
+            return Ok(file);
+        }
+        let mut begin = [0; MARK.len()];
+        match pread(fd, &mut begin, 0) {
+            Ok(length) if begin[..length] == *MARK => Err(Errno::OPNOTSUPP),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> *mut Device {
+        self.device.0
+    }
+}
