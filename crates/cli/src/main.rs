@@ -30,11 +30,11 @@ use output::Output;
 use terminal::Theme;
 
 fn main() -> ExitCode {
-    let cli = stack::on_own(Cli::parse);
+    let cli = stack::large_enough(Cli::parse);
     match cli.command {
         // They enter a user namespace, which a process with several threads cannot.
         Command::Exec(_) | Command::ExecTrial => finish(&cli),
-        _ => stack::on_own(|| finish(&cli)),
+        _ => stack::large_enough(|| finish(&cli)),
     }
 }
 

@@ -3,19 +3,28 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-/// What Linux gives a program unless `ulimit -s` says otherwise. Only pages that are used cost memory.
-const SIZE: usize = 8 << 20;
+use rustix::process::{Resource, getrlimit};
 
-/// Runs `body` on a thread with a stack of its own and waits for its end: under a small `ulimit -s` the stack that the
+/// What Linux gives a program unless `ulimit -s` says otherwise. Only pages that are used cost memory.
+const SIZE: u64 = 8 << 20;
+
+/// Runs `body` on a stack of at least [`SIZE`] and waits for its end: under a small `ulimit -s` the stack that the
 /// process began with is too small for the command line's parser alone.
 ///
-/// Without another thread it runs on this one's stack.
-pub(crate) fn on_own<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+/// The process's own stack serves if it may grow that far, or if there is no other thread to be had. Another thread
+/// has a memory arena of its own, which grows by a system call for every few pages (malloc(3)).
+pub(crate) fn large_enough<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+    let limit = getrlimit(Resource::Stack).current;
+    if limit.is_none_or(|limit| limit >= SIZE) {
+        return body();
+    }
     // Taken by the thread, or by this one if there is none.
     let mut body = Some(body);
     let slot = &mut body;
     let ran = thread::scope(|scope| {
-        let named = thread::Builder::new().name("main".into()).stack_size(SIZE);
+        let named = thread::Builder::new()
+            .name("main".into())
+            .stack_size(SIZE as usize);
         let thread = named.spawn_scoped(scope, || slot.take().map(|body| body()));
         thread
             .ok()?
