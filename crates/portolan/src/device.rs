@@ -1,10 +1,11 @@
 //! Devices of the process's provider.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use portolan_provider::Result;
-use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{Device, Pd};
+use portolan_provider::verbs::Instance;
 
 use crate::lock;
 
@@ -19,19 +20,16 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
 /// The protection domain that the high layer's connections on a device share, so that a buffer
 /// serves all of them. It lives as long as something uses it.
 pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
-    /// Keyed by the device's address: a device that comes again is another one. The weak device keeps
-    /// the address from being used for it.
-    static DOMAINS: Mutex<Option<NumberMap<usize, Entry>>> = Mutex::new(None);
-    type Entry = (Weak<dyn Device>, Weak<dyn Pd>);
+    static DOMAINS: Mutex<Option<HashMap<Instance, Weak<dyn Pd>>>> = Mutex::new(None);
     let mut domains = lock(&DOMAINS);
     let domains = domains.get_or_insert_default();
-    let key = Arc::as_ptr(device).cast::<()>() as usize;
-    if let Some(pd) = domains.get(&key).and_then(|(_, pd)| pd.upgrade()) {
+    let instance = device.instance();
+    if let Some(pd) = domains.get(&instance).and_then(Weak::upgrade) {
         return Ok(pd);
     }
-    domains.retain(|_, (_, pd)| pd.strong_count() > 0);
+    domains.retain(|_, pd| pd.strong_count() > 0);
     let pd = device.alloc_pd()?;
-    domains.insert(key, (Arc::downgrade(device), Arc::downgrade(&pd)));
+    domains.insert(instance, Arc::downgrade(&pd));
     Ok(pd)
 }
 

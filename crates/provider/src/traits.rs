@@ -14,9 +14,9 @@ use crate::cm::{
 };
 use crate::error::{Cause, Error, Result, Step};
 use crate::verbs::{
-    Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, MrRange, MwBind, MwType,
-    PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr, Srqn,
-    WorkCompletion,
+    Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, MrRange, MwBind,
+    MwType, PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr,
+    Srqn, WorkCompletion,
 };
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
@@ -134,6 +134,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &str;
     /// Number of the device, constant during its lifetime (`ibdev_index` of the kernel).
     fn index(&self) -> u32;
+    /// Which opening of the device this is. What is made of one instance serves no other.
+    fn instance(&self) -> Instance;
     /// Linux interface index of its network device; 0 if there is none.
     fn interface_index(&self) -> u32;
     /// Limits and identity.

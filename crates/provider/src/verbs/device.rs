@@ -2,10 +2,31 @@
 
 use alloc::borrow::Cow;
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan_wire::addr::{Gid, PKey, Qpn};
 
 use super::Mtu;
+
+/// Tells one opening of a device from all others of the process: a device that goes and comes again is another
+/// instance, and so is one that was closed and opened again. Every handle of it gives the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instance(usize);
+
+impl Instance {
+    /// One that no other device of the process has.
+    #[must_use]
+    pub fn new() -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Default for Instance {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Limits and identity of a device (`struct ibv_device_attr`, the fields in use).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

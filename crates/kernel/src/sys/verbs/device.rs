@@ -10,7 +10,7 @@ use std::sync::Arc;
 use portolan_abi_layout::{self as abi, async_event_type as event_type};
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr, Srqn,
+    AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr, Srqn,
 };
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::addr::Qpn;
@@ -36,6 +36,10 @@ impl Device for KernelDevice {
 
     fn index(&self) -> u32 {
         self.0.index()
+    }
+
+    fn instance(&self) -> Instance {
+        self.0.instance()
     }
 
     fn interface_index(&self) -> u32 {

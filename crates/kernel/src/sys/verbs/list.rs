@@ -360,11 +360,14 @@ mod tests {
                 .zip(&again)
                 .all(|(one, other)| Arc::ptr_eq(one, other))
         );
+        let rxe0 = both[1].instance();
+        assert_ne!(rxe0, both[0].instance());
         drop((both, again));
         assert_eq!(OPENED.get(), (2, 1), "nobody uses rxe0");
         let (hardware, used) = (devices.find(0).unwrap(), devices.find(1).unwrap().unwrap());
         assert!(hardware.is_some_and(|device| device.name() == "mlx5_0"));
         assert_eq!((used.name(), OPENED.get()), ("rxe0", (3, 1)));
+        assert_ne!(used.instance(), rxe0, "it was closed and opened again");
         assert!(Arc::ptr_eq(&used, &devices.find(1).unwrap().unwrap()));
         drop(used);
         assert_eq!(OPENED.get(), (3, 2));

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use portolan_abi_layout::{self as abi, ContextOps, Verbs};
 use portolan_provider::address::ip_to_gid;
-use portolan_provider::verbs::{AtomicCap, DeviceAttr, GidEntry};
+use portolan_provider::verbs::{AtomicCap, DeviceAttr, GidEntry, Instance};
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::fs::OFlags;
 
@@ -27,6 +27,7 @@ pub(crate) struct OpenDevice {
     pub(super) context: NonNull<abi::Context>,
     name: String,
     index: u32,
+    instance: Instance,
     /// What does not change while it lives, once it was asked for: its interface, limits and identity, and the length
     /// of the GID tables of all ports together. Connections need none of it but the limits.
     interface_index: OnceLock<u32>,
@@ -64,6 +65,7 @@ impl OpenDevice {
             context: made(Step::OpenDevice, "ibv_open_device", context)?,
             name,
             index,
+            instance: Instance::new(),
             interface_index: OnceLock::new(),
             attr: OnceLock::new(),
             gid_slots: OnceLock::new(),
@@ -81,6 +83,10 @@ impl OpenDevice {
 
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    pub(crate) fn instance(&self) -> Instance {
+        self.instance
     }
 
     /// Its functions for what needs no call into the library. A driver leaves out what its hardware cannot do.

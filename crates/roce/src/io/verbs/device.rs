@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
 use portolan_provider::verbs::{
-    AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, LinkLayer, Mtu, PortAttr,
+    AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr,
 };
 use portolan_provider::{Error, Result, Step};
 
@@ -104,6 +104,10 @@ impl Device for SoftDevice {
     /// The interface's index: Linux does not use it again for another.
     fn index(&self) -> u32 {
         self.core.interface()
+    }
+
+    fn instance(&self) -> Instance {
+        self.core.instance()
     }
 
     fn interface_index(&self) -> u32 {

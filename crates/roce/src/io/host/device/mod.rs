@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use portolan_provider::address::gid_to_ip;
-use portolan_provider::verbs::{AhAttr, AsyncEvent, Cqn, Mtu, Srqn};
+use portolan_provider::verbs::{AhAttr, AsyncEvent, Cqn, Instance, Mtu, Srqn};
 use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, RwLock};
 
@@ -24,6 +24,7 @@ pub(crate) const GID_TABLE_LEN: usize = 256;
 pub(crate) struct DeviceCore {
     name: String,
     interface: u32,
+    instance: Instance,
     node_guid: u64,
     /// The number of the largest path MTU.
     max_mtu: AtomicU8,
@@ -54,6 +55,7 @@ impl DeviceCore {
         let core = Self {
             name: device_name(interface, is_name_taken),
             interface: interface.index,
+            instance: Instance::new(),
             node_guid: node_guid(interface, is_guid_taken),
             max_mtu: AtomicU8::new(Mtu::for_interface(interface.mtu)? as u8),
             active: AtomicBool::new(interface.running),
@@ -69,6 +71,10 @@ impl DeviceCore {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn instance(&self) -> Instance {
+        self.instance
     }
 
     pub(crate) fn node_guid(&self) -> u64 {
