@@ -1,28 +1,32 @@
 //! Half-open connections in the order in which they came, and by their sources.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::cmp::Reverse;
 use core::time::Duration;
 
 use portolan_provider::cm::IdNumber;
 
+use crate::hash::NumberMap;
 use crate::types::Host;
 
-/// Requests in the order in which they came, and by the host that they came from. Each operation takes
-/// a logarithm of their number.
+/// Requests in the order in which they came, and by the host that they came from. An operation takes a logarithm of
+/// the number of hosts, on average.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     next_ticket: u64,
-    by_ticket: BTreeMap<u64, Entry>,
-    tickets: BTreeMap<IdNumber, u64>,
-    by_source: BTreeMap<Host, BTreeSet<u64>>,
+    entries: NumberMap<IdNumber, Entry>,
+    arrivals: Arrivals,
+    by_source: BTreeMap<Host, Arrivals>,
     /// The sources by how many requests they have; among equals the one with the oldest is last.
-    by_weight: BTreeSet<(usize, Reverse<u64>, Host)>,
+    by_weight: BTreeSet<(usize, Reverse<Ticket>, Host)>,
 }
+
+/// The order in which requests came.
+type Ticket = u64;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    number: IdNumber,
+    ticket: Ticket,
     source: Host,
     since: Duration,
 }
@@ -37,77 +41,96 @@ pub(crate) struct Candidate {
     pub(crate) weight: usize,
 }
 
+/// Requests, the oldest first. Those that are gone stay until they come to the front, or are too many.
+#[derive(Debug, Default)]
+struct Arrivals {
+    queue: VecDeque<(Ticket, IdNumber)>,
+    /// How many of them are not gone. The first is not, if there is any.
+    live: usize,
+}
+
+impl Arrivals {
+    /// Beyond as many gone as live ones, the gone ones are taken out.
+    const SLACK: usize = 16;
+
+    fn push(&mut self, ticket: Ticket, number: IdNumber) {
+        self.queue.push_back((ticket, number));
+        self.live += 1;
+    }
+
+    /// One is gone.
+    fn forget_one(&mut self, entries: &NumberMap<IdNumber, Entry>) {
+        self.live -= 1;
+        let is_live = |&(ticket, number): &(Ticket, IdNumber)| {
+            entries
+                .get(&number)
+                .is_some_and(|entry| entry.ticket == ticket)
+        };
+        if self.queue.len() > 2 * self.live + Self::SLACK {
+            self.queue.retain(is_live);
+        }
+        while self.queue.front().is_some_and(|first| !is_live(first)) {
+            self.queue.pop_front();
+        }
+    }
+
+    fn oldest(&self) -> Option<(Ticket, IdNumber)> {
+        self.queue.front().copied()
+    }
+
+    /// Its source's place among the sources.
+    fn place(&self, source: Host) -> Option<(usize, Reverse<Ticket>, Host)> {
+        let (oldest, _) = self.oldest()?;
+        Some((self.live, Reverse(oldest), source))
+    }
+}
+
 impl Requests {
     pub(crate) fn len(&self) -> usize {
-        self.by_ticket.len()
+        self.entries.len()
     }
 
     /// The ids, the oldest first.
     pub(crate) fn ids(&self) -> impl Iterator<Item = IdNumber> {
-        self.by_ticket.values().map(|entry| entry.number)
-    }
-
-    pub(crate) fn insert(&mut self, number: IdNumber, source: Host, now: Duration) {
-        let (ticket, since) = (self.next_ticket, now);
-        self.next_ticket += 1;
-        let entry = Entry {
-            number,
-            source,
-            since,
-        };
-        self.by_ticket.insert(ticket, entry);
-        self.tickets.insert(number, ticket);
-        self.reweigh(source, |tickets| tickets.insert(ticket));
-    }
-
-    pub(crate) fn remove(&mut self, number: IdNumber) {
-        let ticket = self.tickets.remove(&number);
-        let Some((ticket, entry)) =
-            ticket.and_then(|ticket| Some((ticket, self.by_ticket.remove(&ticket)?)))
-        else {
-            return;
-        };
-        self.reweigh(entry.source, |tickets| tickets.remove(&ticket));
-    }
-
-    /// How many requests a source has.
-    pub(crate) fn weight(&self, source: Host) -> usize {
-        self.by_source.get(&source).map_or(0, BTreeSet::len)
-    }
-
-    /// The oldest request of all.
-    pub(crate) fn oldest(&self) -> Option<Candidate> {
-        self.candidate(*self.by_ticket.first_key_value()?.0)
-    }
-
-    /// The oldest request of the source that has most.
-    pub(crate) fn oldest_of_heaviest(&self) -> Option<Candidate> {
-        let (_, Reverse(ticket), _) = self.by_weight.last()?;
-        self.candidate(*ticket)
-    }
-
-    fn candidate(&self, ticket: u64) -> Option<Candidate> {
-        let entry = self.by_ticket.get(&ticket)?;
-        Some(Candidate {
-            number: entry.number,
-            source: entry.source,
-            since: entry.since,
-            weight: self.weight(entry.source),
+        let arrivals = self.arrivals.queue.iter();
+        arrivals.filter_map(|(ticket, number)| {
+            let entry = self.entries.get(number)?;
+            (entry.ticket == *ticket).then_some(*number)
         })
     }
 
-    /// Changes what a source has, and its place among the others.
-    fn reweigh(&mut self, source: Host, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
-        let tickets = self.by_source.entry(source).or_default();
-        let place = |tickets: &BTreeSet<u64>| {
-            let oldest = *tickets.first()?;
-            Some((tickets.len(), Reverse(oldest), source))
+    pub(crate) fn insert(&mut self, number: IdNumber, source: Host, now: Duration) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let entry = Entry {
+            ticket,
+            source,
+            since: now,
         };
-        if let Some(before) = place(tickets) {
+        self.entries.insert(number, entry);
+        self.arrivals.push(ticket, number);
+        let of_source = self.by_source.entry(source).or_default();
+        if let Some(before) = of_source.place(source) {
             self.by_weight.remove(&before);
         }
-        change(tickets);
-        match place(tickets) {
+        of_source.push(ticket, number);
+        self.by_weight.extend(of_source.place(source));
+    }
+
+    pub(crate) fn remove(&mut self, number: IdNumber) {
+        let Some(entry) = self.entries.remove(&number) else {
+            return;
+        };
+        self.arrivals.forget_one(&self.entries);
+        let source = entry.source;
+        let Some(of_source) = self.by_source.get_mut(&source) else {
+            return;
+        };
+        if let Some(before) = of_source.place(source) {
+            self.by_weight.remove(&before);
+        }
+        of_source.forget_one(&self.entries);
+        match of_source.place(source) {
             Some(after) => {
                 self.by_weight.insert(after);
             }
@@ -115,6 +138,35 @@ impl Requests {
                 self.by_source.remove(&source);
             }
         }
+    }
+
+    /// How many requests a source has.
+    pub(crate) fn weight(&self, source: Host) -> usize {
+        self.by_source
+            .get(&source)
+            .map_or(0, |arrivals| arrivals.live)
+    }
+
+    /// The oldest request of all.
+    pub(crate) fn oldest(&self) -> Option<Candidate> {
+        self.candidate(&self.arrivals)
+    }
+
+    /// The oldest request of the source that has most.
+    pub(crate) fn oldest_of_heaviest(&self) -> Option<Candidate> {
+        let (_, _, source) = self.by_weight.last()?;
+        self.candidate(self.by_source.get(source)?)
+    }
+
+    fn candidate(&self, arrivals: &Arrivals) -> Option<Candidate> {
+        let (_, number) = arrivals.oldest()?;
+        let entry = self.entries.get(&number)?;
+        Some(Candidate {
+            number,
+            source: entry.source,
+            since: entry.since,
+            weight: self.weight(entry.source),
+        })
     }
 }
 
@@ -150,6 +202,23 @@ mod tests {
         }
         assert_eq!(requests.len(), 0);
         assert!(requests.by_source.is_empty() && requests.by_weight.is_empty());
-        assert!(requests.tickets.is_empty());
+        assert!(requests.arrivals.queue.is_empty());
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten_behind_one_that_stays() {
+        let mut requests = Requests::default();
+        requests.insert(IdNumber(0), host(1), Duration::ZERO);
+        for number in 1..10_000 {
+            requests.insert(IdNumber(number), host(1), Duration::ZERO);
+            requests.remove(IdNumber(number));
+            assert!(requests.arrivals.queue.len() <= 2 + Arrivals::SLACK);
+        }
+        requests.insert(IdNumber(1), host(2), Duration::ZERO);
+        assert!(requests.ids().eq([IdNumber(0), IdNumber(1)]));
+        assert_eq!(requests.oldest().unwrap().number, IdNumber(0));
+        requests.remove(IdNumber(0));
+        assert_eq!(requests.oldest().unwrap().number, IdNumber(1));
+        assert_eq!(requests.oldest_of_heaviest().unwrap().source, host(2));
     }
 }

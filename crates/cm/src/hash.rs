@@ -1,11 +1,15 @@
-//! Keyed hashing for the engine's tables.
+//! Hashing for the engine's tables.
 
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, BuildHasherDefault};
 
+use portolan_provider::number_map::NumberHasher;
 use siphasher::sip::SipHasher13;
 
 /// A map whose hash a peer cannot predict.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Keyed>;
+
+/// A map keyed by numbers that no peer chooses.
+pub(crate) type NumberMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// SipHash with a secret key: peers choose their GUIDs, queue pair numbers and communication ids, and
 /// could aim them at one bucket of a fixed hash. The key comes from the engine's seed, so that a run

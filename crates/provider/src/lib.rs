@@ -9,7 +9,7 @@
 //! * [`verbs`]: devices, queue pairs, work requests and completions.
 //! * [`address`]: socket addresses as the rdma_cm uses them.
 //! * [`error`]: one error type for all providers; `errno` is derived from it in one place.
-//! * `number_map` (feature `std`): maps keyed by id numbers.
+//! * [`number_map`]: a hash for maps keyed by id numbers, and with feature `std` such maps.
 //! * `traits` (feature `std`): the traits that a provider implements.
 //!
 //! Without the feature `std` the crate is `no_std` with `alloc`; the protocol engines use it that
@@ -23,7 +23,6 @@ pub mod address;
 pub mod cm;
 pub mod error;
 pub mod holder;
-#[cfg(feature = "std")]
 pub mod number_map;
 #[cfg(feature = "std")]
 pub mod traits;

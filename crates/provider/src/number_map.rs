@@ -3,12 +3,15 @@
 //! No attacker can choose such numbers to collide. The standard library's hash resists chosen
 //! collisions and costs several times as much.
 
+use core::hash::{BuildHasherDefault, Hasher};
+#[cfg(feature = "std")]
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map keyed by assigned numbers.
+#[cfg(feature = "std")]
 pub type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 /// A set of assigned numbers.
+#[cfg(feature = "std")]
 pub type NumberSet<K> = HashSet<K, BuildHasherDefault<NumberHasher>>;
 
 /// 2^64 divided by the golden ratio, which spreads consecutive numbers far apart.

@@ -1,6 +1,6 @@
 //! The queue of a channel: events in order, and a descriptor that is readable while there are some.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -24,11 +24,11 @@ pub(super) struct EventQueue {
     ready: Readiness,
 }
 
-/// Events by the tickets that they were given, which ascend.
+/// Events with the tickets that they were given, which ascend.
 #[derive(Debug, Default)]
 struct Waiting {
     next_ticket: u64,
-    events: BTreeMap<u64, CmEvent>,
+    events: VecDeque<(u64, CmEvent)>,
 }
 
 impl EventQueue {
@@ -47,7 +47,7 @@ impl EventQueue {
         let mut waiting = lock(&self.waiting);
         let ticket = waiting.next_ticket;
         waiting.next_ticket += 1;
-        waiting.events.insert(ticket, event);
+        waiting.events.push_back((ticket, event));
         if waiting.events.len() == 1 {
             self.ready.raise();
         }
@@ -57,7 +57,9 @@ impl EventQueue {
     /// Takes an event back, unless it was taken before.
     pub(super) fn take_back(&self, ticket: u64) {
         let mut waiting = lock(&self.waiting);
-        if waiting.events.remove(&ticket).is_some() && waiting.events.is_empty() {
+        let place = waiting.events.binary_search_by_key(&ticket, |(at, _)| *at);
+        let taken = place.ok().and_then(|index| waiting.events.remove(index));
+        if taken.is_some() && waiting.events.is_empty() {
             self.ready.lower();
         }
     }
@@ -74,7 +76,7 @@ impl EventQueue {
 
     pub(super) fn pop(&self) -> Option<CmEvent> {
         let mut waiting = lock(&self.waiting);
-        let (_, event) = waiting.events.pop_first()?;
+        let (_, event) = waiting.events.pop_front()?;
         if waiting.events.is_empty() {
             self.ready.lower();
         }
@@ -84,15 +86,21 @@ impl EventQueue {
     /// Takes out the events that `belongs` says, in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = lock(&self.waiting);
-        let had = !waiting.events.is_empty();
-        let (out, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut waiting.events)
-            .into_iter()
-            .partition(|(_, event)| belongs(event));
-        waiting.events = kept;
-        if had && waiting.events.is_empty() {
+        if !waiting.events.iter().any(|(_, event)| belongs(event)) {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        let waiting_before = std::mem::take(&mut waiting.events);
+        for (ticket, event) in waiting_before {
+            match belongs(&event) {
+                true => out.push(event),
+                false => waiting.events.push_back((ticket, event)),
+            }
+        }
+        if waiting.events.is_empty() {
             self.ready.lower();
         }
-        out.into_values().collect()
+        out
     }
 
     /// Notes that events of this id arrive here.
