@@ -302,6 +302,7 @@ impl Host {
                 SendFlags::empty()
             },
             ud: None,
+            srq: None,
         };
         self.posted += 1;
         let _ = self.qp.post_send(&wr);

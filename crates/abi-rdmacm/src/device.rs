@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::fork;
 use crate::guard::{Result, last_errno, made};
-use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd};
-use crate::verbs::{rdma_cm, verbs};
+use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd, Xrcd};
+use crate::verbs::{close_xrcd, open_xrcd, rdma_cm, verbs};
 
 /// The kernel's word for a device without number.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
@@ -37,9 +37,11 @@ pub(crate) struct Device {
     given_away: AtomicBool,
 }
 
-/// The protection domain that ids have unless the program gives one.
+/// The domains that ids have unless the program gives one.
 struct Domain {
     pd: *mut Pd,
+    /// That of extended connections, opened when the first of them needs it.
+    xrcd: *mut Xrcd,
     users: usize,
 }
 
@@ -157,6 +159,7 @@ fn describe(context: *mut Context) -> Result<Device> {
         responder_resources_max: byte(attr.max_qp_rd_atom),
         domain: Mutex::new(Domain {
             pd: std::ptr::null_mut(),
+            xrcd: std::ptr::null_mut(),
             users: 0,
         }),
         given_away: AtomicBool::new(false),
@@ -188,14 +191,34 @@ impl Device {
         Ok(domain.pd)
     }
 
-    /// An id less: with the last the domain goes, unless the program still has something in it.
+    /// The domain of extended connections, for an id that has the protection domain.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub(crate) fn use_xrcd(&self) -> Result<*mut Xrcd> {
+        let mut domain = self.domain.lock();
+        if domain.xrcd.is_null() {
+            // SAFETY: an open device.
+            domain.xrcd = unsafe { open_xrcd(self.context) }?;
+        }
+        Ok(domain.xrcd)
+    }
+
+    /// An id less: with the last the domains go, unless the program still has something in it.
     pub(crate) fn leave_domain(&self) {
         let mut domain = self.domain.lock();
         domain.users -= 1;
         let Ok(verbs) = verbs() else { return };
+        if domain.users > 0 {
+            return;
+        }
         // SAFETY: made by `use_domain`, and no id has it any more.
-        if domain.users == 0 && unsafe { (verbs.dealloc_pd)(domain.pd) } == 0 {
+        if unsafe { (verbs.dealloc_pd)(domain.pd) } == 0 {
             domain.pd = std::ptr::null_mut();
+        }
+        // SAFETY: opened by `use_xrcd`, and no id has it any more.
+        if !domain.xrcd.is_null() && unsafe { close_xrcd(domain.xrcd) }.is_ok() {
+            domain.xrcd = std::ptr::null_mut();
         }
     }
 }

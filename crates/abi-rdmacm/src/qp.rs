@@ -42,10 +42,10 @@ pub(crate) fn create(id: &Id, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<()> 
 /// As for [`create`]; `EINVAL` if a completion queue is not the one that the id has. The attributes are then as they
 /// were: they name no queue that has gone again.
 pub(crate) fn create_with(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
-    let (comp_mask, pd, srq) = (attr.comp_mask, attr.pd, attr.srq);
+    let (comp_mask, pd, srq, xrcd) = (attr.comp_mask, attr.pd, attr.srq, attr.xrcd);
     let (send_cq, recv_cq) = (attr.send_cq, attr.recv_cq);
     fill_and_make(id, attr).inspect_err(|_| {
-        (attr.comp_mask, attr.pd, attr.srq) = (comp_mask, pd, srq);
+        (attr.comp_mask, attr.pd, attr.srq, attr.xrcd) = (comp_mask, pd, srq, xrcd);
         (attr.send_cq, attr.recv_cq) = (send_cq, recv_cq);
     })
 }
@@ -64,6 +64,12 @@ fn fill_and_make(id: &Id, attr: &mut QpInitAttrEx) -> Result<()> {
         if its_context != context {
             return Err(Errno::INVAL);
         }
+    }
+    if attr.qp_type == QPT_XRC_RECV
+        && (attr.comp_mask & QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null())
+    {
+        attr.comp_mask |= QP_INIT_ATTR_XRCD;
+        attr.xrcd = id.device()?.use_xrcd()?;
     }
     if is_another(get!(id, recv_cq), attr.recv_cq) || is_another(get!(id, send_cq), attr.send_cq) {
         return Err(Errno::INVAL);
@@ -203,7 +209,10 @@ pub(crate) fn create_srq(id: &Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result
         srq_context: attr.srq_context,
         attr: attr.attr,
         comp_mask: SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD,
-        srq_type: SRQT_BASIC,
+        srq_type: match get!(id, qp_type) {
+            QPT_XRC_RECV => SRQT_XRC,
+            _ => SRQT_BASIC,
+        },
         pd,
         ..SrqInitAttrEx::zeroed()
     };
@@ -212,15 +221,15 @@ pub(crate) fn create_srq(id: &Id, pd: *mut Pd, attr: &mut SrqInitAttr) -> Result
     Ok(())
 }
 
-/// `rdma_create_srq_ex`: one of extended connections gets a completion queue if it has none.
+/// `rdma_create_srq_ex`: one of extended connections gets the device's domain and a completion queue if it has none.
 ///
 /// # Errors
 /// `EINVAL` if the id has no device, or the domain is of another; those of the verbs. The attributes are then as they
 /// were.
 pub(crate) fn create_srq_with(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
-    let (comp_mask, pd, cq) = (attr.comp_mask, attr.pd, attr.cq);
+    let (comp_mask, pd, cq, xrcd) = (attr.comp_mask, attr.pd, attr.cq, attr.xrcd);
     fill_and_make_srq(id, attr).inspect_err(|_| {
-        (attr.comp_mask, attr.pd, attr.cq) = (comp_mask, pd, cq);
+        (attr.comp_mask, attr.pd, attr.cq, attr.xrcd) = (comp_mask, pd, cq, xrcd);
     })
 }
 
@@ -240,11 +249,11 @@ fn fill_and_make_srq(id: &Id, attr: &mut SrqInitAttrEx) -> Result<()> {
         return Err(Errno::INVAL);
     }
     let is_extended = attr.comp_mask & SRQ_INIT_ATTR_TYPE != 0 && attr.srq_type == SRQT_XRC;
-    if is_extended && attr.comp_mask & SRQ_INIT_ATTR_XRCD == 0 {
-        // Which domain of extended connections is the program's to say.
-        return Err(Errno::INVAL);
+    if is_extended && (attr.comp_mask & SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null()) {
+        attr.xrcd = id.device()?.use_xrcd()?;
+        attr.comp_mask |= SRQ_INIT_ATTR_XRCD;
     }
-    let makes_queue = is_extended && attr.comp_mask & SRQ_INIT_ATTR_CQ == 0;
+    let makes_queue = is_extended && (attr.comp_mask & SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null());
     if makes_queue {
         make_receive_queue(id, attr.attr.max_wr)?;
         attr.cq = get!(id, recv_cq);

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use portolan_kernel::raw::RdmaCmTable;
 use rustix::io::Errno;
 
-use crate::guard::{Result, made};
+use crate::guard::{Result, check, made};
 use crate::layout::*;
 
 /// [`RdmaCmTable::SYMBOL`] and its version, for C.
@@ -98,6 +98,41 @@ pub(crate) unsafe fn create_srq_ex(
     let function = function.ok_or(Errno::OPNOTSUPP)?;
     // SAFETY: the caller vouches for context and attributes.
     made(unsafe { function(context, attr) })
+}
+
+/// `ibv_open_xrcd` of a domain that is nobody else's, which the header has inline.
+///
+/// # Safety
+/// As for it.
+pub(crate) unsafe fn open_xrcd(context: *mut Context) -> Result<*mut Xrcd> {
+    let mut attr = XrcdInitAttr {
+        comp_mask: XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the caller's context.
+    let extended = unsafe { extended(context, offset_of!(VerbsContext, open_xrcd)) };
+    // SAFETY: the context has this slot.
+    let function = extended.and_then(|verbs| unsafe { (*verbs).open_xrcd });
+    let function = function.ok_or(Errno::OPNOTSUPP)?;
+    // SAFETY: the caller vouches for the context.
+    made(unsafe { function(context, &mut attr) })
+}
+
+/// `ibv_close_xrcd`, which the header has inline.
+///
+/// # Safety
+/// As for it.
+pub(crate) unsafe fn close_xrcd(xrcd: *mut Xrcd) -> Result<()> {
+    // SAFETY: the caller's domain.
+    let context = unsafe { (*xrcd).context };
+    // SAFETY: as above.
+    let extended = unsafe { extended(context, offset_of!(VerbsContext, close_xrcd)) };
+    // SAFETY: the context has this slot.
+    let function = extended.and_then(|verbs| unsafe { (*verbs).close_xrcd });
+    let function = function.ok_or(Errno::OPNOTSUPP)?;
+    // SAFETY: the caller vouches for the domain.
+    check(unsafe { function(xrcd) })
 }
 
 /// The larger structure that an open device's context is the end of, if it reaches up to the slot at `offset`

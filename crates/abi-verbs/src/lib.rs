@@ -45,5 +45,6 @@ mod strings;
 mod sysfs;
 mod tables;
 mod wait;
+mod xrcd;
 
 use portolan_abi_layout as layout;

@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 
 use portolan_provider::verbs::{
-    MwBind, RecvWr as ProviderRecvWr, RemoteAddr, SendData, SendFlags, SendOp,
-    SendWr as ProviderSendWr, Sge as ProviderSge, UdDestination,
+    MwBind, QpType, RecvWr as ProviderRecvWr, RemoteAddr, SendData, SendFlags, SendOp,
+    SendWr as ProviderSendWr, Sge as ProviderSge, Srqn, UdDestination,
 };
 use portolan_wire::addr::{QKey, Qpn};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use crate::mr;
 use crate::object::own;
 
 /// Bytes that are gathered of an inline send in more than one piece: as many as a device takes.
-const INLINE_MAX: usize = 512;
+pub(crate) const INLINE_MAX: usize = 512;
 
 /// Pieces of memory.
 ///
@@ -103,11 +103,13 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
     let op = unsafe { operation(wr) }?;
     // SAFETY: as above.
     let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
-    let ud = match own_qp.is_ud {
+    let ud = match own_qp.qp_type {
         // SAFETY: the program's request, as its queue pair has it.
-        true => Some(unsafe { destination(wr) }?),
-        false => None,
+        QpType::Ud => Some(unsafe { destination(wr) }?),
+        _ => None,
     };
+    // The union has one member.
+    let srq = (own_qp.qp_type == QpType::XrcSend).then_some(Srqn(wr.qp_type));
     let mut request = ProviderSendWr {
         wr_id: wr.wr_id,
         op,
@@ -115,6 +117,7 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
         // IP checksums are every packet's.
         flags: SendFlags::from_bits_truncate(wr.send_flags),
         ud,
+        srq,
     };
     if wr.send_flags & SEND_INLINE == 0 || !takes_data(op) {
         return own_qp

@@ -15,11 +15,15 @@ use crate::acks::{Acks, Reported};
 use crate::convert;
 use crate::guard::{Result, errno_of, pointer};
 use crate::layout::{
-    Context, Gid, Pd, QP_INIT_ATTR_PD, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, qp_attr_mask,
+    Context, Gid, Pd, QP_INIT_ATTR_PD, QP_INIT_ATTR_XRCD, QP_OPEN_ATTR_CONTEXT, QP_OPEN_ATTR_NAME,
+    QPT_XRC_RECV, QPT_XRC_SEND, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr, Sge, Xrcd,
+    qp_attr_mask,
 };
 use crate::object::{Held, Kind, end, make, next_handle, own};
+use crate::post;
 use crate::qp_ex::{self, Building};
 use crate::raisers::{Raiser, Raisers};
+use crate::xrcd::XrcDomain;
 
 /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`.
 const INIT_CREATE_FLAGS: u32 = 1 << 2;
@@ -29,7 +33,9 @@ const INIT_SEND_OPS: u32 = 1 << 6;
 /// A queue pair.
 pub(crate) struct OwnQp {
     pub(crate) qp: Arc<dyn ProviderQp>,
-    pub(crate) is_ud: bool,
+    pub(crate) qp_type: QpType,
+    /// Of a queue pair that receives for an XRC domain, which others may have opened, too.
+    domain: Option<Arc<XrcDomain>>,
     pub(crate) reported: Reported,
     /// The context's, which may be closed before.
     raisers: Arc<Raisers>,
@@ -53,6 +59,54 @@ impl OwnQp {
     }
 }
 
+/// What a queue pair of C's is made from.
+struct Made {
+    qp: Arc<dyn ProviderQp>,
+    qp_type: QpType,
+    domain: Option<Arc<XrcDomain>>,
+    raisers: Arc<Raisers>,
+    builds: bool,
+    held: [Option<Held>; 4],
+}
+
+/// # Safety
+/// All that is pointed to is the program's.
+unsafe fn make_qp(
+    context: *mut Context,
+    pd: *mut Pd,
+    attr: &mut QpInitAttr,
+    made: Made,
+) -> Result<*mut Qp> {
+    let (now, init) = made.qp.query().map_err(|error| errno_of(&error))?;
+    attr.cap = convert::cap_to_c(&init.cap);
+    let qp_num = made.qp.qpn().value();
+    let mut whole = qp_ex::whole(context, pd, attr, next_handle(), qp_num);
+    whole.qp_base.state = now.state as u32;
+    let own_qp = OwnQp {
+        qp: made.qp,
+        qp_type: made.qp_type,
+        domain: made.domain,
+        reported: Reported::default(),
+        raisers: Arc::clone(&made.raisers),
+        building: Building::new(init.cap.max_inline_data as usize),
+        builds: made.builds,
+        init: *attr,
+        _held: made.held,
+    };
+    let qp: *mut Qp = make(whole, own_qp)?;
+    // Its events are its creator's.
+    let mut raisers = made.raisers.qps.lock();
+    raisers.entry(qp_num).or_insert(Raiser(qp));
+    Ok(qp)
+}
+
+/// Bytes of inline data for which a request has room in place of its pieces, as rdma_rxe counts. Programs
+/// (`rdma_xclient`) send so much inline without asking for it.
+fn room_of_pieces(max_send_sge: u32) -> u32 {
+    let bytes = max_send_sge.saturating_mul(size_of::<Sge>() as u32);
+    bytes.min(post::INLINE_MAX as u32)
+}
+
 /// Creates a queue pair; its sizes are told.
 ///
 /// # Errors
@@ -69,8 +123,14 @@ pub(crate) unsafe fn create(
         2 => QpType::Rc,
         3 => QpType::Uc,
         4 => QpType::Ud,
+        QPT_XRC_SEND => QpType::XrcSend,
         _ => return Err(Errno::OPNOTSUPP),
     };
+    if qp_type == QpType::XrcSend {
+        // It has no receives.
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+        (attr.recv_cq, attr.srq) = (attr.send_cq, std::ptr::null_mut());
+    }
     // SAFETY: the caller keeps `pd` until this is done.
     let (domain, send_cq, recv_cq) = unsafe { (own(pd)?, own(attr.send_cq)?, own(attr.recv_cq)?) };
     let srq = match attr.srq.is_null() {
@@ -78,9 +138,11 @@ pub(crate) unsafe fn create(
         // SAFETY: as above.
         false => Some(unsafe { own(attr.srq) }?),
     };
+    let mut cap = convert::cap(&attr.cap);
+    cap.max_inline_data = cap.max_inline_data.max(room_of_pieces(cap.max_send_sge));
     let asked = QpInit {
         qp_type,
-        cap: convert::cap(&attr.cap),
+        cap,
         sq_sig_all: attr.sq_sig_all != 0,
     };
     let shared: Option<&Arc<dyn ProviderSrq>> = srq.map(|srq| &srq.srq);
@@ -88,30 +150,81 @@ pub(crate) unsafe fn create(
         .pd
         .create_qp(&asked, send_cq.get()?, recv_cq.get()?, shared);
     let qp = made.map_err(|error| errno_of(&error))?;
-    let (_, made) = qp.query().map_err(|error| errno_of(&error))?;
-    attr.cap = convert::cap_to_c(&made.cap);
-    let qp_num = qp.qpn().value();
-    // SAFETY: the domain's context is open.
-    let context = unsafe { (*pd).context };
-    let whole = qp_ex::whole(context, pd, attr, next_handle(), qp_num);
-    let own_qp = OwnQp {
+    let made = Made {
         qp,
-        is_ud: qp_type == QpType::Ud,
-        reported: Reported::default(),
+        qp_type,
+        domain: None,
         raisers: Arc::clone(&domain.raisers),
-        building: Building::new(made.cap.max_inline_data as usize),
         builds: send_ops.is_some(),
-        init: *attr,
-        _held: [
+        held: [
             Some(domain.users.hold()),
             Some(send_cq.users.hold()),
             Some(recv_cq.users.hold()),
             srq.map(|srq| srq.users.hold()),
         ],
     };
-    let qp: *mut Qp = make(whole, own_qp)?;
-    domain.raisers.qps.lock().insert(qp_num, Raiser(qp));
-    Ok(qp)
+    // SAFETY: as the caller promises; the domain's context is open.
+    unsafe { make_qp((*pd).context, pd, attr, made) }
+}
+
+/// Creates the receiving end of an extended reliable connection.
+///
+/// # Safety
+/// All that is pointed to is the program's.
+unsafe fn create_receiving(xrcd: *mut Xrcd, attr: &mut QpInitAttr) -> Result<*mut Qp> {
+    // SAFETY: the caller keeps `xrcd` until this is done.
+    let domain = Arc::clone(unsafe { &own(xrcd)?.domain });
+    let qp = domain.create_qp()?;
+    // SAFETY: as the caller promises.
+    unsafe { make_receiving(xrcd, attr, domain, qp) }
+}
+
+/// # Safety
+/// All that is pointed to is the program's.
+unsafe fn make_receiving(
+    xrcd: *mut Xrcd,
+    attr: &mut QpInitAttr,
+    domain: Arc<XrcDomain>,
+    qp: Arc<dyn ProviderQp>,
+) -> Result<*mut Qp> {
+    // SAFETY: the caller keeps `xrcd` until this is done.
+    let own_xrcd = unsafe { own(xrcd) }?;
+    *attr = QpInitAttr {
+        qp_context: attr.qp_context,
+        qp_type: QPT_XRC_RECV,
+        ..QpInitAttr::zeroed()
+    };
+    let made = Made {
+        qp,
+        qp_type: QpType::XrcRecv,
+        domain: Some(domain),
+        raisers: Arc::clone(&own_xrcd.raisers),
+        builds: false,
+        held: [Some(own_xrcd.users.hold()), None, None, None],
+    };
+    // SAFETY: as the caller promises; the domain's context is open.
+    unsafe { make_qp((*xrcd).context, std::ptr::null_mut(), attr, made) }
+}
+
+/// `open_qp` of the table.
+pub(crate) unsafe extern "C" fn open(_context: *mut Context, attr: *mut QpOpenAttr) -> *mut Qp {
+    pointer(|| {
+        // SAFETY: the program's structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        let mask = attr.comp_mask & !QP_OPEN_ATTR_CONTEXT;
+        if mask != QP_OPEN_ATTR_NAME || attr.qp_type != QPT_XRC_RECV {
+            return Err(Errno::INVAL);
+        }
+        let mut init = QpInitAttr::zeroed();
+        if attr.comp_mask & QP_OPEN_ATTR_CONTEXT != 0 {
+            init.qp_context = attr.qp_context;
+        }
+        // SAFETY: the program's domain.
+        let domain = Arc::clone(unsafe { &own(attr.xrcd)?.domain });
+        let qp = domain.open_qp(attr.qp_num)?;
+        // SAFETY: as above.
+        unsafe { make_receiving(attr.xrcd, &mut init, domain, qp) }
+    })
 }
 
 /// `create_qp_ex` of the table.
@@ -128,17 +241,28 @@ pub(crate) unsafe extern "C" fn create_extended(
         } else {
             0
         };
-        if mask & !(QP_INIT_ATTR_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS) != 0 || flags != 0 {
+        let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+        if mask & !known != 0 || flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if mask & QP_INIT_ATTR_PD == 0 {
+        let needed = match attr.qp_type {
+            QPT_XRC_RECV => QP_INIT_ATTR_XRCD,
+            _ => QP_INIT_ATTR_PD,
+        };
+        if mask & needed == 0 {
             return Err(Errno::INVAL);
         }
         let send_ops = (mask & INIT_SEND_OPS != 0).then_some(attr.send_ops_flags);
         qp_ex::check_operations(attr.qp_type, send_ops.unwrap_or(0))?;
         let plain: *mut QpInitAttr = std::ptr::from_mut(attr).cast();
+        let (pd, xrcd) = (attr.pd, attr.xrcd);
         // SAFETY: the longer structure begins as the shorter one does.
-        unsafe { create(attr.pd, &mut *plain, send_ops) }
+        unsafe {
+            match needed {
+                QP_INIT_ATTR_XRCD => create_receiving(xrcd, &mut *plain),
+                _ => create(pd, &mut *plain, send_ops),
+            }
+        }
     })
 }
 
@@ -150,8 +274,17 @@ pub(crate) unsafe extern "C" fn create_extended(
 pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
     let ending = end(qp)?;
     let own_qp = ending.own();
-    own_qp.qp.destroy().map_err(|error| errno_of(&error))?;
-    own_qp.raisers.qps.lock().remove(&own_qp.qp.qpn().value());
+    let qp_num = own_qp.qp.qpn().value();
+    match &own_qp.domain {
+        Some(domain) => domain.close_qp(qp_num)?,
+        None => own_qp.qp.destroy().map_err(|error| errno_of(&error))?,
+    }
+    {
+        let mut raisers = own_qp.raisers.qps.lock();
+        if raisers.get(&qp_num).is_some_and(|raiser| raiser.0 == qp) {
+            raisers.remove(&qp_num);
+        }
+    }
     // SAFETY: it lives; for the rest as the caller promises.
     unsafe {
         acks(qp).wait(&own_qp.reported);

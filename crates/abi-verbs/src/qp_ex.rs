@@ -7,7 +7,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use portolan_provider::verbs::{
-    RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge as ProviderSge, UdDestination,
+    QpType, RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge as ProviderSge, Srqn,
+    UdDestination,
 };
 use portolan_provider::{Cause, Error, Step};
 use portolan_roce::io::SoftQp;
@@ -69,6 +70,7 @@ struct Request {
     ah: *mut Ah,
     qpn: u32,
     qkey: u32,
+    srq: Option<Srqn>,
 }
 
 /// Ranges of what is begun.
@@ -135,7 +137,7 @@ pub(crate) fn whole(
         wr_send_inv: Some(send_inv),
         wr_send_tso: ptr::null_mut(),
         wr_set_ud_addr: Some(set_ud_addr),
-        wr_set_xrc_srqn: ptr::null_mut(),
+        wr_set_xrc_srqn: Some(set_xrc_srqn),
         wr_set_inline_data: Some(set_inline_data),
         wr_set_inline_data_list: Some(set_inline_data_list),
         wr_set_sge: Some(set_sge),
@@ -184,6 +186,7 @@ fn begin(qp: *mut QpEx, op: Result<SendOp>) {
             ah: ptr::null_mut(),
             qpn: 0,
             qkey: 0,
+            srq: None,
         });
         Ok(())
     });
@@ -218,7 +221,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         // SAFETY: as above.
         let _unlocked = unsafe { Unlock::of(&own_qp.building) };
         let begun = own_qp.building.begun.borrow();
-        begun.post(own_qp.soft()?, own_qp.is_ud)
+        begun.post(own_qp.soft()?, own_qp.qp_type)
     })
 }
 
@@ -256,14 +259,14 @@ impl Begun {
     ///
     /// # Errors
     /// `ENOSPC` if the send queue has too little room, as rdma-core's rxe says; what is wrong with a request.
-    fn post(&self, qp: &SoftQp, is_ud: bool) -> Result<()> {
+    fn post(&self, qp: &SoftQp, qp_type: QpType) -> Result<()> {
         if let Some(errno) = self.failed {
             return Err(errno);
         }
         let posted = qp.post_sends(
             self.requests
                 .iter()
-                .map(|request| self.request(request, is_ud)),
+                .map(|request| self.request(request, qp_type)),
         );
         posted.map_err(|error| match error.cause {
             Cause::LimitReached { .. } => Errno::NOSPC,
@@ -273,10 +276,10 @@ impl Begun {
 
     /// # Errors
     /// `InvalidArgument` for a datagram to nowhere.
-    fn request(&self, request: &Request, is_ud: bool) -> portolan_provider::Result<SendWr<'_>> {
-        let ud = match is_ud {
+    fn request(&self, request: &Request, qp_type: QpType) -> portolan_provider::Result<SendWr<'_>> {
+        let ud = match qp_type {
             // SAFETY: the program's address handle, which lives while it posts.
-            true => match unsafe { own(request.ah) } {
+            QpType::Ud => match unsafe { own(request.ah) } {
                 Ok(own_ah) => Some(UdDestination {
                     ah: own_ah.ah.as_ref(),
                     qpn: Qpn::new(request.qpn),
@@ -287,7 +290,7 @@ impl Begun {
                     return Err(Error::invalid(Step::PostSend, what, expected, "none"));
                 }
             },
-            false => None,
+            _ => None,
         };
         Ok(SendWr {
             wr_id: request.wr_id,
@@ -298,6 +301,7 @@ impl Begun {
             },
             flags: request.flags,
             ud,
+            srq: request.srq,
         })
     }
 
@@ -355,6 +359,13 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge)
         }
         // SAFETY: the program's array; the seam's structure is laid out as C's.
         begun.set_pieces(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+    });
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
+    change(qp, |begun, _| {
+        begun.last()?.srq = Some(Srqn(srqn));
+        Ok(())
     });
 }
 
@@ -463,6 +474,7 @@ mod tests {
             ah: ptr::null_mut(),
             qpn: 0,
             qkey: 0,
+            srq: None,
         };
         Begun {
             requests: (0..requests).map(|_| request()).collect(),
@@ -494,9 +506,9 @@ mod tests {
     #[test]
     fn a_datagram_to_nowhere_is_refused() {
         let begun = begun(1);
-        let refused = begun.request(&begun.requests[0], true).unwrap_err();
+        let refused = begun.request(&begun.requests[0], QpType::Ud).unwrap_err();
         assert_eq!(errno_of(&refused), Errno::INVAL);
-        assert!(begun.request(&begun.requests[0], false).is_ok());
+        assert!(begun.request(&begun.requests[0], QpType::Rc).is_ok());
     }
 
     #[test]

@@ -17,8 +17,8 @@ use crate::layout::{
 use crate::object::own;
 
 /// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
-/// windows of both types: what rdma_rxe reports.
-const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76;
+/// windows of both types, which rdma_rxe reports; and XRC.
+const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76 | 1 << 20;
 /// Ticks of the device's clock in a millisecond: it counts nanoseconds.
 const CORE_CLOCK_KHZ: u64 = 1_000_000;
 /// Page sizes that may be asked for, as rdma_rxe has them.

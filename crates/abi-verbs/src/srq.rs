@@ -23,7 +23,7 @@ pub(crate) struct OwnSrq {
     pub(crate) reported: Reported,
     /// The context's, which may be closed before.
     raisers: Arc<Raisers>,
-    _pd: Held,
+    _held: [Option<Held>; 3],
 }
 
 impl Kind for Srq {
@@ -42,6 +42,7 @@ pub(crate) unsafe fn create(
     pd: *mut Pd,
     srq_context: *mut c_void,
     attr: &mut SrqAttr,
+    xrc: Option<(*mut Xrcd, *mut Cq)>,
 ) -> Result<*mut Srq> {
     // SAFETY: the caller keeps `pd` until this is done.
     let domain = unsafe { own(pd) }?;
@@ -51,10 +52,19 @@ pub(crate) unsafe fn create(
         // Only a change arms it.
         srq_limit: 0,
     };
-    let srq = domain
-        .pd
-        .create_srq(&asked)
-        .map_err(|error| errno_of(&error))?;
+    let xrc = match xrc {
+        // SAFETY: the caller keeps them until this is done.
+        Some((xrcd, cq)) => Some(unsafe { (own(xrcd)?, own(cq)?) }),
+        None => None,
+    };
+    let srq = match xrc {
+        Some((xrcd, cq)) => {
+            let xrcd = &xrcd.domain.xrcd;
+            domain.pd.create_xrc_srq(&asked, xrcd, cq.get()?)
+        }
+        None => domain.pd.create_srq(&asked),
+    };
+    let srq = srq.map_err(|error| errno_of(&error))?;
     let made = srq.query().map_err(|error| errno_of(&error))?;
     (attr.max_wr, attr.max_sge) = (made.max_wr, made.max_sge);
     let srqn = srq.number().0;
@@ -75,7 +85,11 @@ pub(crate) unsafe fn create(
         users: Users::default(),
         reported: Reported::default(),
         raisers: Arc::clone(&domain.raisers),
-        _pd: domain.users.hold(),
+        _held: [
+            Some(domain.users.hold()),
+            xrc.map(|(xrcd, _)| xrcd.users.hold()),
+            xrc.map(|(_, cq)| cq.users.hold()),
+        ],
     };
     let srq = make(whole, own_srq)?;
     domain.raisers.srqs.lock().insert(srqn, Raiser(srq));
@@ -144,7 +158,7 @@ pub(crate) unsafe fn query(srq: *mut Srq) -> Result<SrqAttr> {
     })
 }
 
-/// `create_srq_ex` of the table: of the types the basic one.
+/// `create_srq_ex` of the table: of the types the basic one and that of XRC.
 pub(crate) unsafe extern "C" fn create_extended(
     _context: *mut Context,
     attr: *mut SrqInitAttrEx,
@@ -153,15 +167,26 @@ pub(crate) unsafe extern "C" fn create_extended(
         // SAFETY: the program's structure.
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
         let mask = attr.comp_mask;
-        let is_basic = mask & SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == SRQT_BASIC;
-        if !is_basic || mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0 {
+        let srq_type = match mask & SRQ_INIT_ATTR_TYPE {
+            0 => SRQT_BASIC,
+            _ => attr.srq_type,
+        };
+        let (needed, xrc) = match srq_type {
+            SRQT_BASIC => (SRQ_INIT_ATTR_PD, None),
+            SRQT_XRC => {
+                let needed = SRQ_INIT_ATTR_PD | SRQ_INIT_ATTR_XRCD | SRQ_INIT_ATTR_CQ;
+                (needed, Some((attr.xrcd, attr.cq)))
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        if mask & !(SRQ_INIT_ATTR_TYPE | needed) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if mask & SRQ_INIT_ATTR_PD == 0 {
+        if mask & needed != needed {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the program's domain.
-        unsafe { create(attr.pd, attr.srq_context, &mut attr.attr) }
+        // SAFETY: the program's domains and queue.
+        unsafe { create(attr.pd, attr.srq_context, &mut attr.attr, xrc) }
     })
 }
 
@@ -200,5 +225,5 @@ pub(crate) unsafe fn create_plain(pd: *mut Pd, attr: *mut SrqInitAttr) -> Result
     // SAFETY: the program's structure.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
     // SAFETY: the caller keeps `pd`; the attributes are its own.
-    unsafe { create(pd, attr.srq_context, &mut attr.attr) }
+    unsafe { create(pd, attr.srq_context, &mut attr.attr, None) }
 }

@@ -1,7 +1,7 @@
 //! The tables of functions of an open device.
 
 use crate::layout::{Context, ContextOps, VerbsContext};
-use crate::{cq, mw, post, qp, query, srq};
+use crate::{cq, mw, post, qp, query, srq, xrcd};
 
 const NONE: *mut std::ffi::c_void = std::ptr::null_mut();
 
@@ -78,12 +78,12 @@ pub(crate) fn verbs_context(context: Context) -> VerbsContext {
         ABI_placeholder2: NONE,
         ibv_create_flow: NONE,
         ABI_placeholder1: NONE,
-        open_qp: NONE,
+        open_qp: Some(qp::open),
         create_qp_ex: Some(qp::create_extended),
         get_srq_num: Some(srq::get_number),
         create_srq_ex: Some(srq::create_extended),
-        open_xrcd: NONE,
-        close_xrcd: NONE,
+        open_xrcd: Some(xrcd::open),
+        close_xrcd: Some(xrcd::close),
         _ABI_placeholder3: 0,
         sz: size_of::<VerbsContext>(),
         context,

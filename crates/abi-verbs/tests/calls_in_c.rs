@@ -14,6 +14,11 @@ fn what_an_open_devices_descriptor_stands_for_is_shared_in_this_process_alone() 
 }
 
 #[test]
+fn extended_connections_bring_messages_to_the_queues_that_they_name() {
+    c::run("xrc", include_str!("c/xrc.c"), &[]);
+}
+
+#[test]
 fn calls_in_a_forked_child_come_back_whatever_the_parents_threads_were_doing() {
     c::run("forked", include_str!("c/forked.c"), &[]);
 }

@@ -21,3 +21,9 @@ fn the_calls_touch_no_memory_that_is_not_theirs_and_lose_none() {
 fn a_second_end_of_an_object_reads_nothing_of_what_is_gone() {
     c::run("valgrind-twice", include_str!("c/twice.c"), &VALGRIND);
 }
+
+#[test]
+fn what_is_imported_or_shared_by_a_domain_is_given_back_once() {
+    c::run("valgrind-imports", include_str!("c/imports.c"), &VALGRIND);
+    c::run("valgrind-xrc", include_str!("c/xrc.c"), &VALGRIND);
+}

@@ -8,8 +8,8 @@ use portolan_provider::cm::{ConnParam, Ece, EventParam, EventType, IdNumber, Pat
 use portolan_provider::error::{Cause, Error, Result, Step};
 use portolan_provider::verbs::QpType;
 use portolan_wire::cm::{
-    MraMessage, PathMtu, PathRepr, PrivateData, RejMessage, RejectReason, RepRepr, ReqRepr,
-    RtuRepr, TransportService,
+    EXTENDED_XRC, MraMessage, PathMtu, PathRepr, PrivateData, RejMessage, RejectReason, RepRepr,
+    ReqRepr, RtuRepr, TransportService,
 };
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::{Psn, Qpn};
@@ -51,6 +51,10 @@ impl Cm {
         if id.service.qp_type == QpType::Ud {
             return self.inquire(now, number, &param.private_data);
         }
+        if id.service.qp_type == QpType::XrcRecv {
+            let (what, found) = ("queue pair type", id.service.qp_type);
+            return Err(id.locate(Error::invalid(step, what, "one that connects", found)));
+        }
         let next = id.command(Event::Connect, step)?;
         let route = (id.local, id.remote, id.device, id.path);
         let (Some(local), Some(remote), Some(device), Some(path)) = route else {
@@ -83,6 +87,7 @@ impl Cm {
             Error::new(step, cause)
         })?;
         let tid = self.random_tid();
+        let (transport, extended_transport) = transport_of(qp_type);
         let req = ReqRepr {
             local_comm_id,
             ece,
@@ -92,10 +97,8 @@ impl Cm {
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
             remote_cm_response_timeout: self.config.response_timeout_exp,
-            transport: match qp_type {
-                QpType::Uc => TransportService::Uc,
-                _ => TransportService::Rc,
-            },
+            transport,
+            extended_transport,
             end_to_end_flow_control: param.flow_control,
             starting_psn: psn,
             local_cm_response_timeout: self.config.response_timeout_exp,
@@ -108,6 +111,10 @@ impl Cm {
             primary: primary_path(&path, &device, lids),
             private_data,
             ..ReqRepr::default()
+        };
+        let req = match qp_type {
+            QpType::XrcSend => without_responder(req),
+            _ => req,
         };
         let connection = Connection {
             waits_at: None,
@@ -169,6 +176,14 @@ impl Cm {
         };
         let Some(connection) = id.connection.as_deref() else {
             return;
+        };
+        // The receiving end of XRC has its number where reliable datagrams have their context's.
+        let rep = &match id.service.qp_type {
+            QpType::XrcSend => RepRepr {
+                local_qpn: Qpn::new(rep.local_eecn),
+                ..*rep
+            },
+            _ => *rep,
         };
         match connection.remote_comm_id {
             Some(known) if known == rep.local_comm_id => {
@@ -342,5 +357,25 @@ pub(crate) fn mad_path(
         scope_id,
         device,
         lids,
+    }
+}
+
+/// How a REQ says a type: the transport service, and the extended one (`cm_req_set_qp_type`).
+pub(crate) fn transport_of(qp_type: QpType) -> (TransportService, u8) {
+    match qp_type {
+        QpType::Uc => (TransportService::Uc, 0),
+        QpType::XrcSend => (TransportService::Extended, EXTENDED_XRC),
+        _ => (TransportService::Rc, 0),
+    }
+}
+
+/// The request of an end that only sends: it has nothing to say of what a responder does (`cm_format_req`).
+fn without_responder(req: ReqRepr) -> ReqRepr {
+    ReqRepr {
+        responder_resources: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        srq: false,
+        ..req
     }
 }

@@ -13,6 +13,7 @@ use portolan_wire::cm::{
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::{Gid, PKey, Qpn, ServiceId};
 
+use crate::active::transport_of;
 use crate::config::time_of_exponent;
 use crate::counters::DropReason;
 use crate::engine::Cm;
@@ -139,7 +140,7 @@ impl Cm {
             Some(_) => socket_of(req.primary.local_gid),
             None => requester(path, req)?,
         };
-        if transport_of(id.service.qp_type) != Some(req.transport) {
+        if !serves(id.service.qp_type, req) {
             return Err(RejectReason::INVALID_TRANSPORT_TYPE.into());
         }
         let own_gid = Gid::from(path.local);
@@ -291,6 +292,10 @@ impl Cm {
             private_data,
             ..RepRepr::default()
         };
+        let rep = match id.service.qp_type {
+            QpType::XrcRecv => of_xrc(rep),
+            _ => rep,
+        };
         id.uid = Some(uid);
         if let Some(connection) = id.connection.as_mut() {
             connection.local_qpn = param.qp_num;
@@ -428,10 +433,27 @@ fn path_from(req: &ReqRepr, mtu: Mtu) -> PathRecord {
     }
 }
 
-fn transport_of(qp_type: QpType) -> Option<TransportService> {
-    match qp_type {
-        QpType::Rc => Some(TransportService::Rc),
-        QpType::Uc => Some(TransportService::Uc),
-        QpType::Ud => None,
+/// Whether a listener of this type serves a request (`cma_ib_check_req_qp_type`).
+fn serves(qp_type: QpType, req: &ReqRepr) -> bool {
+    let peers = match qp_type {
+        QpType::Ud | QpType::XrcSend => return false,
+        QpType::XrcRecv => QpType::XrcSend,
+        same => same,
+    };
+    let (transport, extended) = transport_of(peers);
+    req.transport == transport
+        && (transport != TransportService::Extended || req.extended_transport == extended)
+}
+
+/// The answer of an end that only receives: its number stands elsewhere, and it always draws on shared receive queues
+/// (`cm_format_rep`).
+fn of_xrc(rep: RepRepr) -> RepRepr {
+    RepRepr {
+        local_qpn: Qpn::new(0),
+        local_eecn: rep.local_qpn.value(),
+        initiator_depth: 0,
+        end_to_end_flow_control: false,
+        srq: true,
+        ..rep
     }
 }

@@ -25,7 +25,6 @@ impl Cm {
         if id.service.qp_type == QpType::Ud {
             return datagram_attr(id, state);
         }
-        let rc = id.service.qp_type == QpType::Rc;
         match (state, id.connection.as_deref()) {
             (QpState::Init, None) => init_before_connecting(id),
             (QpState::Init, Some(connection)) => {
@@ -34,11 +33,11 @@ impl Cm {
             }
             (QpState::Rtr, Some(connection)) => {
                 in_states(id, knows_peer(id.state))?;
-                Ok(ready_to_receive(id, connection, rc))
+                Ok(ready_to_receive(id, connection))
             }
             (QpState::Rts, Some(connection)) => {
                 in_states(id, knows_peer(id.state))?;
-                Ok(ready_to_send(id, connection, rc))
+                Ok(ready_to_send(id, connection))
             }
             (QpState::Rtr | QpState::Rts, None) => {
                 in_states(id, false)?;
@@ -150,7 +149,7 @@ fn init(connection: &Connection) -> (QpAttr, QpAttrMask) {
 }
 
 /// RTR (`cm_init_qp_rtr_attr`).
-fn ready_to_receive(id: &Id, connection: &Connection, rc: bool) -> (QpAttr, QpAttrMask) {
+fn ready_to_receive(id: &Id, connection: &Connection) -> (QpAttr, QpAttrMask) {
     let mut attr = QpAttr {
         state: QpState::Rtr,
         path_mtu: connection.mtu,
@@ -166,7 +165,7 @@ fn ready_to_receive(id: &Id, connection: &Connection, rc: bool) -> (QpAttr, QpAt
         | QpAttrMask::PATH_MTU
         | QpAttrMask::DEST_QPN
         | QpAttrMask::RQ_PSN;
-    if rc {
+    if matches!(id.service.qp_type, QpType::Rc | QpType::XrcRecv) {
         mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
         attr.max_dest_rd_atomic = connection.responder_resources;
         attr.min_rnr_timer = 0;
@@ -189,20 +188,21 @@ pub(crate) fn ah_attr_of(path: &PathRecord, device: &BoundDevice) -> AhAttr {
 
 /// RTS (`cm_init_qp_rts_attr`). An ACK timeout that was set goes before the path's
 /// (`rdma_init_qp_attr`).
-fn ready_to_send(id: &Id, connection: &Connection, rc: bool) -> (QpAttr, QpAttrMask) {
+fn ready_to_send(id: &Id, connection: &Connection) -> (QpAttr, QpAttrMask) {
     let mut attr = QpAttr {
         state: QpState::Rts,
         sq_psn: connection.remote_psn,
         ..QpAttr::default()
     };
     let mut mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
-    if rc {
-        mask |= QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
+    let qp_type = id.service.qp_type;
+    if matches!(qp_type, QpType::Rc | QpType::XrcSend | QpType::XrcRecv) {
+        mask |= QpAttrMask::TIMEOUT;
         let set = id.options.ack_timeout_exp;
         attr.timeout = set.unwrap_or(connection.ack_timeout_exp);
+    }
+    if matches!(qp_type, QpType::Rc | QpType::XrcSend) {
+        mask |= QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC;
         attr.retry_cnt = connection.retry_count;
         attr.rnr_retry = connection.rnr_retry_count;
         attr.max_rd_atomic = connection.initiator_depth;

@@ -97,10 +97,10 @@ impl Cm {
                 _ => return too_late("idle or bound"),
             },
             IdOption::AckTimeout(exponent) => {
-                if id.service.qp_type != QpType::Rc {
+                if !matches!(id.service.qp_type, QpType::Rc | QpType::XrcSend) {
                     let found = id.service.qp_type;
                     let what = "queue pair type of an ACK timeout";
-                    return Err(id.locate(Error::invalid(step, what, "RC", found)));
+                    return Err(id.locate(Error::invalid(step, what, "RC or XRC_SEND", found)));
                 }
                 if exponent > ACK_TIMEOUT_MAX {
                     let error = Error::invalid(step, "ACK timeout exponent", "0 to 31", exponent);

@@ -170,6 +170,14 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         let cause = Cause::Unsupported("time stamps of completions");
         Err(Error::new(Step::CreateCq, cause))
     }
+    /// Opens an XRC domain (`ibv_open_xrcd(3)`), which is this process's alone.
+    ///
+    /// # Errors
+    /// `LimitReached`; `Unsupported`.
+    fn open_xrcd(&self) -> Result<Arc<dyn Xrcd>> {
+        let cause = Cause::Unsupported("extended reliable connections");
+        Err(Error::new(Step::AllocPd, cause))
+    }
     /// The device's clock, in nanoseconds since any moment (`ibv_query_rt_values_ex(3)`). It never runs
     /// backwards.
     ///
@@ -256,7 +264,7 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         Err(Error::new(Step::RegisterMemory, cause))
     }
     /// Creates a queue pair in RESET. With `srq` it takes its receives from there and has no
-    /// receive queue of its own.
+    /// receive queue of its own. Not for the type `XrcRecv` ([`Xrcd::create_qp`]).
     fn create_qp(
         &self,
         init: &QpInit,
@@ -282,6 +290,20 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `InvalidArgument` for sizes beyond the device's; `LimitReached`.
     fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<dyn Srq>>;
+    /// Creates a shared receive queue for what peers send to an XRC domain (`IBV_SRQT_XRC` of
+    /// `ibv_create_srq_ex(3)`). Its receives complete on `cq`.
+    ///
+    /// # Errors
+    /// As for [`Pd::create_srq`]; `Unsupported`.
+    fn create_xrc_srq(
+        &self,
+        _attr: &SrqAttr,
+        _xrcd: &Arc<dyn Xrcd>,
+        _cq: &Arc<dyn Cq>,
+    ) -> Result<Arc<dyn Srq>> {
+        let cause = Cause::Unsupported("extended reliable connections");
+        Err(Error::new(Step::CreateSrq, cause))
+    }
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }
@@ -370,6 +392,17 @@ pub trait Srq: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `InUse` while a queue pair uses it.
     fn destroy(&self) -> Result<()>;
+    /// For the provider's own downcasts.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// An XRC domain: shared receive queues, and the queue pairs that bring them what peers send (IBTA annex A14).
+pub trait Xrcd: Send + Sync + std::fmt::Debug {
+    /// Creates the receiving end of an extended reliable connection (`XrcRecv`), in RESET.
+    ///
+    /// # Errors
+    /// `LimitReached`.
+    fn create_qp(&self) -> Result<Arc<dyn Qp>>;
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
 }

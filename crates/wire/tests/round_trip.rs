@@ -37,6 +37,7 @@ proptest! {
     #[test]
     fn every_extension_header_survives(
         deth in strategies::deth(),
+        xrceth in strategies::xrceth(),
         feth in strategies::feth(),
         reth in strategies::reth(),
         atomic_eth in strategies::atomic_eth(),
@@ -47,6 +48,7 @@ proptest! {
         grh in strategies::grh(),
     ) {
         check_round_trip!(deth, DethRepr);
+        check_round_trip!(xrceth, XrcEthRepr);
         check_round_trip!(feth, FethRepr);
         check_round_trip!(reth, RethRepr);
         check_round_trip!(atomic_eth, AtomicEthRepr);

@@ -6,7 +6,8 @@ use libc::pthread_mutex_t;
 
 use super::{
     Cq, CqEx, CqInitAttrEx, Device, DeviceAttrEx, Mw, MwBind, Pd, PortAttr, Qp, QpInitAttrEx,
-    QueryDeviceExInput, RecvWr, SendWr, Slot, Srq, SrqInitAttrEx, ValuesEx, Wc, layouts,
+    QpOpenAttr, QueryDeviceExInput, RecvWr, SendWr, Slot, Srq, SrqInitAttrEx, ValuesEx, Wc, Xrcd,
+    XrcdInitAttr, layouts,
 };
 
 layouts! {
@@ -96,12 +97,12 @@ layouts! {
         ABI_placeholder2: Slot,
         ibv_create_flow: Slot,
         ABI_placeholder1: Slot,
-        open_qp: Slot,
+        open_qp: Option<unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp>,
         create_qp_ex: Option<unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp>,
         get_srq_num: Option<unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int>,
         create_srq_ex: Option<unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq>,
-        open_xrcd: Slot,
-        close_xrcd: Slot,
+        open_xrcd: Option<unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd>,
+        close_xrcd: Option<unsafe extern "C" fn(*mut Xrcd) -> c_int>,
         _ABI_placeholder3: u64,
         sz: usize,
         context: Context,

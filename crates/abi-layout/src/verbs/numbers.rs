@@ -82,10 +82,22 @@ pub const VALUES_MASK_RAW_CLOCK: u32 = 1;
 pub const QPT_RC: u32 = 2;
 /// `IBV_QPT_UD`.
 pub const QPT_UD: u32 = 4;
+/// `IBV_QPT_XRC_SEND`.
+pub const QPT_XRC_SEND: u32 = 9;
 /// `IBV_QPT_XRC_RECV`.
 pub const QPT_XRC_RECV: u32 = 10;
 /// `IBV_QP_INIT_ATTR_PD`.
 pub const QP_INIT_ATTR_PD: u32 = 1;
+/// `IBV_QP_INIT_ATTR_XRCD`.
+pub const QP_INIT_ATTR_XRCD: u32 = 2;
+/// `IBV_QP_OPEN_ATTR_NUM`, `_XRCD` and `_TYPE`: what says which queue pair is meant.
+pub const QP_OPEN_ATTR_NAME: u32 = 0xB;
+/// `IBV_QP_OPEN_ATTR_CONTEXT`.
+pub const QP_OPEN_ATTR_CONTEXT: u32 = 4;
+/// `IBV_XRCD_INIT_ATTR_FD`.
+pub const XRCD_INIT_ATTR_FD: u32 = 1;
+/// `IBV_XRCD_INIT_ATTR_OFLAGS`.
+pub const XRCD_INIT_ATTR_OFLAGS: u32 = 2;
 /// `IBV_SRQ_INIT_ATTR_TYPE`.
 pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
 /// `IBV_SRQ_INIT_ATTR_PD`.

@@ -129,7 +129,7 @@ layouts! {
         wr_send_inv: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
         wr_send_tso: Slot,
         wr_set_ud_addr: Option<unsafe extern "C" fn(*mut QpEx, *mut Ah, u32, u32)>,
-        wr_set_xrc_srqn: Slot,
+        wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
         wr_set_inline_data: Option<unsafe extern "C" fn(*mut QpEx, *mut c_void, usize)>,
         wr_set_inline_data_list: Option<unsafe extern "C" fn(*mut QpEx, usize, *const DataBuf)>,
         wr_set_sge: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u32)>,

@@ -70,13 +70,11 @@ static void queries(void) {
 /* What rdma_rxe does not have either. */
 static void absent(void) {
 	struct ibv_alloc_dm_attr dm = {.length = 64};
-	struct ibv_xrcd_init_attr xrcd = {0};
 	struct ibv_td_init_attr td = {0};
 	struct ibv_cq_init_attr_ex vlans = {
 		.cqe = 1, .wc_flags = IBV_WC_EX_WITH_CVLAN};
 	struct ibv_qp_init_attr raw = {.qp_type = IBV_QPT_RAW_PACKET};
 	CHECK(!ibv_alloc_dm(context, &dm) && errno == EOPNOTSUPP);
-	CHECK(!ibv_open_xrcd(context, &xrcd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_td(context, &td) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_null_mr(pd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_create_cq_ex(context, &vlans) && errno == EOPNOTSUPP);

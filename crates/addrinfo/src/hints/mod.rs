@@ -111,13 +111,14 @@ impl QpType {
         Self::ALL.into_iter().find(|each| each.number() == number)
     }
 
-    /// The corresponding verbs type; `None` for XRC, which the verbs do not support.
-    pub const fn verbs(self) -> Option<verbs::QpType> {
+    /// The corresponding verbs type.
+    pub const fn verbs(self) -> verbs::QpType {
         match self {
-            Self::Rc => Some(verbs::QpType::Rc),
-            Self::Uc => Some(verbs::QpType::Uc),
-            Self::Ud => Some(verbs::QpType::Ud),
-            Self::XrcSend | Self::XrcRecv => None,
+            Self::Rc => verbs::QpType::Rc,
+            Self::Uc => verbs::QpType::Uc,
+            Self::Ud => verbs::QpType::Ud,
+            Self::XrcSend => verbs::QpType::XrcSend,
+            Self::XrcRecv => verbs::QpType::XrcRecv,
         }
     }
 }
@@ -128,6 +129,8 @@ impl From<verbs::QpType> for QpType {
             verbs::QpType::Rc => Self::Rc,
             verbs::QpType::Uc => Self::Uc,
             verbs::QpType::Ud => Self::Ud,
+            verbs::QpType::XrcSend => Self::XrcSend,
+            verbs::QpType::XrcRecv => Self::XrcRecv,
         }
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn kind(packet: &RocePacket<'_>) -> Kind {
             CmMessage::Rej(_) => Kind::Failure,
             _ => Kind::Handshake,
         },
-        Body::Packet(packet) => match (packet.bth().opcode, packet.aeth()) {
+        Body::Packet(packet) => match (packet.bth().opcode.as_rc(), packet.aeth()) {
             (Opcode::RcAck, Some(aeth)) if matches!(aeth.syndrome, Syndrome::Ack { .. }) => {
                 Kind::Ack
             }
@@ -149,7 +149,7 @@ fn message_label(message: &CmMessage) -> String {
 
 fn packet_label(packet: &Packet<'_>) -> String {
     let bth = packet.bth();
-    if let (Opcode::RcAck, Some(aeth)) = (bth.opcode, packet.aeth()) {
+    if let (Opcode::RcAck, Some(aeth)) = (bth.opcode.as_rc(), packet.aeth()) {
         return format!("{} psn {}", aeth.syndrome, bth.psn);
     }
     let mut label = operation(bth.opcode);

@@ -78,6 +78,9 @@ fn add_headers(object: &mut Map<String, Value>, headers: &Headers) {
         set("qkey", json!(deth.qkey.0));
         set("src_qp", json!(deth.src_qp.value()));
     }
+    if let Some(xrceth) = &headers.xrceth {
+        set("srqn", json!(xrceth.srqn));
+    }
     if let Some(reth) = &headers.reth {
         set("va", json!(reth.va));
         set("rkey", json!(reth.rkey));

@@ -138,7 +138,7 @@ impl Cm {
     /// and IPOIB serve UD, TCP the others, IB all (`ucma_get_qp_type`).
     pub fn create_id(&mut self, uid: UserId, service: Service) -> Result<IdNumber> {
         let (served, expected) = match (service.port_space, service.qp_type) {
-            (PortSpace::Tcp, qp_type) => (qp_type != QpType::Ud, "RC or UC"),
+            (PortSpace::Tcp, qp_type) => (qp_type != QpType::Ud, "RC, UC or XRC"),
             (PortSpace::Udp | PortSpace::Ipoib, qp_type) => (qp_type == QpType::Ud, "UD"),
             (PortSpace::Ib, _) => (true, "any"),
         };

@@ -24,3 +24,4 @@ mod resolving;
 mod scale;
 mod stale;
 mod transitions;
+mod xrc;

@@ -228,12 +228,12 @@ fn each_port_space_serves_the_queue_pairs_that_linux_gives_it() {
     use QpType::*;
     let mut net = Net::new();
     for (port_space, serves) in [
-        (Tcp, &[Rc, Uc][..]),
+        (Tcp, &[Rc, Uc, XrcSend, XrcRecv][..]),
         (Udp, &[Ud]),
         (Ipoib, &[Ud]),
-        (Ib, &[Rc, Uc, Ud]),
+        (Ib, &[Rc, Uc, Ud, XrcSend, XrcRecv]),
     ] {
-        for qp_type in [Rc, Uc, Ud] {
+        for qp_type in [Rc, Uc, Ud, XrcSend, XrcRecv] {
             let service = Service {
                 port_space,
                 qp_type,

@@ -263,7 +263,7 @@ impl World {
                 self.oracle
                     .send_completed(slot.endpoint, wc, circumstances)?;
             }
-            Queue::Receive => {
+            Queue::Receive | Queue::Shared(_) => {
                 let ram = &*ram;
                 let read = |addr, len| ram.read(addr, len);
                 let solicited = completion.solicited;

@@ -164,6 +164,7 @@ impl Queues {
             data: SendData::Sges(&[buffer.sge(data.len())]),
             flags: SendFlags::SIGNALED,
             ud: Some(to.verbs()),
+            srq: None,
         });
         if posted.is_err() {
             self.free.push(index);

@@ -30,6 +30,7 @@ const QUESTION_WR: SendWr<'static> = SendWr {
     data: SendData::Sges(&[]),
     flags: SendFlags::SIGNALED,
     ud: None,
+    srq: None,
 };
 
 impl Work {

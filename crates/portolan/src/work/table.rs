@@ -133,6 +133,7 @@ impl Work {
                 data,
                 flags,
                 ud: None,
+                srq: None,
             })
         })
     }

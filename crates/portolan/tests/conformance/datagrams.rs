@@ -34,6 +34,7 @@ fn send(from: &End, to: &Event, wr_id: u64, len: usize) {
             qpn: ud.qp_num,
             qkey: ud.qkey,
         }),
+        srq: None,
     };
     from.qp.post_send(&datagram).unwrap();
     // The handle goes before the datagram has; that is allowed.

@@ -236,6 +236,7 @@ impl End {
             data: SendData::Sges(&sges),
             flags: SendFlags::empty(),
             ud: None,
+            srq: None,
         };
         self.qp.post_send(&wr).unwrap();
     }
@@ -248,6 +249,7 @@ impl End {
             data: SendData::Sges(&[]),
             flags: SendFlags::empty(),
             ud: None,
+            srq: None,
         };
         self.qp.post_send(&wr)
     }

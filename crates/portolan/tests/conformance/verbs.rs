@@ -64,6 +64,7 @@ fn inline_bytes_are_copied_when_they_are_posted() {
         data: SendData::Inline(&bytes),
         flags: SendFlags::empty(),
         ud: None,
+        srq: None,
     };
     active.qp.post_send(&wr).unwrap();
     bytes.fill(0);

@@ -134,6 +134,11 @@ pub const ROCE_PKEY: PKey = PKey::DEFAULT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Srqn(pub u32);
 
+impl Srqn {
+    /// The highest that fits into the 24 bits that packets have for it.
+    pub const WIRE_MAX: u32 = 0xFF_FFFF;
+}
+
 impl fmt::Display for Srqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SRQ {}", self.0)

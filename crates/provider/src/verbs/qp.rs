@@ -17,6 +17,18 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Extended reliable connected, the end that sends. It has no receives (`IBV_QPT_XRC_SEND`).
+    XrcSend = 9,
+    /// Extended reliable connected, the end that receives, by the shared receive queues of its domain. It
+    /// sends nothing (`IBV_QPT_XRC_RECV`).
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// Whether it is an end of an extended reliable connection.
+    pub fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
+    }
 }
 
 impl fmt::Display for QpType {
@@ -25,6 +37,8 @@ impl fmt::Display for QpType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::XrcSend => "XRC_SEND",
+            Self::XrcRecv => "XRC_RECV",
         })
     }
 }
@@ -119,7 +133,7 @@ impl Mtu {
 }
 
 /// Sizes of a queue pair (`struct ibv_qp_cap`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {
     /// Work requests in the send queue.
     pub max_send_wr: u32,

@@ -6,7 +6,7 @@ use core::fmt;
 use bitflags::bitflags;
 use portolan_wire::addr::{QKey, Qpn};
 
-use super::{AhAttr, MwBind};
+use super::{AhAttr, MwBind, Srqn};
 
 bitflags! {
     /// Flags of a send work request (`enum ibv_send_flags`).
@@ -110,6 +110,8 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// Destination of a datagram; only for UD queue pairs, which require it.
     pub ud: Option<UdDestination<'a>>,
+    /// Shared receive queue of the peer; only for XRC queue pairs, which require it.
+    pub srq: Option<Srqn>,
 }
 
 /// An address handle (`struct ibv_ah`): a destination with a resolved route.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use portolan_provider::verbs::{Mtu, QpInit};
+use portolan_provider::verbs::{Mtu, QpInit, QpType};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
@@ -46,7 +46,7 @@ impl QpConfig {
                 return Err(Error::invalid(Step::CreateQp, what, expected, found));
             }
         }
-        if cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
+        if self.init.qp_type != QpType::XrcRecv && cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
             let (what, expected) = ("max_send_wr and max_recv_wr", "one that is not 0");
             return Err(Error::invalid(Step::CreateQp, what, expected, "0 and 0"));
         }

@@ -59,5 +59,5 @@ pub use output::{
     Transmit,
 };
 pub use path::{Destination, Path};
-pub use qp::{QueuePair, ReceiveEntry, ReceiveSource};
+pub use qp::{QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub use shared_receive_queue::SharedReceiveQueue;

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use portolan_provider::verbs::WorkCompletion;
+use portolan_provider::verbs::{Srqn, WorkCompletion};
 use portolan_wire::rocev2::Headers;
 
 use super::Path;
@@ -140,13 +140,16 @@ impl AtomicKind {
     }
 }
 
-/// Which of a queue pair's two queues a completion is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Which queue a completion is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// The send queue.
     Send,
     /// The receive queue.
+    #[default]
     Receive,
+    /// An XRC shared receive queue, which has a completion queue of its own.
+    Shared(Srqn),
 }
 
 /// A finished work request, for the completion queue of its queue.

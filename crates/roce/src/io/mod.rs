@@ -39,7 +39,7 @@
 //! 5. a completion queue's lock, or a shared receive queue's, one at a time;
 //! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
 //!    socket's waiting packets, the lists of queue pairs noted for later, a device's address table and
-//!    events, a shard of the table of queue pairs.
+//!    events, an XRC domain's queues, a shard of the table of queue pairs.
 //!
 //! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these held, but
 //! for a [`Tap`]. No lock is shared by two queue pairs on the way of a post or of a poll, but for
@@ -81,3 +81,4 @@ pub use verbs::pd::SoftPd;
 pub use verbs::preview::{DevicePreview, preview};
 pub use verbs::qp::SoftQp;
 pub use verbs::srq::SoftSrq;
+pub use verbs::xrcd::SoftXrcd;

@@ -148,6 +148,7 @@ fn a_post_is_refused_unless_eight_bytes_await_the_answer_and_atomics_were_agreed
         data,
         flags: SendFlags::SIGNALED,
         ud: None,
+        srq: None,
     };
     for data in datas {
         let refused = host.qp.post_send(&wr(data));

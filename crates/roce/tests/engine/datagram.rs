@@ -55,6 +55,7 @@ fn datagram<'a>(wr_id: u64, op: SendOp, data: SendData<'a>) -> SendWr<'a> {
         data,
         flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
         ud: None,
+        srq: None,
     }
 }
 

@@ -122,6 +122,7 @@ fn a_full_queue_and_too_much_of_anything_are_refused_while_posting() {
         data,
         flags: SendFlags::empty(),
         ud: None,
+        srq: None,
     };
     let nine = [Sge::default(); 9];
     let huge = [Sge {

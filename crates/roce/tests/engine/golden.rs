@@ -268,6 +268,7 @@ impl Replay {
                 data,
                 flags,
                 ud: None,
+                srq: None,
             })
             .expect("room");
         self.transmit();

@@ -148,6 +148,7 @@ fn sends_are_posted_from_rts_and_receives_from_init() {
             data,
             flags,
             ud: None,
+            srq: None,
         });
         let receive = host.qp.post_recv(&RecvWr {
             wr_id: 1,

@@ -185,6 +185,7 @@ fn inline_data_are_taken_while_posting() {
         data: SendData::Inline(&bytes),
         flags: SendFlags::SIGNALED,
         ud: None,
+        srq: None,
     };
     pair.left().qp.post_send(&wr).expect("short enough");
     bytes.fill(0);

@@ -280,6 +280,7 @@ fn reads_and_atomics_are_refused() {
             data: SendData::Sges(&sges),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         let error = pair.left().qp.post_send(&wr).unwrap_err();
         assert_eq!(error.errno(), errno::EINVAL);

@@ -244,6 +244,7 @@ fn a_connected_queue_pair_takes_no_destination() {
                 qpn: Qpn::new(5),
                 qkey: QKEY,
             }),
+            srq: None,
         })
         .unwrap_err();
     assert!(

@@ -266,12 +266,17 @@ impl End {
         use QpAttrMask as M;
         let to_init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
         qp.modify(&attr, to_init).unwrap();
-        let is_rc = qp.query().unwrap().1.qp_type == QpType::Rc;
+        let qp_type = qp.query().unwrap().1.qp_type;
         let mut to_rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
         let mut to_rts = M::STATE | M::SQ_PSN;
-        if is_rc {
+        if matches!(qp_type, QpType::Rc | QpType::XrcRecv) {
             to_rtr |= M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-            to_rts |= M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        }
+        if qp_type != QpType::Uc {
+            to_rts |= M::TIMEOUT;
+        }
+        if matches!(qp_type, QpType::Rc | QpType::XrcSend) {
+            to_rts |= M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
         }
         for (state, mask) in [(QpState::Rtr, to_rtr), (QpState::Rts, to_rts)] {
             if state <= last {
@@ -304,6 +309,7 @@ impl End {
                 data: SendData::Sges(&[sge]),
                 flags: SendFlags::SIGNALED,
                 ud: None,
+                srq: None,
             })
             .unwrap();
     }

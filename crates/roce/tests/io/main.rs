@@ -24,3 +24,4 @@ mod time_stamps;
 mod transfer;
 mod ud_end;
 mod windows;
+mod xrc;

@@ -185,6 +185,7 @@ impl Tap for Posts {
             data: SendData::Sges(&[]),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         let posted = self.to.get().map(|qp| qp.post_send(&wr));
         let mut slot = self.posted.lock().unwrap();

@@ -37,6 +37,7 @@ fn stamps_rise_between_the_readings_of_the_clock_and_other_queues_have_none() {
             data: SendData::Sges(&[a.sge(0, 64)]),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         from.post_send(&wr).unwrap();
         assert_eq!(a.poll().timestamp_ns, 0);

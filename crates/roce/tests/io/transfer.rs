@@ -230,6 +230,7 @@ fn inline_bytes_and_immediate_data_arrive_though_the_memory_changes_at_once() {
             data: SendData::Inline(bytes),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         })
         .unwrap();
     };

@@ -130,6 +130,7 @@ impl UdEnd {
             data: SendData::Sges(&[sge]),
             flags: SendFlags::empty(),
             ud: Some(to),
+            srq: None,
         })
     }
 

@@ -34,6 +34,7 @@ fn work(end: &End, wr_id: u64, op: SendOp) {
         data: SendData::Sges(&[]),
         flags: SendFlags::SIGNALED,
         ud: None,
+        srq: None,
     };
     end.qp.post_send(&wr).unwrap();
 }

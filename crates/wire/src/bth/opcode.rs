@@ -1,4 +1,4 @@
-//! Opcodes (IBTA 9.2, RoCEv2's CNP of annex A17, FLUSH and ATOMIC WRITE of annex A19) and the
+//! Opcodes (IBTA 9.2, XRC of annex A14, RoCEv2's CNP of annex A17, FLUSH and ATOMIC WRITE of annex A19) and the
 //! headers and payload of each.
 
 use core::fmt;
@@ -12,6 +12,8 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection.
+    Xrc,
     /// RoCEv2 congestion notification, outside of any transport.
     Cnp,
 }
@@ -22,6 +24,7 @@ impl fmt::Display for Transport {
             Transport::Rc => "RC",
             Transport::Uc => "UC",
             Transport::Ud => "UD",
+            Transport::Xrc => "XRC",
             Transport::Cnp => "CNP",
         })
     }
@@ -149,6 +152,52 @@ opcodes! {
     UdSendOnlyImm = 0x65, "UD SEND Only with Immediate";
     /// RoCEv2 congestion notification packet.
     Cnp = 0x81, "CNP";
+    /// XRC SEND, first of several packets.
+    XrcSendFirst = 0xA0, "XRC SEND First";
+    /// XRC SEND, neither first nor last.
+    XrcSendMiddle = 0xA1, "XRC SEND Middle";
+    /// XRC SEND, last of several packets.
+    XrcSendLast = 0xA2, "XRC SEND Last";
+    /// XRC SEND, last of several packets, with immediate data.
+    XrcSendLastImm = 0xA3, "XRC SEND Last with Immediate";
+    /// XRC SEND in one packet.
+    XrcSendOnly = 0xA4, "XRC SEND Only";
+    /// XRC SEND in one packet, with immediate data.
+    XrcSendOnlyImm = 0xA5, "XRC SEND Only with Immediate";
+    /// XRC RDMA WRITE, first of several packets.
+    XrcWriteFirst = 0xA6, "XRC RDMA WRITE First";
+    /// XRC RDMA WRITE, neither first nor last.
+    XrcWriteMiddle = 0xA7, "XRC RDMA WRITE Middle";
+    /// XRC RDMA WRITE, last of several packets.
+    XrcWriteLast = 0xA8, "XRC RDMA WRITE Last";
+    /// XRC RDMA WRITE, last of several packets, with immediate data.
+    XrcWriteLastImm = 0xA9, "XRC RDMA WRITE Last with Immediate";
+    /// XRC RDMA WRITE in one packet.
+    XrcWriteOnly = 0xAA, "XRC RDMA WRITE Only";
+    /// XRC RDMA WRITE in one packet, with immediate data.
+    XrcWriteOnlyImm = 0xAB, "XRC RDMA WRITE Only with Immediate";
+    /// XRC RDMA READ request.
+    XrcReadRequest = 0xAC, "XRC RDMA READ Request";
+    /// XRC RDMA READ response, first of several packets.
+    XrcReadResponseFirst = 0xAD, "XRC RDMA READ Response First";
+    /// XRC RDMA READ response, neither first nor last.
+    XrcReadResponseMiddle = 0xAE, "XRC RDMA READ Response Middle";
+    /// XRC RDMA READ response, last of several packets.
+    XrcReadResponseLast = 0xAF, "XRC RDMA READ Response Last";
+    /// XRC RDMA READ response in one packet.
+    XrcReadResponseOnly = 0xB0, "XRC RDMA READ Response Only";
+    /// XRC acknowledge, positive or negative.
+    XrcAck = 0xB1, "XRC Acknowledge";
+    /// XRC acknowledge of an atomic operation, with the original value.
+    XrcAtomicAck = 0xB2, "XRC ATOMIC Acknowledge";
+    /// XRC compare and swap.
+    XrcCompareSwap = 0xB3, "XRC CmpSwap";
+    /// XRC fetch and add.
+    XrcFetchAdd = 0xB4, "XRC FetchAdd";
+    /// XRC SEND, last of several packets, invalidating a remote key.
+    XrcSendLastInv = 0xB6, "XRC SEND Last with Invalidate";
+    /// XRC SEND in one packet, invalidating a remote key.
+    XrcSendOnlyInv = 0xB7, "XRC SEND Only with Invalidate";
 }
 
 impl Opcode {
@@ -163,7 +212,24 @@ impl Opcode {
             0 => Transport::Rc,
             1 => Transport::Uc,
             3 => Transport::Ud,
+            5 => Transport::Xrc,
             _ => Transport::Cnp,
+        }
+    }
+
+    /// The RC opcode of the same operation, if this is one of XRC; else itself.
+    pub const fn as_rc(self) -> Opcode {
+        match (self.transport(), Opcode::known(self.value() & 0x1F)) {
+            (Transport::Xrc, Some(rc)) => rc,
+            _ => self,
+        }
+    }
+
+    /// The XRC opcode of the same operation, if this is one of RC that XRC has; else itself.
+    pub const fn as_xrc(self) -> Opcode {
+        match (self.transport(), Opcode::known(self.value() | 0xA0)) {
+            (Transport::Rc, Some(xrc)) => xrc,
+            _ => self,
         }
     }
 
@@ -174,14 +240,14 @@ impl Opcode {
 
     /// True for packets the responder sends: read responses and acknowledgements.
     pub const fn is_response(self) -> bool {
-        self.is_read_response() || matches!(self, Opcode::RcAck | Opcode::RcAtomicAck)
+        self.is_read_response() || matches!(self.as_rc(), Opcode::RcAck | Opcode::RcAtomicAck)
     }
 
     /// True for the first of several packets of a message.
     pub const fn is_first(self) -> bool {
         use Opcode::*;
         matches!(
-            self,
+            self.as_rc(),
             RcSendFirst | RcWriteFirst | RcReadResponseFirst | UcSendFirst | UcWriteFirst
         )
     }
@@ -190,7 +256,7 @@ impl Opcode {
     pub const fn is_middle(self) -> bool {
         use Opcode::*;
         matches!(
-            self,
+            self.as_rc(),
             RcSendMiddle | RcWriteMiddle | RcReadResponseMiddle | UcSendMiddle | UcWriteMiddle
         )
     }
@@ -199,7 +265,7 @@ impl Opcode {
     pub const fn is_last(self) -> bool {
         use Opcode::*;
         matches!(
-            self,
+            self.as_rc(),
             RcSendLast
                 | RcSendLastImm
                 | RcSendLastInv
@@ -240,7 +306,7 @@ impl Opcode {
 
     /// True for RDMA READ responses.
     pub const fn is_read_response(self) -> bool {
-        matches!(self.value(), 0x0D..=0x10)
+        matches!(self.as_rc().value(), 0x0D..=0x10)
     }
 
     /// True for compare and swap, and fetch and add.
@@ -253,6 +319,11 @@ impl Opcode {
         matches!(self.transport(), Transport::Ud)
     }
 
+    /// True if an XRCETH follows: every request of XRC.
+    pub const fn has_xrceth(self) -> bool {
+        matches!(self.transport(), Transport::Xrc) && self.is_request()
+    }
+
     /// True if a FETH follows: FLUSH.
     pub const fn has_feth(self) -> bool {
         matches!(self, Opcode::RcFlush)
@@ -262,14 +333,14 @@ impl Opcode {
     pub const fn has_reth(self) -> bool {
         (self.is_write() && self.starts_message())
             || matches!(
-                self,
+                self.as_rc(),
                 Opcode::RcReadRequest | Opcode::RcFlush | Opcode::RcAtomicWrite
             )
     }
 
     /// True if an AtomicETH follows: compare and swap, fetch and add.
     pub const fn has_atomic_eth(self) -> bool {
-        matches!(self, Opcode::RcCompareSwap | Opcode::RcFetchAdd)
+        matches!(self.as_rc(), Opcode::RcCompareSwap | Opcode::RcFetchAdd)
     }
 
     /// True if an AETH follows: acknowledgements and all read responses except middle ones.
@@ -279,14 +350,14 @@ impl Opcode {
 
     /// True if an AtomicAckETH follows.
     pub const fn has_atomic_ack_eth(self) -> bool {
-        matches!(self, Opcode::RcAtomicAck)
+        matches!(self.as_rc(), Opcode::RcAtomicAck)
     }
 
     /// True if immediate data follows.
     pub const fn has_immdt(self) -> bool {
         use Opcode::*;
         matches!(
-            self,
+            self.as_rc(),
             RcSendLastImm
                 | RcSendOnlyImm
                 | RcWriteLastImm
@@ -301,12 +372,12 @@ impl Opcode {
 
     /// True if an IETH (the key to invalidate) follows.
     pub const fn has_ieth(self) -> bool {
-        matches!(self, Opcode::RcSendLastInv | Opcode::RcSendOnlyInv)
+        matches!(self.as_rc(), Opcode::RcSendLastInv | Opcode::RcSendOnlyInv)
     }
 
     /// The payload that follows the headers.
     pub const fn payload(self) -> Payload {
-        match self {
+        match self.as_rc() {
             Opcode::RcReadRequest
             | Opcode::RcAck
             | Opcode::RcAtomicAck
@@ -331,6 +402,9 @@ impl Opcode {
         let mut len = super::LEN;
         if self.has_deth() {
             len += eth::DethRepr::LEN;
+        }
+        if self.has_xrceth() {
+            len += eth::XrcEthRepr::LEN;
         }
         if self.has_feth() {
             len += eth::FethRepr::LEN;

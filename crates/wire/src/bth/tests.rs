@@ -44,6 +44,29 @@ const TABLE: &[(u8, &str)] = &[
     (0x64, "deth payload"),
     (0x65, "deth immdt payload"),
     (0x81, "payload"),
+    (0xA0, "xrceth payload"),
+    (0xA1, "xrceth payload"),
+    (0xA2, "xrceth payload"),
+    (0xA3, "xrceth immdt payload"),
+    (0xA4, "xrceth payload"),
+    (0xA5, "xrceth immdt payload"),
+    (0xA6, "xrceth reth payload"),
+    (0xA7, "xrceth payload"),
+    (0xA8, "xrceth payload"),
+    (0xA9, "xrceth immdt payload"),
+    (0xAA, "xrceth reth payload"),
+    (0xAB, "xrceth reth immdt payload"),
+    (0xAC, "xrceth reth"),
+    (0xAD, "aeth payload"),
+    (0xAE, "payload"),
+    (0xAF, "aeth payload"),
+    (0xB0, "aeth payload"),
+    (0xB1, "aeth"),
+    (0xB2, "aeth atomicack"),
+    (0xB3, "xrceth atomic"),
+    (0xB4, "xrceth atomic"),
+    (0xB6, "xrceth ieth payload"),
+    (0xB7, "xrceth ieth payload"),
 ];
 
 #[test]
@@ -52,6 +75,7 @@ fn every_opcode_brings_the_headers_of_the_standards_table() {
         let opcode = Opcode::from_value(*value).unwrap();
         let brings = [
             (opcode.has_deth(), "deth"),
+            (opcode.has_xrceth(), "xrceth"),
             (opcode.has_feth(), "feth"),
             (opcode.has_reth(), "reth"),
             (opcode.has_atomic_eth(), "atomic"),
@@ -103,6 +127,14 @@ fn the_name_tells_transport_and_part() {
             opcode.is_only(),
         ];
         assert_eq!(parts.iter().filter(|part| **part).count(), 1, "{name}");
+        let [rc, xrc] = [opcode.as_rc(), opcode.as_xrc()];
+        if rc != *opcode {
+            assert_eq!(format!("X{}", rc.name()), name);
+            assert_eq!(rc.as_xrc(), *opcode);
+        }
+        if xrc != *opcode {
+            assert_eq!(xrc.as_rc(), *opcode);
+        }
         let response = name.contains("Response") || name.contains("Acknowledge");
         assert_eq!(opcode.is_response(), response, "{name}");
         assert_eq!(
@@ -142,4 +174,23 @@ fn values_wider_than_their_fields_are_refused() {
         bth.emit(&mut [0; LEN]),
         Err(Error::OutOfRange { max: 3, got: 4, .. })
     ));
+}
+
+#[test]
+fn an_xrc_send_has_its_queue_right_behind_the_base_header() {
+    use crate::rocev2::Packet;
+    let bytes = [
+        0xA5, 0x40, 0xFF, 0xFF, 0x00, 0x01, 0x9C, 0xBF, 0x80, 0x97, 0x99, 0x40, // BTH
+        0x00, 0x00, 0x00, 0x2A, // XRCETH
+        0x01, 0x02, 0x03, 0x04, // immediate data
+        b'd', b'a', b't', b'a', 0, 0, 0, 0, // payload, ICRC
+    ];
+    let packet = Packet::parse(&bytes).unwrap();
+    assert_eq!(packet.bth().opcode, Opcode::XrcSendOnlyImm);
+    assert_eq!(packet.xrceth().map(|xrceth| xrceth.srqn), Some(42));
+    assert_eq!(packet.immdt().map(|immdt| immdt.0), Some([1, 2, 3, 4]));
+    assert_eq!(packet.payload(), b"data");
+    let mut out = [0; 20];
+    assert_eq!(packet.headers().emit(&mut out), Ok(20));
+    assert_eq!(out, bytes[..20]);
 }

@@ -28,7 +28,7 @@ pub use private_data::{AdditionalInfo, PrivateData};
 pub use reason::{RejectReason, SidrStatus};
 pub use rej::{RejMessage, RejRepr};
 pub use rep::RepRepr;
-pub use req::{ReqRepr, TransportService};
+pub use req::{EXTENDED_XRC, ReqRepr, TransportService};
 pub use rtu::RtuRepr;
 pub use sidr::{SidrRepRepr, SidrReqRepr};
 

@@ -19,7 +19,7 @@ pub struct RepRepr {
     pub local_qpn: Qpn,
     /// Vendor's options.
     pub ece: Ece,
-    /// End-to-end context of reliable datagrams, 24 bits.
+    /// End-to-end context of reliable datagrams, or queue pair of the receiving end of XRC, 24 bits.
     pub local_eecn: u32,
     /// First PSN that the receiver shall send.
     pub starting_psn: Psn,

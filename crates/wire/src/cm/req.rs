@@ -21,6 +21,9 @@ pub enum TransportService {
     Extended = 3,
 }
 
+/// Number of the extended transport service XRC ([`ReqRepr::extended_transport`]).
+pub const EXTENDED_XRC: u8 = 1;
+
 impl TransportService {
     const fn from_bits(bits: u8) -> TransportService {
         match bits & 3 {
@@ -79,7 +82,8 @@ pub struct ReqRepr {
     pub max_cm_retries: u8,
     /// Whether the sender's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Transport service if `transport` is [`TransportService::Extended`], three bits: 1 is XRC.
+    /// Transport service if `transport` is [`TransportService::Extended`], three bits: 1 is XRC
+    /// ([`EXTENDED_XRC`]).
     pub extended_transport: u8,
     /// Primary path.
     pub primary: PathRepr,

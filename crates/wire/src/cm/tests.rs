@@ -193,3 +193,17 @@ fn messages_read_well_in_a_trace() {
         "CM REJ id 0x00000000 -> 0x00001234 of REQ, reason 8: invalid service id (nothing listens there)"
     );
 }
+
+#[test]
+fn a_request_of_xrc_says_so_in_the_bits_of_its_transport() {
+    let plain = body(ReqRepr::default());
+    let mut xrc = body(ReqRepr {
+        transport: TransportService::Extended,
+        extended_transport: EXTENDED_XRC,
+        ..ReqRepr::default()
+    });
+    // Two bits after the response timeout's five, and the last three of byte 51 (IBTA 12.6.5, annex A14).
+    assert_eq!((xrc[43], xrc[51]), (0b0000_0110, 0b0000_0001));
+    (xrc[43], xrc[51]) = (plain[43], plain[51]);
+    assert_eq!(xrc, plain);
+}

@@ -1,4 +1,4 @@
-//! DETH and immediate data.
+//! DETH, XRCETH and immediate data.
 
 use crate::bytes::{Builder, Fields, header};
 use crate::{QKey, Qpn, Result};
@@ -25,6 +25,26 @@ impl DethRepr {
     fn build(&self, b: &mut Builder<8>) -> Result<()> {
         b.u32::<0>(self.qkey.0)
             .u24::<5>("DETH source QP", self.src_qp.value())?;
+        Ok(())
+    }
+}
+
+/// XRC extended transport header (IBTA annex A14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XrcEthRepr {
+    /// The shared receive queue that the request is for, 24 bits.
+    pub srqn: u32,
+}
+
+header!(XrcEthRepr, "XRCETH", 4);
+
+impl XrcEthRepr {
+    fn from_fields(f: Fields<'_, 4>) -> Self {
+        XrcEthRepr { srqn: f.u24::<1>() }
+    }
+
+    fn build(&self, b: &mut Builder<4>) -> Result<()> {
+        b.u24::<1>("XRCETH SRQ", self.srqn)?;
         Ok(())
     }
 }

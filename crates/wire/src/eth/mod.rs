@@ -12,7 +12,7 @@ mod memory;
 pub use crate::timer::rnr_timer_us;
 pub use ack::{AethRepr, CREDITS_UNLIMITED, NakCode, Syndrome, credits_count};
 pub use atomic::{AtomicAckEthRepr, AtomicEthRepr};
-pub use datagram::{DethRepr, ImmDtRepr};
+pub use datagram::{DethRepr, ImmDtRepr, XrcEthRepr};
 pub use grh::GrhRepr;
 pub use memory::{FethRepr, IethRepr, RethRepr};
 

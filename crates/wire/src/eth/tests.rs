@@ -18,6 +18,17 @@ fn a_deth_holds_key_reserved_byte_and_source() {
 }
 
 #[test]
+fn an_xrceth_holds_a_reserved_byte_and_the_queue() {
+    let xrceth = XrcEthRepr::parse(&[0xFF, 0x01, 0x02, 0x03]).unwrap();
+    assert_eq!(xrceth.srqn, 0x01_0203);
+    let mut out = [0xA5; 4];
+    xrceth.emit(&mut out).unwrap();
+    assert_eq!(out, [0, 1, 2, 3], "reserved bits are written as zero");
+    let wide = XrcEthRepr { srqn: 1 << 24 };
+    assert!(matches!(wide.emit(&mut out), Err(Error::OutOfRange { .. })));
+}
+
+#[test]
 fn syndromes_are_told_apart_by_their_class_bits() {
     assert_eq!(
         Syndrome::from_value(0x1F),

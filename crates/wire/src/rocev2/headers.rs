@@ -5,6 +5,7 @@ use core::fmt;
 use crate::bth::{BthRepr, Opcode};
 use crate::eth::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, RethRepr,
+    XrcEthRepr,
 };
 use crate::{Error, Psn, Qpn, Result};
 
@@ -15,6 +16,8 @@ pub struct Headers {
     pub bth: BthRepr,
     /// Datagram header.
     pub deth: Option<DethRepr>,
+    /// XRC header.
+    pub xrceth: Option<XrcEthRepr>,
     /// Flush header.
     pub feth: Option<FethRepr>,
     /// RDMA header.
@@ -35,6 +38,7 @@ pub struct Headers {
 macro_rules! for_each_extension {
     ($visit:ident) => {
         $visit!(deth, DethRepr, has_deth, "DETH");
+        $visit!(xrceth, XrcEthRepr, has_xrceth, "XRCETH");
         $visit!(feth, FethRepr, has_feth, "FETH");
         $visit!(reth, RethRepr, has_reth, "RETH");
         $visit!(atomic_eth, AtomicEthRepr, has_atomic_eth, "AtomicETH");
@@ -56,6 +60,7 @@ impl From<BthRepr> for Headers {
         Headers {
             bth,
             deth: None,
+            xrceth: None,
             feth: None,
             reth: None,
             atomic_eth: None,
@@ -152,6 +157,9 @@ impl fmt::Display for Headers {
         if let Some(deth) = &self.deth {
             write!(f, " from qp {} qkey {}", deth.src_qp, deth.qkey)?;
         }
+        if let Some(xrceth) = &self.xrceth {
+            write!(f, " srq 0x{:06x}", xrceth.srqn)?;
+        }
         if let Some(feth) = &self.feth {
             write!(
                 f,
@@ -168,7 +176,7 @@ impl fmt::Display for Headers {
         }
         if let Some(atomic) = &self.atomic_eth {
             write!(f, " va 0x{:016x} rkey 0x{:08x}", atomic.va, atomic.rkey)?;
-            if bth.opcode == Opcode::RcCompareSwap {
+            if bth.opcode.as_rc() == Opcode::RcCompareSwap {
                 write!(f, " compare {} swap {}", atomic.compare, atomic.swap_or_add)?;
             } else {
                 write!(f, " add {}", atomic.swap_or_add)?;

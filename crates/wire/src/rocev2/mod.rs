@@ -9,8 +9,8 @@ pub use packet::Packet;
 /// The UDP destination port of RoCEv2.
 pub const UDP_PORT: u16 = 4791;
 
-/// Maximum length of the headers, in bytes: BTH and AtomicETH.
-pub const MAX_HEADERS_LEN: usize = 40;
+/// Maximum length of the headers, in bytes: BTH, XRCETH and AtomicETH.
+pub const MAX_HEADERS_LEN: usize = 44;
 
 /// Length of the invariant CRC at the end of a packet, in bytes.
 pub const ICRC_LEN: usize = 4;

@@ -6,6 +6,7 @@ use super::{Headers, ICRC_LEN};
 use crate::bth::{BthRepr, Opcode, Payload};
 use crate::eth::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, RethRepr,
+    XrcEthRepr,
 };
 use crate::{Error, Qpn, Result};
 
@@ -75,6 +76,11 @@ impl<'a> Packet<'a> {
     /// Datagram header, if the opcode has one.
     pub const fn deth(&self) -> Option<DethRepr> {
         self.headers.deth
+    }
+
+    /// XRC header, if the opcode has one.
+    pub const fn xrceth(&self) -> Option<XrcEthRepr> {
+        self.headers.xrceth
     }
 
     /// Flush header, if the opcode has one.

@@ -78,6 +78,10 @@ pub(crate) fn deth() -> impl Strategy<Value = DethRepr> {
     })
 }
 
+pub(crate) fn xrceth() -> impl Strategy<Value = XrcEthRepr> {
+    U24.prop_map(|srqn| XrcEthRepr { srqn })
+}
+
 pub(crate) fn feth() -> impl Strategy<Value = FethRepr> {
     (0..=15u8, 0..=3u8).prop_map(|(placement, selectivity)| FethRepr {
         placement,
@@ -144,15 +148,16 @@ pub(crate) fn grh() -> impl Strategy<Value = GrhRepr> {
 pub(crate) fn headers() -> impl Strategy<Value = Headers> {
     (
         bth(),
-        (deth(), feth(), reth(), atomic_eth()),
+        (deth(), xrceth(), feth(), reth(), atomic_eth()),
         (aeth(), atomic_ack(), immdt(), ieth()),
     )
         .prop_map(
-            |(bth, (deth, feth, reth, atomic), (aeth, ack, immdt, ieth))| {
+            |(bth, (deth, xrceth, feth, reth, atomic), (aeth, ack, immdt, ieth))| {
                 let opcode = bth.opcode;
                 Headers {
                     bth,
                     deth: opcode.has_deth().then_some(deth),
+                    xrceth: opcode.has_xrceth().then_some(xrceth),
                     feth: opcode.has_feth().then_some(feth),
                     reth: opcode.has_reth().then_some(reth),
                     atomic_eth: opcode.has_atomic_eth().then_some(atomic),

@@ -58,6 +58,16 @@ fn rping() -> Vec<Case> {
     ]
 }
 
+fn with_shared_receives(kind: &str) -> Case {
+    let server = c(&format!("rdma_xserver -c {kind}"));
+    let client = c(&format!("rdma_xclient -s {ADDRESS} -c {kind}"));
+    Case::pair(GROUP, server, Ready::Listener(PORT), client)
+        .data(Data::Unseen)
+        .server(Expected::well(&[("rdma_xserver: end 0", 1)]))
+        .client(Expected::well(&[("rdma_xclient: end 0", 1)]))
+        .quick()
+}
+
 fn others() -> Vec<Case> {
     let pair = |ready, server: &str, client: &str| {
         Case::pair(GROUP, c(server), ready, c(client)).data(Data::Unseen)
@@ -101,5 +111,8 @@ fn others() -> Vec<Case> {
         .server(Expected::well(&[("rdma_server: end 0", 1)]))
         .client(Expected::well(&[("rdma_client: end 0", 1)]))
         .quick(),
+        // Shared receives, by a reliable connection and by an extended one.
+        with_shared_receives("r"),
+        with_shared_receives("x"),
     ]
 }

@@ -23,7 +23,7 @@ pub(super) fn all() -> Vec<Case> {
     .concat()
 }
 
-/// What rdma_rxe says of itself, but for its name and its GIDs.
+/// What rdma_rxe says of itself, except XRC, its name and its GIDs.
 fn devices() -> Vec<Case> {
     const GROUP: &str = "devices";
     vec![
@@ -33,7 +33,7 @@ fn devices() -> Vec<Case> {
         Case::alone(GROUP, c(&format!("ibv_devinfo -v -d {DEVICE}")))
             .client_says(&[
                 ("transport:\t\t\tInfiniBand (0)", 1),
-                ("device_cap_flags:\t\t0x01223c76", 1),
+                ("device_cap_flags:\t\t0x01323c76", 1),
                 ("state:\t\t\tPORT_ACTIVE (4)", 1),
                 ("link_layer:\t\tEthernet", 1),
                 ("GID[  0]:\t\t::ffff:127.0.0.1, RoCE v2", 1),

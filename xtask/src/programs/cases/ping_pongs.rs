@@ -22,6 +22,9 @@ pub(super) fn cases() -> Vec<Case> {
         ("Average receive completion clock cycles", 1),
     ];
     cases.push(with_gid("rc", " -t").both_say(stamped));
+    for events in ["", " -e"] {
+        cases.push(of_xrc(events));
+    }
     for kind in KINDS {
         for events in ["", " -e"] {
             cases.push(without_gid(kind, events));
@@ -40,6 +43,16 @@ fn with_gid(kind: &str, options: &str) -> Case {
     pair(kind, &format!(" -g 0{options}"))
         .both_say(&[("500 iters in", 1)])
         .data(Data::ComparedByBoth)
+        .quick()
+}
+
+/// Extended connections. The program compares no data.
+fn of_xrc(events: &str) -> Case {
+    let program = format!("ibv_xsrq_pingpong -d {DEVICE} -n 500 -g 0{events}");
+    let client = c(&format!("{program} {ADDRESS}"));
+    Case::pair(GROUP, c(&program), Ready::Tcp(PORT), client)
+        .both_say(&[("success", 1)])
+        .data(Data::Unseen)
         .quick()
 }
 

@@ -253,6 +253,7 @@ mod tests {
             data: SendData::Sges(&sges),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         let objects = Objects {
             ud: None,
@@ -325,6 +326,7 @@ mod tests {
             data: SendData::Inline(b"ahoy"),
             flags: SendFlags::empty(),
             ud: None,
+            srq: None,
         };
         let objects = Objects {
             ud: None,

@@ -59,6 +59,10 @@ impl KernelQp {
         srq: Option<&Arc<dyn Srq>>,
     ) -> Result<Self> {
         let device = &pd.device;
+        if init.qp_type.is_xrc() {
+            let cause = Cause::Unsupported("extended reliable connections");
+            return Err(device.explain(Error::new(Step::CreateQp, cause)));
+        }
         let shared = srq.map(|srq| shared_queue(srq, &pd)).transpose()?;
         let create = |srq: *mut abi::Srq| {
             let mut attr = abi::QpInitAttr {

@@ -180,6 +180,7 @@ impl Exchange {
             data,
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         let posted = match end.peer {
             Some(_) => end.qp.post_send(&wr),

@@ -126,6 +126,7 @@ impl World {
                 data: SendData::Inline(&content),
                 flags: SendFlags::SIGNALED,
                 ud: None,
+                srq: None,
             };
             let destination = Destination {
                 path,
@@ -187,7 +188,9 @@ impl World {
             if let Some(completion) = slot.qp.poll_completion() {
                 match completion.queue {
                     Queue::Send => slot.sent(&completion.wc)?,
-                    Queue::Receive => self.datagram_received(host, qpn, &completion.wc)?,
+                    Queue::Receive | Queue::Shared(_) => {
+                        self.datagram_received(host, qpn, &completion.wc)?
+                    }
                 }
             } else if let Some(event) = slot.qp.poll_async_event() {
                 return Err(violation!("queue pair {qpn:#x} raised {event:?}"));

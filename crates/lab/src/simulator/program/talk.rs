@@ -99,6 +99,7 @@ impl World {
             data,
             flags,
             ud: None,
+            srq: None,
         };
         let qpn = self.oracle.endpoints[index].qpn.value();
         let Some(slot) = self.hosts[host].slots.get_mut(&qpn) else {

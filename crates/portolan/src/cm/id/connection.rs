@@ -250,7 +250,7 @@ impl CmId {
 
     /// Replaces [`RESOURCES_MAX`] with the device's limits, and rejects larger values.
     fn fit_to_device(&self, step: Step, param: &mut ConnParam) -> Result<()> {
-        if self.shared.service.qp_type != QpType::Rc
+        if matches!(self.shared.service.qp_type, QpType::Uc | QpType::Ud)
             || (param.responder_resources, param.initiator_depth) == (0, 0)
         {
             return Ok(());

@@ -108,6 +108,7 @@ fn established_comes_by_the_first_message_of_a_peer_whose_confirmation_is_missin
         data: SendData::Inline(b""),
         flags: SendFlags::SIGNALED,
         ud: None,
+        srq: None,
     };
     qp.post_send(&message).unwrap();
     let event = next(&passive.channel, EventType::Established);

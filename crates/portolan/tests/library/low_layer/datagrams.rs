@@ -97,6 +97,7 @@ impl Station {
                 qpn: ud.qp_num,
                 qkey: ud.qkey,
             }),
+            srq: None,
         };
         self.qp.post_send(&datagram).unwrap();
         assert_eq!(self.completion().wr_id, 2);

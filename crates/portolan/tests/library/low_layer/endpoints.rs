@@ -263,6 +263,7 @@ fn queue_pairs_of_several_ids_draw_on_one_shared_receive_queue() {
             data: SendData::Sges(&[]),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         };
         active_qp.post_send(&send).unwrap();
         eventually("a message", || verbs.cq.poll(&mut found).unwrap() == 1);

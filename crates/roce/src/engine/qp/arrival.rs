@@ -27,8 +27,15 @@ pub(super) fn check_packet(
         QpType::Rc => Transport::Rc,
         QpType::Uc => Transport::Uc,
         QpType::Ud => Transport::Ud,
+        QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
     };
-    if bth.opcode.transport() != transport {
+    let is_request = bth.opcode.is_request();
+    let is_halfs = match qp_type {
+        QpType::XrcSend => !is_request,
+        QpType::XrcRecv => is_request,
+        _ => true,
+    };
+    if bth.opcode.transport() != transport || !is_halfs {
         return Err(DropReason::Transport);
     }
     if bth.tver != 0 {

@@ -17,6 +17,7 @@ pub(super) struct Context<'a> {
     pub(super) now: Duration,
     pub(super) qpn: Qpn,
     pub(super) pd: PdId,
+    pub(super) is_xrc: bool,
     pub(super) attr: &'a QpAttr,
     pub(super) memory: &'a MemoryTable,
     /// The header before the packet that is handled, if it is a datagram.
@@ -34,6 +35,7 @@ impl<'a> Context<'a> {
             now,
             qpn: config.qpn,
             pd: config.pd,
+            is_xrc: config.init.qp_type.is_xrc(),
             attr,
             memory,
             network: None,
@@ -46,8 +48,12 @@ impl<'a> Context<'a> {
         self.attr.path_mtu.bytes() as u32
     }
 
-    /// Headers to the peer, for a payload of `payload_len` bytes.
+    /// Headers to the peer, of an opcode of RC or of XRC's for the same, for a payload of `payload_len` bytes.
     pub(super) fn headers(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> Headers {
+        let opcode = match self.is_xrc {
+            true => opcode.as_xrc(),
+            false => opcode,
+        };
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
         headers.bth.pkey = PKey::DEFAULT;
         headers.bth.pad_count = pad_len(payload_len as usize) as u8;

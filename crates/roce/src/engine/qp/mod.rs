@@ -32,7 +32,7 @@ use super::{
     Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
 pub(super) use receive_queue::check_pieces;
-pub use receive_queue::{ReceiveEntry, ReceiveSource};
+pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
 pub(super) use send_queue::full;
 
 use arrival::check_packet;
@@ -54,6 +54,7 @@ pub struct QueuePair {
     attr: QpAttr,
     service: Service,
     shared_receives: Option<Arc<dyn ReceiveSource>>,
+    domain: Option<Arc<dyn ReceiveDomain>>,
     outbox: Outbox,
     /// Places of the payload of the packet handed out last.
     segments: Vec<Segment>,
@@ -76,6 +77,7 @@ impl QueuePair {
             attr: QpAttr::default(),
             service: Service::new(&config),
             shared_receives: None,
+            domain: None,
             outbox: Outbox::default(),
             segments: Vec::new(),
             is_established: false,
@@ -91,6 +93,19 @@ impl QueuePair {
     pub fn with_shared_receives(config: QpConfig, source: Arc<dyn ReceiveSource>) -> Result<Self> {
         let mut qp = Self::new(config)?;
         qp.shared_receives = Some(source);
+        qp.share_receives();
+        Ok(qp)
+    }
+
+    /// The receiving end of an extended reliable connection, in RESET. Its receives are those of its domain's
+    /// shared receive queues, and memory is looked for in the protection domain of the queue that a request
+    /// names.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn in_domain(config: QpConfig, domain: Arc<dyn ReceiveDomain>) -> Result<Self> {
+        let mut qp = Self::new(config)?;
+        qp.domain = Some(domain);
         qp.share_receives();
         Ok(qp)
     }
@@ -486,6 +501,9 @@ impl QueuePair {
     fn share_receives(&mut self) {
         if let Some(source) = &self.shared_receives {
             self.service.share_receives(Arc::clone(source));
+        }
+        if let Some(domain) = &self.domain {
+            self.service.join_domain(Arc::clone(domain));
         }
     }
 

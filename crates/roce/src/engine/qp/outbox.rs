@@ -17,6 +17,8 @@ pub(super) struct Outbox {
     pub(super) completions: VecDeque<Completion>,
     pub(super) events: VecDeque<AsyncEvent>,
     pub(super) counters: QpCounters,
+    /// Which receives complete: with XRC, those of the queue that the latest message is for.
+    pub(super) receives: Queue,
 }
 
 impl Outbox {
@@ -30,7 +32,7 @@ impl Outbox {
 
     pub(super) fn complete_receive(&mut self, wc: WorkCompletion, solicited: bool) {
         self.completions.push_back(Completion {
-            queue: Queue::Receive,
+            queue: self.receives,
             wc,
             solicited,
         });

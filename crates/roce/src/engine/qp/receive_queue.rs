@@ -5,7 +5,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use portolan_provider::verbs::{QpInit, RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use portolan_provider::verbs::{
+    QpInit, QpType, RecvWr, Sge, Srqn, WcOpcode, WcStatus, WorkCompletion,
+};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
@@ -46,6 +48,12 @@ pub trait ReceiveSource: Send + Sync + fmt::Debug {
     fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry>;
 }
 
+/// An XRC domain as its receiving queue pairs see it (IBTA annex A14): shared receive queues by number.
+pub trait ReceiveDomain: Send + Sync + fmt::Debug {
+    /// The queue of this number; `None` if the domain has none.
+    fn find(&self, srqn: Srqn) -> Option<Arc<dyn ReceiveSource>>;
+}
+
 /// The receive queue. Buffers of completed entries are used again.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
@@ -62,7 +70,10 @@ impl ReceiveQueue {
         Self {
             entries: VecDeque::new(),
             shared: None,
-            depth: init.cap.max_recv_wr,
+            depth: match init.qp_type {
+                QpType::XrcSend => 0,
+                _ => init.cap.max_recv_wr,
+            },
             max_sge: init.cap.max_recv_sge,
             spare_sges: Vec::new(),
         }

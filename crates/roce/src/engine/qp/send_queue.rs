@@ -4,10 +4,11 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use portolan_provider::verbs::{
-    QpInit, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    QpInit, SendData, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
+use portolan_wire::eth::XrcEthRepr;
 
 /// Bytes of a message at most (IBTA C9-94: 2^31).
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
@@ -38,6 +39,8 @@ pub(super) struct SendEntry {
     /// Number of the packet after its last.
     pub(super) end: u64,
     pub(super) data: EntryData,
+    /// The peer's shared receive queue, on an extended reliable connection.
+    pub(super) xrceth: Option<XrcEthRepr>,
     /// Of work that sends nothing, how it went, once that is known.
     pub(super) outcome: Option<core::result::Result<(), WcStatus>>,
 }
@@ -114,6 +117,7 @@ pub(super) struct SendQueue {
     max_sge: u32,
     max_inline_data: u32,
     signal_all: bool,
+    is_xrc: bool,
     /// Number of the packet after the last one posted.
     end: u64,
     spare_sges: Vec<Vec<Sge>>,
@@ -128,6 +132,7 @@ impl SendQueue {
             max_sge: init.cap.max_send_sge,
             max_inline_data: init.cap.max_inline_data,
             signal_all: init.sq_sig_all,
+            is_xrc: init.qp_type.is_xrc(),
             end: 0,
             spare_sges: Vec::new(),
             spare_inline: Vec::new(),
@@ -149,6 +154,7 @@ impl SendQueue {
             return Err(full(Step::PostSend, "send work requests", self.depth));
         }
         let len = self.check_data(wr)?;
+        let xrceth = self.is_xrc.then(|| xrceth_of(wr)).transpose()?;
         let data = match wr.data {
             _ if is_local(&wr.op) => EntryData::Sges(self.spare_sges.pop().unwrap_or_default()),
             SendData::Sges(sges) => {
@@ -176,6 +182,7 @@ impl SendQueue {
             first,
             end: self.end,
             data,
+            xrceth,
             outcome: None,
         });
         Ok(())
@@ -262,6 +269,18 @@ impl SendQueue {
                 bytes.clear();
                 self.spare_inline.push(bytes);
             }
+        }
+    }
+}
+
+/// The header that names the peer's shared receive queue, whose number has 24 bits.
+fn xrceth_of(wr: &SendWr<'_>) -> Result<XrcEthRepr> {
+    match wr.srq {
+        Some(Srqn(srqn)) if srqn <= Srqn::WIRE_MAX => Ok(XrcEthRepr { srqn }),
+        srq => {
+            let (what, expected) = ("shared receive queue", "a number of 24 bits");
+            let found = format_args!("{srq:?}");
+            Err(Error::invalid(Step::PostSend, what, expected, found))
         }
     }
 }

@@ -13,7 +13,7 @@ use super::outbox::Outbox;
 use super::reliable::{Failed, Reliable};
 use super::requester::Built;
 use super::unacknowledged::{ReceiveFailed, SendFailed, Unacknowledged};
-use crate::engine::{Destination, Path, QpConfig, ReceiveSource, Segment};
+use crate::engine::{Destination, Path, QpConfig, ReceiveDomain, ReceiveSource, Segment};
 
 /// Why there is no next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +41,15 @@ use Service::{Rc, Uc, Ud};
 impl Service {
     pub(super) fn new(config: &QpConfig) -> Self {
         match config.init.qp_type {
-            QpType::Rc => Rc(Reliable::new(&config.init, &config.flow)),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                Rc(Reliable::new(&config.init, &config.flow))
+            }
             QpType::Uc => Uc(Unacknowledged::new(config)),
             QpType::Ud => Ud(Unacknowledged::new(config)),
         }
     }
 
-    /// The halves of an RC queue pair.
+    /// The halves of an RC or XRC queue pair.
     #[inline]
     pub(super) fn reliable(&self) -> Option<&Reliable> {
         match self {
@@ -62,6 +64,13 @@ impl Service {
         match self {
             Rc(halves) => Some(halves),
             Uc(_) | Ud(_) => None,
+        }
+    }
+
+    /// Draws receives from the shared receive queues of an XRC domain.
+    pub(super) fn join_domain(&mut self, domain: Arc<dyn ReceiveDomain>) {
+        if let Rc(halves) = self {
+            halves.responder.join_domain(domain);
         }
     }
 

@@ -26,6 +26,7 @@ pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;
 mod stage;
 pub(crate) mod table;
+pub(crate) mod xrc_domain;
 
 use std::fmt;
 use std::net::IpAddr;

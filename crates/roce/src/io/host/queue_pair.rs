@@ -12,6 +12,7 @@ use crate::engine::{QpConfig, QueuePair};
 use crate::io::host::completion_queue::CqCore;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::shared_receive_queue::SrqUse;
+use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
 
 /// A queue pair.
@@ -20,9 +21,20 @@ pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) device: Arc<DeviceCore>,
-    pub(crate) send_cq: Arc<CqCore>,
-    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) completes: Completes,
     state: Mutex<State>,
+}
+
+/// Where a queue pair's work completes.
+#[derive(Debug)]
+pub(crate) enum Completes {
+    /// On its own completion queues.
+    Own {
+        send: Arc<CqCore>,
+        receive: Arc<CqCore>,
+    },
+    /// On those of the shared receive queues of its XRC domain.
+    Domain(Arc<XrcDomain>),
 }
 
 /// What a queue pair's lock guards.
@@ -52,20 +64,23 @@ impl QpCore {
     pub(crate) fn new(
         device: &Arc<DeviceCore>,
         config: QpConfig,
-        [send_cq, recv_cq]: [Arc<CqCore>; 2],
+        completes: Completes,
         srq: Option<SrqUse>,
     ) -> Result<Self> {
         let (qpn, qp_type) = (config.qpn, config.init.qp_type);
-        let engine = match &srq {
-            Some(srq) => QueuePair::with_shared_receives(config, srq.source())?,
-            None => QueuePair::new(config)?,
+        let engine = match (&completes, &srq) {
+            (Completes::Domain(domain), _) => {
+                let domain = Arc::clone(domain);
+                QueuePair::in_domain(config, domain)?
+            }
+            (_, Some(srq)) => QueuePair::with_shared_receives(config, srq.source())?,
+            (_, None) => QueuePair::new(config)?,
         };
         Ok(Self {
             qpn,
             qp_type,
             device: Arc::clone(device),
-            send_cq,
-            recv_cq,
+            completes,
             state: Mutex::new(State {
                 engine,
                 srq,
@@ -94,7 +109,10 @@ impl QpCore {
     }
 
     pub(crate) fn forget_completions(&self) {
-        self.send_cq.forget(self.qpn);
-        self.recv_cq.forget(self.qpn);
+        // Completions of an XRC domain's receives are those of the shared receive queues, which live on.
+        if let Completes::Own { send, receive } = &self.completes {
+            send.forget(self.qpn);
+            receive.forget(self.qpn);
+        }
     }
 }

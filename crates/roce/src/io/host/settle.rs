@@ -14,7 +14,8 @@ use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
-use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::host::completion_queue::CqCore;
+use crate::io::host::queue_pair::{Completes, QpCore, State};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
@@ -146,7 +147,7 @@ impl Host {
                 if let Some(headers) = held.take_if(|_| opcode.is_response()) {
                     stage_headers(batch, headers, &flow);
                 }
-                if opcode == Opcode::RcAck {
+                if opcode.as_rc() == Opcode::RcAck {
                     held = Some(transmit.headers);
                 } else {
                     // SAFETY: the engine checked the segments against `memory` in the call above,
@@ -197,13 +198,20 @@ impl Host {
         let mut overflowed = None;
         loop {
             while let Some(completion) = state.engine.poll_completion() {
-                let cq = match completion.queue {
-                    Queue::Send => &qp.send_cq,
-                    Queue::Receive => &qp.recv_cq,
-                };
                 let lost = &self.monitor.counters.completion_overflows;
-                if cq.deliver(&completion, lost).is_err() {
-                    overflowed.get_or_insert(cq.number());
+                let mut deliver = |cq: &CqCore| {
+                    if cq.deliver(&completion, lost).is_err() {
+                        overflowed.get_or_insert(cq.number());
+                    }
+                };
+                match (&qp.completes, completion.queue) {
+                    (Completes::Own { send, .. }, Queue::Send) => deliver(send),
+                    (Completes::Own { receive, .. }, _) => deliver(receive),
+                    (Completes::Domain(domain), Queue::Shared(srqn)) => {
+                        domain.cq_of(srqn).iter().for_each(|cq| deliver(cq));
+                    }
+                    // Nothing is posted to it.
+                    (Completes::Domain(_), _) => {}
                 }
             }
             while let Some(event) = state.engine.poll_async_event() {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use portolan_provider::address::ip_to_gid;
-use portolan_provider::traits::{CompChannel, Cq, Device, Pd};
+use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Xrcd};
 use portolan_provider::verbs::{
     AsyncEvent, AtomicCap, Counter, DeviceAttr, GidEntry, Instance, LinkLayer, Mtu, PortAttr,
 };
@@ -19,6 +19,7 @@ use crate::io::polling::clock::{Clock, as_nanos};
 use crate::io::verbs::channel::SoftChannel;
 use crate::io::verbs::cq::SoftCq;
 use crate::io::verbs::pd::SoftPd;
+use crate::io::verbs::xrcd::SoftXrcd;
 
 /// P_Keys: the default one.
 const PKEY_TABLE_LEN: u16 = 1;
@@ -187,6 +188,13 @@ impl Device for SoftDevice {
         cookie: u64,
     ) -> Result<Arc<dyn Cq>> {
         self.make_cq(cqe, channel, cookie, None)
+    }
+
+    fn open_xrcd(&self) -> Result<Arc<dyn Xrcd>> {
+        self.host.entry.check(Step::AllocPd)?;
+        self.check_present(Step::AllocPd)?;
+        let xrcd = SoftXrcd::new(&self.host, &self.core).map_err(|error| self.error(error))?;
+        Ok(Arc::new(xrcd))
     }
 
     fn create_stamping_cq(

@@ -11,3 +11,4 @@ pub(crate) mod pd;
 pub(crate) mod preview;
 pub(crate) mod qp;
 pub(crate) mod srq;
+pub(crate) mod xrcd;

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq};
+use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq, Xrcd};
 use portolan_provider::verbs::{Access, Ah, AhAttr, MrRange, MwType, QpInit, SrqAttr};
 use portolan_provider::{Result, Step};
 
@@ -128,6 +128,19 @@ impl Pd for SoftPd {
         self.host.entry.check(Step::CreateSrq)?;
         self.check_present(Step::CreateSrq)?;
         let srq = SoftSrq::new(&self.host, &self.device, self.id, attr)
+            .map_err(|error| error.on(self.device.name(), None))?;
+        Ok(Arc::new(srq))
+    }
+
+    fn create_xrc_srq(
+        &self,
+        attr: &SrqAttr,
+        xrcd: &Arc<dyn Xrcd>,
+        cq: &Arc<dyn Cq>,
+    ) -> Result<Arc<dyn Srq>> {
+        self.host.entry.check(Step::CreateSrq)?;
+        self.check_present(Step::CreateSrq)?;
+        let srq = SoftSrq::in_domain(&self.host, &self.device, self.id, attr, xrcd, cq)
             .map_err(|error| error.on(self.device.name(), None))?;
         Ok(Arc::new(srq))
     }

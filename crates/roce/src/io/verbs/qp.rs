@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use portolan_provider::traits::{Cq, Mw, Qp, Srq};
 use portolan_provider::verbs::{
-    Counter, MwBind, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendData, SendFlags,
-    SendOp, SendWr, UdDestination,
+    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, SendData,
+    SendFlags, SendOp, SendWr, UdDestination,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::MutexGuard;
@@ -18,7 +18,9 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::removed;
 use crate::io::host::gauge::Permit;
 use crate::io::host::multicast::MulticastKey;
-use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::host::queue_pair::{Completes, QpCore, State};
+use crate::io::host::shared_receive_queue::SrqUse;
+use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
 use crate::io::net::rand::random_u32;
 use crate::io::verbs::ah::SoftAh;
@@ -43,13 +45,45 @@ impl SoftQp {
         [send_cq, recv_cq]: [&Arc<dyn Cq>; 2],
         srq: Option<&Arc<dyn Srq>>,
     ) -> Result<Self> {
-        let send_cq = SoftCq::core_of(send_cq, host)?;
-        let recv_cq = SoftCq::core_of(recv_cq, host)?;
+        let completes = Completes::Own {
+            send: SoftCq::core_of(send_cq, host)?,
+            receive: SoftCq::core_of(recv_cq, host)?,
+        };
         let srq = srq.map(|srq| SoftSrq::claim(srq, host)).transpose()?;
-        let permit = host.gauges.qps.take(Step::CreateQp)?;
+        if init.qp_type == QpType::XrcRecv {
+            let (expected, found) = ("one without an XRC domain", init.qp_type);
+            return Err(Error::invalid(Step::CreateQp, "type", expected, found));
+        }
         if init.qp_type == QpType::Ud {
             host.tell_ip_fields()?;
         }
+        Self::create(host, device, pd, init, completes, srq)
+    }
+
+    /// The receiving end of an extended reliable connection. It has no protection domain of its own.
+    pub(crate) fn in_domain(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        domain: &Arc<XrcDomain>,
+    ) -> Result<Self> {
+        let init = QpInit {
+            qp_type: QpType::XrcRecv,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        let completes = Completes::Domain(Arc::clone(domain));
+        Self::create(host, device, PdId::default(), &init, completes, None)
+    }
+
+    fn create(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        pd: PdId,
+        init: &QpInit,
+        completes: Completes,
+        srq: Option<SrqUse>,
+    ) -> Result<Self> {
+        let permit = host.gauges.qps.take(Step::CreateQp)?;
         let limits = QpLimits {
             max_path_mtu: device.max_mtu(),
             ..host.config.qp_limits
@@ -62,7 +96,7 @@ impl SoftQp {
                 limits,
                 flow: host.config.flow,
             };
-            let core = QpCore::new(device, config, [send_cq, recv_cq], srq)?;
+            let core = QpCore::new(device, config, completes, srq)?;
             Ok(Arc::new(core))
         };
         let core = host.qps.insert(|| random_u32(Step::CreateQp), make)?;
@@ -262,6 +296,7 @@ impl Qp for SoftQp {
                 data: SendData::Sges(&[]),
                 flags,
                 ud: None,
+                srq: None,
             })
         })
     }

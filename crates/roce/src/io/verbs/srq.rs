@@ -4,9 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portolan_provider::traits::Srq;
+use portolan_provider::traits::{Cq, Srq, Xrcd};
 use portolan_provider::verbs::{RecvWr, SrqAttr, Srqn};
-use portolan_provider::{Error, Result, Step};
+use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::MutexGuard;
 
 use crate::engine::{PdId, SharedReceiveQueue};
@@ -14,11 +14,16 @@ use crate::io::host::Host;
 use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::foreign;
 use crate::io::host::shared_receive_queue::{SrqCore, SrqUse};
+use crate::io::host::xrc_domain::XrcDomain;
+use crate::io::verbs::cq::SoftCq;
+use crate::io::verbs::xrcd::SoftXrcd;
 
 /// A shared receive queue. Dropping it leaves it to its queue pairs.
 #[derive(Debug)]
 pub struct SoftSrq {
     core: Arc<SrqCore>,
+    /// Of an XRC shared receive queue.
+    domain: Option<Arc<XrcDomain>>,
     host: Arc<Host>,
 }
 
@@ -39,7 +44,35 @@ impl SoftSrq {
         let core = SrqCore::new(number, pd, device, queue, permit);
         Ok(Self {
             core: Arc::new(core),
+            domain: None,
             host: Arc::clone(host),
+        })
+    }
+
+    /// A queue of an XRC domain, whose receives complete on `cq`.
+    pub(crate) fn in_domain(
+        host: &Arc<Host>,
+        device: &Arc<DeviceCore>,
+        pd: PdId,
+        attr: &SrqAttr,
+        xrcd: &Arc<dyn Xrcd>,
+        cq: &Arc<dyn Cq>,
+    ) -> Result<Self> {
+        let domain = SoftXrcd::domain_of(xrcd, host)?;
+        let cq = SoftCq::core_of(cq, host)?;
+        let srq = Self::new(host, device, pd, attr)?;
+        if srq.number().0 > Srqn::WIRE_MAX {
+            let (what, limit) = (
+                "shared receive queues since the start",
+                Srqn::WIRE_MAX.into(),
+            );
+            let cause = Cause::LimitReached { what, limit };
+            return Err(Error::new(Step::CreateSrq, cause));
+        }
+        domain.insert(&srq.core, cq);
+        Ok(Self {
+            domain: Some(domain),
+            ..srq
         })
     }
 
@@ -86,6 +119,11 @@ impl Srq for SoftSrq {
     fn destroy(&self) -> Result<()> {
         self.host.entry.check(Step::ModifySrq)?;
         self.core.close().map_err(|error| self.explain(error))?;
+        if let Some(domain) = &self.domain {
+            domain.remove(self.core.number());
+            // Whoever found it before holds the table until its copies are done.
+            drop(self.host.memory.write());
+        }
         self.core.device().forget_srq(self.core.number());
         Ok(())
     }

@@ -281,7 +281,9 @@ impl Host {
         while let Some(completion) = self.qp.poll_completion() {
             match completion.queue {
                 Queue::Send => self.sends.push(completion.wc),
-                Queue::Receive => self.receives.push((completion.wc, completion.solicited)),
+                Queue::Receive | Queue::Shared(_) => {
+                    self.receives.push((completion.wc, completion.solicited))
+                }
             }
         }
         while let Some(event) = self.qp.poll_async_event() {

@@ -155,6 +155,7 @@ pub(crate) fn post_with(host: &mut Host, wr_id: u64, op: SendOp, sges: &[Sge], f
         data: SendData::Sges(sges),
         flags,
         ud: None,
+        srq: None,
     };
     host.qp.post_send(&wr).expect("the send queue takes it");
     host.drain();

@@ -94,6 +94,7 @@ impl Crowd {
             data: SendData::Inline(message),
             flags: SendFlags::SIGNALED,
             ud: None,
+            srq: None,
         })?;
         Ok(())
     }

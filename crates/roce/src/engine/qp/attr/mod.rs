@@ -89,6 +89,43 @@ const UC_TRANSITIONS: [Transition; 9] = {
     ]
 };
 
+/// The same of the sending end of XRC: what only a responder needs is missing.
+const XRC_SEND_TRANSITIONS: [Transition; 8] = {
+    use QpState::{Init, Reset, Rtr, Rts, Sqd};
+    let access = QpAttrMask::ACCESS_FLAGS;
+    let sqd_optional =
+        SQD_OPTIONAL.difference(QpAttrMask::MAX_DEST_RD_ATOMIC.union(QpAttrMask::MIN_RNR_TIMER));
+    [
+        transition(Reset, Init, INIT_ATTRS, NONE),
+        transition(Init, Init, NONE, INIT_ATTRS),
+        transition(Init, Rtr, CONNECTED_RTR_ATTRS, RTR_OPTIONAL),
+        transition(Rtr, Rts, RTS_ATTRS, access),
+        transition(Rts, Rts, NONE, access),
+        transition(Rts, Sqd, NONE, NOTIFY),
+        transition(Sqd, Sqd, NONE, sqd_optional),
+        transition(Sqd, Rts, NONE, access),
+    ]
+};
+
+/// The same of the receiving end of XRC: what only a requester needs is missing.
+const XRC_RECV_TRANSITIONS: [Transition; 8] = {
+    use QpState::{Init, Reset, Rtr, Rts, Sqd};
+    let rts_attrs = QpAttrMask::TIMEOUT.union(QpAttrMask::SQ_PSN);
+    let requesters = QpAttrMask::RETRY_CNT
+        .union(QpAttrMask::RNR_RETRY)
+        .union(QpAttrMask::MAX_QP_RD_ATOMIC);
+    [
+        transition(Reset, Init, INIT_ATTRS, NONE),
+        transition(Init, Init, NONE, INIT_ATTRS),
+        transition(Init, Rtr, RTR_ATTRS, RTR_OPTIONAL),
+        transition(Rtr, Rts, rts_attrs, RTS_OPTIONAL),
+        transition(Rts, Rts, NONE, RTS_OPTIONAL),
+        transition(Rts, Sqd, NONE, NOTIFY),
+        transition(Sqd, Sqd, NONE, SQD_OPTIONAL.difference(requesters)),
+        transition(Sqd, Rts, NONE, RTS_OPTIONAL),
+    ]
+};
+
 const UD_INIT_ATTRS: QpAttrMask = QpAttrMask::PKEY_INDEX
     .union(QpAttrMask::PORT)
     .union(QpAttrMask::QKEY);
@@ -116,6 +153,8 @@ fn transitions_of(qp_type: QpType) -> &'static [Transition] {
         QpType::Rc => &RC_TRANSITIONS,
         QpType::Uc => &UC_TRANSITIONS,
         QpType::Ud => &UD_TRANSITIONS,
+        QpType::XrcSend => &XRC_SEND_TRANSITIONS,
+        QpType::XrcRecv => &XRC_RECV_TRANSITIONS,
     }
 }
 
@@ -184,7 +223,9 @@ fn attributes_of(qp_type: QpType, from: QpState, to: QpState) -> Result<(QpAttrM
                 QpState::Rtr => "INIT (to reach RTR)",
                 QpState::Sqd => "RTS or SQD (to reach SQD)",
                 QpState::Err => "any other than RESET (to reach ERR)",
-                _ if qp_type == QpType::Rc => "RTR, RTS or SQD (to reach RTS)",
+                QpState::Rts if qp_type == QpType::Rc || qp_type.is_xrc() => {
+                    "RTR, RTS or SQD (to reach RTS)"
+                }
                 _ => "RTR, RTS, SQD or SQE (to reach RTS)",
             };
             let found = from.name();

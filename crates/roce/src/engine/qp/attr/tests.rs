@@ -6,7 +6,13 @@ use portolan_provider::verbs::Mtu;
 
 use super::*;
 
-const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+const TYPES: [QpType; 5] = [
+    QpType::Rc,
+    QpType::Uc,
+    QpType::Ud,
+    QpType::XrcSend,
+    QpType::XrcRecv,
+];
 
 const STATES: [QpState; 6] = [
     QpState::Reset,
@@ -125,11 +131,90 @@ const LEGAL_UD: &[Row] = {
     ]
 };
 
+/// The same of XRC's sending end (`IB_QPT_XRC_INI`).
+const LEGAL_XRC_SEND: &[Row] = {
+    use QpState::*;
+    &[
+        (Reset, Reset, "", ""),
+        (Reset, Init, "ACCESS_FLAGS PKEY_INDEX PORT", ""),
+        (Init, Reset, "", ""),
+        (Init, Init, "", "ACCESS_FLAGS PKEY_INDEX PORT"),
+        (
+            Init,
+            Rtr,
+            "AV PATH_MTU RQ_PSN DEST_QPN",
+            "ACCESS_FLAGS PKEY_INDEX",
+        ),
+        (Init, Err, "", ""),
+        (Rtr, Reset, "", ""),
+        (
+            Rtr,
+            Rts,
+            "TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC SQ_PSN",
+            "ACCESS_FLAGS",
+        ),
+        (Rtr, Err, "", ""),
+        (Rts, Reset, "", ""),
+        (Rts, Rts, "", "ACCESS_FLAGS"),
+        (Rts, Sqd, "", "EN_SQD_ASYNC_NOTIFY"),
+        (Sqd, Reset, "", ""),
+        (Sqd, Rts, "", "ACCESS_FLAGS"),
+        (
+            Sqd,
+            Sqd,
+            "",
+            "PORT AV TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC ACCESS_FLAGS PKEY_INDEX",
+        ),
+        (Sqd, Err, "", ""),
+        (Rts, Err, "", ""),
+        (Err, Reset, "", ""),
+        (Err, Err, "", ""),
+    ]
+};
+
+/// The same of XRC's receiving end (`IB_QPT_XRC_TGT`).
+const LEGAL_XRC_RECV: &[Row] = {
+    use QpState::*;
+    &[
+        (Reset, Reset, "", ""),
+        (Reset, Init, "ACCESS_FLAGS PKEY_INDEX PORT", ""),
+        (Init, Reset, "", ""),
+        (Init, Init, "", "ACCESS_FLAGS PKEY_INDEX PORT"),
+        (
+            Init,
+            Rtr,
+            "AV PATH_MTU RQ_PSN MIN_RNR_TIMER MAX_DEST_RD_ATOMIC DEST_QPN",
+            "ACCESS_FLAGS PKEY_INDEX",
+        ),
+        (Init, Err, "", ""),
+        (Rtr, Reset, "", ""),
+        (Rtr, Rts, "TIMEOUT SQ_PSN", "ACCESS_FLAGS MIN_RNR_TIMER"),
+        (Rtr, Err, "", ""),
+        (Rts, Reset, "", ""),
+        (Rts, Rts, "", "ACCESS_FLAGS MIN_RNR_TIMER"),
+        (Rts, Sqd, "", "EN_SQD_ASYNC_NOTIFY"),
+        (Sqd, Reset, "", ""),
+        (Sqd, Rts, "", "ACCESS_FLAGS MIN_RNR_TIMER"),
+        (
+            Sqd,
+            Sqd,
+            "",
+            "PORT AV TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS PKEY_INDEX MIN_RNR_TIMER",
+        ),
+        (Sqd, Err, "", ""),
+        (Rts, Err, "", ""),
+        (Err, Reset, "", ""),
+        (Err, Err, "", ""),
+    ]
+};
+
 fn legal(qp_type: QpType) -> &'static [Row] {
     match qp_type {
         QpType::Rc => LEGAL,
         QpType::Uc => LEGAL_UC,
         QpType::Ud => LEGAL_UD,
+        QpType::XrcSend => LEGAL_XRC_SEND,
+        QpType::XrcRecv => LEGAL_XRC_RECV,
     }
 }
 
@@ -152,8 +237,8 @@ fn check(qp_type: QpType, from: QpState, to: QpState, mask: QpAttrMask) -> Resul
 #[test]
 fn exactly_the_legal_transitions_are_allowed() {
     for (qp_type, from) in TYPES.into_iter().flat_map(|qp_type| {
-        // A send queue of RC is never in error alone.
-        let in_error = (qp_type != QpType::Rc).then_some(QpState::Sqe);
+        // A send queue of a reliable connection is never in error alone.
+        let in_error = matches!(qp_type, QpType::Uc | QpType::Ud).then_some(QpState::Sqe);
         let from = STATES.into_iter().chain(in_error);
         from.map(move |from| (qp_type, from))
     }) {

@@ -31,12 +31,12 @@ impl Requester {
         if packet.bth().opcode.is_read_response() {
             return self.on_read_response(cx, number, packet, out);
         }
-        if packet.bth().opcode == Opcode::RcAtomicAck {
+        if packet.bth().opcode.as_rc() == Opcode::RcAtomicAck {
             return self.on_atomic_answer(cx, number, packet, out);
         }
         match packet.aeth().map(|aeth| aeth.syndrome) {
             // Credits are not used: a message that finds no receive gets an RNR NAK.
-            Some(Syndrome::Ack { .. }) if packet.bth().opcode == Opcode::RcAck => {
+            Some(Syndrome::Ack { .. }) if packet.bth().opcode.as_rc() == Opcode::RcAck => {
                 self.on_ack(cx, number, out);
                 Ok(())
             }

@@ -27,6 +27,7 @@ impl Requester {
         }
         let (opcode, eth) = request_of(&entry.op)?;
         let mut headers = cx.headers(opcode, self.psn(self.next), 0);
+        headers.xrceth = entry.xrceth;
         headers.atomic_eth = Some(eth);
         headers.bth.ack_request = true;
         Some(Part {

@@ -114,6 +114,7 @@ impl Requester {
         let (is_first, is_last) = (self.next == entry.first, self.next + 1 == entry.end);
         let (opcode, immediate) = opcode_of(&entry.op, is_first, is_last);
         let mut headers = cx.headers(opcode, self.psn(self.next), payload_len);
+        headers.xrceth = entry.xrceth;
         headers.immdt = immediate.map(|imm| ImmDtRepr(imm.to_ne_bytes()));
         if let SendOp::SendWithInv(rkey) = entry.op
             && opcode.has_ieth()
@@ -174,6 +175,7 @@ impl Requester {
         let offset = (self.next - entry.first) * mtu;
         let bytes = (u64::from(entry.len) - offset).min(packets * mtu);
         let mut headers = cx.headers(Opcode::RcReadRequest, self.psn(self.next), 0);
+        headers.xrceth = entry.xrceth;
         // Both fit: a message has at most 2^31 bytes.
         headers.reth = reth(&entry.op, offset as u32, bytes as u32);
         headers.bth.ack_request = true;

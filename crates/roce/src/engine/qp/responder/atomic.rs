@@ -150,7 +150,7 @@ fn request_of(packet: &Packet<'_>) -> Option<AtomicRequest> {
 
 fn kind_of(request: &AtomicRequest) -> AtomicKind {
     let eth = &request.eth;
-    match request.opcode {
+    match request.opcode.as_rc() {
         Opcode::RcCompareSwap => AtomicKind::CompareSwap {
             compare: eth.compare,
             swap: eth.swap_or_add,

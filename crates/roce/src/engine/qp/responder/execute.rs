@@ -25,7 +25,7 @@ impl Responder {
         out: &mut Outbox,
     ) -> Result<(), Fault> {
         let opcode = packet.bth().opcode;
-        match opcode {
+        match opcode.as_rc() {
             Opcode::RcReadRequest => return self.execute_read(cx, packet),
             Opcode::RcCompareSwap | Opcode::RcFetchAdd => return self.execute_atomic(cx, packet),
             _ if opcode.is_send() || opcode.is_write() => {}
@@ -133,7 +133,7 @@ impl Responder {
         let psn = self.expected;
         self.resources.remember_read(psn, reth, limit);
         self.complete_message();
-        let reply = Reply::Read(read_reply(psn, &reth, self.msn));
+        let reply = Reply::Read(read_reply(cx, psn, &reth, self.msn));
         self.replies.push_data(reply, cx.mtu());
         self.expected = psn.add(packets_of(reth.dma_len, cx.mtu()));
         self.answered_by_data();

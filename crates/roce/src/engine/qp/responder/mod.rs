@@ -8,11 +8,12 @@ mod replies;
 mod resources;
 mod transmit;
 mod validate;
+mod xrc;
 
 use alloc::sync::Arc;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{AsyncEvent, QpAttr, QpInit, RecvWr, WcStatus};
+use portolan_provider::verbs::{AsyncEvent, QpAttr, QpInit, RecvWr, Srqn, WcStatus};
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{CREDITS_UNLIMITED, NakCode, RethRepr, Syndrome};
 use portolan_wire::rocev2::Packet;
@@ -25,7 +26,7 @@ use super::receive_queue::{ReceiveQueue, receive_completion};
 use super::segment::SgeCursor;
 use super::send_queue::packets_of;
 use crate::engine::mutant::{Mutant, is_planted};
-use crate::engine::{DropReason, FlowConfig, MemoryOperation, ReceiveSource};
+use crate::engine::{DropReason, FlowConfig, MemoryOperation, ReceiveDomain, ReceiveSource};
 use atomic::PendingAtomic;
 use replies::{Acknowledge, ReadReply, Replies, Reply};
 use resources::Resources;
@@ -74,6 +75,10 @@ enum Inbound {
 #[derive(Debug)]
 pub(super) struct Responder {
     queue: ReceiveQueue,
+    /// Where the queues are that the requests of an extended reliable connection name.
+    domain: Option<Arc<dyn ReceiveDomain>>,
+    /// The queue of the latest message.
+    srqn: Option<Srqn>,
     /// PSN of the next request.
     expected: Psn,
     /// Messages completed, 24 bits.
@@ -100,6 +105,8 @@ impl Responder {
     pub(super) fn new(init: &QpInit, flow: &FlowConfig) -> Self {
         Self {
             queue: ReceiveQueue::new(init),
+            domain: None,
+            srqn: None,
             expected: Psn::new(0),
             msn: 0,
             inbound: Inbound::Idle,
@@ -118,6 +125,11 @@ impl Responder {
     /// Draws receives from a shared receive queue.
     pub(super) fn share_receives(&mut self, source: Arc<dyn ReceiveSource>) {
         self.queue.share(source);
+    }
+
+    /// Draws receives from the shared receive queues of a domain.
+    pub(super) fn join_domain(&mut self, domain: Arc<dyn ReceiveDomain>) {
+        self.domain = Some(domain);
     }
 
     /// Starts at the PSN of a connection that becomes ready to receive.
@@ -157,7 +169,11 @@ impl Responder {
         }
         self.awaits_expected = false;
         self.check_sequence(packet.bth().opcode)
-            .and_then(|()| self.execute(cx, packet, out))
+            .and_then(|()| self.enter_queue(packet, out))
+            .and_then(|pd| {
+                let pd = pd.unwrap_or(cx.pd);
+                self.execute(&Context { pd, ..*cx }, packet, out)
+            })
             .map_err(|fault| self.refuse(cx, psn, fault, out))
     }
 
@@ -203,8 +219,9 @@ impl Responder {
         out.counters.duplicates += 1;
         let psn = packet.bth().psn;
         match packet.reth() {
-            Some(reth) if packet.bth().opcode == Opcode::RcReadRequest => {
-                self.on_duplicate_read(cx, psn, &reth, out);
+            Some(reth) if packet.bth().opcode.as_rc() == Opcode::RcReadRequest => {
+                let pd = self.source_of(packet).map_or(cx.pd, |source| source.pd());
+                self.on_duplicate_read(&Context { pd, ..*cx }, psn, &reth, out);
             }
             _ if packet.bth().opcode.is_atomic() => self.on_duplicate_atomic(cx, packet, out),
             _ => {
@@ -232,7 +249,7 @@ impl Responder {
         }
         let reply = ReadReply {
             is_repeated: true,
-            ..read_reply(psn, reth, self.msn)
+            ..read_reply(cx, psn, reth, self.msn)
         };
         self.replies.push_data(Reply::Read(reply), cx.mtu());
     }
@@ -289,9 +306,10 @@ impl Responder {
 }
 
 /// The responses to a read at `psn`.
-fn read_reply(psn: Psn, reth: &RethRepr, msn: u32) -> ReadReply {
+fn read_reply(cx: &Context<'_>, psn: Psn, reth: &RethRepr, msn: u32) -> ReadReply {
     ReadReply {
         psn: psn.add(u32::from(is_planted(Mutant::ReadNumberedFromNext))),
+        pd: cx.pd,
         is_first: true,
         remaining: reth.dma_len,
         va: reth.va,

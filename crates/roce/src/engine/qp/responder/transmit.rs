@@ -87,7 +87,7 @@ impl Responder {
             let access = Access::REMOTE_READ;
             let place = cx
                 .memory
-                .check_remote(cx.pd, cx.qpn, read.rkey, read.va, len, access);
+                .check_remote(read.pd, cx.qpn, read.rkey, read.va, len, access);
             let Ok(addr) = place else {
                 // The region went away since the request was accepted.
                 self.replies.clear();

@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use portolan_wire::Psn;
 use portolan_wire::eth::Syndrome;
 
+use crate::engine::PdId;
 use crate::engine::qp::send_queue::packets_of;
 
 /// A response to send.
@@ -31,6 +32,8 @@ pub(super) struct Acknowledge {
 pub(super) struct ReadReply {
     /// PSN of the next response.
     pub(super) psn: Psn,
+    /// Where its memory is.
+    pub(super) pd: PdId,
     /// Whether the next response is the first.
     pub(super) is_first: bool,
     /// Bytes left, from `va` on.

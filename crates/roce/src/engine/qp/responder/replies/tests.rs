@@ -18,6 +18,7 @@ fn acknowledge(psn: u32) -> Acknowledge {
 fn read(psn: u32, packets: u32, is_repeated: bool) -> Reply {
     Reply::Read(ReadReply {
         psn: Psn::new(psn),
+        pd: PdId(1),
         is_first: true,
         remaining: packets * MTU,
         va: 0,

@@ -1,0 +1,164 @@
+//! XRC domains, and the queue pairs in them that receive.
+
+#![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
+
+use portolan_provider::traits::{Qp as ProviderQp, Xrcd as ProviderXrcd};
+use portolan_threads::lock::Mutex;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+use crate::guard::{Result, control, errno_of, pointer};
+use crate::layout::{Context, XRCD_INIT_ATTR_FD, XRCD_INIT_ATTR_OFLAGS, Xrcd, XrcdInitAttr};
+use crate::object::{Kind, Users, end, make, own};
+use crate::raisers::Raisers;
+
+/// A context's XRC domain.
+pub(crate) struct OwnXrcd {
+    pub(crate) domain: Arc<XrcDomain>,
+    /// What was made by this structure of the domain's.
+    pub(crate) users: Users,
+    /// The context's, which may be closed before.
+    pub(crate) raisers: Arc<Raisers>,
+}
+
+impl Kind for Xrcd {
+    type Whole = Self;
+    type Own = OwnXrcd;
+}
+
+/// A domain, which those who open it by the same file share.
+pub(crate) struct XrcDomain {
+    pub(crate) xrcd: Arc<dyn ProviderXrcd>,
+    /// The queue pairs that receive, by number.
+    qps: Mutex<BTreeMap<u32, SharedQp>>,
+}
+
+/// A queue pair, and how many structures there are of it.
+struct SharedQp {
+    qp: Arc<dyn ProviderQp>,
+    opened: u32,
+}
+
+impl XrcDomain {
+    fn open(context: *mut Context) -> Result<Arc<Self>> {
+        // SAFETY: the program's context.
+        let opened = unsafe { own(context) }?.device.open_xrcd();
+        Ok(Arc::new(Self {
+            xrcd: opened.map_err(|error| errno_of(&error))?,
+            qps: Mutex::default(),
+        }))
+    }
+
+    /// Creates a queue pair that receives.
+    pub(crate) fn create_qp(&self) -> Result<Arc<dyn ProviderQp>> {
+        let qp = self.xrcd.create_qp().map_err(|error| errno_of(&error))?;
+        let shared = SharedQp {
+            qp: Arc::clone(&qp),
+            opened: 1,
+        };
+        self.qps.lock().insert(qp.qpn().value(), shared);
+        Ok(qp)
+    }
+
+    /// One more structure for a queue pair of the domain.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none of the number.
+    pub(crate) fn open_qp(&self, qp_num: u32) -> Result<Arc<dyn ProviderQp>> {
+        let mut qps = self.qps.lock();
+        let shared = qps.get_mut(&qp_num).ok_or(Errno::INVAL)?;
+        shared.opened += 1;
+        Ok(Arc::clone(&shared.qp))
+    }
+
+    /// A structure of a queue pair ends, and with the last the queue pair.
+    pub(crate) fn close_qp(&self, qp_num: u32) -> Result<()> {
+        let mut qps = self.qps.lock();
+        let shared = qps.get_mut(&qp_num).ok_or(Errno::INVAL)?;
+        if shared.opened == 1 {
+            shared.qp.destroy().map_err(|error| errno_of(&error))?;
+            qps.remove(&qp_num);
+        } else {
+            shared.opened -= 1;
+        }
+        Ok(())
+    }
+}
+
+/// What names a domain: the number of its device, and the file by which it is opened.
+type Name = (u32, u64, u64);
+
+/// The domains that have names.
+static NAMED: Mutex<BTreeMap<Name, Weak<XrcDomain>>> = Mutex::new(BTreeMap::new());
+
+/// `open_xrcd` of the table.
+pub(crate) unsafe extern "C" fn open(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
+    pointer(|| {
+        // SAFETY: the program's structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        if attr.comp_mask != XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS {
+            return Err(Errno::INVAL);
+        }
+        let domain = match attr.fd {
+            -1 => XrcDomain::open(context)?,
+            // SAFETY: the program's context.
+            fd => unsafe { open_named(context, fd, attr.oflags) }?,
+        };
+        // SAFETY: the program's context.
+        let raisers = Arc::clone(unsafe { &own(context)?.raisers });
+        let users = Users::default();
+        let own_xrcd = OwnXrcd {
+            domain,
+            users,
+            raisers,
+        };
+        make(Xrcd { context }, own_xrcd)
+    })
+}
+
+/// The domain of a file.
+///
+/// # Errors
+/// `EBADF`; `EAGAIN` if there is none and `O_CREAT` is not given, `EINVAL` if there is one and `O_EXCL` is, as the
+/// kernel has it.
+///
+/// # Safety
+/// The context is open, and nobody closes the descriptor meanwhile.
+unsafe fn open_named(context: *mut Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>> {
+    if fd < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: no reserved number; one that is not open is an error of the call.
+    let stat = fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    // SAFETY: the caller keeps `context` until this is done.
+    let index = unsafe { own(context) }?.device.index();
+    let name = (index, stat.st_dev, stat.st_ino);
+    let mut named = NAMED.lock();
+    named.retain(|_, domain| domain.strong_count() > 0);
+    match named.get(&name).and_then(Weak::upgrade) {
+        Some(_) if oflags & libc::O_EXCL != 0 => Err(Errno::INVAL),
+        Some(domain) => Ok(domain),
+        None if oflags & libc::O_CREAT == 0 => Err(Errno::AGAIN),
+        None => {
+            let domain = XrcDomain::open(context)?;
+            named.insert(name, Arc::downgrade(&domain));
+            Ok(domain)
+        }
+    }
+}
+
+/// `close_xrcd` of the table.
+pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
+    control(|| {
+        let ending = end(xrcd)?;
+        ending.own().users.check_none()?;
+        // SAFETY: nobody uses it but the program, which ends it.
+        unsafe { ending.free() };
+        Ok(())
+    })
+}
