@@ -72,6 +72,8 @@ impl Namespace {
             command.args(["--user", "--preserve-credentials"]);
         }
         command.arg("--").args(BOUND_TO_US);
+        // Rows name files of the workspace.
+        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         // The machine's is nobody's in a user namespace, and `exec` leaves such a one alone.
         command.env("TMPDIR", &self.folder.0);
         command.env_remove("XDG_RUNTIME_DIR");

@@ -22,7 +22,7 @@ use case::Case;
 use document::Row;
 
 /// Whose programs are run, and what makes the namespace that they run in.
-const PACKAGES: [Package; 4] = [
+const PACKAGES: [Package; 5] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -34,6 +34,10 @@ const PACKAGES: [Package; 4] = [
     Package {
         name: "perftest",
         purpose: "latency and bandwidth by every operation",
+    },
+    Package {
+        name: "python3-pyverbs",
+        purpose: "rdma-core's own tests",
     },
     Package {
         name: "iproute2",

@@ -4,6 +4,7 @@ mod connection_manager;
 mod mixed;
 mod perftest;
 mod ping_pongs;
+mod pyverbs;
 
 use super::case::{Case, c};
 
@@ -19,6 +20,7 @@ pub(super) fn all() -> Vec<Case> {
         mixed::cases(),
         ping_pongs::cases(),
         perftest::cases(),
+        pyverbs::cases(),
     ]
     .concat()
 }

@@ -1,0 +1,11 @@
+#!/bin/sh
+# rdma-core's own tests of libibverbs and librdmacm, in Python, as Debian's python3-pyverbs has them, with the arguments
+# of their run_tests.py.
+set -e
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+cp -r /usr/share/doc/rdma-core/tests "$folder"
+gunzip "$folder"/tests/*.gz
+cd "$folder"
+# Debian's Python, which has pyverbs.
+/usr/bin/python3 tests/run_tests.py -v "$@"
