@@ -18,3 +18,4 @@ mod states;
 mod transfer;
 mod unreliable;
 mod windows;
+mod xrc;

@@ -20,10 +20,10 @@ const SIZE: u32 = 8;
 
 /// A shared receive queue under the lock that a host puts it under.
 #[derive(Debug)]
-struct Shared(Mutex<SharedReceiveQueue>, PdId);
+pub(crate) struct Shared(Mutex<SharedReceiveQueue>, PdId);
 
 impl Shared {
-    fn new(pd: PdId) -> Arc<Self> {
+    pub(crate) fn new(pd: PdId) -> Arc<Self> {
         let attr = SrqAttr {
             max_wr: SIZE,
             max_sge: 2,
@@ -37,7 +37,7 @@ impl Shared {
         work(&mut self.0.lock().expect("no panic"))
     }
 
-    fn post(&self, wr_id: u64, sges: &[Sge]) {
+    pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) {
         self.with(|queue| queue.post(&RecvWr { wr_id, sges }).expect("room"));
     }
 }

@@ -323,8 +323,11 @@ pub(crate) fn required(qp_type: QpType, state: QpState) -> QpAttrMask {
     use QpAttrMask as M;
     match (qp_type, state) {
         (QpType::Ud, QpState::Init) => M::PKEY_INDEX | M::PORT | M::QKEY,
-        (QpType::Uc, QpState::Rtr) => M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
+        (QpType::Uc | QpType::XrcSend, QpState::Rtr) => {
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN
+        }
         (QpType::Uc | QpType::Ud, QpState::Rts) => M::SQ_PSN,
+        (QpType::XrcRecv, QpState::Rts) => M::TIMEOUT | M::SQ_PSN,
         (QpType::Ud, _) => M::empty(),
         (_, state) => required_of_connected(state),
     }
