@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Have what the emulator makes far dearer than a real processor does not decide times, as in `figures perftest`.
     #[arg(long)]
     measuring: bool,
+    /// Load the kernel's iWARP driver, siw, as well. It is built if it is not yet.
+    #[arg(long)]
+    siw: bool,
     /// Copy what the script leaves in the machine's $RESULTS folder to this one.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
@@ -63,7 +66,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => job.interactive(),
     };
 
-    let machine = Machine::prepare(&Cache::locate()?, arguments.debian)?;
+    let prepare = match arguments.siw {
+        true => Machine::prepare_with_siw,
+        false => Machine::prepare,
+    };
+    let machine = prepare(&Cache::locate()?, arguments.debian)?;
     eprintln!("booting Linux {} under emulation", machine.kernel_release());
     let mut outcome = machine.run(&job, &mut std::io::stdout())?;
     eprintln!("{outcome}");

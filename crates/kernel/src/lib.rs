@@ -6,6 +6,7 @@
 //! run time, and nothing of it is needed to build.
 
 mod error;
+mod interfaces;
 mod listing;
 mod provider;
 pub mod raw;

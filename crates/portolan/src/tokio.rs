@@ -168,7 +168,7 @@ impl AsyncConnection {
             }
             ::tokio::select! {
                 () = inner.work.turned_since(turn) => {}
-                () = reached(watch) => {}
+                () = reached([watch, inner.reason_due()].into_iter().flatten().min()) => {}
                 readable = self.completions.readable() => {
                     let mut guard = readable.map_err(runtime_error)?;
                     while inner.work.channel.take_event()?.is_some() {}

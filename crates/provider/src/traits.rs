@@ -8,6 +8,7 @@ use std::time::Duration;
 use portolan_wire::addr::{Gid, Qpn};
 use portolan_wire::cm::RejectReason;
 
+use crate::address::ip_to_gid;
 use crate::cm::{
     CmEvent, ConnParam, Ece, EventType, IdAddresses, IdNumber, IdOption, JoinKind,
     MembershipNumber, PathRecord, Service, UserId,
@@ -144,6 +145,21 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn port_attr(&self, port_num: u8) -> Result<PortAttr>;
     /// The occupied entries of a port's GID table.
     fn gids(&self, port_num: u8) -> Result<Vec<GidEntry>>;
+    /// The entries, of all ports, that serve a local address: those that hold it, unless the device is iWARP's.
+    fn gids_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
+        let gid = ip_to_gid(ip);
+        let mut found = Vec::new();
+        for port_num in 1..=self.attr()?.phys_port_cnt {
+            let gids = self.gids(port_num)?.into_iter();
+            found.extend(gids.filter(|entry| entry.gid == gid));
+        }
+        Ok(found)
+    }
+    /// Whether the device speaks iWARP, which is RDMA over TCP, rather than InfiniBand's protocol. Its GID table holds the
+    /// hardware address of its interface and no others.
+    fn is_iwarp(&self) -> bool {
+        false
+    }
     /// Allocates a protection domain.
     fn alloc_pd(&self) -> Result<Arc<dyn Pd>>;
     /// Creates a completion channel.

@@ -28,7 +28,7 @@ impl Emulator {
     /// The one in the cache if there is one, else the newest of its suite.
     pub(crate) fn unpack(cache: &Cache) -> Result<Self, MachineError> {
         let lists = Lists::of_suite(cache, SUITE)?;
-        let select = |_: &_| lists.with_dependencies(PACKAGE);
+        let select = |_: &_| lists.with_dependencies(&[PACKAGE]);
         let unpacked = unpack(cache, &lists, PACKAGE, select, |_, _| Ok(()))?;
         Ok(Self {
             root: unpacked.root,

@@ -20,7 +20,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "ibverbs-providers",
-        purpose: "the rxe driver of libibverbs",
+        purpose: "the drivers rxe and siw of libibverbs",
     },
     Package {
         name: "ibverbs-utils",
@@ -90,6 +90,9 @@ const PROGRAMS: &[&str] = &[
     "/usr/sbin/ethtool",
 ];
 
+/// Drivers of libibverbs, for the kernel's soft devices.
+const DRIVERS: [&str; 2] = ["rxe", "siw"];
+
 /// Where Debian keeps shared libraries.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
@@ -104,7 +107,7 @@ pub(crate) fn base(cache: &Cache, kernel: &Kernel) -> Result<Tree, MachineError>
     tree.text("etc/group", "root:x:0:\n");
     tree.text("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n");
     add_programs(cache, &mut tree)?;
-    add_rxe_driver(&mut tree)?;
+    add_verbs_drivers(&mut tree)?;
     add_modules(kernel, &mut tree)?;
     Ok(tree)
 }
@@ -132,11 +135,11 @@ fn busybox(cache: &Cache) -> Result<PathBuf, MachineError> {
 }
 
 /// libibverbs finds its drivers by the names in this folder, and opens them by this path.
-fn add_rxe_driver(tree: &mut Tree) -> Result<(), MachineError> {
-    tree.host_file(
-        "etc/libibverbs.d/rxe.driver",
-        Path::new("/etc/libibverbs.d/rxe.driver"),
-    );
+fn add_verbs_drivers(tree: &mut Tree) -> Result<(), MachineError> {
+    for name in DRIVERS {
+        let path = format!("etc/libibverbs.d/{name}.driver");
+        tree.host_file(&path, &Path::new("/").join(&path));
+    }
     let folder = Path::new(LIBRARIES).join("libibverbs");
     let entries = std::fs::read_dir(&folder).map_err(MachineError::io("list", &folder))?;
     for entry in entries {
@@ -146,7 +149,8 @@ fn add_rxe_driver(tree: &mut Tree) -> Result<(), MachineError> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if name.starts_with("librxe-") {
+        let is_of = |driver: &&str| name.starts_with(&format!("lib{driver}-"));
+        if DRIVERS.iter().any(|driver| is_of(&driver)) {
             tree.program(&path.to_string_lossy(), &path)?;
         }
     }

@@ -76,9 +76,13 @@ impl Suite {
 pub(crate) struct Kernel {
     /// As `uname -r` prints it.
     pub(crate) release: String,
+    /// Of the package.
+    pub(super) version: String,
+    pub(super) suite: Suite,
+    /// Loaded after [`MODULES`].
+    further_modules: &'static [&'static str],
     /// Folder the package was unpacked into.
     root: PathBuf,
-    suite: Suite,
 }
 
 /// One `insmod` of a load order.
@@ -102,21 +106,34 @@ impl Kernel {
             package,
             |meta| packages_of(&lists, &meta.depends, package),
             |image, root| {
-                let (release, root) = (release_of(&image.package)?.to_owned(), root.to_owned());
-                Self {
-                    release,
-                    root,
-                    suite,
-                }
-                .finish()
+                Self::at(root.to_owned(), image, suite)?.finish()
             },
         )?;
-        let release = release_of(&unpacked.version.package)?.to_owned();
+        Self::at(unpacked.root, &unpacked.version, suite)
+    }
+
+    fn at(root: PathBuf, image: &Version, suite: Suite) -> Result<Self, MachineError> {
         Ok(Self {
-            release,
-            root: unpacked.root,
+            release: release_of(&image.package)?.to_owned(),
+            version: image.version.clone(),
             suite,
+            further_modules: &[],
+            root,
         })
+    }
+
+    /// Has machines load a module that the kernel's package leaves out.
+    pub(super) fn add_module(
+        &mut self,
+        name: &'static [&'static str; 1],
+        file: &Path,
+    ) -> Result<(), MachineError> {
+        let folder = self.root.join(format!("lib/modules/{}/extra", self.release));
+        fs::create_dir_all(&folder).map_err(MachineError::io("create", &folder))?;
+        let own = folder.join(format!("{}.ko", name[0]));
+        fs::copy(file, &own).map_err(MachineError::io("write", &own))?;
+        self.further_modules = name;
+        self.index()
     }
 
     /// What the emulator boots.
@@ -170,7 +187,8 @@ impl Kernel {
 
     /// What every machine loads and all that depends on, each once, in an order in which they load.
     pub(crate) fn load_order(&self) -> Result<Vec<Module>, MachineError> {
-        let modules = self.suite.own_modules().iter().chain(MODULES);
+        let modules = self.suite.own_modules().iter();
+        let modules = modules.chain(MODULES).chain(self.further_modules);
         let text = output(
             command("modprobe")
                 .arg("--dirname")

@@ -33,8 +33,14 @@ impl Lists {
 
     /// Those of a suite of Debian, whatever the host's is, from where the host has its own.
     pub(crate) fn of_suite(cache: &Cache, suite: &str) -> Result<Self, MachineError> {
+        Self::of_suites(cache, &[suite])
+    }
+
+    /// Those of several suites: a package of one may depend on packages of another.
+    pub(crate) fn of_suites(cache: &Cache, suites: &[&str]) -> Result<Self, MachineError> {
         let all = cache.folder("lists")?;
-        let folder = all.join(suite);
+        let (suite, suites) = (suites.join("+"), suites.join(" "));
+        let folder = all.join(&suite);
         let partial = folder.join("partial");
         fs::create_dir_all(&partial).map_err(MachineError::io("create", &partial))?;
         // Not in the folder of the lists: apt-get clears that of files that are not its own.
@@ -42,7 +48,7 @@ impl Lists {
         // Once: later runs need no apt for what the cache has.
         if !sources.exists() {
             let text = format!(
-                "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n\
+                "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n\
                  Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
                 archive_of_host()?
             );
@@ -71,15 +77,23 @@ impl Lists {
         Candidate::parse(package, &text)
     }
 
-    /// A package, and all that it would bring along to a system that has nothing.
-    pub(crate) fn with_dependencies(&self, package: &str) -> Result<Vec<Version>, MachineError> {
+    /// Packages, and all that they would bring along to a system that has nothing. The first of the result is the first
+    /// that was asked for; each is `NAME` or `NAME=VERSION`.
+    pub(crate) fn with_dependencies(
+        &self,
+        packages: &[impl AsRef<str>],
+    ) -> Result<Vec<Version>, MachineError> {
+        let names: Vec<_> = packages.iter().map(AsRef::as_ref).collect();
         let mut install = self.apt_get(&["install", "--simulate", "--no-install-recommends"]);
-        install.args(["-o", "Dir::State::status=/dev/null", package]);
-        let mut all = parse_simulation(&output(&mut install)?);
-        let own = all.iter().position(|version| version.package == package);
+        install.args(["-o", "Dir::State::status=/dev/null"]);
+        let mut all = parse_simulation(&output(install.args(&names))?);
+        let first = names.first().and_then(|name| name.split('=').next());
+        let own = all
+            .iter()
+            .position(|version| Some(&*version.package) == first);
         let own = own.ok_or_else(|| {
-            let origin = format!("apt-get install --simulate {package}");
-            MachineError::unexpected(origin, "the package itself is not among what it installs")
+            let origin = format!("apt-get install --simulate {}", names.join(" "));
+            MachineError::unexpected(origin, "the first package is not among what it installs")
         })?;
         all.swap(0, own);
         Ok(all)

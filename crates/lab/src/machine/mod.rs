@@ -13,6 +13,7 @@
 //! | `packages` | Debian packages: install what is missing, unpack what must not be installed |
 //! | `kernel` | the kernel of a suite and the order its modules load in |
 //! | `image` | its image, unpacked ahead |
+//! | `siw` | the iWARP driver, which Debian's kernels lack: built for one |
 //! | `emulator` | qemu, of one version on every host |
 //! | `closure` | a program and the shared libraries it needs |
 //! | `tree`, `cpio` | the guest's file tree, and the archive the kernel unpacks it from |
@@ -50,6 +51,7 @@ mod packages;
 mod pair;
 mod qemu;
 mod shipped;
+mod siw;
 mod tree;
 mod wire;
 
@@ -89,10 +91,30 @@ impl Machine {
     /// [`MachineError::Unavailable`] if this host cannot provide a machine (no apt-get, or
     /// packages missing and no root to install them); other variants if a tool fails.
     pub fn prepare(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
+        Self::assemble(cache, suite, |_| Ok(()))
+    }
+
+    /// As [`Machine::prepare`], with the kernel's iWARP driver, siw, loaded as well. Building it takes half a minute
+    /// the first time.
+    ///
+    /// # Errors
+    /// As for [`Machine::prepare`]; building needs root.
+    pub fn prepare_with_siw(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
+        Self::assemble(cache, suite, |kernel| {
+            kernel.add_module(&["siw"], &siw::build(cache, kernel)?)
+        })
+    }
+
+    fn assemble(
+        cache: &Cache,
+        suite: Suite,
+        extend: impl FnOnce(&mut Kernel) -> Result<(), MachineError>,
+    ) -> Result<Self, MachineError> {
         let _lock = cache.lock()?;
         ensure_installed(initramfs::PACKAGES)?;
         let emulator = Emulator::unpack(cache)?;
-        let kernel = Kernel::unpack(cache, suite)?;
+        let mut kernel = Kernel::unpack(cache, suite)?;
+        extend(&mut kernel)?;
         let base = initramfs::base(cache, &kernel)?;
         Ok(Self {
             emulator,

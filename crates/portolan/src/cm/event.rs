@@ -251,7 +251,9 @@ impl EventData {
     }
 
     fn reject_cause(&self) -> Cause {
-        let reason = RejectReason(u16::try_from(self.status).unwrap_or(0));
+        // iWARP's rejections have no reason, but are the program's; the kernel reports an errno.
+        let reason = u16::try_from(self.status).map(RejectReason);
+        let reason = reason.unwrap_or(RejectReason::CONSUMER_DEFINED);
         Cause::Rejected {
             reason,
             private_data: self.private_data().to_vec(),

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use portolan_provider::cm::{EventType, IdAddresses};
 use portolan_provider::traits::{Pd, Qp};
+use portolan_provider::verbs::WcStatus;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,6 +23,9 @@ use crate::work::{Turn, Watched, Work};
 /// repost the connection's own receives quickly; the standard's code 0 would mean 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
+/// How long the event may be behind the completions that it explains. Usually it comes within a millisecond.
+const REASON_LIMIT: Duration = Duration::from_millis(500);
+
 pub(crate) struct Inner {
     pub(crate) id: CmId,
     pub(crate) events: EventChannel,
@@ -30,6 +34,9 @@ pub(crate) struct Inner {
     pub(crate) addresses: IdAddresses,
     device: String,
     spin: Spin,
+    is_iwarp: bool,
+    /// When work was first seen flushed though nobody had ended the connection.
+    flushed: OnceLock<Instant>,
     /// This side has ended the connection.
     closing: AtomicBool,
     /// Both sides know that the connection has ended.
@@ -71,6 +78,8 @@ impl Inner {
             addresses: id.addresses()?,
             work: Work::new(qp, cq, channel, options.depths(), options.keepalive),
             device: device.name().to_owned(),
+            is_iwarp: device.is_iwarp(),
+            flushed: OnceLock::new(),
             spin: Spin::new(),
             closing: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
@@ -117,7 +126,8 @@ impl Inner {
                 };
                 return Err(self.explain(Error::new(Step::Transfer, cause)));
             }
-            let look = [deadline, watch].into_iter().flatten().min();
+            let look = [deadline, watch, self.reason_due()];
+            let look = look.into_iter().flatten().min();
             if self.work.drive_or_wait(turn, look) {
                 let driven = self.drive(turn, look);
                 self.work.stop_driving();
@@ -256,10 +266,22 @@ impl Inner {
         })
     }
 
+    /// Until when to wait for the event that says why work was flushed; `None` if there is nothing to wait for.
+    ///
+    /// A queue pair of iWARP ends with its stream, so its work is flushed before the event of the peer's disconnect.
+    pub(crate) fn reason_due(&self) -> Option<Instant> {
+        let is_unexplained = self.is_iwarp
+            && self.how_ended().is_none()
+            && self.work.broken() == Some(WcStatus::WrFlushErr);
+        let due = is_unexplained.then(|| *self.flushed.get_or_init(Instant::now) + REASON_LIMIT);
+        due.filter(|due| Instant::now() < *due)
+    }
+
     /// The error of a queue pair that broke or was disconnected; `None` while it works.
     pub(crate) fn ended(&self) -> Option<Error> {
         let cause = match self.how_ended() {
             Some(ended) => ended,
+            None if self.reason_due().is_some() => return None,
             None => Cause::WorkFailed(self.work.broken()?),
         };
         Some(self.explain(Error::new(Step::Transfer, cause)))

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_addrinfo::route::{self, Query};
-use portolan_provider::address::ip_to_gid;
 use portolan_provider::error::errno::{EACCES, ENOENT, ENOSYS, EPERM};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result};
@@ -221,13 +220,11 @@ impl Place {
 
     /// The kernel's device that has the address on the interface.
     fn kernel_device(self) -> Result<Option<String>> {
-        let gid = ip_to_gid(self.address);
         let is_here = |index| self.interface_index.is_none_or(|wanted| wanted == index);
         for device in kernel_provider()?.devices()? {
             // A device that has just gone has no addresses.
-            let ports = device.attr().map_or(0, |attr| attr.phys_port_cnt);
-            let mut gids = (1..=ports).flat_map(|port| device.gids(port).unwrap_or_default());
-            if gids.any(|entry| entry.gid == gid && is_here(entry.interface_index)) {
+            let gids = device.gids_of(self.address).unwrap_or_default();
+            if gids.iter().any(|entry| is_here(entry.interface_index)) {
                 return Ok(Some(device.name().into()));
             }
         }

@@ -250,7 +250,9 @@ fn is_called(zone: &str, name: &str, index: u32) -> bool {
 
 fn of_address(provider: &dyn Provider, ip: IpAddr) -> Option<DeviceChoice> {
     let (device, gid_index) = provider.device_of(ip).ok()?;
-    choice(&*device, gid_index, ip_to_gid(ip))
+    let gids = device.gids_of(ip).ok()?;
+    let entry = gids.iter().find(|entry| entry.index == gid_index)?;
+    choice(&*device, gid_index, entry.gid)
 }
 
 fn named(provider: &dyn Provider, name: &str) -> Option<DeviceChoice> {
@@ -264,17 +266,16 @@ fn named(provider: &dyn Provider, name: &str) -> Option<DeviceChoice> {
 }
 
 fn on_interface(provider: &dyn Provider, ip: IpAddr, index: u32) -> Option<DeviceChoice> {
-    let gid = ip_to_gid(ip);
     provider.devices().ok()?.iter().find_map(|device| {
-        let gids = device.gids(PORT).ok()?;
+        let gids = device.gids_of(ip).ok()?;
         // A GID table may have addresses of several interfaces, such as VLANs.
         let is_here = |entry: &&GidEntry| match entry.interface_index {
             0 => device.interface_index() == index,
             known => known == index,
         };
-        let mut entries = gids.iter().filter(|entry| entry.gid == gid);
+        let mut entries = gids.iter().filter(|entry| entry.port_num == PORT);
         let entry = entries.find(is_here)?;
-        choice(&**device, entry.index, gid)
+        choice(&**device, entry.index, entry.gid)
     })
 }
 

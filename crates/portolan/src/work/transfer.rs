@@ -90,6 +90,9 @@ impl Transfer {
 
     /// Returns the result if the transfer has completed.
     pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
+        if self.connection.reason_due().is_some() {
+            return None;
+        }
         let (buffer, completion) = self.connection.work.taken(self.key?)?;
         self.key = None;
         Some(self.connection.finished(buffer, &completion))

@@ -181,7 +181,7 @@ impl Port {
 pub(super) struct PortGid {
     pub(super) index: u32,
     pub(super) gid: String,
-    /// `RoCE v2`, `IB/RoCE v1`.
+    /// `RoCE v2`, `IB/RoCE v1`, `iWARP`.
     pub(super) kind: Option<String>,
     /// Its network interface.
     pub(super) interface: Option<String>,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,6 +75,14 @@ impl Device for KernelDevice {
     fn gids(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         let entries = self.0.gids()?;
         Ok(entries.filter(|entry| entry.port_num == port_num).collect())
+    }
+
+    fn gids_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
+        self.0.slots_of(ip)
+    }
+
+    fn is_iwarp(&self) -> bool {
+        self.0.is_iwarp()
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn Pd>> {

@@ -15,6 +15,7 @@ use rustix::fs::OFlags;
 use super::outcome::{check, failed, made};
 use super::windows::{Regions, Windows};
 use crate::error::refused;
+use crate::interfaces::Interfaces;
 use crate::sys::fork::ForkGuard;
 
 /// Longest GID table that is read; the largest of today's devices have 1024 slots.
@@ -103,12 +104,26 @@ impl OpenDevice {
 
     /// The slot of the GID table that serves a local address: that of RoCEv2 where there are several.
     pub(crate) fn slot_of(&self, ip: IpAddr) -> Result<Option<u32>> {
+        Ok(self.slots_of(ip)?.first().map(|entry| entry.index))
+    }
+
+    /// The slots of the GID table that serve a local address, those of RoCEv2 first.
+    pub(super) fn slots_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
         let gid = ip_to_gid(ip);
-        let slots = self.slots()?.into_iter();
-        let best = slots
-            .filter(|slot| slot.entry.gid == gid)
-            .max_by_key(|slot| slot.gid_type == abi::GID_TYPE_ROCE_V2);
-        Ok(best.map(|slot| slot.entry.index))
+        let interfaces = self.is_iwarp().then(Interfaces::now);
+        let serves = |slot: &Slot| match &interfaces {
+            Some(interfaces) => interfaces.has(slot.entry.gid, ip),
+            None => slot.entry.gid == gid,
+        };
+        let mut found: Vec<_> = self.slots()?.into_iter().filter(serves).collect();
+        found.sort_by_key(|slot| slot.gid_type != abi::GID_TYPE_ROCE_V2);
+        Ok(found.into_iter().map(|slot| slot.entry).collect())
+    }
+
+    /// Whether its transport is iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open for as long as `self` lives, and its device is what the library made it of.
+        unsafe { (*(*self.context.as_ptr()).device).transport_type == abi::TRANSPORT_IWARP }
     }
 
     /// The GID tables of all ports.
@@ -135,7 +150,16 @@ impl OpenDevice {
             return Err(self.explain(failed(Step::Query, "ibv_query_gid_table", code)));
         };
         entries.truncate(count);
-        Ok(entries.iter().map(Slot::of).collect())
+        let mut slots: Vec<_> = entries.iter().map(Slot::of).collect();
+        // Older kernels do not tell the interfaces of iWARP's.
+        let is_told = |slot: &Slot| slot.entry.interface_index != 0;
+        if self.is_iwarp() && !slots.iter().all(is_told) {
+            let interfaces = Interfaces::now();
+            for slot in slots.iter_mut().filter(|slot| !is_told(slot)) {
+                slot.entry.interface_index = interfaces.index_of(slot.entry.gid).unwrap_or(0);
+            }
+        }
+        Ok(slots)
     }
 
     fn gid_slots(&self) -> Result<usize> {

@@ -148,13 +148,19 @@ fn port(root: &Root, device: &str, number: u32) -> Port {
         .filter_map(|index| index.parse().ok())
         .collect();
     indices.sort_unstable();
+    // `4: RNIC`, that is, an iWARP device
+    let node_type = root.line(&format!("{device}/node_type"));
+    let is_iwarp = node_type.is_some_and(|line| line.ends_with("RNIC"));
     let gids = indices.into_iter().filter_map(|index| {
         let gid = root.line(&format!("{folder}/gids/{index}"))?;
         let of = |kind: &str| root.line(&format!("{folder}/gid_attrs/{kind}/{index}"));
         (gid != UNSET_GID).then(|| PortGid {
             index,
             gid,
-            kind: of("types"),
+            kind: match is_iwarp {
+                true => Some("iWARP".to_owned()),
+                false => of("types"),
+            },
             interface: of("ndevs"),
         })
     });
