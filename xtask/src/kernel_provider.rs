@@ -47,6 +47,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     }
     let calls = every_call(workspace, "calls", &[])?;
     let ours = every_call(workspace, "calls-by-our-headers", &["-I", HEADERS])?;
+    let play = lab_program(workspace, "play")?;
     let administrator = lab_program(workspace, "umad_administrator")?;
     let programs = judge::KernelPrograms {
         suite: &suite,
@@ -55,6 +56,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         calls_by_our_headers: &ours,
         command: &workspace.portolan,
         administrator: &administrator,
+        play: &play,
     };
     let cache = Cache::locate()?;
     let reports = match kernels::on_each(|debian| judge::kernel_provider(&cache, debian, programs))

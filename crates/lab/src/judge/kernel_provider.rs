@@ -4,7 +4,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Report, administrator, c_library, doctor, mixed, processors, step, topology};
+use super::{
+    Report, administrator, c_library, doctor, events, iwarp, mixed, processors, step, topology,
+};
 use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
@@ -13,7 +15,7 @@ const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")]
 const SUITE_LIMIT: Duration = Duration::from_secs(300);
 const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
 /// Where the steps find [`SCENES_SOURCE`].
-const SCENES_PATH: &str = "/job/kernel_provider.sh";
+pub(super) const SCENES_PATH: &str = "/job/kernel_provider.sh";
 /// What the command is led through after the suite, each with the script that does it.
 const SCENES: [(&str, &str); 17] = [
     (
@@ -74,11 +76,13 @@ pub struct KernelPrograms<'a> {
     pub command: &'a Path,
     /// A subnet administrator and its client, at two ports of the kernel's.
     pub administrator: &'a Path,
+    /// The player of scenarios.
+    pub play: &'a Path,
 }
 
 /// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`, then programs
-/// of Debian's on our librdmacm, then the command against rping and through faults; at the end
-/// `portolan doctor` looks over the machine.
+/// of Debian's on our librdmacm, both also over siw, then the command against rping and through faults; at the
+/// end `portolan doctor` looks over the machine.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
@@ -88,7 +92,8 @@ pub fn kernel_provider(
     debian: Suite,
     programs: KernelPrograms<'_>,
 ) -> Result<Report, MachineError> {
-    let machine = Machine::prepare(cache, debian)?;
+    let machine = Machine::prepare_with_siw(cache, debian)?;
+    let play_librdmacm = events::play_librdmacm(cache)?;
     let runs = ADDRESSES.map(|(family, address)| run_of_suite(family, address));
     let command = SCENES.iter().map(|(name, script)| {
         let script = format!(". {SCENES_PATH}\n{script}");
@@ -99,6 +104,7 @@ pub fn kernel_provider(
         .chain(c_library::steps())
         .chain(mixed::selected())
         .chain(administrator::steps())
+        .chain(iwarp::steps())
         .chain(command)
         .chain(doctor::steps(debian != Suite::Bookworm))
         .fold(
@@ -114,6 +120,7 @@ pub fn kernel_provider(
         .program("calls", programs.calls)
         .program("calls_by_our_headers", programs.calls_by_our_headers)
         .file(c_library::SCRIPT_PATH, c_library::SCRIPT);
+    let job = iwarp::with_programs(job, [programs.play, &play_librdmacm]);
     let outcome = machine.run(&job, &mut io::sink())?;
     let mut report = Report::new(machine.kernel_release(), &outcome, job.step_names());
     for (part, step) in report.parts.iter_mut().zip(&outcome.steps) {
@@ -123,6 +130,7 @@ pub fn kernel_provider(
             part.verdict = result;
         }
     }
+    iwarp::compare(&mut report, &outcome);
     Ok(report.keep_if_failed(outcome))
 }
 

@@ -14,6 +14,7 @@ mod doctor;
 mod events;
 mod figures;
 mod interop;
+mod iwarp;
 mod kernel_provider;
 mod mixed;
 mod perftest;

@@ -6,17 +6,17 @@
 mod compare;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{LIBRARY_PATH, Part, Report, c_program, processors, topology};
-use crate::machine::{Cache, Machine, MachineError, Step, Suite};
+use crate::machine::{Cache, Job, Machine, MachineError, Outcome, Step, Suite};
 pub use compare::Difference;
 use compare::{Record, Tolerated};
 
 const GUEST: &str = include_str!("../guest/events.sh");
 /// Where the steps find [`GUEST`].
-const GUEST_PATH: &str = "/job/events.sh";
+pub(super) const GUEST_PATH: &str = "/job/events.sh";
 const DEVICE: &str = include_str!("../guest/device.sh");
 /// Where scenarios find [`DEVICE`].
 const DEVICE_PATH: &str = "/job/device.sh";
@@ -69,21 +69,13 @@ pub fn events(
     debian: Suite,
     play: &Path,
 ) -> Result<(Report, Vec<Difference>), MachineError> {
-    let play_librdmacm = c_program::compile(cache, "play-librdmacm", SOURCE)?;
+    let play_librdmacm = play_librdmacm(cache)?;
     let machine = Machine::prepare(cache, debian)?;
     let others = SCENARIOS.iter().map(|(name, _)| *name);
     let others: Vec<_> = others.filter(|name| *name != LONG).collect();
     let play_all = format!("play_all {LONG} {}", others.join(" "));
-    let job = SCENARIOS
-        .iter()
-        .fold(topology(), |job, (name, text)| {
-            job.file(format!("/job/scenarios/{name}.txt"), *text)
-        })
+    let job = with_players(topology(), [play, &play_librdmacm], SCENARIOS)
         .processors(processors(debian))
-        .file(GUEST_PATH, GUEST)
-        .file(DEVICE_PATH, DEVICE)
-        .program("play", play)
-        .program("play-librdmacm", play_librdmacm)
         .step(step("the same hosts twice", "scene"))
         .step(step("scenarios", &play_all).limit(SCENARIOS_LIMIT));
     let outcome = machine.run(&job, &mut io::sink())?;
@@ -101,6 +93,38 @@ pub fn events(
 /// What is not in the table, or only there, in words.
 pub fn documented(text: &str, found: &[Difference]) -> Result<String, String> {
     Tolerated::parse(text)?.check(found)
+}
+
+/// The player over Debian's librdmacm, compiled.
+pub(super) fn play_librdmacm(cache: &Cache) -> Result<PathBuf, MachineError> {
+    c_program::compile(cache, "play-librdmacm", SOURCE)
+}
+
+/// The job with what plays the scenarios: `play`, and its model.
+pub(super) fn with_players(job: Job, players: [&Path; 2], scenarios: &[(&str, &str)]) -> Job {
+    let [play, model] = players;
+    scenarios
+        .iter()
+        .fold(job, |job, (name, text)| {
+            job.file(format!("/job/scenarios/{name}.txt"), *text)
+        })
+        .file(GUEST_PATH, GUEST)
+        .file(DEVICE_PATH, DEVICE)
+        .program("play", play)
+        .program("play-librdmacm", model)
+}
+
+/// That the kernel provider reported what librdmacm did, in every field of a scenario that was played.
+pub(super) fn alike(what: &str, outcome: &Outcome, (name, script): (&str, &str)) -> Part {
+    let played = outcome.files().join("events");
+    Part::measure(what.to_owned(), || {
+        let (model, other) = (read(&played, MODEL, name)?, read(&played, "kernel", name)?);
+        let differences = compare::differences("kernel", name, script, &model, &other);
+        match differences.is_empty() {
+            true => Ok(format!("{} lines", model.len())),
+            false => Err(compare::rows(&differences)),
+        }
+    })
 }
 
 fn step(name: &str, script: &str) -> Step {

@@ -1,0 +1,97 @@
+# iWARP over the kernel's siw, on an interface of its own: both ends in this host, at one address. Sourced after judge.sh
+# and, where a step needs it, c_library.sh or kernel_provider.sh, whose functions then play over siw.
+
+# address SIDE FAMILY: of judge.sh, here siw0's for either side
+address() {
+    case $2 in
+        4) echo 10.9.0.1 ;;
+        6) echo fd09::1 ;;
+    esac
+}
+
+# What leaves_nothing waits for: siw has nothing of its own.
+own_objects='siw0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0'
+
+siw_is_active() { rdma link show siw0/1 | grep -q 'state ACTIVE'; }
+
+add_siw() {
+    ip link add siwa type veth peer name siwb
+    ip addr add 10.9.0.1/24 dev siwa
+    ip addr add fd09::1/64 dev siwa nodad
+    ip link set siwa up
+    ip link set siwb up
+    rdma link add siw0 type siw netdev siwa
+    await 10 siw_is_active
+    ibv_devinfo -d siw0 | grep -q 'transport:.*iWARP' || fail 'it is no iWARP device'
+}
+
+# remove_siw: and nothing is left of all that
+remove_siw() {
+    leaves_nothing
+    rdma link del siw0
+    ip link del siwa
+}
+
+# as_debians NAME COMMAND…: that it says and ends as on Debian's library
+as_debians() {
+    as_name=$1
+    shift
+    start theirs $debians "$@"
+    end theirs || true
+    theirs_status=$end_status
+    start ours "$@"
+    end ours || true
+    [ $end_status = $theirs_status ] || fail "$as_name ends with $end_status, on Debian's with $theirs_status"
+    # Which end hears first that the stream is over is not said by iWARP.
+    for who in theirs ours; do
+        sed -i 's/\(RDMA_CM_EVENT_DISCONNECTED.* context \).*/\1of either/' /tmp/$who
+    done
+    diff -U 3 /tmp/theirs /tmp/ours || fail "lines of - are Debian's, those of + ours"
+}
+
+# refusals_are_alike: nobody listens there; no datagrams; no groups
+refusals_are_alike() {
+    as_debians rdma_client rdma_client -s 10.9.0.1 -p 9999
+    must_say ours 'Connection refused'
+    as_debians udaddy udaddy -s 10.9.0.1
+    must_say ours 'unable to create QP: Operation not supported'
+    as_debians mckey mckey -m $group -b 10.9.0.1
+    must_say ours 'unable to create'
+}
+
+# calls_over_iwarp: up to where the program waits for a rejection, which iWARP tells by the call
+calls_over_iwarp() {
+    as_debians calls calls 10.9.0.1
+    must_say ours '^rdma_connect(client, NULL) = -1, ECONNREFUSED'
+}
+
+# by_route_to_siw: and what the command says of it
+by_route_to_siw() {
+    start resolved portolan resolve --explain 10.9.0.1 7471
+    must_succeed resolved
+    must_say resolved "provider kernel: the kernel's device siw0 has 10.9.0.1\$"
+    start doctor portolan --provider kernel doctor
+    end doctor || true
+    must_say doctor 'gid  0  .* iWARP'
+}
+
+# nobody_listens: the command to a port without listener
+nobody_listens() {
+    start client portolan ping 10.9.0.1:9999 --count 1
+    must_fail client
+    must_say client 'connect: .*refused'
+}
+
+# conformance_of TEST…: these tests of the suite
+conformance_of() {
+    export PORTOLAN_PROVIDER=kernel PORTOLAN_TEST_ADDRESS=10.9.0.1
+    start suite conformance --test-threads 1 --exact "$@"
+    must_succeed suite || { cat /tmp/suite; exit 1; }
+    must_say suite "^test result: ok. $# passed; 0 failed; 0 ignored"
+}
+
+# play_both SCENARIO: on Debian's library and on ours; events.sh is sourced, too
+play_both() {
+    play librdmacm "$1" 20
+    play kernel "$1" 20
+}

@@ -1,0 +1,107 @@
+//! The library, the command and C programs over the kernel's iWARP driver, siw. Its rules are not InfiniBand's: a stream
+//! of TCP under each queue pair, no datagrams, no groups, no atomics, no immediate data, no timewait, and rejections
+//! without reasons.
+
+use std::path::Path;
+
+use super::{Report, c_library, events, kernel_provider, step};
+use crate::machine::{Job, Outcome, Step};
+
+const SCRIPT: &str = include_str!("guest/iwarp.sh");
+/// Where the steps find [`SCRIPT`].
+const SCRIPT_PATH: &str = "/job/iwarp.sh";
+/// What Debian's librdmacm and the library play, and the same must come of.
+const SCENARIO: (&str, &str) = ("iwarp", include_str!("guest/iwarp.txt"));
+
+/// C programs on our librdmacm, by the functions of `guest/c_library.sh`.
+const C_PROGRAMS: [(&str, &str); 7] = [
+    ("rping on ours calls Debian's", "ours_calls 20"),
+    ("rping on Debian's calls ours", "ours_serves 20"),
+    ("rping with rping, IPv6", "kernel_alone 6 20"),
+    ("ucmatose with ucmatose", "events_alone"),
+    (
+        "rdma_client with rdma_server",
+        "in_three_tries endpoints_alone",
+    ),
+    (
+        "every call gives what it gives on Debian's",
+        "calls_over_iwarp",
+    ),
+    (
+        "what iWARP has not is refused as on Debian's",
+        "refusals_are_alike",
+    ),
+];
+
+/// The command and the library, by the functions of `guest/kernel_provider.sh`.
+const OURS: [(&str, &str); 7] = [
+    ("its provider is the kernel's, by route", "by_route_to_siw"),
+    ("rping -c, our listen, IPv4", "ours_serves 4 20"),
+    ("rping -c, our listen, IPv6", "ours_serves 6 20"),
+    ("our ping, rping -s, IPv4", "ours_calls 4 20"),
+    ("our ping, rping -s, IPv6", "ours_calls 6 20"),
+    ("our ping and listen by route", "ours_alone 4 20"),
+    ("our ping to a port without listener", "nobody_listens"),
+];
+
+/// The tests of the conformance suite that ask nothing of a device that iWARP has not.
+const TESTS: [&str; 13] = [
+    "addresses::a_port_in_use_cannot_be_bound_and_is_free_again_when_its_id_is_destroyed",
+    "addresses::an_address_of_no_device_cannot_be_bound",
+    "addresses::an_id_has_the_device_that_serves_its_address",
+    "addresses::commands_out_of_order_are_errors_that_leave_the_id_usable",
+    "connections::a_destroyed_id_disconnects_its_peer",
+    "events::an_id_is_not_destroyed_before_its_events_are_acknowledged",
+    "events::an_id_takes_its_queued_events_to_another_channel",
+    "events::waiting_for_an_event_ends_at_its_deadline",
+    "transfers::a_send_arrives_in_the_receive_that_was_posted_first",
+    "transfers::a_write_and_a_read_move_the_bytes",
+    "transfers::what_was_posted_is_flushed_when_the_connection_ends",
+    "verbs::an_armed_completion_queue_tells_on_its_channel_and_by_its_name",
+    "verbs::inline_bytes_are_copied_when_they_are_posted",
+];
+
+pub(super) fn steps() -> Vec<Step> {
+    let over_siw = |what: &str, script: String| {
+        let script = script.replace("SIW", &format!(". {SCRIPT_PATH}"));
+        step(format!("over siw: {what}"), &script)
+    };
+    let c_programs = C_PROGRAMS.iter().map(|(what, script)| {
+        let before = c_library::SCRIPT_PATH;
+        over_siw(what, format!(". {before}\nSIW\n{script}"))
+    });
+    let ours = OURS.iter().map(|(what, script)| {
+        let before = kernel_provider::SCENES_PATH;
+        over_siw(what, format!(". {before}\nSIW\n{script}"))
+    });
+    let ends = |script: &str| format!(". {}\nSIW\n{script}", kernel_provider::SCENES_PATH);
+    let name = SCENARIO.0;
+    let play = format!(". {}\nSIW\nplay_both {name}", events::GUEST_PATH);
+    [over_siw("a device", ends("add_siw"))]
+        .into_iter()
+        .chain(c_programs)
+        .chain(ours)
+        .chain([
+            over_siw(
+                "tests of the conformance suite",
+                ends(&format!("conformance_of {}", TESTS.join(" "))),
+            ),
+            over_siw("the scenario is played", play),
+            over_siw("nothing is left", ends("remove_siw")),
+        ])
+        .collect()
+}
+
+/// The job with what the steps are made of; `players` are those of [`events`].
+pub(super) fn with_programs(job: Job, players: [&Path; 2]) -> Job {
+    events::with_players(job, players, &[SCENARIO]).file(SCRIPT_PATH, SCRIPT)
+}
+
+/// Compares what librdmacm and the library reported.
+pub(super) fn compare(report: &mut Report, outcome: &Outcome) {
+    report.add(events::alike(
+        "over siw: every event beside librdmacm's",
+        outcome,
+        SCENARIO,
+    ));
+}
