@@ -2,6 +2,7 @@
 
 use portolan_provider::error::errno::*;
 use portolan_provider::{Cause, Error, Step};
+use portolan_wire::cm::RejectReason;
 use rustix::io::Errno;
 
 /// The error of a command or verb that the kernel or libibverbs refused; `call` names it. What has a
@@ -10,6 +11,11 @@ pub(crate) fn refused(step: Step, call: &'static str, errno: Errno) -> Error {
     let errno = errno.raw_os_error();
     let cause = match errno {
         EAGAIN => Cause::WouldBlock,
+        // Of TCP under iWARP: the peer has no listener.
+        ECONNREFUSED => Cause::Rejected {
+            reason: RejectReason::INVALID_SERVICE_ID,
+            private_data: Vec::new(),
+        },
         EADDRINUSE => Cause::AddressInUse { holder: None },
         EADDRNOTAVAIL => Cause::AddressNotAvailable,
         ENETUNREACH => Cause::NetworkUnreachable,
@@ -31,6 +37,7 @@ mod tests {
     fn the_cause_of_a_refusal_has_the_errno_it_came_with() {
         let all = [
             EAGAIN,
+            ECONNREFUSED,
             EADDRINUSE,
             EADDRNOTAVAIL,
             ENETUNREACH,

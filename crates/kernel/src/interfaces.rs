@@ -83,7 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn an_iwarp_device_has_the_interface_whose_hardware_address_is_its_gid_and_the_addresses_there() {
+    fn an_iwarp_device_has_the_interface_whose_hardware_address_is_its_gid_and_the_addresses_there()
+    {
         let mut gid = Gid([0; 16]);
         gid.0[..6].copy_from_slice(&[2, 1, 2, 3, 4, 6]);
         assert_eq!(two().index_of(gid), Some(3));

@@ -2,7 +2,7 @@
  * The calls of rdma_cma.h with right and wrong arguments: prints what each gives, and the events that follow. What differs from run to run (addresses of memory, ports, queue
  * pair numbers) is not printed, so that the output on one librdmacm can be compared with that on another.
  *
- * Usage: calls LOCAL_IPV4
+ * Usage: calls LOCAL_IPV4 [MILLISECONDS_PER_EVENT]
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,6 +23,8 @@ int rpoll(struct pollfd *descriptors, nfds_t count, int timeout_ms);
 #define LISTEN_PORT 7480
 
 static struct sockaddr_in local;
+/* For how long an event is waited for; the program ends then. */
+static int patience_ms = PATIENCE_MS;
 
 /* Prints what a call gives, and errno if it failed. */
 #define TELL(call)                                                              \
@@ -60,7 +62,7 @@ static struct rdma_cm_event *next(struct rdma_event_channel *channel)
 	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
 	struct rdma_cm_event *event;
 
-	if (poll(&ready, 1, PATIENCE_MS) != 1) {
+	if (poll(&ready, 1, patience_ms) != 1) {
 		printf("no event\n");
 		exit(1);
 	}
@@ -634,8 +636,10 @@ int main(int argc, char **argv)
 	struct rdma_event_channel *other = rdma_create_event_channel();
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc != 2 || !channel || !other)
+	if (argc < 2 || argc > 3 || !channel || !other)
 		return 2;
+	if (argc == 3)
+		patience_ms = atoi(argv[2]);
 	local.sin_family = AF_INET;
 	inet_pton(AF_INET, argv[1], &local.sin_addr);
 	names();

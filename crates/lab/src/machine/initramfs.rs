@@ -150,7 +150,7 @@ fn add_verbs_drivers(tree: &mut Tree) -> Result<(), MachineError> {
             .to_string_lossy()
             .into_owned();
         let is_of = |driver: &&str| name.starts_with(&format!("lib{driver}-"));
-        if DRIVERS.iter().any(|driver| is_of(&driver)) {
+        if DRIVERS.iter().any(is_of) {
             tree.program(&path.to_string_lossy(), &path)?;
         }
     }

@@ -105,9 +105,7 @@ impl Kernel {
             &lists,
             package,
             |meta| packages_of(&lists, &meta.depends, package),
-            |image, root| {
-                Self::at(root.to_owned(), image, suite)?.finish()
-            },
+            |image, root| Self::at(root.to_owned(), image, suite)?.finish(),
         )?;
         Self::at(unpacked.root, &unpacked.version, suite)
     }
@@ -128,7 +126,9 @@ impl Kernel {
         name: &'static [&'static str; 1],
         file: &Path,
     ) -> Result<(), MachineError> {
-        let folder = self.root.join(format!("lib/modules/{}/extra", self.release));
+        let folder = self
+            .root
+            .join(format!("lib/modules/{}/extra", self.release));
         fs::create_dir_all(&folder).map_err(MachineError::io("create", &folder))?;
         let own = folder.join(format!("{}.ko", name[0]));
         fs::copy(file, &own).map_err(MachineError::io("write", &own))?;

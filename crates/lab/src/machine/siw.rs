@@ -50,7 +50,11 @@ pub(super) fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf, MachineEr
         let of_driver = format!("{source}/{SOURCE}");
         let mut extract = command("tar");
         extract.arg("-xJf").arg(&archive).arg("-C").arg(root);
-        output(extract.args(["--transform", &format!("s,^{of_driver},{FOLDER},"), &of_driver]))?;
+        output(extract.args([
+            "--transform",
+            &format!("s,^{of_driver},{FOLDER},"),
+            &of_driver,
+        ]))?;
         let (headers, driver) = (format!("/usr/src/{headers}"), format!("M=/{FOLDER}"));
         let make = ["make", "-C", &headers, &driver, "CONFIG_RDMA_SIW=m"];
         run_inside(root, &[&make[..], &["modules"]].concat())?;
