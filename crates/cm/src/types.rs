@@ -1,6 +1,6 @@
 //! What goes in and out of the engine besides the types of the crate `portolan-provider`.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 pub use portolan_provider::cm::MembershipNumber;
@@ -164,7 +164,7 @@ pub struct Membership {
     /// The device's address.
     pub local: IpAddr,
     /// The group.
-    pub group: Ipv4Addr,
+    pub group: IpAddr,
     /// The group as a GID.
     pub mgid: Gid,
     /// To send and receive, or only to send.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use portolan_kernel::raw::Storage;
 use portolan_provider::Address;
+use portolan_provider::address::gid_to_ip;
 use rustix::io::Errno;
 
 /// The address of `size` bytes; its port is as the family has it.
@@ -20,6 +21,21 @@ pub(crate) fn decode(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> 
     }
 }
 
+/// The address of a group: InfiniBand's, too, as the GID of a group of IP's (`mckey -M`).
+///
+/// # Errors
+/// As [`decode`]; `EINVAL` for a GID that is no group's.
+pub(crate) fn decode_group(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> {
+    let bytes = storage.get(..usize::from(size)).ok_or(Errno::INVAL)?;
+    match Address::from_sockaddr(bytes) {
+        Ok(Address::Ib(group)) if group.gid.is_multicast() => {
+            Ok(SocketAddr::new(gid_to_ip(group.gid), 0))
+        }
+        Ok(Address::Ib(_)) => Err(Errno::INVAL),
+        _ => decode(storage, size),
+    }
+}
+
 /// The address and its length; none has the length 0.
 pub(crate) fn encode(address: Option<Address>) -> (Storage, u16) {
     let mut storage = [0; 128];
@@ -33,6 +49,8 @@ pub(crate) fn encode(address: Option<Address>) -> (Storage, u16) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use portolan_provider::SockaddrIb;
     use portolan_wire::{Gid, PKey};
 
@@ -55,15 +73,33 @@ mod tests {
         for wrong in [size - 1, size + 1, 128, 129, u16::MAX] {
             assert_eq!(decode(&storage, wrong), Err(Errno::INVAL), "{wrong}");
         }
-        let ib = SockaddrIb {
+        let ib = infiniband(Gid::UNSPECIFIED);
+        let (storage, size) = encode(Some(Address::Ib(ib)));
+        assert_eq!(decode(&storage, size), Err(Errno::AFNOSUPPORT));
+    }
+
+    fn infiniband(gid: Gid) -> SockaddrIb {
+        SockaddrIb {
             pkey: PKey::DEFAULT,
             flowinfo: 0,
-            gid: Gid::UNSPECIFIED,
+            gid,
             sid: 0,
             sid_mask: 0,
             scope_id: 0,
-        };
-        let (storage, size) = encode(Some(Address::Ib(ib)));
-        assert_eq!(decode(&storage, size), Err(Errno::AFNOSUPPORT));
+        }
+    }
+
+    #[test]
+    fn a_group_may_be_told_by_its_gid_and_no_other_address_of_infiniband_is_one() {
+        for text in ["ff15::7", "239.1.2.3"] {
+            let group: IpAddr = text.parse().unwrap();
+            let (storage, size) = encode(Some(Address::Ib(infiniband(Gid::from(group)))));
+            assert_eq!(decode_group(&storage, size), Ok(SocketAddr::new(group, 0)));
+            let (storage, size) = encode(Some(SocketAddr::new(group, 0).into()));
+            assert_eq!(decode_group(&storage, size), Ok(SocketAddr::new(group, 0)));
+        }
+        let host = Gid::from(IpAddr::from([10, 1, 2, 3]));
+        let (storage, size) = encode(Some(Address::Ib(infiniband(host))));
+        assert_eq!(decode_group(&storage, size), Err(Errno::INVAL));
     }
 }

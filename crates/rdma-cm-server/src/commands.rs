@@ -196,7 +196,7 @@ impl Channel {
     fn join(&self, command: &Command<'_>) -> Result<()> {
         let join: JoinMcast = command.read()?;
         command.expect_room::<CreateIdResp>()?;
-        let group = address::decode(&join.addr, join.addr_size)?;
+        let group = address::decode_group(&join.addr, join.addr_size)?;
         let kinds = [JoinKind::FullMember, JoinKind::SendOnlyFullMember];
         let mut kinds = kinds.into_iter();
         let kind = kinds.find(|kind| *kind as u16 == join.join_flags);

@@ -68,7 +68,7 @@ pub(crate) struct McastSendArgs {
 /// Which group, on which interface.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GroupArgs {
-    /// Address of the group, such as 239.1.2.3. Over RoCEv2 IPv6 groups are refused, as Linux does
+    /// Address of the group, such as 239.1.2.3 or ff15::1. The kernel's devices refuse IPv6 groups
     #[arg(value_name = "GROUP", value_parser = group)]
     pub(crate) group: SocketAddr,
     /// Local address, whose interface is used; without it that which routing chooses

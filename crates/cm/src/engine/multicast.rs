@@ -1,8 +1,8 @@
 //! Multicast groups: which an id belongs to, and what has to be asked of the host for it. On RoCE a
-//! group is one of IP's: the host joins it on the interface, by IGMP.
+//! group is one of IP's: the host joins it on the interface, by IGMP or MLD.
 
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 use portolan_provider::cm::{EventParam, EventType, IdNumber, JoinKind, UdParam, UserId};
@@ -93,9 +93,8 @@ impl Cm {
     ///
     /// # Errors
     /// `InvalidState` unless the id is bound to a device and its route not yet resolved;
-    /// `InvalidArgument` for an id that is not for datagrams and an address that is no group;
-    /// `Unsupported` for a group of IPv6, which Linux does not join on RoCEv2; `NoSuchObject`,
-    /// `LimitReached`.
+    /// `InvalidArgument` for an id that is not for datagrams, an address that is no group, and a group of IPv6 on an
+    /// address of IPv4; `NoSuchObject`, `LimitReached`. Linux joins no group of IPv6 on RoCEv2.
     pub fn join(
         &mut self,
         _now: Duration,
@@ -118,7 +117,7 @@ impl Cm {
             let found = id.service.qp_type;
             return Err(id.locate(Error::invalid(step, "queue pair type", "UD", found)));
         }
-        let group = check_group(group).map_err(|error| id.locate(error))?;
+        let group = check_group(group, local.ip()).map_err(|error| id.locate(error))?;
         // Those that nobody needs any more may wait to be taken, too.
         for (what, count, limit) in [
             ("multicast memberships", members, limit),
@@ -135,7 +134,7 @@ impl Cm {
             device,
             local: local.ip(),
             group,
-            mgid: Gid::from(IpAddr::V4(group)),
+            mgid: Gid::from(group),
             kind,
         };
         self.groups.next += 1;
@@ -253,21 +252,19 @@ impl Cm {
     }
 }
 
-/// That the address is a group that RoCEv2 can have.
-fn check_group(group: IpAddr) -> Result<Ipv4Addr> {
+/// That the address is a group that datagrams from `local` can reach.
+fn check_group(group: IpAddr, local: IpAddr) -> Result<IpAddr> {
     let step = Step::JoinMulticast;
     let group = group.to_canonical();
     if !group.is_multicast() {
         let expected = "the address of a multicast group";
         return Err(Error::invalid(step, "group", expected, group));
     }
-    match group {
-        IpAddr::V4(group) => Ok(group),
-        IpAddr::V6(_) => Err(Error::new(
-            step,
-            Cause::Unsupported("an IPv6 multicast group over RoCEv2"),
-        )),
+    if group.is_ipv6() && local.to_canonical().is_ipv4() {
+        let expected = "a group of IPv4, as the id's address is";
+        return Err(Error::invalid(step, "group", expected, group));
     }
+    Ok(group)
 }
 
 /// What is to be sent to reach the group (`ib_init_ah_from_mcmember`).

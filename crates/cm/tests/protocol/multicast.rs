@@ -272,7 +272,7 @@ fn only_a_datagram_id_that_has_a_device_and_no_route_joins() {
 }
 
 #[test]
-fn a_group_is_one_of_ipv4_however_it_is_written() {
+fn a_group_is_one_of_the_ids_ip_version_however_it_is_written() {
     let (mut cm, id) = bound();
     let kind = JoinKind::FullMember;
     for address in ["10.0.0.1", "0.0.0.0", "::", "2001:db8::1"] {
@@ -287,13 +287,38 @@ fn a_group_is_one_of_ipv4_however_it_is_written() {
         .join(NOW, id, JOINS, "ff0e::1".parse().unwrap(), kind)
         .unwrap_err()
         .cause;
-    assert!(matches!(cause, Cause::Unsupported(_)), "{cause}");
+    assert!(
+        matches!(cause, Cause::InvalidArgument { .. }),
+        "the id's address is one of IPv4: {cause}"
+    );
     let mapped = "::ffff:239.1.2.3".parse().unwrap();
     cm.join(NOW, id, JOINS, mapped, kind).unwrap();
     let Some(GroupQuery::Join(membership)) = cm.poll_group_query() else {
         panic!("a join")
     };
-    assert_eq!(IpAddr::from(membership.group), group());
+    assert_eq!(membership.group, group());
+}
+
+#[test]
+fn a_group_of_ipv6_is_its_own_gid_for_an_id_at_an_address_of_ipv6() {
+    let mut cm = Cm::new(Config::default(), [1; 32]);
+    let id = cm.create_id(UserId(5), UDP).unwrap();
+    let local: IpAddr = "fd07::1".parse().unwrap();
+    let device = device_with(local, 1);
+    cm.bind(NOW, id, SocketAddr::new(local, PORT), Some(device))
+        .unwrap();
+    let group: IpAddr = "ff15::77".parse().unwrap();
+    cm.join(NOW, id, JOINS, group, JoinKind::FullMember)
+        .unwrap();
+    let Some(GroupQuery::Join(membership)) = cm.poll_group_query() else {
+        panic!("a join")
+    };
+    assert_eq!((membership.group, membership.local), (group, local));
+    assert_eq!(membership.mgid.to_string(), "ff15::77");
+    cm.group_joined(NOW, membership.number, Ok(())).unwrap();
+    let event = cm.poll_event().expect("an event");
+    assert_eq!(event.event, EventType::MulticastJoin);
+    assert_eq!(ud(&event).ah_attr.dgid, membership.mgid);
 }
 
 #[test]

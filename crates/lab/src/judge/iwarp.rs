@@ -13,12 +13,12 @@ const SCRIPT_PATH: &str = "/job/iwarp.sh";
 /// What Debian's librdmacm and the library play, and the same must come of.
 const SCENARIO: (&str, &str) = ("iwarp", include_str!("guest/iwarp.txt"));
 
-/// C programs on our librdmacm, by the functions of `guest/c_library.sh`.
-const C_PROGRAMS: [(&str, &str); 7] = [
-    ("rping on ours calls Debian's", "ours_calls 20"),
-    ("rping on Debian's calls ours", "ours_serves 20"),
-    ("rping with rping, IPv6", "kernel_alone 6 20"),
-    ("ucmatose with ucmatose", "events_alone"),
+/// C programs on our librdmacm, by the functions of `guest/c_library.sh`. ucmatose is not among them: its server sends
+/// first, which iWARP forbids.
+const C_PROGRAMS: [(&str, &str); 6] = [
+    ("rping on ours calls Debian's", "ours_calls 10"),
+    ("rping on Debian's calls ours", "ours_serves 10"),
+    ("rping with rping, IPv6", "kernel_alone 6 10"),
     (
         "rdma_client with rdma_server",
         "in_three_tries endpoints_alone",
@@ -36,16 +36,17 @@ const C_PROGRAMS: [(&str, &str); 7] = [
 /// The command and the library, by the functions of `guest/kernel_provider.sh`.
 const OURS: [(&str, &str); 7] = [
     ("its provider is the kernel's, by route", "by_route_to_siw"),
-    ("rping -c, our listen, IPv4", "ours_serves 4 20"),
-    ("rping -c, our listen, IPv6", "ours_serves 6 20"),
-    ("our ping, rping -s, IPv4", "ours_calls 4 20"),
-    ("our ping, rping -s, IPv6", "ours_calls 6 20"),
-    ("our ping and listen by route", "ours_alone 4 20"),
+    ("rping -c, our listen, IPv4", "ours_serves 4 10"),
+    ("rping -c, our listen, IPv6", "ours_serves 6 10"),
+    ("our ping, rping -s, IPv4", "ours_calls 4 10"),
+    ("our ping, rping -s, IPv6", "ours_calls 6 10"),
+    ("our ping and listen by route", "ours_alone 4 10"),
     ("our ping to a port without listener", "nobody_listens"),
 ];
 
-/// The tests of the conformance suite that ask nothing of a device that iWARP has not.
-const TESTS: [&str; 13] = [
+/// The tests of the conformance suite that ask nothing of a device that iWARP has not. A write that is complete, for
+/// one, is on its way, and need not be in the peer's memory.
+const TESTS: [&str; 12] = [
     "addresses::a_port_in_use_cannot_be_bound_and_is_free_again_when_its_id_is_destroyed",
     "addresses::an_address_of_no_device_cannot_be_bound",
     "addresses::an_id_has_the_device_that_serves_its_address",
@@ -55,7 +56,6 @@ const TESTS: [&str; 13] = [
     "events::an_id_takes_its_queued_events_to_another_channel",
     "events::waiting_for_an_event_ends_at_its_deadline",
     "transfers::a_send_arrives_in_the_receive_that_was_posted_first",
-    "transfers::a_write_and_a_read_move_the_bytes",
     "transfers::what_was_posted_is_flushed_when_the_connection_ends",
     "verbs::an_armed_completion_queue_tells_on_its_channel_and_by_its_name",
     "verbs::inline_bytes_are_copied_when_they_are_posted",

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
+use portolan_addrinfo::route;
 use portolan_cm::{GroupQuery, Membership};
 use portolan_provider::cm::{IdNumber, JoinKind, MembershipNumber, UserId};
+use portolan_provider::traits::Device;
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_roce::io::MulticastMembership;
 
@@ -81,15 +83,28 @@ pub(super) fn answer(core: &Core, query: GroupQuery) {
 }
 
 /// Has the interface receive the group, unless the member only sends.
+///
+/// Linux joins a group of IPv6 where nothing can be sent to it: by itself the loopback interface has no route to groups.
 fn join_host(core: &Core, membership: &Membership) -> Result<()> {
-    if membership.kind == JoinKind::SendOnlyFullMember {
+    if membership.kind == JoinKind::SendOnlyFullMember && membership.group.is_ipv4() {
         return Ok(());
     }
     let (device, _) = core.stack().device_of(membership.local, 0).ok_or_else(|| {
         let why = format!("no interface has the address {}", membership.local);
         Error::new(Step::JoinMulticast, Cause::NoDevice { why })
     })?;
-    let joined = core.stack().join_group(&device, membership.group.into())?;
+    if membership.group.is_ipv6() {
+        let way = route::Query {
+            destination: membership.group,
+            interface_index: Some(device.interface_index()),
+            source: Some(membership.local),
+        };
+        route::lookup(&way).map_err(|cause| Error::new(Step::JoinMulticast, cause))?;
+    }
+    if membership.kind == JoinKind::SendOnlyFullMember {
+        return Ok(());
+    }
+    let joined = core.stack().join_group(&device, membership.group)?;
     lock(&core.groups.0).insert(membership.number, joined);
     Ok(())
 }

@@ -14,7 +14,10 @@ own_objects='siw0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0'
 
 siw_is_active() { rdma link show siw0/1 | grep -q 'state ACTIVE'; }
 
+# add_siw: what passes between its ends takes a moment, as between two hosts. The siw of Linux 7 does not notice a first
+# message that comes while its own side still accepts, and then waits for another, with rping at both ends as well.
 add_siw() {
+    tc qdisc add dev lo root netem delay 10ms
     ip link add siwa type veth peer name siwb
     ip addr add 10.9.0.1/24 dev siwa
     ip addr add fd09::1/64 dev siwa nodad
@@ -30,6 +33,7 @@ remove_siw() {
     leaves_nothing
     rdma link del siw0
     ip link del siwa
+    tc qdisc del dev lo root
 }
 
 # as_debians NAME COMMAND…: that it says and ends as on Debian's library

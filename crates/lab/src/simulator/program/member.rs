@@ -122,7 +122,12 @@ impl World {
             .next()
             .ok_or_else(|| violation!("{membership:?} is joined and nobody's"))?;
         let (name, plan) = (*name, self.plan.members[join.member].joins[join.number]);
-        let expected = (plan.group, plan.kind, machine.addr, machine.device);
+        let expected = (
+            IpAddr::V4(plan.group),
+            plan.kind,
+            machine.addr,
+            machine.device,
+        );
         let found = (
             membership.group,
             membership.kind,
