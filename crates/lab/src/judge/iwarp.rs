@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Report, c_library, events, kernel_provider, step};
+use super::{Report, c_library, events, step};
 use crate::machine::{Job, Outcome, Step};
 
 const SCRIPT: &str = include_str!("guest/iwarp.sh");
@@ -61,7 +61,8 @@ const TESTS: [&str; 12] = [
     "verbs::inline_bytes_are_copied_when_they_are_posted",
 ];
 
-pub(super) fn steps() -> Vec<Step> {
+/// `scenes` is where the steps find `guest/kernel_provider.sh`.
+pub(super) fn steps(scenes: &str) -> Vec<Step> {
     let over_siw = |what: &str, script: String| {
         let script = script.replace("SIW", &format!(". {SCRIPT_PATH}"));
         step(format!("over siw: {what}"), &script)
@@ -70,11 +71,10 @@ pub(super) fn steps() -> Vec<Step> {
         let before = c_library::SCRIPT_PATH;
         over_siw(what, format!(". {before}\nSIW\n{script}"))
     });
-    let ours = OURS.iter().map(|(what, script)| {
-        let before = kernel_provider::SCENES_PATH;
-        over_siw(what, format!(". {before}\nSIW\n{script}"))
-    });
-    let ends = |script: &str| format!(". {}\nSIW\n{script}", kernel_provider::SCENES_PATH);
+    let ours = OURS
+        .iter()
+        .map(|(what, script)| over_siw(what, format!(". {scenes}\nSIW\n{script}")));
+    let ends = |script: &str| format!(". {scenes}\nSIW\n{script}");
     let name = SCENARIO.0;
     let play = format!(". {}\nSIW\nplay_both {name}", events::GUEST_PATH);
     [over_siw("a device", ends("add_siw"))]

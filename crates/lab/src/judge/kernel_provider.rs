@@ -15,7 +15,7 @@ const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")]
 const SUITE_LIMIT: Duration = Duration::from_secs(300);
 const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
 /// Where the steps find [`SCENES_SOURCE`].
-pub(super) const SCENES_PATH: &str = "/job/kernel_provider.sh";
+const SCENES_PATH: &str = "/job/kernel_provider.sh";
 /// What the command is led through after the suite, each with the script that does it.
 const SCENES: [(&str, &str); 17] = [
     (
@@ -104,7 +104,7 @@ pub fn kernel_provider(
         .chain(c_library::steps())
         .chain(mixed::selected())
         .chain(administrator::steps())
-        .chain(iwarp::steps())
+        .chain(iwarp::steps(SCENES_PATH))
         .chain(command)
         .chain(doctor::steps(debian != Suite::Bookworm))
         .fold(
