@@ -67,7 +67,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(programs) = arguments.programs {
         return run_programs(&workspace, programs, arguments.only.as_deref());
     }
-    let command = ["--package", "portolan-cli", "--bins", "--examples"];
+    let command = [
+        "--package",
+        "portolan-cli",
+        "--package",
+        "portolan-cli-examples",
+        "--bins",
+    ];
     workspace.cargo(&[&["build", "--quiet", "--release"], &command[..]].concat())?;
     let extent = match arguments.selected {
         true => Extent::Selected,
@@ -148,5 +154,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
 fn play(workspace: &Workspace, extent: Extent) -> Result<Vec<Interop>, MachineError> {
     let cache = Cache::locate()?;
     let peer = judge::verify_peer(&cache)?;
-    kernels::on_each(|debian| judge::interop(&cache, debian, &workspace.portolan, &peer, extent))
+    let verify = workspace.target.join("release/portolan-verify");
+    kernels::on_each(|debian| {
+        judge::interop(&cache, debian, &workspace.portolan, &verify, &peer, extent)
+    })
 }

@@ -16,7 +16,6 @@ mod rping;
 mod stack;
 mod terminal;
 mod text;
-mod verify;
 
 use std::io::{self, BufWriter};
 use std::process::{ExitCode, Termination};

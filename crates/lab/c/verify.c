@@ -1,5 +1,5 @@
 /*
- * The far end of `portolan bench verify`, over the machine's own libibverbs and librdmacm: it carries out
+ * The far end of `portolan-verify`, over the machine's own libibverbs and librdmacm: it carries out
  * one operation after the other on request, and says whether the data that came is the data that was
  * sent. What the messages say is told in crates/cli/src/verify/message.rs.
  *

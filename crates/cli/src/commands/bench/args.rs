@@ -2,12 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-
-use crate::args::values::{endpoint, seconds};
-use crate::verify::{LENGTH_MAX, Operation, SIZES};
 
 /// What to measure.
 #[derive(Debug, Clone, Subcommand)]
@@ -28,12 +24,6 @@ pub(crate) enum BenchCommand {
     /// before the next step begins. The peer is `bench steps --listen` at DEST, or a second process on this
     /// host.
     Steps(StepsArgs),
-    /// Have data verified at both ends of a connection: sends, writes, reads and atomics, by either end
-    ///
-    /// The peer is `portolan bench verify --serve` on another host, or the C program crates/lab/c/verify.c over
-    /// libibverbs. Exits with 1 if data was wrong, or the peer
-    /// rejected or did not answer.
-    Verify(VerifyArgs),
 }
 
 /// How often subject and yardstick take turns, and where the plot goes.
@@ -144,31 +134,4 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "MS", default_value_t = 400,
           value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub(crate) time: u32,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct VerifyArgs {
-    // As an attribute: documentation would take the brackets for a link.
-    #[arg(value_name = "ADDR:PORT", value_parser = endpoint,
-          help = "The peer, or with --serve where to listen: 192.168.7.1:7475, [::1]:7475")]
-    pub(crate) address: String,
-    /// Serve one connection of another `bench verify`
-    #[arg(long, conflicts_with_all = ["sizes", "operations"])]
-    pub(crate) serve: bool,
-    /// Bytes of sends, writes and reads, instead of powers of two and odd sizes up to 8 MiB
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES,
-          hide_default_value = true,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(LENGTH_MAX)))]
-    pub(crate) sizes: Vec<u32>,
-    /// What is done
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "send,write,read,fetch-add,compare-swap"
-    )]
-    pub(crate) operations: Vec<Operation>,
-    /// Seconds that each step may take
-    #[arg(long, short = 'W', value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    pub(crate) timeout: Duration,
 }

@@ -161,7 +161,7 @@ verify() {
     remote "begin server verify-peer serve $(address kernel "$verify_family") 7475; await 20 kernel_listens 7475"
     mkdir -p "$RESULTS/verify"
     verify_status=0
-    timeout --foreground $program_limit_s portolan --json bench verify \
+    timeout --foreground $program_limit_s portolan-verify ask \
         "$(endpoint kernel "$verify_family" 7475)" "$@" >> "$RESULTS/verify/$verify_name" 2> /tmp/asker \
         || verify_status=$?
     cat /tmp/asker
@@ -170,7 +170,7 @@ verify() {
     [ $verify_status = 0 ] || { remote 'kill $(pidof verify-peer) || true'; }
     remote 'finish server'
     echo "$remote_said" | tail -n 5
-    [ $verify_status = 0 ] || fail "bench verify ended with $verify_status"
+    [ $verify_status = 0 ] || fail "portolan-verify ended with $verify_status"
     # It must have seen the farewell; that one is lost now and then, when nobody repeats it.
     echo "$remote_said" | grep -q 'requests served$' || fail 'the other end did not serve to the end'
 }

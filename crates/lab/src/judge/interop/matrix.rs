@@ -145,7 +145,7 @@ impl Kind {
 }
 
 impl Play {
-    /// The file with what `bench verify` tells.
+    /// The file with what `portolan-verify` tells.
     pub(super) fn file_name(&self, network: Network) -> String {
         let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         format!("{self}, {network}").chars().map(word).collect()

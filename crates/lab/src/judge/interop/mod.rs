@@ -44,11 +44,11 @@ struct Played {
     network: Network,
     has_passed: bool,
     time: Duration,
-    /// What `bench verify` told of each case, a JSON object a line.
+    /// What `portolan-verify` told of each case, a JSON object a line.
     told: String,
 }
 
-/// Compiles the C program that stands at the other end of `bench verify`.
+/// Compiles the C program that stands at the other end of `portolan-verify`.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host has no compiler and cannot install one.
@@ -57,7 +57,7 @@ pub fn verify_peer(cache: &Cache) -> Result<PathBuf, MachineError> {
 }
 
 /// Runs the matrix between the program `portolan`, on a software device, and the rdma_rxe of the kernel of
-/// `debian`; `verify_peer` is the C program.
+/// `debian`; `verify` is our end, `verify_peer` the C program.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machines; other variants if they could
@@ -66,6 +66,7 @@ pub fn interop(
     cache: &Cache,
     debian: Suite,
     portolan: &Path,
+    verify: &Path,
     verify_peer: &Path,
     extent: Extent,
 ) -> Result<Interop, MachineError> {
@@ -83,6 +84,7 @@ pub fn interop(
     let mut leader = job()
         .file(LEADER_PATH, LEADER)
         .program("portolan", portolan)
+        .program("portolan-verify", verify)
         .step(step("two machines on a wire", "meet").on_failure(OnFailure::Stop));
     let plan = matrix::plan(extent);
     for (network, plays) in &plan {

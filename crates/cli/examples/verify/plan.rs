@@ -4,7 +4,7 @@ use super::message::{Initiator, Kind, LENGTH_MAX, Message, Operation, Outcome, W
 
 /// Bytes of an operation's data, unless told otherwise: all powers of two up to the longest message of rdma_rxe,
 /// the neighbours of those that fill packets of the usual path MTUs, and odd ones.
-pub(crate) const SIZES: [u32; 40] = [
+pub(super) const SIZES: [u32; 40] = [
     1, 2, 3, 4, 5, 7, 8, 9, 16, 32, 63, 64, 65, 128, 255, 256, 512, 1000, 1023, 1024, 1025, 2048,
     4095, 4096, 4097, 8192, 10_007, 16_384, 32_768, 65_535, 65_536, 65_537, 131_072, 262_144,
     524_288, 1_000_003, 1_048_576, 2_097_152, 4_194_304, LENGTH_MAX,
@@ -15,15 +15,15 @@ const ATOMIC_OFFSETS: [u32; 6] = [0, WORD, 4096 - WORD, 4096, 1 << 20, LENGTH_MA
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Case {
-    pub(crate) operation: Operation,
-    pub(crate) initiator: Initiator,
+pub(super) struct Case {
+    pub(super) operation: Operation,
+    pub(super) initiator: Initiator,
     /// Bytes of data.
-    pub(crate) length: u32,
+    pub(super) length: u32,
     /// Of an atomic: where its word is.
-    pub(crate) offset: u32,
+    pub(super) offset: u32,
     /// Of compare-swap: whether the comparison is to succeed.
-    pub(crate) is_equal: bool,
+    pub(super) is_equal: bool,
 }
 
 impl Case {
@@ -53,7 +53,7 @@ impl Case {
 
 /// The cases of a run, in their order. Sizes are for all operations but the atomics, whose length is fixed: they
 /// are done at several places instead.
-pub(crate) fn cases(operations: &[Operation], sizes: &[u32]) -> Vec<Case> {
+pub(super) fn cases(operations: &[Operation], sizes: &[u32]) -> Vec<Case> {
     let initiators = [Initiator::Asker, Initiator::Asked];
     let of = |operation: Operation, initiator| {
         let case = move |length, offset, is_equal| Case {

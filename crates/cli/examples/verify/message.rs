@@ -18,14 +18,14 @@ pub(super) const MESSAGE_LEN: usize = 64;
 /// `Pvfy`
 const MAGIC: u32 = 0x5076_6679;
 /// The longest message of rdma_rxe.
-pub(crate) const LENGTH_MAX: u32 = 8 << 20;
+pub(super) const LENGTH_MAX: u32 = 8 << 20;
 /// Bytes of an atomic.
 pub(super) const WORD: u32 = 8;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     /// The asker's: this is to be done.
     Request = 1,
     /// The asked side's: the memory is ready.
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 /// What is done to data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[repr(u8)]
-pub(crate) enum Operation {
+pub(super) enum Operation {
     /// Send to a receive
     Send = 1,
     /// RDMA write
@@ -55,7 +55,7 @@ pub(crate) enum Operation {
 /// Who carries it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Initiator {
+pub(super) enum Initiator {
     /// The side that asks.
     Asker = 1,
     /// The side that is asked.
@@ -65,7 +65,7 @@ pub(crate) enum Initiator {
 /// What one side found in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Outcome {
+pub(super) enum Outcome {
     /// All was as it should be; of an atomic it tells what there was, and the asker judges.
     Right = 0,
     /// A byte is wrong.
@@ -78,22 +78,22 @@ pub(crate) enum Outcome {
 
 /// A message; which fields count is its kind's and operation's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) kind: Kind,
-    pub(crate) operation: Operation,
-    pub(crate) initiator: Initiator,
-    pub(crate) outcome: Outcome,
-    pub(crate) length: u32,
-    pub(crate) rkey: u32,
-    pub(crate) addr: u64,
-    pub(crate) seed: u64,
-    pub(crate) operand: u64,
-    pub(crate) swap: u64,
-    pub(crate) offset: u64,
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    pub(super) operation: Operation,
+    pub(super) initiator: Initiator,
+    pub(super) outcome: Outcome,
+    pub(super) length: u32,
+    pub(super) rkey: u32,
+    pub(super) addr: u64,
+    pub(super) seed: u64,
+    pub(super) operand: u64,
+    pub(super) swap: u64,
+    pub(super) offset: u64,
 }
 
 impl Operation {
-    pub(crate) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
             Self::Write => "write",
@@ -103,7 +103,7 @@ impl Operation {
         }
     }
 
-    pub(crate) fn is_atomic(self) -> bool {
+    pub(super) fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 

@@ -18,7 +18,7 @@ const DEPTH: u32 = 4;
 
 /// Why a run cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(super) enum Broken {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] portolan::Error),
@@ -41,7 +41,7 @@ impl Broken {
 
 /// What was wrong with the data of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Wrong {
+pub(super) enum Wrong {
     /// A byte of it.
     #[error("byte {at} is wrong at {}", whose(.of))]
     Data { at: u64, of: Initiator },
@@ -67,7 +67,7 @@ fn whose(side: &Initiator) -> &'static str {
 }
 
 /// What both ends' connections are made with: every receive is posted by hand, in the order of the protocol.
-pub(crate) fn options(timeout: Duration) -> Options {
+pub(super) fn options(timeout: Duration) -> Options {
     Options {
         send_depth: DEPTH,
         receive_depth: 0,
@@ -79,7 +79,7 @@ pub(crate) fn options(timeout: Duration) -> Options {
 
 /// An end, and the memory that its peer reaches.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(super) struct End {
     connection: Connection,
     area: SharedMemory,
     timeout: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct End {
 
 impl End {
     /// Takes a connection that was made with [`options`]; each step may take `timeout`.
-    pub(crate) fn new(connection: Connection, timeout: Duration) -> portolan::Result<End> {
+    pub(super) fn new(connection: Connection, timeout: Duration) -> portolan::Result<End> {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let area = connection.share(GUARD + (WORD + LENGTH_MAX) as usize + GUARD, access)?;
         Ok(End {
@@ -104,7 +104,7 @@ impl End {
     }
 
     /// Has a case done, as the side that asks. The outer error ends the run.
-    pub(crate) fn ask(&mut self, case: &Case, number: u64) -> Result<Result<(), Wrong>, Broken> {
+    pub(super) fn ask(&mut self, case: &Case, number: u64) -> Result<Result<(), Wrong>, Broken> {
         let request = case.request(number);
         match request.initiator {
             Initiator::Asker => {
@@ -132,7 +132,7 @@ impl End {
     }
 
     /// Serves until the peer disconnects between two requests; the number of them.
-    pub(crate) fn serve(&mut self) -> Result<u64, Broken> {
+    pub(super) fn serve(&mut self) -> Result<u64, Broken> {
         self.serve_changed(|_| {})
     }
 
@@ -175,7 +175,7 @@ impl End {
     }
 
     /// Ends the connection; the peer may take `timeout` to answer.
-    pub(crate) fn close(self, timeout: Duration) -> portolan::Result<()> {
+    pub(super) fn close(self, timeout: Duration) -> portolan::Result<()> {
         self.connection.close(timeout)
     }
 

@@ -1,0 +1,177 @@
+//! Sends, writes, reads and atomics whose data both ends of a connection check. The peer is another `portolan-verify
+//! serve`, or a C program over libibverbs (crates/lab/c/verify.c).
+//!
+//! One side asks, the other is asked. Every request names an operation, which side carries it out, and a seed from
+//! which both know the data:
+//!
+//! ```text
+//! the asker carries it out:        asker              the asked one does:  asker             
+//!   REQUEST ->  prepares memory                         prepares memory, REQUEST ->
+//!           <-  READY, where it is                                               operation
+//!   operation                                                    <- VERDICT on what it read
+//!   DONE    ->  looks at its memory                     looks at its memory
+//!           <-  VERDICT
+//! ```
+//!
+//! Messages are sends of 64 bytes over the same connection: the operation before a message is over when the message
+//! arrives. The memory holds the complement of the data before, so that no byte is right by chance. Memory around it
+//! is checked, too.
+//!
+//! Each line of the output is a JSON object: `listening`, `case`, `summary` or `served`. The exit code is 1 if data was
+//! wrong, or the peer failed.
+
+mod end;
+mod message;
+mod pattern;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use portolan::{Connector, Listener};
+use serde_json::{Value, json};
+
+use end::{End, options};
+use message::{Initiator, LENGTH_MAX, Operation};
+use plan::{Case, SIZES, cases};
+
+/// How long the peer may take to disconnect: all cases are over by then.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Checks the data of sends, writes, reads and atomics at both ends of a connection.
+#[derive(Debug, Parser)]
+enum Command {
+    /// Serve one connection
+    Serve {
+        /// Where to listen: ADDR:PORT
+        address: String,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Have a peer take part in every case
+    Ask {
+        /// The peer: ADDR:PORT
+        address: String,
+        #[command(flatten)]
+        limit: Limit,
+        /// Bytes of sends, writes and reads, instead of powers of two and odd sizes up to 8 MiB
+        #[arg(long, value_delimiter = ',', default_values_t = SIZES, hide_default_value = true,
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(LENGTH_MAX)))]
+        sizes: Vec<u32>,
+        /// The operations
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "send,write,read,fetch-add,compare-swap"
+        )]
+        operations: Vec<Operation>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Limit {
+    /// Seconds that each step may take
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+impl Limit {
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Command::parse() {
+        Command::Serve { address, limit } => serve(&address, limit.duration()),
+        Command::Ask {
+            address,
+            limit,
+            sizes,
+            operations,
+        } => ask(&address, limit.duration(), &cases(&operations, &sizes)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("portolan-verify: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves one connection.
+fn serve(address: &str, timeout: Duration) -> Result<bool, Failure> {
+    let listener = Listener::bind(address)?;
+    let address = listener.local_addr()?.to_string();
+    print(&json!({ "type": "listening", "address": address }))?;
+    let connection = listener.accept()?.accept_with(&options(timeout))?;
+    let mut end = End::new(connection, timeout)?;
+    let requests = end.serve()?;
+    // The peer disconnects first. It need not hear the answer.
+    let _ = end.close(DISCONNECT_TIMEOUT);
+    print(&json!({ "type": "served", "requests": requests }))?;
+    Ok(true)
+}
+
+/// Asks a peer for every case. Returns whether all data was right.
+fn ask(address: &str, timeout: Duration, cases: &[Case]) -> Result<bool, Failure> {
+    let connection = Connector::new()
+        .options(options(timeout))
+        .connect(address)?;
+    let mut end = End::new(connection, timeout)?;
+    let started = Instant::now();
+    let (mut right, mut wrong, mut bytes) = (0, 0, 0);
+    for (number, case) in (0..).zip(cases) {
+        let started = Instant::now();
+        let found = end.ask(case, number);
+        let error = match &found {
+            Ok(Ok(())) => None,
+            Ok(Err(wrong)) => Some(wrong.to_string()),
+            Err(broken) => Some(broken.to_string()),
+        };
+        print(&json!({
+            "type": "case",
+            "operation": case.operation.name(),
+            "by_peer": case.initiator == Initiator::Asked,
+            "bytes": case.length,
+            "offset": case.offset,
+            "ms": started.elapsed().as_secs_f64() * 1e3,
+            "right": error.is_none(),
+            "error": error,
+        }))?;
+        match found {
+            Ok(Ok(())) => right += 1,
+            Ok(Err(_)) => wrong += 1,
+            Err(_) => break,
+        }
+        bytes += u64::from(case.length);
+    }
+    let ms = started.elapsed().as_secs_f64() * 1e3;
+    // All cases are over: a lost answer changes none of them.
+    let _ = end.close(DISCONNECT_TIMEOUT);
+    print(&json!({
+        "type": "summary",
+        "cases": cases.len(),
+        "right": right,
+        "wrong": wrong,
+        "missing": cases.len() - right - wrong,
+        "bytes": bytes,
+        "ms": ms,
+    }))?;
+    Ok(right == cases.len())
+}
+
+/// Prints a line at once: a test waits for it.
+fn print(object: &Value) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{object}")?;
+    stdout.flush()
+}
