@@ -20,6 +20,7 @@ use crate::io::verbs::mr::SoftMr;
 use crate::io::verbs::mw::SoftMw;
 use crate::io::verbs::qp::SoftQp;
 use crate::io::verbs::srq::SoftSrq;
+use crate::io::verbs::xrcd::SoftXrcd;
 
 /// A protection domain: memory regions and queue pairs that may work together.
 #[derive(Debug)]
@@ -140,7 +141,8 @@ impl Pd for SoftPd {
     ) -> Result<Arc<dyn Srq>> {
         self.host.entry.check(Step::CreateSrq)?;
         self.check_present(Step::CreateSrq)?;
-        let srq = SoftSrq::in_domain(&self.host, &self.device, self.id, attr, xrcd, cq)
+        let domain = SoftXrcd::domain_of(xrcd, &self.host)?;
+        let srq = SoftSrq::in_domain(&self.host, &self.device, self.id, attr, domain, cq)
             .map_err(|error| error.on(self.device.name(), None))?;
         Ok(Arc::new(srq))
     }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portolan_provider::traits::{Cq, Srq, Xrcd};
+use portolan_provider::traits::{Cq, Srq};
 use portolan_provider::verbs::{RecvWr, SrqAttr, Srqn};
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::lock::MutexGuard;
@@ -16,7 +16,6 @@ use crate::io::host::errors::foreign;
 use crate::io::host::shared_receive_queue::{SrqCore, SrqUse};
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::verbs::cq::SoftCq;
-use crate::io::verbs::xrcd::SoftXrcd;
 
 /// A shared receive queue. Dropping it leaves it to its queue pairs.
 #[derive(Debug)]
@@ -55,10 +54,9 @@ impl SoftSrq {
         device: &Arc<DeviceCore>,
         pd: PdId,
         attr: &SrqAttr,
-        xrcd: &Arc<dyn Xrcd>,
+        domain: Arc<XrcDomain>,
         cq: &Arc<dyn Cq>,
     ) -> Result<Self> {
-        let domain = SoftXrcd::domain_of(xrcd, host)?;
         let cq = SoftCq::core_of(cq, host)?;
         let srq = Self::new(host, device, pd, attr)?;
         if srq.number().0 > Srqn::WIRE_MAX {
