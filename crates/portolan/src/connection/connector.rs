@@ -252,8 +252,3 @@ impl Runner for Attempt {
         Self::explain(self, error)
     }
 }
-
-pub(crate) fn no_address(name: &str) -> Error {
-    let cause = Cause::NameNotKnown(format!("{name} has no address"));
-    Error::new(Step::ResolveName, cause)
-}

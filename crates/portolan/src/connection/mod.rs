@@ -14,13 +14,13 @@ mod spin;
 #[cfg(feature = "tokio")]
 pub(crate) use connector::Attempt;
 pub use connector::Connector;
-pub(crate) use connector::no_address;
 pub use established::Connection;
 pub(crate) use inner::Inner;
 pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};
 pub use options::Options;
+pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub(crate) use race::{Race, Runner};

@@ -10,7 +10,6 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::connector::no_address;
 use crate::cm::EventChannel;
 use crate::deadline;
 
@@ -184,4 +183,9 @@ impl Failures {
         let last = last.unwrap_or_else(|| no_address(&self.name));
         last.after(self.errors)
     }
+}
+
+pub(crate) fn no_address(name: &str) -> Error {
+    let cause = Cause::NameNotKnown(format!("{name} has no address"));
+    Error::new(Step::ResolveName, cause)
 }

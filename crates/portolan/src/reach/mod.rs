@@ -320,7 +320,7 @@ mod tests {
         let port = Port {
             device: "ib0".into(),
             port_num: 1,
-            link: Link::Ethernet(port::Ethernet::default()),
+            link: Link::Ethernet(route::Ethernet::default()),
         };
         let gid = Gid([1; 16]);
         let (send, outcomes) = channel();

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use portolan_provider::address::ip_to_gid;
 use portolan_provider::traits::Device;
 use portolan_provider::verbs::LinkLayer;
 use portolan_roce::io::DevicePreview;
@@ -10,6 +9,7 @@ use portolan_sa::{self as sa, Client, ClientConfig, umad};
 use portolan_wire::addr::Gid;
 
 use super::Reason;
+use super::route::Ethernet;
 
 /// Maximum number of ports of a device: the verbs' numbering allows no more.
 const PORTS_MAX: u8 = u8::MAX;
@@ -34,15 +34,6 @@ pub(super) struct InfiniBand {
     pub(super) client: Client,
     /// Its first GID, which the subnet manager assigns.
     pub(super) gid: Option<Gid>,
-}
-
-/// The source addresses of an Ethernet port.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ethernet {
-    /// The IP addresses of its GIDs.
-    pub(super) addresses: Vec<IpAddr>,
-    /// The network interfaces of its GIDs.
-    pub(super) interfaces: Vec<u32>,
 }
 
 impl Port {
@@ -200,13 +191,6 @@ impl Port {
                 own == Some(gid.subnet_prefix())
             }
         }
-    }
-}
-
-impl Ethernet {
-    pub(super) fn has(&self, address: IpAddr) -> bool {
-        let gid = ip_to_gid(address);
-        self.addresses.iter().any(|own| ip_to_gid(*own) == gid)
     }
 }
 

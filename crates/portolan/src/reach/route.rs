@@ -3,13 +3,29 @@
 use std::net::IpAddr;
 
 use portolan_addrinfo::route::{Query, Route, RouteKind, lookup};
+use portolan_provider::address::ip_to_gid;
 use portolan_wire::addr::Gid;
 
 use super::Reason;
-use super::port::Ethernet;
 
 /// Maximum number of a port's source addresses to try if routing selects none of them.
 const SOURCES_MAX: usize = 16;
+
+/// The source addresses of an Ethernet port.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ethernet {
+    /// The IP addresses of its GIDs.
+    pub(super) addresses: Vec<IpAddr>,
+    /// The network interfaces of its GIDs.
+    pub(super) interfaces: Vec<u32>,
+}
+
+impl Ethernet {
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        let gid = ip_to_gid(address);
+        self.addresses.iter().any(|own| ip_to_gid(*own) == gid)
+    }
+}
 
 /// A route to the GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,68 +1,149 @@
-//! Keepalive probes on the wire: RDMA writes of zero bytes.
+//! Keepalive timing of an idle connection: when to probe the peer, and when to give up.
 
 use std::time::{Duration, Instant};
 
-use portolan_provider::verbs::{RemoteAddr, SendData, SendFlags, SendOp, SendWr};
-
-use super::table::Work;
-use super::vigil::Look;
-use crate::lock;
-
-/// The result of a keepalive check.
+/// Keepalive of a silent peer, which RDMA itself lacks.
+///
+/// If the connection is idle and nothing has arrived for `interval`, it probes the peer with an
+/// RDMA write of zero bytes (as rsockets does). The peer's device acknowledges it without its
+/// program. Posted work needs no probe: the queue pair's own retries end it.
+///
+/// Probes are sent while a thread or task waits on the connection; otherwise at the next wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    /// Keepalives are disabled, or the queue pair is already broken.
-    Not,
-    /// The time of the next check.
-    Until(Instant),
-    /// The peer was silent for this long.
-    Silent(Duration),
+pub struct Keepalive {
+    /// Time without traffic before a probe; 1 ms to a day.
+    pub interval: Duration,
+    /// Time limit of the device's answer; 1 ms to a day. It includes the queue pair's retries: if
+    /// it is shorter than all of them, it may end a connection that would have survived on a busy
+    /// network.
+    pub timeout: Duration,
+}
+
+impl Keepalive {
+    /// The valid range of both times.
+    pub(crate) const RANGE: std::ops::RangeInclusive<Duration> =
+        Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 }
 
 /// The work request id of a probe. Other work uses its slot's key, which is smaller.
-pub(super) const QUESTION: u64 = u64::MAX;
+pub(super) const PROBE: u64 = u64::MAX;
 
-/// A write of zero bytes, which needs no memory and no key (IBTA C9-88). Unlike a read it is
-/// permitted with any resources of the connection.
-const QUESTION_WR: SendWr<'static> = SendWr {
-    wr_id: QUESTION,
-    op: SendOp::RdmaWrite(RemoteAddr { addr: 0, rkey: 0 }),
-    data: SendData::Sges(&[]),
-    flags: SendFlags::SIGNALED,
-    ud: None,
-    srq: None,
-};
+/// What is known about the peer.
+#[derive(Debug)]
+pub(super) struct Silence {
+    settings: Keepalive,
+    /// When something last arrived from the peer, including acknowledgements.
+    last_arrival: Instant,
+    /// When the pending probe was sent; `None` without one.
+    probed: Option<Instant>,
+}
 
-impl Work {
-    /// Checks the peer: sends a probe if one is due.
-    pub(crate) fn watch_peer(&self) -> Watched {
-        if !self.keeps_alive {
-            return Watched::Not;
+/// The next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Wait until this time.
+    Until(Instant),
+    /// Send a probe and check again.
+    Probe,
+    /// The peer was silent for this long: the connection is over.
+    Silent(Duration),
+}
+
+impl Silence {
+    pub(super) fn new(settings: Keepalive, now: Instant) -> Self {
+        Self {
+            settings,
+            last_arrival: now,
+            probed: None,
         }
-        let mut state = lock(&self.state);
-        let working = state.is_sending();
-        if state.broken.is_some() {
-            return Watched::Not;
+    }
+
+    /// Records that something arrived from the peer.
+    pub(super) fn arrived(&mut self, now: Instant) {
+        self.last_arrival = now;
+    }
+
+    /// Records that the probe completed.
+    pub(super) fn probe_completed(&mut self) {
+        self.probed = None;
+    }
+
+    /// The next step. `is_working` is true while sends are posted: the queue pair's own retries
+    /// watch the peer then.
+    pub(super) fn check(&mut self, now: Instant, is_working: bool) -> Look {
+        let Keepalive { interval, timeout } = self.settings;
+        if let Some(probed) = self.probed {
+            let end = probed.max(self.last_arrival) + timeout;
+            return match now < end {
+                true => Look::Until(end),
+                false => Look::Silent(now - self.last_arrival),
+            };
         }
-        let Some(vigil) = &mut state.vigil else {
-            return Watched::Not;
-        };
-        let now = Instant::now();
-        let mut look = vigil.look(now, working);
-        if look == Look::Ask {
-            // Post under the lock, so that no send comes between the check and the probe. Such a
-            // send might wait for a receive of the peer and delay the probe's answer.
-            if self.qp.post_send(&QUESTION_WR).is_err() {
-                // The queue pair is broken; its completions or an event will report that.
-                vigil.answered();
-                return Watched::Not;
-            }
-            look = vigil.look(now, working);
+        let due = self.last_arrival + interval;
+        if now < due {
+            return Look::Until(due);
         }
-        match look {
-            Look::Silent(since) => Watched::Silent(since),
-            Look::Until(at) => Watched::Until(at),
-            Look::Ask => Watched::Until(now),
+        if is_working {
+            return Look::Until(now + interval);
         }
+        self.probed = Some(now);
+        Look::Probe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Keepalive = Keepalive {
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(2),
+    };
+
+    fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_once_and_given_up_when_the_time_to_answer_is_over() {
+        let start = Instant::now();
+        let mut vigil = Silence::new(SETTINGS, start);
+        assert_eq!(vigil.check(start, false), Look::Until(start + seconds(5)));
+        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
+        let end = start + seconds(7);
+        assert_eq!(vigil.check(start + seconds(6), false), Look::Until(end));
+        assert_eq!(vigil.check(end, false), Look::Silent(seconds(7)));
+    }
+
+    #[test]
+    fn an_answer_begins_another_interval() {
+        let start = Instant::now();
+        let mut vigil = Silence::new(SETTINGS, start);
+        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
+        vigil.probe_completed();
+        vigil.arrived(start + seconds(6));
+        let next = start + seconds(11);
+        assert_eq!(vigil.check(start + seconds(7), false), Look::Until(next));
+        assert_eq!(vigil.check(next, false), Look::Probe);
+    }
+
+    #[test]
+    fn a_peer_that_is_heard_of_is_not_given_up_though_its_answer_is_late() {
+        let start = Instant::now();
+        let mut vigil = Silence::new(SETTINGS, start);
+        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
+        vigil.arrived(start + seconds(6));
+        let end = start + seconds(8);
+        assert_eq!(vigil.check(start + seconds(7), false), Look::Until(end));
+        assert_eq!(vigil.check(end, false), Look::Silent(seconds(2)));
+    }
+
+    #[test]
+    fn nothing_is_asked_while_the_queue_pair_works() {
+        let start = Instant::now();
+        let mut vigil = Silence::new(SETTINGS, start);
+        let later = start + seconds(60);
+        assert_eq!(vigil.check(later, true), Look::Until(later + seconds(5)));
+        assert_eq!(vigil.check(later, false), Look::Probe);
     }
 }

@@ -7,14 +7,16 @@
 
 mod keepalive;
 mod message;
+mod outcome;
+mod probe;
 mod table;
 mod transfer;
 #[cfg(feature = "tokio")]
 mod turned;
-mod vigil;
 
-pub(crate) use keepalive::Watched;
+pub use keepalive::Keepalive;
 pub use message::Message;
+pub use outcome::{Done, Failed};
+pub(crate) use probe::Watched;
 pub(crate) use table::{Depths, Turn, Work};
-pub use transfer::{Done, Failed, Transfer};
-pub use vigil::Keepalive;
+pub use transfer::Transfer;

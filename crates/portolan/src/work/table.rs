@@ -14,9 +14,8 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
-use super::keepalive::QUESTION;
-use super::transfer::Failed;
-use super::vigil::{Keepalive, Vigil};
+use super::keepalive::{Keepalive, PROBE, Silence};
+use super::outcome::Failed;
 use crate::sys::Buffer;
 use crate::{deadline, lock};
 
@@ -66,7 +65,7 @@ pub(super) struct State {
     pub(super) wakers: Slab<Waker>,
     /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
-    pub(super) vigil: Option<Vigil>,
+    pub(super) silence: Option<Silence>,
 }
 
 #[derive(Debug)]
@@ -99,15 +98,15 @@ impl Work {
         depths: Depths,
         keepalive: Option<Keepalive>,
     ) -> Self {
-        let vigil = keepalive.map(|settings| Vigil::new(settings, Instant::now()));
+        let silence = keepalive.map(|settings| Silence::new(settings, Instant::now()));
         Self {
             qp,
             cq,
             channel,
             depths,
-            keeps_alive: vigil.is_some(),
+            keeps_alive: silence.is_some(),
             state: Mutex::new(State {
-                vigil,
+                silence,
                 ..State::default()
             }),
             turned: Condvar::new(),
@@ -257,10 +256,10 @@ impl Work {
                 freed.extend(state.finish(completion));
             }
             let succeeded = |completion: &WorkCompletion| completion.status == WcStatus::Success;
-            if let Some(vigil) = &mut state.vigil
+            if let Some(silence) = &mut state.silence
                 && completions.iter().any(succeeded)
             {
-                vigil.heard(Instant::now());
+                silence.arrived(Instant::now());
             }
             self.wake_all(&mut state)
         };
@@ -369,9 +368,9 @@ impl State {
     /// Records a completion; returns the buffer if its transfer was abandoned.
     fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         let failed = completion.status != WcStatus::Success;
-        if completion.wr_id == QUESTION {
-            if let Some(vigil) = &mut self.vigil {
-                vigil.answered();
+        if completion.wr_id == PROBE {
+            if let Some(silence) = &mut self.silence {
+                silence.probe_completed();
             }
             self.note_failure(completion);
             return None;

@@ -1,12 +1,12 @@
 //! A transfer: a posted work request with its buffer.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Cause, Error, Step};
 
+use super::outcome::{Done, Failed};
 use crate::connection::Inner;
 use crate::deadline;
 use crate::sys::Buffer;
@@ -20,37 +20,6 @@ use crate::sys::Buffer;
 pub struct Transfer {
     connection: Arc<Inner>,
     key: Option<usize>,
-}
-
-/// A successful transfer.
-#[derive(Debug)]
-pub struct Done {
-    /// The buffer that was posted.
-    pub buffer: Buffer,
-    /// Number of bytes received or read; undefined for sends, writes and atomics.
-    pub length: usize,
-    /// Immediate data of a receive.
-    pub immediate: Option<u32>,
-}
-
-impl Done {
-    /// The previous value of the peer's memory after an atomic, as a number in host byte order: the
-    /// first eight bytes of the buffer. Undefined for other transfers; `None` if the buffer is
-    /// shorter.
-    pub fn original(&self) -> Option<u64> {
-        let word = self.buffer.first_chunk()?;
-        Some(u64::from_ne_bytes(*word))
-    }
-}
-
-/// A transfer that failed or could not be posted.
-#[derive(Debug)]
-pub struct Failed {
-    /// The cause.
-    pub error: Error,
-    /// The buffer; its contents are undefined if it was the destination. `None` if the device
-    /// failed with the work still posted: the device then keeps the buffer.
-    pub buffer: Option<Buffer>,
 }
 
 impl Transfer {
@@ -141,23 +110,5 @@ impl Inner {
             error,
             buffer: Some(buffer),
         })
-    }
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for Failed {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
-        failed.error
     }
 }

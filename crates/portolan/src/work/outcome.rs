@@ -1,0 +1,56 @@
+//! The outcome of a transfer.
+
+use std::fmt;
+
+use portolan_provider::Error;
+
+use crate::sys::Buffer;
+
+/// A successful transfer.
+#[derive(Debug)]
+pub struct Done {
+    /// The buffer that was posted.
+    pub buffer: Buffer,
+    /// Number of bytes received or read; undefined for sends, writes and atomics.
+    pub length: usize,
+    /// Immediate data of a receive.
+    pub immediate: Option<u32>,
+}
+
+impl Done {
+    /// The previous value of the peer's memory after an atomic, as a number in host byte order: the
+    /// first eight bytes of the buffer. Undefined for other transfers; `None` if the buffer is
+    /// shorter.
+    pub fn original(&self) -> Option<u64> {
+        let word = self.buffer.first_chunk()?;
+        Some(u64::from_ne_bytes(*word))
+    }
+}
+
+/// A transfer that failed or could not be posted.
+#[derive(Debug)]
+pub struct Failed {
+    /// The cause.
+    pub error: Error,
+    /// The buffer; its contents are undefined if it was the destination. `None` if the device
+    /// failed with the work still posted: the device then keeps the buffer.
+    pub buffer: Option<Buffer>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
