@@ -1,17 +1,16 @@
 //! Event channels: they deliver the events of a set of ids.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_provider::cm::{CmEvent, EventType, UserId};
-use portolan_provider::number_map::NumberMap;
-use portolan_provider::traits::{CmChannel, Provider};
+use portolan_provider::cm::{CmEvent, EventType};
+use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::event::Event;
-use super::id::{CmId, IdShared};
-use crate::{deadline, lock};
+use super::id::{ChannelIds, CmId, IdShared};
+use crate::deadline;
 
 /// A channel of connection-manager events (`struct rdma_event_channel`).
 ///
@@ -19,14 +18,7 @@ use crate::{deadline, lock};
 /// to the same channel.
 #[derive(Clone, Debug)]
 pub struct EventChannel {
-    pub(super) shared: Arc<ChannelShared>,
-}
-
-#[derive(Debug)]
-pub(super) struct ChannelShared {
-    pub(super) provider: Arc<dyn Provider>,
-    pub(super) channel: Arc<dyn CmChannel>,
-    ids: Mutex<NumberMap<UserId, Weak<IdShared>>>,
+    pub(super) shared: Arc<ChannelIds>,
 }
 
 impl EventChannel {
@@ -44,14 +36,8 @@ impl EventChannel {
     /// The provider failed to open one.
     pub fn open_on(provider: Arc<dyn Provider>) -> Result<Self> {
         let channel = provider.open_channel()?;
-        let shared = ChannelShared {
-            provider,
-            channel,
-            ids: Mutex::default(),
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        let shared = Arc::new(ChannelIds::new(provider, channel));
+        Ok(Self { shared })
     }
 
     /// Takes the next event (`rdma_get_cm_event(3)`). Waits for it, unless the channel's descriptor
@@ -155,20 +141,6 @@ impl EventChannel {
             CmId::from_shared(listener),
             raw,
         ))
-    }
-}
-
-impl ChannelShared {
-    pub(super) fn enroll(&self, uid: UserId, id: &Arc<IdShared>) {
-        lock(&self.ids).insert(uid, Arc::downgrade(id));
-    }
-
-    pub(super) fn forget(&self, uid: UserId) {
-        lock(&self.ids).remove(&uid);
-    }
-
-    fn find(&self, uid: UserId) -> Option<Arc<IdShared>> {
-        lock(&self.ids).get(&uid)?.upgrade()
     }
 }
 

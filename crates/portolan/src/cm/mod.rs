@@ -7,16 +7,21 @@
 
 mod channel;
 mod counts;
+mod create;
 mod endpoint;
 mod event;
+mod event_data;
 mod id;
+mod membership;
 mod multicast;
+mod name_lookup;
 mod names;
 mod sync;
 
 pub use channel::EventChannel;
 pub use endpoint::AddressInfo;
-pub use event::{Event, EventData};
+pub use event::Event;
+pub use event_data::EventData;
 pub use id::{CmId, Completions, NewQueuePair, QueuePairPlan, RESOURCES_MAX};
-pub use multicast::Membership;
+pub use membership::Membership;
 pub use names::RESOLVE_ADDRINFO_TIMEOUT;

@@ -1,79 +1,14 @@
-//! An id's multicast memberships (`rdma_join_multicast(3)`).
+//! Joining and leaving multicast groups (`rdma_join_multicast(3)`).
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use portolan_provider::address::ip_to_gid;
-use portolan_provider::cm::{EventType, JoinKind, MembershipNumber, UserId};
-use portolan_provider::traits::Qp;
+use portolan_provider::cm::{EventType, JoinKind, UserId};
 use portolan_provider::{Cause, Error, Result, Step};
 
-use super::counts::Counts;
 use super::id::{CmId, next_uid};
+use super::membership::{Held, Membership};
 use crate::lock;
-
-/// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`] or with the id;
-/// dropping this value does not end it.
-#[derive(Clone, Debug)]
-pub struct Membership {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    group: IpAddr,
-    kind: JoinKind,
-    context: u64,
-    counts: Arc<Counts>,
-    /// The queue pair that receives the group's datagrams.
-    attached: Mutex<Option<Arc<dyn Qp>>>,
-}
-
-/// A membership with the provider's number, as stored in the id.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) membership: Membership,
-    number: Option<MembershipNumber>,
-}
-
-impl Membership {
-    /// The group's address.
-    pub fn group(&self) -> IpAddr {
-        self.shared.group
-    }
-
-    /// Whether the membership sends and receives or only sends.
-    pub fn kind(&self) -> JoinKind {
-        self.shared.kind
-    }
-
-    /// The caller's context from joining (`context`; in C the events' private data).
-    pub fn context(&self) -> u64 {
-        self.shared.context
-    }
-
-    pub(super) fn counts(&self) -> &Arc<Counts> {
-        &self.shared.counts
-    }
-
-    /// Attaches the id's queue pair to the group, unless the membership only sends.
-    pub(super) fn attach(&self, id: &CmId) -> Result<()> {
-        let qp = match self.kind() {
-            JoinKind::FullMember => id.queue_pair(),
-            JoinKind::SendOnlyFullMember => None,
-        };
-        if let Some(qp) = qp {
-            qp.attach_mcast(&ip_to_gid(self.group()))?;
-            *lock(&self.shared.attached) = Some(qp);
-        }
-        Ok(())
-    }
-
-    fn is_attached(&self) -> bool {
-        lock(&self.shared.attached).is_some()
-    }
-}
 
 impl CmId {
     /// Starts to join a multicast group (`rdma_join_multicast_ex(3)`); ends in `MulticastJoin` or
@@ -83,7 +18,6 @@ impl CmId {
     /// # Errors
     /// The id is not for datagrams or not bound to a device, or the group cannot be joined; no
     /// event follows.
-    /// event comes then.
     pub fn join_multicast(
         &self,
         group: IpAddr,
@@ -91,16 +25,7 @@ impl CmId {
         context: u64,
     ) -> Result<Membership> {
         let uid = next_uid();
-        let shared = Shared {
-            group,
-            kind,
-            context,
-            counts: Arc::default(),
-            attached: Mutex::default(),
-        };
-        let membership = Membership {
-            shared: Arc::new(shared),
-        };
+        let membership = Membership::new(group, kind, context);
         let held = Held {
             membership: membership.clone(),
             number: None,
@@ -168,10 +93,7 @@ impl CmId {
         if others.any(|other| other.group() == group && other.is_attached()) {
             return Ok(());
         }
-        match lock(&membership.shared.attached).take() {
-            Some(qp) => qp.detach_mcast(&ip_to_gid(group)),
-            None => Ok(()),
-        }
+        membership.detach()
     }
 
     fn forget_membership(&self, uid: UserId) {

@@ -12,37 +12,13 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Gid;
 
 use super::id::{CmId, IdShared};
+use super::name_lookup::Stage;
 use crate::lock;
 use crate::resolve::{Machine, fabric};
 
 /// Default time limit of a lookup: libc's resolver's own maximum (resolv.conf(5): 3 servers, 2
 /// attempts at each, 5 s each).
 pub const RESOLVE_ADDRINFO_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The state of an id's lookup. Each lookup has a number, which its event carries; the event of an
-/// abandoned lookup is ignored.
-#[derive(Debug, Default)]
-pub(super) struct NameLookup {
-    number: u64,
-    stage: Stage,
-    /// GID of the InfiniBand port that the id is bound to.
-    fabric_port: Option<Gid>,
-}
-
-#[derive(Debug, Default)]
-enum Stage {
-    /// No lookup is in progress.
-    #[default]
-    Idle,
-    /// A lookup is in progress; dropping the value cancels it.
-    Started(#[allow(dead_code, reason = "held for its drop")] Option<Pending>),
-    /// The lookup has ended and its event is queued.
-    Ended(Box<Outcome>),
-    /// The event was taken; the result can be taken.
-    Ready(Vec<AddrInfo>),
-    /// The id is destroyed.
-    Closed,
-}
 
 impl CmId {
     /// Starts to find the addresses of a node, a service or hints (`rdma_resolve_addrinfo(3)`).

@@ -9,18 +9,9 @@ use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::channel::EventChannel;
-use super::event::EventData;
-use super::id::CmId;
+use super::event_data::EventData;
+use super::id::{CmId, Synchronous};
 use crate::{deadline, lock};
-
-/// The state of a synchronous id.
-#[derive(Debug)]
-pub(super) struct Synchronous {
-    /// How long a call waits for its event.
-    timeout: Duration,
-    /// The event of the last call (`rdma_cm_id`'s `event`).
-    last: Option<EventData>,
-}
 
 impl CmId {
     /// Creates a synchronous id with a private channel. Calls that start an operation wait for its

@@ -8,7 +8,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::cm::RejectReason;
 
 use super::CmId;
-use crate::cm::event::EventData;
+use crate::cm::event_data::EventData;
 use crate::lock;
 
 /// As `responder_resources` or `initiator_depth`: the device's maximum and, when accepting, at most

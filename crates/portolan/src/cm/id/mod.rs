@@ -1,5 +1,6 @@
 //! Connection-manager ids: an endpoint from its creation to its end.
 
+mod channel_ids;
 mod connection;
 mod end;
 mod queue_pair;
@@ -15,20 +16,18 @@ use portolan_provider::cm::{
 };
 use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{CmChannel, Device, Provider};
-use portolan_provider::verbs::QpType;
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_wire::addr::PortSpace;
 
+pub(super) use self::channel_ids::ChannelIds;
 pub(super) use self::connection::Finished;
 use self::connection::Offer;
 pub use self::connection::RESOURCES_MAX;
 use self::queue_pair::OwnQueuePair;
 pub use self::queue_pair::{Completions, NewQueuePair, QueuePairPlan};
-use super::channel::{ChannelShared, EventChannel};
 use super::counts::Counts;
-use super::multicast::Held;
-use super::names::NameLookup;
-use super::sync::Synchronous;
+use super::event_data::EventData;
+use super::membership::Held;
+use super::name_lookup::NameLookup;
 use crate::lock;
 
 /// A connection-manager id (`struct rdma_cm_id`): created on a channel, bound to addresses and a
@@ -42,7 +41,7 @@ pub struct CmId {
 }
 
 pub(in crate::cm) struct IdShared {
-    channel: Mutex<Arc<ChannelShared>>,
+    pub(in crate::cm) channel: Mutex<Arc<ChannelIds>>,
     number: IdNumber,
     uid: UserId,
     service: Service,
@@ -68,6 +67,15 @@ pub(in crate::cm) struct IdShared {
     released: AtomicBool,
 }
 
+/// The state of a synchronous id.
+#[derive(Debug)]
+pub(in crate::cm) struct Synchronous {
+    /// How long a call waits for its event.
+    pub(in crate::cm) timeout: Duration,
+    /// The event of the last call (`rdma_cm_id`'s `event`).
+    pub(in crate::cm) last: Option<EventData>,
+}
+
 /// The vendor options of both sides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
@@ -85,31 +93,6 @@ pub(super) fn next_uid() -> UserId {
 }
 
 impl CmId {
-    /// Creates an id for reliable connections in the TCP port space (`rdma_create_id(3)`).
-    ///
-    /// # Errors
-    /// The provider's limit of ids is reached.
-    pub fn new(channel: &EventChannel) -> Result<Self> {
-        Self::with_service(
-            channel,
-            Service {
-                port_space: PortSpace::Tcp,
-                qp_type: QpType::Rc,
-            },
-        )
-    }
-
-    /// Creates an id for a port space and queue pair type.
-    ///
-    /// # Errors
-    /// The provider's limit of ids is reached, or it does not support the service.
-    pub fn with_service(channel: &EventChannel, service: Service) -> Result<Self> {
-        let uid = next_uid();
-        let number = channel.shared.channel.create_id(uid, service)?;
-        let shared = IdShared::enrolled(&channel.shared, number, uid, service);
-        Ok(Self { shared })
-    }
-
     pub(super) fn from_shared(shared: Arc<IdShared>) -> Self {
         Self { shared }
     }
@@ -273,11 +256,6 @@ impl CmId {
         lock(&self.shared.channel).forget(uid);
     }
 
-    pub(super) fn event_channel(&self) -> EventChannel {
-        let shared = lock(&self.shared.channel).clone();
-        EventChannel { shared }
-    }
-
     pub(super) fn explain(&self, error: Error) -> Error {
         match self.addresses() {
             Ok(known) => error.between(known.local, known.remote),
@@ -291,8 +269,8 @@ impl CmId {
 }
 
 impl IdShared {
-    fn enrolled(
-        channel: &Arc<ChannelShared>,
+    pub(in crate::cm) fn enrolled(
+        channel: &Arc<ChannelIds>,
         number: IdNumber,
         uid: UserId,
         service: Service,
@@ -323,7 +301,7 @@ impl IdShared {
     /// Creates the id of a new connection from a request to `listener`.
     pub(in crate::cm) fn child(
         listener: &Self,
-        channel: &Arc<ChannelShared>,
+        channel: &Arc<ChannelIds>,
         number: IdNumber,
     ) -> Arc<Self> {
         let uid = next_uid();

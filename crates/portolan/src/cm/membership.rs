@@ -1,0 +1,90 @@
+//! An id's membership of a multicast group.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use portolan_provider::Result;
+use portolan_provider::address::ip_to_gid;
+use portolan_provider::cm::{JoinKind, MembershipNumber};
+use portolan_provider::traits::Qp;
+
+use super::counts::Counts;
+use crate::lock;
+
+/// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`](super::CmId::leave_multicast) or with the id;
+/// dropping this value does not end it.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    group: IpAddr,
+    kind: JoinKind,
+    context: u64,
+    counts: Arc<Counts>,
+    /// The queue pair that receives the group's datagrams.
+    attached: Mutex<Option<Arc<dyn Qp>>>,
+}
+
+/// A membership with the provider's number, as stored in the id.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) membership: Membership,
+    pub(super) number: Option<MembershipNumber>,
+}
+
+impl Membership {
+    pub(super) fn new(group: IpAddr, kind: JoinKind, context: u64) -> Self {
+        let shared = Arc::new(Shared {
+            group,
+            kind,
+            context,
+            counts: Arc::default(),
+            attached: Mutex::default(),
+        });
+        Self { shared }
+    }
+
+    /// The group's address.
+    pub fn group(&self) -> IpAddr {
+        self.shared.group
+    }
+
+    /// Whether the membership sends and receives or only sends.
+    pub fn kind(&self) -> JoinKind {
+        self.shared.kind
+    }
+
+    /// The caller's context from joining (`context`; in C the events' private data).
+    pub fn context(&self) -> u64 {
+        self.shared.context
+    }
+
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.shared.counts
+    }
+
+    /// Attaches the id's queue pair to the group, unless the membership only sends.
+    pub(super) fn attach(&self, qp: Option<Arc<dyn Qp>>) -> Result<()> {
+        let qp = qp.filter(|_| self.kind() == JoinKind::FullMember);
+        if let Some(qp) = qp {
+            qp.attach_mcast(&ip_to_gid(self.group()))?;
+            *lock(&self.shared.attached) = Some(qp);
+        }
+        Ok(())
+    }
+
+    /// Detaches the queue pair that was attached, if any.
+    pub(super) fn detach(&self) -> Result<()> {
+        match lock(&self.shared.attached).take() {
+            Some(qp) => qp.detach_mcast(&ip_to_gid(self.group())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        lock(&self.shared.attached).is_some()
+    }
+}
