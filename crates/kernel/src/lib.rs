@@ -15,4 +15,4 @@ mod rdma_cm;
 mod sys;
 
 pub use provider::{KernelProvider, check_verbs_library, has_devices, kernel_offers};
-pub use rdma_cm::Offers;
+pub use rdma_cm::{IbServiceKey, Offers, ib_services};

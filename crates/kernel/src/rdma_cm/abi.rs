@@ -43,6 +43,17 @@ pub const QUERY_PATH: u32 = 1;
 /// `RDMA_USER_CM_QUERY_GID`.
 pub const QUERY_GID: u32 = 2;
 
+/// `RDMA_USER_CM_QUERY_IB_SERVICE`.
+pub const QUERY_IB_SERVICE: u32 = 3;
+/// `RDMA_USER_CM_IB_SERVICE_FLAG_ID`.
+pub const IB_SERVICE_FLAG_ID: u32 = 1;
+/// `RDMA_USER_CM_IB_SERVICE_FLAG_NAME`.
+pub const IB_SERVICE_FLAG_NAME: u32 = 2;
+/// `RDMA_USER_CM_IB_SERVICE_NAME_SIZE`.
+pub const IB_SERVICE_NAME_LEN: usize = 64;
+/// Records of services that are taken, as many as librdmacm asks for at first.
+pub const IB_SERVICES_MAX: usize = 6;
+
 /// `RDMA_CM_EVENT_INTERNAL`: what the library tells itself through the kernel (Linux 6.18).
 pub const EVENT_INTERNAL: u32 = 19;
 /// `IBV_EVENT_COMM_EST`, the only event that NOTIFY takes.
@@ -214,8 +225,22 @@ fields! {
         addr: Storage,
     }
     pub struct MigrateId { response: u64, id: u32, fd: u32 }
-    /// `struct rdma_ucm_ib_service` within `struct rdma_ucm_resolve_ib_service` (Linux 6.18).
-    pub struct ResolveIbService { id: u32, service: [u8; 84] }
+    /// `struct rdma_ucm_ib_service` (Linux 6.18).
+    pub struct IbService {
+        service_id: u64,
+        service_name: [u8; IB_SERVICE_NAME_LEN],
+        flags: u32,
+        reserved: u32,
+    }
+    pub struct ResolveIbService { id: u32, reserved: u32, service: IbService }
+    /// `struct ib_user_service_rec`: the record as management datagrams carry it.
+    pub struct IbServiceRec { record: [u8; 176] }
+    /// Answer to QUERY for services (Linux 6.18): how many there are, and the first of them.
+    pub struct QueryIbServiceResp {
+        num_service_recs: u32,
+        reserved: u32,
+        recs: [IbServiceRec; IB_SERVICES_MAX],
+    }
     /// WRITE_CM_EVENT (Linux 6.18). The kernel reads `arg` at the beginning of its union, whose rest
     /// is nothing to the events that a program may write.
     pub struct WriteCmEvent {
@@ -254,6 +279,12 @@ mod tests {
             ("JOIN_MCAST", command(JoinMcast::SIZE), 160),
             ("MIGRATE_ID", command(MigrateId::SIZE), 24),
             ("RESOLVE_IB_SERVICE", command(ResolveIbService::SIZE), 96),
+            ("ib_user_service_rec", IbServiceRec::SIZE, 176),
+            (
+                "query_ib_service_resp",
+                QueryIbServiceResp::SIZE,
+                8 + 176 * IB_SERVICES_MAX,
+            ),
             ("WRITE_CM_EVENT", command(WriteCmEvent::SIZE), 336),
             ("query_addr_resp", QueryAddrResp::SIZE, 280),
             ("query_path_resp", QueryPathResp::SIZE, 8 + 72 * PATHS_MAX),

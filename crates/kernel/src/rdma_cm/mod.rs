@@ -6,6 +6,7 @@
 //! * `address`, `attr`, `event`, `param`: their contents as the types of the seam.
 //! * `to_c`: address vectors and queue pairs' attributes as libibverbs has them, for the C libraries.
 //! * `query`: what the kernel knows of an id.
+//! * `ib_service`: services of the subnet administrator, by the kernel.
 //! * `offers`: what the running kernel knows of the ABI, found by asking it.
 //! * `ids`: what the kernel does not tell with an event.
 //! * `channel`: an event channel, one open descriptor.
@@ -18,6 +19,7 @@ pub(crate) mod channel;
 mod commands;
 mod event;
 pub(crate) mod fields;
+mod ib_service;
 mod ids;
 mod offers;
 pub(crate) mod param;
@@ -32,6 +34,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use self::channel::KernelChannel;
+pub use self::ib_service::{IbServiceKey, ib_services};
 use self::ids::Ids;
 pub use self::offers::Offers;
 use crate::error::refused;

@@ -17,8 +17,11 @@ use rustix::io::Errno;
 use crate::rdma_cm::abi::{EventResp, GetEvent, Header, SetOption, number};
 use crate::rdma_cm::fields::Fields;
 
-/// Room for any command with its header, and for any answer.
+/// Room for any command with its header, and for any answer but one.
 const BYTES_MAX: usize = 512;
+/// Room for the answer that is longer: records of services.
+const BYTES_LONG: usize = 1088;
+const BYTES_TOO_LONG: usize = BYTES_MAX + 1;
 /// Room for most of them. Each is zeroed first: what is as short takes the smaller one.
 const BYTES_SHORT: usize = 160;
 
@@ -162,10 +165,11 @@ impl Channel {
         question: Q,
         prefilled: &A,
     ) -> Result<A, Errno> {
-        const { assert!(A::SIZE <= BYTES_MAX) };
-        match const { A::SIZE <= BYTES_SHORT } {
-            true => self.ask_within::<Q, A, BYTES_SHORT>(number, question, prefilled),
-            false => self.ask_within::<Q, A, BYTES_MAX>(number, question, prefilled),
+        const { assert!(A::SIZE <= BYTES_LONG) };
+        match const { A::SIZE } {
+            ..=BYTES_SHORT => self.ask_within::<Q, A, BYTES_SHORT>(number, question, prefilled),
+            BYTES_TOO_LONG.. => self.ask_within::<Q, A, BYTES_LONG>(number, question, prefilled),
+            _ => self.ask_within::<Q, A, BYTES_MAX>(number, question, prefilled),
         }
     }
 

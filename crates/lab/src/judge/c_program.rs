@@ -1,7 +1,7 @@
 //! C programs over Debian's libibverbs and librdmacm, for the machines.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::machine::{Cache, MachineError, Package, ensure_installed, tool_output};
 
@@ -24,6 +24,22 @@ const PACKAGES: &[Package] = &[
         purpose: "the headers of librdmacm",
     },
 ];
+
+/// Checks the C file `source` with the kernel's headers in the folder `headers` before the machine's.
+pub(super) fn check(headers: &Path, source: &str) -> Result<(), MachineError> {
+    ensure_installed(PACKAGES)?;
+    let own = headers.join("x86_64-linux-gnu");
+    let arguments = [
+        OsStr::new("-fsyntax-only"),
+        OsStr::new("-Werror"),
+        OsStr::new("-I"),
+        headers.as_os_str(),
+        OsStr::new("-I"),
+        own.as_os_str(),
+        OsStr::new(source),
+    ];
+    tool_output("cc", &arguments).map(drop)
+}
 
 /// Compiles the C file `source` to a program in the cache, called `name`.
 pub(super) fn compile(cache: &Cache, name: &str, source: &str) -> Result<PathBuf, MachineError> {

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{
-    Report, administrator, c_library, doctor, events, iwarp, mixed, processors, step, topology,
+    Part, Report, administrator, c_library, c_program, doctor, events, iwarp, mixed, processors,
+    step, topology,
 };
-use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite};
+use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite, kernel_headers};
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
 const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")];
@@ -16,6 +17,9 @@ const SUITE_LIMIT: Duration = Duration::from_secs(300);
 const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
 /// Where the steps find [`SCENES_SOURCE`].
 const SCENES_PATH: &str = "/job/kernel_provider.sh";
+/// Assertions about the kernel's header.
+const ABI_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/rdma_user_cm.c");
+const ABI_PART: &str = "the newest commands are as the kernel's newest header has them";
 /// What the command is led through after the suite, each with the script that does it.
 const SCENES: [(&str, &str); 17] = [
     (
@@ -131,6 +135,13 @@ pub fn kernel_provider(
         }
     }
     iwarp::compare(&mut report, &outcome);
+    if debian == Suite::TrixieBackports {
+        report.add(Part::measure(ABI_PART.to_owned(), || {
+            let headers = kernel_headers(cache, debian).map_err(|error| error.to_string())?;
+            c_program::check(&headers, ABI_SOURCE).map_err(|error| error.to_string())?;
+            Ok("rdma/rdma_user_cm.h".to_owned())
+        }));
+    }
     Ok(report.keep_if_failed(outcome))
 }
 

@@ -64,7 +64,7 @@ pub use job::{Job, OnFailure, Step};
 pub use kernel::Suite;
 pub use outcome::{Outcome, StepOutcome};
 pub use packages::{Package, ensure_installed};
-pub(crate) use shipped::shipped_text;
+pub(crate) use shipped::{kernel_headers, shipped_text};
 pub use wire::Wire;
 
 use emulator::Emulator;

@@ -7,7 +7,7 @@ use super::candidate::Candidate;
 use super::command::{command, output};
 use super::lists::Lists;
 use super::packages::unpack;
-use super::{Cache, MachineError};
+use super::{Cache, MachineError, Suite};
 
 /// The text of a file of a package: the installed one, or else, for hosts that leave documentation out when they
 /// install, the one in the package itself, which is unpacked into the cache. Debian may have compressed it.
@@ -27,6 +27,18 @@ pub(crate) fn shipped_text(
     let unpacked = unpack(cache, &Lists::of_host(), package, newest, |_, _| Ok(()))?;
     let inside = unpacked.root.join(path.trim_start_matches('/'));
     text_of(&inside)?.ok_or_else(|| MachineError::unexpected(package, format!("it has no {path}")))
+}
+
+/// The folder of the headers that the newest kernel of `suite` gives to programs, unpacked into the cache.
+///
+/// # Errors
+/// [`MachineError`] if the package cannot be had.
+pub(crate) fn kernel_headers(cache: &Cache, suite: Suite) -> Result<PathBuf, MachineError> {
+    let _lock = cache.lock()?;
+    let lists = Lists::of_suite(cache, suite.codename())?;
+    let newest = |candidate: &Candidate| Ok(vec![candidate.version.clone()]);
+    let unpacked = unpack(cache, &lists, "linux-libc-dev", newest, |_, _| Ok(()))?;
+    Ok(unpacked.root.join("usr/include"))
 }
 
 /// The file's text, or that of the compressed one beside it; `None` if there is neither.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use portolan_addrinfo::ibacm::{self, PathRequest};
 use portolan_addrinfo::lookups::{DeviceChoice, LinkLayer, PathQuestion, SaService, ServiceRecord};
 use portolan_addrinfo::{PathData, ProcessCell};
+use portolan_kernel::{IbServiceKey, ib_services};
+use portolan_provider::error::errno::{EACCES, ENOENT, EPERM};
 use portolan_provider::{Address, Cause};
 use portolan_sa::engine::Failure;
 use portolan_sa::umad::{self, Device};
@@ -228,19 +230,21 @@ pub(super) fn service_records(
     of_port: Option<Gid>,
 ) -> Result<Vec<ServiceRecord>, Cause> {
     let query = Query::<sa::ServiceRecord>::new();
-    let query = match service {
-        SaService::Id(id) => query.service_id(ServiceId(*id)),
-        SaService::Name(name) => query.name(sa::ServiceRecord::name_field(name).ok_or(
-            Cause::InvalidArgument {
+    let (query, key) = match service {
+        SaService::Id(id) => (query.service_id(ServiceId(*id)), IbServiceKey::Id(*id)),
+        SaService::Name(name) => {
+            let name = sa::ServiceRecord::name_field(name).ok_or(Cause::InvalidArgument {
                 what: "service name",
                 expected: "64 bytes at most".into(),
                 found: name.clone(),
-            },
-        )?),
+            })?;
+            (query.name(name), IbServiceKey::Name(name))
+        }
     };
     let may_ask = |port: &FabricPort| of_port.is_none_or(|gid| port.port.gids.contains(&gid));
     let answers = ports().into_iter().filter(may_ask).map(|port| {
-        let found = records(&port.client, &query)?;
+        let found =
+            records(&port.client, &query).or_else(|failure| by_kernel(&port, key, failure))?;
         let record = |found: sa::ServiceRecord| ServiceRecord {
             id: found.service_id.0,
             gid: found.gid,
@@ -265,6 +269,27 @@ fn first_known<T>(answers: impl Iterator<Item = Result<Vec<T>, Failure>>) -> Res
         }
     }
     Err(failed.unwrap_or(none))
+}
+
+/// Has the kernel ask, where this user may not open the port's user MAD device. Otherwise, and where the kernel cannot, the
+/// failure stands.
+fn by_kernel(
+    port: &FabricPort,
+    key: IbServiceKey,
+    failure: Failure,
+) -> Result<Vec<sa::ServiceRecord>, Failure> {
+    if !keeps_user_out(&failure) {
+        return Err(failure);
+    }
+    ib_services(port.gid, key, ANSWER_TIME_MAX).map_err(|error| {
+        tracing::debug!(%error, "the kernel does not ask the administrator either");
+        failure
+    })
+}
+
+/// Whether the port's user MAD device may not be opened, or is not there, as in a container.
+fn keeps_user_out(failure: &Failure) -> bool {
+    matches!(failure, Failure::Transport(error) if [EACCES, EPERM, ENOENT].contains(&error.errno()))
 }
 
 /// Usually one record; all of them if a name has several.
@@ -335,6 +360,7 @@ fn client(device: Device) -> Client {
 
 #[cfg(test)]
 mod tests {
+    use portolan_sa::TransportError;
     use portolan_wire::sa::{Selected, Status};
 
     use super::*;
@@ -387,6 +413,19 @@ mod tests {
         // From the service id to the packet lifetime, except raw traffic (6) and the reserved
         // component (7).
         assert_eq!(query.mask().0, 0x3F_FF3F);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_only_where_the_user_may_not_ask() {
+        let transport = |errno| {
+            let call = "open";
+            Failure::Transport(TransportError::Os { call, errno })
+        };
+        assert!(keeps_user_out(&transport(EACCES)));
+        assert!(keeps_user_out(&transport(ENOENT)));
+        let busy = portolan_provider::error::errno::EBUSY;
+        assert!(!keeps_user_out(&transport(busy)));
+        assert!(!keeps_user_out(&Failure::NoAdministrator));
     }
 
     #[test]
