@@ -67,7 +67,7 @@ impl PortManager {
     /// no subnet manager has configured.
     pub fn open(device: &Device) -> Result<Self> {
         let transport = device.open(&Class::CONNECTIONS).map_err(failed_to_open)?;
-        let seed = crate::software::core::random()?;
+        let seed = crate::software::start::random()?;
         Self::over(Box::new(transport), Config::default(), seed)
     }
 

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 
 use portolan_addrinfo::neighbour::{DEADLINE_MAX, Resolver, Watch};
 use portolan_addrinfo::{LinkAddress, route};
@@ -16,32 +15,39 @@ use super::core::Core;
 /// Hop limit where the route says none: Linux's `ip_default_ttl`.
 const HOP_LIMIT: u8 = 64;
 
-/// Answers a question of the engine's: at once, or when the neighbour has answered or not.
-pub(super) fn answer(core: &Arc<Core>, query: Query, epoch: Instant) {
-    let Query::Address {
-        id,
-        query,
-        source,
-        destination,
-        deadline,
-    } = query;
-    let (resolved, next_hop) = match look_up(core, source, destination) {
-        Ok(found) => found,
-        Err(cause) => return core.address_resolved(id, query, Err(cause)),
-    };
-    let Some((hop, interface)) = next_hop else {
-        return core.address_resolved(id, query, Ok((resolved, None)));
-    };
-    let left = deadline.saturating_sub(epoch.elapsed()).min(DEADLINE_MAX);
-    let waiting = core.clone();
-    let done = Box::new(move |outcome: Result<_, Cause>| {
-        let answer =
-            outcome.map(|known| with_neighbour(&waiting, resolved, (hop, interface), known));
-        waiting.address_resolved(id, query, answer);
-    });
-    let asked = Resolver::shared().and_then(|shared| shared.resolve(hop, interface, left, done));
-    if let Err(cause) = asked {
-        core.address_resolved(id, query, Err(cause));
+impl Core {
+    /// Answers the engine's question for an address: at once, or when the neighbour has answered or not.
+    pub(super) fn answer_address_query(&self, query: Query) {
+        let Query::Address {
+            id,
+            query,
+            source,
+            destination,
+            deadline,
+        } = query;
+        let (resolved, next_hop) = match look_up(self, source, destination) {
+            Ok(found) => found,
+            Err(cause) => return self.address_resolved(id, query, Err(cause)),
+        };
+        let Some((hop, interface)) = next_hop else {
+            return self.address_resolved(id, query, Ok((resolved, None)));
+        };
+        let left = deadline.saturating_sub(self.epoch.elapsed());
+        let waiting = self.downgrade();
+        let done = Box::new(move |outcome: Result<_, Cause>| {
+            let Some(core) = waiting.upgrade() else {
+                return;
+            };
+            let answer =
+                outcome.map(|known| with_neighbour(&core, resolved, (hop, interface), known));
+            core.address_resolved(id, query, answer);
+        });
+        let resolver = Resolver::shared();
+        let left = left.min(DEADLINE_MAX);
+        let asked = resolver.and_then(|resolver| resolver.resolve(hop, interface, left, done));
+        if let Err(cause) = asked {
+            self.address_resolved(id, query, Err(cause));
+        }
     }
 }
 

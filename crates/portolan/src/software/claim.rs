@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use portolan_port_sharing::Block;
 use portolan_provider::Cause;
 use portolan_provider::address::{gid_to_ip, ip_to_gid};
 use portolan_wire::addr::{Gid, PortSpace};
@@ -166,6 +167,19 @@ impl Response {
             _ => None,
         }
     }
+}
+
+/// How a process that holds a port is called in errors.
+pub(super) fn holder_name(member: Block) -> String {
+    format!("the process with block {member}")
+}
+
+/// The range that the kernel gives to sockets, which the rdma_cm shares.
+pub(super) fn ephemeral_ports() -> Option<std::ops::RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+    let (first, last) = (numbers.next()??, numbers.next()??);
+    (first <= last).then_some(first..=last)
 }
 
 #[cfg(test)]

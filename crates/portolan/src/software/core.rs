@@ -1,35 +1,34 @@
 //! The engine under its lock, and what its outputs lead to: events to their channels, datagrams to
 //! the device, questions to the routing and neighbour tables and to the host's groups.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use portolan_addrinfo::neighbour::Watch;
 use portolan_cm::{Cm, Listed, MadPath};
 use portolan_port_sharing::Block;
-use portolan_provider::error::errno;
+use portolan_provider::cm::MembershipNumber;
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_roce::io::{MadOptions, Stack};
+use portolan_roce::io::{MadOptions, MulticastMembership, Stack};
 use portolan_wire::addr::ServiceId;
 
+use super::Usage;
 use super::claim::ClaimId;
-use super::claimant::Claimant;
-use super::devices::Watches;
-use super::gsi::GsiPort;
 use super::ports::Claims;
-use super::registrar::Registrar;
 use super::state::{Outputs, State};
-use super::{SoftwareConfig, Usage, address, groups};
 use crate::lock;
 
 /// The software rdma_cm of a process.
 pub(super) struct Core {
-    epoch: Instant,
+    pub(super) epoch: Instant,
     pub(super) claims: Arc<Claims>,
-    pub(super) groups: groups::HostGroups,
-    pub(super) watches: Watches,
+    /// The groups that this process has joined on its interfaces for its ids.
+    pub(super) groups: Mutex<HashMap<MembershipNumber, MulticastMembership>>,
+    /// The watched next hops, by interface and address. Ids with the same next hop share its watch.
+    pub(super) watches: Mutex<HashMap<(u32, IpAddr), Weak<Watch>>>,
     /// Both set once, when the block is known and before the stack runs.
     state: OnceLock<Mutex<State>>,
     stack: OnceLock<Arc<Stack>>,
@@ -37,37 +36,22 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn start(config: SoftwareConfig) -> Result<Arc<Self>> {
-        let claims = Arc::new(Claims::default());
-        let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
             epoch: Instant::now(),
-            claims: claims.clone(),
-            groups: groups::HostGroups::default(),
-            watches: Watches::default(),
+            claims: Arc::default(),
+            groups: Mutex::default(),
+            watches: Mutex::default(),
             state: OnceLock::new(),
             stack: OnceLock::new(),
             me: me.clone(),
-        });
-        let gsi = Arc::new(GsiPort(core.me.clone()));
-        let coordinator = Box::new(Registrar::new(
-            u64::from_le_bytes(random()?),
-            config.cm.closed_listener_memory,
-        ));
-        let member = Arc::new(Claimant::new(core.me.clone(), claims));
-        // Before the stack's thread runs: the group asks for reports, tells of deaths and delivers
-        // datagrams from then on.
-        Stack::start_with(config.stack, coordinator, member, |stack| {
-            let cm = portolan_cm::Config {
-                comm_id_block: stack.block().index(),
-                ..config.cm
-            };
-            let state = State::new(Cm::new(cm, random()?));
-            // Neither was set: this is the only place that does.
-            let _ = core.state.set(Mutex::new(state));
-            let _ = core.stack.set(stack.clone());
-            Ok(gsi)
-        })?;
-        Ok(core)
+        })
+    }
+
+    /// Makes it ready for use, once.
+    pub(super) fn set(&self, cm: Cm, stack: &Arc<Stack>) {
+        let _ = self.state.set(Mutex::new(State::new(cm)));
+        let _ = self.stack.set(stack.clone());
     }
 
     /// For what the core itself keeps, which must not keep it.
@@ -222,12 +206,10 @@ impl Core {
             }
         }
         for query in outputs.queries {
-            if let Some(me) = self.me.upgrade() {
-                address::answer(&me, query, self.epoch);
-            }
+            self.answer_address_query(query);
         }
         for query in outputs.groups {
-            groups::answer(self, query);
+            self.answer_group_query(query);
         }
         if outputs.wakes {
             self.stack().wake();
@@ -249,27 +231,5 @@ impl fmt::Debug for Core {
         f.debug_struct("Core")
             .field("stack", &self.stack.get())
             .finish_non_exhaustive()
-    }
-}
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // Up to 256 bytes come whole or not at all (getrandom(2)).
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(got) if got == N => Ok(bytes),
-        Ok(_) => Err(Error::new(
-            Step::OpenDevice,
-            Cause::Os {
-                call: "getrandom",
-                errno: errno::EIO,
-            },
-        )),
-        Err(error) => {
-            let cause = Cause::Os {
-                call: "getrandom",
-                errno: error.raw_os_error(),
-            };
-            Err(Error::new(Step::OpenDevice, cause))
-        }
     }
 }

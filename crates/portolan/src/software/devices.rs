@@ -1,9 +1,8 @@
 //! Devices that come, change and go, and neighbours that change: found for addresses, and told to the
 //! engine.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use portolan_addrinfo::LinkAddress;
 use portolan_addrinfo::neighbour::{Resolver, Watch};
@@ -13,12 +12,6 @@ use portolan_roce::io::{DeviceChange, SoftDevice};
 
 use super::core::Core;
 use crate::lock;
-
-/// The watched next hops, by interface and address: ids that share one share its watch.
-#[derive(Debug, Default)]
-pub(super) struct Watches {
-    shared: Mutex<HashMap<(u32, IpAddr), Weak<Watch>>>,
-}
 
 impl Core {
     /// The device of a local address. An address that is not known may have come this very moment:
@@ -55,7 +48,7 @@ impl Core {
     /// watched is done without: it is for a hint.
     pub(super) fn watch(&self, neighbour: &Neighbour, known: LinkAddress) -> Option<Arc<Watch>> {
         let (hop, interface) = (neighbour.address, neighbour.interface_index);
-        let mut shared = lock(&self.watches.shared);
+        let mut shared = lock(&self.watches);
         if let Some(watch) = shared.get(&(interface, hop)).and_then(Weak::upgrade) {
             return Some(watch);
         }

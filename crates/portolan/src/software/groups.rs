@@ -1,15 +1,12 @@
 //! Multicast groups: memberships of ids, and the host's part in them.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Mutex;
 
 use portolan_addrinfo::route;
 use portolan_cm::{GroupQuery, Membership};
 use portolan_provider::cm::{IdNumber, JoinKind, MembershipNumber, UserId};
 use portolan_provider::traits::Device;
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_roce::io::MulticastMembership;
 
 use super::core::Core;
 use super::state::{Member, is_of_group};
@@ -49,36 +46,32 @@ impl Core {
             .extract(|event| is_of_group(event.event) && event.id == id && event.uid == member.uid);
         Ok(member.reported)
     }
-}
 
-/// The groups that this process has joined on its interfaces for its ids.
-#[derive(Debug, Default)]
-pub(super) struct HostGroups(Mutex<HashMap<MembershipNumber, MulticastMembership>>);
-
-/// Does what the engine asks of the host.
-pub(super) fn answer(core: &Core, query: GroupQuery) {
-    let membership = match query {
-        GroupQuery::Join(membership) => membership,
-        GroupQuery::Leave(membership) => return leave_host(core, membership.number),
-    };
-    let number = membership.number;
-    let answer = match join_host(core, &membership) {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            tracing::debug!(%error, group = %membership.group, "group not joined");
-            Err(error.errno())
+    /// Does what the engine asks of the host.
+    pub(super) fn answer_group_query(&self, query: GroupQuery) {
+        let membership = match query {
+            GroupQuery::Join(membership) => membership,
+            GroupQuery::Leave(membership) => return leave_host(self, membership.number),
+        };
+        let number = membership.number;
+        let answer = match join_host(self, &membership) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::debug!(%error, group = %membership.group, "group not joined");
+                Err(error.errno())
+            }
+        };
+        let told = self.run_state(|state, now| {
+            state.cm.group_joined(now, number, answer)?;
+            let entry = state.entry(membership.id, Step::JoinMulticast);
+            Ok(entry.is_ok_and(|entry| entry.members.contains_key(&number)))
+        });
+        // Left while it was being joined: whoever left may have come before there was something to leave.
+        match told {
+            Ok(true) => {}
+            Ok(false) => leave_host(self, number),
+            Err(error) => tracing::warn!(%error, "a multicast join stays unanswered"),
         }
-    };
-    let told = core.run_state(|state, now| {
-        state.cm.group_joined(now, number, answer)?;
-        let entry = state.entry(membership.id, Step::JoinMulticast);
-        Ok(entry.is_ok_and(|entry| entry.members.contains_key(&number)))
-    });
-    // Left while it was being joined: whoever left may have come before there was something to leave.
-    match told {
-        Ok(true) => {}
-        Ok(false) => leave_host(core, number),
-        Err(error) => tracing::warn!(%error, "a multicast join stays unanswered"),
     }
 }
 
@@ -105,12 +98,12 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
         return Ok(());
     }
     let joined = core.stack().join_group(&device, membership.group)?;
-    lock(&core.groups.0).insert(membership.number, joined);
+    lock(&core.groups).insert(membership.number, joined);
     Ok(())
 }
 
 fn leave_host(core: &Core, number: MembershipNumber) {
-    let joined = lock(&core.groups.0).remove(&number);
+    let joined = lock(&core.groups).remove(&number);
     // Its end closes a socket, with no lock held.
     drop(joined);
 }

@@ -1,22 +1,23 @@
 //! The software provider: the connection protocol (`cm`) over the software device (`roce`), in this
 //! process.
 //!
+//! * `start`: puts the engine, the device and the parts below together.
 //! * `core`, `state`: the engine under its lock, and what its outputs lead to.
 //! * `ids`, `bind`, `groups`: the commands that concern more than the engine.
 //! * `channel`, `queue`: event channels and the commands on them.
 //! * `gsi`: management datagrams and time, from the device to the engine.
 //! * `devices`: devices that come and go, and neighbours that change.
 //! * `address`: how a destination is reached: route, device, neighbour.
-//! * `claim`, `coordinator`, `ports`: local ports, decided once for all processes that share UDP 4791.
+//! * `claim`, `ports`, `registrar`: local ports, decided once for all processes that share UDP 4791.
 //! * `survey`: all of those processes, seen from outside.
-//! * `member`: what those processes' group asks of this one; the deaths that it tells of.
+//! * `claimant`: what the group of those processes asks of this one, and the deaths that it reports.
 
 mod address;
 mod bind;
 mod channel;
 mod claim;
 mod claimant;
-pub(crate) mod core;
+mod core;
 mod devices;
 mod groups;
 mod gsi;
@@ -24,6 +25,7 @@ mod ids;
 mod ports;
 mod queue;
 mod registrar;
+pub(crate) mod start;
 mod state;
 pub mod survey;
 

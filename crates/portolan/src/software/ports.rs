@@ -12,8 +12,9 @@ use portolan_roce::io::Stack;
 
 use portolan_port_sharing::Block;
 
-use super::claim::{ClaimId, PortClaim, RELEASES_MAX, Request, Response};
-use super::registrar::{ephemeral_ports, holder_name};
+use super::claim::{
+    ClaimId, PortClaim, RELEASES_MAX, Request, Response, ephemeral_ports, holder_name,
+};
 use crate::lock;
 
 /// How long the coordinator may take to answer; a change of the coordinator fits in.

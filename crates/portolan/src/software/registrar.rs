@@ -12,7 +12,7 @@ use portolan_wire::addr::{PortSpace, ServiceId};
 use portolan_wire::cm::{CmMessage, RejectReason};
 use portolan_wire::rocev2::Packet;
 
-use super::claim::{ClaimId, PortClaim, Request, Response};
+use super::claim::{ClaimId, PortClaim, Request, Response, ephemeral_ports, holder_name};
 use super::survey::{self, SurveyedPort};
 
 /// A claim of a member process.
@@ -26,11 +26,6 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&holder_name(self.member))
     }
-}
-
-/// How a process that holds a port is called in errors.
-pub(super) fn holder_name(member: Block) -> String {
-    format!("the process with block {member}")
 }
 
 /// Answers the members; at work in the process that holds the coordinator's role.
@@ -241,14 +236,6 @@ fn table(seed: u64) -> PortTable<Owner> {
         },
         seed,
     )
-}
-
-/// The range that the kernel gives to sockets, which the rdma_cm shares.
-pub(super) fn ephemeral_ports() -> Option<std::ops::RangeInclusive<u16>> {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
-    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
-    let (first, last) = (numbers.next()??, numbers.next()??);
-    (first <= last).then_some(first..=last)
 }
 
 #[cfg(test)]
