@@ -104,6 +104,13 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::links::run,
     },
     Part {
+        name: "loops",
+        what: "no files of a crate use each other in a circle",
+        place: Place::Building(Profile::Dev),
+        needs: None,
+        run: crate::loops::run,
+    },
+    Part {
         name: TEST_PROGRAMS,
         what: "the tests, built",
         place: Place::Building(Profile::Dev),
