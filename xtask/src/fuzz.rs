@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use pcap_file::pcap::PcapReader;
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
-use crate::lanes::side_by_side;
+use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace, cargo};
 
 /// The targets: each reads what a peer or a file may hold, or performs operations in any order.

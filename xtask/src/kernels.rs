@@ -2,7 +2,7 @@
 
 use portolan_lab::machine::{MachineError, Suite};
 
-use crate::lanes::side_by_side;
+use crate::parallel::side_by_side;
 
 /// Linux 6.1 and the newest of Debian's backports.
 const SUITES: [Suite; 2] = [Suite::Bookworm, Suite::TrixieBackports];

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-mod crowd;
+mod crash_test;
 mod demo;
 #[cfg(test)]
 mod dependencies;
@@ -10,7 +10,6 @@ mod dissect;
 mod drop_in;
 mod fabric;
 mod figures;
-mod floors;
 mod fuzz;
 mod holder;
 mod idle;
@@ -19,7 +18,6 @@ mod interop;
 mod kernel_events;
 mod kernel_provider;
 mod kernels;
-mod lanes;
 mod leaks;
 mod leftovers;
 mod links;
@@ -27,11 +25,13 @@ mod loops;
 mod namespace;
 mod netem;
 mod pairs;
+mod parallel;
+mod perf_gates;
 mod processes;
 mod programs;
 mod promises;
 mod simulate;
-mod survivors;
+mod stress;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -52,7 +52,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Have 64 processes listen and ping, kill some all the time, and see that the others finish.
-    Crowd(crowd::Arguments),
+    Stress(stress::Arguments),
     /// Measure connections beside librdmacm's, and write the figures into docs/performance.md.
     Figures(figures::Arguments),
     /// Run the fuzz targets.
@@ -78,7 +78,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
-        Task::Crowd(arguments) => crowd::task(&arguments),
+        Task::Stress(arguments) => stress::task(&arguments),
         Task::Figures(arguments) => figures::write(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),

@@ -1,4 +1,4 @@
-//! The seam's types and C's.
+//! The provider's types and C's.
 
 use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState, WorkCompletion};
 use portolan_wire::addr::{Psn, QKey, Qpn};

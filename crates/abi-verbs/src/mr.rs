@@ -26,14 +26,14 @@ impl Kind for Mr {
     type Own = OwnMr;
 }
 
-/// The seam's rights. What a device may leave out of account is left out; huge pages are pages.
+/// The provider's rights. What a device may leave out of account is left out; huge pages are pages.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for rights that rdma_rxe does not have; `EINVAL` for rights of peers to write without the device's
 /// own, as the kernel has it.
 pub(crate) fn rights(flags: u32) -> Result<Access> {
-    let seams = flags & !(access::OPTIONAL | access::HUGETLB | access::ZERO_BASED);
-    let rights = Access::from_bits(seams).ok_or(Errno::OPNOTSUPP)?;
+    let rights = flags & !(access::OPTIONAL | access::HUGETLB | access::ZERO_BASED);
+    let rights = Access::from_bits(rights).ok_or(Errno::OPNOTSUPP)?;
     let writes = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     match writes && !rights.contains(Access::LOCAL_WRITE) {
         true => Err(Errno::INVAL),
@@ -46,8 +46,8 @@ pub(crate) fn rights(flags: u32) -> Result<Access> {
 /// # Errors
 /// `EOPNOTSUPP` for rights that there are not.
 pub(crate) fn window_rights(flags: u32) -> Result<Access> {
-    let seams = flags & !access::OPTIONAL;
-    Access::from_bits(seams).ok_or(Errno::OPNOTSUPP)
+    let rights = flags & !access::OPTIONAL;
+    Access::from_bits(rights).ok_or(Errno::OPNOTSUPP)
 }
 
 /// Registers memory that work requests and peers find at `iova`.

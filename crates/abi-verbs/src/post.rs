@@ -35,7 +35,7 @@ unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [ProviderSge]
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises; the seam's structure is laid out as C's.
+    // SAFETY: as the caller promises; the provider's structure is laid out as C's.
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<ProviderSge>(), count) })
 }
 

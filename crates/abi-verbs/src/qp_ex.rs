@@ -357,7 +357,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge)
         if count == 0 || list.is_null() {
             return begun.set_pieces(&[]);
         }
-        // SAFETY: the program's array; the seam's structure is laid out as C's.
+        // SAFETY: the program's array; the provider's structure is laid out as C's.
         begun.set_pieces(unsafe { std::slice::from_raw_parts(list.cast(), count) })
     });
 }

@@ -52,7 +52,7 @@
 //! * `half_open`: connections that nobody has confirmed yet, and which of them goes when they are too
 //!   many.
 //! * `held`: requests for a service whose listener has just closed, and may open again.
-//! * `departed`: what becomes of connections whose peer is known to have died.
+//! * `peer_death`: what becomes of connections whose peer is known to have died.
 //! * `retry`, `pace`, `timers`, `timeout` and `timewait` are about time.
 //!
 //! Alternate paths are not spoken: their messages are counted and dropped, as Linux drops them on
@@ -68,7 +68,6 @@ mod advance;
 mod comm_ids;
 mod config;
 mod counters;
-mod departed;
 mod engine;
 mod half_open;
 mod hash;
@@ -79,6 +78,7 @@ pub mod mutant;
 mod pace;
 mod params;
 mod passive;
+mod peer_death;
 pub mod ports;
 mod qp_attr;
 mod query;

@@ -2,7 +2,7 @@
 //! (`rdma_rxe`, `siw`).
 //!
 //! Connection management is the rdma_cm device's (`/dev/infiniband/rdma_cm`), whose commands are those
-//! of the seam. The verbs are the machine's libibverbs, which has the devices' drivers; it is loaded at
+//! of the provider's interface. The verbs are the machine's libibverbs, which has the devices' drivers; it is loaded at
 //! run time, and nothing of it is needed to build.
 
 mod error;

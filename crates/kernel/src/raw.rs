@@ -1,4 +1,5 @@
-//! The rdma_cm device below the seam: commands and their answers as the kernel has them, for whoever keeps
+//! The rdma_cm device below the provider's interface: commands and their answers as the kernel has them, for whoever
+//! keeps
 //! ids of its own (the C library).
 
 pub use crate::rdma_cm::abi::*;

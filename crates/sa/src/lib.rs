@@ -11,10 +11,10 @@
 
 mod cache;
 pub mod client;
-mod desk;
 #[forbid(unsafe_code)]
 pub mod engine;
 pub mod port;
+mod query_coalescer;
 mod rand;
 pub mod reach;
 pub mod scripted;

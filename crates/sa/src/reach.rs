@@ -7,9 +7,9 @@ use portolan_wire::Gid;
 use portolan_wire::sa::{PathRecord, Query};
 
 use crate::client::{Asked, Client, Pending};
-use crate::desk::Outcome;
 use crate::engine::{Failure, Request};
 use crate::port::{LinkLayer, Port};
+use crate::query_coalescer::Outcome;
 use crate::transport::TransportError;
 
 /// Why a GID is unreachable or its reachability is unknown.

@@ -15,8 +15,8 @@ use anyhow::{Result, ensure};
 use portolan_lab::machine::{MachineError, Package, ensure_installed};
 
 use crate::install;
-use crate::lanes::side_by_side;
 use crate::namespace::{self, Namespace};
+use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace};
 use case::Case;
 use document::Row;

@@ -150,8 +150,8 @@ mod tests {
     use super::*;
 
     fn taken_by(for_host: bool) -> Vec<Place> {
-        let in_lanes = PARTS.iter().filter(|part| part.place.is_in_lanes());
-        let waiting = Mutex::new(in_lanes.enumerate().collect());
+        let parallel = PARTS.iter().filter(|part| part.place.runs_in_parallel());
+        let waiting = Mutex::new(parallel.enumerate().collect());
         std::iter::from_fn(|| next(&waiting, for_host))
             .map(|(_, part)| part.place)
             .collect()
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn each_part_in_lanes_is_taken_once() {
-        let in_lanes = PARTS.iter().filter(|part| part.place.is_in_lanes());
-        assert_eq!(taken_by(true).len(), in_lanes.count());
+    fn each_part_parallel_is_taken_once() {
+        let parallel = PARTS.iter().filter(|part| part.place.runs_in_parallel());
+        assert_eq!(taken_by(true).len(), parallel.count());
     }
 }

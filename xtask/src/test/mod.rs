@@ -67,23 +67,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let building = of_kind(|place| matches!(place, Place::Building(_)));
     let alone = of_kind(|place| place == Place::Alone);
-    let in_lanes = of_kind(Place::is_in_lanes);
+    let parallel = of_kind(Place::runs_in_parallel);
     let mut reports = lane::build(&building, &workspace);
     for part in &alone {
         println!("\n==> {}: {}", part.name, part.what);
         reports.push(Report::of(part, &workspace));
     }
-    reports.extend(match in_lanes.as_slice() {
+    reports.extend(match parallel.as_slice() {
         [part] => {
             println!("\n==> {}: {}", part.name, part.what);
             vec![Report::of(part, &workspace)]
         }
         _ => {
-            let beside_others = lane::run(&in_lanes, &workspace);
+            let beside_others = lane::run(&parallel, &workspace);
             let again = |(report, part): (Report, &&Part)| report.or_alone(part, &workspace);
             beside_others
                 .into_iter()
-                .zip(&in_lanes)
+                .zip(&parallel)
                 .map(again)
                 .collect()
         }

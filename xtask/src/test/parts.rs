@@ -50,7 +50,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Whether it may run beside others than builds.
-    pub(super) fn is_in_lanes(self) -> bool {
+    pub(super) fn runs_in_parallel(self) -> bool {
         !matches!(self, Self::Building(_) | Self::Alone)
     }
 }
@@ -132,11 +132,11 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::clock,
     },
     Part {
-        name: "floors",
+        name: "perf-gates",
         what: "latency, connects, bandwidth and resolution beside plain sockets and libc",
         place: Place::Alone,
         needs: Some(COMMAND),
-        run: crate::floors::run,
+        run: crate::perf_gates::run,
     },
     Part {
         name: "demo",
@@ -153,11 +153,11 @@ pub(super) const PARTS: &[Part] = &[
         run: crate::programs::run,
     },
     Part {
-        name: "survivors",
+        name: "crash-test",
         what: "of three pairs one process is killed, the port's holder too; the others lose no ping",
         place: Place::Alone,
         needs: Some(COMMAND),
-        run: crate::survivors::run,
+        run: crate::crash_test::run,
     },
     Part {
         name: "tests",
@@ -167,11 +167,11 @@ pub(super) const PARTS: &[Part] = &[
         run: steps::tests,
     },
     Part {
-        name: "crowd",
+        name: "stress",
         what: "64 processes, half of them C programs, for a minute, killed at random and replaced",
         place: Place::Namespace,
         needs: Some(COMMAND),
-        run: crate::crowd::run,
+        run: crate::stress::run,
     },
     Part {
         name: "pairs",

@@ -4,7 +4,6 @@
 mod cells;
 mod datagram_loss;
 mod datagrams;
-mod departed;
 mod destroy;
 mod devices;
 mod golden;
@@ -17,6 +16,7 @@ mod loss;
 mod multicast;
 mod net;
 mod options;
+mod peer_death;
 mod ports;
 mod random_runs;
 mod relisten;

@@ -10,7 +10,7 @@ use super::abi;
 /// What to modify a queue pair with to reach `state`, from the answer to INIT_QP_ATTR.
 ///
 /// # Errors
-/// `Unsupported` for what the seam has no words for: a path within an InfiniBand subnet, or an
+/// `Unsupported` for what the provider's types have no words for: a path within an InfiniBand subnet, or an
 /// attribute of a newer kernel's.
 pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
     let mask = QpAttrMask::from_bits(raw.qp_attr_mask).ok_or(Error::new(
@@ -37,7 +37,7 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
         rq_psn: Psn::new(raw.rq_psn),
         sq_psn: Psn::new(raw.sq_psn),
         dest_qpn: Qpn::new(raw.dest_qp_num),
-        // Newer rights (flushing to persistent memory) are for verbs that the seam does not have.
+        // Newer rights (flushing to persistent memory) are for verbs that the provider's types do not have.
         access: Access::from_bits_truncate(raw.qp_access_flags),
         ah_attr: ah_attr(&raw.ah_attr),
         pkey_index: raw.pkey_index,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_seam_cannot_say_is_refused_and_named() {
+    fn what_the_providers_types_cannot_say_is_refused_and_named() {
         let mut unknown = ready_to_receive();
         unknown.qp_attr_mask |= 1 << 25;
         let mut local = ready_to_receive();

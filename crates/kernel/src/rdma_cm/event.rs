@@ -1,4 +1,4 @@
-//! Events of the kernel as those of the seam.
+//! Events of the kernel as those of the provider's interface.
 
 use portolan_provider::cm::{CmEvent, Ece, EventParam, EventType, IdNumber, UdParam, UserId};
 use portolan_provider::verbs::QpType;

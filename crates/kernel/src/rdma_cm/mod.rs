@@ -3,7 +3,7 @@
 //!
 //! * `fields`, `abi`: the kernel's structures as bytes.
 //! * `commands`: the numbers of the commands, and where they name the place of the answer.
-//! * `address`, `attr`, `event`, `param`: their contents as the types of the seam.
+//! * `address`, `attr`, `event`, `param`: their contents as the types of the provider's interface.
 //! * `to_c`: address vectors and queue pairs' attributes as libibverbs has them, for the C libraries.
 //! * `query`: what the kernel knows of an id.
 //! * `ib_service`: services of the subnet administrator, by the kernel.

@@ -59,7 +59,7 @@ pub(super) enum HostTask {
     /// The coordinator forwarded a management datagram.
     TakeDatagram(Datagram),
     /// The process stands for coordinator, if there is none.
-    StandForHub,
+    StandForCoordinator,
     /// It tells the new coordinator what it holds.
     Register,
     /// The coordinator, which it is, learns of a member's death.

@@ -212,7 +212,7 @@ impl World {
     /// A process is there: where there is no coordinator, it stands for it.
     pub(super) fn stand(&mut self, host: usize) {
         let after = self.rng.micros(0, ELECTION_US_MAX);
-        self.plan_on(host, after, HostTask::StandForHub);
+        self.plan_on(host, after, HostTask::StandForCoordinator);
     }
 
     pub(super) fn stand_for_coordinator(&mut self, host: usize) {

@@ -337,7 +337,7 @@ impl World {
                 Ok(())
             }
             HostTask::TakeDatagram(datagram) => self.take_mad(host, &datagram),
-            HostTask::StandForHub => {
+            HostTask::StandForCoordinator => {
                 self.stand_for_coordinator(host);
                 Ok(())
             }

@@ -44,7 +44,7 @@ impl CoordinatorService for Fate {
 }
 
 /// A coordinator without a thread: it does something only when the test has it.
-struct SteppedHub {
+struct SteppedCoordinator {
     config: GroupConfig,
     group: PortGroup,
     claims: Arc<Claims>,
@@ -52,7 +52,7 @@ struct SteppedHub {
     left: Arc<Mutex<Vec<Block>>>,
 }
 
-impl SteppedHub {
+impl SteppedCoordinator {
     fn found() -> Self {
         let config = config();
         let (claims, fate) = (Arc::new(Claims::default()), Fate::default());
@@ -135,7 +135,7 @@ fn read_all(connection: &OwnedFd) {
 fn members_that_die_while_another_death_is_told_are_dead_too() {
     // What was not read when a connection closes decides which error the other end gets.
     for has_read in [false, true] {
-        let coordinator = SteppedHub::found();
+        let coordinator = SteppedCoordinator::found();
         let first = coordinator.member();
         let others: Vec<_> = (0..5).map(|_| coordinator.member()).collect();
         let before = coordinator.members();
@@ -151,7 +151,7 @@ fn members_that_die_while_another_death_is_told_are_dead_too() {
 
 #[test]
 fn a_member_that_dies_with_answers_and_news_waiting_for_it_is_dead() {
-    let coordinator = SteppedHub::found();
+    let coordinator = SteppedCoordinator::found();
     let (deaf, other) = (coordinator.member(), coordinator.member());
     let before = coordinator.members();
     let ask = [&[5, 0, 0, 0, 0, 0, 0, 0, 1][..], b"echo ", &[b'x'; 4000]].concat();
@@ -171,7 +171,7 @@ fn a_member_that_dies_with_answers_and_news_waiting_for_it_is_dead() {
 
 #[test]
 fn an_observer_that_is_gone_before_its_answer_leaves_nothing() {
-    let coordinator = SteppedHub::found();
+    let coordinator = SteppedCoordinator::found();
     let member = coordinator.member();
     for turns in 0..3 {
         let observer = call(&coordinator.config);
@@ -187,7 +187,7 @@ fn an_observer_that_is_gone_before_its_answer_leaves_nothing() {
 
 #[test]
 fn a_newcomer_that_is_gone_before_its_welcome_leaves_no_socket_in_use() {
-    let coordinator = SteppedHub::found();
+    let coordinator = SteppedCoordinator::found();
     let newcomer = call(&coordinator.config);
     send(&newcomer, &HELLO, SendFlags::empty()).unwrap();
     drop(newcomer);

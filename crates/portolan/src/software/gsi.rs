@@ -42,7 +42,7 @@ impl Gsi for GsiPort {
 
     fn communication_established(&self, qp: Qpn) {
         if let Some(core) = self.0.upgrade() {
-            core.heard_peer(qp);
+            core.peer_sent_data(qp);
         }
     }
 

@@ -96,7 +96,7 @@ impl Core {
 
     /// A queue pair heard its peer before the last message of the handshake: the connection is
     /// established (`rdma_notify(3)`, which the owner so need not call).
-    pub(super) fn heard_peer(&self, qp: Qpn) {
+    pub(super) fn peer_sent_data(&self, qp: Qpn) {
         // Not awaited any more: the message has come meanwhile, or the connection is over.
         let _ = self.run_state(|state, now| match state.accepted_with(qp) {
             Some(id) => state.cm.notify_established(now, id),

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_hub_starts_empty_and_learns_by_replay() {
+    fn a_new_coordinator_starts_empty_and_learns_by_replay() {
         let mut coordinator = Registrar::new(7, MOMENT);
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", true);
         coordinator.reset();

@@ -107,43 +107,43 @@ mod tests {
     #[test]
     fn a_silent_peer_is_asked_once_and_given_up_when_the_time_to_answer_is_over() {
         let start = Instant::now();
-        let mut vigil = Silence::new(SETTINGS, start);
-        assert_eq!(vigil.check(start, false), Look::Until(start + seconds(5)));
-        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
+        let mut silence = Silence::new(SETTINGS, start);
+        assert_eq!(silence.check(start, false), Look::Until(start + seconds(5)));
+        assert_eq!(silence.check(start + seconds(5), false), Look::Probe);
         let end = start + seconds(7);
-        assert_eq!(vigil.check(start + seconds(6), false), Look::Until(end));
-        assert_eq!(vigil.check(end, false), Look::Silent(seconds(7)));
+        assert_eq!(silence.check(start + seconds(6), false), Look::Until(end));
+        assert_eq!(silence.check(end, false), Look::Silent(seconds(7)));
     }
 
     #[test]
     fn an_answer_begins_another_interval() {
         let start = Instant::now();
-        let mut vigil = Silence::new(SETTINGS, start);
-        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
-        vigil.probe_completed();
-        vigil.arrived(start + seconds(6));
+        let mut silence = Silence::new(SETTINGS, start);
+        assert_eq!(silence.check(start + seconds(5), false), Look::Probe);
+        silence.probe_completed();
+        silence.arrived(start + seconds(6));
         let next = start + seconds(11);
-        assert_eq!(vigil.check(start + seconds(7), false), Look::Until(next));
-        assert_eq!(vigil.check(next, false), Look::Probe);
+        assert_eq!(silence.check(start + seconds(7), false), Look::Until(next));
+        assert_eq!(silence.check(next, false), Look::Probe);
     }
 
     #[test]
     fn a_peer_that_is_heard_of_is_not_given_up_though_its_answer_is_late() {
         let start = Instant::now();
-        let mut vigil = Silence::new(SETTINGS, start);
-        assert_eq!(vigil.check(start + seconds(5), false), Look::Probe);
-        vigil.arrived(start + seconds(6));
+        let mut silence = Silence::new(SETTINGS, start);
+        assert_eq!(silence.check(start + seconds(5), false), Look::Probe);
+        silence.arrived(start + seconds(6));
         let end = start + seconds(8);
-        assert_eq!(vigil.check(start + seconds(7), false), Look::Until(end));
-        assert_eq!(vigil.check(end, false), Look::Silent(seconds(2)));
+        assert_eq!(silence.check(start + seconds(7), false), Look::Until(end));
+        assert_eq!(silence.check(end, false), Look::Silent(seconds(2)));
     }
 
     #[test]
     fn nothing_is_asked_while_the_queue_pair_works() {
         let start = Instant::now();
-        let mut vigil = Silence::new(SETTINGS, start);
+        let mut silence = Silence::new(SETTINGS, start);
         let later = start + seconds(60);
-        assert_eq!(vigil.check(later, true), Look::Until(later + seconds(5)));
-        assert_eq!(vigil.check(later, false), Look::Probe);
+        assert_eq!(silence.check(later, true), Look::Until(later + seconds(5)));
+        assert_eq!(silence.check(later, false), Look::Probe);
     }
 }

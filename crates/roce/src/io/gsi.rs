@@ -1,4 +1,4 @@
-//! QP1, the general services interface, as a seam: whoever speaks the connection protocol plugs in
+//! QP1, the general services interface, as an interface: what speaks the connection protocol plugs in
 //! here. The wire side, too: management datagrams built and checked.
 
 use std::net::{IpAddr, SocketAddr};

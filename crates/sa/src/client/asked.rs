@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use portolan_threads::lock::Mutex;
 
 use super::Pending;
-use crate::desk::Outcome;
 use crate::engine::Failure;
+use crate::query_coalescer::Outcome;
 
 /// A query in progress. Dropping it cancels the query.
 #[must_use = "a future does nothing unless it is awaited; dropping it cancels the question"]

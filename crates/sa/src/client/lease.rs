@@ -9,8 +9,8 @@ use portolan_threads::lock::Mutex;
 use portolan_wire::sa::{Query, ServiceRecord};
 
 use super::CLOSE_GRACE;
-use crate::desk::{Desk, Ticket};
 use crate::engine::{Failure, Request};
+use crate::query_coalescer::{QueryCoalescer, Ticket};
 
 /// Renewals within the length of one lease.
 pub const RENEWALS_PER_LEASE: u32 = 3;
@@ -109,13 +109,23 @@ impl Leases {
         self.leases.insert(number, lease);
     }
 
-    pub(super) fn forget(&mut self, now: Duration, number: LeaseNumber, desk: Option<&mut Desk>) {
+    pub(super) fn forget(
+        &mut self,
+        now: Duration,
+        number: LeaseNumber,
+        queries: Option<&mut QueryCoalescer>,
+    ) {
         self.leases.remove(&number);
-        self.cancel_renewal(now, number, desk);
+        self.cancel_renewal(now, number, queries);
     }
 
-    pub(super) fn withdraw(&mut self, now: Duration, number: LeaseNumber, desk: Option<&mut Desk>) {
-        self.cancel_renewal(now, number, desk);
+    pub(super) fn withdraw(
+        &mut self,
+        now: Duration,
+        number: LeaseNumber,
+        queries: Option<&mut QueryCoalescer>,
+    ) {
+        self.cancel_renewal(now, number, queries);
         if let Some(lease) = self.leases.get_mut(&number) {
             lease.withdrawing = true;
             lease.due = Some(now);
@@ -123,12 +133,17 @@ impl Leases {
     }
 
     /// Cancels a renewal in progress, so that it cannot arrive after the withdrawal.
-    fn cancel_renewal(&mut self, now: Duration, number: LeaseNumber, desk: Option<&mut Desk>) {
+    fn cancel_renewal(
+        &mut self,
+        now: Duration,
+        number: LeaseNumber,
+        queries: Option<&mut QueryCoalescer>,
+    ) {
         let renewal = self.asked.iter().find(|(_, of)| **of == number);
         if let Some(ticket) = renewal.map(|(ticket, _)| *ticket) {
             self.asked.remove(&ticket);
-            if let Some(desk) = desk {
-                desk.cancel(now, ticket);
+            if let Some(queries) = queries {
+                queries.cancel(now, ticket);
             }
         }
     }
@@ -162,7 +177,7 @@ impl Leases {
     }
 
     /// Sends the renewals that are due.
-    pub(super) fn turn(&mut self, now: Duration, desk: &mut Desk) {
+    pub(super) fn turn(&mut self, now: Duration, queries: &mut QueryCoalescer) {
         for (number, lease) in &mut self.leases {
             if lease.due.is_none_or(|due| now < due) {
                 continue;
@@ -175,7 +190,7 @@ impl Leases {
             lease.due = None;
             // The same record was encoded before, so encoding it succeeds.
             if let Ok(request) = request {
-                let ticket = desk.ask(now, request, now + within);
+                let ticket = queries.ask(now, request, now + within);
                 self.asked.insert(ticket, *number);
             }
         }

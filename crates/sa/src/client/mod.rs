@@ -20,9 +20,9 @@ pub use lease::{LeaseState, RENEWALS_PER_LEASE};
 pub use registration::Registration;
 
 use crate::cache::CacheConfig;
-use crate::desk::Outcome;
 use crate::engine::{Config, Counters, Failure, Request};
 use crate::port::Port;
+use crate::query_coalescer::Outcome;
 use crate::transport::{Transport, TransportError};
 use crate::umad;
 use shared::{Command, Handle, Question};

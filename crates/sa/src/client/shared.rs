@@ -13,9 +13,9 @@ use portolan_threads::with_signals_blocked;
 
 use super::lease::{LeaseNumber, LeaseOrder};
 use super::{ClientConfig, Open};
-use crate::desk::Outcome;
 use crate::engine::{Counters, Failure, Request};
 use crate::port::Port;
+use crate::query_coalescer::Outcome;
 use crate::transport::{TransportError, Wake};
 
 /// Maximum number of queries queued for the thread.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::CLOSE_GRACE;
 use super::lease::Leases;
 use super::shared::{Command, Done, Question, Shared};
-use crate::desk::{Desk, Outcome, Ticket};
 use crate::engine::{Failure, Transmit};
 use crate::port::Port;
+use crate::query_coalescer::{Outcome, QueryCoalescer, Ticket};
 use crate::rand;
 use crate::transport::{Received, Transport, TransportError};
 
@@ -32,7 +32,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     let mut thread = Thread {
         shared: shared.clone(),
         epoch: Instant::now(),
-        desk: None,
+        queries: None,
         transport: None,
         deaf: false,
         port_read: None,
@@ -47,7 +47,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
 struct Thread {
     shared: Arc<Shared>,
     epoch: Instant,
-    desk: Option<Desk>,
+    queries: Option<QueryCoalescer>,
     transport: Option<Box<dyn Transport>>,
     /// Whether the transport's wait cannot be interrupted.
     deaf: bool,
@@ -99,27 +99,27 @@ impl Thread {
                 let now = self.now();
                 if let Some(ticket) = self.by_number.remove(&number) {
                     self.callers.remove(&ticket);
-                    if let Some(desk) = &mut self.desk {
-                        desk.cancel(now, ticket);
+                    if let Some(queries) = &mut self.queries {
+                        queries.cancel(now, ticket);
                     }
                 }
             }
             Command::Renew(order) => self.leases.add(self.now(), order),
             Command::Withdraw(number) => {
                 let now = self.now();
-                self.leases.withdraw(now, number, self.desk.as_mut());
+                self.leases.withdraw(now, number, self.queries.as_mut());
             }
             Command::Forget(number) => {
                 let now = self.now();
-                self.leases.forget(now, number, self.desk.as_mut());
+                self.leases.forget(now, number, self.queries.as_mut());
             }
         }
     }
 
     fn subnet_changed(&mut self) {
         self.port_read = None;
-        if let Some(desk) = &mut self.desk {
-            desk.forget_answers();
+        if let Some(queries) = &mut self.queries {
+            queries.forget_answers();
         }
         self.leases.renew_all(self.now());
     }
@@ -138,11 +138,11 @@ impl Thread {
             }
             Err(failure) => Err(failure),
         };
-        let desk = self.desk.as_mut();
-        match (request, desk) {
-            (Ok(request), Some(desk)) => {
+        let queries = self.queries.as_mut();
+        match (request, queries) {
+            (Ok(request), Some(queries)) => {
                 let deadline = deadline.saturating_duration_since(self.epoch);
-                let ticket = desk.ask(now, request, deadline);
+                let ticket = queries.ask(now, request, deadline);
                 self.by_number.insert(number, ticket);
                 self.callers.insert(ticket, (number, done));
             }
@@ -153,9 +153,9 @@ impl Thread {
 
     /// The port's attributes, at most [`PORT_FRESH_FOR`] old.
     fn fresh_port(&mut self, now: Duration) -> Result<Port, Failure> {
-        if let (Some(read), Some(desk)) = (self.port_read, &self.desk)
+        if let (Some(read), Some(queries)) = (self.port_read, &self.queries)
             && now < read + PORT_FRESH_FOR
-            && let Some(port) = desk.port()
+            && let Some(port) = queries.port()
         {
             return Ok(port.clone());
         }
@@ -181,16 +181,16 @@ impl Thread {
             }
         };
         self.port_read = Some(now);
-        let desk = match &mut self.desk {
-            Some(desk) => desk,
+        let queries = match &mut self.queries {
+            Some(queries) => queries,
             None => {
                 let config = self.shared.config.clone();
                 let seed = rand::seed()?;
-                self.desk
-                    .insert(Desk::new(config.engine, config.cache, seed))
+                self.queries
+                    .insert(QueryCoalescer::new(config.engine, config.cache, seed))
             }
         };
-        if desk.set_port(now, port.clone()) {
+        if queries.set_port(now, port.clone()) {
             tracing::debug!(
                 device = port.device, port = port.port_num, state = %port.state, lid = port.lid,
                 sm_lid = port.sm_lid, "the port's subnet"
@@ -214,10 +214,10 @@ impl Thread {
         }
         self.receive(Duration::ZERO);
         let now = self.now();
-        if let Some(desk) = &mut self.desk {
-            desk.handle_timeout(now);
-            *self.shared.counters() = *desk.engine.counters();
-            self.leases.turn(now, desk);
+        if let Some(queries) = &mut self.queries {
+            queries.handle_timeout(now);
+            *self.shared.counters() = *queries.engine.counters();
+            self.leases.turn(now, queries);
         }
         self.send();
         self.call_back();
@@ -226,12 +226,12 @@ impl Thread {
     fn send(&mut self) {
         let now = self.now();
         let mut gone = None;
-        if let (Some(desk), Some(transport)) = (&mut self.desk, &mut self.transport) {
+        if let (Some(queries), Some(transport)) = (&mut self.queries, &mut self.transport) {
             while let Some(Transmit {
                 to,
                 mad,
                 answer_within,
-            }) = desk.engine.poll_transmit()
+            }) = queries.engine.poll_transmit()
             {
                 let Err(error) = transport.send(&to, &mad, answer_within) else {
                     continue;
@@ -241,7 +241,7 @@ impl Thread {
                     break;
                 }
                 let tid = mad[8..16].try_into().map_or(0, u64::from_be_bytes);
-                desk.engine.handle_send_failure(now, tid, error.errno());
+                queries.engine.handle_send_failure(now, tid, error.errno());
             }
         }
         if let Some(error) = gone {
@@ -270,13 +270,13 @@ impl Thread {
             };
             wait = Duration::ZERO;
             let now = self.now();
-            if let Some(desk) = &mut self.desk {
+            if let Some(queries) = &mut self.queries {
                 match received {
                     Received::Mad { from, mad } => {
-                        desk.engine.handle_mad(now, &from, mad.as_slice());
+                        queries.engine.handle_mad(now, &from, mad.as_slice());
                     }
                     Received::SendFailed { tid, errno } => {
-                        desk.engine.handle_send_failure(now, tid, errno);
+                        queries.engine.handle_send_failure(now, tid, errno);
                     }
                 }
             }
@@ -285,8 +285,8 @@ impl Thread {
 
     fn call_back(&mut self) {
         let now = self.now();
-        while let Some(desk) = &mut self.desk
-            && let Some((ticket, outcome)) = desk.poll_outcome(now)
+        while let Some(queries) = &mut self.queries
+            && let Some((ticket, outcome)) = queries.poll_outcome(now)
         {
             if let Some((number, done)) = self.callers.remove(&ticket) {
                 self.by_number.remove(&number);
@@ -305,7 +305,7 @@ impl Thread {
         self.transport = None;
         self.shared.set_wake(None);
         self.port_read = None;
-        self.desk = None;
+        self.queries = None;
         self.by_number.clear();
         let now = self.now();
         self.leases.lost(now, &Failure::Transport(error.clone()));
@@ -321,23 +321,23 @@ impl Thread {
         self.closing = Some(now + CLOSE_GRACE);
         self.by_number.clear();
         for (ticket, (_, done)) in std::mem::take(&mut self.callers) {
-            if let Some(desk) = &mut self.desk {
-                desk.cancel(now, ticket);
+            if let Some(queries) = &mut self.queries {
+                queries.cancel(now, ticket);
             }
             tell(done, Err(Failure::Closed));
         }
     }
 
     fn is_busy(&self) -> bool {
-        self.desk.as_ref().is_some_and(Desk::is_busy)
+        self.queries.as_ref().is_some_and(QueryCoalescer::is_busy)
     }
 
     fn wait(&mut self) {
         let now = self.now();
-        let desk = self.desk.as_ref();
+        let queries = self.queries.as_ref();
         let times = [
-            desk.and_then(Desk::poll_timeout),
-            desk.and_then(|_| self.leases.timeout()),
+            queries.and_then(QueryCoalescer::poll_timeout),
+            queries.and_then(|_| self.leases.timeout()),
             self.closing,
             (self.is_busy() || self.leases.any()).then_some(now + PORT_LOOK),
         ];

@@ -27,9 +27,9 @@ const ANSWER_GRACE: Duration = Duration::from_millis(20);
 /// Pings whose answer is awaited; the oldest beyond them is given up.
 const MAX_OUTSTANDING: usize = 65_536;
 /// After the last ping, answers are awaited for as many times the longest round trip, as ping(8) does.
-const LINGER_ROUND_TRIPS: u32 = 2;
+const FINAL_WAIT_ROUND_TRIPS: u32 = 2;
 /// And at least for so long.
-const MIN_LINGER: Duration = Duration::from_secs(1);
+const MIN_FINAL_WAIT: Duration = Duration::from_secs(1);
 
 /// Pings until interrupted, or as often as asked for.
 ///
@@ -152,7 +152,7 @@ impl Pinger<'_> {
         }
         let linger = match self.tally.answered {
             0 => self.args.timeout,
-            _ => MIN_LINGER.max(self.longest * LINGER_ROUND_TRIPS),
+            _ => MIN_FINAL_WAIT.max(self.longest * FINAL_WAIT_ROUND_TRIPS),
         };
         let until = Instant::now() + linger.min(self.args.timeout);
         self.receive_until(until, interrupt, output, |pinger| {

@@ -44,8 +44,8 @@ async fn resolve_each(
     let mut waiting = targets.iter().enumerate();
     let mut under_way = JoinSet::new();
     let mut found = BTreeMap::new();
-    let mut untold = targets.iter().enumerate();
-    let mut next = untold.next();
+    let mut unprinted = targets.iter().enumerate();
+    let mut next = unprinted.next();
     while next.is_some() {
         while under_way.len() < UNDER_WAY_MAX
             && let Some((number, target)) = waiting.next()
@@ -64,7 +64,7 @@ async fn resolve_each(
         {
             progress.clear();
             tell(target, outcome)?;
-            next = untold.next();
+            next = unprinted.next();
         }
         progress.tell();
     }

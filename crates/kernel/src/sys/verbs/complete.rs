@@ -1,10 +1,10 @@
-//! Completions in the seam's form.
+//! Completions in the provider's form.
 
 use portolan_abi_layout::{self as abi, wc_flags};
 use portolan_provider::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use portolan_wire::addr::Qpn;
 
-/// The completion. What a newer library may say that the seam has no word for is a general error.
+/// The completion. What a newer library may say that the provider's types have no word for is a general error.
 pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
     let opcode = opcode(raw.opcode);
     let status = match (status(raw.status), opcode) {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_of_the_seam_is_the_librarys_of_the_same_number() {
+    fn every_status_of_a_provider_is_the_librarys_of_the_same_number() {
         let known = (0..=13).chain([16, 19, 20, 21]);
         for number in known {
             assert_eq!(status(number) as u32, number);

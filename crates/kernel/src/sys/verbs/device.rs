@@ -159,7 +159,7 @@ impl Device for KernelDevice {
     }
 }
 
-/// An event in the seam's words; `None` for one that it has no words for (subnet manager, partitions,
+/// An event in the provider's types; `None` for one that it has no words for (subnet manager, partitions,
 /// path migration).
 ///
 /// # Safety

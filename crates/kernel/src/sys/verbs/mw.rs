@@ -1,4 +1,4 @@
-//! Memory windows. Binding a window changes its key, which the library keeps in its own structure; the seam names a
+//! Memory windows. Binding a window changes its key, which the library keeps in its own structure; a provider names a
 //! window of type 2 by that key.
 
 use std::any::Any;

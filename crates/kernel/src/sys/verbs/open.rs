@@ -34,7 +34,7 @@ pub(crate) struct OpenDevice {
     interface_index: OnceLock<u32>,
     attr: OnceLock<DeviceAttr>,
     gid_slots: OnceLock<usize>,
-    /// Windows and regions by their keys, which the seam names them by when a window is bound. Locked in
+    /// Windows and regions by their keys, by which a provider names them when a window is bound. Locked in
     /// this order.
     pub(super) windows: Mutex<Windows>,
     pub(super) regions: Mutex<Regions>,
@@ -46,7 +46,7 @@ unsafe impl Send for OpenDevice {}
 // SAFETY: as above.
 unsafe impl Sync for OpenDevice {}
 
-/// A slot of a GID table with what the seam does not tell of it.
+/// A slot of a GID table with what a provider does not report.
 struct Slot {
     entry: GidEntry,
     gid_type: u32,
@@ -277,7 +277,7 @@ impl Drop for OpenDevice {
 }
 
 fn device_attr(raw: &abi::DeviceAttr) -> DeviceAttr {
-    // Limits are not negative; some are larger than the seam's types hold.
+    // Limits are not negative; some are larger than the provider's types hold.
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
     let small = |value: i32| u8::try_from(value.max(0)).unwrap_or(u8::MAX);
     DeviceAttr {

@@ -180,7 +180,7 @@ fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
             request.imm_data = rkey;
             opcode::LOCAL_INV
         }
-        // The seam may grow; the library does not know the number.
+        // The provider's types may grow; the library does not know the number.
         _ => u32::MAX,
     };
 }

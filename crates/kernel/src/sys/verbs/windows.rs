@@ -1,4 +1,5 @@
-//! The memory windows and regions of a device, by their keys: the seam names them so when a window is bound. The library
+//! The memory windows and regions of a device, by their keys: a provider names them so when a window is bound. The
+//! library
 //! keeps a window's present key in its own structure, which binding changes.
 
 use std::collections::HashMap;

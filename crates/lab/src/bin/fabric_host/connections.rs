@@ -16,7 +16,7 @@ use crate::{device, say, service_id};
 /// How long anything may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
 /// How long messages are still answered when all is over: an acknowledgement may have been lost.
-const LINGER: Duration = Duration::from_millis(300);
+const FINAL_WAIT: Duration = Duration::from_millis(300);
 
 struct Host {
     port: PortManager,
@@ -43,9 +43,9 @@ impl Host {
 
     /// Answers what may still come, and says what was sent and received.
     fn end(mut self) -> Result<()> {
-        let until = Instant::now() + LINGER;
+        let until = Instant::now() + FINAL_WAIT;
         while Instant::now() < until {
-            if let Some(event) = self.port.next_event(LINGER / 4)? {
+            if let Some(event) = self.port.next_event(FINAL_WAIT / 4)? {
                 say(&format!("event {} status {}", event.event, event.status))?;
             }
         }

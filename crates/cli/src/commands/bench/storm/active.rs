@@ -11,7 +11,7 @@ use portolan::provider::cm::{EventType, IdNumber};
 use portolan::provider::traits::Provider;
 
 use super::MESSAGE_LEN;
-use super::crowd::Crowd;
+use super::queue_pairs::QueuePairs;
 use crate::commands::bench::memory::resident_bytes;
 use crate::latency::Latencies;
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Active {
     events: EventChannel,
     to: SocketAddr,
-    crowd: Option<Crowd>,
+    queue_pairs: Option<QueuePairs>,
     capacity: u32,
     /// Ids whose route is known.
     routed: Vec<CmId>,
@@ -38,7 +38,7 @@ impl Active {
         Ok(Active {
             events: EventChannel::open_on(provider)?,
             to,
-            crowd: None,
+            queue_pairs: None,
             capacity,
             routed: Vec::new(),
             connected: Vec::new(),
@@ -61,11 +61,11 @@ impl Active {
                 EventType::AddrResolved => event.id().resolve_route(PATIENCE)?,
                 EventType::RouteResolved => {
                     let id = event.id();
-                    let crowd = match &mut self.crowd {
-                        Some(crowd) => crowd,
-                        none => none.insert(Crowd::new(&id.device()?, self.capacity)?),
+                    let queue_pairs = match &mut self.queue_pairs {
+                        Some(queue_pairs) => queue_pairs,
+                        none => none.insert(QueuePairs::new(&id.device()?, self.capacity)?),
                     };
-                    crowd.enter(id)?;
+                    queue_pairs.enter(id)?;
                     self.routed.push(id.clone());
                 }
                 _ => bail!(unexpected(&event)),
@@ -82,7 +82,7 @@ impl Active {
         let ids = std::mem::take(&mut self.routed);
         for id in &ids {
             under_way.insert(id.number(), Instant::now());
-            id.connect(&Crowd::conn_param())?;
+            id.connect(&QueuePairs::conn_param())?;
         }
         while !under_way.is_empty() {
             let event = self.next(deadline)?;
@@ -108,7 +108,7 @@ impl Active {
     /// Sends a message over each of so many connections drawn at random, and waits for all of them
     /// to come back.
     pub(super) fn exchange(&self, messages: u32, seed: u64) -> Result<Latencies> {
-        let crowd = self.crowd.as_ref().context("nobody is connected")?;
+        let queue_pairs = self.queue_pairs.as_ref().context("nobody is connected")?;
         let mut latencies = Latencies::new();
         let mut under_way = HashMap::new();
         for number in drawn(self.connected.len(), messages as usize, seed) {
@@ -117,16 +117,16 @@ impl Active {
                 *byte = (number >> (at % 8)) as u8 ^ at as u8;
             }
             under_way.insert(number, (Instant::now(), message));
-            crowd.send(number, &message)?;
+            queue_pairs.send(number, &message)?;
         }
         let deadline = Instant::now() + PATIENCE;
         while !under_way.is_empty() {
-            for number in crowd.arrivals()? {
+            for number in queue_pairs.arrivals()? {
                 let (sent, message) = under_way
                     .remove(&number)
                     .context("a message comes that was not asked for")?;
                 ensure!(
-                    crowd.message(number) == message,
+                    queue_pairs.message(number) == message,
                     "a message came back changed"
                 );
                 latencies.record(sent.elapsed());

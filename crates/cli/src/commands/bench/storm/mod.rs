@@ -1,9 +1,9 @@
 //! Storms: many connects at once to one listener, many connections held, many senders to one receiver.
 
 mod active;
-mod crowd;
 mod incast;
 mod passive;
+mod queue_pairs;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

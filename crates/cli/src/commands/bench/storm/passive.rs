@@ -9,7 +9,7 @@ use portolan::provider::cm::EventType;
 use portolan::provider::traits::Provider;
 use serde_json::{Value, json};
 
-use super::crowd::Crowd;
+use super::queue_pairs::QueuePairs;
 use crate::commands::bench::memory::resident_bytes;
 
 /// Requests that may wait to be accepted. More that come are dropped, and come again.
@@ -33,7 +33,7 @@ pub(in crate::commands::bench) fn serve(
     let local = listener.addresses()?.local.and_then(|local| local.inet());
     let local = local.context("the listener has no address")?;
     let mut served = Served {
-        crowd: None,
+        queue_pairs: None,
         ids: Vec::new(),
         resident_before: 0,
         connections,
@@ -59,7 +59,7 @@ pub(in crate::commands::bench) fn serve(
 
 struct Served {
     /// Made for the device of the first request: a listener at a loopback address has none.
-    crowd: Option<Crowd>,
+    queue_pairs: Option<QueuePairs>,
     ids: Vec<CmId>,
     resident_before: u64,
     connections: u32,
@@ -84,8 +84,8 @@ impl Served {
         while let Some(event) = next {
             match event.event_type() {
                 EventType::ConnectRequest => {
-                    self.crowd_for(event.id())?.enter(event.id())?;
-                    event.id().accept(&Crowd::conn_param())?;
+                    self.queue_pairs_for(event.id())?.enter(event.id())?;
+                    event.id().accept(&QueuePairs::conn_param())?;
                     self.ids.push(event.id().clone());
                 }
                 EventType::Established => {
@@ -111,25 +111,25 @@ impl Served {
         Ok(any)
     }
 
-    /// The crowd, made with the first request. What it takes for itself does not count as memory of connections.
-    fn crowd_for(&mut self, request: &CmId) -> Result<&mut Crowd> {
-        if self.crowd.is_none() {
-            self.crowd = Some(Crowd::new(&request.device()?, self.connections)?);
+    /// The queue pairs, made with the first request. What it takes for itself does not count as memory of connections.
+    fn queue_pairs_for(&mut self, request: &CmId) -> Result<&mut QueuePairs> {
+        if self.queue_pairs.is_none() {
+            self.queue_pairs = Some(QueuePairs::new(&request.device()?, self.connections)?);
             self.resident_before = resident_bytes()?;
         }
-        self.crowd.as_mut().context("the crowd was just made")
+        self.queue_pairs.as_mut().context("they were just made")
     }
 
     /// Sends back the messages that have come; whether there were any.
     fn send_back(&mut self) -> Result<bool> {
-        let Some(crowd) = &mut self.crowd else {
+        let Some(queue_pairs) = &mut self.queue_pairs else {
             return Ok(false);
         };
-        let arrived = crowd.arrivals()?;
+        let arrived = queue_pairs.arrivals()?;
         for &number in &arrived {
-            let message = crowd.message(number);
-            crowd.receive(number)?;
-            crowd.send(number, &message)?;
+            let message = queue_pairs.message(number);
+            queue_pairs.receive(number)?;
+            queue_pairs.send(number, &message)?;
             self.echoed += 1;
         }
         Ok(!arrived.is_empty())

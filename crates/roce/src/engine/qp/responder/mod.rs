@@ -91,7 +91,7 @@ pub(super) struct Responder {
     unacknowledged: u32,
     /// Packets of sends and writes were carried out, as the last thing, and no acknowledgement that says so
     /// was sent.
-    progress_untold: bool,
+    progress_unreported: bool,
     ack_interval: u32,
     resources: Resources,
     /// The atomic of the packet just handled, until the host has carried it out.
@@ -113,7 +113,7 @@ impl Responder {
             scatter: SgeCursor::default(),
             awaits_expected: false,
             unacknowledged: 0,
-            progress_untold: false,
+            progress_unreported: false,
             ack_interval: flow.ack_interval_packets.max(1),
             resources: Resources::default(),
             pending_atomic: None,
@@ -286,7 +286,7 @@ impl Responder {
         let psn = self.expected;
         self.expected = psn.next();
         self.unacknowledged += 1;
-        self.progress_untold = true;
+        self.progress_unreported = true;
         if ack_request || self.unacknowledged >= self.ack_interval {
             let credits = CREDITS_UNLIMITED;
             self.acknowledge(psn, Syndrome::Ack { credits });
@@ -296,7 +296,7 @@ impl Responder {
     /// What was carried out last is answered by data: they tell of all before them.
     fn answered_by_data(&mut self) {
         self.unacknowledged = 0;
-        self.progress_untold = false;
+        self.progress_unreported = false;
     }
 
     fn complete_message(&mut self) {

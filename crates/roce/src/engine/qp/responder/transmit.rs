@@ -37,7 +37,7 @@ impl Responder {
                 if !fits(&headers, 0, budget_bytes) {
                     return Ok(None);
                 }
-                self.progress_untold = false;
+                self.progress_unreported = false;
                 if progress.is_none() {
                     self.replies.pop_front();
                 }
@@ -60,7 +60,7 @@ impl Responder {
     /// long message that loses a packet here and there it would wait for its timer each time.
     fn progress_before(&self, acknowledge: &Acknowledge) -> Option<Acknowledge> {
         let is_gap = acknowledge.syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
-        (is_gap && self.progress_untold).then(|| Acknowledge {
+        (is_gap && self.progress_unreported).then(|| Acknowledge {
             psn: acknowledge.psn.sub(1),
             syndrome: Syndrome::Ack {
                 credits: CREDITS_UNLIMITED,

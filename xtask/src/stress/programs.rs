@@ -1,4 +1,4 @@
-//! The programs of the crowd: the command, and one in C that speaks the same protocol.
+//! The programs of the stress test: the command, and one in C that speaks the same protocol.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub(super) struct Programs {
 impl Programs {
     /// Builds the one in C against our headers and libraries.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
-        let folder = format!("portolan-crowd-{}", std::process::id());
+        let folder = format!("portolan-stress-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         // Never one that is there: whoever made it would choose what is run.
         fs::create_dir(&folder)?;

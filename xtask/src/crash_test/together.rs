@@ -1,4 +1,5 @@
-//! One listener stays, and six at a time are killed at once, again and again: afterwards the one is idle, alone, and the
+//! One listener stays, and six at a time are killed at once, again and again: afterwards the one is idle, alone, and
+//! the
 //! others' ports are free.
 
 use std::collections::BTreeSet;

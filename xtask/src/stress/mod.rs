@@ -1,5 +1,7 @@
-//! Sixty-four processes that listen and ping, half of them C programs on our libraries, some of which are killed all the
-//! time, often several at once and some while they are stopped, and replaced. The survivors finish, and are then idle and
+//! Sixty-four processes that listen and ping, half of them C programs on our libraries, some of which are killed all
+//! the
+//! time, often several at once and some while they are stopped, and replaced. The survivors finish, and are then idle
+//! and
 //! all that is listed; when all are gone nothing of theirs is left.
 //!
 //! All in a network namespace of their own, where UDP port 4791 is nobody else's.
@@ -39,9 +41,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Each listener has a port of its own, from here on; below those that the kernel gives out.
 const FIRST_PORT: u16 = 8000;
 /// Gives the seed of a run that is to be repeated.
-const SEED_VARIABLE: &str = "PORTOLAN_CROWD_SEED";
+const SEED_VARIABLE: &str = "PORTOLAN_STRESS_SEED";
 
-/// Arguments of `crowd`.
+/// Arguments of `stress`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// For how long processes are killed and replaced.
@@ -78,7 +80,7 @@ fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
     let mut child = namespace
         .command()
         .arg(std::env::current_exe()?)
-        .args(["crowd", "--here", "--seconds", &seconds.to_string()])
+        .args(["stress", "--here", "--seconds", &seconds.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -90,20 +92,20 @@ fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
         println!("{last}");
     }
     let status = child.wait()?;
-    ensure!(status.success(), "the crowd ended with {status}");
+    ensure!(status.success(), "the stress test ended with {status}");
     Ok(last)
 }
 
 fn live(workspace: &Workspace, time: Duration) -> Result<Tally> {
-    await_nothing().context("the crowd needs UDP port 4791 for itself, before it begins")?;
+    await_nothing().context("the stress test needs UDP port 4791 for itself, before it begins")?;
     let seed = seed()?;
     println!("{SEED_VARIABLE}={seed}");
     let programs = Programs::build(workspace)?;
-    let mut crowd = Crowd::new(&programs, seed);
-    let ran = crowd.live(time).and_then(|()| crowd.finish());
-    let idle = ran.and_then(|()| crowd.check_idle());
-    let tally = crowd.tally.clone();
-    crowd.end()?;
+    let mut stress = Stress::new(&programs, seed);
+    let ran = stress.live(time).and_then(|()| stress.finish());
+    let idle = ran.and_then(|()| stress.check_idle());
+    let tally = stress.tally.clone();
+    stress.end()?;
     println!("{}", idle?);
     tally.check()?;
     await_nothing()?;
@@ -174,7 +176,7 @@ impl std::fmt::Display for Tally {
     }
 }
 
-struct Crowd<'a> {
+struct Stress<'a> {
     programs: &'a Programs,
     chance: Chance,
     next_port: u16,
@@ -186,7 +188,7 @@ struct Crowd<'a> {
     tally: Tally,
 }
 
-impl<'a> Crowd<'a> {
+impl<'a> Stress<'a> {
     fn new(programs: &'a Programs, seed: u64) -> Self {
         Self {
             programs,
@@ -217,7 +219,8 @@ impl<'a> Crowd<'a> {
         self.bury()
     }
 
-    /// Kills some at once, those that were stopped among them, and stops some others until the next time: what the coordinator
+    /// Kills some at once, those that were stopped among them, and stops some others until the next time: what the
+    /// coordinator
     /// has to tell those waits.
     fn strike(&mut self) -> Result<()> {
         let mut victims = std::mem::take(&mut self.stopped);

@@ -5,14 +5,14 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 /// How much is done at once.
-const LANES: usize = 2;
+const THREADS: usize = 2;
 
 /// Does the same with each item, some at once; the results are in the items' order.
 pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let (send, done) = channel();
     thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..THREADS {
             let (send, next, work) = (send.clone(), &next, &work);
             scope.spawn(move || {
                 while let Some((at, item)) = take(items, next) {

@@ -31,7 +31,7 @@ const INIT: QpInit = QpInit {
 };
 
 /// The queue pairs.
-pub(super) struct Crowd {
+pub(super) struct QueuePairs {
     pd: Arc<dyn Pd>,
     cq: Arc<dyn Cq>,
     /// A place for a message of each queue pair.
@@ -39,12 +39,12 @@ pub(super) struct Crowd {
     members: Vec<Arc<dyn Qp>>,
 }
 
-impl Crowd {
+impl QueuePairs {
     /// Room for so many on a device.
-    pub(super) fn new(device: &Arc<dyn Device>, capacity: u32) -> Result<Crowd> {
+    pub(super) fn new(device: &Arc<dyn Device>, capacity: u32) -> Result<QueuePairs> {
         let pd = device.alloc_pd()?;
         let memory = SharedMemory::new(&pd, capacity as usize * MESSAGE_LEN, Access::LOCAL_WRITE)?;
-        Ok(Crowd {
+        Ok(QueuePairs {
             // Each has a send and a receive at most.
             cq: device.create_cq(capacity * 2, None, 0)?,
             pd,
@@ -53,7 +53,7 @@ impl Crowd {
         })
     }
 
-    /// Gives an id its queue pair, which receives; its number in the crowd.
+    /// Gives an id its queue pair, which receives; its number among them.
     pub(super) fn enter(&mut self, id: &CmId) -> Result<usize> {
         let qp = id.create_queue_pair(&NewQueuePair {
             pd: &self.pd,
@@ -68,7 +68,7 @@ impl Crowd {
         Ok(number)
     }
 
-    /// What an id of the crowd connects and accepts with.
+    /// What an id with one connects and accepts with.
     pub(super) fn conn_param() -> ConnParam {
         ConnParam {
             retry_count: 7,

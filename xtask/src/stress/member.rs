@@ -1,4 +1,4 @@
-//! A process of the crowd: it listens, or pings who does.
+//! A process of the stress test: it listens, or pings who does.
 
 use std::io::Read;
 use std::process::ExitStatus;

@@ -20,7 +20,8 @@ use crate::processes::Speaker;
 use crate::test::{Outcome, Workspace};
 
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
-/// Victims that are killed at once, of two pairs: the first listener, which holds the port, with another and with a ping.
+/// Victims that are killed at once, of two pairs: the first listener, which holds the port, with another and with a
+/// ping.
 const VICTIMS_AT_ONCE: [[usize; 2]; 2] = [[0, 1], [0, 5]];
 /// Pings of each pair in a round: what takes one pair by itself [`PINGS_TIME`] on this machine, within these bounds.
 const PINGS: RangeInclusive<u64> = 4_000..=20_000;

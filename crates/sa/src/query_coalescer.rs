@@ -31,7 +31,7 @@ pub(crate) struct Ticket(u64);
 pub(crate) type Outcome = Result<Arc<Answer>, Failure>;
 
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct QueryCoalescer {
     pub(crate) engine: Engine,
     cache: Cache,
     port: Option<Port>,
@@ -62,7 +62,7 @@ struct Asked {
     deadline: Duration,
 }
 
-impl Desk {
+impl QueryCoalescer {
     pub(crate) fn new(config: Config, cache: CacheConfig, seed: [u8; 32]) -> Self {
         Self {
             engine: Engine::new(config, seed),
@@ -306,10 +306,10 @@ mod tests {
         }
     }
 
-    fn desk() -> Desk {
-        let mut desk = Desk::new(Config::default(), CacheConfig::default(), [1; 32]);
-        desk.set_port(NOW, port());
-        desk
+    fn coalescer() -> QueryCoalescer {
+        let mut queries = QueryCoalescer::new(Config::default(), CacheConfig::default(), [1; 32]);
+        queries.set_port(NOW, port());
+        queries
     }
 
     fn path(lid: u16) -> Request {
@@ -317,19 +317,19 @@ mod tests {
     }
 
     /// Answers all pending queries with `status`; returns their number.
-    fn answer_all(desk: &mut Desk, now: Duration, status: u16) -> usize {
-        answer_with(desk, now, status, None)
+    fn answer_all(queries: &mut QueryCoalescer, now: Duration, status: u16) -> usize {
+        answer_with(queries, now, status, None)
     }
 
     /// Answers all pending queries with this path; returns their number.
     fn answer_with(
-        desk: &mut Desk,
+        queries: &mut QueryCoalescer,
         now: Duration,
         status: u16,
         path: Option<&PathRecord>,
     ) -> usize {
         let mut count = 0;
-        while let Some(sent) = desk.engine.poll_transmit() {
+        while let Some(sent) = queries.engine.poll_transmit() {
             let packet = SaPacket::new_checked(sent.mad.as_slice()).expect("right");
             let mad = MadHeaderRepr {
                 method: Method(packet.mad().method.0 | 0x80),
@@ -342,44 +342,46 @@ mod tests {
                 path.emit(&mut data).expect("fits");
             }
             let answer = SaPacket::emit(&mad, &sa, &data).expect("fits");
-            desk.engine.handle_mad(now, &sent.to, &answer);
+            queries.engine.handle_mad(now, &sent.to, &answer);
             count += 1;
         }
         count
     }
 
-    fn outcomes(desk: &mut Desk, now: Duration) -> Vec<(Ticket, Outcome)> {
-        std::iter::from_fn(|| desk.poll_outcome(now)).collect()
+    fn outcomes(queries: &mut QueryCoalescer, now: Duration) -> Vec<(Ticket, Outcome)> {
+        std::iter::from_fn(|| queries.poll_outcome(now)).collect()
     }
 
     #[test]
     fn the_same_path_is_asked_for_once_and_then_known_for_its_time() {
-        let mut desk = desk();
-        let tickets: Vec<_> = (0..5).map(|_| desk.ask(NOW, path(1), NOW + LONG)).collect();
-        assert_eq!(answer_all(&mut desk, NOW, 0), 1);
-        let over = outcomes(&mut desk, NOW);
+        let mut queries = coalescer();
+        let tickets: Vec<_> = (0..5)
+            .map(|_| queries.ask(NOW, path(1), NOW + LONG))
+            .collect();
+        assert_eq!(answer_all(&mut queries, NOW, 0), 1);
+        let over = outcomes(&mut queries, NOW);
         assert_eq!(
             over.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(),
             tickets
         );
         assert!(over.iter().all(|(_, outcome)| outcome.is_ok()));
-        desk.ask(NOW, path(1), NOW + LONG);
-        assert_eq!(outcomes(&mut desk, NOW).len(), 1, "known");
+        queries.ask(NOW, path(1), NOW + LONG);
+        assert_eq!(outcomes(&mut queries, NOW).len(), 1, "known");
         let later = NOW + CacheConfig::default().found_for;
-        desk.ask(later, path(1), later + LONG);
-        assert_eq!(answer_all(&mut desk, later, 0), 1, "asked again");
-        assert_eq!(outcomes(&mut desk, later).len(), 1);
-        assert_eq!(desk.poll_timeout(), None);
+        queries.ask(later, path(1), later + LONG);
+        assert_eq!(answer_all(&mut queries, later, 0), 1, "asked again");
+        assert_eq!(outcomes(&mut queries, later).len(), 1);
+        assert_eq!(queries.poll_timeout(), None);
     }
 
     #[test]
     fn each_of_those_who_share_a_question_has_its_own_deadline() {
-        let mut desk = desk();
-        let short = desk.ask(NOW, path(1), NOW + Duration::from_secs(1));
-        let long = desk.ask(NOW, path(1), NOW + LONG);
+        let mut queries = coalescer();
+        let short = queries.ask(NOW, path(1), NOW + Duration::from_secs(1));
+        let long = queries.ask(NOW, path(1), NOW + LONG);
         let due = NOW + Duration::from_secs(1);
-        desk.handle_timeout(due);
-        let over = outcomes(&mut desk, due);
+        queries.handle_timeout(due);
+        let over = outcomes(&mut queries, due);
         let [(ticket, Err(Failure::TimedOut { after, tries, .. }))] = &over[..] else {
             panic!("{over:?}");
         };
@@ -387,51 +389,55 @@ mod tests {
             (*ticket, *after, *tries),
             (short, Duration::from_secs(1), 2)
         );
-        assert!(answer_all(&mut desk, due, 0) > 0);
-        let over = outcomes(&mut desk, due);
+        assert!(answer_all(&mut queries, due, 0) > 0);
+        let over = outcomes(&mut queries, due);
         assert!(matches!(&over[..], [(ticket, Ok(_))] if *ticket == long));
     }
 
     #[test]
     fn callers_are_bounded_even_if_all_ask_the_same() {
-        let mut desk = desk();
+        let mut queries = coalescer();
         for _ in 0..TICKETS_MAX {
-            desk.ask(NOW, path(1), NOW + LONG);
+            queries.ask(NOW, path(1), NOW + LONG);
         }
-        let one_more = desk.ask(NOW, path(1), NOW + LONG);
-        let over = outcomes(&mut desk, NOW);
+        let one_more = queries.ask(NOW, path(1), NOW + LONG);
+        let over = outcomes(&mut queries, NOW);
         let [(ticket, Err(failure))] = &over[..] else {
             panic!("{over:?}");
         };
         assert_eq!((*ticket, failure.errno()), (one_more, 12));
-        assert_eq!(answer_all(&mut desk, NOW, 0), 1);
-        assert_eq!(outcomes(&mut desk, NOW).len(), TICKETS_MAX);
+        assert_eq!(answer_all(&mut queries, NOW, 0), 1);
+        assert_eq!(outcomes(&mut queries, NOW).len(), TICKETS_MAX);
     }
 
     #[test]
     fn a_caller_that_leaves_does_not_take_the_question_along() {
-        let mut desk = desk();
-        let first = desk.ask(NOW, path(1), NOW + LONG);
-        let second = desk.ask(NOW, path(1), NOW + LONG);
-        desk.cancel(NOW, first);
-        assert!(desk.is_busy());
-        desk.cancel(NOW, second);
-        assert!(!desk.is_busy());
+        let mut queries = coalescer();
+        let first = queries.ask(NOW, path(1), NOW + LONG);
+        let second = queries.ask(NOW, path(1), NOW + LONG);
+        queries.cancel(NOW, first);
+        assert!(queries.is_busy());
+        queries.cancel(NOW, second);
+        assert!(!queries.is_busy());
         assert_eq!(
-            (desk.poll_timeout(), outcomes(&mut desk, NOW).len()),
+            (queries.poll_timeout(), outcomes(&mut queries, NOW).len()),
             (None, 0)
         );
     }
 
     #[test]
     fn that_there_is_no_path_is_known_for_a_moment_and_other_errors_are_not() {
-        let mut desk = desk();
+        let mut queries = coalescer();
         for (status, asked_again) in [(Status::NO_RECORDS.0, 0), (0x0500, 0), (0x0100, 1)] {
-            desk.forget_answers();
+            queries.forget_answers();
             for expected in [1, asked_again] {
-                desk.ask(NOW, path(1), NOW + LONG);
-                assert_eq!(answer_all(&mut desk, NOW, status), expected, "{status:#x}");
-                let over = outcomes(&mut desk, NOW);
+                queries.ask(NOW, path(1), NOW + LONG);
+                assert_eq!(
+                    answer_all(&mut queries, NOW, status),
+                    expected,
+                    "{status:#x}"
+                );
+                let over = outcomes(&mut queries, NOW);
                 let failure = Failure::Status(Status(status));
                 assert!(matches!(&over[..], [(_, Err(found))] if *found == failure));
             }
@@ -449,24 +455,24 @@ mod tests {
             |port| port.pkeys.push(PKey(0x8001)),
         ];
         for change in changes {
-            let mut desk = desk();
-            desk.ask(NOW, path(1), NOW + LONG);
-            answer_all(&mut desk, NOW, 0);
-            outcomes(&mut desk, NOW);
+            let mut queries = coalescer();
+            queries.ask(NOW, path(1), NOW + LONG);
+            answer_all(&mut queries, NOW, 0);
+            outcomes(&mut queries, NOW);
             // Queries sent before the change and answered after it: the caller gets the answer, the
             // cache does not.
-            desk.ask(NOW, path(2), NOW + LONG);
+            queries.ask(NOW, path(2), NOW + LONG);
             let mut changed = port();
             change(&mut changed);
-            assert!(desk.set_port(NOW, changed.clone()));
-            assert!(!desk.set_port(NOW, changed), "nothing new");
-            desk.set_port(NOW, port());
-            answer_all(&mut desk, NOW, 0);
-            outcomes(&mut desk, NOW);
+            assert!(queries.set_port(NOW, changed.clone()));
+            assert!(!queries.set_port(NOW, changed), "nothing new");
+            queries.set_port(NOW, port());
+            answer_all(&mut queries, NOW, 0);
+            outcomes(&mut queries, NOW);
             for lid in [1, 2] {
-                desk.ask(NOW, path(lid), NOW + LONG);
-                assert_eq!(answer_all(&mut desk, NOW, 0), 1, "asked again");
-                outcomes(&mut desk, NOW);
+                queries.ask(NOW, path(lid), NOW + LONG);
+                assert_eq!(answer_all(&mut queries, NOW, 0), 1, "asked again");
+                outcomes(&mut queries, NOW);
             }
         }
     }
@@ -486,19 +492,19 @@ mod tests {
             (query.dgid(of_subnet), (other, own), false),
             (query.dlid(1), (other, own), true),
         ] {
-            let mut desk = desk();
+            let mut queries = coalescer();
             let request = Request::get(&query).expect("fits");
             for asked_again in [true, !is_right] {
-                desk.ask(NOW, request.clone(), NOW + LONG);
+                queries.ask(NOW, request.clone(), NOW + LONG);
                 let (sgid, dgid) = answered;
                 let path = PathRecord {
                     sgid,
                     dgid,
                     ..PathRecord::default()
                 };
-                let count = answer_with(&mut desk, NOW, 0, Some(&path));
+                let count = answer_with(&mut queries, NOW, 0, Some(&path));
                 assert_eq!(count, usize::from(asked_again), "{query:?}");
-                let over = outcomes(&mut desk, NOW);
+                let over = outcomes(&mut queries, NOW);
                 match (is_right, &over[..]) {
                     (true, [(_, Ok(answer))]) => assert_eq!(answer.records::<PathRecord>(), [path]),
                     (false, [(_, Err(Failure::Malformed(_)))]) => {}
@@ -510,21 +516,21 @@ mod tests {
 
     #[test]
     fn services_are_asked_for_each_time() {
-        let mut desk = desk();
+        let mut queries = coalescer();
         let request = Request::get(&Query::<ServiceRecord>::new()).expect("fits");
         for _ in 0..2 {
-            desk.ask(NOW, request.clone(), NOW + LONG);
-            assert_eq!(answer_all(&mut desk, NOW, 0), 1);
+            queries.ask(NOW, request.clone(), NOW + LONG);
+            assert_eq!(answer_all(&mut queries, NOW, 0), 1);
         }
     }
 
     #[test]
     fn a_port_without_a_manager_or_that_is_down_has_nobody_to_ask() {
-        let mut desk = desk();
+        let mut queries = coalescer();
         for state in [PortState::Down, PortState::Init, PortState::Armed] {
-            desk.set_port(NOW, Port { state, ..port() });
-            desk.ask(NOW, path(1), NOW + LONG);
-            let over = outcomes(&mut desk, NOW);
+            queries.set_port(NOW, Port { state, ..port() });
+            queries.ask(NOW, path(1), NOW + LONG);
+            let over = outcomes(&mut queries, NOW);
             assert!(matches!(&over[..], [(_, Err(Failure::NoAdministrator))]));
         }
         assert_eq!(
