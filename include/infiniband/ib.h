@@ -2,7 +2,7 @@
 /* Addresses of InfiniBand, as sockets have addresses: the kernel's AF_IB. */
 #ifndef PORTOLAN_INFINIBAND_IB_H
 #define PORTOLAN_INFINIBAND_IB_H
-/* Whoever comes later with librdmacm's header of this name has nothing to add. */
+/* librdmacm's header of this name, if included later, adds nothing. */
 #define _RDMA_IB_H
 
 #include <endian.h>
@@ -57,7 +57,7 @@ static inline int ib_addr_cmp(const struct ib_addr *one, const struct ib_addr *o
 	return memcmp(one, other, sizeof(*one));
 }
 
-/* Big-endian but for the family and the scope id. */
+/* Big-endian, except the family and the scope id. */
 struct sockaddr_ib {
 	unsigned short int sib_family;
 	__be16 sib_pkey;

@@ -178,7 +178,7 @@ struct rdma_addrinfo {
 	struct rdma_addrinfo *ai_next;
 };
 
-/* Which fields of struct rdma_cm_join_mc_attr_ex say something: both must. */
+/* Which fields of struct rdma_cm_join_mc_attr_ex are valid: both must be. */
 enum rdma_cm_join_mc_attr_mask {
 	RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
 	RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,

@@ -9,7 +9,7 @@ use super::{AhAttr, CompChannel, Context, Cq, Gid, Pd, Qp, SaPathRec, Srq};
 
 layouts! {
     struct IbAddr = "struct ib_addr" { ib_u: [u64; 2] }
-    /// Big-endian but for the family and the scope id.
+    /// Big-endian, except the family and the scope id.
     struct SockaddrIb = "struct sockaddr_ib" {
         sib_family: u16,
         sib_pkey: u16,

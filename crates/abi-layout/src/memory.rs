@@ -15,7 +15,7 @@ pub fn malloc_copy<T: Copy>(items: &[T]) -> *mut T {
     if place.is_null() {
         std::alloc::handle_alloc_error(std::alloc::Layout::for_value(items));
     }
-    // SAFETY: as many items have room, and nobody else has the place.
+    // SAFETY: there is room for as many items, and no other code has the memory yet.
     unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), place, items.len()) };
     place
 }
@@ -33,7 +33,7 @@ pub fn malloc_list<T>(items: impl IntoIterator<Item = *mut T>) -> *mut *mut T {
 /// Frees what malloc gave; null is nothing.
 ///
 /// # Safety
-/// It is null or malloc's, and nobody uses it any more.
+/// It is null or malloc's, and is not used any more.
 pub unsafe fn free<T>(place: *mut T) {
     // SAFETY: as the caller promises.
     unsafe { libc::free(place.cast()) };

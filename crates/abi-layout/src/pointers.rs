@@ -43,7 +43,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A structure to read: null, or whole, and changed by nobody until the call returns. Pointers within it are as its page says.
+/// A structure to read: null, or whole, and unchanged until the call returns. Pointers within it are as its manual page says.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct In<T>(*const T);
@@ -135,7 +135,7 @@ impl Bytes {
     }
 }
 
-/// A text: null, or ended by NUL, and changed by nobody until the call returns.
+/// A text: null, or ended by NUL, and unchanged until the call returns.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Text(*const c_char);

@@ -269,7 +269,7 @@ fn kernels_ece(ece: Ece) -> raw::Ece {
     }
 }
 
-/// The parameters as the kernel takes them, but for resources. What a queue pair of the id's says goes before what
+/// The parameters as the kernel takes them, without resources. What a queue pair of the id's says goes before what
 /// the program says.
 fn kernels_param(id: &Id, param: Option<&ConnParam>, data: &[u8]) -> Result<raw::ConnParam> {
     let mut private_data = [0; raw::PRIVATE_DATA_LEN];

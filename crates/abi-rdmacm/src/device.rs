@@ -1,4 +1,4 @@
-//! Open devices, shared by the ids that are bound to them. They stay open until the process ends, but for those that
+//! Open devices, shared by the ids that are bound to them. They stay open until the process ends, except those that
 //! were removed: they go once no id has them and another device is looked for.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
@@ -139,7 +139,7 @@ fn describe(context: *mut Context) -> Result<Device> {
     // SAFETY: an open device, and a structure to write to.
     if unsafe { (verbs.query_device)(context, &mut attr) } != 0 {
         let errno = last_errno();
-        // SAFETY: nobody has seen it yet.
+        // SAFETY: no other code has seen it yet.
         unsafe { (verbs.close_device)(context) };
         return Err(errno);
     }

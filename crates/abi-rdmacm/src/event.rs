@@ -16,7 +16,7 @@ use crate::layout::{CmEvent, EventParam};
 /// An event. Dropping it acknowledges it.
 ///
 /// It is a pointer and no box: its private data lies in the same memory, and C's part points there. A box that moves would
-/// claim that nobody else has a pointer into it.
+/// claim that no other code has a pointer into it.
 pub(crate) struct Event(NonNull<Whole>);
 
 /// C's structure is its beginning.
@@ -103,7 +103,7 @@ impl Event {
     /// `EINVAL` for null.
     ///
     /// # Safety
-    /// Null, or [`Event::into_c`] gave it and nobody has taken it back.
+    /// Null, or a result of [`Event::into_c`] that was not taken back.
     pub(crate) unsafe fn from_c(event: *mut CmEvent) -> Result<Self> {
         let event = NonNull::new(event).ok_or(Errno::INVAL)?;
         Ok(Self(event.cast()))

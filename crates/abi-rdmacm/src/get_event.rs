@@ -76,7 +76,7 @@ pub(crate) fn get(channel: *mut EventChannel, into: Out<*mut CmEvent>) -> c_int 
     });
     let done = ready.and_then(|()| wait(channel)).and_then(|event| {
         caught(|| {
-            // SAFETY: `wait` gave it, and nobody else has it yet.
+            // SAFETY: `wait` returned it, and no other code has it yet.
             let event = unsafe { Event::from_c(event) }?;
             if event.c().event == CONNECT_REQUEST {
                 hold::give(channel, event.c().id);
@@ -109,7 +109,7 @@ pub(crate) fn settle(left: Left) -> Result<()> {
     let waited = wait(channel);
     caught(|| match waited {
         Ok(event) => {
-            // SAFETY: `wait` gave it, and nobody else has it yet.
+            // SAFETY: `wait` returned it, and no other code has it yet.
             let event = unsafe { Event::from_c(event) }?;
             let outcome = event.outcome();
             event::keep(&Id::made(id)?, event);

@@ -29,7 +29,7 @@ pub(crate) fn get_request(listener: *mut CmId, into: Out<*mut CmId>) -> c_int {
     });
     let done = begun.and_then(wait).and_then(|event| {
         caught(|| {
-            // SAFETY: `wait` gave it, and nobody else has it yet.
+            // SAFETY: `wait` returned it, and no other code has it yet.
             let event = unsafe { Event::from_c(event) }?;
             let child = take_request(&Id::made(listener)?, event)?;
             into.write(child.as_c());

@@ -9,7 +9,7 @@ pub(crate) use portolan_abi_layout::guard::{
 
 use crate::fork;
 
-/// As [`guard::caught`], but for a child of a process that has software devices ([`fork::check`]).
+/// Like [`guard::caught`]; refuses a child of a process that has software devices ([`fork::check`]).
 pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     fork::check()?;
     guard::caught(body)

@@ -33,7 +33,7 @@ struct Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: malloc's, the library's or what the program has put there; nobody has the id any more.
+        // SAFETY: malloc's, the library's or the program's; the id has no user any more.
         unsafe { layout::free(self.c.get_mut().route.path_rec) };
     }
 }

@@ -188,7 +188,7 @@ fn connect_request(listener: &Id, raw: &EventResp) -> Result<Id> {
     child.set_handle(raw.id);
     let described = describe_child(listener, &child, raw);
     if described.is_err() {
-        // The kernel's half goes as well: the peer hears that nobody wants it.
+        // The kernel's half goes as well: that rejects the peer.
         let _ = life::destroy_unseen(&child);
     }
     described.map(|()| child)

@@ -21,7 +21,7 @@ pub(crate) fn create(channel: *mut EventChannel, context: *mut c_void, ps: u32) 
     create_as(channel, context, ps, qp_type(ps))
 }
 
-/// The queue pair type of an id, where only its port space says so.
+/// The queue pair type of an id, as its port space implies it.
 fn qp_type(ps: u32) -> u32 {
     match ps {
         PS_IPOIB | PS_UDP => QPT_UD,

@@ -91,7 +91,7 @@ pub(crate) fn leave(id: &Id, group: SocketAddress) -> Result<()> {
     let membership = take_from_id(id, |each| each.is_of(&group)).ok_or(Errno::ADDRNOTAVAIL)?;
     detach(id, &membership);
     if id.is_sync() {
-        // It may be the membership's, and nobody else would acknowledge it.
+        // It may be the membership's; nothing else would acknowledge it.
         event::drop_kept(id);
     }
     let leave = DestroyId {

@@ -166,10 +166,10 @@ fn canonical_name(name: Option<String>) -> *mut c_char {
     malloc_copy(&bytes).cast()
 }
 
-/// `rdma_freeaddrinfo`: the whole list, whoever made its records; null is none.
+/// `rdma_freeaddrinfo`: frees the whole list, including records that the program made; null is an empty list.
 ///
 /// # Safety
-/// Each record and each part of it is null or malloc's, and nobody uses them any more.
+/// Each record and each part of it is null or malloc's, and is not used any more.
 pub(crate) unsafe fn free(mut list: *mut AddrInfo) {
     while !list.is_null() {
         // SAFETY: each record of the list and each part of it is null or malloc's (`# Safety`).

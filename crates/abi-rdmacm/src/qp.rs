@@ -109,7 +109,7 @@ fn make(id: &Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     };
     if ready.is_err() {
         set!(id, qp = std::ptr::null_mut());
-        // SAFETY: just made, and nobody has seen it.
+        // SAFETY: just made; no other code has seen it.
         unsafe { (verbs.destroy_qp)(qp) };
         return ready;
     }

@@ -16,7 +16,7 @@ pub(crate) enum Left {
 }
 
 /// Runs what writes a command whose answer is an event. Another id than a synchronous one is not touched after the
-/// command: whoever takes the event may have destroyed it.
+/// command: the thread that takes the event may have destroyed it.
 ///
 /// # Errors
 /// Those of `command`.

@@ -100,7 +100,7 @@ pub(crate) unsafe fn create_srq_ex(
     made(unsafe { function(context, attr) })
 }
 
-/// `ibv_open_xrcd` of a domain that is nobody else's, which the header has inline.
+/// `ibv_open_xrcd` of a private domain; inline in the header.
 ///
 /// # Safety
 /// As for it.

@@ -55,7 +55,7 @@ pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
 /// Nobody uses it any more.
 pub(crate) unsafe fn destroy(ah: *mut Ah) -> Result<()> {
     let ending = end(ah)?;
-    // SAFETY: nobody uses it but the caller, who ends it.
+    // SAFETY: only the caller uses it, and ends it.
     unsafe { ending.free() };
     Ok(())
 }

@@ -59,7 +59,7 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
         return Err(Errno::BUSY);
     }
     drop(taking);
-    // SAFETY: nobody uses it but the caller, who ends it.
+    // SAFETY: only the caller uses it, and ends it.
     unsafe { ending.free() };
     Ok(())
 }

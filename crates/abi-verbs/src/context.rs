@@ -112,7 +112,7 @@ fn make_context(
 /// Nobody uses the context itself any more.
 pub(crate) unsafe fn close(context: *mut Context) -> Result<()> {
     let ending = end(context)?;
-    // SAFETY: nobody uses it but the caller, who closes it.
+    // SAFETY: only the caller uses it, and closes it.
     unsafe { ending.free() };
     Ok(())
 }

@@ -103,7 +103,7 @@ pub(crate) unsafe fn create(
     let made = match made {
         Ok(made) => made,
         Err(error) => {
-            // SAFETY: made above, and nobody else's.
+            // SAFETY: made above; no other code has it.
             unsafe { end(cq)?.free() };
             return Err(errno_of(&error));
         }
@@ -165,7 +165,7 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
     ending.own().users.check_none()?;
     let number = ending.own().get()?.number().0;
     ending.own().raisers.cqs.lock().remove(&number);
-    // SAFETY: as the caller promises: nobody polls it any more, but events may still be acknowledged.
+    // SAFETY: as the caller promises: it is not polled any more, but events may still be acknowledged.
     unsafe {
         let channel = (*cq).channel;
         let given_back = || {

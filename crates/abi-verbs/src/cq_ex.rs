@@ -19,7 +19,7 @@ use crate::layout::create_cq_wc_flags::{COMPLETION_TIMESTAMP, COMPLETION_TIMESTA
 use crate::layout::{CompChannel, Context, Cq, CqEx, PollCqAttr};
 use crate::object::own;
 
-/// A walk over the completions of a queue: whoever has begun one holds the lock until its end.
+/// A walk over the completions of a queue: the thread that begins one holds the lock until its end.
 pub(crate) struct Polling {
     /// The queue's, whose context may be closed before.
     device: Arc<dyn ProviderDevice>,

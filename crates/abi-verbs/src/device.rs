@@ -134,7 +134,7 @@ pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) 
 /// # Safety
 /// It is null, or one of [`give_list`], for the last time.
 pub(crate) unsafe fn take_list(list: *mut *mut Device) {
-    // SAFETY: the list is malloc's, and nobody uses it any more.
+    // SAFETY: the list is malloc's, and is not used any more.
     unsafe { layout::free(list) };
 }
 
@@ -157,7 +157,7 @@ impl OwnDevice {
     pub(crate) fn open(&self) -> Result<Arc<dyn ProviderDevice>> {
         let found = provider()?.device(self.facts.index);
         let found = found.map_err(|error| errno_of(&error))?;
-        // Another interface may have its number now; names say so.
+        // Another interface may have its number now; the names tell.
         let found = found.filter(|device| device.name() == self.facts.name);
         found.ok_or(Errno::NODEV)
     }

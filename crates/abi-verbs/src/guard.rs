@@ -23,7 +23,7 @@ pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
 /// As [`number`], for what is not on the way of data.
 ///
 /// A child of a process that has devices is refused: another thread may have held any lock at the fork, or an event
-/// that nobody acknowledges there.
+/// that is not acknowledged there.
 pub(crate) fn control(body: impl FnOnce() -> Result<()>) -> c_int {
     number(|| {
         check_process()?;

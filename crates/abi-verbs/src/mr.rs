@@ -210,7 +210,7 @@ pub(crate) unsafe fn deregister(mr: *mut Mr) -> Result<()> {
     let handle = unsafe { (*mr).handle };
     let deregister = |region: &Region| region.mr.deregister().map_err(|error| errno_of(&error));
     ending.own().file.mrs.end(handle, deregister)?;
-    // SAFETY: nobody uses it but the caller, who ends it.
+    // SAFETY: only the caller uses it, and ends it.
     unsafe { ending.free() };
     Ok(())
 }

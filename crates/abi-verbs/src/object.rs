@@ -112,7 +112,7 @@ impl<C: Kind> Ending<C> {
         let c = self.0;
         // It is not to be found again.
         std::mem::forget(self);
-        // SAFETY: [`make`] made it, and whoever took it out of the list alone comes here.
+        // SAFETY: [`make`] made it, and only the thread that took it out of the list comes here.
         drop(unsafe { Box::from_raw(whole_of(c)) });
     }
 }

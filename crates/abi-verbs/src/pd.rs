@@ -85,7 +85,7 @@ pub(crate) unsafe fn dealloc(pd: *mut Pd) -> Result<()> {
     let handle = unsafe { (*pd).handle };
     let check = |domain: &Domain| domain.users.check_none();
     ending.own().file.pds.end(handle, check)?;
-    // SAFETY: nobody uses it but the caller, who ends it.
+    // SAFETY: only the caller uses it, and ends it.
     unsafe { ending.free() };
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) fn check_operations(qp_type: u32, wanted: u64) -> Result<()> {
     }
 }
 
-/// The work requests that a program is building. Whoever has begun holds the lock until they are posted or given up.
+/// The work requests that a program is building. The thread that begins holds the lock until they are posted or given up.
 pub(crate) struct Building {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     begun: RefCell<Begun>,

@@ -23,7 +23,7 @@ pub(crate) struct Raisers {
 /// The address of an object that lives for as long as it is known here.
 pub(crate) struct Raiser<C>(pub(crate) *mut C);
 
-// SAFETY: an address; whoever follows it holds the lock that its end takes.
+// SAFETY: an address; a thread that dereferences it holds the lock that its end takes.
 unsafe impl<C> Send for Raiser<C> {}
 
 impl Raisers {

@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, attr: *mut XrcdInitA
 /// kernel has it.
 ///
 /// # Safety
-/// The context is open, and nobody closes the descriptor meanwhile.
+/// The context is open, and the descriptor stays open meanwhile.
 unsafe fn open_named(context: *mut Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>> {
     if fd < 0 {
         return Err(Errno::BADF);
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
     control(|| {
         let ending = end(xrcd)?;
         ending.own().users.check_none()?;
-        // SAFETY: nobody uses it but the program, which ends it.
+        // SAFETY: only the program uses it, and ends it.
         unsafe { ending.free() };
         Ok(())
     })

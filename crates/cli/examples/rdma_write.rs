@@ -110,7 +110,7 @@ fn write(address: &str, mib: u64) -> Result<()> {
         "{mib} MiB written in {:.1} s and verified",
         took.as_secs_f64()
     );
-    // The receiver ends once it has heard of this; where its answer is lost, nobody is left to repeat it.
+    // The receiver ends when it gets this; it does not repeat a lost answer.
     let _ = connection.close(FAREWELL_TIMEOUT);
     Ok(())
 }

@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
     Good,
     /// The command ran, and something that was tried or checked failed.
     CheckFailed,
-    /// As a shell tells of a program that it could not run.
+    /// A shell's exit code for a program that it could not run.
     Status(u8),
 }
 

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::Notify;
 
-/// What a shell tells of a program that SIGINT ended.
+/// A shell's exit code for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Whether the command is to end.

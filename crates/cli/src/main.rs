@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn finish(cli: &Cli) -> ExitCode {
     match run(cli) {
         Ok(outcome) => outcome.report(),
-        // Whoever read our output had enough: that is no news to anybody.
+        // The reader of our output closed it: that is not an error to report.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::ERROR),
         Err(error) => {
             commands::complain(&error);

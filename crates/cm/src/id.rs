@@ -298,7 +298,7 @@ impl Connection {
     }
 }
 
-/// A connection of a peer. The address is part of its name, unlike in Linux, so that nobody can end
+/// A connection of a peer. The address is part of its name, unlike in Linux, so that no other host can end
 /// a connection by a REQ that claims another host's GUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteId {

@@ -2,7 +2,7 @@
 //!
 //! [`Cm`] is Linux's rdma_cm and ib_cm in one: ids, their addresses and routes, listeners, and the
 //! handshake of the InfiniBand communication manager (IBTA volume 1, chapter 12) as RoCEv2 carries
-//! it. It has no socket, clock, thread or randomness of its own: whoever holds it brings messages and
+//! it. It has no socket, clock, thread or randomness of its own: its owner brings messages and
 //! the time, and takes away what it has to say.
 //!
 //! # The drain rule
@@ -49,7 +49,7 @@
 //! * `device`: devices that go, and hardware addresses that change.
 //! * `receive` takes messages apart and hands them to those; `transmit` makes and sends them;
 //!   `advance` is the one place where an id changes its state.
-//! * `half_open`: connections that nobody has confirmed yet, and which of them goes when they are too
+//! * `half_open`: connections that the peer has not confirmed yet, and which of them goes when they are too
 //!   many.
 //! * `held`: requests for a service whose listener has just closed, and may open again.
 //! * `peer_death`: what becomes of connections whose peer is known to have died.

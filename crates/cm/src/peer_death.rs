@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Linux destroys a killed process's ids, and so says goodbye to their peers (`cm_destroy_id`). A
-//! process that brings its own connection manager takes it along when it dies, so whoever knows of the
+//! process that brings its own connection manager takes it along when it dies, so the process that learns of the
 //! death tells the engine instead, and the engine acts as if that goodbye had come.
 
 use alloc::boxed::Box;

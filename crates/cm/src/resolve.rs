@@ -216,7 +216,7 @@ impl Cm {
         Ok(next)
     }
 
-    /// Reports that nobody answered the address query in time.
+    /// Reports that the address query was not answered in time.
     pub(crate) fn address_timed_out(&mut self, number: IdNumber) {
         let Some(id) = self.ids.get_mut(number) else {
             return;

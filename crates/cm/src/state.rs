@@ -161,7 +161,7 @@ pub enum Source {
     Ibta(&'static str),
 }
 
-/// What `event` does in `state`, and who says so; `None` where it is not legal: a command is
+/// What `event` does in `state`, and its source; `None` where it is not legal: a command is
 /// refused, a message dropped, and the id stays as it is.
 pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
     use Event as E;
@@ -204,7 +204,7 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         }
         (S::RepSent | S::MraRepRcvd, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
 
-        // As if nobody had answered any longer.
+        // As if the peer no longer answered.
         (S::ReqRcvd | S::RepSent | S::MraRepRcvd, E::Displaced) => {
             (S::Closed, IbCm("cm_process_send_error"))
         }

@@ -75,7 +75,7 @@ impl Cm {
 
     /// Destroys an id (`rdma_destroy_id`). Its peer is told what `ib_destroy_cm_id` tells: a rejection
     /// while connecting, a DREQ, sent once, when connected, a DREP that is still owed. A listener takes
-    /// with it the children whose requests nobody has taken.
+    /// with it the children whose request events were not taken.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -195,7 +195,7 @@ impl Cm {
         dreq: &DreqRepr,
     ) {
         let Some(number) = self.find_both(dreq.remote_comm_id, dreq.local_comm_id, path) else {
-            // Our side is long gone: whoever asks may be at rest (`cm_issue_drep`).
+            // Our side is long gone: the peer that asks may stop (`cm_issue_drep`).
             self.drop_unknown();
             let drep = DrepRepr {
                 local_comm_id: dreq.remote_comm_id,

@@ -142,7 +142,7 @@ pub enum Query {
     },
 }
 
-/// A question about multicast groups, for whoever holds the host's sockets.
+/// A question about multicast groups, for the owner of the host's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupQuery {
     /// Join the group on the interface of `local`, unless the member only sends. Answer with

@@ -8,7 +8,7 @@ pub const BLOCK_COUNT: usize = 128;
 
 /// One block of queue pair numbers: the high byte of the 24-bit QPN.
 ///
-/// Block 0 is a role rather than a process: whoever is coordinator reads it. It has the special queue pairs
+/// Block 0 is a role rather than a process: the coordinator reads it. It has the special queue pairs
 /// 0 and 1 and receives what belongs to no block. Blocks 1 to 127 belong to one process each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block(u8);

@@ -147,7 +147,7 @@ impl MemberConnections {
         }
     }
 
-    /// Whether nobody has a block, and nobody is on the way back who may: its name says so.
+    /// Whether no process has a block, and none is on its way back.
     fn is_dead(&self, block: Block, context: &RoleContext) -> bool {
         block != context.own
             && self.registry.connection(block).is_none()
@@ -385,7 +385,7 @@ impl MemberConnections {
                     context.service.member_joined(block);
                     self.respond(id, &Message::Welcome { block }, context);
                     self.bring_kept(id, block, context);
-                    // Whoever died while this one had no coordinator.
+                    // Members that died while this one had no coordinator.
                     self.tell_of_deaths(id, self.registry.dead(), context);
                     true
                 }

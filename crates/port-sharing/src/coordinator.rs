@@ -54,7 +54,7 @@ impl Coordinator {
             found_dead: dead,
         };
         if let Err(errno) = coordinator.watch(context) {
-            // The descriptor store keeps block 0's sockets open, and epoll would tell of them for ever.
+            // The descriptor store keeps block 0's sockets open, and epoll would report them for ever.
             coordinator
                 .strays
                 .iter()

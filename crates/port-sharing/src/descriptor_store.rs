@@ -74,7 +74,7 @@ impl Parking {
         let receiver = PrivateFd::adopt(&window, receiver)?;
         drop(window);
         // A pair's queue is bounded by bytes alone, not by `max_dgram_qlen`. If the buffer cannot
-        // be widened it may do all the same; parking says so if not.
+        // be widened it may suffice; otherwise parking fails.
         let _ = sockopt::set_socket_send_buffer_size(&sender, PARKING_BUFFER_BYTES);
         Ok(Self { sender, receiver })
     }

@@ -1,6 +1,6 @@
 //! A member without a coordinator: when to try to become it, or to find it, again. Pure.
 //!
-//! Whoever binds the group's name is the coordinator; the others find it listening. Both are tried at once
+//! The process that binds the group's name is the coordinator; the others find it listening. Both are tried at once
 //! when the connection to the old coordinator ends, which is when the kernel has freed the name.
 
 use std::time::{Duration, Instant};
@@ -36,12 +36,12 @@ impl Election {
         self.next_at
     }
 
-    /// How many attempts were in vain.
+    /// How many attempts failed.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The attempt was in vain, or was told to wait for at least `wait`.
+    /// The attempt failed, or must wait for at least `wait`.
     pub(super) fn failed(&mut self, wait: Duration, now: Instant) {
         let pause = pause(self.attempts, self.salt);
         self.attempts = self.attempts.saturating_add(1);

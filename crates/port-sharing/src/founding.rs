@@ -24,7 +24,7 @@ pub(super) enum FoundError {
 
 /// Makes every block's sockets and parks them.
 ///
-/// The first socket of a family is bound without `SO_REUSEPORT`, which succeeds only if nobody has
+/// The first socket of a family is bound without `SO_REUSEPORT`, which succeeds only if no socket has
 /// the port, and shares it afterwards: from the first moment the port is this group's or not at all.
 pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
     let mut parking = Parking::new().map_err(|errno| FoundError::Os("socketpair", errno))?;
@@ -51,7 +51,7 @@ pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
     Ok(parking.seal())
 }
 
-/// Whether nobody has the port, in either family. Takes it for the blink of an eye.
+/// Whether the port is free in both families. Takes it for a moment.
 pub(super) fn port_is_free(port: u16) -> Result<bool, FoundError> {
     let bound = open(Family::Ipv4, port, Block::COORDINATOR)
         .and_then(|_ipv4| open_if_supported(port, Block::COORDINATOR).map(drop));

@@ -32,13 +32,13 @@ const FREE: RawFd = -1;
 
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] =
     [const { AtomicI32::new(FREE) }; DESCRIPTORS_MAX];
-/// Taken by whoever has a window open, and by a fork under way.
+/// Taken by a thread that has a window open, and by a fork.
 static WINDOW: AtomicBool = AtomicBool::new(false);
 /// Whether the fork under way took [`WINDOW`].
 static FORK_HAS_WINDOW: AtomicBool = AtomicBool::new(false);
 /// How many forks lie between this process and the first that used a group.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// What the child's descriptors are replaced by: an event counter that nobody reads.
+/// What the child's descriptors are replaced by: an event counter that is never read.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(FREE);
 
 /// While it lives, no fork happens. Open it only around calls that do not wait.
@@ -118,7 +118,7 @@ extern "C" fn in_child() {
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
     FORK_HAS_WINDOW.store(false, Ordering::Relaxed);
-    // Only the forking thread lives on, so a window that was open has nobody left to close it.
+    // Only the forking thread lives on, so the thread that had a window open is not there to close it.
     WINDOW.store(false, Ordering::Release);
 }
 

@@ -128,7 +128,7 @@ fn attempt(config: &GroupConfig, name: &GroupName, deadline: Instant) -> Result<
     }
 }
 
-/// Founds the group if nobody has the port.
+/// Founds the group if the port is free.
 fn found(config: &GroupConfig, name: &GroupName) -> Result<Attempt> {
     // Asked before the name is taken: where a group lives without a coordinator for the moment, the name
     // is its members' to take.
@@ -320,7 +320,7 @@ pub(super) fn wait_readable(connection: &PrivateFd, deadline: Instant) -> Result
     }
 }
 
-/// Who holds the group's name, to be added to a sentence; nothing if nobody does.
+/// The holder of the group's name, as the end of a sentence; empty if the name is free.
 pub(super) fn holder_text(name: &GroupName) -> String {
     match name.holder() {
         Some(socket) => format!("; {} holds their name", socket.holder()),

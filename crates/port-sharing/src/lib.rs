@@ -3,20 +3,20 @@
 //! RoCEv2 has one UDP port (4791) for all queue pairs of a host, but every process has its own. So
 //! the port is bound by a set of sockets, one for each [`Block`] of queue pair numbers, and the kernel
 //! brings each packet to the socket of its destination (`bpf`). Each process reads its own block's
-//! sockets and nobody else's.
+//! sockets and no others.
 //!
-//! * **Founding** (`join`, `founding`, `sockets`): who finds nobody binds the group's name and makes all
+//! * **Founding** (`join`, `founding`, `sockets`): a process that finds no group binds its name and makes all
 //!   sockets at once; their order is what the kernel's choice goes by.
 //! * **The descriptor store** (`descriptor_store`): the sockets are parked in a unix socket that every member holds, so
 //!   none closes, and the order stays, whichever process dies, the founder included.
-//! * **The coordinator** (`coordinator`, `connections`, `registry`): whoever listens on the group's name (`name`).
+//! * **The coordinator** (`coordinator`, `connections`, `registry`): the process that listens on the group's name (`name`).
 //!   It lets others in (`trust`; `stranger` and `witness` say who else is in the way), gives each a block, answers requests (which ports are taken, say),
 //!   and reads block 0, where connection management arrives for all: those datagrams it forwards.
 //! * **Election** (`election`, `state`): when the coordinator dies the kernel frees its name; the members
 //!   see their connections end, one binds the name, the others connect to it with the blocks they
 //!   have and register everything again.
 //! * **Deaths**: a block's name that is free again says that its process is dead. The coordinator tells all
-//!   members ([`MemberService::peer_death`]), a new coordinator those who come back, so that nobody waits for
+//!   members ([`MemberService::peer_death`]), a new coordinator those that come back, so that no process waits for
 //!   the dead.
 //!
 //! * **Observers** (`observe`): who only wants to look asks the coordinator, which passes the question on to

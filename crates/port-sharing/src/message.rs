@@ -114,7 +114,7 @@ pub(super) enum Message<'a> {
     },
     /// From the coordinator: the processes that had these blocks are dead.
     PeerDeath {
-        /// The blocks, which nobody has been given since.
+        /// The blocks, which were not given away since.
         blocks: BlockSet,
     },
     /// To the coordinator, first: wants no block, only to know of everybody.

@@ -120,7 +120,7 @@ proptest! {
     #[test]
     fn any_bytes_decode_to_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
         if let Ok(message) = Message::decode(&bytes) {
-            // One message has one encoding, but for the scope id of an IPv4 source.
+            // One message has one encoding, except for the scope id of an IPv4 source.
             let again = encoded(&message);
             prop_assert_eq!(Message::decode(&again), Ok(message));
         }

@@ -2,7 +2,7 @@
 //!
 //! * The coordinator listens on `<prefix>/<port>`. Binding it is the election.
 //! * Each member holds `<prefix>/<port>/<block>`, bound and never listening: the kernel's own word
-//!   on which blocks have a living process, whoever is coordinator.
+//!   on which blocks have a living process, under any coordinator.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -43,7 +43,7 @@ impl GroupName {
         }
     }
 
-    /// Becomes the coordinator, if nobody is: binds the name and listens. `None` if it is taken.
+    /// Becomes the coordinator, if there is none: binds the name and listens. `None` if it is taken.
     pub(super) fn listen(&self) -> Result<Option<PrivateFd>, Errno> {
         let address = SocketAddrUnix::new_abstract_name(self.base.as_bytes())?;
         let bound = bind_unless_taken(&address)?;

@@ -47,7 +47,7 @@ pub struct Observation {
 /// # Errors
 /// * `GroupDistrusts`: the coordinator will not answer this user.
 /// * `GroupNotTrusted`: a user who is not trusted holds the group's name, and does not answer as a coordinator does.
-/// * `GroupRefused`: the coordinator speaks another version, or nobody leads the group.
+/// * `GroupRefused`: the coordinator speaks another version, or the group has none.
 /// * `GroupSilent`: the coordinator does not answer in time.
 /// * `Os`: a system call failed.
 pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observation>> {
@@ -140,7 +140,7 @@ impl Observer {
         while !(self.coordinator_done && self.awaited.is_empty()) {
             if !wait_readable(&self.connection, deadline)? {
                 return match self.coordinator_done {
-                    // Whoever has not answered is left without a report.
+                    // Members that have not answered have no report.
                     true => Ok(Some(self.seen)),
                     false => Err(self.silent()),
                 };

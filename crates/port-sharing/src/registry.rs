@@ -33,7 +33,7 @@ pub(super) struct Registry {
     /// says whether the process lives.
     retiring: BTreeSet<Block>,
     retire_at: Instant,
-    /// Blocks whose processes are dead, and that nobody has been given since.
+    /// Blocks whose processes are dead, and that were not given away since.
     dead: BlockSet,
     /// The block given out last: the search goes on from there, so that a block just left is the
     /// last to be used again and packets still under way to it find nobody.
@@ -331,7 +331,7 @@ impl Registry {
         self.retiring.contains(&block)
     }
 
-    /// The blocks that dead processes left, as far as nobody has been given them since.
+    /// The blocks of dead processes that were not given away since.
     pub(super) fn dead(&self) -> BlockSet {
         self.dead
     }

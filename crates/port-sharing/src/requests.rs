@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::config::REQUESTS_MAX;
 
-/// Requests that there may be when one is added that nobody waits for.
+/// How many requests there may be when one without a waiting thread is added.
 const UNAWAITED_MAX: usize = REQUESTS_MAX / 2;
 
 /// Names a request of this process; never used twice.
@@ -42,7 +42,7 @@ impl Requests {
         self.add_one(payload, now, true, REQUESTS_MAX)
     }
 
-    /// Adds a request whose answer nobody waits for: it is gone once it is answered. They leave room
+    /// Adds a request without a waiting thread: it is gone once it is answered. They leave room
     /// for those that are waited for.
     pub(super) fn add_unawaited(&mut self, payload: &[u8], now: Instant) -> Option<RequestId> {
         self.add_one(payload, now, false, UNAWAITED_MAX)
@@ -83,7 +83,7 @@ impl Requests {
         due
     }
 
-    /// The coordinator answered. `false` if nobody waits for it (any more).
+    /// The coordinator answered. `false` if no thread waits for it (any more).
     pub(super) fn answered(&mut self, id: RequestId, response: Vec<u8>) -> bool {
         let Some(request) = self.table.get_mut(&id) else {
             return false;
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(requests.take_due(now), [(id, b"release".to_vec())]);
         requests.coordinator_lost(now);
         assert_eq!(requests.take_due(now), [(id, b"release".to_vec())]);
-        assert!(!requests.answered(id, Vec::new()), "nobody is to be told");
+        assert!(!requests.answered(id, Vec::new()), "no thread waits");
         assert!(requests.table.is_empty());
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert!(requests.add(b"", now).is_some());
         assert!(
             !requests.answered(ids[0], Vec::new()),
-            "an answer nobody waits for"
+            "an answer without a waiting thread"
         );
     }
 

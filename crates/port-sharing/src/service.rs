@@ -10,7 +10,7 @@ pub enum Route {
     Local,
     /// To the member with this block.
     ///
-    /// If its process is dead, and nobody else has its block yet, this one gets the datagram, as the one
+    /// If its process is dead, and its block is still free, this one gets the datagram, as the one
     /// that answers for it.
     Member(Block),
     /// To this process and to every member: what is in it says to each of them whether it is for it.

@@ -8,7 +8,7 @@ use rustix::net::{self, RecvFlags, sockopt};
 use super::inherit::PrivateFd;
 use super::raw;
 
-/// Receive buffer of a socket nobody reads: the least there is, so that packets to a block without a
+/// Receive buffer of a socket without a reader: the smallest there is, so that packets to a block without a
 /// process take up next to no memory.
 pub(super) const IDLE_BUFFER_BYTES: usize = 1;
 /// Datagrams thrown away at most when a block is cleared: more than an idle socket can hold.
@@ -54,7 +54,7 @@ impl BlockSocket {
         self.drain();
     }
 
-    /// Closes the socket under the hands of whoever reads it, and who finds nothing any more.
+    /// Closes the socket while a thread may be reading it; that thread then finds nothing.
     pub(super) fn vacate(&self) {
         self.fd.vacate();
     }

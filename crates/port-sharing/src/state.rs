@@ -1,7 +1,7 @@
 //! A member's whole state: the role context, its present role, and its requests.
 //!
 //! The role follows from the connection to the coordinator: while it lasts this process is a plain member;
-//! when it ends, every member tries to bind the group's name, and whoever succeeds is the coordinator.
+//! when it ends, every member tries to bind the group's name, and the one that succeeds is the coordinator.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -346,7 +346,7 @@ impl State {
 
     /// Takes the coordinator's role, or says how long to wait at least before the next attempt.
     fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
-        // Whoever else lives will come back; what the dead left is cleared away.
+        // The living members will come back; what the dead left is cleared away.
         let own = self.context.own;
         let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
         for block in Block::members() {

@@ -35,7 +35,7 @@ pub struct GroupCounters {
     pub queue_full: u64,
     /// Datagrams dropped because this process does not take them out.
     pub inbox_full: u64,
-    /// Datagrams dropped because nobody has their block.
+    /// Datagrams dropped because no process has their block.
     pub no_member: u64,
     /// Management datagrams dropped because they concern nobody.
     pub unrouted: u64,

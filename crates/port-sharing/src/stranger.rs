@@ -1,6 +1,6 @@
 //! Who is in the way of a process that would share the port, and is not trusted.
 //!
-//! Any user can bind an abstract name, or the port itself. That keeps others out, and no more: nobody is let into a group,
+//! Any user can bind an abstract name, or the port itself. That keeps others out, and no more: no stranger is let into a group,
 //! and no group joined, unless the kernel's word on the other process (`trust`) fits. So all that is left to do is to say
 //! who it is, at once. The kernel's tables are read for it, so callers look after an attempt failed, and rarely.
 

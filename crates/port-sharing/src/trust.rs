@@ -121,7 +121,7 @@ impl Own {
         }
     }
 
-    /// A user whose number is nobody else's.
+    /// A user whose number no other user has.
     #[cfg(test)]
     pub(super) fn certain(uid: u32) -> Self {
         Self {

@@ -58,7 +58,7 @@ pub(super) fn bound_sockets(prefix: &str) -> Result<Vec<BoundSocket>, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let monitor = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     set_socket_timeout(&monitor, Timeout::Recv, Some(ANSWER_TIME_MAX))?;
-    // From then on nobody but the kernel is heard.
+    // From then on only the kernel is heard.
     connect(&monitor, &SocketAddrNetlink::new(0, 0))?;
     send(&monitor, &question(), SendFlags::empty())?;
     let mut buffer = vec![0; BUFFER_BYTES];

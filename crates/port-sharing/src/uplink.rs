@@ -107,7 +107,7 @@ impl Uplink {
         })
     }
 
-    /// Stops watching the connection, of which a child just forked may have a copy for a moment.
+    /// Stops watching the connection. A child that was just forked may have a copy of it for a moment.
     pub(super) fn unwatch(&self, context: &RoleContext) {
         context.unwatch(self.fd.as_fd());
     }

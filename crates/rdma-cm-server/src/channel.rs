@@ -94,7 +94,7 @@ pub struct Channel {
     device: Arc<RdmaCm>,
     commands: Arc<dyn CmChannel>,
     number: u64,
-    /// Held while an event is taken and counted, and by whoever asks how many were: an id's end waits for the
+    /// Held while an event is taken and counted, and while that count is read: an id's end waits for the
     /// acknowledgement of as many.
     taking: Mutex<()>,
     is_closed: AtomicBool,

@@ -1,4 +1,4 @@
-//! Commands by their numbers, but for queries, options and events.
+//! Commands by their numbers, except queries, options and events.
 
 use std::os::fd::RawFd;
 use std::time::Duration;

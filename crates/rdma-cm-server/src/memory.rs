@@ -1,4 +1,4 @@
-//! The memory of whoever writes commands.
+//! The memory of the process that writes commands.
 
 use rustix::io::Errno;
 

@@ -22,7 +22,7 @@ const LEVEL_IB: u32 = 1;
 const IB_PATH: u32 = 1;
 /// Longest value; arrays of paths are shorter.
 const VALUE_MAX: u32 = 64 * 1024;
-/// A route that is given is there at once: nobody is asked for it.
+/// A given route is there at once, without a query.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Channel {

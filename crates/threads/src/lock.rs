@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_after_a_panic_gets_the_lock() {
+    fn the_next_thread_after_a_panic_gets_the_lock() {
         let lock = broken();
         *lock.lock() += 1;
         assert_eq!(lock.try_lock().as_deref(), Some(&2));

@@ -69,7 +69,7 @@ enum ibv_wc_flags {
 	IBV_WC_TM_DATA_VALID = 1 << 6
 };
 
-/* After an error only wr_id, status, qp_num and vendor_err say something. */
+/* After an error only wr_id, status, qp_num and vendor_err are valid. */
 struct ibv_wc {
 	uint64_t wr_id;
 	enum ibv_wc_status status;

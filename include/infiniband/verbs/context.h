@@ -12,7 +12,7 @@
 #include <infiniband/verbs/shared_receive.h>
 #include <infiniband/verbs/work.h>
 
-/* struct ibv_port_attr as it was up to `flags`. */
+/* struct ibv_port_attr up to `flags`, as older libraries have it. */
 struct _compat_ibv_port_attr;
 
 /* The work path. What is named _compat is the library's own. */

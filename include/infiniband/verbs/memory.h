@@ -46,7 +46,7 @@ enum ibv_rereg_mr_flags {
 
 /* What ibv_rereg_mr gives. */
 enum ibv_rereg_mr_err_code {
-	IBV_REREG_MR_ERR_INPUT = -1, /* the region is as it was */
+	IBV_REREG_MR_ERR_INPUT = -1, /* the region is unchanged */
 	IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
 	IBV_REREG_MR_ERR_DO_FORK_OLD = -3,
 	IBV_REREG_MR_ERR_CMD = -4,

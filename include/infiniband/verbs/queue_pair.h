@@ -135,7 +135,7 @@ struct ibv_qp_init_attr_ex {
 	enum ibv_qp_type qp_type;
 	int sq_sig_all;
 
-	uint32_t comp_mask; /* which of the rest say something */
+	uint32_t comp_mask; /* which of the following fields are valid */
 	struct ibv_pd *pd;
 	struct ibv_xrcd *xrcd;
 	uint32_t create_flags;
@@ -162,7 +162,7 @@ struct ibv_qp_open_attr {
 	enum ibv_qp_type qp_type;
 };
 
-/* Which fields of struct ibv_qp_attr say something. */
+/* Which fields of struct ibv_qp_attr are valid. */
 enum ibv_qp_attr_mask {
 	IBV_QP_STATE = 1 << 0,
 	IBV_QP_CUR_STATE = 1 << 1,

@@ -54,7 +54,7 @@ struct ibv_srq_init_attr_ex {
 	void *srq_context;
 	struct ibv_srq_attr attr;
 
-	uint32_t comp_mask; /* which of the rest say something */
+	uint32_t comp_mask; /* which of the following fields are valid */
 	enum ibv_srq_type srq_type;
 	struct ibv_pd *pd;
 	struct ibv_xrcd *xrcd;

@@ -2,7 +2,7 @@
 //! (perftest: libmlx5, libefa) load it, and it wants them. Its registration is accepted and forgotten: the devices
 //! are ours, and no driver's.
 //!
-//! The version is that of rdma-core 34 to today. A name that is wanted is a number of arguments that nobody looks at.
+//! The version is that of rdma-core 34 to today. The wanted symbols take arguments that are never read.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 

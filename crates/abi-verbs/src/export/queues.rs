@@ -70,7 +70,7 @@ exports! {
         pointer(|| Err(Errno::OPNOTSUPP))
     }
 
-    // Whatever fails leaves the old region as it was, which -1 (`IBV_REREG_MR_ERR_INPUT`) says.
+    // Any failure leaves the old region unchanged: -1 (`IBV_REREG_MR_ERR_INPUT`) means that.
     fn ibv_rereg_mr(
         of: *mut Mr,
         flags: c_int,

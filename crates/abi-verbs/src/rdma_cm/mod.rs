@@ -87,7 +87,7 @@ static OPEN: LazyLock<Open> = LazyLock::new(|| Open {
     channels: Mutex::default(),
 });
 
-/// Open channels, by the numbers that stand for them. Whoever writes to one keeps it while they do.
+/// Open channels, by the numbers that stand for them. A thread that writes to one keeps it meanwhile.
 struct Open {
     process: u32,
     channels: Mutex<(usize, HashMap<usize, Arc<Channel>>)>,
@@ -126,7 +126,7 @@ impl Open {
     }
 }
 
-/// The memory of whoever writes a command: this process's. Null is the only address that is seen to be wrong.
+/// The memory of a command's writer: this process's. Null is the only address that is known to be wrong.
 struct Caller;
 
 impl Memory for Caller {
@@ -213,7 +213,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         // The table's, this test's, and the sleeper's.
         while Arc::strong_count(&kept) < 3 {
-            assert!(Instant::now() < deadline, "nobody waits");
+            assert!(Instant::now() < deadline, "no thread waits");
             std::thread::yield_now();
         }
         // SAFETY: open.

@@ -57,7 +57,7 @@ fn without_an_ibacm_there_is_nothing_to_wait_for() {
         Server::Tcp(closed_port()),
     ] {
         let client = Client::at(server.clone());
-        let error = client.paths(&question()).expect_err("nobody is there");
+        let error = client.paths(&question()).expect_err("no ibacm is there");
         let expected_too_long = matches!(error, Cause::Os { .. });
         let is_absent = matches!(error, Cause::NoSuchObject(_));
         assert!(is_absent || expected_too_long, "{server:?}: {error}");

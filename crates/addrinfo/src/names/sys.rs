@@ -151,7 +151,7 @@ fn socket_address(entry: &libc::addrinfo) -> Option<SocketAddr> {
     let length = entry.ai_addrlen as usize;
     match entry.ai_family {
         libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: libc wrote a sockaddr_in there: the family says so and the length allows it.
+            // SAFETY: libc wrote a sockaddr_in there: the family and the length are those of one.
             let addr = unsafe { ptr::read_unaligned(entry.ai_addr.cast::<libc::sockaddr_in>()) };
             let ip = Ipv4Addr::from_bits(u32::from_be(addr.sin_addr.s_addr));
             Some((ip, u16::from_be(addr.sin_port)).into())

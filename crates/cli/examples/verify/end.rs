@@ -10,7 +10,7 @@ use super::message::{Initiator, Kind, LENGTH_MAX, MESSAGE_LEN, Message, Operatio
 use super::pattern::Pattern;
 use super::plan::Case;
 
-/// Bytes around the data that nobody is to write.
+/// Bytes around the data that must stay unchanged.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 /// Work under way: a message each way, and the operation.

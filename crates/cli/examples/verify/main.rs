@@ -20,6 +20,8 @@
 //! Each line of the output is a JSON object: `listening`, `case`, `summary` or `served`. The exit code is 1 if data was
 //! wrong, or the peer failed.
 
+#![forbid(unsafe_code)]
+
 mod end;
 mod message;
 mod pattern;

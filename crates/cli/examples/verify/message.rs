@@ -5,7 +5,7 @@
 //! | 0..4 | [`MAGIC`] |
 //! | 4, 5, 6, 7 | kind, operation, initiator, outcome |
 //! | 8..12 | bytes of data |
-//! | 12..16, 16..24 | remote key and address of the memory, of whoever does not carry it out |
+//! | 12..16, 16..24 | remote key and address of the memory at the side that does not carry it out |
 //! | 24..32 | seed of the data; of an atomic what is there at first |
 //! | 32..40 | what an atomic adds or compares; in a verdict what it gave back, or left |
 //! | 40..48 | what it swaps in |
@@ -151,7 +151,7 @@ impl Message {
         bytes
     }
 
-    /// What a peer sent; `None` if it is no such message, or asks for what nobody can do.
+    /// What a peer sent; `None` if it is no such message, or asks for something impossible.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (head, words) = bytes.first_chunk::<MESSAGE_LEN>()?.split_at(16);
         let short = |at: usize| {

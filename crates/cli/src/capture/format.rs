@@ -120,7 +120,7 @@ fn frame_head(header: &PcapHeader, frame: &LegacyPcapBlock<'_>) -> RecordHead {
     RecordHead {
         time_ns: u64::from(frame.ts_sec) * NS_PER_SECOND as u64
             + u64::from(frame.ts_usec) * ns_per_fraction,
-        // The upper half tells of frame check sequences, which the IP length trims anyway.
+        // The upper half describes frame check sequences, which the IP length trims anyway.
         link: LinkType(header.network.0 as u32 & 0xFFFF),
         wire_len: frame.origlen as usize,
     }

@@ -32,7 +32,7 @@ pub(crate) fn complain(error: &anyhow::Error) {
     }
 }
 
-/// As [`complain`] does of a listener's address, which can be bound while nobody can reach it.
+/// Like [`complain`], for a listener's address, which can be bound even if it cannot be reached.
 pub(super) fn warn_listener(local: SocketAddr) {
     if local.ip().to_canonical().is_loopback() {
         warn_if_down();

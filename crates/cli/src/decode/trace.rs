@@ -182,7 +182,7 @@ impl Sides {
             return receiver.other();
         }
         let sender = from.and_then(|from| self.qpns.get(&(ip, from)).copied());
-        // The handshake was not seen: whoever speaks first is taken for the active side, and its
+        // The handshake was not seen: the side that speaks first is taken for the active one, and its
         // peer's queue pair is new when the answer comes.
         let sender = sender.unwrap_or(match self.qpns.len() % 2 {
             0 => Side::Active,

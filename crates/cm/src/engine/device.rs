@@ -69,7 +69,7 @@ impl Cm {
             let Some(next) = id.state.after(Event::DeviceRemoved) else {
                 continue;
             };
-            // Its children stay until it is destroyed, as those whose requests nobody has taken do.
+            // Its children stay until it is destroyed, like those with requests that no thread has taken.
             // Nobody listens there again.
             self.listeners.remove(now, id, number, now);
             self.forget_neighbour(number);

@@ -1,6 +1,6 @@
 //! Half-open connections: a request was taken in, and nothing says yet that its sender is there.
 //!
-//! Whoever sends requests from addresses that are not its own gets neither the REP nor an RTU back, so
+//! An attacker who sends requests from other hosts' addresses receives no REP and sends no RTU, so
 //! each of its requests stays half-open until timers end it. As with TCP's queue of SYNs, half-open
 //! connections have a bound of their own, for each listener and for all together, and beyond it a new
 //! one displaces an old one, which an honest peer would have confirmed by now. Nothing is said to the
@@ -87,7 +87,7 @@ impl Cm {
         let own = requests.weight(source);
         // A source that has more than half of all places must give way to others at once.
         let hog = heaviest.filter(|heavy| heavy.source != source && heavy.weight > limit / 2);
-        // The peer of a young one may be about to confirm, and nobody displaces those of a source that
+        // The peer of a young one may be about to confirm, and no source displaces those of another that
         // has less than its own.
         let grace = self.config.half_open_grace;
         let is_free = |one: &Candidate| one.weight >= own && now.saturating_sub(one.since) >= grace;
@@ -133,7 +133,7 @@ impl Cm {
         }
     }
 
-    /// Gives up a half-open connection for a new one. A child that nobody has taken goes without a
+    /// Gives up a half-open connection for a new one. A child whose event was not taken goes without a
     /// trace; who has taken one and not answered finds it closed; who has accepted one is told
     /// `Unreachable` with -ECONNABORTED.
     fn displace(&mut self, now: Duration, number: IdNumber) {

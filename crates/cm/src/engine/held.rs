@@ -3,7 +3,7 @@
 //! Some servers close their listener and open it again between two connections (perftest does). A peer
 //! that asks in between would be refused for good, although the service is there: so the answer is held
 //! for a moment. If somebody listens again within it the request is taken; else it is refused then. A
-//! port that nobody listened on lately refuses at once.
+//! port without a recent listener refuses at once.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -149,7 +149,7 @@ impl Cm {
         }
     }
 
-    /// Refuses the next request for which nobody has listened again in time; `false` if none is due.
+    /// Refuses the next request whose listener has not come back in time; `false` if none is due.
     pub(crate) fn refuse_held(&mut self, now: Duration) -> bool {
         if self.held.next_due().is_none_or(|due| due > now) {
             return false;

@@ -196,7 +196,7 @@ impl Cm {
         }
     }
 
-    /// Stops listening, for a moment or for good; gives the children whose requests nobody has taken.
+    /// Stops listening, for a moment or for good; returns the children whose request events were not taken.
     pub(crate) fn unlisten(&mut self, now: Duration, number: IdNumber) -> Vec<IdNumber> {
         let Some(id) = self.ids.get_mut(number) else {
             return Vec::new();

@@ -216,7 +216,7 @@ impl Cm {
         }
     }
 
-    /// Begins a command that says something: there must be room for it.
+    /// Begins a command that sends a message: there must be room for it.
     ///
     /// # Errors
     /// `LimitReached`.
@@ -331,7 +331,7 @@ impl Cm {
         self.queries.push_back(query);
     }
 
-    /// How many queries wait, those included that nobody needs any more.
+    /// How many queries wait, including those that have become useless.
     pub(crate) fn queries_waiting(&self) -> usize {
         self.queries.len()
     }

@@ -118,7 +118,7 @@ impl Cm {
             return Err(id.locate(Error::invalid(step, "queue pair type", "UD", found)));
         }
         let group = check_group(group, local.ip()).map_err(|error| id.locate(error))?;
-        // Those that nobody needs any more may wait to be taken, too.
+        // Queries that have become useless may wait to be taken, too.
         for (what, count, limit) in [
             ("multicast memberships", members, limit),
             ("group queries waiting to be taken", waiting, limit * 2),

@@ -14,7 +14,7 @@ use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 
 /// The names of destroyed ids whose request came from the peer, and what is to be said if a late copy
-/// of that request comes: it must not open anew what nobody asked for.
+/// of that request comes: it must not open a connection that its sender no longer wants.
 #[derive(Debug)]
 pub(crate) struct Remembered<K, V> {
     entries: Map<K, (Duration, V)>,

@@ -1,4 +1,4 @@
-//! The ephemeral ports of one port space that nobody holds.
+//! The free ephemeral ports of one port space.
 
 use alloc::boxed::Box;
 use alloc::vec;

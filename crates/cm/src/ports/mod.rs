@@ -50,7 +50,7 @@ impl Default for PortConfig {
 /// How an address is bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// Share the port with others that say the same, as long as nobody listens
+    /// Share the port with others that set this option, as long as none of them listens
     /// (`RDMA_OPTION_ID_REUSEADDR`).
     pub reuse_addr: bool,
     /// A wildcard stands for its own family alone (`RDMA_OPTION_ID_AFONLY`; Linux's default for IPv4).
@@ -264,7 +264,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Ok(())
     }
 
-    /// A port of the ephemeral range that nobody holds (`cma_alloc_any_port`).
+    /// A free port of the ephemeral range (`cma_alloc_any_port`).
     fn free_port(&mut self, space: PortSpace, seed: u32) -> Result<u16, Cause> {
         let (first, last) = (*self.config.ephemeral.start(), *self.config.ephemeral.end());
         let free = self.free_ports(space).find(seed);

@@ -59,7 +59,7 @@ pub(crate) struct Asked {
     pub(crate) answer: Option<Box<[u8; MAD_LEN]>>,
 }
 
-/// Parameters of an event that tells of no queue pair, as Linux fills them: zeros.
+/// Parameters of an event without a queue pair: zeros, as on Linux.
 pub(crate) fn param_without_queue_pair(private_data: &[u8]) -> EventParam {
     EventParam::Ud(UdParam {
         private_data: Box::from(private_data),

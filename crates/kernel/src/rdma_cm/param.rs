@@ -86,7 +86,7 @@ pub(super) fn too_long(step: Step, data: &[u8]) -> Error {
 }
 
 /// Bits of an internal event's argument that tell what it stands for; those above are the caller's.
-/// librdmacm has nothing in those, and nobody but who opened the channel sees the event.
+/// librdmacm has nothing in those, and only the owner of the channel sees the event.
 pub(super) const INTERNAL_EVENT_BITS: u32 = 8;
 
 /// The argument of an internal event that stands for `event` with the argument `arg`.

@@ -26,7 +26,7 @@ impl From<&AhAttr> for c::AhAttr {
 }
 
 impl From<&QpAttr> for c::QpAttr {
-    /// All but the rate limit, of which the device does not speak.
+    /// All but the rate limit, which the device does not report.
     fn from(from: &QpAttr) -> Self {
         let [
             max_send_wr,

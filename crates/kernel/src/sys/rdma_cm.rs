@@ -191,7 +191,7 @@ impl Channel {
     /// GET_EVENT, which waits unless the descriptor is non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`, and `EINTR`: whoever waits for ever wants to hear of signals.
+    /// `EAGAIN`, and `EINTR`: a thread that waits without limit must hear of signals.
     pub fn get_event(&self) -> Result<EventResp, Errno> {
         let mut answer = [0; EventResp::SIZE];
         let get = GetEvent {

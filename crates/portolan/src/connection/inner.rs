@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     device: String,
     spin: Spin,
     is_iwarp: bool,
-    /// When work was first seen flushed though nobody had ended the connection.
+    /// When work was first seen flushed although neither side had ended the connection.
     flushed: OnceLock<Instant>,
     /// This side has ended the connection.
     closing: AtomicBool,

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_ready_at_once_and_names_wake_whoever_awaits_them() {
+    fn numbers_are_ready_at_once_and_names_wake_the_tasks_that_await_them() {
         let (ring, rung) = channel();
         let waker = Waker::from(Arc::new(Bell(Mutex::new(ring))));
         let mut cx = Context::from_waker(&waker);

@@ -111,7 +111,7 @@ impl Core {
         query: QueryNumber,
         answer: std::result::Result<(ResolvedAddress, Option<Arc<Watch>>), Cause>,
     ) {
-        // The id may be gone, or its deadline past: then nobody waits for the answer.
+        // The id may be gone, or its deadline past: then the answer is not needed.
         let _ = self.run_state(|state, now| {
             let answer = match answer {
                 Ok((found, _)) if !self.is_present(&found.device) => Err(errno::ENODEV),

@@ -158,7 +158,7 @@ impl Core {
         // A port that is given back after this sees what is noted here, and wakes the thread.
         let claims_due = self.claims.next_timeout().map(|wait| now + wait);
         // A timeout that has moved away, as with each connection that is made in time, is not told: the
-        // thread wakes once in vain rather than being woken for the next connection's.
+        // thread wakes once without need rather than being woken for the next connection's.
         let told = state.sleeps_until.filter(|until| *until > now);
         let due = [state.cm.poll_timeout(), claims_due, told];
         state.sleeps_until = due.into_iter().flatten().min();

@@ -66,7 +66,7 @@ impl Core {
             let entry = state.entry(membership.id, Step::JoinMulticast);
             Ok(entry.is_ok_and(|entry| entry.members.contains_key(&number)))
         });
-        // Left while it was being joined: whoever left may have come before there was something to leave.
+        // The id left while the group was being joined, perhaps before there was something to leave.
         match told {
             Ok(true) => {}
             Ok(false) => leave_host(self, number),

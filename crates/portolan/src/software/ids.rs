@@ -33,7 +33,7 @@ impl Core {
     pub(super) fn destroy_id(&self, id: IdNumber) -> Result<u32> {
         let gone = Error::new(Step::DestroyId, Cause::NoSuchObject("the id"));
         let entry = self.state().remove(id).ok_or(gone)?;
-        // The engine rejects the requests that nobody has taken, and forgets their ids.
+        // The engine rejects the requests that were not taken, and forgets their ids.
         let waiting = entry
             .queue
             .extract(|event| event.id == id || is_request_to(event, entry.uid));
@@ -121,7 +121,7 @@ impl Core {
         if !matches!(event, User | AddrinfoResolved | AddrinfoError) {
             return Err(Error::invalid(Step::Event, "event to write", User, event));
         }
-        // The library's own event, of which an id has one at a time, finds room when users left none.
+        // An id has one event of the library's own at a time, which finds room when the user's events left none.
         let reserved = u32::from(event != User);
         let mut state = self.state();
         let entry = state.entry_mut(id, Step::Event)?;

@@ -148,7 +148,7 @@ impl Claims {
         Some(SPARE_TIME.saturating_sub(oldest.since.elapsed()))
     }
 
-    /// Gives back the ports that nobody wanted again in time.
+    /// Gives back the ports that were not needed again in time.
     pub(super) fn give_back_old(&self, stack: &Stack) {
         let now = Instant::now();
         self.give_back_spares(stack, |spare| {

@@ -201,7 +201,7 @@ impl CoordinatorService for Registrar {
             _ => None,
         };
         if let Some(service) = service {
-            // Nobody listens: this process says so to the peer.
+            // Without a listener, this process refuses the peer.
             let listener = self.owner_of(service, datagram.destination);
             return listener.map_or(Route::Local, |owner| Route::Member(owner.member));
         }

@@ -316,7 +316,7 @@ impl Registered {
                 region,
             }),
             Err(error) => {
-                // SAFETY: allocated above with this layout, and nobody has it.
+                // SAFETY: allocated above with this layout, and no other code has it.
                 unsafe { dealloc(start.as_ptr(), layout) };
                 Err(error)
             }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use portolan_provider::verbs::Counter;
 
-/// Names of the counters but for drops, in the order of the fields.
+/// Names of all counters except drops, in the order of the fields.
 const FIELD_NAMES: [&str; 11] = [
     "tx_packets",
     "tx_bytes",
@@ -34,7 +34,7 @@ pub struct QpCounters {
     pub bytes_received: u64,
     /// Request packets sent again.
     pub retransmits: u64,
-    /// Times the requester waited for an acknowledgement in vain.
+    /// How often the requester's wait for an acknowledgement timed out.
     pub timeouts: u64,
     /// NAKs sent, receiver-not-ready apart.
     pub naks_sent: u64,

@@ -24,7 +24,7 @@ pub trait Gsi: Send + Sync + std::fmt::Debug {
     /// A datagram for this process arrived.
     fn mad(&self, mad: ReceivedMad<'_>);
     /// A queue pair in RTR heard its peer: whatever was to say that the connection is established is late
-    /// or lost (`AsyncEvent::CommEst`, of which the owner is told, too).
+    /// or lost (`AsyncEvent::CommEst`, which the owner gets as well).
     fn communication_established(&self, qp: Qpn) {
         let _ = qp;
     }
@@ -68,7 +68,7 @@ pub struct MadOptions {
     pub hop_limit: u8,
 }
 
-/// Writes the packet of a MAD, but for its ICRC.
+/// Writes the packet of a MAD, without its ICRC.
 pub(crate) fn emit(
     psn: Psn,
     mad: &[u8; MAD_LEN],

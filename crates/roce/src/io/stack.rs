@@ -363,7 +363,7 @@ impl Drop for Stack {
             // It has nothing to tell: it told of panics itself.
             let _ = thread.join();
         }
-        // What is left of the stack must not hold a place in the group that nobody looks after.
+        // The rest of the stack must not hold a place in the group without a thread that serves it.
         self.host.multicast.leave_all();
         self.host.group.leave();
     }

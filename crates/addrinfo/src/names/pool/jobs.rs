@@ -161,7 +161,7 @@ mod tests {
                     Step::Take => {
                         if let Some((ticket, work)) = jobs.take_work() {
                             prop_assert_eq!(ticket, work);
-                            prop_assert!(open.contains(&ticket), "work of nobody is not run");
+                            prop_assert!(open.contains(&ticket), "abandoned work is not run");
                             running.push(ticket);
                         }
                     }

@@ -97,7 +97,7 @@ fn a_job_that_is_dropped_is_told_nothing_and_does_not_run_if_it_was_queued() {
     assert_eq!(told.recv_timeout(PATIENCE), Ok((2, Ok(()))));
     drop((pool, done));
     let rest = told.recv_timeout(PATIENCE);
-    assert_eq!(rest, Err(RecvTimeoutError::Disconnected), "nobody else");
+    assert_eq!(rest, Err(RecvTimeoutError::Disconnected), "no other sender");
 }
 
 #[test]

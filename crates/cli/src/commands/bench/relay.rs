@@ -36,7 +36,7 @@ impl Relay {
         socket.connect(peer)?;
         let own = socket.try_clone()?;
         let (replied, replies) = mpsc::channel();
-        // Ends with the process, or at the first reply that nobody awaits.
+        // Ends with the process, or at the first reply without a receiver.
         thread::spawn(
             move || {
                 while own.recv(&mut [0]).is_ok() && replied.send(()).is_ok() {}

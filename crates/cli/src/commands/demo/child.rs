@@ -111,7 +111,7 @@ fn read(
             continue;
         };
         if let Some(address) = object["listening"].as_str() {
-            // The receiver gave up if this fails, and says so.
+            // If this fails, the receiver gave up and reports that.
             let _ = listening.send(address.to_owned());
         }
         if let (Some(event), Some(time_ns)) = (object["event"].as_str(), object["time_ns"].as_u64())

@@ -23,7 +23,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// There is no connection in time; it breaks; nobody reads the standard output.
+/// There is no connection in time; it breaks; the standard output is closed.
 pub(crate) fn run() -> Result<Outcome> {
     let provider = portolan::provider::software_provider()?;
     let listener = Listener::bind_on(provider, LISTEN_AT.parse()?)?;

@@ -237,7 +237,7 @@ impl Finding {
                  program sees them: the software device there may hear nothing"
             ),
             Self::HostnameIsLoopback { name, address } => format!(
-                "{name} is {address} in /etc/hosts: whoever listens by this host's name listens to this host alone"
+                "{name} is {address} in /etc/hosts: a server that listens by this host's name is reached from this host only"
             ),
             Self::InterfaceDown { interface } => {
                 format!("{interface} is not up and running")

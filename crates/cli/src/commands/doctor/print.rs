@@ -117,7 +117,7 @@ fn findings(severity: Severity, heading: &str, found: &[Found], output: &mut Out
     Ok(())
 }
 
-/// A text in lines of at most `width` characters, but for longer words; all but the first are indented.
+/// A text in lines of at most `width` characters, except for longer words. All lines after the first are indented.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -144,7 +144,7 @@ impl Rule {
 
 /// What a walk through a chain comes to.
 enum Walk {
-    /// To the end: the next rule of whoever jumped here, or the policy.
+    /// To the end: the next rule of the chain that jumped here, or the policy.
     Through,
     Accepted,
     Stopped {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::secure_path;
 
-/// Builds whose links are kept though nobody uses them.
+/// Builds whose links are kept although they are unused.
 const KEPT_MAX: usize = 16;
 /// Builds in all.
 const BUILDS_MAX: usize = 256;
@@ -53,14 +53,14 @@ pub(super) fn base_in_force(build: &str, library_path: Option<&OsStr>) -> Option
     })
 }
 
-/// The folder of the user's session, if it is private and nobody else can put another in its place.
+/// The folder of the user's session, if it is private and no other user can replace it.
 fn of_session(place: &Path, user: u32) -> Option<PathBuf> {
     let place = secure_path::folder(place, user).ok()?;
     let is_own = place.metadata().is_ok_and(|found| is_private(&found, user));
     (is_own && is_nameable(&place)).then_some(place)
 }
 
-/// The folder for temporary files, if nobody but root and this user can exchange what lies in it.
+/// The folder for temporary files, if only root and this user can replace its files.
 fn among_temporary(place: &Path, user: u32) -> Result<PathBuf> {
     ensure!(
         is_nameable(place),
@@ -79,7 +79,7 @@ fn is_private(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0
 }
 
-/// Makes a folder that nobody else can put anything into: whoever could would choose what the program runs.
+/// Makes a folder that no other user can write to: that user could choose what the program runs.
 pub(super) fn make_own(base: &Path) -> Result<()> {
     match fs::DirBuilder::new().mode(OWN).create(base) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -285,7 +285,7 @@ mod tests {
         fs::create_dir_all(&session).unwrap();
         fs::set_permissions(&session, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(of_session(&session, user).unwrap(), session);
-        // Whoever can write to the folder above can put another in its place.
+        // A user who can write to the parent folder can replace this one.
         let above = folder.0.join("shared");
         fs::set_permissions(above, fs::Permissions::from_mode(0o775)).unwrap();
         assert_eq!(of_session(&session, user), None);

@@ -31,7 +31,7 @@ use view::{CLASS, View};
 /// Where the dynamic loader looks for libraries first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PROVIDER: &str = "PORTOLAN_PROVIDER";
-/// What a shell tells of a program that is not there, and of one that cannot be run.
+/// A shell's exit codes for a missing program, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 

@@ -118,7 +118,7 @@ fn cover(place: &Path) -> Result<PathBuf> {
         "there is no {}",
         parent.display()
     );
-    // From here the folder is found as it was, under what covers it.
+    // From here the original folder is found, under the one that covers it.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let former = openat(CWD, covered, flags, Mode::empty()).map_err(io::Error::from)?;
     let neighbours = match covered == place {

@@ -91,6 +91,6 @@ pub(super) fn choose<'a>(ports: &'a [Port], target: &Target) -> &'a Port {
             .last()
             .unwrap_or_else(|| unreachable!("there is at least one"))
     };
-    // Where none leads there, the last says so: the first is mostly the loopback's.
+    // If none leads there, the last reports that: the first is mostly the loopback's.
     leading.or_else(|| fitting.next_back()).unwrap_or_else(last)
 }

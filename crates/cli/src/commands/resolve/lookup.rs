@@ -17,7 +17,7 @@ const UNDER_WAY_MAX: usize = 8;
 /// What became of a target.
 pub(super) type Found = std::result::Result<Vec<AddrInfo>, AddrInfoError>;
 
-/// Resolves all targets and tells of each, in their order.
+/// Resolves all targets and prints each result, in their order.
 ///
 /// # Errors
 /// A look-up cannot start, or `tell` fails.

@@ -52,7 +52,7 @@ impl Progress {
         }
         self.told = Instant::now();
         let text = self.text();
-        // Where nobody can be told, the results tell.
+        // If progress cannot be shown, the results suffice.
         let _ = if self.is_terminal {
             self.is_drawn = true;
             write!(io::stderr(), "\r\x1b[K{text}")

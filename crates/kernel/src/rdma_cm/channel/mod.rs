@@ -36,7 +36,7 @@ pub(crate) struct KernelChannel {
     ids: Mutex<NumberSet<IdNumber>>,
 }
 
-/// Held from the look whether an event waits until it is understood, and by whoever takes events away (an id's end or
+/// Held from the look whether an event waits until it is understood, and while events are taken away (an id's end or
 /// its move): taking would otherwise wait for one that is gone.
 #[derive(Debug, Default)]
 struct Taking {
@@ -92,7 +92,7 @@ impl KernelChannel {
         let device = self.device(Step::Event)?;
         let mut seen = turns;
         loop {
-            // To the end: an id that is destroyed before its event is understood leaves nobody to ask what the
+            // To the end: an id that is destroyed before its event is understood cannot be asked any more what the
             // event's parameters are, or whose request it is.
             let mut taking = self.taking.lock();
             if seen != Some(taking.turns) && !self.is_readable(Some(Duration::ZERO))? {
@@ -137,9 +137,9 @@ impl KernelChannel {
     }
 
     /// Notes the id's addresses, which the kernel forgets when the device goes: they are asked for often,
-    /// and errors tell them when all is over. GIDs are for who asks for them.
+    /// and errors tell them when all is over. GIDs are there on request.
     fn settle_addresses(&self, id: IdNumber) {
-        // An id that has gone meanwhile has none; whoever asks for them is told so.
+        // An id that has gone meanwhile has none: a request for them fails.
         let known = query::addresses(&self.device, id).ok();
         self.cm.ids.note_addresses(id, known);
     }
@@ -549,7 +549,7 @@ impl CmChannel for KernelChannel {
             let what = "writing events to an id, which Linux 6.18 brought,";
             return Err(Error::new(Step::Event, Cause::Unsupported(what)));
         }
-        // The kernel would take it, under no name: nobody could tell whose it is.
+        // The kernel would take it without a user id: its owner could not be found.
         if self.cm.ids.is_unnamed(id) {
             let (expected, found) = ("an id of one's own", "one whose request is not accepted");
             let cause = Cause::InvalidState { expected, found };

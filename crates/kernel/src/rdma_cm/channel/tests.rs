@@ -241,7 +241,7 @@ fn id_of_answers(channel: &KernelChannel, kernel: &Kernel) {
 fn who_waits_without_a_limit_does_so_in_the_command_that_takes_an_event() {
     let (channel, kernel) = channel();
     id_of_answers(&channel, &kernel);
-    // Nothing can be read, and yet it is taken: nobody has looked.
+    // Nothing can be read, and yet it is taken: no thread has looked.
     let event = channel.wait_event(None).unwrap();
     assert_eq!(event.event, EventType::AddrResolved);
     assert_eq!(kernel.command().0, number::GET_EVENT);

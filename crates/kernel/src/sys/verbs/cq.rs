@@ -103,7 +103,7 @@ impl Cq for KernelCq {
             let count = unsafe { poll_cq(self.raw.as_ptr(), chunk.len() as i32, raw.as_mut_ptr()) };
             let count = match usize::try_from(count) {
                 Ok(count) => count,
-                // What was taken before is not lost; the next call tells of the error.
+                // What was taken before is not lost; the next call reports the error.
                 Err(_) if taken > 0 => break,
                 Err(_) => return Err(self.device.explain(poll_failed())),
             };

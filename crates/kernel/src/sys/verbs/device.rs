@@ -171,7 +171,7 @@ unsafe fn async_event(raw: &abi::AsyncEvent) -> Option<AsyncEvent> {
         event(Qpn::new(unsafe { (*raw.element.cast::<abi::Qp>()).qp_num }))
     };
     let of_port = |event: fn(u8) -> AsyncEvent| {
-        // SAFETY: the element is a union, of which a port's event has the `int`. Ports have numbers of eight bits.
+        // SAFETY: the element is a union; a port's event uses its `int`. Ports have numbers of eight bits.
         event(unsafe { (&raw const raw.element).cast::<c_int>().read() } as u8)
     };
     let cqn = || {

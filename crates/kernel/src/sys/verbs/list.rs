@@ -40,7 +40,7 @@ struct Opened {
 enum Held {
     /// It stays open: its driver lets it go though programs have it open, and opening takes milliseconds.
     Open(Arc<OpenDevice>),
-    /// It closes when nobody uses it any more. The drivers of devices without hardware (rdma_rxe, siw) make whoever
+    /// It closes when its last user is gone. The drivers of devices without hardware (rdma_rxe, siw) make whoever
     /// removes one wait, on older kernels, for every program that has it open, and tell none of them.
     WhileUsed(Weak<OpenDevice>),
 }
@@ -86,8 +86,8 @@ impl Devices {
         })
     }
 
-    /// Lists the devices and opens none, so that whoever needs one first does not wait for the list and the drivers.
-    /// A failure is told to who asks for the devices.
+    /// Lists the devices and opens none, so that the first user need not wait for the list and the drivers.
+    /// The next call that needs the devices reports a failure.
     pub(crate) fn look_ahead(&self) {
         let listed = DeviceList::of(&self.library, Listing::of(&self.folder));
         self.open.lock().list = listed.ok();
@@ -221,7 +221,7 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the library's list, of which no entry is used any more; open devices are their own.
+        // SAFETY: the library's list. No entry is used any more; open devices do not need it.
         unsafe { (self.library.free_device_list)(self.raw.as_ptr()) };
     }
 }
@@ -281,7 +281,7 @@ mod tests {
         LISTED.set((listed, freed + 1));
     }
 
-    /// A library without devices, of which the kernel lists those in a folder.
+    /// A library without devices; the kernel lists those in a folder.
     fn devices(folder: &Path) -> Devices {
         Devices {
             library: Arc::new(Verbs {
@@ -363,7 +363,7 @@ mod tests {
         let rxe0 = both[1].instance();
         assert_ne!(rxe0, both[0].instance());
         drop((both, again));
-        assert_eq!(OPENED.get(), (2, 1), "nobody uses rxe0");
+        assert_eq!(OPENED.get(), (2, 1), "rxe0 has no user");
         let (hardware, used) = (devices.find(0).unwrap(), devices.find(1).unwrap().unwrap());
         assert!(hardware.is_some_and(|device| device.name() == "mlx5_0"));
         assert_eq!((used.name(), OPENED.get()), ("rxe0", (3, 1)));

@@ -166,7 +166,7 @@ impl KernelQp {
 }
 
 /// How many work requests a send queue of this length holds at most: drivers round it up to a power of two
-/// and do not all say so.
+/// and do not all report that.
 fn most_under_way(max_send_wr: u32) -> usize {
     (max_send_wr as usize + 1).next_power_of_two()
 }
@@ -298,7 +298,7 @@ impl Qp for KernelQp {
         let library = &self.pd.device.library;
         for gid in self.groups.lock().drain(..) {
             // A group that is gone already is as good.
-            // SAFETY: the queue pair exists, and nobody uses it while the lock is held for writing.
+            // SAFETY: the queue pair exists, and the lock, held for writing, keeps all others out.
             let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &gid.into(), 0) };
         }
         // SAFETY: as above.

@@ -135,7 +135,7 @@ impl Srq for KernelSrq {
         let Some(queue) = *raw else {
             return Ok(());
         };
-        // SAFETY: the queue exists, and nobody uses it while the lock is held for writing.
+        // SAFETY: the queue exists, and the lock, held for writing, keeps all others out.
         let code = unsafe { (self.pd.device.library.destroy_srq)(queue.as_ptr()) };
         let device = &self.pd.device;
         device.ended(Step::CreateSrq, "ibv_destroy_srq", code)?;

@@ -1,5 +1,5 @@
 //! The processes that share the UDP port, seen from outside: who they are, what they listen on, whom
-//! they are connected to, and what they counted. Whoever looks joins nothing.
+//! they are connected to, and what they counted. Looking joins nothing.
 
 mod line;
 
@@ -143,7 +143,7 @@ fn read(parts: &[Vec<u8>]) -> MemberReport {
             Line::Service(service) => {
                 report.services.insert(service);
             }
-            // The coordinator tells of ports.
+            // The coordinator reports ports.
             Line::Port { .. } => {}
         }
     }

@@ -148,7 +148,7 @@ impl CompletionQueue {
 
     /// Asks for one notification, at the next completion or the next solicited one. Due at once if
     /// such a completion came since the queue was last found empty and was not announced, so that
-    /// an owner who polls and then arms misses nothing. Asking for any completion widens an earlier
+    /// an owner that polls and then arms misses nothing. Asking for any completion widens an earlier
     /// request for solicited ones, never the reverse.
     pub fn arm(&mut self, solicited_only: bool) {
         if !solicited_only {

@@ -42,7 +42,7 @@ use reliable::Reliable;
 use requester::{Built, Source};
 use service::{Service, TransmitFailed};
 
-/// Packets under way from which on those behind them can wait for a moment: whoever posts so many waits for none of them.
+/// Packets under way from which on those behind them can wait for a moment: an owner that posts so many waits for none of them.
 const STREAM_UNDER_WAY_MIN: u64 = 8;
 /// Packets that are too many to wait: of the path MTU of 4096 they make the longest datagram.
 const STREAM_WAITING_MAX: u64 = 16;

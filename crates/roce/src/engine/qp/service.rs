@@ -28,7 +28,7 @@ pub(super) enum TransmitFailed {
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "most are RC, and whoever has a queue pair has it on the heap"
+    reason = "most are RC, and all queue pairs are on the heap"
 )]
 pub(super) enum Service {
     Rc(Reliable),

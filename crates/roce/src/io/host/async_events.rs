@@ -80,7 +80,7 @@ impl AsyncEvents {
         self.queue.forget(is_gone);
     }
 
-    /// Events lost because nobody took those before.
+    /// Events lost because earlier ones were not taken.
     pub(crate) fn lost(&self) -> u64 {
         self.queue.lost()
     }

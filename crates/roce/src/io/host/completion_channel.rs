@@ -12,7 +12,7 @@ use crate::io::net::readiness::Readiness;
 /// A completion channel.
 ///
 /// A completion queue has at most one event waiting here, so the queue is as long as the number of
-/// completion queues on the channel: whoever takes the event polls that queue empty anyway.
+/// completion queues on the channel: the thread that takes the event polls that queue until it is empty anyway.
 #[derive(Debug)]
 pub(crate) struct ChannelCore {
     ready: Readiness,

@@ -63,7 +63,7 @@ impl Host {
                 self.serve_timers(now);
                 taken.datagrams
             }
-            // Whoever has the lock serves the timers, too, once it has read.
+            // The thread that has the lock serves the timers, too, after reading.
             None => 0,
         };
         make_way(taken > 0);

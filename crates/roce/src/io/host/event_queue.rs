@@ -11,7 +11,7 @@ use portolan_threads::lock::{Mutex, MutexGuard};
 
 use crate::io::net::readiness::Readiness;
 
-/// The events that nobody has taken yet.
+/// The events that were not taken yet.
 ///
 /// The descriptor is made when it is first asked for: most programs never do. From then on it is
 /// readable exactly while an event waits.
@@ -88,7 +88,7 @@ impl EventQueue {
         self.lower_if_empty(&queue, taken);
     }
 
-    /// Events lost because nobody took those before.
+    /// Events lost because earlier ones were not taken.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

@@ -65,7 +65,7 @@ impl MulticastGroups {
         groups.values().find(|group| group.token == token).cloned()
     }
 
-    /// Leaves all groups; whoever still needs them gets nothing any more.
+    /// Leaves all groups; queue pairs that still need them get nothing any more.
     pub(crate) fn leave_all(&self) {
         let groups = std::mem::take(&mut *self.lock());
         // Their end closes sockets, with no lock held.
@@ -78,7 +78,7 @@ impl MulticastGroups {
 }
 
 impl MulticastGroup {
-    /// A group that nobody uses yet.
+    /// A group without users yet.
     pub(crate) fn new(token: u64, socket: MulticastSocket) -> Self {
         Self {
             token,
@@ -91,7 +91,7 @@ impl MulticastGroup {
         self.socket.as_fd()
     }
 
-    /// Hands something to each queue pair attached. Whoever is being detached waits for the end.
+    /// Hands something to each attached queue pair. Detaching waits until this ends.
     pub(crate) fn for_each(&self, mut deliver: impl FnMut(&QpCore)) -> usize {
         let users = self.users.read();
         for qp in &users.attached {
@@ -100,7 +100,7 @@ impl MulticastGroup {
         users.attached.len()
     }
 
-    /// Changes who needs it; the change's result, and whether nobody does any more.
+    /// Changes its users; returns the change's result, and whether the last user is gone.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Users) -> R) -> (R, bool) {
         let mut users = self.users.write();
         let result = change(&mut users);

@@ -1,4 +1,4 @@
-//! Queue pairs as whoever drives the device knows them.
+//! Queue pairs as the threads that drive the device see them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub(crate) owes: bool,
     /// Its device is gone; it has failed.
     pub(crate) device_removed: bool,
-    /// Destroyed: whoever still finds it leaves it alone.
+    /// Destroyed: a thread that still finds it leaves it alone.
     pub(crate) closed: bool,
 }
 
@@ -103,7 +103,7 @@ impl QpCore {
         })
     }
 
-    /// Whether a thread panicked with it locked, and nobody has locked it since.
+    /// Whether a thread panicked with it locked, and no thread has locked it since.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.is_broken()
     }

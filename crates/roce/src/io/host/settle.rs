@@ -182,7 +182,7 @@ impl Host {
             self.progress.watch_for_room(&self.transmitter, socket);
         }
         if room != Room::Left && !state.deferred {
-            // A socket that has room again by now has told its queue pairs and tells nobody else.
+            // A socket that has room again by now has told its queue pairs, and will not tell this one.
             state.deferred = socket.defers(qp.qpn);
         }
         room == Room::Left || !state.deferred

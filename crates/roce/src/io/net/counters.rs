@@ -67,7 +67,7 @@ counters! {
     strays,
     /// Completions lost because a completion queue was full.
     completion_overflows,
-    /// Asynchronous events lost because nobody took them.
+    /// Asynchronous events lost because they were not taken.
     async_overflows,
 }
 

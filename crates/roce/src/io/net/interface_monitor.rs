@@ -46,7 +46,7 @@ impl InterfaceMonitor {
     }
 
     /// Takes what was announced; whether there was anything. The numbers of interfaces that went
-    /// away are added to `gone`, but for those whose message was lost.
+    /// away are added to `gone`, except those whose message was lost.
     pub(crate) fn take(&self, gone: &mut BTreeSet<u32>) -> bool {
         let mut message = [0; MESSAGE_LEN];
         let mut heard = false;
@@ -87,7 +87,7 @@ fn removed_interface(message: &[u8]) -> Option<u32> {
     const BODY: usize = 16;
     const INDEX: usize = BODY + 4;
     let kind = u16::from_ne_bytes(*message.get(TYPE..)?.first_chunk()?);
-    // A bridge tells of a port that leaves it by the same message, in its own family.
+    // A bridge reports a port that leaves it by the same message, in its own family.
     let family = *message.get(BODY)?;
     let index = u32::from_ne_bytes(*message.get(INDEX..)?.first_chunk()?);
     (kind == RTM_DELLINK && i32::from(family) == libc::AF_UNSPEC).then_some(index)

@@ -8,7 +8,7 @@ use rustix::net::{
 };
 
 /// Readable exactly while it is raised: for poll and epoll, and, as a socket, for recv(2) with `MSG_PEEK`, which waits as
-/// read(2) does. That poll does not: whoever waits in it is interrupted by every signal, also where the handler wants calls
+/// read(2) does. That poll does not: a thread that waits in it is interrupted by every signal, also where the handler wants calls
 /// to go on.
 ///
 /// Its owner serializes raising and lowering.
@@ -19,7 +19,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Not raised; who waits on it blocks until its flag says otherwise.
+    /// Not raised; a thread that waits on it blocks, unless its flags are changed.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`: it takes two descriptors.

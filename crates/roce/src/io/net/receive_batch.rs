@@ -148,7 +148,7 @@ impl ReceiveBatch {
         self.received = 0;
         let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
         // SAFETY: `headers` are `count` message headers whose names, control buffers and vectors are
-        // valid for their lengths and borrowed by nobody else.
+        // valid for their lengths, and this is their only borrow.
         let received = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),

@@ -3,7 +3,7 @@
 //! A program that is read from or written to does nothing for it: its progress thread is woken by each request, which
 //! takes as long as all the rest together, and many times as long where an idle processor has to be woken by a
 //! hypervisor or an emulator. A peer that waits for the answer before it asks again will ask soon. So after such a
-//! request the thread looks at the sockets a few times more. It does so rarely where that was in vain, not while other
+//! request the thread looks at the sockets a few times more. It does so rarely where that found nothing, not while other
 //! threads keep the processors busy, and never where there is only one processor, which the peer may need.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(1);
 const INTERRUPTED: Duration = Duration::from_micros(500);
 /// Requests after which the thread sleeps at once when a look was interrupted.
 const SKIPS_INTERRUPTED: u32 = 32;
-/// The same at most when looking was in vain again and again: it then costs a look or less a request.
+/// The maximum after repeated fruitless looks: they then cost a look or less a request.
 const SKIPS_MAX: u32 = 256;
 
 /// Whether the thread looks on after a request, as experience has it.
@@ -27,7 +27,7 @@ const SKIPS_MAX: u32 = 256;
 pub(crate) struct BusyPoll {
     /// Requests after which the thread still sleeps at once.
     skips: u32,
-    /// What `skips` was last; doubled each time that looking is in vain, one less each time that it is not.
+    /// What `skips` was last; doubled after each fruitless look, one less after each other.
     penalty: u32,
 }
 
@@ -53,14 +53,14 @@ struct Looks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Look,
-    /// It was in vain.
+    /// The look found nothing.
     Sleep,
     /// Others need the processor.
     MakeWay,
 }
 
 impl BusyPoll {
-    /// After a one-sided request, and while nobody polls: looks whether the next one comes soon. Whether it came, and is
+    /// After a one-sided request, and while no thread polls: looks whether the next one comes soon. Whether it came, and is
     /// carried out.
     pub(crate) fn run(
         &mut self,
@@ -144,7 +144,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_nanos(400);
 
-    /// Looks in vain until the thread sleeps; how many looks that were, and for how long.
+    /// Looks without finding anything until the thread sleeps; returns how many looks, and how long.
     fn look_in_vain(busy_poll: &mut BusyPoll) -> (u32, Duration) {
         let mut now = Duration::ZERO;
         let Some(mut looks) = busy_poll.start(now) else {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_asked_again_soon_looks_on_each_time_and_then_sleeps_after_some_50_us() {
+    fn a_thread_that_is_asked_again_soon_looks_on_each_time_and_then_sleeps_after_some_50_us() {
         let mut busy_poll = BusyPoll::default();
         for _ in 0..1000 {
             let mut looks = busy_poll.start(Duration::ZERO).expect("looks");

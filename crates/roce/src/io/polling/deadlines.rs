@@ -12,7 +12,7 @@ use crate::io::polling::clock::as_nanos;
 /// The deadlines of queue pairs.
 ///
 /// One may be earlier than what its queue pair wants by now: deadlines mostly move away, with each acknowledgement, and
-/// following them would cost two operations per packet. Whoever is called too early sets another.
+/// following them would cost two operations per packet. A call that comes too early sets another.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     timers: Mutex<Timers<Qpn>>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use portolan_threads::lock::Mutex;
 use portolan_wire::Qpn;
 
-/// Numbers of queue pairs. Whoever notes one makes sure that each is there once at most.
+/// Numbers of queue pairs. The caller makes sure that it notes each only once.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     any: AtomicBool,

@@ -45,7 +45,7 @@ impl Sleep {
 ///
 /// If the progress thread were woken by each packet that a poller reads, the two would fight over
 /// processor and lock. So a poller leaves the time of its visit; the progress thread, next time it
-/// is awake, sees it, stops watching, and looks again every so often. When nobody has polled for a
+/// is awake, sees it, stops watching, and looks again every so often. When no thread has polled for a
 /// while it watches again. A poller that is about to sleep has it watch at once.
 ///
 /// `watch` in the methods starts or stops the watching; it is called under a lock of this type.
@@ -100,7 +100,7 @@ impl PollHandoff {
         false
     }
 
-    /// The progress thread watches, whoever polls.
+    /// The progress thread watches, even while others poll.
     pub(crate) fn watch_beside_pollers(&self, watch: impl Fn(bool)) {
         self.set(true, watch);
     }

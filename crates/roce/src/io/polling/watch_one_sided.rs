@@ -4,7 +4,7 @@
 //! memory only, until the peer has written there (`ib_write_lat` of perftest does). If the thread then yielded for as
 //! long as a visit counts, each such write would be late by that. So where the thread, on one of its looks, finds that
 //! a poller is away and that peers' writes, reads or atomics wait, of which no completion tells the program, it goes on
-//! to watch the sockets beside the pollers, until it has woken in vain many times.
+//! to watch the sockets beside the pollers, until it has woken many times without need.
 
 /// Wakings without such a request that end it. A program of that kind is woken for once by an
 /// acknowledgement, which it polls for, and once by the peer's request.
@@ -13,7 +13,7 @@ const VAIN_MAX: u32 = 64;
 /// Whether the thread watches beside pollers.
 #[derive(Debug, Default)]
 pub(crate) struct WatchOneSided {
-    /// Wakings in vain that are left.
+    /// How many more fruitless wake-ups are allowed.
     left: u32,
 }
 
@@ -41,7 +41,7 @@ mod tests {
     fn it_begins_with_a_request_that_waited_while_the_thread_yielded_and_ends_when_none_comes() {
         let mut watch = WatchOneSided::default();
         watch.woken(false, true);
-        assert!(!watch.is_kept(), "nobody polls: the thread watches anyway");
+        assert!(!watch.is_kept(), "no thread polls: this one watches anyway");
         watch.woken(true, false);
         assert!(!watch.is_kept(), "what pollers wait for is theirs");
         watch.woken(true, true);

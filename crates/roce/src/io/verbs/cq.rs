@@ -90,8 +90,8 @@ impl Cq for SoftCq {
     fn arm(&self, solicited_only: bool) -> portolan_provider::Result<()> {
         self.host.entry.check(Step::PollCq)?;
         self.core.arm(solicited_only);
-        // Whoever arms is about to sleep: the progress thread takes over now rather than when it
-        // notices that nobody polls.
+        // A thread that arms is about to sleep: the progress thread takes over now rather than when it
+        // notices that no thread polls.
         self.host.settle_deferred();
         self.host.progress.poller_leaves(&self.host.group);
         Ok(())

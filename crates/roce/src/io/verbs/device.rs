@@ -48,7 +48,7 @@ impl SoftDevice {
         self.core.max_mtu()
     }
 
-    /// Has a listener of its own for the events that `wants` picks, which nobody else takes then. `wants`
+    /// Has a listener of its own for the events that `wants` picks, which no other listener takes then. `wants`
     /// is called with locks held: it may lock nothing but a leaf, and call nothing of this crate.
     ///
     /// # Errors

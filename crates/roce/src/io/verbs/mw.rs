@@ -18,7 +18,7 @@ use crate::io::net::rand::random_u32;
 /// keys, so a draw fails less than once in eight.
 const DRAWS_MAX: u32 = 64;
 
-/// A memory window. Its key is random but for the lowest byte, which changes with each binding.
+/// A memory window. Its key is random except the lowest byte, which changes with each binding.
 #[derive(Debug)]
 pub struct SoftMw {
     mw_type: MwType,

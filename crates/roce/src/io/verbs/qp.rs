@@ -382,7 +382,7 @@ impl Drop for SoftQp {
 }
 
 /// A controlled Q_Key is for those who may have it alone: with QP1's, which is one, a program could speak
-/// for the host's connection manager. Linux wants CAP_NET_RAW of whoever sets one
+/// for the host's connection manager. Linux wants CAP_NET_RAW to set one
 /// (`ib_uverbs_modify_qp`, since 6.4).
 fn check_qkey(qkey: QKey) -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities};

@@ -119,7 +119,7 @@ impl Srq for SoftSrq {
         self.core.close().map_err(|error| self.explain(error))?;
         if let Some(domain) = &self.domain {
             domain.remove(self.core.number());
-            // Whoever found it before holds the table until its copies are done.
+            // A thread that found it before holds the table until its copies are done.
             drop(self.host.memory.write());
         }
         self.core.device().forget_srq(self.core.number());

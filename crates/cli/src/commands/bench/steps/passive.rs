@@ -125,9 +125,9 @@ fn accept(requested: Receiver<CmId>, held: &Held) {
     for id in requested {
         if let Err(error) = accept_one(&id, &mut plan, &param) {
             complain(&error);
-            // One that its peer has given up meanwhile has nobody to be told.
+            // If its peer has given up meanwhile, there is nothing to report.
             let _ = id.reject(&[]);
-            // No event will tell of its end.
+            // No event will report its end.
             held.take(id.number());
         }
     }

@@ -108,7 +108,10 @@ impl Active {
     /// Sends a message over each of so many connections drawn at random, and waits for all of them
     /// to come back.
     pub(super) fn exchange(&self, messages: u32, seed: u64) -> Result<Latencies> {
-        let queue_pairs = self.queue_pairs.as_ref().context("nobody is connected")?;
+        let queue_pairs = self
+            .queue_pairs
+            .as_ref()
+            .context("there is no connection")?;
         let mut latencies = Latencies::new();
         let mut under_way = HashMap::new();
         for number in drawn(self.connected.len(), messages as usize, seed) {

@@ -49,7 +49,7 @@ pub(super) fn look(unseen: &mut Vec<Unseen>) -> Ruleset {
         match tool::run(&program, &["-j", "list", "ruleset"]) {
             Ok(text) => match nft::parse(&text) {
                 Some(chains) => {
-                    // Those that iptables keeps within nftables it tells of itself, in better words.
+                    // iptables lists those that it keeps within nftables itself, in better words.
                     let is_told = |chain: &Chain| {
                         let mut told = shared.iter();
                         told.any(|(table, name)| (table, name) == (&chain.table, &chain.name))

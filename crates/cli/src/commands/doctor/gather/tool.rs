@@ -1,4 +1,4 @@
-//! Other programs that tell of the machine, within bounds.
+//! Other programs that describe the machine, within bounds.
 
 use std::io::Read;
 use std::path::PathBuf;

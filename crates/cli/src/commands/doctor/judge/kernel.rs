@@ -14,7 +14,7 @@ const MEMLOCK_COMFORTABLE: u64 = 64 << 20;
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     let kernel = &facts.kernel;
     let is_used = facts.is_kernel();
-    // What nobody wants and nobody has is no news.
+    // A missing part that is not needed is not worth a line.
     let matters = is_used || !kernel.devices.is_empty();
     if !matters {
         return;

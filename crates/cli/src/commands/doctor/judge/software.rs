@@ -59,7 +59,7 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
     }
 }
 
-/// Whoever has a socket on the port without being one of those who share it.
+/// Processes that have a socket on the port and do not share it.
 fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     let address = socket.address;
     let has_group = facts.port.group.is_some();

@@ -20,7 +20,7 @@ use crate::engine::{LocalAccessError, Segment};
 /// ambiguous (IBTA 9.7.1).
 pub(super) const PACKETS_UNDER_WAY_MAX: u64 = (1 << 23) - 1;
 
-/// A packet, but for the borrow of its bytes.
+/// A packet, without the borrow of its bytes.
 #[derive(Debug)]
 pub(in crate::engine::qp) struct Built {
     pub(in crate::engine::qp) headers: Headers,

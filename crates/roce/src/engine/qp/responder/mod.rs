@@ -59,7 +59,7 @@ impl Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// A message of several packets, of which some have arrived.
+/// A message of several packets; some have arrived.
 #[derive(Clone, Copy, Debug)]
 enum Inbound {
     /// None: the next packet starts one.
@@ -89,7 +89,7 @@ pub(super) struct Responder {
     awaits_expected: bool,
     /// Packets carried out since the last acknowledgement.
     unacknowledged: u32,
-    /// Packets of sends and writes were carried out, as the last thing, and no acknowledgement that says so
+    /// The last packets carried out were of sends and writes, and no acknowledgement of them
     /// was sent.
     progress_unreported: bool,
     ack_interval: u32,
@@ -200,7 +200,7 @@ impl Responder {
         self.pending_invalidate = None;
     }
 
-    /// A packet is missing: says so once (IBTA 9.7.5.1).
+    /// A packet is missing: reports it once (IBTA 9.7.5.1).
     fn on_gap(&mut self, out: &mut Outbox) {
         if self.awaits_expected {
             out.counters.count_drop(DropReason::OutOfSequence);
@@ -293,7 +293,7 @@ impl Responder {
         }
     }
 
-    /// What was carried out last is answered by data: they tell of all before them.
+    /// The last request is answered by data, which acknowledges all requests before it.
     fn answered_by_data(&mut self) {
         self.unacknowledged = 0;
         self.progress_unreported = false;

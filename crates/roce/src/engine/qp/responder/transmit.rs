@@ -55,7 +55,7 @@ impl Responder {
         }
     }
 
-    /// What is said before a gap is reported: that the packets before it arrived. The report says so, too,
+    /// What is sent before a gap is reported: that the packets before it arrived. The report includes that, too,
     /// but Linux's rdma_rxe starts no second repetition until it has seen an acknowledgement proper: of a
     /// long message that loses a packet here and there it would wait for its timer each time.
     fn progress_before(&self, acknowledge: &Acknowledge) -> Option<Acknowledge> {

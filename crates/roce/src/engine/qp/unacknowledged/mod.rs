@@ -1,7 +1,7 @@
 //! Services without acknowledgements: unreliable connections (UC) and datagrams (UD; IBTA 9.8).
 //!
 //! What is sent is done with once it is sent; what is lost, or found wrong on arrival, is dropped
-//! with its whole message, and nobody is told. So there are no timers, no window and no responses:
+//! with its whole message, without a report. So there are no timers, no window and no responses:
 //! the only things that hold a sender back are its own socket and its own pace.
 
 mod connected;

@@ -1,4 +1,4 @@
-//! Sending what nobody acknowledges.
+//! Sending without acknowledgements.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ pub(in crate::engine::qp) struct Sender {
     is_front_sent: bool,
 }
 
-/// A packet, but for its bytes.
+/// A packet, without its bytes.
 struct Part {
     headers: Headers,
     payload_len: u32,

@@ -229,7 +229,7 @@ impl DeviceCore {
         Ok(path)
     }
 
-    /// Tells the owner of the device something. False if nobody takes its events and as many wait as
+    /// Queues an event for the device's owner. False if events are not taken and as many wait as
     /// may: then the event is lost, and counted.
     pub(crate) fn push_async_event(&self, event: AsyncEvent) -> bool {
         self.events.push(event)

@@ -44,7 +44,7 @@ pub(crate) struct Transmitter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Left,
-    /// What could not be sent waits in the socket; whoever gets this the first time asks epoll to
+    /// What could not be sent waits in the socket; a caller that gets this the first time asks epoll to
     /// tell when there is room.
     JustFilled,
     Full,
@@ -185,7 +185,7 @@ impl SendSocket {
         self.full.load(Ordering::Acquire)
     }
 
-    /// If the socket is full, notes that a queue pair has more to send and says so.
+    /// If the socket is full, notes that a queue pair has more to send, and returns true.
     #[cold]
     pub(crate) fn defers(&self, qpn: Qpn) -> bool {
         let mut waiting = self.lock();

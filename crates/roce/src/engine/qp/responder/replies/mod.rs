@@ -146,7 +146,7 @@ impl Replies {
         true
     }
 
-    /// Adds an acknowledgement, in place of one waiting at the end, unless that tells of a later
+    /// Adds an acknowledgement, in place of one waiting at the end, unless that one is of a later
     /// request.
     pub(super) fn push_acknowledge(&mut self, new: Acknowledge) {
         match self.queue.back_mut() {
