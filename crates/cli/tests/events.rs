@@ -163,10 +163,7 @@ fn a_membership_is_followed_until_interrupted_and_what_cannot_be_joined_says_why
     let output = run(&["events", "join", "ff15::77", "--bind", "::1"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    assert!(
-        text.contains("ADDR_ERROR") && text.contains("Network is unreachable"),
-        "{text}"
-    );
+    assert!(text.contains("Network is unreachable"), "{text}");
     let output = portolan()
         .args(["events", "join", "127.0.0.1"])
         .output()
