@@ -214,7 +214,7 @@ enum {
 	RDMA_OPTION_IB_PATH = 1 /* struct ibv_path_data[] */
 };
 
-/* Channels and their events. A null pointer tells a failure. */
+/* Channels and their events. A null pointer means failure. */
 struct rdma_event_channel *rdma_create_event_channel(void);
 void rdma_destroy_event_channel(struct rdma_event_channel *channel);
 int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
@@ -285,7 +285,7 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 			   void *context);
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr);
 
-/* Open devices, ended by a null pointer; a null pointer alone tells a failure. */
+/* Open devices, ended by a null pointer; a null pointer instead of a list means failure. */
 struct ibv_context **rdma_get_devices(int *num_devices);
 void rdma_free_devices(struct ibv_context **list);
 

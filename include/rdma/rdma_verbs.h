@@ -28,7 +28,7 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_ini
 int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr);
 void rdma_destroy_srq(struct rdma_cm_id *id);
 
-/* Memory: for messages, to be read by the peer, to be written by it. Null tells a failure. */
+/* Memory: for messages, to be read by the peer, to be written by it. Null means failure. */
 static inline struct ibv_mr *rdma_reg_msgs(struct rdma_cm_id *id, void *addr, size_t length)
 {
 	return ibv_reg_mr(id->pd, addr, length, IBV_ACCESS_LOCAL_WRITE);
@@ -63,7 +63,7 @@ static inline int rdma_post_recvv(struct rdma_cm_id *id, void *context, struct i
 				       ibv_post_recv(id->qp, &work, &failed));
 }
 
-/* A request of a kind that needs no more than these; a peer's memory for those that name some. */
+/* A request of a kind that needs only these; a peer's memory for those that name some. */
 static inline int portolan_post(struct rdma_cm_id *id, void *context, struct ibv_sge *sgl, int nsge,
 				enum ibv_wr_opcode opcode, int flags, uint64_t remote_addr,
 				uint32_t rkey)
@@ -176,7 +176,7 @@ static inline int portolan_await(struct ibv_cq *cq, struct ibv_comp_channel *cha
 		count = ibv_req_notify_cq(cq, 0);
 		if (count)
 			return rdma_seterrno(count);
-		/* What came before the request is told by nobody. */
+		/* Completions that came before the request cause no event. */
 		count = ibv_poll_cq(cq, 1, wc);
 		if (count)
 			break;

@@ -18,7 +18,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     // An ordinary user may not read the folder of root's build.
     let folder = std::env::temp_dir().join(format!("portolan-demo-{}", std::process::id()));
-    // Never one that is there: whoever made it would choose what is run.
+    // Never one that exists: its owner would choose what is run.
     std::fs::create_dir(&folder)?;
     let program = folder.join("portolan");
     std::fs::copy(&workspace.portolan, &program).context("the command is not built")?;

@@ -14,7 +14,7 @@ use crate::install;
 use crate::processes::output_within;
 use crate::test::{Outcome, Workspace};
 
-/// Who runs it where the tests run as root: not `nobody`, who gets no user namespace.
+/// The user that runs it where the tests run as root: not `nobody`, who gets no user namespace.
 const ORDINARY_USER: u32 = 60_001;
 /// How long a step may take; it takes a moment.
 const STEP_TIME_MAX: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     let prefix =
         Prefix(std::env::temp_dir().join(format!("portolan-prefix-{}", std::process::id())));
-    // Never one that is there: whoever made it would choose what is run.
+    // Never one that exists: its owner would choose what is run.
     fs::create_dir(&prefix.0)?;
     // A second time, as over an older one.
     for _ in 0..2 {

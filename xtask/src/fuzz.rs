@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, built with libFuzzer and its coverage counters.
 //!
 //! The instrumentation is that of cargo-fuzz without a sanitizer, so that the project's own toolchain
-//! does: the fuzzed crates have no unsafe code, what is looked for are panics, overflows, broken
+//! does: the fuzzed crates have no unsafe code; it looks for panics, overflows, broken
 //! promises, hangs and growth.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who shares the UDP port, and who holds it, as `portolan ps` tells it.
+//! The processes that share the UDP port, and the one that holds it, as `portolan ps` lists them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ pub(crate) fn pid(portolan: &Path) -> Result<u32> {
     Ok(sharers.context("`ps` knows of no group")?.holder)
 }
 
-/// All of them, by this command; none if nobody has the port.
+/// All of them, by this command; none if the port is free.
 pub(crate) fn sharers(mut portolan: Command) -> Result<Option<Sharers>> {
     let output = portolan
         .args(["ps", "--json"])

@@ -18,7 +18,7 @@ pub(crate) const PACKAGES: [&str; 6] = [
     "--package",
     "portolan-abi-verbs",
 ];
-/// How what is installed, and measured, is built: optimized as a whole, which takes minutes that tests spare.
+/// The profile of installed and measured builds: optimized as a whole, which takes minutes that tests save.
 const PROFILE: &str = "dist";
 const PROGRAM: u32 = 0o755;
 const TEXT: u32 = 0o644;
@@ -45,7 +45,7 @@ pub(crate) fn build(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf>
     Ok(workspace.target.join(PROFILE))
 }
 
-/// Copies what was built to its places below `prefix`.
+/// Copies the built files to their places below `prefix`.
 pub(crate) fn lay_out(workspace: &Workspace, built: &Path, prefix: &Path) -> Result<()> {
     let libraries = prefix.join("lib/portolan");
     let (full, alone) = (libraries.join("full"), libraries.join("rdmacm"));

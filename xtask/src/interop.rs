@@ -1,4 +1,5 @@
-//! Our software device and the rdma_rxe of both kernels, each pair in two machines; C programs with an end on each, in one.
+//! Our software device and the rdma_rxe of both kernels, each pair in two machines; C programs with an end on each,
+//! in one.
 
 use std::fs;
 use std::process::ExitCode;
@@ -19,13 +20,14 @@ const DOCUMENT: &str = "docs/interop.md";
 const TASK: &str = "interop";
 
 /// Play everything that Linux's rdma_rxe and our software device can have with each other, and write
-/// what came of it to docs/interop.md.
+/// the results to docs/interop.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Play what the tests play, and write nothing
     #[arg(long, conflicts_with = "programs")]
     selected: bool,
-    /// Play C programs of Debian's instead, with one end on our libraries and the other on Debian's, and write their section
+    /// Play C programs of Debian's instead, with one end on our libraries and the other on Debian's, and write their
+    /// section
     #[arg(long, value_name = "WHOSE")]
     programs: Option<Programs>,
     /// Of these programs play those whose rows contain this, and write nothing

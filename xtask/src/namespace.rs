@@ -1,4 +1,4 @@
-//! A network namespace: its UDP port 4791 and its TCP ports are nobody else's.
+//! A network namespace with a UDP port 4791 and TCP ports of its own.
 
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader};
@@ -74,7 +74,7 @@ impl Namespace {
         command.arg("--").args(BOUND_TO_US);
         // Rows name files of the workspace.
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        // The machine's is nobody's in a user namespace, and `exec` leaves such a one alone.
+        // The machine's has no owner in a user namespace, and `exec` leaves such a one alone.
         command.env("TMPDIR", &self.folder.0);
         command.env_remove("XDG_RUNTIME_DIR");
         command

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::processes::output_within;
 use crate::test::{Outcome, Workspace};
 
-/// Attempts at each floor, of which the best one counts: other work of the machine can only make a
+/// Attempts at each floor; the best one counts: other work of the machine can only make a
 /// ratio worse, and does so for a while at a time.
 const ATTEMPTS: usize = 3;
 /// Time for that other work to end before the next attempt.

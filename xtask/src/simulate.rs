@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// Threads; by default one for each core.
     #[arg(long)]
     threads: Option<usize>,
-    /// Print what happened in all runs, and how often.
+    /// Print which events happened in all runs, and how often.
     #[arg(long)]
     tally: bool,
     /// Plant each known defect in the engines and look for it.

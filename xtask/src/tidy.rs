@@ -9,7 +9,7 @@ use crate::test::Workspace;
 /// The longest file that is read in one go.
 const FILE_LINES_MAX: usize = 600;
 
-/// All files of Rust below a folder, without what was built.
+/// All files of Rust below a folder, except build outputs.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,10 +1,10 @@
 //! The functions of a C library, by their names.
 //!
-//! rustc would export a name of its own accord without a version, and its word goes before that of the library's script
-//! of versions. So the names are the assembler's: each is a jump to the function. The macro is to be called in the crate
-//! that becomes the library: what other crates assemble is not exported.
+//! rustc would export an unversioned name by itself, which overrides the library's version script
+//! of versions. So the names are the assembler's: each is a jump to the function. The macro is to be called in the
+//! crate that becomes the library: what other crates assemble is not exported.
 
-/// The instruction that goes on at a function.
+/// The instruction that jumps to a function.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 #[macro_export]
@@ -14,7 +14,7 @@ macro_rules! jump {
     };
 }
 
-/// The instruction that goes on at a function.
+/// The instruction that jumps to a function.
 #[cfg(target_arch = "aarch64")]
 #[doc(hidden)]
 #[macro_export]

@@ -18,7 +18,7 @@ use crate::guard::Result;
 use crate::layout::EventChannel;
 use crate::verbs::rdma_cm;
 
-/// An open channel. Its memory stays while anybody has it; the table has it until the program destroys the channel.
+/// An open channel. Reference-counted; the table holds a reference until the program destroys the channel.
 pub(crate) struct Open {
     /// The program reads it through the pointer that it was given.
     c: UnsafeCell<EventChannel>,

@@ -15,7 +15,7 @@ use crate::qp;
 use crate::sync::{Left, begun};
 use crate::verbs::verbs;
 
-/// Attempts of a program that says nothing: as many as there can be, for ever if no receive is posted.
+/// Retry counts if the program gives none: the maximum; for missing receives that means without end.
 const RETRIES_DEFAULT: u8 = 7;
 /// IBTA's reject reasons: consumer defined, and vendor option not supported.
 pub(crate) const REASON_CONSUMER: u8 = 28;
@@ -202,7 +202,7 @@ pub(crate) fn notify(id: &Id, event: u32) -> Result<()> {
     id.commands()?.command(&notify)
 }
 
-/// The peer's reply has come: the queue pair goes on, and the peer hears so.
+/// The peer's reply has come: moves the queue pair to RTS, and sends the RTU.
 pub(crate) fn finish(id: &Id, remote: Ece) -> Result<()> {
     if remote.vendor_id != 0 {
         if id.state().local_ece.vendor_id != remote.vendor_id {

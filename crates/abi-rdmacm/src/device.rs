@@ -172,7 +172,7 @@ fn byte(count: c_int) -> u8 {
 }
 
 impl Device {
-    /// Whether anybody but the table has it, while the table is locked.
+    /// Whether it has references besides the table's, while the table is locked.
     fn is_in_use(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1 || self.given_away.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
 //! `rdma_get_cm_event`, and calls of synchronous ids, which wait for their event.
 //!
-//! A thread may be cancelled while it waits here. Cancelling unwinds the stack, so nothing that is to be dropped may live
-//! in the frames above, and nothing may catch panics there: those frames have pointers only.
+//! A thread may be cancelled while it waits here. Cancelling unwinds the stack, so nothing that is to be dropped may
+//! live in the frames above, and nothing may catch panics there: those frames have pointers only.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -88,7 +88,7 @@ pub(crate) fn get(channel: *mut EventChannel, into: Out<*mut CmEvent>) -> c_int 
     done.map_or_else(failed, |()| 0)
 }
 
-/// Runs the body of a call, and [`settle`]s what is left of it: 0, or -1 and `errno`.
+/// Runs the body of a call, then [`settle`]s the rest: 0, or -1 and `errno`.
 pub(crate) fn settled(body: impl FnOnce() -> Result<Left>) -> c_int {
     caught(body).and_then(settle).map_or_else(failed, |()| 0)
 }
@@ -96,7 +96,8 @@ pub(crate) fn settled(body: impl FnOnce() -> Result<Left>) -> c_int {
 /// Has a synchronous id wait for the event of its call, which it then keeps.
 ///
 /// # Errors
-/// `ECONNREFUSED` if it was rejected; otherwise what the event's status says. `EINVAL` if the id is destroyed meanwhile.
+/// `ECONNREFUSED` if it was rejected; otherwise what the event's status says. `EINVAL` if the id is destroyed
+/// meanwhile.
 pub(crate) fn settle(left: Left) -> Result<()> {
     let Left::Event(id) = left else {
         return Ok(());

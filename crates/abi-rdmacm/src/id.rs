@@ -17,7 +17,7 @@ use crate::layout::{self, CmId, Ece, EventChannel, QPT_UD, QpInitAttr};
 use crate::lookup::Lookup;
 use crate::membership::Membership;
 
-/// An id. Its memory stays while anybody has one of these; the table has one until the program destroys the id.
+/// A counted reference to an id. The table holds one until the program destroys the id.
 #[derive(Clone)]
 pub(crate) struct Id(Arc<Object>);
 
@@ -26,7 +26,7 @@ pub(crate) struct WeakId(Weak<Object>);
 
 #[repr(C)]
 struct Object {
-    /// The program's as much as the library's: no reference to what is inside is ever made.
+    /// The program accesses it, too, so the library never makes a reference into it.
     c: UnsafeCell<CmId>,
     own: Own,
 }
@@ -207,7 +207,7 @@ impl Id {
     /// destroyed, or read a pointer from memory that they have given back, after a call failed.
     ///
     /// # Errors
-    /// `EINVAL` for null, and for what is no id.
+    /// `EINVAL` for null, and for a pointer that is not an id.
     pub(crate) fn of(id: *mut CmId) -> Result<Self> {
         hold::note_call(id);
         Self::made(id)
@@ -271,7 +271,7 @@ impl Id {
         }
     }
 
-    /// The program has it no more: no pointer and no name of the kernel's leads here from now on. The memory goes with
+    /// Removes it from the table: no pointer and no kernel id leads here from now on. The memory goes with
     /// the last handle.
     pub(crate) fn strike(&self) {
         let mut table = TABLE.lock();

@@ -96,7 +96,7 @@ fn fail_as(event: &mut Event, failure: u32, done: Result<()>) {
     }
 }
 
-/// With a queue pair the library goes on by itself; without one the program does.
+/// With a queue pair the library continues by itself; without one the program does.
 fn connect_response(event: &mut Event, id: &Id, raw: &EventResp) {
     let remote = ece(raw);
     id.state().remote_ece = remote;

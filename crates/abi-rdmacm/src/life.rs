@@ -96,7 +96,7 @@ pub(crate) fn migrate(id: &Id, to: *mut EventChannel) -> Result<()> {
         return Err(Errno::INVAL);
     }
     let to = if becomes_sync { channel::create()? } else { to };
-    // The end of a look-up is told on the channel that the id has then.
+    // The end of a look-up is reported on the channel that the id has by then.
     let paused = id.own().lookup.pause();
     let reported = move_in_kernel(id, to);
     let reported = match reported {

@@ -21,7 +21,7 @@ pub(crate) struct Lookup(Mutex<Inner>);
 /// Held while the id's channel is used or changed on the look-up's behalf.
 #[derive(Default)]
 pub(crate) struct Inner {
-    /// Of the look-up that is under way, or was last: the event of another is nobody's.
+    /// Number of the current look-up, or of the last one: events of others are dropped.
     number: u64,
     stage: Stage,
 }
@@ -31,7 +31,7 @@ enum Stage {
     /// None is under way.
     #[default]
     Idle,
-    /// It is under way; dropping what is held ends it.
+    /// It is under way; dropping this handle cancels it.
     Started(#[allow(dead_code, reason = "held for its drop")] Option<Pending>),
     /// It has ended, and its event waits to be taken.
     Ended(Outcome),
@@ -64,7 +64,7 @@ impl Lookup {
         }
     }
 
-    /// Gives a look-up up: its event, should it come, is nobody's.
+    /// Cancels a look-up: its event, should it come, is dropped.
     pub(crate) fn abandon(&self, number: u64) {
         let mut inner = self.0.lock();
         if inner.number == number && !matches!(inner.stage, Stage::Ready(_)) {
@@ -80,7 +80,7 @@ impl Lookup {
         self.abandon(number);
     }
 
-    /// The look-up has ended: `write` tells the id's channel, by the status and argument of an internal event.
+    /// The look-up has ended: `write` reports it to the id's channel as the status and argument of an internal event.
     pub(crate) fn end(
         &self,
         number: u64,

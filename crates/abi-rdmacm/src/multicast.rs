@@ -58,7 +58,7 @@ fn join_as(id: &Id, addr: SocketAddress, flags: u32, context: *mut c_void) -> Re
     let commands = id.commands()?;
     let membership = Membership::new(id::new_uid(), context, group, flags);
     let membership = Arc::new(membership);
-    // Before the kernel is told: its event may be taken at once.
+    // Before the command: its event may be taken at once.
     id.state().memberships.push(membership.clone());
     id::enlist_membership(id, &membership);
     let join = JoinMcast {

@@ -89,7 +89,7 @@ fn is_another(known: *mut Cq, wanted: *mut Cq) -> bool {
     !known.is_null() && !wanted.is_null() && known != wanted
 }
 
-/// Makes what is missing of completion queues, then the queue pair, and brings it to its first state.
+/// Creates the missing completion queues, then the queue pair, and moves it to its first state.
 fn make(id: &Id, context: *mut Context, attr: &mut QpInitAttrEx) -> Result<()> {
     if attr.recv_cq.is_null() {
         make_receive_queue(id, attr.cap.max_recv_wr)?;
@@ -305,7 +305,7 @@ pub(crate) fn to_ready(id: &Id, responder_resources: u8, initiator_depth: u8) ->
     })
 }
 
-/// Flushes what is posted. Nothing to do without queue pair.
+/// Flushes posted work. Does nothing without a queue pair.
 ///
 /// # Errors
 /// Those of the verbs.
@@ -313,7 +313,7 @@ pub(crate) fn to_error(id: &Id) -> Result<()> {
     to_state(id, qp_state::ERR)
 }
 
-/// Drains what is posted. Nothing to do without queue pair.
+/// Waits for posted work. Does nothing without a queue pair.
 ///
 /// # Errors
 /// Those of the verbs.

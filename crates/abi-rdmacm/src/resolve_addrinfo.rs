@@ -30,8 +30,8 @@ const NO_ID: u32 = u32::MAX;
 ///
 /// # Errors
 /// `EBUSY` while a look-up of the id is under way or its result was not taken; `EOPNOTSUPP` where events cannot be
-/// written to ids (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is not
-/// InfiniBand's; `EINVAL` for it on an id without device; what is wrong with the question.
+/// written to ids (Linux before 6.18), and for the subnet administrator (`RAI_SA`) with a node, or on a port that is
+/// not InfiniBand's; `EINVAL` for it on an id without device; other errors for wrong hints.
 pub(crate) fn resolve(id: &Id, node: Text, service: Text, hints: In<AddrInfo>) -> Result<Left> {
     let question = Question::read(&node, &service, &hints);
     let question = question.map_err(|error| Errno::from_raw_os_error(error.errno()))?;

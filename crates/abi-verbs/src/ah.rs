@@ -96,7 +96,7 @@ pub(crate) unsafe fn way_back(
             traffic_class: back.traffic_class,
         },
         dlid: wc.slid,
-        // The completion tells the kind of the header there.
+        // The completion reports the kind of the header there.
         sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,

@@ -64,7 +64,7 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
     Ok(())
 }
 
-/// Takes an event, if there is one: `into` is told the queue it is of.
+/// Takes an event, if there is one, and writes its queue to `into`.
 ///
 /// # Errors
 /// Those of [`Attempt::wait`].

@@ -103,7 +103,7 @@ fn make_context(
     make(tables::verbs_context(context), own)
 }
 
-/// Closes a device. What was made of it should be gone; what is not works on until its own end.
+/// Closes a device. Its objects should be gone; those that are not stay usable until they are destroyed.
 ///
 /// # Errors
 /// `EINVAL` if it was closed before.

@@ -224,7 +224,7 @@ pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
 }
 
 /// # Errors
-/// `EINVAL` for less than what waits to be polled, or more than the device has.
+/// `EINVAL` for fewer entries than wait to be polled, or more than the device has.
 ///
 /// # Safety
 /// The queue is one of ours.

@@ -32,7 +32,7 @@ pub(crate) struct File {
 /// The file's device, which stays for as long as the process.
 struct Listed(*mut Device);
 
-// SAFETY: an address, of what is never written again.
+// SAFETY: an address of memory that is never written again.
 unsafe impl Send for Listed {}
 // SAFETY: as above.
 unsafe impl Sync for Listed {}
@@ -113,8 +113,8 @@ impl File {
     /// The file of a descriptor.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` for what is no context's; `EOPNOTSUPP` for another process's, whose memory and queues are not
-    /// to be had here; `ENODEV` if all its contexts are closed.
+    /// `EBADF`; `EINVAL` for a descriptor that is not a context's; `EOPNOTSUPP` for another process's, whose memory
+    /// and queues are not to be had here; `ENODEV` if all its contexts are closed.
     ///
     /// # Safety
     /// Nobody closes the descriptor meanwhile.

@@ -6,7 +6,7 @@
 //! * `layout`: the structures that programs reach into.
 //! * `export`: the functions, by the names and versions of `libibverbs.map`; `tables`: those that programs call by
 //!   an open device.
-//! * `guard`: errors and panics at the edge; `object`, `acks`: what is handed out by pointer, and its end.
+//! * `guard`: errors and panics at the edge; `object`, `acks`: objects handed out by pointer, and how they end.
 //! * `provider`: the software provider, one for the process; `process`: what a forked child is refused.
 //! * `file`: what contexts that were imported share.
 //! * `raisers`: the objects that can raise asynchronous events.

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn dealloc(mw: *mut Mw) -> c_int {
         let ending = end(mw)?;
         let done = ending.own().mw.deallocate();
         done.map_err(|error| errno_of(&error))?;
-        // SAFETY: the program uses it no more.
+        // SAFETY: the program does not use it any more.
         unsafe { ending.free() };
         Ok(())
     })

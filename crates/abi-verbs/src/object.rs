@@ -41,7 +41,7 @@ fn name<C: Kind>(c: *mut C) -> (usize, TypeId) {
 /// Makes an object; its structure for C.
 ///
 /// # Errors
-/// As for [`check_process`] in a forked child, where another thread of the parent's may hold the list for ever.
+/// Fails like [`check_process`] in a forked child, where the list may stay locked by a thread of the parent.
 pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> Result<*mut C> {
     check_process()?;
     let c = make_lasting(whole, own);
@@ -87,7 +87,7 @@ pub(crate) struct Ending<C: Kind>(*mut C);
 /// Begins to end an object. Nothing is read from it.
 ///
 /// # Errors
-/// `EINVAL` for what is no object of this kind: null, one that ended before, or one that another thread is ending; as
+/// `EINVAL` for a pointer to no object of this kind: null, destroyed before, or being destroyed by another thread; as
 /// for [`check_process`] in a forked child. (An address that was given to a new object since is that object's.)
 pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
     check_process()?;

@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mu
     })
 }
 
-/// Posts a list of receives, up to the first that fails, which `bad` is told.
+/// Posts a list of receives, up to the first that fails, and writes that one to `bad`.
 ///
 /// # Safety
 /// The list is a program's.

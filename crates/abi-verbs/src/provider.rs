@@ -20,7 +20,7 @@ pub(crate) fn provider() -> Result<Arc<dyn Provider>> {
     Ok(provider)
 }
 
-/// The software provider, if this process has started it: who only looks does not.
+/// The software provider, if this process has started it. Looking for devices does not start it.
 pub(crate) fn started() -> Option<Arc<dyn Provider>> {
     process::has_provider().then(|| provider().ok()).flatten()
 }

@@ -107,7 +107,7 @@ fn room_of_pieces(max_send_sge: u32) -> u32 {
     bytes.min(post::INLINE_MAX as u32)
 }
 
-/// Creates a queue pair; its sizes are told.
+/// Creates a queue pair and writes its real sizes to the attributes.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for a type that rdma_rxe does not have; `EINVAL` for sizes beyond the device's.

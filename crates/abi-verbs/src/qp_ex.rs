@@ -44,7 +44,8 @@ pub(crate) fn check_operations(qp_type: u32, wanted: u64) -> Result<()> {
     }
 }
 
-/// The work requests that a program is building. The thread that begins holds the lock until they are posted or given up.
+/// The work requests that a program is building. The thread that begins holds the lock until they are posted or
+/// given up.
 pub(crate) struct Building {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     begun: RefCell<Begun>,
@@ -73,7 +74,7 @@ struct Request {
     srq: Option<Srqn>,
 }
 
-/// Ranges of what is begun.
+/// Ranges within the requests being built.
 enum Data {
     Pieces(usize, usize),
     Inline(usize, usize),
@@ -149,7 +150,7 @@ pub(crate) fn whole(
     }
 }
 
-/// Does something to what is begun; what goes wrong is told when it is posted.
+/// Changes the request being built; an error is reported when it is posted.
 fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()>) {
     value((), || {
         // SAFETY: the program's queue pair, on which it has begun.
@@ -158,7 +159,7 @@ fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()
         };
         let building = &own_qp.building;
         let mut begun = building.begun.borrow_mut();
-        // Nothing of it will be posted: no more is kept.
+        // Nothing of it will be posted, so nothing more is kept.
         if begun.failed.is_some() {
             return;
         }
@@ -258,7 +259,7 @@ impl Begun {
     /// Posts all of it, or nothing.
     ///
     /// # Errors
-    /// `ENOSPC` if the send queue has too little room, as rdma-core's rxe says; what is wrong with a request.
+    /// `ENOSPC` if the send queue has too little room, as rdma-core's rxe driver; other errors for a wrong request.
     fn post(&self, qp: &SoftQp, qp_type: QpType) -> Result<()> {
         if let Some(errno) = self.failed {
             return Err(errno);

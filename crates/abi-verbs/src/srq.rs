@@ -31,7 +31,7 @@ impl Kind for Srq {
     type Own = OwnSrq;
 }
 
-/// Creates a shared receive queue; its sizes are told.
+/// Creates a shared receive queue and writes its real sizes to the attributes.
 ///
 /// # Errors
 /// `EINVAL` for sizes beyond the device's.

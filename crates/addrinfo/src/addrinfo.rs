@@ -7,7 +7,7 @@ use crate::explain::Explain;
 use crate::hints::{Family, Flags, QpType};
 use crate::path::PathData;
 
-/// An address to connect to or to listen at, with what is needed to do so (`struct rdma_addrinfo`).
+/// An address to connect to or to listen at, with its route and connection data (`struct rdma_addrinfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddrInfo {
     /// [`Flags::PASSIVE`] if it is to listen at, [`Flags::SA`] if the subnet administrator gave it.

@@ -2,7 +2,7 @@
 
 use std::process::{ExitCode, Termination};
 
-/// The exit codes, as the help tells them.
+/// The exit codes, for the help.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  all went well

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command and tells what failed.
+/// Runs the command and prints a failure.
 fn finish(cli: &Cli) -> ExitCode {
     match run(cli) {
         Ok(outcome) => outcome.report(),

@@ -57,7 +57,7 @@ impl Output {
         writeln!(self.writer, "{object}")
     }
 
-    /// Hands on what is buffered.
+    /// Writes buffered output.
     ///
     /// # Errors
     ///

@@ -106,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording, whose packets may come no more: draws the ladder, and tells whether the capture was written whole.
+    /// Ends the recording after its last packet: draws the ladder, and reports whether the capture was written whole.
     ///
     /// # Errors
     ///

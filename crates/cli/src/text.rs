@@ -19,7 +19,7 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{} {unit}", value.strip_suffix(".0").unwrap_or(&value))
 }
 
-/// Bytes as a quoted string, what is not printable ASCII escaped: `"hello\x00"`.
+/// Bytes as a quoted string; all but printable ASCII is escaped: `"hello\x00"`.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }

@@ -46,7 +46,7 @@ pub enum DropReason {
     UnknownId,
     /// The state of its id has no use for it: late, early or repeated.
     Unexpected,
-    /// It disagrees with what is known, such as a DREQ for another queue pair.
+    /// It contradicts the connection, such as a DREQ for another queue pair.
     Mismatch,
     /// The listener's backlog is full.
     BacklogFull,

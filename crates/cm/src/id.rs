@@ -104,7 +104,7 @@ pub(crate) struct Connection {
     pub(crate) max_retries: u8,
     /// The message that awaits an answer.
     pub(crate) request: Option<Request>,
-    /// Whether the owner was told of the end: it is told once, and of the time-wait's end only then.
+    /// Whether the owner got the event of the connection's end: it comes once, and TIMEWAIT_EXIT only after it.
     pub(crate) disconnect_reported: bool,
 }
 

@@ -135,7 +135,7 @@ impl Cm {
             Some((number, id, id.uid?))
         });
         let (number, id, uid) = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        // Linux refuses what follows with "consumer defined"; where a reason says more, it is given.
+        // Linux rejects the following with "consumer defined"; a more precise reason is given where there is one.
         let remote = match id.ib_service {
             Some(_) => socket_of(req.primary.local_gid),
             None => requester(path, req)?,
@@ -175,7 +175,7 @@ impl Cm {
         })
     }
 
-    /// Makes the child of an admitted request and tells the listener's owner.
+    /// Creates the child of an admitted request and reports it to the listener's owner.
     #[expect(
         clippy::too_many_arguments,
         reason = "all of a request, taken apart on the way here"

@@ -96,7 +96,7 @@ fn bound_device(id: &Id) -> Result<BoundDevice> {
 }
 
 /// Any state of a datagram queue pair (`cma_ib_init_qp_attr`, `ucma_init_ud_qp`). It has no peer, so
-/// that it needs no more than a device; the mask is what the standard requires of each step, where
+/// that it needs only a device; the mask is what the standard requires of each step, where
 /// Linux gives INIT's for all.
 fn datagram_attr(id: &Id, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
     let device = bound_device(id)?;

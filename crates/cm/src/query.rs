@@ -58,7 +58,7 @@ pub struct Listed {
     pub local: Option<SocketAddr>,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
-    /// The local queue pair, once it is told to the peer.
+    /// The local queue pair, once the peer was sent its number.
     pub local_qpn: Option<Qpn>,
 }
 

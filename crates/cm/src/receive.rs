@@ -15,7 +15,7 @@ use crate::types::MadPath;
 
 impl Cm {
     /// Takes a management datagram that came to queue pair 1. Whatever its bytes are, the engine
-    /// survives them: what is not understood, not expected or not from the id's own peer is counted
+    /// survives them: a message that is not understood, not expected or not from the id's own peer is counted
     /// and dropped.
     pub fn handle_mad(&mut self, now: Duration, path: &MadPath, mad: &[u8]) {
         let (header, message) = match CmMessage::parse(mad) {

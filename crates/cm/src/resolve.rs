@@ -266,7 +266,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The path as far as the address alone tells it.
+/// The path, as far as it follows from the address alone.
 fn path_to(found: &ResolvedAddress) -> PathRecord {
     PathRecord {
         dgid: found.dgid,

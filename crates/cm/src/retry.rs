@@ -79,7 +79,7 @@ impl Request {
         let resume = self.last_sent + service + self.timeout;
         if resume > self.next {
             self.next = resume;
-            // Time for the sends that are left, and no more than the peer asked for.
+            // Time for the remaining sends, but not longer than the peer asked for.
             let last = resume + self.timeout * u32::from(self.sends_left);
             self.give_up_at = self.give_up_at.max(last);
         }

@@ -277,7 +277,7 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
             E::Disconnect,
         ) => (state, Cma("rdma_disconnect")),
 
-        // What befalls the device and the link. A connection that is over, and one that the peer
+        // Events of the device and the link. A connection that is over, and one that the peer
         // began, hear nothing of the way to the peer.
         (S::DeviceRemoval | S::Idle, E::DeviceRemoved | E::HardwareAddressChanged) => return None,
         (_, E::DeviceRemoved) => (S::DeviceRemoval, Cma("cma_send_device_removal_put")),

@@ -73,7 +73,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Destroys an id (`rdma_destroy_id`). Its peer is told what `ib_destroy_cm_id` tells: a rejection
+    /// Destroys an id (`rdma_destroy_id`). Its peer is sent what `ib_destroy_cm_id` sends: a rejection
     /// while connecting, a DREQ, sent once, when connected, a DREP that is still owed. A listener takes
     /// with it the children whose request events were not taken.
     ///

@@ -10,7 +10,7 @@ use crate::retry::Due;
 use crate::state::State;
 
 impl Cm {
-    /// Does what is due at `now`. Calling it early or late is harmless; if a queue fills up the rest
+    /// Does everything due at `now`. Calling it early or late is harmless; if a queue fills up, the rest
     /// waits for the next call.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.pace.refresh(now);

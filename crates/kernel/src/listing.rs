@@ -8,7 +8,7 @@ use std::path::Path;
 pub(crate) const DEVICES: &str = "/sys/class/infiniband";
 
 /// The devices' names, each with the number of its file: sysfs gives a number once, so that a device that
-/// went and came again under its name is told from itself.
+/// was removed and came again under its name counts as another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing(Vec<(OsString, u64)>);
 

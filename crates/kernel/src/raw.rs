@@ -1,4 +1,4 @@
-//! The rdma_cm device below the provider's interface: commands and their answers as the kernel has them, for whoever
+//! The rdma_cm device below the provider's interface: commands and their answers in the kernel's format, for code that
 //! keeps
 //! ids of its own (the C library).
 

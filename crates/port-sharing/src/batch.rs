@@ -42,7 +42,7 @@ impl Batch {
         }
     }
 
-    /// Reads what waits, up to one batch, and hands out each datagram; `None` stands for one that is
+    /// Reads waiting datagrams, up to one batch, and hands out each; `None` stands for one that is
     /// too long or without addresses. Returns how many there were, 0 if none waits.
     pub(super) fn receive(
         &mut self,

@@ -24,7 +24,7 @@ const RETURN_CONSTANT: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 /// Returns the high byte of the destination QPN, or 0 if that is no block's. A packet too short to
 /// have one gives 0 as well: a load past the end ends the program so. Without the bound the kernel
-/// would fall back to a hash and hand strays to anybody.
+/// would fall back to a hash and deliver strays to any socket.
 const PROGRAM: [libc::sock_filter; 4] = [
     instruction(LOAD_BYTE, 0, 0, BTH_DEST_QPN_OFFSET),
     instruction(JUMP_IF_AT_LEAST, 1, 0, BLOCK_COUNT as u32),
@@ -41,7 +41,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut filter = PROGRAM;
     let mut program = MaybeUninit::<libc::sock_fprog>::uninit();
     let at = program.as_mut_ptr();
-    // SAFETY: a place of our own. All of it is written, for the kernel reads what lies between the fields as well.
+    // SAFETY: memory of our own. All of it is written, because the kernel reads the padding as well.
     unsafe {
         at.write_bytes(0, 1);
         (&raw mut (*at).len).write(filter.len() as u16);

@@ -33,7 +33,7 @@ pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time a member waits for the coordinator's welcome before it tries again.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time a new coordinator waits for the others to come back and register everything again before it answers new
-/// requests: whose name is still held lives, and may have claimed what is asked for. Those who are found
+/// requests: a process whose name is still held lives, and may have claimed the same. Those that are found
 /// dead are not waited for.
 pub(super) const REPLAY_GRACE: Duration = Duration::from_secs(2);
 /// Time between attempts to clear a block whose process left the group but still lives.
@@ -50,7 +50,7 @@ pub(super) const MESSAGES_PER_TURN: usize = 64;
 pub(super) const ACCEPTS_PER_TURN: usize = 16;
 /// Batches of datagrams read from one of block 0's sockets in one turn.
 pub(super) const BATCHES_PER_TURN: usize = 8;
-/// Batches read from one of them before the news of a death is told: what the dead sent last may be among them.
+/// Batches read from one of them before a death is reported: the last datagrams of the dead may be among them.
 pub(super) const BATCHES_BEFORE_DEATH: usize = 256;
 /// Datagrams that a new coordinator keeps for members on their way back to it.
 pub(super) const KEPT_DATAGRAMS_MAX: usize = 256;
@@ -68,7 +68,7 @@ pub struct GroupConfig {
     pub trust: Trust,
     /// How long [`PortGroup::join`](super::PortGroup::join) tries.
     pub join_timeout: Duration,
-    /// How long the port may be taken with nobody answering to the group's name before it is held to
+    /// How long the port may be taken with no answer at the group's name before it is held to
     /// be somebody else's. An election is over in a few milliseconds.
     pub foreign_port_patience: Duration,
     /// First part of the abstract socket names, at most 80 bytes. Groups are apart if it differs.

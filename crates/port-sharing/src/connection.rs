@@ -1,4 +1,4 @@
-//! A connection of the coordinator's: what waits to be sent on it, and in which order.
+//! A connection of the coordinator: its send queue, and the order in it.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ impl Connection {
         sent
     }
 
-    /// Gives up what waits. The next turn reads what the other end still sent, and closes the connection.
+    /// Drops the send queue. The next turn reads what the other end still sent, and closes the connection.
     pub(super) fn end(&mut self) {
         self.outbox.clear();
         self.pending_notices = BlockSet::EMPTY;

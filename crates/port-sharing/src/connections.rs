@@ -1,4 +1,4 @@
-//! The coordinator's connections: what members say, and what is brought to them.
+//! The coordinator's connections: the messages from and to members.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,7 +27,7 @@ const DATAGRAM_BYTES_MIN: usize = 24;
 /// QP1, the general services interface: connection management datagrams.
 const GSI_QPN: u32 = 1;
 
-/// Every connection of the coordinator, and what is known of the members at their other ends.
+/// Every connection of the coordinator, and the members at their other ends.
 #[derive(Debug)]
 pub(super) struct MemberConnections {
     pub(super) registry: Registry,
@@ -89,7 +89,7 @@ impl MemberConnections {
         self.kept.push((block, message.to_vec()));
     }
 
-    /// Brings what was kept for a member that is back.
+    /// Delivers the datagrams that were kept for a member that is back.
     fn bring_kept(&mut self, id: ConnectionId, block: Block, context: &mut RoleContext) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -102,7 +102,7 @@ impl MemberConnections {
         }
     }
 
-    /// Gives up what was kept for members who had their time to come back.
+    /// Drops the datagrams of members that did not come back in time.
     pub(super) fn give_up_kept(&mut self, context: &mut RoleContext, now: Instant) {
         if !self.kept.is_empty() && self.registry.grace(now).is_none() {
             context.counters.no_member += self.kept.drain(..).count() as u64;
@@ -345,7 +345,7 @@ impl MemberConnections {
     }
 
     /// Brings a member's answer to the observer, who may have gone. One that does not keep up is let
-    /// go: what waits for it would grow and grow.
+    /// go: its send queue would grow without bound.
     fn pass_on(
         &mut self,
         survey: ConnectionId,
@@ -500,7 +500,7 @@ impl MemberConnections {
         }
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends queued messages, as far as there is room.
     fn flush(&mut self, id: ConnectionId, context: &mut RoleContext) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

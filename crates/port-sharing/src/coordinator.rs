@@ -29,7 +29,7 @@ pub(super) struct Coordinator {
     strays: Vec<BlockSocket>,
     batch: Batch,
     connections: MemberConnections,
-    /// Whom the former coordinator left dead, until this process is told.
+    /// Members that died under the former coordinator, until this process hears of them.
     found_dead: BlockSet,
 }
 
@@ -54,7 +54,7 @@ impl Coordinator {
             found_dead: dead,
         };
         if let Err(errno) = coordinator.watch(context) {
-            // The descriptor store keeps block 0's sockets open, and epoll would report them for ever.
+            // The descriptor store keeps block 0's sockets open, and epoll would report them again and again.
             coordinator
                 .strays
                 .iter()
@@ -146,7 +146,7 @@ impl Coordinator {
         .min()
     }
 
-    /// Tells who has died since the last time, after what they sent: it was there before they were dead.
+    /// Reports the deaths since the last time, after the datagrams that the dead had sent before.
     fn tell_of_deaths(&mut self, context: &mut RoleContext, now: Instant) {
         let mut retiring = self.connections.registry.take_retiring(now);
         retiring.retain(|block| context.retire_if_dead(*block));

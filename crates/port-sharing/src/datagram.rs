@@ -20,7 +20,7 @@ pub struct Datagram<'a> {
     pub traffic_class: u8,
     /// IPv4 time to live or IPv6 hop limit, as received.
     pub hop_limit: u8,
-    /// UDP payload: the base transport header and what follows, the ICRC included.
+    /// UDP payload: from the base transport header to the ICRC.
     pub payload: &'a [u8],
 }
 
@@ -71,7 +71,7 @@ impl Inbox {
         true
     }
 
-    /// Adds news of the dead, which is never refused: what follows each other becomes one.
+    /// Adds news of deaths, which is never refused: consecutive news become one.
     pub(super) fn push_peer_death(&mut self, blocks: BlockSet) {
         match self.waiting.last_mut() {
             Some(Waiting::PeerDeath(earlier)) => earlier.add(blocks),

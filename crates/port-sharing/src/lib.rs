@@ -9,17 +9,18 @@
 //!   sockets at once; their order is what the kernel's choice goes by.
 //! * **The descriptor store** (`descriptor_store`): the sockets are parked in a unix socket that every member holds, so
 //!   none closes, and the order stays, whichever process dies, the founder included.
-//! * **The coordinator** (`coordinator`, `connections`, `registry`): the process that listens on the group's name (`name`).
-//!   It lets others in (`trust`; `stranger` and `witness` say who else is in the way), gives each a block, answers requests (which ports are taken, say),
-//!   and reads block 0, where connection management arrives for all: those datagrams it forwards.
+//! * **The coordinator** (`coordinator`, `connections`, `registry`): the process that listens on the group's name
+//! (`name`).   It lets others in (`trust`; `stranger` and `witness` say who else is in the way), gives each a block,
+//! answers requests (which ports are taken, say),   and reads block 0, where connection management arrives for all:
+//! those datagrams it forwards.
 //! * **Election** (`election`, `state`): when the coordinator dies the kernel frees its name; the members
 //!   see their connections end, one binds the name, the others connect to it with the blocks they
 //!   have and register everything again.
-//! * **Deaths**: a block's name that is free again says that its process is dead. The coordinator tells all
+//! * **Deaths**: if a block's name is free again, its process is dead. The coordinator tells all
 //!   members ([`MemberService::peer_death`]), a new coordinator those that come back, so that no process waits for
 //!   the dead.
 //!
-//! * **Observers** (`observe`): who only wants to look asks the coordinator, which passes the question on to
+//! * **Observers** (`observe`): a process that only wants to look asks the coordinator, which passes the question on to
 //!   the members.
 //!
 //! A block's packets never pass through another process. Whatever the coordinator does is rare, or can be
@@ -98,7 +99,7 @@ pub struct PortGroup {
     sockets: Vec<BlockSocket>,
     member: Arc<dyn MemberService>,
     shared: Mutex<Shared>,
-    /// A request has its answer, or its waiter may become the one who looks after all.
+    /// A request has its answer, or its waiter may become the coordinator.
     answered: Condvar,
     /// Datagrams being delivered; changes places with the state's inbox.
     delivery: Mutex<Inbox>,
@@ -127,12 +128,14 @@ impl PortGroup {
     ///
     /// # Errors
     /// * `PortOwnedElsewhere`: the port is taken, and not by a group (the kernel's rdma_rxe takes it).
-    /// * `GroupNotTrusted`: a user who is not trusted leads the group, or holds its name; `GroupPlacesTaken`: or its places.
-    /// * `GroupDistrusts`: the group does not trust this user; `GroupRefused`: it will not have this process for another reason.
+    /// * `GroupNotTrusted`: a user who is not trusted leads the group, or holds its name; `GroupPlacesTaken`: or its
+    /// places.
+    /// * `GroupDistrusts`: the group does not trust this user; `GroupRefused`: it will not have this process for
+    /// another reason.
     /// * `LimitReached`: all 127 blocks are in use.
     /// * `InvalidArgument`: a setting that cannot work.
-    /// * `DescriptorLimit`: even the hard limit of open files (`RLIMIT_NOFILE`) is too low; the soft one is raised as far as
-    ///   it has to be.
+    /// * `DescriptorLimit`: even the hard limit of open files (`RLIMIT_NOFILE`) is too low; the soft one is raised
+    /// as far as   it has to be.
     /// * `Os`: a system call failed.
     pub fn join(
         config: GroupConfig,
@@ -231,8 +234,8 @@ impl PortGroup {
     ///
     /// # Errors
     /// * `GroupSilent`: the coordinator gives no answer within `timeout`; `TimedOut`: nor is there one.
-    /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: neither, and this process and the present coordinator will not have
-    ///   each other.
+    /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: neither, and this process and the present coordinator
+    /// will not have   each other.
     /// * `LimitReached`: [`REQUESTS_MAX`] requests are waiting.
     /// * `InvalidArgument`: more than [`REQUEST_BYTES_MAX`] bytes.
     /// * `Unsupported`: in a child forked since.
@@ -446,7 +449,7 @@ impl fmt::Debug for PortGroup {
     }
 }
 
-/// Calls the member's service. If that panics, the panic is told and ends there, with an empty answer:
+/// Calls the member's service. If that panics, the panic is logged and ends there, with an empty answer:
 /// the whole process depends on the thread that called.
 fn unharmed<R: Default>(call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {

@@ -29,7 +29,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = {
     HEADER_BYTES_MAX + payload_max
 };
 
-/// Begins a hello, so that a stranger who connected by mistake is told from a member.
+/// Begins a hello, so that a process that connected by mistake is not taken for a member.
 const MAGIC: [u8; 4] = *b"PRTL";
 
 const HELLO: u8 = 1;
@@ -143,7 +143,7 @@ pub(super) enum Message<'a> {
         survey: u64,
         /// Who says it.
         block: Block,
-        /// Whether there is no more of it.
+        /// Whether this is the last part.
         last: bool,
         /// A part of it, in the format of those who use the group.
         payload: &'a [u8],
@@ -181,7 +181,7 @@ pub(super) enum Refusal {
     },
 }
 
-/// A message that is none: what was expected, where.
+/// A malformed message: what was expected, where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed group message: expected {expected} at byte {offset} of {length}")]
 pub(super) struct Malformed {
@@ -197,7 +197,7 @@ impl<'a> Message<'a> {
             Self::Hello { version, rejoin } => {
                 out.push(HELLO);
                 out.extend_from_slice(&MAGIC);
-                // Block 0 is nobody's to come back with, so it says "none".
+                // No member comes back with block 0, so it stands for "none".
                 out.extend_from_slice(&[version, rejoin.map_or(0, Block::index)]);
             }
             Self::Welcome { block } => out.extend_from_slice(&[WELCOME, block.index()]),

@@ -19,7 +19,7 @@ use super::room::with_room;
 use super::sockets::Family;
 use super::sockets::{set_receive_buffer, set_receive_options};
 
-/// A socket on which this process gets its copies of what is sent to a group on an interface. The
+/// A socket on which this process gets its copies of a group's datagrams on an interface. The
 /// interface is joined to the group (IGMP, MLD) as long as it is open.
 #[derive(Debug)]
 pub struct MulticastSocket {

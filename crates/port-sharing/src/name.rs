@@ -102,7 +102,7 @@ pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
             Ok(Some(connection))
         }
         Err(Errno::AGAIN) => Ok(None),
-        // The caller gave up, or a signal came: the next turn sees what is left.
+        // The caller gave up, or a signal came: the next turn computes the remaining time.
         Err(Errno::CONNABORTED | Errno::INTR) => Ok(None),
         Err(errno) => Err(errno),
     }

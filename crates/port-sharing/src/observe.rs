@@ -1,4 +1,4 @@
-//! A look at a group from outside: who is in it, and what each of them says of itself.
+//! Observes a group from outside: its members, and what each reports of itself.
 //!
 //! The observer calls the coordinator as a newcomer would, and asks for no block. The coordinator tells who the
 //! members are, what it knows itself, and passes the question on; what the members answer it passes
@@ -29,8 +29,8 @@ pub struct Observation {
     pub coordinator_pid: u32,
     /// The coordinator's effective user.
     pub coordinator_uid: u32,
-    /// Why this process would not join the group that the coordinator leads, if so. Then nothing that is said here is to be
-    /// believed more than its coordinator is.
+    /// Why this process would not join the group that the coordinator leads, if so. Then nothing that is said here
+    /// is to be believed more than its coordinator is.
     pub distrust: Option<Cause>,
     /// What the coordinator's service reports ([`CoordinatorService::report`](super::CoordinatorService::report)).
     pub coordinator_report: Vec<Vec<u8>>,

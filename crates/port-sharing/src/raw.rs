@@ -38,7 +38,7 @@ pub(super) fn set_option(
     }
 }
 
-/// Joins an IP multicast group on an interface: IGMP or MLD tells the network.
+/// Joins an IP multicast group on an interface: IGMP or MLD announces it to the network.
 pub(super) fn join_multicast(
     socket: BorrowedFd<'_>,
     group: IpAddr,

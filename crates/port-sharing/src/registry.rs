@@ -1,4 +1,4 @@
-//! The coordinator's knowledge of its members: who is connected, who has which block, and what a new coordinator
+//! What the coordinator knows of its members: which are connected, which block each has, and what a new coordinator
 //! still waits for. Pure: connections are numbers, the time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ pub(super) struct Registry {
     /// Blocks whose processes are dead, and that were not given away since.
     dead: BlockSet,
     /// The block given out last: the search goes on from there, so that a block just left is the
-    /// last to be used again and packets still under way to it find nobody.
+    /// last to be used again, and packets still in flight to it are dropped.
     last_given: Block,
 }
 

@@ -13,9 +13,9 @@ pub enum Route {
     /// If its process is dead, and its block is still free, this one gets the datagram, as the one
     /// that answers for it.
     Member(Block),
-    /// To this process and to every member: what is in it says to each of them whether it is for it.
+    /// To this process and to every member; each finds in it whether it is meant.
     Everyone,
-    /// To nobody.
+    /// To none.
     Drop,
 }
 
@@ -80,7 +80,7 @@ pub trait MemberService: Send + Sync {
     ///
     /// Called in turn with the datagrams that [`PortGroup::process`](super::PortGroup::process) delivers,
     /// those from before a death first, and without the group's lock. Of a block that another
-    /// process was given while this one had no coordinator, nothing is told.
+    /// process was given while this one had no coordinator, there is no call.
     fn peer_death(&self, blocks: &[Block]) {
         let _ = blocks;
     }

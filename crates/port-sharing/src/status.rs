@@ -37,7 +37,7 @@ pub struct GroupCounters {
     pub inbox_full: u64,
     /// Datagrams dropped because no process has their block.
     pub no_member: u64,
-    /// Management datagrams dropped because they concern nobody.
+    /// Management datagrams dropped because they concern no member.
     pub unrouted: u64,
     /// Datagrams to block 0 too short or too long to be packets.
     pub malformed: u64,

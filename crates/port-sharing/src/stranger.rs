@@ -1,8 +1,9 @@
 //! Who is in the way of a process that would share the port, and is not trusted.
 //!
-//! Any user can bind an abstract name, or the port itself. That keeps others out, and no more: no stranger is let into a group,
-//! and no group joined, unless the kernel's word on the other process (`trust`) fits. So all that is left to do is to say
-//! who it is, at once. The kernel's tables are read for it, so callers look after an attempt failed, and rarely.
+//! Any user can bind an abstract name, or the port itself. That keeps others out, and no more: no stranger is let
+//! into a group, and no group joined, unless the kernel's word on the other process (`trust`) fits. So all that is
+//! left to do is to say who it is, at once. The kernel's tables are read for it, so callers look after an attempt
+//! failed, and rarely.
 
 use portolan_provider::Cause;
 
@@ -42,8 +43,8 @@ pub(super) fn with_places(name: &GroupName, trust: &Trust) -> Option<Cause> {
     })
 }
 
-/// How many processes live that have a block, strangers left out. Where nobody leads the group, it tells members that are
-/// slow or stopped from a port that is somebody else's.
+/// How many processes live that have a block, strangers left out. Where nobody leads the group, it tells members
+/// that are slow or stopped from a port that is somebody else's.
 pub(super) fn living_members(name: &GroupName, trust: &Trust) -> usize {
     let is_taken = |block: &Block| matches!(name.claim_block(*block), Ok(None));
     match Block::members().filter(is_taken).count() {
@@ -87,7 +88,7 @@ pub(super) fn not_trusted(coordinator: Credentials, own: Own) -> Cause {
     }
 }
 
-/// The sockets that hold places and are known to be of users who are not trusted.
+/// The sockets that hold places and belong to users who are known and not trusted.
 fn strange_places(name: &GroupName, trust: &Trust) -> impl Iterator<Item = BoundSocket> {
     let own = Own::here();
     let places = name.block_holders().into_iter();

@@ -19,8 +19,8 @@ use super::witness;
 pub enum Trust {
     /// Processes of the same effective user, and root's: root can read a user's memory anyway. Root trusts no user so.
     ///
-    /// Not where that user's number may stand for anybody: in a user namespace, the overflow user id (65534) is how the
-    /// kernel names all users whom the namespace does not know.
+    /// Except where that user's number may stand for any user: in a user namespace, the overflow user id (65534) is
+    /// how the kernel names all users whom the namespace does not know.
     #[default]
     SameUser,
     /// Those of [`SameUser`](Self::SameUser), and these user ids'.

@@ -1,7 +1,7 @@
 //! The sockets that are bound to unix names, from the kernel's socket monitor (sock_diag(7), `linux/unix_diag.h`).
 //!
-//! It tells everybody the users of all sockets of the network namespace (since Linux 5.3). `/proc/net/unix` does not, and
-//! anybody can forge lines of it by a name with a line feed.
+//! It tells everybody the users of all sockets of the network namespace (since Linux 5.3). `/proc/net/unix` does
+//! not, and any user can forge lines of it by a name with a line feed.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const REQUEST_DUMP: u16 = 0x301;
 const HEADER_BYTES: usize = 16;
 /// `struct unix_diag_msg`.
 const BODY_BYTES: usize = 16;
-/// `struct rtattr`, without what follows.
+/// `struct rtattr`, without its payload.
 const ATTRIBUTE_BYTES: usize = 4;
 /// Messages and attributes begin at multiples of this.
 const ALIGNMENT: usize = 4;

@@ -309,7 +309,7 @@ impl Uplink {
     }
 }
 
-/// The messages of a report: at least one, so that its end is told.
+/// The messages of a report: at least one, so that its end is marked.
 pub(super) fn report(
     survey: u64,
     block: Block,

@@ -1,7 +1,7 @@
 //! Who holds a unix name or a UDP port, for error messages: nothing here is on the way of data.
 //!
-//! The kernel gives anybody the inode and the user of a socket (`unix_diag`, `/proc/net/udp`). The process is found by its
-//! descriptors, which the kernel shows to root and to the same user only.
+//! The kernel shows every user the inode and the owner of a socket (`unix_diag`, `/proc/net/udp`). The process is
+//! found by its descriptors, which the kernel shows to root and to the same user only.
 
 use std::fs;
 use std::io::Read;
@@ -23,8 +23,8 @@ impl BoundSocket {
     }
 }
 
-/// The sequenced-packet sockets of this thread's network namespace that are bound to abstract names which begin so; none if
-/// the kernel does not say.
+/// The sequenced-packet sockets of this thread's network namespace that are bound to abstract names which begin so;
+/// none if the kernel does not say.
 pub(super) fn bound_sockets(prefix: &str) -> Vec<BoundSocket> {
     let found = unix_diag::bound_sockets(prefix);
     found.unwrap_or_else(|errno| {

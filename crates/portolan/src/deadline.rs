@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer waits are cut to this: it is for ever to a caller, and every clock can still add it.
+/// Longer waits are cut to this: no caller waits so long, and every clock can still add it.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// The moment when `timeout` will be over.

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 /// The rdma_cm device of a provider.
 pub struct RdmaCm {
     provider: Arc<dyn Provider>,
-    /// Whose it is; a forked child's locks may be held for ever.
+    /// The process that opened it; in a forked child the locks may stay locked.
     process: u32,
     /// Open channels by their descriptors, which MIGRATE_ID names.
     channels: Mutex<HashMap<RawFd, Weak<Channel>>>,

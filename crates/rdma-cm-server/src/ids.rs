@@ -25,7 +25,7 @@ struct Tables {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     channel: u64,
-    /// None of a request that is nobody's yet.
+    /// None for a request without owner.
     uid: Option<UserId>,
     /// Events taken, those of its memberships too (`events_reported`).
     reported: u32,

@@ -1,4 +1,4 @@
-//! QUERY and INIT_QP_ATTR: what is known of an id.
+//! QUERY and INIT_QP_ATTR: the attributes of an id.
 
 use portolan_kernel::raw::{
     self, Fields, InitQpAttr, PathData, QUERY_ADDR, QUERY_GID, QUERY_PATH, Query, QueryAddrResp,

@@ -1,5 +1,5 @@
 //! The header that the rdma_cm puts before the private data of REQ and SIDR REQ (IBTA annex A11,
-//! `struct cma_hdr`). It tells the listener the IP addresses. AF_IB connections have none.
+//! `struct cma_hdr`). It carries the IP addresses to the listener. AF_IB connections have none.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

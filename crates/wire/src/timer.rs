@@ -25,7 +25,7 @@ pub const fn cm_timeout_exponent(timeout_us: u64) -> u8 {
     exponent
 }
 
-/// The time in microseconds that an RNR NAK's timer code tells the requester to wait (IBTA
+/// The time in microseconds that an RNR NAK's timer code asks the requester to wait (IBTA
 /// 9.7.5.2.8).
 ///
 /// The code is five bits wide; higher bits are ignored. Zero is the longest time: 655.36 ms.

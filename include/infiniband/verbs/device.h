@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Devices, what they can do, and what befalls them. Part of infiniband/verbs.h. */
+/* Devices: attributes and asynchronous events. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_DEVICE_H
 #define PORTOLAN_VERBS_DEVICE_H
 

@@ -19,7 +19,7 @@ const KILLED: u16 = 6;
 /// Below those that the kernel gives out; the first is the survivor's.
 const FIRST_PORT: u16 = 7480;
 
-/// Kills them; what came of it.
+/// Kills them; returns the outcome.
 pub(super) fn run(workspace: &Workspace) -> Result<String> {
     let namespace = Namespace::new(workspace.is_root)?;
     let portolan = || -> Command {

@@ -136,7 +136,7 @@ fn document(workspace: &Workspace, marks: Marks, text: &str) -> Result<()> {
     std::fs::write(&path, written).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The document with this between the marks, each of which it has once.
+/// The document with this between the marks, each of which occurs once.
 fn with_section(document: &str, marks: Marks, text: &str) -> Result<String> {
     let Marks { begin, end } = marks;
     let parts = document.split_once(begin).and_then(|(before, rest)| {

@@ -39,7 +39,7 @@ impl fmt::Display for Loop {
 }
 
 impl Graph {
-    /// All uses but those of what lies below the file in the tree of modules.
+    /// All uses, except those of files below the file in the tree of modules.
     pub(super) fn of(parsed: &Crate) -> Self {
         let mut uses = vec![BTreeMap::<FileId, BTreeSet<String>>::new(); parsed.files.len()];
         for (id, module) in parsed.modules.iter().enumerate() {

@@ -33,7 +33,7 @@ pub(super) struct Module {
     pub(super) items: BTreeMap<String, FileId>,
     /// Names that `use` brings, with their paths.
     pub(super) imports: BTreeMap<String, Vec<String>>,
-    /// Modules and enums of which `use` brings everything.
+    /// Modules and enums that are imported by a glob.
     pub(super) globs: Vec<Vec<String>>,
     /// Every path of more than one segment in its code.
     pub(super) mentions: BTreeSet<Vec<String>>,
@@ -272,7 +272,7 @@ fn path_at(tokens: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
     (path, at)
 }
 
-/// Whether two colons stand before `at`: what follows is no path's first segment.
+/// Whether two colons stand before `at`: then no path begins there.
 fn follows_path(tokens: &[TokenTree], at: usize) -> bool {
     at >= 2 && is_punct(tokens.get(at - 1), ':') && is_punct(tokens.get(at - 2), ':')
 }

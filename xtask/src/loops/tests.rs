@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::loops_of;
 
-/// The loops of a crate of these files, each as the names of its files with what is used.
+/// The loops of a crate of these files, each as the names of its files with the used items.
 fn loops(files: &[(&str, &str)]) -> Vec<String> {
     let read = |path: &Path| {
         let (_, text) = files.iter().find(|(name, _)| Path::new(name) == path)?;

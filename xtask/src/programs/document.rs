@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) took: Duration,
 }
 
-/// Replaces the section; what is around it stays.
+/// Replaces the section; the rest stays.
 pub(super) fn write(root: &Path, rows: &[Row], took: Duration) -> Result<()> {
     let path = root.join(DOCUMENT);
     let old = fs::read_to_string(&path).with_context(|| format!("no {DOCUMENT}"))?;

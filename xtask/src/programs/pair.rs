@@ -58,7 +58,7 @@ fn play_once(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> 
     };
     match called {
         Ok(()) => finish_server(running, expected, deadline),
-        // It may wait for ever for a client that failed.
+        // It may wait without end for a client that failed.
         Err(error) => bail!("{error:#}; the server: {}", running.last_words()?),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> 
     }
 }
 
-/// Whether somebody listens there by the rdma_cm, as `portolan ps` tells it. It fails if one that shares the port does not
+/// Whether `portolan ps` lists an rdma_cm listener there. It fails if one that shares the port does not
 /// answer, and tells of the ports all the same.
 fn has_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
     let output = namespace

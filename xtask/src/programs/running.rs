@@ -15,12 +15,12 @@ use super::case::{End, Ending, Expected, Saying};
 use super::namespace::Namespace;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Bytes of what a program said that are told when it fails.
+/// Bytes of a program's output that are shown when it fails.
 const SAID_MAX: usize = 2000;
 /// What programs say of data that is not as it was sent, and end well all the same.
 const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
-/// At its very end rping destroys its event channel, though its other thread may be about to wait on it; if so it says this and
-/// ends with 255, on every libibverbs.
+/// At its very end rping destroys its event channel, though its other thread may be about to wait on it; if so it
+/// says this and ends with 255, on every libibverbs.
 const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
 
 /// It is killed when dropped.
@@ -155,7 +155,7 @@ fn unnamed() -> Result<File> {
     Ok(file)
 }
 
-/// The end of what was said, on one line.
+/// The end of the output, on one line.
 fn short(said: &str) -> String {
     let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let from = line.len().saturating_sub(SAID_MAX);

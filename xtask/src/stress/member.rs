@@ -154,7 +154,7 @@ impl Member {
         status.success() && is_nothing("lost") && is_nothing("mismatched")
     }
 
-    /// What to say of an end that nobody expected.
+    /// Describes an unexpected end.
     pub(super) fn obituary(mut self, status: ExitStatus) -> Result<String> {
         let mut words = String::new();
         if let Some(mut stderr) = self.speaker.child.stderr.take() {

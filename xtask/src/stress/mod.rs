@@ -4,7 +4,7 @@
 //! and
 //! all that is listed; when all are gone nothing of theirs is left.
 //!
-//! All in a network namespace of their own, where UDP port 4791 is nobody else's.
+//! All in a network namespace of their own, with a UDP port 4791 of its own.
 
 mod member;
 mod programs;
@@ -236,7 +236,7 @@ impl<'a> Stress<'a> {
         self.stopped.iter().try_for_each(Member::stop)
     }
 
-    /// Takes so many out, who are to die.
+    /// Takes out so many members to be killed.
     fn take_some(&mut self, count: u64) -> Vec<Member> {
         let count = count.min(self.members.len() as u64);
         let mut taken = Vec::new();
@@ -277,7 +277,7 @@ impl<'a> Stress<'a> {
         self.members.iter_mut().try_for_each(Member::kill)
     }
 
-    /// Takes out whoever has ended by itself: pings whose listener was killed, those that were asked to, and nobody
+    /// Takes out members that ended by themselves: pings whose listener was killed, those that were asked to, and none
     /// else.
     fn bury(&mut self) -> Result<()> {
         let mut at = 0;

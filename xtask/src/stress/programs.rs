@@ -35,7 +35,7 @@ impl Programs {
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
         let folder = format!("portolan-stress-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
-        // Never one that is there: whoever made it would choose what is run.
+        // Never one that exists: its owner would choose what is run.
         fs::create_dir(&folder)?;
         let in_c = folder.join("pings");
         let in_c = in_c.to_str().context("a path that is text")?.to_owned();
@@ -56,7 +56,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// What `cc-env` tells of one kind.
+    /// The output of `cc-env` of one kind.
     fn option(&self, kind: &str) -> Result<String> {
         let output = Command::new(&self.portolan)
             .args(["cc-env", kind])

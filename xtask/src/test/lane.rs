@@ -43,7 +43,7 @@ pub(super) fn build(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
 /// Runs the parts in lanes; the reports are in the parts' order.
 ///
 /// Only one lane takes parts that need this host, so that there is one of them at a time. What may run
-/// anywhere is taken by whoever has nothing else to do.
+/// anywhere is taken by the first free worker.
 pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     let waiting = Mutex::new(parts.iter().copied().enumerate().collect::<Vec<_>>());
     let done = Mutex::new(Vec::new());

@@ -1,10 +1,10 @@
-//! `cargo xtask test`: everything that judges the project, part by part, with the time that each took, and that processors
-//! took for it.
+//! `cargo xtask test`: everything that judges the project, part by part, with the time that each took, and that
+//! processors took for it.
 //!
 //! First what is built, one profile beside the other; then what is held against the clock, one after the other. Then
 //! lanes side by side: one for what uses this host's UDP port 4791, others for what has a machine of its own or only
 //! computes. What fails there is run once more by itself: two processors under three lanes can keep a
-//! packet waiting for longer than a test allows for. The summary tells of both runs.
+//! packet waiting for longer than a test allows for. The summary reports both runs.
 
 #[cfg(test)]
 mod features;

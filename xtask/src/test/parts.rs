@@ -16,7 +16,7 @@ pub(crate) struct Part {
 
 #[cfg(test)]
 impl Part {
-    /// One that does no more than this.
+    /// A part that only does this.
     pub(super) fn that(run: fn(&Workspace) -> Result<Outcome>) -> Self {
         Self {
             name: "for a test",

@@ -1,4 +1,4 @@
-//! How long processors have worked for this process: what a run costs wherever it waits.
+//! Processor time of this process: the cost of a run, wherever it waits.
 
 use std::time::Duration;
 

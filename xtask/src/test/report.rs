@@ -27,8 +27,8 @@ enum Verdict {
     Failed(String),
 }
 
-/// Runs a part on a thread of its own: a network namespace that it enters ends with the thread, and the next part is on the
-/// host's network again.
+/// Runs a part on a thread of its own: a network namespace that it enters ends with the thread, and the next part is
+/// on the host's network again.
 fn on_its_own_thread(part: &Part, workspace: &Workspace) -> Result<Outcome> {
     std::thread::scope(|scope| scope.spawn(|| (part.run)(workspace)).join())
         .unwrap_or_else(|_| bail!("the part panicked, see above"))
@@ -135,7 +135,7 @@ impl Verdict {
     }
 }
 
-/// None for what is no time.
+/// None for a text that is not a time.
 fn seconds(value: &Value) -> Duration {
     let seconds = value.as_f64().unwrap_or_default();
     Duration::try_from_secs_f64(seconds).unwrap_or_default()

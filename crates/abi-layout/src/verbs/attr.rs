@@ -1,4 +1,4 @@
-//! What programs ask with and are told: attributes of devices, ports, queues and ways.
+//! Attributes of devices, ports, queues and paths, as programs set and query them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

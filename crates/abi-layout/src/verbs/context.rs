@@ -1,4 +1,4 @@
-//! An open device: tables of functions, the inner of which programs call through the header's inlines.
+//! An open device: tables of functions. Programs call those of the inner table through the header's inline functions.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -6,7 +6,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::{Context, DataBuf, MwBindInfo, Sge, layouts};
 
-/// A function of which only the place is of interest.
+/// A function that only takes up its place in the table.
 pub type Slot = *mut c_void;
 
 layouts! {

@@ -15,7 +15,7 @@ use crate::{kern, link};
 /// No VLAN.
 const NO_VLAN: u16 = 0xFFFF;
 
-/// Writes what is made of another structure.
+/// Writes a structure that is converted from another one.
 ///
 /// # Safety
 /// The pointers are null, or a program's.

@@ -148,7 +148,7 @@ exports! {
     }
 
     fn ibv_ack_cq_events(of: *mut Cq, count: c_uint) {
-        // SAFETY: the program's queue. In a forked child its lock may be held for ever.
+        // SAFETY: the program's queue. In a forked child its lock may stay locked.
         value((), || unsafe {
             if check_process().is_ok() {
                 cq::acknowledge(of, count);

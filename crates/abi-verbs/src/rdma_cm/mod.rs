@@ -76,7 +76,7 @@ unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: 
 /// None: a channel that is closed is known by its number.
 unsafe extern "C" fn close(handle: *mut c_void) {
     let _ = caught(|| {
-        // Its ids go now, though a thread may wait on it for ever, as one of Debian's rping does.
+        // Its ids are destroyed now, though a thread may wait on it without end, as one of Debian's rping does.
         OPEN.remove(handle.addr())?.close();
         Ok(())
     });
@@ -103,7 +103,7 @@ impl Open {
     }
 
     /// # Errors
-    /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, where the lock may be held for ever.
+    /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, where the lock may stay locked.
     fn get(&self, number: usize) -> Result<Arc<Channel>> {
         self.check_process()?;
         let channels = self.channels.lock();

@@ -34,7 +34,7 @@ struct Watcher {
 }
 
 impl Watches {
-    /// Adds a watch for who knows the next hop under an address; its number.
+    /// Adds a watch on the next hop for an address; returns its number.
     pub(super) fn add(
         &mut self,
         hop: NextHop,
@@ -71,7 +71,7 @@ impl Watches {
         self.watched.is_empty()
     }
 
-    /// The table says this of a next hop; who is to be told.
+    /// The neighbour table has this entry for a next hop; returns the watches to notify.
     pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) -> Vec<Changed> {
         let Entry::Usable(address) = entry else {
             return Vec::new();

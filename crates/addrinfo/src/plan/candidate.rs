@@ -134,7 +134,7 @@ impl Candidate {
     }
 
     /// Settles the source as far as hints do, and gives it if it is pinned to an address, or says why the
-    /// address cannot be what was asked for.
+    /// address cannot match the request.
     pub(super) fn fit(&mut self, settled: &Settled) -> Result<Option<Address>, Problem> {
         let mut pinned = None;
         let source = settled.src_addr.filter(|_| self.dst.is_some());

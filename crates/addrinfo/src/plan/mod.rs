@@ -100,7 +100,7 @@ pub(crate) fn without_look_ups(
 }
 
 impl Plan {
-    /// Checks what is asked, and finds the first question.
+    /// Checks the request, and finds the first question.
     ///
     /// # Errors
     /// What no look-up is needed to refuse: see [`Problem`].
@@ -371,7 +371,7 @@ impl Plan {
         }
     }
 
-    /// Leaves out the candidates that cannot be what was asked for.
+    /// Leaves out the candidates that cannot match the request.
     fn leave_out_unusable(&mut self) {
         let Self {
             candidates,

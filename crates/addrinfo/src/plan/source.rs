@@ -311,7 +311,7 @@ fn without_route(candidate: &Candidate) -> Option<Decision> {
     candidate.dst.map(|_| Decision::RouteNotAsked)
 }
 
-/// For listening: the device of the address, which is told and changes nothing.
+/// For listening: the device of the address, for information only.
 fn local_step(candidate: &Candidate) -> First {
     let Some(source) = candidate.src.filter(|source| !source.is_unspecified()) else {
         return First::Nothing(None);

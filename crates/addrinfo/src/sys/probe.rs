@@ -148,7 +148,7 @@ impl ProbeSocket {
                 }
                 Err(_) => {
                     // Empty. The pending error that came with the queue goes too, or poll(2)
-                    // would report it for ever.
+                    // would report it again and again.
                     let _ = sockopt::socket_error(&self.fd);
                     break;
                 }

@@ -16,7 +16,7 @@ pub(crate) struct EventsArgs {
 /// Whose events are followed.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Whose {
-    /// Listen, and print what befalls the listener and those who connect
+    /// Listen, and print the events of the listener and its connections
     ///
     /// A request is left without an answer, as by a program that is busy, unless --accept or --reject
     /// says otherwise. Data is not received.
@@ -26,7 +26,7 @@ pub(crate) enum Whose {
     /// Resolves address and route, connects, and follows the connection to its end. Data is neither sent
     /// nor received.
     Connect(EventsConnectArgs),
-    /// Join a multicast group, and print what befalls the membership
+    /// Join a multicast group, and print the events of the membership
     ///
     /// Resolves the group's address, joins, and follows the membership until it ends with an error.
     /// Datagrams are neither sent nor received.

@@ -22,7 +22,7 @@ pub(crate) struct McastArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum McastCommand {
-    /// Receive what is sent to a group, as `mckey` does
+    /// Receive the datagrams of a group, as `mckey` does
     ///
     /// Until interrupted, or until --count datagrams or --timeout seconds are over.
     Join(McastJoinArgs),
@@ -71,7 +71,7 @@ pub(crate) struct GroupArgs {
     /// Address of the group, such as 239.1.2.3 or ff15::1. The kernel's devices refuse IPv6 groups
     #[arg(value_name = "GROUP", value_parser = group)]
     pub(crate) group: SocketAddr,
-    /// Local address, whose interface is used; without it that which routing chooses
+    /// Local address, whose interface is used (default: chosen by routing)
     #[arg(long, short, value_name = "ADDR", value_parser = address)]
     pub(crate) bind: Option<SocketAddr>,
 }

@@ -98,10 +98,10 @@ pub(crate) enum Command {
     DemoPeer,
     /// List RDMA devices: addresses, state, limits
     ///
-    /// With --watch it goes on until interrupted and prints what changes: devices that come and go with
+    /// With --watch it runs until interrupted and prints changes: devices that come and go with
     /// their network interfaces, addresses, and the state of links.
     Devices(DevicesArgs),
-    /// Look over this machine: what it has for RDMA, what would be used and why, what is in the way
+    /// Check this machine: what it has for RDMA, what would be used and why, and what prevents it
     ///
     /// Looks at the provider, UDP port 4791 and who holds it, the kernel's modules and devices, permissions,
     /// limits, firewall and names, and says what to do about each problem. With DEST it also says by which
@@ -147,9 +147,9 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Ask whether GIDs can be reached, as `ibv_gid_reachable` does
     ///
-    /// InfiniBand's ports ask the subnet administrator. On Ethernet a GID is an IP address: the kernel's route to it, and a next hop that answers on its link, are
-    /// the answer. Exits with 0 if all can be reached, with 1 if some cannot, and with 2 if that could not be
-    /// found out.
+    /// InfiniBand's ports ask the subnet administrator. On Ethernet a GID is an IP address: the kernel's route to
+    /// it, and a next hop that answers on its link, are the answer. Exits with 0 if all can be reached, with 1 if
+    /// some cannot, and with 2 if that could not be found out.
     Reach(ReachArgs),
     /// Resolve hosts and services to addresses, sources, routes and devices, as `rdma_getaddrinfo` does
     ///
@@ -162,7 +162,7 @@ pub(crate) enum Command {
     /// Measure connects, latency, bandwidth and storms, beside what plain sockets do
     ///
     /// Two processes on the loopback interface, the second one started by the first. Yardstick and
-    /// subject take turns; the median of the rounds' ratios is told.
+    /// subject take turns; the median of the rounds' ratios is printed.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// The second process of `bench`
@@ -252,7 +252,7 @@ pub(crate) struct PingArgs {
     #[arg(long, short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
     /// Ping a datagram service, as `udaddy -s` does, instead of a connection: datagrams may be lost, and
-    /// the loss is told. --size is 16 at least, and what one packet holds at most
+    /// the loss is printed. --size is at least 16, and at most the bytes of one packet
     #[arg(long)]
     pub(crate) ud: bool,
     /// Private data for the listener, at most 56 bytes

@@ -19,7 +19,7 @@ const PACKET_BLOCK_OBSOLETE: u32 = 2;
 const INTERFACES_MAX: usize = 4096;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// What was read of a file so far that tells how to read on.
+/// What is known of a file so far and is needed to read on.
 #[derive(Debug)]
 pub(super) enum Format {
     Pcap(PcapHeader),

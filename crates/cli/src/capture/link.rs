@@ -86,7 +86,7 @@ const AF_INET6: [u32; 4] = [10, 28, 24, 30];
 ///
 /// # Errors
 ///
-/// [`NotIp`] tells what the frame holds instead.
+/// [`NotIp`] says what the frame holds instead.
 pub(crate) fn ip_packet(link: LinkType, frame: &[u8]) -> Result<&[u8], NotIp> {
     match link {
         LinkType::ETHERNET => {

@@ -105,7 +105,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Drops what is parsed and reads more; false at the end of the file.
+    /// Drops parsed bytes and reads more; false at the end of the file.
     fn fill(&mut self) -> Result<bool> {
         self.bytes.drain(..self.parsed);
         self.parsed = 0;

@@ -14,7 +14,7 @@ const VERSION: [u16; 2] = [2, 4];
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A pcap file being written. Packets are buffered: [`PcapWriter::flush`] before the end tells
-/// whether they arrived; dropping flushes as well, and can tell nobody.
+/// whether they arrived; dropping flushes as well, but cannot report an error.
 #[derive(Debug)]
 pub(crate) struct PcapWriter<W: Write> {
     output: BufWriter<W>,

@@ -1,4 +1,4 @@
-//! The library's errors as the command tells them.
+//! The library's errors as the command prints them.
 
 use portolan::Cause;
 

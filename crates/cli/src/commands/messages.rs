@@ -9,7 +9,7 @@ use crate::rping::MESSAGE_LEN;
 
 /// Messages that may be on their way at once. rping's protocol alternates: two would do.
 const MAX_IN_FLIGHT: usize = 4;
-/// Bytes of a receive: more than a message, so that a longer one is told by its length.
+/// Bytes of a receive: more than a message, so that a longer one is recognized by its length.
 const RECEIVE_LEN: usize = 4 * MESSAGE_LEN;
 
 /// What connections of rping's protocol are made with: rping's own parameters, and queues for its

@@ -1,4 +1,4 @@
-//! From a captured frame to what is known of the RoCEv2 packet in it.
+//! Finds and parses the RoCEv2 packet in a captured frame.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ pub(crate) enum Body<'a> {
     Cm(Packet<'a>, Box<CmMessage>),
     /// A management datagram that is not a message of the connection manager, or a broken one.
     Mad(Packet<'a>, Error),
-    /// A packet of which the capture holds only the start: its headers, if they are in it.
+    /// A packet that the capture cut off: its headers, if they are in it.
     Cut(Result<Headers, Error>, Cut),
     /// A packet that is malformed or not known.
     Malformed(Error),
@@ -108,7 +108,7 @@ impl RocePacket<'_> {
 
 /// Looks into a captured frame.
 ///
-/// `patched` is room for a copy of a cut frame; what is returned may borrow from it.
+/// `patched` is room for a copy of a cut frame; the result may borrow from it.
 pub(crate) fn dissect<'a>(record: &Record<'a>, patched: &'a mut Vec<u8>) -> Dissected<'a> {
     let ip = match capture::ip_packet(record.link, record.bytes) {
         Ok(ip) => ip,
@@ -205,7 +205,7 @@ fn body(payload: &[u8]) -> Body<'_> {
     }
 }
 
-/// Makes the lengths in the IP and UDP headers those of what is there; `None` if the headers
+/// Corrects the lengths in the IP and UDP headers to the captured bytes; `None` if the headers
 /// themselves are not.
 fn patch_lengths(ip: &mut [u8]) -> Option<Cut> {
     let available = ip.len();
@@ -232,7 +232,7 @@ fn patch_lengths(ip: &mut [u8]) -> Option<Cut> {
     })
 }
 
-/// Stores a length and returns what was there; `None` if it does not fit or there is no room.
+/// Stores a length and returns the old one; `None` if it does not fit or there is no room.
 fn put_u16(bytes: &mut [u8], at: usize, value: usize) -> Option<usize> {
     let place: &mut [u8; 2] = bytes.get_mut(at..)?.first_chunk_mut()?;
     let old = u16::from_be_bytes(*place);

@@ -63,7 +63,7 @@ fn decode(input: impl Read, trace: bool, output: &mut Output) -> Result<Outcome>
     })
 }
 
-/// Kinds of other frames that are told apart; the rest is summed up.
+/// Kinds of other frames that are counted apart; the rest is summed up.
 const MAX_OTHER_KINDS: usize = 64;
 
 /// What was seen.

@@ -32,7 +32,7 @@ impl Write for Shared {
     }
 }
 
-/// Decodes a capture of these raw IP packets, a millisecond apart: what is printed, and the outcome.
+/// Decodes a capture of these raw IP packets, a millisecond apart: the output, and the outcome.
 fn decode_packets(packets: &[Vec<u8>], trace: bool, json: bool) -> (String, Result<Outcome>) {
     let mut file = Vec::new();
     let mut writer = PcapWriter::new(&mut file).unwrap();

@@ -1,6 +1,6 @@
 //! Packets as a ladder diagram: who sent each, and what it says.
 //!
-//! Hosts are told by their addresses. Where both ends have the same address, as on loopback, they are
+//! Hosts are identified by their addresses. Where both ends have the same address, as on loopback, they are
 //! told by side: the active one sent the connection request, and the communication ids and queue
 //! pairs in the handshake tell whose the later packets are.
 

@@ -94,7 +94,7 @@ impl Folder {
         self.one_way.push(row, &mut |row| two_way.push(row, out));
     }
 
-    /// Gives what is left.
+    /// Returns the rest.
     pub(super) fn finish(&mut self, out: &mut dyn FnMut(Row)) {
         let two_way = &mut self.two_way;
         self.one_way.end_run(&mut |row| two_way.push(row, out));
@@ -124,7 +124,7 @@ fn ordered(arrow: &Arrow) -> (Lane, Lane) {
     (arrow.from.min(arrow.to), arrow.from.max(arrow.to))
 }
 
-/// Shows a run's first rows, folds what follows, and shows its last rows.
+/// Shows a run's first rows, folds the middle, and shows its last rows.
 #[derive(Debug)]
 struct Stage {
     keep: Keep,

@@ -148,7 +148,7 @@ impl Ladder {
         }
     }
 
-    /// Draws what was gathered, a line each.
+    /// Draws the gathered packets, a line each.
     pub(crate) fn finish(mut self, theme: &Theme) -> Vec<String> {
         let (rows, omitted) = (&mut self.rows, &mut self.omitted);
         for row in self.order.drain() {

@@ -188,7 +188,7 @@ fn a_hostile_label_cannot_write_control_sequences() {
 }
 
 proptest! {
-    /// What is shown and what is folded add up to what was put in, and memory stays bounded.
+    /// Shown and folded packets add up to the input, and memory stays bounded.
     #[test]
     fn folding_loses_no_packet_and_no_byte(
         traffic in prop::collection::vec((0_usize..3, 0_usize..3, 0_u8..4, 0_u64..5000), 0..400)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 pub(crate) use plot::plot;
 
-/// The longest time that is told from longer ones.
+/// The longest time that is recorded exactly; longer ones count as this.
 const MAX_NS: u64 = 600_000_000_000;
 /// Decimal digits that a recorded time keeps.
 const SIGNIFICANT_DIGITS: u8 = 3;

@@ -26,7 +26,7 @@ enum Awaiting {
 pub(crate) enum ClientStep {
     /// Send this.
     Send([u8; MESSAGE_LEN]),
-    /// The ping is complete: the sink holds what came back.
+    /// The ping is complete: the sink holds the answer.
     Complete,
 }
 

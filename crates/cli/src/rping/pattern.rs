@@ -42,7 +42,7 @@ pub(crate) struct Mismatch {
     pub(crate) differing: usize,
 }
 
-/// Compares what was sent with what came back.
+/// Compares the sent data with the answer.
 ///
 /// # Errors
 ///

@@ -24,7 +24,7 @@ enum Awaiting {
     WriteDone,
 }
 
-/// What to post; its completion is told by [`Server::read_done`] or [`Server::write_done`].
+/// What to post; report its completion by [`Server::read_done`] or [`Server::write_done`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerStep {
     /// RDMA READ the whole of this buffer.

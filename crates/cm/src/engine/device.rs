@@ -1,4 +1,4 @@
-//! What befalls the devices and links that ids use: a device goes, a hardware address changes, at
+//! Events of the devices and links that ids use: a device goes, a hardware address changes, at
 //! this end or at the next hop's.
 
 use alloc::collections::BTreeSet;
@@ -96,7 +96,7 @@ impl Cm {
     /// A neighbour answers under another hardware address: every id that connects or has connected
     /// through it, and knew it under a different one, hears `Unreachable` with `ETIMEDOUT`
     /// (`cma_netevent_callback`, Linux 6.0), once for each change. It is a hint, too: a connection
-    /// goes on if the peer is still the same.
+    /// stays if the peer is still the same.
     pub fn neighbour_changed(&mut self, neighbour: &Neighbour) {
         let ids = self.neighbours.map.get(&neighbour.key());
         let ids: Vec<IdNumber> = ids.into_iter().flatten().copied().collect();

@@ -119,7 +119,7 @@ impl Cm {
         }
     }
 
-    /// A child is half-open no more.
+    /// A child is not half-open any more.
     pub(crate) fn end_half_open(&mut self, child: IdNumber) {
         let listener = self
             .ids
@@ -134,7 +134,7 @@ impl Cm {
     }
 
     /// Gives up a half-open connection for a new one. A child whose event was not taken goes without a
-    /// trace; who has taken one and not answered finds it closed; who has accepted one is told
+    /// trace; an owner that has taken one and not answered finds it closed; an owner that has accepted one is told
     /// `Unreachable` with -ECONNABORTED.
     fn displace(&mut self, now: Duration, number: IdNumber) {
         self.counters.drop(DropReason::Displaced);

@@ -123,7 +123,7 @@ impl Cm {
         true
     }
 
-    /// Takes up what is held for a listener that has just begun.
+    /// Delivers the requests that are held for a listener that has just begun.
     pub(crate) fn take_up_held(&mut self, now: Duration) {
         if is_planted(Mutant::HeldForgotten) {
             return;

@@ -62,7 +62,7 @@ pub struct Cm {
     pub(crate) half_open: Requests,
     /// Requests for services whose listeners have just closed.
     pub(crate) held: Held,
-    /// Children that were displaced before anybody took them.
+    /// Children that were displaced before their owner took them.
     pub(crate) displaced: VecDeque<IdNumber>,
     pub(crate) remembered: Remembered<RemoteId, ()>,
     /// What destroyed ids answered to the SIDR requests that made them.
@@ -185,7 +185,7 @@ impl Cm {
     }
 
     /// When [`Cm::handle_timeout`] is next due. While messages that are held back leave no room for
-    /// more, that is when they may leave: what is due before could not be done.
+    /// more, that is when they may leave: nothing that is due earlier could be sent.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let held_back = if self.transmits.is_empty() {
             None

@@ -69,7 +69,7 @@ impl Groups {
         self.members.contains_key(&number)
     }
 
-    /// Ends a membership; the host is told if it was asked to join.
+    /// Ends a membership; the host leaves if it was asked to join.
     fn remove(&mut self, number: MembershipNumber) {
         let Some(member) = self.members.remove(&number) else {
             return;
@@ -184,7 +184,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Leaves a group (`rdma_leave_multicast`). Events of the membership that nobody has taken yet
+    /// Leaves a group (`rdma_leave_multicast`). Events of the membership that were not taken yet
     /// are gone.
     ///
     /// # Errors

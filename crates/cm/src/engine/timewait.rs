@@ -13,7 +13,7 @@ use crate::hash::{Keyed, Map};
 use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 
-/// The names of destroyed ids whose request came from the peer, and what is to be said if a late copy
+/// The names of destroyed ids whose request came from the peer, and the answer if a late copy
 /// of that request comes: it must not open a connection that its sender no longer wants.
 #[derive(Debug)]
 pub(crate) struct Remembered<K, V> {
@@ -76,7 +76,7 @@ impl Cm {
         self.set_deadline(number, Some(now.saturating_add(wait)));
     }
 
-    /// Ends it (`cm_timewait_handler`). Only an owner that knows of the end is told.
+    /// Ends it (`cm_timewait_handler`). Only an owner that knows that the connection ended gets the event.
     pub(crate) fn timewait_over(&mut self, now: Duration, number: IdNumber) {
         if !self.advance(now, number, Event::TimewaitOver) {
             return;

@@ -55,7 +55,7 @@ impl FreePorts {
         let from_start = u64::MAX << bit;
         let count = self.words.len();
         let between = (1..count).map(|step| ((word + step) % count, u64::MAX));
-        // The word of the start comes twice: what is behind the start first, what is before it last.
+        // The word of the start comes twice: the bits after the start first, those before it last.
         let mut looks = core::iter::once((word, from_start))
             .chain(between)
             .chain(core::iter::once((word, !from_start)));

@@ -148,7 +148,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Ok(self.insert(wanted))
     }
 
-    /// Marks a binding as listening (`rdma_listen`): from now on it shares its port with nobody.
+    /// Marks a binding as listening (`rdma_listen`): from now on it does not share its port.
     ///
     /// # Errors
     /// `AddressInUse` if the port is shared already; `NoSuchObject`.

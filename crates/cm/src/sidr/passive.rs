@@ -128,7 +128,7 @@ impl Cm {
         Ok((number, socket_addr(path.remote, header.port, path.scope_id)))
     }
 
-    /// Makes the child of an admitted question and tells the listener's owner (`cma_ib_new_udp_id`).
+    /// Creates the child of an admitted SIDR REQ and reports it to the listener's owner (`cma_ib_new_udp_id`).
     fn new_datagram_child(
         &mut self,
         now: Duration,

@@ -7,7 +7,7 @@ use super::fields::{Fields, fields};
 
 /// Private data of the ABI's parameters (`RDMA_MAX_PRIVATE_DATA`).
 pub const PRIVATE_DATA_LEN: usize = 256;
-/// Records of a path query; the kernel keeps no more for an id.
+/// Records of a path query; the kernel keeps at most so many for an id.
 pub const PATHS_MAX: usize = 6;
 /// `struct __kernel_sockaddr_storage`.
 pub type Storage = [u8; 128];
@@ -54,7 +54,7 @@ pub const IB_SERVICE_NAME_LEN: usize = 64;
 /// Records of services that are taken, as many as librdmacm asks for at first.
 pub const IB_SERVICES_MAX: usize = 6;
 
-/// `RDMA_CM_EVENT_INTERNAL`: what the library tells itself through the kernel (Linux 6.18).
+/// `RDMA_CM_EVENT_INTERNAL`: an event that the library sends to itself through the kernel (Linux 6.18).
 pub const EVENT_INTERNAL: u32 = 19;
 /// `IBV_EVENT_COMM_EST`, the only event that NOTIFY takes.
 pub const NOTIFY_COMM_EST: u32 = 4;

@@ -74,7 +74,7 @@ macro_rules! integers {
 
 integers!(u16, u32, u64);
 
-/// Most of what is asked and answered are arrays of bytes (addresses, private data), which go as a whole.
+/// Most fields of commands and answers are arrays of bytes (addresses, private data), which are copied as a whole.
 impl Fields for u8 {
     const SIZE: usize = 1;
 

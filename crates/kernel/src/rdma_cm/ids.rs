@@ -103,7 +103,7 @@ impl Ids {
         Ok(())
     }
 
-    /// An event that was written to the id waits no more.
+    /// An event that was written to the id is not pending any more.
     pub(crate) fn note_taken(&self, id: IdNumber) {
         if let Some(known) = self.tables.lock().known.get_mut(&id) {
             known.written = known.written.saturating_sub(1);

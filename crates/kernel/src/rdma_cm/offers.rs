@@ -1,4 +1,4 @@
-//! What the running kernel knows of the ABI. Its version number has been 4 for ever; so the device is
+//! What the running kernel knows of the ABI. Its version number has always been 4; so the device is
 //! asked with ids that cannot exist: a command that it does not know is EINVAL, one that it knows
 //! misses the id.
 
@@ -60,7 +60,7 @@ fn is_known<C: Command>(device: &Channel, command: &C) -> Result<bool> {
     }
 }
 
-/// That a query tells the number of the device, as since Linux 5.8.
+/// A query returns the number of the device (since Linux 5.8).
 fn check_extended(device: &Channel) -> Result<()> {
     let error = |errno| refused(Step::OpenChannel, "rdma_cm", errno);
     let create = CreateId {

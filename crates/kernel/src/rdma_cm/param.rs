@@ -8,7 +8,7 @@ use portolan_wire::addr::Qpn;
 
 use super::abi::{self, ConnParam, PRIVATE_DATA_LEN};
 
-/// Longest wait that is told to the kernel (`int`, milliseconds).
+/// Longest timeout that the kernel takes (`int`, milliseconds).
 const TIMEOUT_MAX_MS: u128 = i32::MAX as u128;
 
 /// Milliseconds as the kernel takes them; no time at all is the shortest.
@@ -70,8 +70,8 @@ impl From<&ConnParam> for cm::ConnParam {
     }
 }
 
-/// Private data in the ABI's field, and its length, which has eight bits there; none if it does not fit. What the message
-/// holds is less; the kernel knows how much.
+/// Private data in the ABI's field, and its length, which has eight bits there; none if it does not fit. What the
+/// message holds is less; the kernel knows how much.
 pub fn padded(data: &[u8]) -> Option<([u8; PRIVATE_DATA_LEN], u8)> {
     let length = u8::try_from(data.len()).ok()?;
     let mut field = [0; PRIVATE_DATA_LEN];

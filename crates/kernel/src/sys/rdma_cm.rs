@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 512;
 /// Room for the answer that is longer: records of services.
 const BYTES_LONG: usize = 1088;
 const BYTES_TOO_LONG: usize = BYTES_MAX + 1;
-/// Room for most of them. Each is zeroed first: what is as short takes the smaller one.
+/// Room for most of them. Each is zeroed first, so short ones take the smaller buffer.
 const BYTES_SHORT: usize = 160;
 
 /// A command without addresses in it.
@@ -139,8 +139,8 @@ impl Channel {
         matches!(self.way, Way::Kernel(_))
     }
 
-    /// Closes a library's channel though others may still use it: they are refused with `EBADF`, but for who waits in
-    /// [`Channel::get_event`], who is not woken. The kernel's is closed when it is dropped.
+    /// Closes a library's channel though others may still use it: they are refused with `EBADF`, except a thread
+    /// that waits in [`Channel::get_event`], which is not woken. The kernel's is closed when it is dropped.
     pub fn close(&self) {
         self.way.close();
     }
@@ -183,7 +183,7 @@ impl Channel {
         prefilled.put(&mut &mut answer[..]);
         question.set_response(answer.as_mut_ptr().expose_provenance() as u64);
         // SAFETY: the address is that of `answer`, which is at least as long as announced and outlives the
-        // call; the kernel writes plain bytes to it, and no more than announced.
+        // call; the kernel writes plain bytes to it, at most as many as announced.
         unsafe { self.write(number, &question, A::SIZE)? };
         Ok(A::from_bytes(&answer))
     }

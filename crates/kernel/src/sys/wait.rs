@@ -1,6 +1,6 @@
-//! Waiting in a program's call, as read(2) does: `EINTR` if the handler of the signal that came does not want calls to go
-//! on (`SA_RESTART`). A thread that waits here may be cancelled (pthread_cancel(3)): it then unwinds as by a panic that
-//! nobody may catch, through frames that must have nothing to drop.
+//! Waiting in a program's call, as read(2) does: `EINTR` if the handler of the signal that came does not want calls
+//! to go on (`SA_RESTART`). A thread that waits here may be cancelled (pthread_cancel(3)): it then unwinds as by a
+//! panic that nobody may catch, through frames that must have nothing to drop.
 
 #![allow(
     unsafe_code,
@@ -23,8 +23,8 @@ unsafe extern "C-unwind" {
     fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize;
 }
 
-/// Waits until a socket is readable, for ever, and takes nothing from it. The thread may be cancelled here: nothing that is
-/// to be dropped may live in the frames above, and nothing may catch panics there.
+/// Waits without a timeout until a socket is readable, and reads nothing. The thread may be cancelled here: nothing
+/// that is to be dropped may live in the frames above, and nothing may catch panics there.
 ///
 /// # Errors
 /// `EINTR`; `EAGAIN` if the descriptor is non-blocking; those of recv(2).
@@ -33,7 +33,7 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
     // SAFETY: room for one byte, which outlives the call.
     match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
         1.. => Ok(()),
-        // Its other end is closed: nothing will ever come. Who waits goes on waiting, as on a descriptor of the kernel's
+        // Its other end is closed: nothing will ever come. The caller waits on, as on a descriptor of the kernel's
         // that is closed meanwhile.
         0 => loop {
             // SAFETY: no structures.
@@ -45,8 +45,8 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
 
 const COMMAND: usize = Header::SIZE + GetEvent::SIZE;
 
-/// GET_EVENT of the kernel's device, which waits unless the descriptor is non-blocking. The thread may be cancelled here,
-/// as in [`readable`].
+/// GET_EVENT of the kernel's device, which waits unless the descriptor is non-blocking. The thread may be cancelled
+/// here, as in [`readable`].
 ///
 /// # Errors
 /// `EINTR`, `EAGAIN`; those of the descriptor.

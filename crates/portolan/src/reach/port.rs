@@ -11,7 +11,7 @@ use portolan_wire::addr::Gid;
 use super::Reason;
 use super::route::Ethernet;
 
-/// Maximum number of ports of a device: the verbs' numbering allows no more.
+/// Maximum number of ports of a device: the most that the verbs can number.
 const PORTS_MAX: u8 = u8::MAX;
 
 /// A snapshot of a port of an RDMA device.

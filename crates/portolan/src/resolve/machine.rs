@@ -217,7 +217,7 @@ impl Lookups for Machine {
     }
 }
 
-/// Describes what was searched, for a failed lookup.
+/// Describes the search, for the error of a failed lookup.
 fn none_of(provider: &str) -> String {
     let looked_at = match provider == Choice::Software.name() {
         true => "software devices are there for interfaces that are up and have an address",

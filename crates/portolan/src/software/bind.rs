@@ -66,7 +66,7 @@ impl Core {
         self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))
     }
 
-    /// The path follows from what was found with the address, if the way there is still the routing
+    /// The path follows from the resolved address, if the way there is still the routing
     /// tables' to give: what was there at the time of `resolve_addr` may be gone.
     pub(super) fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
         let known = self.state().cm.addresses(id)?;

@@ -32,7 +32,7 @@ impl MemberService for Claimant {
         else {
             return;
         };
-        // One that was given back meanwhile is nobody's loss.
+        // One that was given back meanwhile does not matter.
         if self.claims.lose(id) {
             let address = claim.address;
             tracing::error!(%address, errno, holder, "this process has lost a port to another");

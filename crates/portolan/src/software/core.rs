@@ -101,12 +101,12 @@ impl Core {
         self.state.get().map(counters).unwrap_or_default()
     }
 
-    /// Gives the engine a command, then carries out what follows from it.
+    /// Gives the engine a command, then carries out its outputs.
     pub(super) fn run<T>(&self, command: impl FnOnce(&mut Cm, Duration) -> Result<T>) -> Result<T> {
         self.run_state(|state, now| command(&mut state.cm, now))
     }
 
-    /// As [`run`](Self::run), for a command that also changes what is known beside the engine.
+    /// As [`run`](Self::run), for a command that also changes state beside the engine.
     pub(super) fn run_state<T>(
         &self,
         command: impl FnOnce(&mut State, Duration) -> Result<T>,
@@ -165,7 +165,7 @@ impl Core {
         Some(state.sleeps_until?.saturating_sub(now))
     }
 
-    /// Does what is due.
+    /// Does everything that is due.
     pub(super) fn timeout(&self) {
         let _ = self.run(|cm, now| {
             cm.handle_timeout(now);

@@ -18,14 +18,14 @@ impl Core {
     /// the interfaces are looked at before it is said to be missing.
     pub(super) fn find_device(&self, ip: IpAddr, interface: u32) -> Option<BoundDevice> {
         self.bound_device(ip, interface).or_else(|| {
-            // If it cannot be looked at, what is known counts.
+            // If it cannot be read, the last known state counts.
             let _ = self.stack().refresh();
             self.bound_device(ip, interface)
         })
     }
 
     /// Whether a device is still there. Asked under the engine's lock it tells whether an id that is
-    /// bound to it now will hear of its end: the engine is told after the device has left the list.
+    /// bound to it now will hear of its end: the engine learns of it after the device has left the list.
     pub(super) fn is_present(&self, device: &BoundDevice) -> bool {
         self.stack().has_device(device.device_index)
     }

@@ -10,7 +10,7 @@ use portolan_wire::addr::Qpn;
 
 use super::core::Core;
 
-/// Hands what arrives to the engine, and tells it the time.
+/// Hands datagrams and the time to the engine.
 #[derive(Debug)]
 pub(super) struct GsiPort(pub(super) Weak<Core>);
 

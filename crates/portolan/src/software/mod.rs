@@ -94,7 +94,7 @@ impl SoftwareProvider {
         self.core.usage()
     }
 
-    /// Shows every packet of this process to `tap`, or to nobody.
+    /// Shows every packet of this process to `tap`; `None` removes it.
     pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
         self.core.stack().set_tap(tap);
     }

@@ -33,7 +33,7 @@ const SPARES_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<Held>,
-    /// Claims given back of which the coordinator is still to be told: it was slow, and too many requests
+    /// Claims given back that the coordinator does not know of yet: it was slow, and too many requests
     /// waited for it.
     pending_releases: Mutex<Vec<ClaimId>>,
     next: AtomicU32,
@@ -175,7 +175,7 @@ impl Claims {
         self.tell(stack);
     }
 
-    /// Tells the coordinator of what was given back, as far as there is room for requests; the rest is told
+    /// Reports returned claims to the coordinator, as far as there is room for requests; the rest is reported
     /// with the next claim or release. When this process leaves, the coordinator drops what it still has.
     fn tell(&self, stack: &Stack) {
         let mut pending_releases = lock(&self.pending_releases);

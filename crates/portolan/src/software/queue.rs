@@ -108,7 +108,7 @@ impl EventQueue {
         lock(&self.ids).insert(id);
     }
 
-    /// Notes that they do so no more.
+    /// Notes that they stopped.
     pub(super) fn strike(&self, id: IdNumber) {
         lock(&self.ids).remove(&id);
     }

@@ -34,7 +34,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct IdEntry {
     pub(super) uid: UserId,
-    /// Made by a request that its taker has not accepted: `uid` names nobody.
+    /// Made by a request that was not accepted yet: `uid` has no meaning.
     pub(super) awaits_answer: bool,
     pub(super) service: Service,
     pub(super) queue: Arc<EventQueue>,
@@ -246,7 +246,7 @@ impl IdEntry {
         }
     }
 
-    /// That it is somebody's, who will hear of what is written to it.
+    /// It has an owner, who gets the events that are written to it.
     pub(super) fn check_owned(&self) -> Result<()> {
         if !self.awaits_answer {
             return Ok(());

@@ -36,7 +36,7 @@ pub struct SharedMemory {
     memory: Registered,
 }
 
-/// Where a peer's memory is: what a side tells the other to let it read or write.
+/// Where a peer's memory is: one side sends this to the other to let it read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// Virtual address in the peer.

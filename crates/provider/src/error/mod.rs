@@ -1,4 +1,4 @@
-//! One error type for every provider. It says the step, the cause, both addresses and the
+//! One error type for every provider. It has the step, the cause, both addresses and the
 //! device; `errno` is derived from it here and nowhere else.
 
 mod step;

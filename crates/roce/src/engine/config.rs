@@ -100,7 +100,7 @@ pub struct FlowConfig {
     /// The window never grows beyond this; about what the receive buffer of an unprivileged process
     /// holds, and far more than a local network's bandwidth times its round trip.
     pub window_max_bytes: u32,
-    /// An RDMA read is asked for in requests of at most this many bytes, and of no more than the
+    /// An RDMA read is split into requests of at most this many bytes, and of at most as many as the
     /// window has room for.
     pub read_request_bytes_max: u32,
     /// The responder acknowledges at least every so many packets, asked or not; the requester asks

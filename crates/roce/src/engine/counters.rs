@@ -141,7 +141,7 @@ pub enum DropReason {
     OutOfSequence,
     /// A duplicate read whose responder resources are gone.
     StaleRead,
-    /// A duplicate atomic whose result is forgotten, or that differs from what was carried out.
+    /// A duplicate atomic whose result is forgotten, or that differs from the one carried out.
     StaleAtomic,
     /// An acknowledgement of something acknowledged before.
     StaleAck,

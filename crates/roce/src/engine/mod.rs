@@ -2,7 +2,7 @@
 //! I/O.
 //!
 //! Nothing here reads a clock, opens a socket, starts a thread or touches application memory. A
-//! host feeds in work requests, packets and the time, and carries out what comes back:
+//! host feeds in work requests, packets and the time, and carries out the outputs:
 //!
 //! ```text
 //!  post_send, post_recv, modify ──▶ ┌───────────┐ ──▶ poll_transmit     packets to build and send

@@ -22,7 +22,7 @@ pub enum Mutant {
     HeaderRoomTaken,
     /// The limit of a shared receive queue stays armed when it was told.
     LimitStaysArmed,
-    /// On an unreliable connection what follows a lost packet is taken for what was lost.
+    /// On an unreliable connection the packet after a lost one is taken for the lost one.
     LossInMessageUnnoticed,
     /// "Receiver not ready" is not heard.
     NotReadyIgnored,

@@ -118,7 +118,7 @@ impl SharedReceiveQueue {
     }
 
     /// Changes the size, or arms the limit anew, or both (`ibv_modify_srq(3)`). The limit is looked
-    /// at whenever a receive is taken, so one above what is left takes effect with the next.
+    /// at whenever a receive is taken, so a limit above the remaining number takes effect with the next.
     ///
     /// # Errors
     /// `InvalidArgument` for a size beyond the bound or below the receives that wait, or a limit

@@ -22,7 +22,7 @@ pub struct StackConfig {
     /// Sockets to send from, per IP version: 1 to 64. Queue pairs are spread
     /// over them.
     pub send_sockets: usize,
-    /// Send buffer asked for on each of them, bytes. Without CAP_NET_ADMIN the kernel gives no more
+    /// Requested send buffer of each, bytes. Without CAP_NET_ADMIN the kernel gives at most
     /// than `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
     /// A capture, from the first packet.
@@ -82,7 +82,7 @@ impl Default for Limits {
         Self {
             max_pd: 1 << 15,
             max_cq: 1 << 15,
-            // As mlx5 devices have it. A queue takes memory for what waits in it, not for what it may hold.
+            // As mlx5 devices have it. A queue takes memory for its entries, not for its capacity.
             max_cqe: (1 << 22) - 1,
             max_qp: 1 << 15,
             max_ah: 1 << 16,

@@ -26,10 +26,10 @@
 //!
 //! # Locks
 //!
-//! In this order, each optional. It follows the rooms: who reads sockets, then the host's objects from
+//! In this order, each optional. It follows the rooms: reading sockets, then the host's objects from
 //! queue pairs down to what they share, then leaves.
 //!
-//! 1. the receive lock (`Host::receiver`): who reads the sockets;
+//! 1. the receive lock (`Host::receiver`): its holder reads the sockets;
 //! 2. the multicast groups', then the users of one group, locked for reading while a datagram is
 //!    delivered;
 //! 3. a queue pair's lock (`QpCore::state`), one at a time;
@@ -41,8 +41,8 @@
 //!    socket's waiting packets, the lists of queue pairs noted for later, a device's address table and
 //!    events, an XRC domain's queues, a shard of the table of queue pairs.
 //!
-//! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these held, but
-//! for a [`Tap`]. No lock is shared by two queue pairs on the way of a post or of a poll, but for
+//! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
+//! held, but for a [`Tap`]. Posting and polling share no lock between two queue pairs, except for
 //! reading.
 //!
 //! # Memory that is unmapped while registered

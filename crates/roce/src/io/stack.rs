@@ -65,7 +65,7 @@ pub struct Objects {
 ///
 /// Dropping it ends the thread and leaves the group of processes that share the UDP port: devices, queue
 /// pairs and regions that are left stay valid, but nothing arrives any more. Who was connected with them
-/// is told as of a process that died.
+/// is reported like the death of a process.
 #[derive(Debug)]
 pub struct Stack {
     host: Arc<Host>,

@@ -90,8 +90,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Works until the stack ends. Every queue pair of the process depends on this thread, so it outlives a panic; but what
-    /// it was at may be half done, so the devices do not.
+    /// Works until the stack ends. Every queue pair of the process depends on this thread, so it outlives a panic;
+    /// but what it was at may be half done, so the devices do not.
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         let mut panics = 0;
@@ -113,8 +113,8 @@ impl Worker {
         }
     }
 
-    /// Has every device replaced, as if its interface had gone and come again: work is flushed, and whoever listens to events
-    /// of the devices or of the connection manager is told.
+    /// Has every device replaced, as if its interface had gone and come again: work is flushed, and whoever listens
+    /// to events of the devices or of the connection manager is told.
     fn replace_devices(&mut self) {
         tracing::error!(
             "the progress thread panicked: its devices fail, and new ones take their place"
@@ -164,7 +164,7 @@ impl Worker {
         self.serve_readings();
     }
 
-    /// Looks for packets before it sleeps, if that is worth it; whether there was a request of a peer that no completion tells of.
+    /// Looks for packets before it sleeps, if that is worth it; returns whether there was a one-sided request.
     fn busy_poll(&mut self) -> bool {
         let host = &self.host;
         let look = |now| {
@@ -227,7 +227,7 @@ impl Worker {
         };
         let mut waited = look(events, &timeout);
         if waited == Err(Errno::INTR) {
-            // The process was stopped and goes on (signal(7)). What came meanwhile is not told by
+            // The process was stopped and continued (signal(7)). Packets that came meanwhile are not reported by
             // that, and it is to be read before any timer is served.
             waited = look(events, &Timespec::default());
         }
@@ -242,8 +242,8 @@ impl Worker {
         }
     }
 
-    /// Reads the sockets if it leaves them to pollers, and these are away; whether there was a request of a peer that no completion
-    /// tells of.
+    /// Reads the sockets if it leaves them to pollers, and these are away; whether there was a request of a peer
+    /// that no completion tells of.
     fn stand_in_for_pollers(&self) -> bool {
         let host = &self.host;
         let yields = self.policy.state() == State::YieldToPollers;
@@ -256,7 +256,7 @@ impl Worker {
         host.read_sockets(&mut receiver, Answer::Now).one_sided
     }
 
-    /// Reads a socket; whether there was a request of a peer that no completion tells of.
+    /// Reads a socket; returns whether there was a one-sided request.
     fn receive(&self, index: u64) -> bool {
         let host = &self.host;
         let socket = usize::try_from(index)
@@ -350,7 +350,7 @@ impl Worker {
 
     fn read_interfaces(&mut self) {
         let wanted = self.host.readings.wanted();
-        // What was told before is part of what is read.
+        // Changes announced before are part of what is read.
         self.interfaces.take(&mut self.interfaces_gone);
         self.reading_due = None;
         match self.host.follow_interfaces(&self.interfaces_gone) {
@@ -378,7 +378,7 @@ impl Worker {
         self.call_gsi(|gsi| gsi.device_changed(&device, change));
     }
 
-    /// Calls the connection manager. If that panics, the panic is told and ends there: every queue
+    /// Calls the connection manager. If that panics, the panic is logged and ends there: every queue
     /// pair of the process depends on this thread.
     fn call_gsi<R>(&self, call: impl FnOnce(&dyn Gsi) -> R) -> Option<R> {
         let called = catch_unwind(AssertUnwindSafe(|| call(&*self.gsi)));

@@ -70,7 +70,7 @@ impl Layout {
         (buffer, self.len() + MAD_LEN)
     }
 
-    /// Decodes what was read from the device; `None` if it is too short.
+    /// Decodes a record read from the device; `None` if it is too short.
     pub(crate) fn decode(self, bytes: &[u8]) -> Option<Received> {
         let (header, mad) = bytes.split_at_checked(self.len())?;
         let status = u32::from_ne_bytes(array(header, 4)?);

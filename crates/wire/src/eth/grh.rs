@@ -13,9 +13,9 @@ pub struct GrhRepr {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Length of what follows this header, in bytes.
+    /// Length of the payload after this header, in bytes.
     pub payload_len: u16,
-    /// Protocol of what follows: 0x1B for IBA transport, 17 for UDP.
+    /// Protocol of the payload: 0x1B for IBA transport, 17 for UDP.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,

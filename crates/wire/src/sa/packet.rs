@@ -27,7 +27,7 @@ header!(SaHeader, "SA header", 32);
 
 impl SaHeader {
     /// The part of this header that counts toward each segment's payload length, in bytes: RMPP
-    /// counts what follows its own header.
+    /// counts the bytes after its own header.
     pub const IN_PAYLOAD_LEN: usize = Self::LEN - RmppHeader::LEN;
 
     fn from_fields(f: Fields<'_, 32>) -> Self {

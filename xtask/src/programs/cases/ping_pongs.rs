@@ -56,8 +56,8 @@ fn of_xrc(events: &str) -> Case {
         .quick()
 }
 
-/// On RoCE an address needs a GID: without one they are refused, as by rdma_rxe. The client of the shared receive queue's then
-/// reads from a socket that has ended, for ever.
+/// On RoCE an address needs a GID: without one they are refused, as by rdma_rxe. The client of the shared receive
+/// queue's then reads from a closed socket without end.
 fn without_gid(kind: &str, options: &str) -> Case {
     let server: &[Saying] = match kind {
         "ud" => &[("Failed to create AH", 1)],

@@ -21,7 +21,7 @@ use crate::text::bytes;
 const SIZES: [u32; 3] = [4 << 10, GSO_SIZE, 1 << 20];
 /// The size that is compared like with like: a write of as much as a GSO send carries.
 const GSO_SIZE: u32 = 64 << 10;
-/// Bytes of memory that is written to: what is under way of the largest writes.
+/// Bytes of memory that is written to: as many as the largest writes in flight.
 const TARGET_LEN: usize = 2 << 20;
 /// Bytes that are under way, in writes of any size that gives [`DEPTH_MAX`] of them or fewer, but at
 /// least [`DEPTH_MIN`]. Little enough to stay in the caches, as the datagrams of the yardstick do.

@@ -2,7 +2,7 @@
 //!
 //! Two processes on the loopback interface, the second one started by the first; names are resolved by
 //! one, and the steps of connections are taken towards other hosts, too. Yardstick and
-//! subject take turns, round by round, and what is told is the median of the rounds' ratios: noise of
+//! subject take turns, round by round, and the report has the median of the rounds' ratios: noise of
 //! the machine hits both.
 
 mod args;
@@ -104,7 +104,7 @@ impl Streamed {
         self.bytes as f64 / self.time.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// As the second process tells it.
+    /// As the second process reports it.
     fn json(&self) -> Value {
         json!({ "bytes": self.bytes, "ns": self.time.as_nanos() as u64 })
     }

@@ -24,7 +24,7 @@ const LISTEN_AT: &str = "127.0.0.1:0";
 ///
 /// # Errors
 ///
-/// A request cannot be carried out; the first process is told nothing then, and sees us end.
+/// A request cannot be carried out. The first process gets no answer then, and sees this one end.
 pub(crate) fn run() -> Result<Outcome> {
     let mut served = Served::start()?;
     say(&json!({

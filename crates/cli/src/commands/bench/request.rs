@@ -11,7 +11,7 @@ use portolan::RemoteMemory;
 /// A request. It is answered by one line of JSON, those that echo by one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Accept one RDMA connection and keep it, for what follows.
+    /// Accept one RDMA connection and keep it for the requests that follow.
     Accept,
     /// Answer datagrams from this address, polling.
     EchoUdp { from: SocketAddr, count: u32 },

@@ -1,4 +1,4 @@
-//! `ping --ud`: sends datagrams, and counts what comes back.
+//! `ping --ud`: sends datagrams, and counts those that come back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};

@@ -22,7 +22,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it, and waits until it listens: the address. `on_event` is told what it does, and when.
+    /// Starts it, waits until it listens, and returns the address. `on_event` gets its steps and their times.
     ///
     /// # Errors
     ///

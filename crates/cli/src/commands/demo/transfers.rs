@@ -88,7 +88,7 @@ fn write(connection: &Connection, memory: RemoteMemory, pattern: &[u8]) -> Resul
     })
 }
 
-/// Reads back what was written, which proves both.
+/// Reads back the written data, which proves both.
 fn read(connection: &Connection, memory: RemoteMemory, pattern: &[u8]) -> Result<Moved> {
     let sink = connection.buffer(MEMORY_LEN)?;
     let start = Instant::now();

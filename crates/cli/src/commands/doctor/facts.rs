@@ -10,7 +10,7 @@ use super::rules::Ruleset;
 /// What is known of this machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    /// The provider of this environment, or what is wrong with the environment.
+    /// The provider that this environment selects, or the error in the environment.
     pub(super) provider: Option<Result<Choice, String>>,
     /// The environment names the provider; else the route of each way does.
     pub(super) is_pinned: bool,
@@ -56,7 +56,7 @@ impl Facts {
     }
 }
 
-/// Something that this user, or anybody here, cannot see.
+/// Something that this user, or any process in this namespace, cannot see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unseen {
     pub(super) what: String,

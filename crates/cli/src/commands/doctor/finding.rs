@@ -203,7 +203,7 @@ impl Finding {
                 format!("{}: {why}", address_text(*address))
             }
             Self::DestinationUnresolved { text, why } => {
-                // The library's errors mostly begin with what was asked for.
+                // The library's errors mostly begin with the request.
                 if why.contains(text) {
                     why.clone()
                 } else {

@@ -1,6 +1,6 @@
 //! `doctor`: what this machine has for RDMA, what would be used and why, and what to do about each problem.
 //!
-//! * `facts`, `rules`: what is known, as plain data.
+//! * `facts`, `rules`: the gathered facts, as plain data.
 //! * `gather`: the looking; all that touches the machine.
 //! * `judge`: from facts to `finding`s; pure.
 //! * `print`, `object`: for people, for machines (docs/doctor.md).
@@ -20,11 +20,11 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use finding::Severity;
 
-/// Looks over the machine and tells what was found.
+/// Checks the machine and prints the findings.
 ///
 /// # Errors
 ///
-/// The output cannot be written. What cannot be seen is no error; it is told.
+/// The output cannot be written. Facts that cannot be read are reported as such, not as an error.
 pub(crate) fn run(args: &DoctorArgs, output: &mut Output) -> Result<Outcome> {
     let facts = gather::gather(args.destination.as_deref(), args.timeout);
     let found = judge::judge(&facts);

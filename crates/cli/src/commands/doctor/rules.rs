@@ -79,7 +79,7 @@ pub(super) enum Action {
     SourceNat,
     /// The destination's address or port is replaced.
     DestinationNat,
-    /// The packet goes on to the next rule.
+    /// The packet continues at the next rule.
     Nothing,
 }
 

@@ -18,7 +18,7 @@ use party::{Connecting, Joining, Listening, Next, Party};
 /// How long a wait may take no notice of Ctrl-C.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
 
-/// Follows events until interrupted, until as many came as asked for, or until no more can come.
+/// Prints events until interrupted, until the requested number came, or until none can come any more.
 ///
 /// # Errors
 ///

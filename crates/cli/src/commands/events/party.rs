@@ -19,7 +19,7 @@ use crate::exit::Outcome;
 
 /// Requests and connections that a listener holds at once; further requests are rejected.
 const MAX_HELD: usize = 1024;
-/// What those are told.
+/// The private data for them.
 const BUSY: &[u8] = b"too many connections";
 /// How long resolving an address or route may take, as in rping.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
@@ -28,7 +28,7 @@ const BACKLOG: i32 = 128;
 /// Retries of sends, as in rping: the most that three bits hold.
 const RETRY_COUNT: u8 = 7;
 
-/// One side of what is followed.
+/// One side of the connection that is followed.
 pub(super) trait Party {
     /// Answers an event that was printed.
     ///
@@ -230,7 +230,7 @@ impl Party for Joining {
     fn took(&mut self, event: &Event) -> portolan::Result<Next> {
         match event.event_type() {
             EventType::AddrResolved => {
-                // What is sent to the group comes to it, and is dropped for want of a receive.
+                // Datagrams of the group arrive here and are dropped, because no receive is posted.
                 self.endpoint = Some(Endpoint::with_queue_pair(&self.id)?);
                 self.id.join_multicast(self.group, self.kind, 0)?;
             }

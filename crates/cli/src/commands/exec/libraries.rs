@@ -18,7 +18,7 @@ const INSTALLED: &str = "../lib/portolan";
 const INSTALLED_HEADERS: &str = "../include/portolan";
 /// Where they lie in the sources that the command was built of.
 const SOURCE_HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
-/// What tells a folder of headers.
+/// A file by which a folder of headers is recognized.
 const A_HEADER: &str = "portolan.h";
 
 /// One of the sets.

@@ -1,7 +1,7 @@
 //! Links to what cargo built, with the names that programs ask for, in a folder of the user's own.
 //!
-//! Each build has a folder, made once and found again. One that leads nowhere is removed, and so is one that was not used
-//! for a day while there are many: a program that runs may still open what lies in it.
+//! Each build has a folder, made once and found again. One that leads nowhere is removed, and so is one that was not
+//! used for a day while there are many: a running program may still open the files in it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -20,7 +20,7 @@ const KEPT_MAX: usize = 16;
 const BUILDS_MAX: usize = 256;
 /// How long a build's links are kept after their last use, however many there are.
 const KEPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
-/// The permissions of what is a user's own.
+/// Permissions that let only the user in.
 const OWN: u32 = 0o700;
 
 /// The folder for the links of all builds: among what lasts as long as the user is there, else among temporary files.
@@ -139,7 +139,7 @@ pub(super) fn tidy(base: &Path, own: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a build's folder has a link, and one to what is not there.
+/// Whether a build's folder has a dangling link.
 fn leads_nowhere(build: &Path) -> bool {
     let folders = fs::read_dir(build).into_iter().flatten().flatten();
     let links = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten());

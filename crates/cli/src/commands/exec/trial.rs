@@ -75,7 +75,7 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
 pub(crate) fn run() -> Result<Outcome> {
     let devices = portolan::software::preview()?;
     namespace::leave(|| Ok(()))?;
-    // What cannot be shown alone is told by who runs the program.
+    // A failure that cannot be reproduced alone is reported by running the program itself.
     let [class, _] = view::views(&devices);
     namespace::lay_over(Path::new(class.place), &class.tree)?;
     Ok(Outcome::Good)

@@ -1,12 +1,12 @@
-//! What /sys/class/infiniband and /dev/infiniband have of a device: the files that programs look for, as rdma_rxe's devices
-//! have them.
+//! What /sys/class/infiniband and /dev/infiniband have of a device: the files that programs look for, as rdma_rxe's
+//! devices have them.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use portolan::software::DevicePreview;
 
-/// A folder that the program sees, and what is in it.
+/// A folder that the program sees, and its contents.
 pub(super) struct View {
     /// Where it is.
     pub(super) place: &'static str,

@@ -1,4 +1,4 @@
-//! `ping`: pings a listener, and tells how long each took and whether it came back whole.
+//! `ping`: pings a listener, and prints how long each took and whether it came back unchanged.
 
 mod pinger;
 pub(super) mod report;

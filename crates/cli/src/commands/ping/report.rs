@@ -227,7 +227,7 @@ impl PingLine<'_> {
     }
 }
 
-/// Shows what was said, unless pings follow each other at once: someone may be watching.
+/// Flushes the output, unless pings follow each other at once: someone may be watching.
 pub(in crate::commands) fn flush_for_watchers(args: &PingArgs, output: &mut Output) -> Result<()> {
     if args.interval.unwrap_or_default() > Duration::ZERO || args.count.is_none() {
         output.flush()?;

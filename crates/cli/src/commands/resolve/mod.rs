@@ -24,7 +24,7 @@ const LIST: List = List {
     line_max: 1100,
 };
 
-/// Resolves each target and prints what was found.
+/// Resolves each target and prints the results.
 ///
 /// # Errors
 ///

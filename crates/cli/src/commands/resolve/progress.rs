@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often it is told: on a terminal, where the line is drawn over, and elsewhere.
+/// How often progress is printed: on a terminal, where the line is overwritten, and elsewhere.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
 const INTERVAL: Duration = Duration::from_secs(5);
 

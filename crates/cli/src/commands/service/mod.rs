@@ -43,7 +43,7 @@ fn list(args: &ServiceListArgs, output: &mut Output) -> Result<Outcome> {
         query = query.name(name_field(name)?);
     }
     let asked_for = args.id.is_some() || args.name.is_some();
-    // Of what is asked for there is mostly one, which needs no table.
+    // Mostly there is one result, which needs no table.
     let one = asked_for.then(|| client.service(&query, args.port.timeout));
     let found = match one {
         Some(Ok(record)) => Ok(vec![record]),
@@ -120,7 +120,7 @@ fn record(args: &ServiceNamedArgs, port: &Port) -> Result<ServiceRecord> {
     })
 }
 
-/// What tells a service from others.
+/// What distinguishes a service from others.
 fn key(record: &ServiceRecord) -> Query<ServiceRecord> {
     Query::<ServiceRecord>::new()
         .service_id(record.service_id)

@@ -42,7 +42,8 @@ pub(crate) struct KernelChannel {
 struct Taking {
     /// How often events were taken or taken away.
     turns: u64,
-    /// Those who wait for ever, within the kernel and without the lock: an event that waits may be theirs already.
+    /// Threads that wait without a timeout, within the kernel and without the lock: a pending event may be theirs
+    /// already.
     waiting: u32,
 }
 
@@ -303,7 +304,7 @@ impl CmChannel for KernelChannel {
             dst_addr,
         };
         self.cm.check_process(Step::ResolveAddress)?;
-        // Before the kernel is told: what becomes of it may be known at once.
+        // Before the command: its result may come at once.
         self.cm.ids.note_addresses(id, None);
         self.run(Step::ResolveAddress, "RESOLVE_ADDR", &resolve)
             .map_err(|error| error.between(source.map(Into::into), Some(destination.into())))
@@ -381,7 +382,7 @@ impl CmChannel for KernelChannel {
             ece: abi_ece(ece),
         };
         self.cm.check_process(Step::Accept)?;
-        // Before the kernel is told: events under the name may be taken at once.
+        // Before the command: events for the id may be taken at once.
         let before = self.cm.ids.name(id, uid);
         self.run(Step::Accept, "ACCEPT", &accept)
             .inspect_err(|_| self.cm.ids.name_again(id, before))
@@ -490,7 +491,7 @@ impl CmChannel for KernelChannel {
             join_flags: kind as u16,
             addr,
         };
-        // Before the kernel is told: the event may be taken at once.
+        // Before the command: its event may be taken at once.
         self.cm.ids.expect_membership(id, uid);
         let answer = device.ask(number::JOIN_MCAST, join, &CreateIdResp::zeroed());
         let membership = answer.map(|answer| MembershipNumber(u64::from(answer.id)));
@@ -577,7 +578,7 @@ fn missing_membership(step: Step) -> Error {
     Error::new(step, Cause::NoSuchObject("multicast membership"))
 }
 
-/// The error of a command that needs no more of an id than that it exists.
+/// The error of a command that only needs the id to exist.
 fn unknown_id(step: Step, name: &'static str, errno: Errno) -> Error {
     match errno {
         Errno::NOENT => Error::new(step, Cause::NoSuchObject("id")),

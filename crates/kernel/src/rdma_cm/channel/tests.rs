@@ -253,7 +253,7 @@ fn who_waits_without_a_limit_does_so_in_the_command_that_takes_an_event() {
 fn an_event_of_an_id_that_was_destroyed_meanwhile_is_passed_over() {
     let (channel, kernel) = channel();
     rustix::fs::fcntl_setfl(channel.as_fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
-    // One after the other, until the socket takes no more.
+    // One after the other, until the socket is full.
     assert!(channel.wait_event(None).unwrap_err().is_would_block());
     assert_eq!(kernel.command().0, number::GET_EVENT);
     assert_eq!(kernel.command().0, number::GET_EVENT);

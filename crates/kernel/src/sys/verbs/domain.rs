@@ -1,4 +1,4 @@
-//! Protection domains, as what is made in one keeps them.
+//! Protection domains, which the objects created in them keep alive.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Drop for Domain {
         if !self.device.is_own() {
             return;
         }
-        // SAFETY: what was made in it is gone, since that keeps it alive.
+        // SAFETY: the objects created in it are gone, since they keep it alive.
         let code = unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
         if code != 0 {
             tracing::warn!(code, "protection domain not deallocated");

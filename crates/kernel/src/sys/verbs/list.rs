@@ -100,7 +100,7 @@ impl Devices {
     /// before, or than the library does (one that has just come is listed before it can be opened).
     pub(crate) fn current(&self) -> Result<Vec<Arc<OpenDevice>>> {
         let mut open = self.open.lock();
-        // Before the library looks: what comes in between is another listing the next time.
+        // Before the library reads: a device that appears in between gives another listing the next time.
         let listing = Listing::of(&self.folder);
         let list = open.list.take();
         let list = match list.filter(|list| list.is_all_of(&listing)) {

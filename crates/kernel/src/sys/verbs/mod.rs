@@ -7,7 +7,7 @@
 //! * `convert`, `post`, `complete`: attributes, work requests and completions in both forms.
 //! * `windows`: the memory windows and regions of a device, by their keys.
 //! * `open`: an open device, which every object keeps alive.
-//! * `channel`, `cq`; `domain` and what is made in a protection domain: `ah`, `srq`, `mr`, `mw`, `qp`, `pd`.
+//! * `channel`, `cq`; `domain` and the objects of a protection domain: `ah`, `srq`, `mr`, `mw`, `qp`, `pd`.
 //!   Each keeps alive what it was made from, and returns to the library when dropped.
 //! * `device`, `list`: the provider's devices.
 //!

@@ -79,7 +79,7 @@ impl KernelMr {
         let mut windows = device.windows.lock();
         let mut regions = device.regions.lock();
         let deregister = || {
-            // SAFETY: the region exists, and it is taken from the table before anybody else looks.
+            // SAFETY: the region exists, and it was removed from the table, so no other thread finds it.
             let code = unsafe { (device.library.dereg_mr)(region.as_ptr()) };
             // Of a device that was removed this fails: it may still write to the memory, which is to stay.
             check(Step::RegisterMemory, "ibv_dereg_mr", code).map_err(|error| device.explain(error))
@@ -90,7 +90,7 @@ impl KernelMr {
             Err(error) if bound == 0 || !is_refusal(&error) => return Err(error),
             Err(_) => match with_windows {
                 WithWindows::Close => {
-                    // SAFETY: `close_on` takes out of the locked table what is deallocated.
+                    // SAFETY: `close_on` removes it from the locked table before it is deallocated.
                     let dealloc = |window: &_| unsafe { dealloc(device, window) };
                     windows.close_on(self.lkey, dealloc, deregister)?;
                 }

@@ -242,7 +242,7 @@ impl OpenDevice {
         self.fork.check(step)
     }
 
-    /// Whether the device and what was made of it are this process's, to be given back.
+    /// Whether this process opened the device, so that it and its objects must be closed.
     pub(super) fn is_own(&self) -> bool {
         self.fork.is_owner()
     }
@@ -303,7 +303,7 @@ fn device_attr(raw: &abi::DeviceAttr) -> DeviceAttr {
         },
         max_qp_rd_atom: small(raw.max_qp_rd_atom),
         max_qp_init_rd_atom: small(raw.max_qp_init_rd_atom),
-        // libibverbs tells it of a queue pair, once that is made.
+        // libibverbs reports it for a queue pair, once that is created.
         max_inline_data: 0,
         phys_port_cnt: raw.phys_port_cnt,
         local_ca_ack_delay: raw.local_ca_ack_delay,

@@ -227,7 +227,7 @@ impl Qp for KernelQp {
                 }
                 _ => self.post(raw, wr, Objects { ud, window: None })?,
             }
-            // What was not posted holds no place in the queue: it must not push out what was.
+            // A refused request has no place in the queue and must not displace a posted one.
             if let Some((handle, _)) = handle {
                 self.keep(handle);
             }

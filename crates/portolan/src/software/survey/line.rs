@@ -106,7 +106,7 @@ fn or_none(value: Option<&impl ToString>) -> String {
     value.map_or_else(|| NONE.to_owned(), ToString::to_string)
 }
 
-/// The inner `None` for none, the outer for what is no value.
+/// The inner `None` for none, the outer for a malformed value.
 fn maybe<T: std::str::FromStr>(word: &str) -> Option<Option<T>> {
     match word {
         NONE => Some(None),

@@ -67,10 +67,10 @@ impl CompletionQueue {
     }
 
     /// Changes how many completions it can hold (`ibv_resize_cq(3)`). What waits stays, in order, and
-    /// so does what was asked for by arming.
+    /// so does the request for an event by arming.
     ///
     /// # Errors
-    /// `InvalidArgument` unless `capacity` is 1 to `limit` and what waits fits; nothing has changed
+    /// `InvalidArgument` unless `capacity` is 1 to `limit` and the waiting completions fit; nothing has changed
     /// then.
     pub fn resize(&mut self, capacity: u32, limit: u32) -> Result<()> {
         let waiting = u32::try_from(self.ring.len()).unwrap_or(u32::MAX);
@@ -96,7 +96,7 @@ impl CompletionQueue {
         self.ring.is_empty()
     }
 
-    /// Whether a completion was lost for want of room.
+    /// Whether a completion was lost because the queue was full.
     pub fn is_overflowed(&self) -> bool {
         self.overflowed
     }

@@ -82,7 +82,7 @@ pub(super) enum SendRefusal {
     Forbidden,
 }
 
-/// Places the payload of a send in the oldest receive, behind what is placed already. Bytes that are
+/// Places the payload of a send in the oldest receive, behind the bytes placed before. Bytes that are
 /// placed then.
 pub(super) fn place_send(
     queue: &mut ReceiveQueue,

@@ -42,7 +42,8 @@ use reliable::Reliable;
 use requester::{Built, Source};
 use service::{Service, TransmitFailed};
 
-/// Packets under way from which on those behind them can wait for a moment: an owner that posts so many waits for none of them.
+/// Packets under way from which on those behind them can wait for a moment: an owner that posts so many waits for
+/// none of them.
 const STREAM_UNDER_WAY_MIN: u64 = 8;
 /// Packets that are too many to wait: of the path MTU of 4096 they make the longest datagram.
 const STREAM_WAITING_MAX: u64 = 16;
@@ -136,7 +137,7 @@ impl QueuePair {
     }
 
     /// Changes attributes and state (`ibv_modify_qp(3)`). To ERR: all work is flushed. To RESET:
-    /// all work is forgotten, without completions. To SQD: what was begun is finished, nothing else
+    /// all work is forgotten, without completions. To SQD: requests that were begun are finished, nothing else
     /// is begun until RTS; `SqDrained` is raised then, if the mask has `EN_SQD_ASYNC_NOTIFY`.
     ///
     /// # Errors
@@ -177,7 +178,7 @@ impl QueuePair {
         self.outbox.raise(AsyncEvent::QpFatal(self.config.qpn));
     }
 
-    /// As [`fail`](Self::fail), after a panic in the midst of a call of the engine or of its host. What a packet was to do to
+    /// As [`fail`](Self::fail), after a panic within a call of the engine or of its host. What a packet was to do to
     /// memory is forgotten, for the memory table may have changed since that was checked.
     pub fn abandon(&mut self) {
         self.outbox.placements.clear();
@@ -362,7 +363,7 @@ impl QueuePair {
         }
     }
 
-    /// Does what is due at `now`. Calling it early is harmless.
+    /// Does everything due at `now`. Calling it early is harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
         let Some(halves) = self.service.reliable_mut() else {
             return;
@@ -421,13 +422,13 @@ impl QueuePair {
             match self.service.transmit(&cx, budget_bytes, segments, out) {
                 Ok(Some(built)) => return Some(built),
                 Ok(None) => {
-                    // The last of what was begun may just have been completed.
+                    // The last begun request may just have been completed.
                     self.note_drained();
                     return None;
                 }
                 Err(TransmitFailed::QueuePair) => self.enter_error(),
                 Err(TransmitFailed::SendQueue) => {
-                    // Receiving goes on (IBTA 10.3.1.6).
+                    // Receiving continues (IBTA 10.3.1.6).
                     self.attr.state = QpState::Sqe;
                     self.flush_sends();
                     return None;
@@ -449,7 +450,7 @@ impl QueuePair {
     }
 
     /// The atomic operation that the packet just handled asks for. The host carries it out after
-    /// the placements, and hands back what was there by [`complete_atomic`](Self::complete_atomic).
+    /// the placements, and returns the old value by [`complete_atomic`](Self::complete_atomic).
     pub fn poll_atomic(&self) -> Option<AtomicOperation> {
         self.service.reliable()?.responder.pending_atomic()
     }
@@ -527,7 +528,7 @@ impl QueuePair {
             .flush_receives(self.config.qpn, &mut self.outbox);
     }
 
-    /// Back to what [`new`](Self::new) made, counters and what waits to be taken apart.
+    /// Back to the state after [`new`](Self::new), except counters and outputs that were not taken yet.
     fn reset(&mut self) {
         self.attr = QpAttr::default();
         self.service = Service::new(&self.config);

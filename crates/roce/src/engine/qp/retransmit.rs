@@ -20,7 +20,7 @@ use portolan_wire::timer::{cm_timeout_us, rnr_timer_us};
 use crate::engine::FlowConfig;
 use crate::engine::mutant::{Mutant, is_planted};
 
-/// The RNR retry count that means "for ever" (IBTA 9.7.5.2.8).
+/// The RNR retry count that means "without limit" (IBTA 9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Doublings of the wait at most; the local ACK timeout bounds it anyway.
@@ -33,7 +33,7 @@ pub(super) struct Exhausted;
 /// Timers and retry counts of a requester.
 #[derive(Debug)]
 pub(super) struct Retransmit {
-    /// Local ACK timeout; `None` means wait for ever.
+    /// Local ACK timeout; `None` means no timeout.
     ack_timeout: Option<Duration>,
     retry_cnt: u8,
     rnr_retry: u8,

@@ -239,7 +239,7 @@ impl SendQueue {
         self.entries.len()
     }
 
-    /// Forgets what was appended since the queue had `len` entries.
+    /// Drops all entries after the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         while self.entries.len() > len
             && let Some(entry) = self.entries.pop_back()

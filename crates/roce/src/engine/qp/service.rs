@@ -129,7 +129,7 @@ impl Service {
         }
     }
 
-    /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
+    /// Forgets the requests after the first `posted`. None of them was begun.
     pub(super) fn truncate(&mut self, posted: usize) {
         match self {
             Rc(halves) => halves.requester.truncate(posted),
@@ -186,7 +186,7 @@ impl Service {
                 Err(Failed) => Err(TransmitFailed::QueuePair),
             },
             Uc(halves) | Ud(halves) => {
-                // In SQD only what was begun.
+                // In SQD only begun requests.
                 if !matches!(cx.attr.state, QpState::Rts | QpState::Sqd) {
                     return Ok(None);
                 }

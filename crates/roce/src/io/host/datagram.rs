@@ -137,7 +137,7 @@ impl Host {
         Some((socket, path.flow(socket.port())?))
     }
 
-    /// Sends what is staged for a path; the socket, if it is full.
+    /// Sends the staged packets of a path; returns the socket if it is full.
     fn send_batch(&self, qp: &QpCore, batch: &mut SendBatch, path: &Path) -> Option<&SendSocket> {
         let (socket, _) = self.way_out(qp, path)?;
         let room = socket.send(batch, path, &self.monitor);
@@ -159,7 +159,7 @@ impl Host {
         Ok(())
     }
 
-    /// Notes that a UD queue pair takes datagrams, or no more. It may get them over either IP version.
+    /// Notes that a UD queue pair takes datagrams, or stops to. It may get them over either IP version.
     pub(crate) fn take_datagrams(&self, state: &mut State, takes: bool) {
         if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
             return;
@@ -194,7 +194,7 @@ fn is_from(arrived: &Arrived<'_>, qp: &QpCore) -> bool {
 /// The network header of a datagram in the 40 bytes before its data: the IPv6 header, or, in the last
 /// 20 of them, the IPv4 header (IBTA annex A17; Linux `union rdma_network_hdr`).
 ///
-/// The socket gave only the fields; what is not among them is as RoCEv2 has it: UDP, no options, not
+/// The socket gave only these fields; the others have the values of RoCEv2: UDP, no options, not
 /// to be fragmented.
 fn network_header(arrived: &Arrived<'_>) -> [u8; GrhRepr::LEN] {
     let mut area = [0; GrhRepr::LEN];

@@ -28,8 +28,9 @@ const FRUITLESS_POLLS: u32 = 64;
 pub(crate) enum Answer {
     /// At once.
     Now,
-    /// When its owner, who is polling, posts or polls again, or after [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL) at the
-    /// latest: what arrived is the owner's at once, and what the owner has to say goes first.
+    /// When its owner, who is polling, posts or polls again, or after
+    /// [`LOOK_INTERVAL`](crate::io::polling::progress::LOOK_INTERVAL) at the latest: the owner gets the data at
+    /// once, and its own answer goes first.
     AfterTheOwner,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) datagrams: usize,
-    /// Among them was a request that no completion tells the program of.
+    /// Among them was a one-sided request.
     pub(crate) one_sided: bool,
 }
 
@@ -69,7 +70,7 @@ impl Host {
         make_way(taken > 0);
     }
 
-    /// Takes what waits in the sockets that connected queue pairs use, within bounds.
+    /// Reads the sockets of connected queue pairs, within bounds.
     pub(crate) fn read_sockets(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
         let mut taken = Taken::default();
         if self.progress.is_stopping() {
@@ -84,7 +85,7 @@ impl Host {
         taken
     }
 
-    /// Takes what waits in one socket, within bounds, and brings the packets to their queue pairs: consecutive ones of the same
+    /// Reads one socket, within bounds, and brings the packets to their queue pairs: consecutive ones of the same
     /// queue pair together, so that it is locked once and answers once.
     pub(crate) fn read_socket(
         &self,
@@ -111,7 +112,7 @@ impl Host {
         }
     }
 
-    /// Takes what waits in a multicast group's socket, within bounds: each queue pair attached to the
+    /// Reads a multicast group's socket, within bounds: each queue pair attached to the
     /// group gets a copy.
     pub(crate) fn read_group(&self, receiver: &mut Receiver, group: &MulticastGroup) {
         let dropped = &self.monitor.counters.dropped_no_queue_pair;
@@ -126,7 +127,7 @@ impl Host {
         });
     }
 
-    /// The next queue pair of which the connection manager is to be told that it heard its peer.
+    /// The next queue pair that heard its peer before the connection manager knew of it.
     pub(crate) fn next_established(&self) -> Option<Qpn> {
         self.comm_est.any().then(|| self.comm_est.take()).flatten()
     }
@@ -154,7 +155,7 @@ impl Host {
         }
     }
 
-    /// Calls the queue pairs whose time has come, after taking what waits in the sockets: it may be
+    /// Calls the queue pairs whose time has come, after reading the sockets: they may hold
     /// what they wait for. By the progress thread, which may not have been woken for it: pollers read
     /// the sockets, and all of them may have been stopped meanwhile.
     pub(crate) fn read_and_serve_timers(&self) {
@@ -235,7 +236,7 @@ impl Host {
             }
         }
         drop(memory);
-        // The owner is told first: it wakes up while the answer is sent.
+        // The owner is woken first: it wakes up while the answer is sent.
         self.report(qp, &mut state);
         match answer {
             Answer::Now => self.settle(qp, &mut state, now),

@@ -29,7 +29,7 @@ pub enum DeviceChange {
     Removed,
 }
 
-/// Changes of devices, in the order in which they are told.
+/// Changes of devices, in the order in which they are reported.
 pub(crate) type Changes = Vec<(Arc<DeviceCore>, DeviceChange)>;
 
 impl Host {
@@ -103,8 +103,8 @@ impl Host {
         updated.hardware_address
     }
 
-    /// Ends a device whose interface is gone, or that failed itself: work is flushed, and whoever listens to its events is
-    /// told.
+    /// Ends a device whose interface is gone, or that failed itself: work is flushed, and whoever listens to its
+    /// events is told.
     pub(crate) fn fail_device(&self, core: &Arc<DeviceCore>) {
         tracing::debug!(device = core.name(), "device removed");
         // First, so that a queue pair that is being made is either found below or sees it.

@@ -53,7 +53,7 @@ fn body_and_word(addr: u64, bytes: &[u8]) -> Option<(&[u8], [u8; 8])> {
         .then_some((head, *word))
 }
 
-/// Carries out an atomic operation as one instruction of the processor; what was there before. So it
+/// Carries out an atomic operation as one instruction of the processor; returns the old value. So it
 /// is atomic towards the program's own atomics on the word, and towards other devices' of the machine
 /// only as far as these go through the processor (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
 ///

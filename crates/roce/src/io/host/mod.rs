@@ -1,7 +1,8 @@
 //! The host of queue pairs: it locks them, hands their engines packets, and does what the engines ask for.
 //!
-//! [`Host`] is everything that is one per stack. What is on it stands in files of its own: [`drive`] and [`datagram`] bring
-//! packets to queue pairs and from them, [`hotplug`] follows the network interfaces, [`membership`] joins multicast groups.
+//! [`Host`] is everything that is one per stack. What is on it stands in files of its own: [`drive`] and
+//! [`datagram`] bring packets to queue pairs and from them, [`hotplug`] follows the network interfaces,
+//! [`membership`] joins multicast groups.
 
 pub(crate) mod async_events;
 pub(crate) mod async_listener;
@@ -69,13 +70,13 @@ pub(crate) struct Host {
     pub(crate) deadlines: Deadlines,
     /// Queue pairs that owe their peers an answer, or the last packets of a stream.
     ///
-    /// A poller should have what arrived at once, and the program's own answer should go out before the acknowledgement of what it
-    /// answers. So a queue pair driven by a poller keeps its acknowledgement until its owner posts or polls again; the progress
-    /// thread sees to it that none is kept for long. So it is with the last few packets of a stream, which may become one
-    /// datagram with those that are posted next.
+    /// A poller should get arrived data at once, and the program's own answer should go out before the
+    /// acknowledgement of what it answers. So a queue pair driven by a poller keeps its acknowledgement until its
+    /// owner posts or polls again; the progress thread sees to it that none is kept for long. So it is with the last
+    /// few packets of a stream, which may become one datagram with those that are posted next.
     pub(crate) deferred_acks: Noted,
-    /// Queue pairs that heard their peers before the connection manager knew of it. The progress thread tells it: whoever
-    /// receives a packet holds locks that it must not be called with.
+    /// Queue pairs that heard their peers before the connection manager knew of it. The progress thread tells it:
+    /// whoever receives a packet holds locks that it must not be called with.
     pub(crate) comm_est: Noted,
     pub(crate) multicast: MulticastGroups,
     pub(crate) progress: Progress,
@@ -138,8 +139,8 @@ impl Host {
 }
 
 impl Host {
-    /// What a thread of the program that drives queue pairs holds meanwhile: if it panics, the owners of those that it had
-    /// locked are told, whatever they wait for.
+    /// What a thread of the program that drives queue pairs holds meanwhile: if it panics, the owners of those that
+    /// it had locked are reached as well.
     #[inline]
     pub(crate) fn watch_for_panics(&self) -> PanicWatch<'_> {
         PanicWatch(&self.progress)

@@ -1,5 +1,5 @@
-//! What the engines of queue pairs ask for after each call, carried out: packets sent, memory windows bound, completions and
-//! events delivered, deadlines kept.
+//! What the engines of queue pairs ask for after each call, carried out: packets sent, memory windows bound,
+//! completions and events delivered, deadlines kept.
 
 #![allow(
     unsafe_code,
@@ -24,7 +24,7 @@ use crate::io::net::transmit::{Room, SendSocket};
 use crate::io::polling::progress::LOOK_INTERVAL;
 
 impl Host {
-    /// Sends what was posted. A stream whose owner polls now and then may wait until it does so, or has posted more:
+    /// Sends posted requests. A stream whose owner polls now and then may wait until it does so, or has posted more:
     /// what leaves together is one datagram, and one system call at both ends.
     pub(crate) fn posted(&self, qp: &QpCore, state: &mut State, now: Duration) {
         if state.engine.tail_can_wait() && self.progress.is_polled(now) {
@@ -167,8 +167,8 @@ impl Host {
         });
     }
 
-    /// Sends what is staged; whether the queue pair may go on. If not, it is noted with its socket,
-    /// which tells it when there is room.
+    /// Sends staged packets; returns whether the queue pair may continue. If not, it is noted with its socket,
+    /// which wakes it when there is room.
     fn send(
         &self,
         qp: &QpCore,
@@ -222,7 +222,7 @@ impl Host {
                 raise(event);
             }
             // A queue pair whose completions are lost cannot be trusted any more (IBTA 10.2.6.3);
-            // failing it flushes what is left, which is lost as well.
+            // failing it flushes the rest, which is lost as well.
             let Some(full) = overflowed.filter(|_| state.engine.state() != QpState::Err) else {
                 break;
             };

@@ -12,7 +12,7 @@ use crate::io::host::memory_access;
 use crate::io::net::send_batch::SendBatch;
 
 /// Builds a packet in the batch: headers, payload, padding, ICRC. The payload is copied first, so
-/// that the ICRC is of what is sent, whatever the program does to its memory meanwhile.
+/// that the ICRC matches the sent bytes, whatever the program does to its memory meanwhile.
 ///
 /// # Safety
 /// The payload's segments lie in registered regions, and the memory table is locked for reading
@@ -67,7 +67,7 @@ pub(crate) fn stage_headers(batch: &mut SendBatch, headers: Headers, flow: &Flow
     unsafe { stage(batch, &transmit, flow, false) };
 }
 
-/// Lends the thread's staging buffer: one per thread rather than one per queue pair, of which there
+/// Lends the thread's staging buffer: one per thread rather than one per queue pair, because there
 /// may be tens of thousands.
 pub(crate) fn with_batch<R>(work: impl FnOnce(&mut SendBatch) -> R) -> R {
     thread_local! {

@@ -92,7 +92,7 @@ impl<T> QpTable<T> {
         shard.slots.get(slot)?.clone()
     }
 
-    /// All there are, for what befalls all of them; it looks at every slot.
+    /// All of them, for events that concern all; it looks at every slot.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let shards = self.shards.iter().flat_map(|shard| {
             let shard = shard.read();

@@ -45,7 +45,7 @@ impl InterfaceMonitor {
         Ok(Self { socket })
     }
 
-    /// Takes what was announced; whether there was anything. The numbers of interfaces that went
+    /// Reads the announced changes; returns whether there were any. The numbers of interfaces that went
     /// away are added to `gone`, except those whose message was lost.
     pub(crate) fn take(&self, gone: &mut BTreeSet<u32>) -> bool {
         let mut message = [0; MESSAGE_LEN];

@@ -1,4 +1,4 @@
-//! The machine's network interfaces and their addresses, as `getifaddrs(3)` tells them.
+//! The machine's network interfaces and their addresses, by `getifaddrs(3)`.
 
 #![allow(unsafe_code, reason = "getifaddrs(3) and ioctl(2)")]
 

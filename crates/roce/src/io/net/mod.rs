@@ -1,5 +1,5 @@
-//! Bytes and sockets: packets to and from the kernel, and what the kernel tells of its interfaces. It knows no queue pair, but for
-//! the numbers of those that wait for room in a socket.
+//! Bytes and sockets: packets to and from the kernel, and the kernel's network interfaces. It knows no queue pair,
+//! except for the numbers of those that wait for room in a socket.
 
 pub(crate) mod counters;
 pub(crate) mod interface_monitor;

@@ -1,4 +1,4 @@
-//! A descriptor that tells that something waits.
+//! A descriptor that is readable while something waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,9 +7,9 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
-/// Readable exactly while it is raised: for poll and epoll, and, as a socket, for recv(2) with `MSG_PEEK`, which waits as
-/// read(2) does. That poll does not: a thread that waits in it is interrupted by every signal, also where the handler wants calls
-/// to go on.
+/// Readable exactly while it is raised: for poll and epoll, and, as a socket, for recv(2) with `MSG_PEEK`, which
+/// waits as read(2) does. That poll does not: a thread that waits in it is interrupted by every signal, also where
+/// the handler wants calls to go on.
 ///
 /// Its owner serializes raising and lowering.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Readiness {
         let _ = recv(&self.seen, &mut [0], RecvFlags::DONTWAIT);
     }
 
-    /// Waits until it is readable, for ever. Another may have lowered it by then.
+    /// Waits without a timeout until it is readable. Another thread may have lowered it by then.
     ///
     /// # Errors
     /// `EINTR` as read(2) has it; `EAGAIN` if the descriptor is non-blocking.

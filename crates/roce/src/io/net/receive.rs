@@ -38,7 +38,7 @@ pub(crate) struct Arrived<'a> {
 /// Fields of a packet's IP header that only UD receives show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IpFields {
-    /// IPv4 identification, as the ICRC tells it; 0 over IPv6.
+    /// IPv4 identification, recovered from the ICRC; 0 over IPv6.
     pub(crate) identification: u16,
     /// IPv4 type of service or IPv6 traffic class; 0 if the process has had no UD queue pair.
     pub(crate) traffic_class: u8,
@@ -68,7 +68,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what waits in a socket, within bounds, and hands on the packets that are right, those of one system call at a time;
+    /// Reads a socket, within bounds, and hands on the valid packets, those of one system call at a time;
     /// how many datagrams were taken.
     pub(crate) fn drain(
         &mut self,
@@ -141,7 +141,8 @@ fn check_batch<'a>(
     }
 }
 
-/// Parses a packet and checks its ICRC. Counts it, and shows it to the tap. `identification` is what is known of the IPv4 header's.
+/// Parses a packet and checks its ICRC. Counts it, and shows it to the tap. `identification` is the IPv4 header's,
+/// if known.
 #[inline]
 pub(crate) fn check<'a>(
     unchecked: &Unchecked<'a>,
@@ -197,7 +198,7 @@ impl Arrived<'_> {
         self.packet.bth().dest_qp
     }
 
-    /// Whether it is of a request that no completion tells the program of: a write without immediate data, a read, an atomic.
+    /// Whether it belongs to a one-sided request: a write without immediate data, a read, an atomic.
     #[inline]
     pub(crate) fn is_one_sided(&self) -> bool {
         let opcode = self.packet.bth().opcode;

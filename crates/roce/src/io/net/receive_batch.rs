@@ -25,7 +25,7 @@ pub(crate) fn prepare(fd: BorrowedFd<'_>, version: IpVersion) -> io::Result<()> 
     match version {
         IpVersion::V4 => {
             set_int(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-            // What management datagrams are asked for, and nobody needs of others but UD queue pairs
+            // Only management datagrams and UD queue pairs need these fields
             // (see `tell_ip_fields`).
             set_int(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 0)?;
             set_int(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 0)?;
@@ -91,11 +91,11 @@ pub(crate) struct Coalesced<'a> {
     pub(crate) source: SocketAddr,
     /// Destination address in the IP header.
     pub(crate) destination: IpAddr,
-    /// IPv4 type of service or IPv6 traffic class; 0 unless the socket tells it.
+    /// IPv4 type of service or IPv6 traffic class; 0 unless the socket reports it.
     pub(crate) traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 unless the socket tells it.
+    /// IPv4 time to live or IPv6 hop limit; 0 unless the socket reports it.
     pub(crate) hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 unless the socket tells it.
+    /// IPv6 flow label, 20 bits; 0 unless the socket reports it.
     pub(crate) flow_label: u32,
     /// Length of each packet but the last.
     pub(crate) packet_len: usize,
@@ -138,7 +138,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Takes what waits in the socket, without blocking; the number of datagrams.
+    /// Reads the socket without blocking; returns the number of datagrams.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         for header in self.headers.iter_mut().take(self.received) {
             header.msg_hdr.msg_namelen = size_of::<SockaddrStorage>() as libc::socklen_t;

@@ -134,7 +134,7 @@ impl SendBatch {
         bytes.chunks_mut(run.packet_len.max(1))
     }
 
-    /// Forgets what was staged.
+    /// Drops the staged packets.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         self.runs.clear();
@@ -227,7 +227,7 @@ const EMPTY_VECTOR: iovec = iovec {
 };
 
 fn vector_of(bytes: &[u8]) -> iovec {
-    // The kernel only reads what is sent.
+    // The kernel only reads this memory.
     iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),

@@ -7,7 +7,8 @@ use crate::io::polling::watch_one_sided::WatchOneSided;
 
 /// What the progress thread does between packets.
 ///
-/// A one-sided request is a write without immediate data, a read or an atomic of a peer: no completion tells the program of it.
+/// A one-sided request is a write without immediate data, a read or an atomic of a peer: it gives the program no
+/// completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nobody polls: it sleeps until a packet comes.
@@ -43,7 +44,8 @@ impl Policy {
         self.state == State::BusyPoll && self.busy_poll.run(clock, look)
     }
 
-    /// The thread is about to sleep: it watches beside pollers, or `yields_to_pollers` says whether it leaves the packets to them.
+    /// The thread is about to sleep: it watches beside pollers, or `yields_to_pollers` says whether it leaves the
+    /// packets to them.
     pub(crate) fn sleep(&mut self, yields_to_pollers: impl FnOnce() -> bool) {
         if self.state != State::WatchOneSided {
             self.state = match yields_to_pollers() {
@@ -53,8 +55,8 @@ impl Policy {
         }
     }
 
-    /// The thread has slept and done what there was to do: `found` says whether there was a one-sided request, and `busy_polled`
-    /// whether there was one before it slept.
+    /// The thread has slept and done what there was to do: `found` says whether there was a one-sided request, and
+    /// `busy_polled` whether there was one before it slept.
     pub(crate) fn awake(&mut self, found: bool, busy_polled: bool) {
         let yielded = self.state == State::YieldToPollers;
         self.watch_one_sided.woken(yielded, found);

@@ -3,7 +3,7 @@
 //! A poller says that it is here, and not that it goes: it may take its completion and from then on look at its
 //! memory only, until the peer has written there (`ib_write_lat` of perftest does). If the thread then yielded for as
 //! long as a visit counts, each such write would be late by that. So where the thread, on one of its looks, finds that
-//! a poller is away and that peers' writes, reads or atomics wait, of which no completion tells the program, it goes on
+//! a poller is away and that peers' writes, reads or atomics wait, it continues
 //! to watch the sockets beside the pollers, until it has woken many times without need.
 
 /// Wakings without such a request that end it. A program of that kind is woken for once by an

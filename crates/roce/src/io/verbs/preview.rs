@@ -1,4 +1,4 @@
-//! The devices that there would be, for those who only ask.
+//! The devices that there would be, without starting the provider.
 
 use std::net::IpAddr;
 

@@ -68,7 +68,7 @@ pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<T
     });
     let taken = crew.take_steps();
     crew.is_over.store(true, Ordering::Release);
-    // Found or not, an address is told: by that event it ends. Without it, it waits until the process ends.
+    // Every address ends with an event, found or not. Without it, this waits until the process ends.
     let last = CmId::new(&events)?;
     if crew.resolve_address(&last).is_ok() {
         let _ = taker.join();

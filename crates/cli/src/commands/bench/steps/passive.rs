@@ -16,7 +16,7 @@ use portolan::provider::traits::Provider;
 use super::{create_queue_pair, queue_pair_plan};
 use crate::output::complain;
 
-/// How long an id's events may stay with somebody who has taken them.
+/// How long taken events of an id may stay unacknowledged.
 const DESTROY_TIME_MAX: Duration = Duration::from_secs(20);
 /// Requests that may wait: as many as the provider lets.
 const BACKLOG: i32 = 0;
@@ -53,11 +53,11 @@ impl Server {
             .context("the listener has no address")
     }
 
-    /// Serves for ever.
+    /// Serves until the process ends.
     ///
     /// # Errors
     ///
-    /// The channel fails. What fails of one connection is told, and the others are served on.
+    /// The channel fails. The failure of one connection is reported, and the others go on.
     pub(super) fn run(&self) -> Result<()> {
         let (requests, requested) = channel();
         let (ends, ended) = channel();

@@ -19,7 +19,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long it is waited for events between looks at the messages.
 const EVENT_WAIT: Duration = Duration::from_millis(1);
 
-/// Listens, tells where, accepts so many connections, tells that it holds them and how much memory
+/// Listens, reports where, accepts so many connections, reports that it holds them and how much memory
 /// each takes, and sends messages back until all of them have ended.
 pub(in crate::commands::bench) fn serve(
     provider: &Arc<dyn Provider>,

@@ -159,7 +159,7 @@ fn contains(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> Option<bool> {
         let port = u64::from(ROCE_PORT);
         return Some((first..=last).contains(&port) && wanted(&port.into()));
     }
-    // `@name` is a set that is told elsewhere.
+    // `@name` is a set that is listed elsewhere.
     match value {
         Value::String(name) if name.starts_with('@') => None,
         Value::String(_) | Value::Number(_) => Some(wanted(value)),

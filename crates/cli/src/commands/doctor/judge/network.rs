@@ -122,7 +122,7 @@ pub(super) fn judge_destination(facts: &Facts, findings: &mut Findings) {
             return findings.problem(Finding::DestinationUnresolved { text, why });
         }
     };
-    // One good way is enough; the others are told.
+    // One good way is enough; the others are only mentioned.
     let has_way = ways.iter().any(|way| way.fault.is_none());
     for way in ways {
         let address = way.address;

@@ -35,7 +35,7 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
         Some(Err(why)) => {
             let why = why.clone();
             findings.problem_if(is_used, Finding::GroupUnusable { why });
-            // Who they are is not known, so nothing is said against anybody.
+            // The holders are not known, so none is blamed.
             return;
         }
         Some(Ok(group)) => group.pids.as_slice(),

@@ -74,7 +74,7 @@ impl Requester {
         }
     }
 
-    /// Read data. It acknowledges what was sent before the read.
+    /// Read data. It acknowledges the requests before the read.
     fn on_read_response(
         &mut self,
         cx: &Context<'_>,

@@ -37,7 +37,7 @@ impl Requester {
         })
     }
 
-    /// The answer to an atomic. It acknowledges what was sent before, too.
+    /// The answer to an atomic. It acknowledges the requests before, too.
     pub(super) fn on_atomic_answer(
         &mut self,
         cx: &Context<'_>,

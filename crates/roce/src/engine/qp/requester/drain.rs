@@ -1,4 +1,4 @@
-//! Draining: what was begun is brought to its end, nothing else is begun (IBTA 10.3.1.5, SQD).
+//! Draining: begun requests are completed, no other is begun (IBTA 10.3.1.5, SQD).
 
 use alloc::vec::Vec;
 

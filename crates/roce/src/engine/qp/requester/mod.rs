@@ -116,7 +116,7 @@ impl Requester {
         self.queue.end() - self.next
     }
 
-    /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
+    /// Forgets the requests after the first `posted`. None of them was begun.
     pub(super) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);
     }
@@ -174,7 +174,7 @@ impl Requester {
         Broken
     }
 
-    /// Completes what is finished, oldest first.
+    /// Completes finished requests, oldest first.
     fn complete_finished(&mut self, qpn: Qpn, out: &mut Outbox) {
         let una = self.una;
         let is_finished =

@@ -93,7 +93,8 @@ impl Requester {
         Ok(Some(built))
     }
 
-    /// A fenced request waits until the reads and atomics before it are complete (`IBV_SEND_FENCE` of ibv_post_send(3)).
+    /// A fenced request waits until the reads and atomics before it are complete (`IBV_SEND_FENCE` of
+    /// ibv_post_send(3)).
     fn is_fenced(&self, entry: &SendEntry) -> bool {
         let earlier_read = |read: ReadRequest| read.first < entry.first;
         let entry_waits = entry.fence && !is_planted(Mutant::FenceIgnored);
@@ -143,13 +144,13 @@ impl Requester {
         entry.signaled || next.is_none_or(|next| next.awaits_data() || next.is_local())
     }
 
-    /// An acknowledgement is asked for every so often, and with the first packet sent again.
+    /// Requests an acknowledgement at intervals, and with the first retransmitted packet.
     fn is_ack_due(&self) -> bool {
         self.since_ack_request + 1 >= self.flow.ack_interval_packets
             || (self.next == self.una && self.next < self.frontier)
     }
 
-    /// The next request of a read: what is left of one sent before, or a new one, as large as the
+    /// The next request of a read: the rest of one sent before, or a new one, as large as the
     /// window has room for.
     fn read_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
         let mtu = u64::from(cx.mtu());

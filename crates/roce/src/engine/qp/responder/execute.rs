@@ -14,7 +14,7 @@ use crate::engine::qp::inbound::{
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
 
-/// The request is refused for now, for want of a receive: nothing was carried out.
+/// The request is refused for now, because no receive is posted: nothing was carried out.
 struct NotReady;
 
 impl Responder {

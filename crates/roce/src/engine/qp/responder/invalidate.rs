@@ -9,7 +9,7 @@ use crate::engine::qp::context::Context;
 use crate::engine::{MemoryOperation, WindowChange};
 
 impl Responder {
-    /// What the host is to do before the receive is told of, if a send invalidates a key and may.
+    /// What the host must do before the receive completes, if a send invalidates a key and may do so.
     pub(super) fn check_invalidate(
         cx: &Context<'_>,
         packet: &Packet<'_>,

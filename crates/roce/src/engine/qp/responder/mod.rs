@@ -55,7 +55,7 @@ impl Fault {
     };
 }
 
-/// The refusal was queued; the queue pair is to enter ERR, keeping what is queued to be sent.
+/// The refusal was queued; the queue pair must enter ERR, keeping its queued packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
@@ -85,7 +85,7 @@ pub(super) struct Responder {
     msn: u32,
     inbound: Inbound,
     scatter: SgeCursor,
-    /// The peer was told to send `expected` again; what follows it is dropped until it comes.
+    /// A NAK asked the peer to send `expected` again; packets after it are dropped until it comes.
     awaits_expected: bool,
     /// Packets carried out since the last acknowledgement.
     unacknowledged: u32,
@@ -264,7 +264,7 @@ impl Responder {
             out.complete_receive(receive_completion(wr_id, status, cx.qpn), false);
             return Refused;
         }
-        // No completion tells the owner (IBTA 10.10, affiliated asynchronous errors).
+        // No completion reports it to the owner (IBTA 10.10, affiliated asynchronous errors).
         out.raise(match fault.nak {
             NakCode::RemoteAccessError => AsyncEvent::QpAccessErr(cx.qpn),
             _ => AsyncEvent::QpReqErr(cx.qpn),

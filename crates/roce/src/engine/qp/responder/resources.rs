@@ -34,7 +34,7 @@ pub(super) struct AtomicRequest {
     pub(super) eth: AtomicEthRepr,
 }
 
-/// The last `max_dest_rd_atomic` reads and atomics, oldest first. A requester has no more than these
+/// The last `max_dest_rd_atomic` reads and atomics, oldest first. A requester has at most so many
 /// under way, so it never asks again for one that was pushed out.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
@@ -65,7 +65,7 @@ impl Resources {
         self.held.push_back(Resource { first, kind });
     }
 
-    /// Whether a read repeated at `psn` asks for (a part of) what was read there before.
+    /// Whether a read repeated at `psn` asks for (a part of) the same memory as before.
     pub(super) fn allows(&self, psn: Psn, reth: &RethRepr, mtu: u32) -> bool {
         self.held.iter().any(|resource| {
             let Kind::Read(read) = &resource.kind else {

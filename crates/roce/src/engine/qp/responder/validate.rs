@@ -1,4 +1,4 @@
-//! Whether a request packet fits what came before it.
+//! Whether a request packet may follow the packets before it.
 
 use portolan_wire::bth::Opcode;
 use portolan_wire::rocev2::Packet;

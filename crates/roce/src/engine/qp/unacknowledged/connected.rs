@@ -26,7 +26,7 @@ pub(super) struct Inbound {
 /// The message whose packets arrive.
 #[derive(Debug)]
 enum Message {
-    /// None, or one of which a packet was lost or refused: what is left of it is dropped.
+    /// None, or a message that lost a packet or was refused: the rest of it is dropped.
     None,
     /// A send, going to the oldest receive.
     Send {

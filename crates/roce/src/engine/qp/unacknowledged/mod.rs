@@ -1,6 +1,6 @@
 //! Services without acknowledgements: unreliable connections (UC) and datagrams (UD; IBTA 9.8).
 //!
-//! What is sent is done with once it is sent; what is lost, or found wrong on arrival, is dropped
+//! A request is complete once it is sent; a packet that is lost, or found wrong on arrival, is dropped
 //! with its whole message, without a report. So there are no timers, no window and no responses:
 //! the only things that hold a sender back are its own socket and its own pace.
 
@@ -111,7 +111,7 @@ impl Unacknowledged {
 }
 
 impl Receiver {
-    /// The oldest receive is too short for what came: it ends with an error, alone. The owner posted
+    /// The oldest receive is too short for the message: it alone ends with an error. The owner posted
     /// too little, or a peer sent too much, which must not stop the queue pair for all others
     /// (IBTA 9.9.3).
     fn end_short_receive(&mut self, cx: &Context<'_>, out: &mut Outbox) {

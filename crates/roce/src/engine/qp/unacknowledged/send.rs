@@ -105,7 +105,7 @@ impl Sender {
         self.queue.len()
     }
 
-    /// Forgets what was posted since there were `posted` requests. None of it has been looked at yet.
+    /// Forgets the requests after the first `posted`. None of them was begun.
     pub(in crate::engine::qp) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);
         self.destinations.truncate(posted);
@@ -155,7 +155,7 @@ impl Sender {
         !is_begun && !self.is_front_sent
     }
 
-    /// Completes everything left with a flush error, in order; what was sent, with success.
+    /// Completes all requests in order: those sent with success, the rest with a flush error.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
         if core::mem::take(&mut self.is_front_sent) {
             self.complete_front(WcStatus::Success, qpn, out);

@@ -133,7 +133,7 @@ impl DeviceCore {
         gids.clear();
     }
 
-    /// Takes over the state of the interface; what is new of it.
+    /// Takes over the state of the interface; returns the changes.
     pub(crate) fn update(&self, interface: &Interface) -> Updated {
         // An MTU too small for any packet is the smallest here, as rdma_rxe has it: nothing arrives.
         let mtu = Mtu::for_interface(interface.mtu).unwrap_or(Mtu::Mtu256);

@@ -29,7 +29,7 @@ const PORT_DRAWS_MAX: u32 = 256;
 /// Hop limit unless the address vector says otherwise.
 const HOP_LIMIT_DEFAULT: i32 = 64;
 /// Packets that may wait for room in one socket's send buffer, counted in datagrams. Queue pairs
-/// stop while any wait, so this bounds what threads in the midst of sending may add, and MADs.
+/// stop while any wait, so this bounds what threads that are sending may add, and MADs.
 const WAITING_DATAGRAMS_MAX: usize = 1024;
 
 /// All sockets to send from.
@@ -196,7 +196,7 @@ impl SendSocket {
         full
     }
 
-    /// Sends what is staged and empties the batch.
+    /// Sends the staged packets and empties the batch.
     pub(crate) fn send(&self, batch: &mut SendBatch, path: &Path, monitor: &Monitor) -> Room {
         let mut first = 0;
         let mut room = Room::Left;
@@ -268,7 +268,7 @@ impl SendSocket {
         }
     }
 
-    /// Keeps what is staged from datagram `first` on until there is room.
+    /// Keeps the staged packets from datagram `first` on until there is room.
     #[cold]
     fn put_aside(&self, batch: &SendBatch, first: usize, path: &Path, monitor: &Monitor) -> Room {
         monitor.counters.send_blocked.up();
@@ -292,7 +292,7 @@ impl SendSocket {
         }
     }
 
-    /// Sends what waits. If that succeeds, gives the queue pairs that have more to send; `None` if
+    /// Sends waiting packets. If that succeeds, returns the queue pairs that have more to send; `None` if
     /// the socket is still full.
     pub(crate) fn resume(&self, monitor: &Monitor) -> Option<Vec<Qpn>> {
         let mut waiting = self.lock();
@@ -314,7 +314,7 @@ impl SendSocket {
         Some(std::mem::take(&mut waiting.queue_pairs))
     }
 
-    /// Shows the tap what is about to be sent.
+    /// Shows the tap the packets that are about to be sent.
     #[cold]
     fn show(&self, batch: &SendBatch, path: &Path, monitor: &Monitor) {
         let time = SystemTime::now();

@@ -92,7 +92,7 @@ fn packets_that_found_no_room_go_first_when_there_is_some_and_their_queue_pairs_
     let aside = socket.put_aside(&line.stage(0..3), 0, &line.path, &line.monitor);
     assert_eq!(aside, Room::JustFilled);
     assert!(socket.is_full() && socket.defers(qpn));
-    // Another thread was in the midst of sending: its packets queue up behind.
+    // Another thread was sending: its packets queue up behind.
     let late = socket.send(&mut line.stage(3..5), &line.path, &line.monitor);
     assert_eq!(late, Room::Full);
     assert_eq!(socket.resume(&line.monitor), Some(vec![qpn]));

@@ -30,7 +30,7 @@ fn the_object_has_the_documented_keys() {
     assert_eq!(keys, documented);
 }
 
-/// The paths of all keys; what is in lists is `key[]`.
+/// The paths of all keys; an item of a list is `key[]`.
 fn collect_keys(value: &serde_json::Value, path: &str, keys: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(object) => {

@@ -20,7 +20,7 @@ use machines::*;
 struct Case {
     code: &'static str,
     severity: Severity,
-    /// A part of what is told.
+    /// A part of the report.
     text: &'static str,
     remedy: &'static str,
     facts: Facts,
