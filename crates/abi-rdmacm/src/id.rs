@@ -46,14 +46,14 @@ pub(crate) struct Own {
     handle: AtomicU32,
     /// Made without a channel: its calls wait for their events.
     sync: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<IdState>,
     /// The names that are looked up for it.
     pub(crate) lookup: Lookup,
     /// An event of it, or of a membership, was acknowledged.
     acknowledged: Condvar,
 }
 
-pub(crate) struct State {
+pub(crate) struct IdState {
     pub(crate) events_completed: u32,
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) initiator_depth: u8,
@@ -179,7 +179,7 @@ impl Id {
             uid,
             handle: AtomicU32::new(u32::MAX),
             sync: AtomicBool::new(sync),
-            state: Mutex::new(State {
+            state: Mutex::new(IdState {
                 events_completed: 0,
                 device: None,
                 initiator_depth: 0,
@@ -235,7 +235,7 @@ impl Id {
         WeakId(Arc::downgrade(&self.0))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, IdState> {
         self.0.own.state.lock()
     }
 
@@ -263,7 +263,7 @@ impl Id {
     }
 
     /// Waits until as many events are done with as `is_enough` wants.
-    pub(crate) fn wait_completed(&self, is_enough: impl Fn(&State) -> bool) {
+    pub(crate) fn wait_completed(&self, is_enough: impl Fn(&IdState) -> bool) {
         let own = &self.0.own;
         let mut state = own.state.lock();
         while !is_enough(&state) {

@@ -22,13 +22,13 @@ use crate::output::Output;
 /// it events.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    state: Mutex<State>,
+    state: Mutex<Recorded>,
     /// The ladder's time zero.
     start: SystemTime,
 }
 
 #[derive(Debug)]
-struct State {
+struct Recorded {
     pcap: Option<(PathBuf, PcapWriter<File>)>,
     tracer: Option<Tracer>,
     /// An IP packet, made again of what the socket showed.
@@ -72,7 +72,7 @@ impl Recorder {
         };
         let is_wanted = pcap.is_some() || trace;
         let recorder = Arc::new(Recorder {
-            state: Mutex::new(State {
+            state: Mutex::new(Recorded {
                 pcap,
                 tracer: trace.then(Tracer::new),
                 packet: Vec::new(),
@@ -145,7 +145,7 @@ impl Recorder {
         time.duration_since(self.start).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
         // A panic elsewhere leaves nothing half done here that matters.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ use super::packet::{self, Received};
 use super::room;
 use super::service::CoordinatorService;
 use super::sockets::{BlockSocket, Family};
-use super::state::{Role, State};
+use super::state::{MemberState, Role};
 use super::stranger::{self, living_members};
 use super::trust::{Credentials, Own};
 use super::uplink::Uplink;
@@ -37,7 +37,7 @@ const FOUND_PAUSE: Duration = Duration::from_millis(1);
 
 /// A member that has just come in.
 pub(super) struct Joined {
-    pub(super) state: State,
+    pub(super) state: MemberState,
     pub(super) sockets: Vec<BlockSocket>,
 }
 
@@ -296,7 +296,7 @@ fn settle(
         ),
     };
     Ok(Joined {
-        state: State::new(context, role),
+        state: MemberState::new(context, role),
         sockets,
     })
 }

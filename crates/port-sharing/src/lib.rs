@@ -10,9 +10,9 @@
 //! * **The descriptor store** (`descriptor_store`): the sockets are parked in a unix socket that every member holds, so
 //!   none closes, and the order stays, whichever process dies, the founder included.
 //! * **The coordinator** (`coordinator`, `connections`, `registry`): the process that listens on the group's name
-//! (`name`).   It lets others in (`trust`; `stranger` and `witness` say who else is in the way), gives each a block,
-//! answers requests (which ports are taken, say),   and reads block 0, where connection management arrives for all:
-//! those datagrams it forwards.
+//!   (`name`). It lets others in (`trust`; `stranger` and `witness` find out who else is in the way), gives each a
+//!   block, answers requests (such as which ports are taken), and reads block 0, where connection management
+//!   arrives for all members: it forwards those datagrams.
 //! * **Election** (`election`, `state`): when the coordinator dies the kernel frees its name; the members
 //!   see their connections end, one binds the name, the others connect to it with the blocks they
 //!   have and register everything again.
@@ -91,7 +91,7 @@ use datagram::{Delivery, Inbox};
 use inherit::PrivateFd;
 use portolan_threads::fork::ForkGuard;
 use room::with_room;
-use state::{State, Turned};
+use state::{MemberState, Turned};
 
 /// This process's membership in the group of processes that share a UDP port. Dropping it leaves.
 pub struct PortGroup {
@@ -116,7 +116,7 @@ const AFTER_FORK: &str = "use of a port group in a process forked after it was j
 
 /// What the lock guards.
 struct Shared {
-    state: State,
+    state: MemberState,
     /// Whether one of the waiting threads is looking after the state for all of them.
     has_leader: bool,
 }
@@ -129,13 +129,13 @@ impl PortGroup {
     /// # Errors
     /// * `PortOwnedElsewhere`: the port is taken, and not by a group (the kernel's rdma_rxe takes it).
     /// * `GroupNotTrusted`: a user who is not trusted leads the group, or holds its name; `GroupPlacesTaken`: or its
-    /// places.
+    ///   places.
     /// * `GroupDistrusts`: the group does not trust this user; `GroupRefused`: it will not have this process for
-    /// another reason.
+    ///   another reason.
     /// * `LimitReached`: all 127 blocks are in use.
     /// * `InvalidArgument`: a setting that cannot work.
     /// * `DescriptorLimit`: even the hard limit of open files (`RLIMIT_NOFILE`) is too low; the soft one is raised
-    /// as far as   it has to be.
+    ///   as far as needed.
     /// * `Os`: a system call failed.
     pub fn join(
         config: GroupConfig,
@@ -235,7 +235,7 @@ impl PortGroup {
     /// # Errors
     /// * `GroupSilent`: the coordinator gives no answer within `timeout`; `TimedOut`: nor is there one.
     /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: neither, and this process and the present coordinator
-    /// will not have   each other.
+    ///   do not trust each other.
     /// * `LimitReached`: [`REQUESTS_MAX`] requests are waiting.
     /// * `InvalidArgument`: more than [`REQUEST_BYTES_MAX`] bytes.
     /// * `Unsupported`: in a child forked since.
@@ -419,7 +419,7 @@ impl PortGroup {
             .map(|at| at.saturating_duration_since(now));
         let limit = next
             .map_or(limit, |next| limit.min(next))
-            .min(State::LOOK_INTERVAL);
+            .min(MemberState::LOOK_INTERVAL);
         // The state lives as long as `self`, and so does its descriptor.
         let watched = shared.state.context.epoll_handle();
         drop(shared);

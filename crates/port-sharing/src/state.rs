@@ -32,7 +32,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A member's state, under one lock.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct MemberState {
     pub(super) context: RoleContext,
     pub(super) requests: Requests,
     role: Role,
@@ -66,7 +66,7 @@ pub(super) struct Turned {
     pub(super) surveys: Vec<u64>,
 }
 
-impl State {
+impl MemberState {
     pub(super) fn new(context: RoleContext, role: Role) -> Self {
         let mut state = Self {
             context,

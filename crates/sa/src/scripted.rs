@@ -41,12 +41,12 @@ pub struct Sent {
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ScriptState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ScriptState {
     port: Port,
     gone: bool,
     woken: bool,
@@ -58,7 +58,7 @@ struct State {
 
 impl Shared {
     fn new(port: Port) -> Self {
-        let state = State {
+        let state = ScriptState {
             port,
             gone: false,
             woken: false,
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ScriptState> {
         self.state.lock()
     }
 
@@ -80,7 +80,7 @@ impl Shared {
     fn wait_for<T>(
         &self,
         wait: Duration,
-        mut take: impl FnMut(&mut State) -> Option<T>,
+        mut take: impl FnMut(&mut ScriptState) -> Option<T>,
     ) -> Option<T> {
         let until = Instant::now() + wait;
         let mut state = self.lock();
@@ -97,14 +97,14 @@ impl Shared {
         }
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ScriptState) -> T) -> T {
         let changed = change(&mut self.lock());
         self.changed.notify_all();
         changed
     }
 }
 
-impl State {
+impl ScriptState {
     fn gone(&self) -> TransportError {
         TransportError::Gone {
             device: self.port.device.clone(),

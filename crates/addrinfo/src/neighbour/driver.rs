@@ -40,11 +40,11 @@ pub(super) struct Shared {
     /// The process that runs the thread. A forked child has no thread, and its copy of the lock may
     /// be held.
     owner: ProcessKey,
-    state: Mutex<State>,
+    state: Mutex<DriverState>,
     wake: OwnedFd,
 }
 
-struct State {
+struct DriverState {
     pending: Pending<Done>,
     watches: Watches,
     stopped: bool,
@@ -55,7 +55,7 @@ pub(super) fn start() -> Result<Arc<Shared>, Cause> {
     let netlink = Socket::open()?;
     let wake =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os_error("eventfd"))?;
-    let state = Mutex::new(State {
+    let state = Mutex::new(DriverState {
         pending: Pending::new(),
         watches: Watches::default(),
         stopped: false,
@@ -150,7 +150,7 @@ impl Shared {
 
     /// Locks the state, even after a panic elsewhere: serving all other callers outweighs any
     /// inconsistency that the panic may have left in the engine.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock()
     }
 

@@ -18,7 +18,7 @@ use portolan_wire::addr::ServiceId;
 use super::Usage;
 use super::claim::ClaimId;
 use super::ports::Claims;
-use super::state::{Outputs, State};
+use super::state::{Outputs, ProviderState};
 use crate::lock;
 
 /// The software rdma_cm of a process.
@@ -30,7 +30,7 @@ pub(super) struct Core {
     /// The watched next hops, by interface and address. Ids with the same next hop share its watch.
     pub(super) watches: Mutex<HashMap<(u32, IpAddr), Weak<Watch>>>,
     /// Both set once, when the block is known and before the stack runs.
-    state: OnceLock<Mutex<State>>,
+    state: OnceLock<Mutex<ProviderState>>,
     stack: OnceLock<Arc<Stack>>,
     me: Weak<Self>,
 }
@@ -50,7 +50,7 @@ impl Core {
 
     /// Makes it ready for use, once.
     pub(super) fn set(&self, cm: Cm, stack: &Arc<Stack>) {
-        let _ = self.state.set(Mutex::new(State::new(cm)));
+        let _ = self.state.set(Mutex::new(ProviderState::new(cm)));
         let _ = self.stack.set(stack.clone());
     }
 
@@ -85,19 +85,19 @@ impl Core {
 
     /// The ids that have a peer.
     pub(super) fn listing(&self) -> Vec<Listed> {
-        let listed = |state: &Mutex<State>| lock(state).cm.listing().collect();
+        let listed = |state: &Mutex<ProviderState>| lock(state).cm.listing().collect();
         self.state.get().map_or_else(Vec::new, listed)
     }
 
     /// The services that ids listen on.
     pub(super) fn services(&self) -> HashSet<ServiceId> {
-        let services = |state: &Mutex<State>| lock(state).cm.services().collect();
+        let services = |state: &Mutex<ProviderState>| lock(state).cm.services().collect();
         self.state.get().map_or_else(HashSet::new, services)
     }
 
     /// What the engine counted.
     pub(super) fn cm_counters(&self) -> portolan_cm::Counters {
-        let counters = |state: &Mutex<State>| *lock(state).cm.counters();
+        let counters = |state: &Mutex<ProviderState>| *lock(state).cm.counters();
         self.state.get().map(counters).unwrap_or_default()
     }
 
@@ -109,7 +109,7 @@ impl Core {
     /// As [`run`](Self::run), for a command that also changes state beside the engine.
     pub(super) fn run_state<T>(
         &self,
-        command: impl FnOnce(&mut State, Duration) -> Result<T>,
+        command: impl FnOnce(&mut ProviderState, Duration) -> Result<T>,
     ) -> Result<T> {
         let Some(state) = self.state.get() else {
             return Err(Error::new(
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, ProviderState> {
         lock(
             self.state
                 .get()

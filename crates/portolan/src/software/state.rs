@@ -19,7 +19,7 @@ use super::queue::EventQueue;
 
 /// Everything that the engine's lock guards.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ProviderState {
     pub(super) cm: Cm,
     ids: HashMap<IdNumber, IdEntry>,
     /// Ids that accepted, by the queue pair that they named.
@@ -76,7 +76,7 @@ pub(super) struct Outputs {
     pub(super) wakes: bool,
 }
 
-impl State {
+impl ProviderState {
     pub(super) fn new(cm: Cm) -> Self {
         Self {
             cm,

@@ -30,7 +30,7 @@ pub(crate) struct Work {
     pub(crate) channel: Arc<dyn CompChannel>,
     depths: Depths,
     pub(super) keeps_alive: bool,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<TableState>,
     turned: Condvar,
     /// Readable if completions were dispatched while the driver slept; see [`Work::fall_asleep`].
     /// Created at the first sleep: most connections of a busy server never sleep.
@@ -47,7 +47,7 @@ pub(crate) struct Depths {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct TableState {
     slots: Slab<Slot>,
     /// Completed receives of the ring, oldest first.
     arrived: VecDeque<usize>,
@@ -105,9 +105,9 @@ impl Work {
             channel,
             depths,
             keeps_alive: silence.is_some(),
-            state: Mutex::new(State {
+            state: Mutex::new(TableState {
                 silence,
-                ..State::default()
+                ..TableState::default()
             }),
             turned: Condvar::new(),
             roused: OnceLock::new(),
@@ -272,7 +272,7 @@ impl Work {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn wake_all(&self, state: &mut State) -> Vec<Waker> {
+    fn wake_all(&self, state: &mut TableState) -> Vec<Waker> {
         state.turns += 1;
         self.notify_waiters(state);
         if std::mem::replace(&mut state.asleep, false)
@@ -336,9 +336,9 @@ impl Work {
 
     fn wait_turned<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, TableState>,
         left: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, TableState> {
         match left {
             None => self.turned.wait(state).unwrap_or_else(|e| e.into_inner()),
             Some(left) => {
@@ -349,7 +349,7 @@ impl Work {
     }
 
     /// Notifies waiters if there are any, because a notification costs a system call.
-    fn notify_waiters(&self, state: &State) {
+    fn notify_waiters(&self, state: &TableState) {
         if state.waiters > 0 {
             self.turned.notify_all();
         }
@@ -364,7 +364,7 @@ fn rousing_descriptor() -> Result<OwnedFd> {
     })
 }
 
-impl State {
+impl TableState {
     /// Records a completion; returns the buffer if its transfer was abandoned.
     fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         let failed = completion.status != WcStatus::Success;

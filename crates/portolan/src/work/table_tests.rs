@@ -16,7 +16,7 @@ fn buffer() -> Buffer {
 
 #[test]
 fn a_second_completion_of_the_same_work_changes_nothing() {
-    let mut state = State::default();
+    let mut state = TableState::default();
     let kind = Kind::Ring;
     *state.posted(kind) = 1;
     let key = state.slots.insert(Slot {

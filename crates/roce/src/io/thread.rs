@@ -23,7 +23,7 @@ use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::receive::{self, Arrived, IpFields, Receiver, Unchecked};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
-use crate::io::polling::policy::{Policy, State};
+use crate::io::polling::policy::{Policy, PollingState};
 use crate::io::polling::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, WAKE};
 use crate::io::verbs::devices::Devices;
 use portolan_port_sharing::Datagram;
@@ -195,10 +195,10 @@ impl Worker {
         let now = self.host.clock.now();
         self.policy
             .sleep(|| progress.yield_to_pollers(&self.host.group, now));
-        if self.policy.state() == State::WatchOneSided {
+        if self.policy.state() == PollingState::WatchOneSided {
             progress.watch_beside_pollers(&self.host.group);
         }
-        let polled = self.policy.state() != State::Sleep;
+        let polled = self.policy.state() != PollingState::Sleep;
         let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
         until = until.min(self.gsi_deadline.unwrap_or(until));
         until = until.min(self.reading_due.unwrap_or(until));
@@ -246,7 +246,7 @@ impl Worker {
     /// that no completion tells of.
     fn stand_in_for_pollers(&self) -> bool {
         let host = &self.host;
-        let yields = self.policy.state() == State::YieldToPollers;
+        let yields = self.policy.state() == PollingState::YieldToPollers;
         if !yields || !host.progress.is_poller_away(host.clock.now()) {
             return false;
         }
@@ -265,7 +265,7 @@ impl Worker {
         let Some(socket) = socket else { return false };
         let receiver = match self.policy.state() {
             // A poller that has it and was stopped would be waited for by asking again and again.
-            State::WatchOneSided => Some(host.receiver.lock()),
+            PollingState::WatchOneSided => Some(host.receiver.lock()),
             // If a poller has the lock, it reads the packets; the next turn sees that it was here.
             _ => host.receiver.try_lock(),
         };

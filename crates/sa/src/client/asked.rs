@@ -14,12 +14,12 @@ use crate::query_coalescer::Outcome;
 /// A query in progress. Dropping it cancels the query.
 #[must_use = "a future does nothing unless it is awaited; dropping it cancels the question"]
 pub struct Asked {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Progress>>,
     pending: Option<Pending>,
 }
 
 #[derive(Default)]
-struct State {
+struct Progress {
     outcome: Option<Outcome>,
     over: bool,
     waker: Option<Waker>,
@@ -27,7 +27,7 @@ struct State {
 
 impl Asked {
     pub(super) fn new(ask: impl FnOnce(Box<dyn FnOnce(Outcome) + Send>) -> Pending) -> Self {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(Progress::default()));
         let theirs = Theirs(state.clone());
         let pending = ask(Box::new(move |outcome| theirs.finish(outcome)));
         Self {
@@ -38,7 +38,7 @@ impl Asked {
 }
 
 /// The thread's end. Dropping it without an outcome wakes the waiting task with an error.
-struct Theirs(Arc<Mutex<State>>);
+struct Theirs(Arc<Mutex<Progress>>);
 
 impl Theirs {
     fn finish(&self, outcome: Outcome) {

@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) open: Box<Open>,
     /// What the thread does.
     run: fn(&Arc<Shared>),
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     changed: Condvar,
     counters: Mutex<Counters>,
     /// Id of the process that started the thread; zero before the first start.
@@ -65,7 +65,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     commands: Commands,
     closing: bool,
     /// Interrupts the thread's wait in its transport.
@@ -254,7 +254,7 @@ impl Shared {
         process != 0 && process != std::process::id()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock()
     }
 
@@ -263,7 +263,7 @@ impl Shared {
         self.counters.lock()
     }
 
-    fn start(self: &Arc<Self>, state: &mut State) -> Result<(), Failure> {
+    fn start(self: &Arc<Self>, state: &mut ClientState) -> Result<(), Failure> {
         if let Some(running) = &state.running
             && !running.join.is_finished()
         {
@@ -285,12 +285,12 @@ impl Shared {
         Ok(())
     }
 
-    fn push(&self, mut state: MutexGuard<'_, State>, command: Command) {
+    fn push(&self, mut state: MutexGuard<'_, ClientState>, command: Command) {
         state.commands.push(command);
         self.notify(state);
     }
 
-    fn notify(&self, state: MutexGuard<'_, State>) {
+    fn notify(&self, state: MutexGuard<'_, ClientState>) {
         let wake = state.wake.clone();
         drop(state);
         self.changed.notify_all();

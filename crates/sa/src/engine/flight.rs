@@ -22,7 +22,7 @@ pub(super) struct Flight {
     pub(super) request: Request,
     pub(super) submitted: Duration,
     pub(super) deadline: Duration,
-    pub(super) state: State,
+    pub(super) state: FlightState,
     /// Transaction id of the current attempt; `None` before the first.
     pub(super) tid: Option<u32>,
     /// The queried administrator.
@@ -39,7 +39,7 @@ pub(super) struct Flight {
 
 /// What a query waits for.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum FlightState {
     /// A free slot: [`Config::in_flight_max`] is reached.
     Turn,
     /// An answer to the request sent at `sent`, for at most `within`.
@@ -56,7 +56,7 @@ impl Flight {
             request,
             submitted: now,
             deadline,
-            state: State::Turn,
+            state: FlightState::Turn,
             tid: None,
             to: None,
             tries: 0,
@@ -74,7 +74,7 @@ impl Flight {
 
     pub(super) fn reassembled_bytes(&self) -> usize {
         match &self.state {
-            State::Segments(reassembly) => reassembly.held_bytes(),
+            FlightState::Segments(reassembly) => reassembly.held_bytes(),
             _ => 0,
         }
     }
@@ -113,7 +113,7 @@ impl Engine {
         };
         let (Some(tid), Some(to)) = (flight.tid, self.target) else {
             flight.last = Some(Problem::NoAdministrator);
-            flight.state = State::Pause;
+            flight.state = FlightState::Pause;
             // `set_target` wakes the query when there is an administrator.
             self.wake_at(id, None);
             return;
@@ -125,7 +125,7 @@ impl Engine {
         }
         flight.tries = flight.tries.saturating_add(1);
         flight.to = Some(to);
-        flight.state = State::Answer { sent: now, within };
+        flight.state = FlightState::Answer { sent: now, within };
         self.transmits.push_back(Transmit {
             to,
             mad: Box::new(flight.request.mad(tid)),
@@ -143,7 +143,7 @@ impl Engine {
         let pause = doubled(self.config.busy_pause_first, flight.pauses);
         flight.pauses = flight.pauses.saturating_add(1);
         flight.last = Some(problem);
-        flight.state = State::Pause;
+        flight.state = FlightState::Pause;
         let pause = pause.min(self.config.busy_pause_max);
         self.wake_at(id, Some(now.saturating_add(pause)));
     }
@@ -165,7 +165,7 @@ impl Engine {
         };
         if now >= flight.deadline {
             let stalled = match &flight.state {
-                State::Segments(reassembly) => Some(Problem::Stalled {
+                FlightState::Segments(reassembly) => Some(Problem::Stalled {
                     segments: reassembly.contiguous(),
                 }),
                 _ => None,
@@ -181,9 +181,9 @@ impl Engine {
         }
         match &mut flight.state {
             _ if flight.wake.is_none_or(|wake| now < wake) => self.arm(id),
-            State::Turn => self.arm(id),
-            State::Answer { .. } | State::Pause => self.ask(now, id),
-            State::Segments(_) => self.transfer_stalled(now, id),
+            FlightState::Turn => self.arm(id),
+            FlightState::Answer { .. } | FlightState::Pause => self.ask(now, id),
+            FlightState::Segments(_) => self.transfer_stalled(now, id),
         }
     }
 
@@ -196,7 +196,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        let State::Answer { sent, within } = flight.state else {
+        let FlightState::Answer { sent, within } = flight.state else {
             return;
         };
         if errno == portolan_provider::error::errno::ETIMEDOUT {

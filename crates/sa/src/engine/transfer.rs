@@ -10,7 +10,7 @@ use portolan_wire::mad::{
 use portolan_wire::sa::{AttributeId, SaHeader, SaPacket};
 
 use super::failure::{Failure, Problem};
-use super::flight::State;
+use super::flight::FlightState;
 use super::reassembly::{Reassembly, Step};
 use super::{Answer, Engine, QueryId, Transmit};
 use crate::transport::MadAddress;
@@ -79,11 +79,11 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        if !matches!(flight.state, State::Segments(_)) {
+        if !matches!(flight.state, FlightState::Segments(_)) {
             let new = Reassembly::new(window, segments_max);
-            flight.state = State::Segments(Box::new(new));
+            flight.state = FlightState::Segments(Box::new(new));
         }
-        let State::Segments(reassembly) = &mut flight.state else {
+        let FlightState::Segments(reassembly) = &mut flight.state else {
             return;
         };
         let before = reassembly.held_bytes();
@@ -135,7 +135,7 @@ impl Engine {
     /// postpone the timer.
     fn wake_if_idle(&mut self, id: QueryId, stall: Option<Duration>) {
         let fresh = self.flights.get(&id).is_some_and(
-            |flight| matches!(&flight.state, State::Segments(r) if r.held_bytes() == 0),
+            |flight| matches!(&flight.state, FlightState::Segments(r) if r.held_bytes() == 0),
         );
         if fresh {
             self.wake_at(id, stall);
@@ -147,7 +147,9 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        let State::Segments(reassembly) = std::mem::replace(&mut flight.state, State::Turn) else {
+        let FlightState::Segments(reassembly) =
+            std::mem::replace(&mut flight.state, FlightState::Turn)
+        else {
             return;
         };
         self.reassembled_bytes -= reassembly.held_bytes();
@@ -171,7 +173,7 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        let State::Segments(reassembly) = &mut flight.state else {
+        let FlightState::Segments(reassembly) = &mut flight.state else {
             return;
         };
         reassembly.stalls += 1;
@@ -221,11 +223,11 @@ impl Engine {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        if !matches!(flight.state, State::Segments(_)) {
+        if !matches!(flight.state, FlightState::Segments(_)) {
             return;
         }
         self.reassembled_bytes -= flight.reassembled_bytes();
-        flight.state = State::Pause;
+        flight.state = FlightState::Pause;
         self.say(id, RmppType::ABORT, status, 0, 0);
     }
 
@@ -234,7 +236,8 @@ impl Engine {
     }
 
     fn acknowledge(&mut self, id: QueryId) {
-        let Some(State::Segments(reassembly)) = self.flights.get(&id).map(|flight| &flight.state)
+        let Some(FlightState::Segments(reassembly)) =
+            self.flights.get(&id).map(|flight| &flight.state)
         else {
             return;
         };

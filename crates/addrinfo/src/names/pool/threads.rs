@@ -34,14 +34,14 @@ pub(super) struct Shared {
     owner: ProcessKey,
     threads_max: usize,
     spawn_worker: Spawn,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signals new work, or the end of the pool.
     work: Condvar,
     /// Signals a new earliest deadline, or the end of the pool.
     timer: Condvar,
 }
 
-struct State {
+struct PoolState {
     jobs: Jobs<Work, Done>,
     threads: usize,
     /// Number of idle workers.
@@ -60,7 +60,7 @@ pub(super) fn start_with(threads_max: usize, spawn_worker: Spawn) -> Result<Arc<
         owner: ProcessKey::current(),
         threads_max,
         spawn_worker,
-        state: Mutex::new(State {
+        state: Mutex::new(PoolState {
             jobs: Jobs::new(),
             threads: 0,
             idle: 0,
@@ -154,7 +154,7 @@ impl Shared {
         ProcessKey::current() == self.owner
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock()
     }
 

@@ -192,13 +192,13 @@ pub(super) struct PortGid {
 pub(super) struct UdpPort {
     pub(super) number: u16,
     /// The processes that share it by Portolan's rules; or why they do not tell.
-    pub(super) group: Option<Result<Group, String>>,
+    pub(super) group: Option<Result<PortGroup, String>>,
     /// Sockets on it, in this network namespace.
     pub(super) sockets: Vec<UdpSocket>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct PortGroup {
     pub(super) holder_pid: u32,
     pub(super) pids: Vec<u32>,
 }

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod attr;
+mod congestion_window;
 mod context;
 mod inbound;
 mod outbox;
@@ -14,7 +15,6 @@ mod segment;
 mod send_queue;
 mod service;
 mod unacknowledged;
-mod window;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -20,7 +20,7 @@ use portolan_wire::ip::{Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 use crate::engine::MemoryTable;
 use crate::io::host::Host;
 use crate::io::host::memory_access;
-use crate::io::host::queue_pair::{QpCore, State};
+use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::host::stage::{stage, with_batch};
 use crate::io::net::path::Path;
 use crate::io::net::receive::Arrived;
@@ -80,7 +80,7 @@ impl Host {
     pub(crate) fn transmit_datagrams(
         &self,
         qp: &QpCore,
-        state: &mut State,
+        state: &mut LockedQp,
         now: Duration,
         memory: &MemoryTable,
     ) {
@@ -160,7 +160,7 @@ impl Host {
     }
 
     /// Notes that a UD queue pair takes datagrams, or stops to. It may get them over either IP version.
-    pub(crate) fn take_datagrams(&self, state: &mut State, takes: bool) {
+    pub(crate) fn take_datagrams(&self, state: &mut LockedQp, takes: bool) {
         if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
             return;
         }
@@ -175,7 +175,7 @@ impl Host {
 }
 
 /// Notes with a full socket that a queue pair has more to send; whether the socket is still full.
-fn defers(qp: &QpCore, state: &mut State, socket: &SendSocket) -> bool {
+fn defers(qp: &QpCore, state: &mut LockedQp, socket: &SendSocket) -> bool {
     if !state.deferred {
         state.deferred = socket.defers(qp.qpn);
     }

@@ -22,7 +22,7 @@ pub(crate) struct QpCore {
     pub(crate) qp_type: QpType,
     pub(crate) device: Arc<DeviceCore>,
     pub(crate) completes: Completes,
-    state: Mutex<State>,
+    state: Mutex<LockedQp>,
 }
 
 /// Where a queue pair's work completes.
@@ -39,7 +39,7 @@ pub(crate) enum Completes {
 
 /// What a queue pair's lock guards.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct LockedQp {
     pub(crate) engine: QueuePair,
     /// Given back when it is destroyed.
     pub(crate) srq: Option<SrqUse>,
@@ -81,7 +81,7 @@ impl QpCore {
             qp_type,
             device: Arc::clone(device),
             completes,
-            state: Mutex::new(State {
+            state: Mutex::new(LockedQp {
                 engine,
                 srq,
                 path: None,
@@ -96,7 +96,7 @@ impl QpCore {
     }
 
     /// Locks it. A queue pair that a thread panicked with has failed.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedQp> {
         self.state.lock_or_mend(|state| {
             tracing::error!(qpn = %self.qpn, "a thread panicked with the queue pair locked: it fails");
             state.engine.abandon();

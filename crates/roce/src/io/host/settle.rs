@@ -15,7 +15,7 @@ use portolan_wire::bth::Opcode;
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
 use crate::io::host::Host;
 use crate::io::host::completion_queue::CqCore;
-use crate::io::host::queue_pair::{Completes, QpCore, State};
+use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
 use crate::io::host::stage::{stage, stage_headers, with_batch};
 use crate::io::net::path::Path;
 use crate::io::net::send_batch::{PACKET_LEN_MAX, SendBatch};
@@ -26,7 +26,7 @@ use crate::io::polling::progress::LOOK_INTERVAL;
 impl Host {
     /// Sends posted requests. A stream whose owner polls now and then may wait until it does so, or has posted more:
     /// what leaves together is one datagram, and one system call at both ends.
-    pub(crate) fn posted(&self, qp: &QpCore, state: &mut State, now: Duration) {
+    pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if state.engine.tail_can_wait() && self.progress.is_polled(now) {
             self.settle_soon(qp, state, now);
         } else {
@@ -35,7 +35,7 @@ impl Host {
     }
 
     /// Has a queue pair settled when its owner polls next, or after [`LOOK_INTERVAL`].
-    pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut State, now: Duration) {
+    pub(crate) fn settle_soon(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if !std::mem::replace(&mut state.owes, true) {
             self.deferred_acks.note(qp.qpn);
         }
@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// Carries out what the engine asks for after a call other than `handle_packet`.
-    pub(crate) fn settle(&self, qp: &QpCore, state: &mut State, now: Duration) {
+    pub(crate) fn settle(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         loop {
             let memory = self.memory.read();
             self.transmit(qp, state, now, &memory);
@@ -79,7 +79,7 @@ impl Host {
 
     /// Binds or invalidates a memory window. Once this returns, nothing touches memory by the rights
     /// that it took.
-    pub(crate) fn change_memory(&self, state: &mut State, operation: &MemoryOperation) {
+    pub(crate) fn change_memory(&self, state: &mut LockedQp, operation: &MemoryOperation) {
         let mut memory = self.memory.write();
         let outcome = memory.apply(operation);
         drop(memory);
@@ -105,7 +105,7 @@ impl Host {
 
     /// Changes a queue pair's path and the count of queue pairs by IP version, which tells pollers
     /// the sockets to look at.
-    pub(crate) fn replace_path(&self, state: &mut State, path: Option<Path>) {
+    pub(crate) fn replace_path(&self, state: &mut LockedQp, path: Option<Path>) {
         let count = |path: &Option<Path>| {
             path.and_then(|path| path.version())
                 .map(|version| self.progress.connected(version))
@@ -122,7 +122,7 @@ impl Host {
     /// Builds and sends what the engine has. Acknowledgements go after requests, which a program may
     /// be waiting for, but never after a response that the engine gave later: the peer counts on the
     /// order of responses.
-    fn transmit(&self, qp: &QpCore, state: &mut State, now: Duration, memory: &MemoryTable) {
+    fn transmit(&self, qp: &QpCore, state: &mut LockedQp, now: Duration, memory: &MemoryTable) {
         if qp.qp_type == QpType::Ud {
             return self.transmit_datagrams(qp, state, now, memory);
         }
@@ -172,7 +172,7 @@ impl Host {
     fn send(
         &self,
         qp: &QpCore,
-        state: &mut State,
+        state: &mut LockedQp,
         socket: &SendSocket,
         batch: &mut SendBatch,
         path: &Path,
@@ -189,7 +189,7 @@ impl Host {
     }
 
     /// Delivers completions and events, and keeps the timer.
-    pub(crate) fn report(&self, qp: &QpCore, state: &mut State) {
+    pub(crate) fn report(&self, qp: &QpCore, state: &mut LockedQp) {
         let raise = |event| {
             if !qp.device.push_async_event(event) {
                 self.monitor.counters.async_overflows.up();
@@ -232,7 +232,7 @@ impl Host {
         self.keep_timer(qp, state);
     }
 
-    fn keep_timer(&self, qp: &QpCore, state: &mut State) {
+    fn keep_timer(&self, qp: &QpCore, state: &mut LockedQp) {
         let Some(wanted) = state.engine.poll_timeout() else {
             return;
         };

@@ -10,7 +10,7 @@ use crate::io::polling::watch_one_sided::WatchOneSided;
 /// A one-sided request is a write without immediate data, a read or an atomic of a peer: it gives the program no
 /// completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PollingState {
     /// Nobody polls: it sleeps until a packet comes.
     #[default]
     Sleep,
@@ -25,13 +25,13 @@ pub(crate) enum State {
 /// The state, and what it follows from.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
-    state: State,
+    state: PollingState,
     watch_one_sided: WatchOneSided,
     busy_poll: BusyPoll,
 }
 
 impl Policy {
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> PollingState {
         self.state
     }
 
@@ -41,16 +41,16 @@ impl Policy {
         clock: impl Fn() -> Duration,
         look: impl FnMut(Duration) -> Look,
     ) -> bool {
-        self.state == State::BusyPoll && self.busy_poll.run(clock, look)
+        self.state == PollingState::BusyPoll && self.busy_poll.run(clock, look)
     }
 
     /// The thread is about to sleep: it watches beside pollers, or `yields_to_pollers` says whether it leaves the
     /// packets to them.
     pub(crate) fn sleep(&mut self, yields_to_pollers: impl FnOnce() -> bool) {
-        if self.state != State::WatchOneSided {
+        if self.state != PollingState::WatchOneSided {
             self.state = match yields_to_pollers() {
-                true => State::YieldToPollers,
-                false => State::Sleep,
+                true => PollingState::YieldToPollers,
+                false => PollingState::Sleep,
             };
         }
     }
@@ -58,12 +58,12 @@ impl Policy {
     /// The thread has slept and done what there was to do: `found` says whether there was a one-sided request, and
     /// `busy_polled` whether there was one before it slept.
     pub(crate) fn awake(&mut self, found: bool, busy_polled: bool) {
-        let yielded = self.state == State::YieldToPollers;
+        let yielded = self.state == PollingState::YieldToPollers;
         self.watch_one_sided.woken(yielded, found);
         self.state = match (self.watch_one_sided.is_kept(), found || busy_polled) {
-            (true, _) => State::WatchOneSided,
-            (false, true) => State::BusyPoll,
-            (false, false) => State::Sleep,
+            (true, _) => PollingState::WatchOneSided,
+            (false, true) => PollingState::BusyPoll,
+            (false, false) => PollingState::Sleep,
         };
     }
 }
@@ -72,7 +72,7 @@ impl Policy {
 mod tests {
     use super::*;
 
-    fn after(polled: bool, found: bool) -> (State, State) {
+    fn after(polled: bool, found: bool) -> (PollingState, PollingState) {
         let mut policy = Policy::default();
         policy.sleep(|| polled);
         let asleep = policy.state();
@@ -82,12 +82,21 @@ mod tests {
 
     #[test]
     fn each_state_follows_from_who_polls_and_what_came() {
-        assert_eq!(after(false, false), (State::Sleep, State::Sleep));
-        assert_eq!(after(false, true), (State::Sleep, State::BusyPoll));
-        assert_eq!(after(true, false), (State::YieldToPollers, State::Sleep));
+        assert_eq!(
+            after(false, false),
+            (PollingState::Sleep, PollingState::Sleep)
+        );
+        assert_eq!(
+            after(false, true),
+            (PollingState::Sleep, PollingState::BusyPoll)
+        );
+        assert_eq!(
+            after(true, false),
+            (PollingState::YieldToPollers, PollingState::Sleep)
+        );
         assert_eq!(
             after(true, true),
-            (State::YieldToPollers, State::WatchOneSided)
+            (PollingState::YieldToPollers, PollingState::WatchOneSided)
         );
     }
 
@@ -97,7 +106,7 @@ mod tests {
         policy.sleep(|| true);
         policy.awake(true, false);
         policy.sleep(|| panic!("it asks whether to yield"));
-        assert_eq!(policy.state(), State::WatchOneSided);
+        assert_eq!(policy.state(), PollingState::WatchOneSided);
     }
 
     #[test]
@@ -105,6 +114,6 @@ mod tests {
         let mut policy = Policy::default();
         policy.sleep(|| false);
         policy.awake(false, true);
-        assert_eq!(policy.state(), State::BusyPoll);
+        assert_eq!(policy.state(), PollingState::BusyPoll);
     }
 }

@@ -18,7 +18,7 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::errors::removed;
 use crate::io::host::gauge::Permit;
 use crate::io::host::multicast::MulticastKey;
-use crate::io::host::queue_pair::{Completes, QpCore, State};
+use crate::io::host::queue_pair::{Completes, LockedQp, QpCore};
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
@@ -136,7 +136,7 @@ impl SoftQp {
     }
 
     /// Locks it for a verb.
-    fn open(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+    fn open(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         self.host.entry.check(step)?;
         let state = self.core.lock();
         if state.closed {
@@ -147,7 +147,7 @@ impl SoftQp {
 
     /// Locks it for a verb that needs its device.
     #[inline]
-    fn open_present(&self, step: Step) -> Result<MutexGuard<'_, State>> {
+    fn open_present(&self, step: Step) -> Result<MutexGuard<'_, LockedQp>> {
         let state = self.open(step)?;
         match state.device_removed {
             true => Err(removed(step, &self.core.device)),
@@ -157,7 +157,7 @@ impl SoftQp {
 
     /// Sends the acknowledgement that was kept for the owner's own answer: none will come, and
     /// the peer's message has arrived.
-    fn send_deferred_ack(&self, state: &mut State) {
+    fn send_deferred_ack(&self, state: &mut LockedQp) {
         if state.owes {
             let now = self.host.clock.now();
             self.host.settle(&self.core, state, now);

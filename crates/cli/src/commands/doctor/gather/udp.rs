@@ -8,7 +8,7 @@ use portolan::provider;
 use portolan::software::StackConfig;
 use portolan::software::survey::{Survey, survey};
 
-use super::super::facts::{Group, Owner, UdpPort, UdpSocket, Unseen};
+use super::super::facts::{Owner, PortGroup, UdpPort, UdpSocket, Unseen};
 use super::{ROCE_PORT, Root};
 
 pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> UdpPort {
@@ -23,7 +23,7 @@ pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> 
             distrust: Some(why),
             ..
         })) => Some(Err(why.to_string())),
-        Ok(Some(seen)) => Some(Ok(Group {
+        Ok(Some(seen)) => Some(Ok(PortGroup {
             holder_pid: seen.holder_pid,
             pids: seen.members.iter().map(|member| member.pid).collect(),
         })),

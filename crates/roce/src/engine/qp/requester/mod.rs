@@ -25,11 +25,11 @@ use portolan_provider::verbs::{QpAttr, QpInit, SendWr, WcStatus};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::{Psn, Qpn};
 
+use super::congestion_window::CongestionWindow;
 use super::outbox::Outbox;
 use super::retransmit::{Exhausted, Retransmit};
 use super::segment::SgeCursor;
 use super::send_queue::{EntryData, SendEntry, SendQueue, awaits_data};
-use super::window::Window;
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::{FlowConfig, MemoryOperation};
 use reads::Reads;
@@ -60,7 +60,7 @@ pub(super) struct Requester {
     since_ack_request: u32,
     /// The loss before this number was repaired already: more evidence of it is no news.
     gap_repaired_at: Option<u64>,
-    window: Window,
+    window: CongestionWindow,
     retransmit: Retransmit,
     flow: FlowConfig,
 }
@@ -80,7 +80,7 @@ impl Requester {
             pending_local: None,
             since_ack_request: 0,
             gap_repaired_at: None,
-            window: Window::new(flow),
+            window: CongestionWindow::new(flow),
             retransmit: Retransmit::new(flow),
             flow: *flow,
         }

@@ -8,7 +8,7 @@ fn the_object_has_the_documented_keys() {
     const DOCUMENT: &str = include_str!("../../../../../../../docs/doctor.md");
     let mut facts = healthy_kernel();
     facts.destination = to(Ok(vec![way(None)]));
-    facts.port.group = Some(Ok(Group {
+    facts.port.group = Some(Ok(PortGroup {
         holder_pid: 7,
         pids: vec![7],
     }));

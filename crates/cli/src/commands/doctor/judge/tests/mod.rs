@@ -105,7 +105,7 @@ fn the_kernels_own_port_is_no_news_to_whoever_uses_its_devices() {
 #[test]
 fn the_members_own_sockets_are_nobodys_trouble() {
     let mut facts = healthy();
-    facts.port.group = Some(Ok(Group {
+    facts.port.group = Some(Ok(PortGroup {
         holder_pid: 7,
         pids: vec![7],
     }));

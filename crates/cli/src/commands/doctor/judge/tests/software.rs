@@ -50,7 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
             "kill 812",
             healthy(),
             |f| {
-                let group = Group {
+                let group = PortGroup {
                     holder_pid: 7,
                     pids: vec![7, 8],
                 };

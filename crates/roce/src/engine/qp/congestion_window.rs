@@ -8,7 +8,7 @@ use crate::engine::mutant::{Mutant, is_planted};
 /// trip until the first loss, then grows by one packet each round trip; a loss halves it, a timeout
 /// takes it to its minimum.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CongestionWindow {
     size: u32,
     /// Where doubling ends.
     threshold: u32,
@@ -20,7 +20,7 @@ pub(super) struct Window {
     recovery_end: u64,
 }
 
-impl Window {
+impl CongestionWindow {
     pub(super) fn new(flow: &FlowConfig) -> Self {
         let max = flow.window_max_bytes.max(1);
         let min = flow.window_min_bytes.clamp(1, max);
@@ -92,11 +92,11 @@ mod tests {
 
     const MTU: u32 = 1024;
 
-    fn window() -> Window {
-        Window::new(&FlowConfig::default())
+    fn window() -> CongestionWindow {
+        CongestionWindow::new(&FlowConfig::default())
     }
 
-    fn full(window: &Window) -> u64 {
+    fn full(window: &CongestionWindow) -> u64 {
         u64::from(window.bytes())
     }
 
