@@ -35,6 +35,8 @@ const HONEST: &[u8] = b"honest ";
 const GRACE: Duration = Duration::from_millis(40);
 /// At first the server's program does not look, and requests are displaced before they are taken.
 const STALL: Duration = Duration::from_millis(150);
+/// A client repeats a REQ before this.
+const FIRST_REPEAT: Duration = Duration::from_secs(1);
 /// Steps at most: a flood that needs more does not end.
 const STEPS_MAX: u32 = 200_000;
 /// When the clock starts.
@@ -70,7 +72,7 @@ impl Plan {
             half_open_grace: GRACE,
             ..Config::default()
         };
-        let closes_at = rng.millis(1000, 2000);
+        let closes_at = rng.millis(2000, 3000);
         Self {
             places,
             // Some of the places are old enough at any time.
@@ -208,15 +210,16 @@ impl Flood {
         Ok(())
     }
 
-    /// Honest clients come amid the flood, but not just before the listener closes, for those it would
-    /// reject; and while it is closed.
+    /// Honest clients come amid the flood, but not just before the listener closes: it would reject them. One that
+    /// comes together with others of its address may find no place, and must be able to repeat its REQ. Others come
+    /// while the listener is closed.
     fn plan_connects(&mut self) {
         let (close_at, open_at) = self.plan.closed;
         let tick = Duration::from_micros(1);
         // All of it is less a handshake's slowest.
         let wait = self.plan.config.relisten_wait - GRACE;
         let spans = [
-            (STALL * 2, close_at - GRACE * 2 - TIMEOUT / 4),
+            (STALL * 2, close_at - FIRST_REPEAT - GRACE * 2),
             (open_at.saturating_sub(wait).max(close_at + tick), open_at),
             (open_at, self.plan.ends_at),
         ];
