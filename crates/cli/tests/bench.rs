@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
@@ -201,75 +200,5 @@ fn resolutions_are_told_beside_libc_round_by_round() {
         assert_eq!(ratio["rounds"].as_array().unwrap().len(), 2);
         assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
         assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
-    }
-}
-
-#[test]
-fn every_step_of_connections_at_once_is_told_round_by_round() {
-    let told = bench(&["steps", "--count", "50", "--rounds", "2"]);
-    let rounds = of(&told, "steps");
-    assert_eq!(rounds.len(), 2);
-    for round in rounds {
-        assert_eq!(round["connections"], 50);
-        assert_eq!(round["provider"], "software");
-        let steps = round["steps"].as_array().unwrap();
-        let names: Vec<_> = steps.iter().map(|step| step["step"].as_str()).collect();
-        let expected = [
-            "create id",
-            "resolve addr",
-            "resolve route",
-            "create qp",
-            "connect",
-            "disconnect",
-            "destroy",
-        ];
-        assert_eq!(names, expected.map(Some));
-        let us = |value: &Value, name: &str| value[name].as_f64().unwrap();
-        let sum: f64 = steps.iter().map(|step| us(step, "total_us")).sum();
-        // Told with one decimal each.
-        assert!((sum - us(round, "total_us")).abs() <= 1.0, "{round}");
-        for step in steps {
-            let (total, max, min) = (us(step, "total_us"), us(step, "max_us"), us(step, "min_us"));
-            assert!(0.0 < total && min <= max && max <= total + 0.1, "{step}");
-        }
-    }
-}
-
-#[test]
-fn steps_are_taken_towards_a_peer_that_listens_elsewhere() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut server = portolan()
-        .args(["bench", "steps", "--listen", "127.0.0.1:0", "--json"])
-        .args(["--provider", "software"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let listening: Value = serde_json::from_str(&line).unwrap();
-    let address = listening["address"].as_str().unwrap();
-    let output = common::run(&[
-        "bench",
-        "steps",
-        address,
-        "--source",
-        "127.0.0.1",
-        "--count",
-        "20",
-        "--provider",
-        "software",
-    ]);
-    server.kill().unwrap();
-    server.wait().unwrap();
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
-    assert!(
-        text.contains("20 connections at once, provider software"),
-        "{text}"
-    );
-    for step in ["bind addr    :", "connect      :", "all steps    :"] {
-        assert!(text.lines().any(|line| line.starts_with(step)), "{text}");
     }
 }

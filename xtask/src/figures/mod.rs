@@ -34,6 +34,8 @@ const BOUNDS: [(Subject, f64); 2] = [
 ];
 /// Has the figures, below the workspace's root, between the marks.
 const DOCUMENT: &str = "docs/performance.md";
+/// Our cmtime.
+const CMTIME: &str = "portolan-cmtime";
 const MARKS: Marks = Marks {
     begin: "<!-- begin: `cargo xtask figures` writes this -->\n",
     end: "<!-- end: `cargo xtask figures` -->\n",
@@ -79,8 +81,8 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
         return perftest::write(arguments);
     }
     let workspace = Workspace::here()?;
-    let packages = ["--package", "portolan-cli", "--bin", "portolan"];
-    let command = install::build(&workspace, &packages)?.join("portolan");
+    let packages = ["--package", "portolan-cli-examples", "--bin", CMTIME];
+    let command = install::build(&workspace, &packages)?.join(CMTIME);
     let load = Load {
         at_once: arguments.at_once,
         times: arguments.times,
@@ -100,7 +102,11 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
         let why = "it boots a kernel machine whose packages root installs";
         return Ok(Outcome::LeftOut(why.into()));
     }
-    let figures = match measure(&workspace.portolan, LOAD_IN_TESTS, 1) {
+    let figures = match measure(
+        &workspace.target.join("release").join(CMTIME),
+        LOAD_IN_TESTS,
+        1,
+    ) {
         Ok(figures) => figures,
         Err(error) => match error.downcast_ref::<MachineError>() {
             Some(MachineError::Unavailable(why)) => return Ok(Outcome::LeftOut(why.to_string())),
@@ -119,9 +125,9 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(ratios.map(|(text, _)| text).join("; ")))
 }
 
-fn measure(command: &Path, load: Load, rounds: u32) -> Result<Figures> {
+fn measure(cmtime: &Path, load: Load, rounds: u32) -> Result<Figures> {
     let cache = Cache::locate()?;
-    let (report, figures) = judge::figures(&cache, Suite::Bookworm, command, load, rounds)?;
+    let (report, figures) = judge::figures(&cache, Suite::Bookworm, cmtime, load, rounds)?;
     println!("{report}");
     ensure!(report.passed(), "what failed is above");
     figures.context("a round is missing")

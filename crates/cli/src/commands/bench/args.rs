@@ -1,6 +1,5 @@
 //! The command line of `bench`.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -18,12 +17,6 @@ pub(crate) enum BenchCommand {
     Storm(StormArgs),
     /// Resolving numbers and names, beside libc's getaddrinfo and bare route look-ups
     Resolve(ResolveArgs),
-    /// Each step of many connections at once, as rdmacm-utils' cmtime measures them
-    ///
-    /// Creates ids, resolves, makes queue pairs, connects, disconnects and destroys, each for all connections
-    /// before the next step begins. The peer is `bench steps --listen` at DEST, or a second process on this
-    /// host.
-    Steps(StepsArgs),
 }
 
 /// How often subject and yardstick take turns, and where the plot goes.
@@ -85,27 +78,6 @@ pub(crate) struct ResolveArgs {
     /// Another name to resolve, such as one of a name server nearby
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct StepsArgs {
-    /// Address and port of a `bench steps --listen`
-    #[arg(value_name = "DEST", conflicts_with = "listen")]
-    pub(crate) destination: Option<SocketAddr>,
-    /// Be the peer of such measurements at this address and port, until ended
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Option<SocketAddr>,
-    /// Bind ids to this address first, which is one more step
-    #[arg(long, value_name = "ADDRESS", requires = "destination")]
-    pub(crate) source: Option<IpAddr>,
-    /// Rounds; in each, all is made anew
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Connections at once
-    #[arg(long, value_name = "N", default_value_t = 100,
-          value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    pub(crate) count: u32,
 }
 
 #[derive(Debug, Clone, Args)]

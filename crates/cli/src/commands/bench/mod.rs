@@ -1,8 +1,7 @@
 //! `bench`: what the software device takes and gives, beside what plain sockets do in the same run.
 //!
 //! Two processes on the loopback interface, the second one started by the first; names are resolved by
-//! one, and the steps of connections are taken towards other hosts, too. Yardstick and
-//! subject take turns, round by round, and the report has the median of the rounds' ratios: noise of
+//! one. Yardstick and subject take turns, round by round, and the report has the median of the rounds' ratios: noise of
 //! the machine hits both.
 
 mod args;
@@ -17,7 +16,6 @@ mod relay;
 mod report;
 mod request;
 mod resolve;
-mod steps;
 mod storm;
 mod udp;
 
@@ -55,7 +53,6 @@ pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome
         BenchCommand::Bandwidth(args) => bandwidth::run(args, output)?,
         BenchCommand::Storm(args) => storm::run(args, output)?,
         BenchCommand::Resolve(args) => resolve::run(args, output)?,
-        BenchCommand::Steps(args) => steps::run(args, output)?,
     }
     output.flush()?;
     Ok(Outcome::Good)

@@ -12,9 +12,7 @@ use portolan::{Connection, Listener};
 use serde_json::{Value, json};
 
 use super::request::Request;
-use super::{
-    PATIENCE, bandwidth, connect_options, latency, memory, options, relay, steps, storm, udp,
-};
+use super::{PATIENCE, bandwidth, connect_options, latency, memory, options, relay, storm, udp};
 use crate::exit::Outcome;
 
 /// Where it listens: free ports of the loopback address.
@@ -98,7 +96,6 @@ impl Served {
             Request::ServeStorm { connections } => {
                 storm::serve(&self.provider, connections, |answer| say(&answer))?
             }
-            Request::ServeSteps => steps::serve(&self.provider, LISTEN_AT.parse()?)?,
             Request::TellMemory => json!({ "resident_bytes": memory::resident_bytes()? }),
         })
     }

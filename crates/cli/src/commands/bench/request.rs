@@ -29,8 +29,6 @@ pub(super) enum Request {
     },
     /// Accept connections by the hundreds and send their messages back, until all of them have ended.
     ServeStorm { connections: u32 },
-    /// Accept connections and end them when their peers do, until the end.
-    ServeSteps,
     /// Tell how much memory the process holds.
     TellMemory,
 }
@@ -51,7 +49,6 @@ impl fmt::Display for Request {
                 write!(f, "stream-writes {addr} {length} {rkey} {size} {time_ms}")
             }
             Request::ServeStorm { connections } => write!(f, "serve-storm {connections}"),
-            Request::ServeSteps => write!(f, "serve-steps"),
             Request::TellMemory => write!(f, "tell-memory"),
         }
     }
@@ -88,7 +85,6 @@ impl FromStr for Request {
             Some("serve-storm") => Request::ServeStorm {
                 connections: next(&mut words)?,
             },
-            Some("serve-steps") => Request::ServeSteps,
             Some("tell-memory") => Request::TellMemory,
             _ => bail!("unknown request: {line}"),
         };
@@ -129,7 +125,6 @@ mod tests {
             Request::StreamDatagrams { to: address, time },
             Request::StreamWrites { to, size: 1, time },
             Request::ServeStorm { connections: 10 },
-            Request::ServeSteps,
             Request::TellMemory,
         ] {
             let line = request.to_string();

@@ -1,5 +1,5 @@
 //! What connections cost beside librdmacm: each step of many connections at once, in one kernel machine, by
-//! rdmacm-utils' cmtime with Debian's librdmacm over rdma_rxe, by `portolan bench steps` over the kernel provider
+//! rdmacm-utils' cmtime with Debian's librdmacm over rdma_rxe, by `portolan-cmtime` over the kernel provider
 //! on the same device, and by the same over the software device between two network namespaces.
 //!
 //! Time in the machine is counted in instructions: what else the host does changes nothing. They take turns, round by
@@ -24,7 +24,7 @@ const SCRIPT_PATH: &str = "/job/figures.sh";
 pub enum Subject {
     /// Cmtime with Debian's librdmacm over rdma_rxe: the yardstick.
     Librdmacm,
-    /// `portolan bench steps` over the kernel provider, over the same rdma_rxe.
+    /// `portolan-cmtime` over the kernel provider, over the same rdma_rxe.
     KernelProvider,
     /// The same over the software device, between two network namespaces.
     SoftwareDevice,
@@ -89,8 +89,8 @@ pub struct Figures {
     rounds: Vec<[Table; 3]>,
 }
 
-/// Has the subjects take turns for so many rounds, with so many connections each, with the program
-/// `portolan`. The figures are there if every round went well.
+/// Has the subjects take turns for so many rounds, with so many connections each, by the program
+/// `cmtime`, which is `portolan-cmtime`. The figures are there if every round went well.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
@@ -98,14 +98,14 @@ pub struct Figures {
 pub fn figures(
     cache: &Cache,
     debian: Suite,
-    portolan: &Path,
+    cmtime: &Path,
     load: Load,
     rounds: u32,
 ) -> Result<(Report, Option<Figures>), MachineError> {
     let machine = Machine::prepare(cache, debian)?;
     let job = turns(load, rounds)
         .fold(topology().counting_instructions(), Job::step)
-        .program("portolan", portolan)
+        .program("portolan-cmtime", cmtime)
         .file(SCRIPT_PATH, SCRIPT);
     let outcome = machine.run(&job, &mut io::sink())?;
     let mut report = Report::new(machine.kernel_release(), &outcome, job.step_names());

@@ -1,4 +1,4 @@
-//! The table that cmtime prints at its end, and `portolan bench steps` as well.
+//! The table that cmtime prints at its end, and `portolan-cmtime` as well.
 
 /// What a line of the table is about.
 pub(super) const STEPS: [&str; 8] = [

@@ -32,10 +32,10 @@ by_cmtime() {
 
 # over_the_kernel AT_ONCE TIMES
 over_the_kernel() {
-    start server portolan bench steps --provider kernel --listen "$(endpoint kernel 4 7472)"
+    start server env PORTOLAN_PROVIDER=kernel portolan-cmtime --listen "$(endpoint kernel 4 7472)"
     await_said server listening
     for time in $(seq "$2"); do
-        start client portolan bench steps --provider kernel "$(endpoint kernel 4 7472)" \
+        start client env PORTOLAN_PROVIDER=kernel portolan-cmtime "$(endpoint kernel 4 7472)" \
             --source "$(address kernel 4)" --count "$1"
         told_by_client
     done
@@ -44,11 +44,11 @@ over_the_kernel() {
 # over_software AT_ONCE TIMES
 over_software() {
     start server ip netns exec east \
-        portolan bench steps --provider software --listen 10.9.0.2:7472
+        env PORTOLAN_PROVIDER=software portolan-cmtime --listen 10.9.0.2:7472
     await_said server listening
     for time in $(seq "$2"); do
         start client ip netns exec west \
-            portolan bench steps --provider software 10.9.0.2:7472 --source 10.9.0.1 --count "$1"
+            env PORTOLAN_PROVIDER=software portolan-cmtime 10.9.0.2:7472 --source 10.9.0.1 --count "$1"
         told_by_client
     done
 }

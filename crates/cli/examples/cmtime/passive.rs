@@ -13,8 +13,7 @@ use portolan::provider::cm::{ConnParam, EventType, IdNumber};
 use portolan::provider::number_map::NumberMap;
 use portolan::provider::traits::Provider;
 
-use super::{create_queue_pair, queue_pair_plan};
-use crate::output::complain;
+use super::{complain, create_queue_pair, queue_pair_plan};
 
 /// How long taken events of an id may stay unacknowledged.
 const DESTROY_TIME_MAX: Duration = Duration::from_secs(20);
