@@ -145,8 +145,13 @@ impl Cm {
             RejectReason::STALE_CONN => Event::RejStaleReceived,
             _ => Event::RejReceived,
         };
+        let was_ending = self.state(number) == Ok(State::DreqSent);
         if !self.advance(now, number, event) {
             return;
+        }
+        if was_ending {
+            // The peer's DREP was lost, and a late copy of a message reached it after it had forgotten the connection.
+            return self.report_disconnected(number, 0);
         }
         let conn = ConnParam {
             private_data: Box::from(&rej.private_data[..]),

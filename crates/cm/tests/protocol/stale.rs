@@ -220,3 +220,31 @@ fn an_acceptor_that_gave_up_unheard_answers_the_disconnect_of_a_peer_that_is_con
     net.assert_state(1, passive, State::Closed);
     net.expect_silence(1);
 }
+
+/// Linux reports REJECTED here.
+#[test]
+fn who_disconnects_hears_of_the_end_if_the_peer_only_refuses_a_late_copy_of_its_rep() {
+    let mut net = Net::new();
+    net.listen(0);
+    let (active, passive) = net.connected();
+    let rep = net.log.iter().find_map(|sent| match sent.message {
+        CmMessage::Rep(rep) => Some(rep),
+        _ => None,
+    });
+    let rep = rep.expect("a REP was sent");
+    let now = net.now;
+    net.cm(1).disconnect(now, passive).unwrap();
+    net.cm(0).destroy_id(now, active).unwrap();
+    let dropped = |net: &mut Net| while net.cm(0).poll_transmit().is_some() {};
+    dropped(&mut net);
+    let Some(CmMessage::Rej(rej)) = deliver(&mut net, 0, rep) else {
+        panic!("a REJ")
+    };
+    assert_eq!(rej.reason, RejectReason::INVALID_COMM_ID);
+    net.assert_state(1, passive, State::DreqSent);
+    deliver(&mut net, 1, rej);
+    net.assert_state(1, passive, State::Timewait);
+    net.exchange();
+    let event = net.expect(1, EventType::Disconnected);
+    assert_eq!(event.status, 0);
+}
