@@ -209,8 +209,6 @@ impl World {
         for (number, conversation) in plan.conversations.iter().enumerate() {
             let start_at = conversation.start_at;
             self.agenda.add(start_at, Task::StartConversation(number));
-            self.agenda
-                .add(start_at + conversation.patience, Task::GiveUp(number));
             if let Some(revocation) = conversation.revocation {
                 self.agenda
                     .add(start_at + revocation.after, Task::Revoke(number));

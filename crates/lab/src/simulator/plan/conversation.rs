@@ -125,7 +125,7 @@ pub(in crate::simulator) struct ConversationPlan {
     pub(in crate::simulator) destroy_delay: [Duration; 2],
     /// A region that a side takes away, so long after the attempt began.
     pub(in crate::simulator) revocation: Option<Revocation>,
-    /// When the programs lose patience, since the start.
+    /// How long after the start the programs give up.
     pub(in crate::simulator) patience: Duration,
     pub(in crate::simulator) expect: Expect,
 }

@@ -38,6 +38,9 @@ impl World {
             self.agenda.add(self.now + CLAIM_PAUSE, task);
             return Ok(());
         }
+        // Not before: while no port can be claimed there is nothing to give up.
+        let give_up_at = self.now + conversation.patience;
+        self.agenda.add(give_up_at, Task::GiveUp(number));
         let (now, key) = (self.now, self.next_key());
         let local = match conversation.binds_first {
             true => self.hosts[host].socket_addr(0),
