@@ -70,7 +70,7 @@ fn open_in_kernel() -> Result<raw::Channel> {
 }
 
 /// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids. A thread that waits
-/// for its events goes on waiting, as over the kernel: some programs destroy it nevertheless.
+/// for its events continues waiting, as over the kernel: some programs destroy it nevertheless.
 pub(crate) fn destroy(channel: *mut EventChannel) {
     // A forked child's copy is its parent's.
     if fork::check().is_err() {

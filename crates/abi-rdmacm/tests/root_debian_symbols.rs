@@ -1,4 +1,4 @@
-//! Debian's librdmacm (package librdmacm1) exports nothing that this library lacks, but for the socket calls.
+//! Debian's librdmacm (package librdmacm1) exports nothing that this library lacks, except the socket calls.
 
 #[path = "../../abi-layout/tests/support/debian.rs"]
 mod debian;

@@ -1,4 +1,4 @@
-//! Debian's libibverbs (package libibverbs1) exports nothing that this library lacks, but for old versions and what
+//! Debian's libibverbs (package libibverbs1) exports nothing that this library lacks, except old versions and what
 //! only drivers call that no program is linked to.
 
 #[path = "../../abi-layout/tests/support/debian.rs"]

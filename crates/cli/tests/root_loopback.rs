@@ -75,7 +75,7 @@ fn a_listener_that_nobody_can_reach_for_loopback_is_down_says_so() {
 fn a_failure_that_loopback_has_no_part_in_says_nothing_of_it() {
     let text = complaint(&[DOWN, UPLINK], &["listen", "192.0.2.9:0"]);
     assert!(!text.contains("loopback"), "{text}");
-    // Loopback is up, and nobody listens there.
+    // Loopback is up, and nothing listens there.
     let text = complaint(&[UPLINK], &["ping", "127.0.0.1:7471", "--count", "1"]);
     assert!(!text.contains("loopback"), "{text}");
 }

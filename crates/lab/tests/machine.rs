@@ -1,4 +1,4 @@
-//! The kernel machine itself: what goes in comes out, and every way to end is told apart.
+//! The kernel machine itself: what goes in comes out, and every way to end is distinguished.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -30,7 +30,7 @@ pub(super) struct GroupName {
 pub(super) enum Call {
     /// A connection, nonblocking.
     Connected(PrivateFd),
-    /// Nobody listens on the name.
+    /// Nothing listens on the name.
     NobodyListens,
     /// The coordinator's backlog is full.
     Busy,

@@ -35,7 +35,7 @@ pub(super) struct Registry {
     retire_at: Instant,
     /// Blocks whose processes are dead, and that were not given away since.
     dead: BlockSet,
-    /// The block given out last: the search goes on from there, so that a block just left is the
+    /// The block given out last: the search continues from there, so that a block just left is the
     /// last to be used again, and packets still in flight to it are dropped.
     last_given: Block,
 }

@@ -168,7 +168,7 @@ impl Channel {
     ///
     /// # Errors
     /// Those of the kernel's device; `EFAULT` of the memory; `EBADF` once the channel is closed.
-    ///  GET_EVENT waits, for ever, unless the descriptor is
+    ///  GET_EVENT waits, without end, unless the descriptor is
     /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
     pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
         self.check_open()?;

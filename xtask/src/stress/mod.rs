@@ -345,7 +345,7 @@ impl<'a> Stress<'a> {
     }
 }
 
-/// A generator of chance numbers (xorshift64*): a run follows from its seed but for timing.
+/// A generator of chance numbers (xorshift64*): a run follows from its seed except timing.
 struct Chance(u64);
 
 impl Chance {

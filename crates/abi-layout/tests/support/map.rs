@@ -28,7 +28,7 @@ impl Map {
     }
 }
 
-/// The versions that a library defines, of what `readelf -V` says of it; but for the first, which is its own name.
+/// The versions that a library defines, of what `readelf -V` says of it; except the first, which is its own name.
 pub(crate) fn versions_defined(said: &str) -> BTreeSet<String> {
     let defined = said.split("Version needs section").next();
     let lines = defined.into_iter().flat_map(str::lines);

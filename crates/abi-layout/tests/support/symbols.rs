@@ -17,7 +17,7 @@ pub(crate) fn said_of(library: &Path, utility: &str, options: &[&str]) -> String
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `symbol@@VERSION` of everything that a library exports, with one `@` if it is an old version; but for its versions
+/// `symbol@@VERSION` of everything that a library exports, with one `@` if it is an old version; except its versions
 /// themselves.
 pub(crate) fn exported(library: &Path) -> BTreeSet<String> {
     let text = said_of(library, "nm", &["-D", "--defined-only"]);

@@ -88,7 +88,7 @@ static void handle(int signal, int flags)
 	CHECK(!sigaction(signal, &action, NULL));
 }
 
-/* Whether a thread goes on waiting. */
+/* Whether a thread continues waiting. */
 static int is_still_there(pthread_t thread)
 {
 	struct timespec until;

@@ -167,7 +167,7 @@ impl End {
             served += 1;
             match self.tell(verdict(request, found)) {
                 Ok(()) => {}
-                // It has the verdict; its acknowledgement was lost, and comes no more.
+                // It has the verdict; its acknowledgement was lost, and does not come again.
                 Err(broken) if broken.is_disconnected() => return Ok(served),
                 Err(broken) => return Err(broken),
             }

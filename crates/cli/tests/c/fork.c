@@ -13,7 +13,7 @@
 #define CHILD_TIME_S 60
 
 static struct pinger pinger;
-/* What waits would wait for ever for. */
+/* What a waiter would wait for without end. */
 static struct rdma_event_channel *connections;
 static struct ibv_comp_channel *completions;
 static _Atomic int is_done;

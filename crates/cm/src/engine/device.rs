@@ -70,7 +70,7 @@ impl Cm {
                 continue;
             };
             // Its children stay until it is destroyed, like those with requests that no thread has taken.
-            // Nobody listens there again.
+            // Nothing listens there again.
             self.listeners.remove(now, id, number, now);
             self.forget_neighbour(number);
             self.enter(now, number, next);

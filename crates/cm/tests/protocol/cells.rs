@@ -280,7 +280,7 @@ fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
             });
             return None;
         }
-        // Time passes: long enough for what is due in the state, by which it is told apart.
+        // Time passes: long enough for what is due in the state, by which it is distinguished.
         Event::AddressTimeout | Event::Unanswered | Event::TimewaitOver => {
             while let Some(due) = cm.deadline(id).unwrap() {
                 let state = cm.state(id).unwrap();

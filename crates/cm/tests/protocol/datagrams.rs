@@ -405,7 +405,7 @@ fn private_data_may_fill_its_field_and_no_more() {
 
 #[test]
 fn destroying_a_side_tells_the_other_only_what_it_waits_for() {
-    // Asking: nobody is told, and a late answer finds nobody.
+    // Asking: no owner is told, and a late answer finds nobody.
     let mut net = Net::datagrams();
     net.listen(0);
     let (active, passive) = net.requested();

@@ -1,4 +1,4 @@
-//! Connections that nobody confirms: how many there may be, which one goes for a new one, and who hears
+//! Connections that no peer confirms: how many there may be, which one goes for a new one, and who hears
 //! of it.
 
 use std::net::IpAddr;

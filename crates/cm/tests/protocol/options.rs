@@ -75,7 +75,7 @@ fn an_ack_timeout_goes_into_path_and_queue_pair_unless_it_is_none() {
     };
     assert_eq!(lifetime_and_timeout(&[]), (18, 19));
     assert_eq!(lifetime_and_timeout(&[IdOption::AckTimeout(12)]), (11, 12));
-    // None at all: the queue pair waits for ever, the connection manager as usual.
+    // None at all: the queue pair waits without end, the connection manager as usual.
     assert_eq!(lifetime_and_timeout(&[IdOption::AckTimeout(0)]), (18, 0));
 }
 

@@ -15,7 +15,7 @@ doctor() {
     cat /tmp/told
     [ "$status" = "$expected" ] || fail "doctor ended with $status, not $expected"
 }
-# told TEXT: that it said so, but for blanks.
+# told TEXT: that it said so, except blanks.
 told() { grep -qF -- "$1" /tmp/told || fail "it does not say $1"; }
 untold() { ! grep -qF -- "$1" /tmp/told || fail "it says $1"; }
 # The remedy of a finding, up to what is in brackets.

@@ -264,7 +264,7 @@ fn exchanges_over(family: &str, ping_sizes: &[u32], rping_sizes: &[u32]) -> Vec<
             "three of our pings at once, rping -s -P",
             &format!("kernel_serves_many {family} 3 {SIZE_ITERATIONS}"),
         ),
-        // What a death leaves to be sent goes on after the step: such a capture has no end.
+        // What a death leaves to be sent continues after the step: such a capture has no end.
         plain(
             "our ping tells in time that rping -s was killed",
             &format!("kernel_dies {family}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Something this host does not offer, so that a check which needs it cannot be made here.
 ///
-/// It is told apart from a failure: the caller names what was left out and why, or, under
+/// It is distinguished from a failure: the caller names what was left out and why, or, under
 /// continuous integration, treats it as a failure (see [`Unavailable::is_failure`]).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} unavailable: {why}")]

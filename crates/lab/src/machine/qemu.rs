@@ -238,7 +238,7 @@ fn run_folder(machine: &Machine) -> Result<RunFolder, MachineError> {
     RunFolder::create(path)
 }
 
-/// Removes the folders of runs whose process has ended, but for the newest.
+/// Removes the folders of runs whose process has ended, except the newest.
 fn remove_old_runs(runs: &Path) -> io::Result<()> {
     let mut ended = Vec::new();
     for entry in fs::read_dir(runs)? {

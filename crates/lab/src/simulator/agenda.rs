@@ -97,7 +97,7 @@ pub(super) enum HostTask {
     PostReceives(AgentKey),
     Disconnect(AgentKey),
     Destroy(AgentKey),
-    /// A queue pair goes on sending.
+    /// A queue pair continues sending.
     Send(u32),
     /// The program looks at its completion queues.
     Poll(u32),

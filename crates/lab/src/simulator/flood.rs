@@ -321,7 +321,7 @@ impl Flood {
         Ok(())
     }
 
-    /// The requests that nobody has taken go with the listener.
+    /// The requests that were not taken go with the listener.
     fn close(&mut self) -> Result<(), Violation> {
         let Some(id) = self.listener.take() else {
             return Ok(());
@@ -339,7 +339,7 @@ impl Flood {
         }
         let interval = self.plan.interval;
         self.plan_task(interval, Task::Forge(number + 1));
-        // While nobody listens the clients have the few places for requests that wait for that.
+        // While nothing listens the clients have the few places for requests that wait for that.
         if self.listener.is_none() {
             return;
         }

@@ -10,7 +10,7 @@ pub enum Mutant {
     EventsLeftBehind,
     /// The requests that wait at a listener stay behind when it migrates, but not their ids.
     RequestsLeftBehind,
-    /// The coordinator waits for ever to tell a process of a death, which died before it could be told.
+    /// The coordinator waits without end to tell a process of a death, which died before it could be told.
     DeadMemberStaysBehind,
 }
 

@@ -71,7 +71,7 @@ impl Tally {
         });
     }
 
-    /// Adds the counters of a queue pair that is no more.
+    /// Adds the counters of a queue pair that is gone.
     pub(super) fn queue_pair(&mut self, counters: &QpCounters) {
         self.add("request sent again", counters.retransmits);
         self.add("timeout", counters.timeouts);
@@ -89,7 +89,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counters of a queue pair for datagrams that is no more.
+    /// Adds the counters of a queue pair for datagrams that is gone.
     pub(super) fn datagram_slot(&mut self, counters: &QpCounters) {
         for (reason, name) in [
             (DropReason::QKey, "datagram dropped: wrong key"),

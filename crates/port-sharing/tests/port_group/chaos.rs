@@ -10,7 +10,7 @@ const MEMBERS_MAX: usize = 8;
 const NAMES: u64 = 12;
 const STEPS: usize = 250;
 
-/// A generator of chance numbers (xorshift64*): a run is a function of its seed but for timing.
+/// A generator of chance numbers (xorshift64*): a run is a function of its seed except timing.
 struct Chance(u64);
 
 impl Chance {

@@ -73,7 +73,7 @@ impl Still {
         self.notes.all().contains(&Came::Death(block))
     }
 
-    /// What came, but for the deaths of others than `block`: a new coordinator holds all that it does not find for dead.
+    /// What came, except the deaths of others than `block`: a new coordinator holds all that it does not find for dead.
     fn came(&self, block: u8) -> Vec<Came> {
         let mut came = self.notes.all();
         came.retain(|came| match came {

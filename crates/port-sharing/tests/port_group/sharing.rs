@@ -151,7 +151,7 @@ fn what_belongs_to_nobody_is_dropped_and_counted() {
     assert!(coordinator.delivered().is_empty());
 }
 
-/// It was dropped once, and the dead one's peer, on another host perhaps, asked in vain until it gave up:
+/// It was dropped once, and the dead one's peer, on another host perhaps, asked without success until it gave up:
 /// that there is no such connection any more is an answer that somebody has to give.
 #[test]
 fn a_management_datagram_for_a_dead_process_comes_to_the_coordinators_own_which_answers_for_it() {

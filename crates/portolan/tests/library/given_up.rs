@@ -1,4 +1,4 @@
-//! Handshakes that one side gives up while the other goes on.
+//! Handshakes that one side gives up while the other continues.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;

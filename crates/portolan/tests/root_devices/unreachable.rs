@@ -59,7 +59,7 @@ fn a_peer_that_changes_its_hardware_address_makes_its_connections_hear_of_it() {
 
         peer.ip("link set tpeer address 02:00:00:00:04:77");
         hear(&channel, &id, EventType::Unreachable, -ETIMEDOUT);
-        // The same peer, so that the connection goes on.
+        // The same peer, so that the connection continues.
         let sent = one.send(one.buffer_from(b"still here").unwrap()).unwrap();
         assert_eq!(other.receive_within(PATIENCE).unwrap()[..], *b"still here");
         sent.wait().unwrap();

@@ -84,7 +84,7 @@ fn answers() -> bool {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let patience = Some(Duration::from_millis(200));
     socket.set_read_timeout(patience).expect("a time");
-    // What nobody listens for yet comes back as an error of the next call.
+    // What nothing listens for yet comes back as an error of the next call.
     let asked = socket.connect((Ipv4Addr::LOCALHOST, 53));
     asked.and_then(|()| socket.send(QUERY)).is_ok() && socket.recv(&mut [0; 512]).is_ok()
 }

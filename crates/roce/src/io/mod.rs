@@ -42,7 +42,7 @@
 //!    events, an XRC domain's queues, a shard of the table of queue pairs.
 //!
 //! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
-//! held, but for a [`Tap`]. Posting and polling share no lock between two queue pairs, except for
+//! held, except a [`Tap`]. Posting and polling share no lock between two queue pairs, except for
 //! reading.
 //!
 //! # Memory that is unmapped while registered

@@ -28,7 +28,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// The way to a host, told apart by its last byte.
+/// The way to a host, distinguished by its last byte.
 fn path(last: u8) -> Path {
     Path {
         local: Ipv4Addr::new(10, 0, 0, 1).into(),

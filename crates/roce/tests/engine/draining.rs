@@ -1,4 +1,4 @@
-//! SQD: the send queue drains, attributes change, and work goes on.
+//! SQD: the send queue drains, attributes change, and work continues.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn post_two(pair: &mut Pair) {
     }
 }
 
-/// Two writes; of the first nobody is told, so that the second was to ask for their acknowledgement.
+/// Two writes; of the first no owner is told, so that the second was to ask for their acknowledgement.
 fn post_quiet_one_before(pair: &mut Pair, source: Sge) {
     pair.left().fill(0, 20_000, 1);
     let (quiet, place) = (piece(pair.left(), 0, 10_000), remote(pair.right(), TARGET));

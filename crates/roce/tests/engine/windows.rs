@@ -93,7 +93,7 @@ fn a_peer_reads_writes_and_adds_through_a_window_and_not_beyond_it() {
         assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
         // Not fenced, the addition may come before the last of the read.
         assert!(pair.left().bytes(0x8000, 4088) == &pattern(4096, 1)[..4088]);
-        // The region goes on, the window does not.
+        // The region continues, the window does not.
         let beyond = through(pair.right(), 1);
         post(pair.left(), 4, SendOp::RdmaWrite(beyond), &[source]);
         pair.run();

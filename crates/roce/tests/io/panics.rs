@@ -136,7 +136,7 @@ fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_and_new_ones_t
         let changes = changes.0.lock().unwrap();
         changes.contains(&DeviceChange::Removed) && changes.contains(&DeviceChange::Added)
     });
-    // The thread goes on: it alone sees to an end that sleeps.
+    // The thread continues: it alone sees to an end that sleeps.
     let [a, b] = connect(&stacks);
     b.receive(2, b.sge(0, 100));
     b.cq.arm(false).unwrap();

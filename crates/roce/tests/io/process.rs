@@ -371,7 +371,7 @@ fn peer_process() {
                 for _ in 0..number {
                     expect(datagrams.poll(), heard as u64);
                     let bytes = datagrams.memory.read(heard * 100 + 40, 8);
-                    // Each says which it is, but for the one after the last.
+                    // Each says which it is, except the one after the last.
                     assert!(number == 1 || bytes == [heard as u8 + 1; 8]);
                     heard += 1;
                 }

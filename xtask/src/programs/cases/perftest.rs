@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
     [operations(), options()].concat()
 }
 
-/// Connected by TCP and by the rdma_cm (`-R`), every size (`-a`) but for atomics, which have one.
+/// Connected by TCP and by the rdma_cm (`-R`), every size (`-a`) except atomics, which have one.
 fn operations() -> Vec<Case> {
     let mut cases = Vec::new();
     for by_cm in [false, true] {

@@ -11,7 +11,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 50.0;
-/// Of series, one after the other; told apart by eyes that do not tell red from green.
+/// Of series, one after the other; distinguished by eyes that do not tell red from green.
 const COLORS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
 /// Percentiles at which a distribution is drawn.
 const STEPS: u32 = 400;

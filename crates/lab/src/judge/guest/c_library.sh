@@ -45,7 +45,7 @@ connections_alone() {
     start client cmtime -s "$(address kernel 4)" -c "$1"
     must_succeed client
     must_say client '^connect  *:'
-    # It serves for ever.
+    # It serves without end.
     kill "$(pidof cmtime)"
     end server || true
 }

@@ -23,7 +23,7 @@ case $1$WHO in
         ip link show gone0 > /dev/null 2>&1 || exit 0
         removed() { ! rdma link show | grep -q ' rxe2/'; }
         await 10 removed
-        # Not deleted: that would wait for whoever still refers to it, for ever.
+        # Not deleted: that would wait for whoever still refers to it, without end.
         ip addr flush dev gone0
         ip link set gone0 down
         ip link set gone1 down

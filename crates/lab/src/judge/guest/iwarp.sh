@@ -53,7 +53,7 @@ as_debians() {
     diff -U 3 /tmp/theirs /tmp/ours || fail "lines of - are Debian's, those of + ours"
 }
 
-# refusals_are_alike: nobody listens there; no datagrams; no groups
+# refusals_are_alike: nothing listens there; no datagrams; no groups
 refusals_are_alike() {
     as_debians rdma_client rdma_client -s 10.9.0.1 -p 9999
     must_say ours 'Connection refused'

@@ -279,7 +279,7 @@ peer_dies() {
     await_said client '^ping data: rdma-ping-3'
     kill -s KILL "$(pidof portolan)"
     end server || true
-    # Waits for ever if it has nothing left to send: RDMA knows no keep-alive.
+    # Waits without end if it has nothing left to send: RDMA knows no keep-alive.
     kill -s KILL "$(pidof rping)"
     end client || true
     kernel_calls "$1" 64 5

@@ -155,7 +155,7 @@ interface_goes_down() {
     await_said client '^ping data: rdma-ping-20'
     ip link set veth0 down
     sleep $ping_limit_s
-    # Of what failed it waits for ever; the kernel disconnects for it, as for ours, while nothing goes out.
+    # Of what failed it waits without end; the kernel disconnects for it, as for ours, while nothing goes out.
     kill_now client
     go_up
     kill_now server

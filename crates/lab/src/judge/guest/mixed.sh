@@ -191,7 +191,7 @@ cmtime_pair() {
     must_succeed client
     must_say client '^connect  *:'
     ! grep -i -e error -e fail /tmp/client || fail 'not all connections were made'
-    # It serves for ever.
+    # It serves without end.
     kill_now server
 }
 
@@ -212,7 +212,7 @@ pingpong() {
 }
 
 # pingpong_by_lid KIND: RoCE has none, and the server's device says so. Its client is left alone then, that of the shared
-# receive queue for ever.
+# receive queue without end.
 pingpong_by_lid() {
     program=ibv_$1_pingpong
     serve "$program" -d "$(device_at "$server_side")"

@@ -101,7 +101,7 @@ measured_by() {
 # has_measured BYTES: the fourth word of a line counts, or is beside what counts
 has_measured() { awk -v bytes="$1" '$1 == bytes && $4 ~ /[1-9]/ { found = 1 } END { exit !found }' /tmp/client; }
 
-# options PROGRAM BYTES TIMES: the path MTU is named, as perftest's own choice depends on the driver. -F: it goes on
+# options PROGRAM BYTES TIMES: the path MTU is named, as perftest's own choice depends on the driver. -F: it continues
 # though it does not know the processor's clock.
 options() {
     options_more=

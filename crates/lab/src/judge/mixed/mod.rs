@@ -126,7 +126,7 @@ pub fn mixed(
     })
 }
 
-/// The job with what the steps of [`selected`] are made of, but for the command and our librdmacm by itself.
+/// The job with what the steps of [`selected`] are made of, except the command and our librdmacm by itself.
 pub(super) fn with_programs(job: Job, portolan: &Path) -> Job {
     let job = job.file(SCRIPT_PATH, SCRIPT);
     LIBRARIES.iter().fold(job, |job, name| {

@@ -62,7 +62,7 @@ mount -t tmpfs tmpfs /tmp
 mkdir -p /dev/pts /results/steps $RESULTS
 mount -t devpts devpts /dev/pts
 
-# A machine whose host process is gone must not run for ever. The host's own deadline comes first.
+# A machine whose host process is gone must not run without end. The host's own deadline comes first.
 deadline_s=$(cat /job/deadline_s)
 (sleep $((deadline_s + 60)); poweroff -f) &
 

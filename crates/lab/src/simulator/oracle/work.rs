@@ -57,7 +57,7 @@ pub(in crate::simulator) struct Receive {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulator) struct Circumstances {
     pub(in crate::simulator) state: QpState,
-    /// The count of the connection: 7 is for ever.
+    /// The count of the connection: 7 is without end.
     pub(in crate::simulator) rnr_retry_count: u8,
 }
 

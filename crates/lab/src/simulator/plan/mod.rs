@@ -113,7 +113,7 @@ pub(super) struct Stall {
 /// Ports that are listened on.
 pub(super) const PORTS: [u16; 3] = [7471, 7472, 18515];
 
-/// A port that nobody listens on.
+/// A port that nothing listens on.
 pub(super) const DEAD_PORT: u16 = 9;
 
 impl Plan {

@@ -206,7 +206,7 @@ impl World {
         Ok(())
     }
 
-    /// A program deregisters a region, whether anybody still uses it or not.
+    /// A program deregisters a region, whether any work still uses it or not.
     pub(in crate::simulator) fn revoke(&mut self, number: usize) -> Result<(), Violation> {
         let Some(revocation) = self.plan.conversations[number].revocation else {
             return Ok(());

@@ -34,7 +34,7 @@ impl World {
     }
 
     /// The program moves an id, and its waiting events, to another channel (`rdma_migrate_id`); of a
-    /// listener also the requests that nobody has taken.
+    /// listener also the requests that were not taken.
     pub(in crate::simulator) fn migrate(&mut self, host: usize, key: AgentKey, to: Channel) {
         let machine = &mut self.hosts[host];
         let Some(agent) = machine.agents.get(&key) else {

@@ -29,7 +29,7 @@ pub(super) fn failed_so(failed: &Failed, status: WcStatus) {
     assert!(failed.buffer.is_some(), "the buffer comes back");
 }
 
-/// An address that nobody listens on.
+/// An address that nothing listens on.
 pub(super) fn deserted() -> SocketAddr {
     listener("127.0.0.1:0").local_addr().unwrap()
 }

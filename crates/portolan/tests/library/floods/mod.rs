@@ -70,7 +70,7 @@ fn exchange(near: &Connection, far: &Connection, lasts: &dyn Fn() -> bool) -> (u
     (count, longest)
 }
 
-/// A connection goes on while `next` gives packets to its host's port.
+/// A connection continues while `next` gives packets to its host's port.
 #[track_caller]
 fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -80,7 +80,7 @@ fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
     });
 }
 
-/// A connection goes on while `send` floods its host's port; it is told both queue pairs.
+/// A connection continues while `send` floods its host's port; it is told both queue pairs.
 #[track_caller]
 fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
     // The flood's target is the coordinator, whose socket the junk goes to; the others have theirs.
