@@ -91,7 +91,8 @@ fn a_link_that_goes_down_and_up_is_a_port_in_error_and_active_again() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let device = device(&provider, "10.9.1.1");
-        assert!(device.port_attr(PORT).unwrap().active);
+        // The kernel reports a new link's carrier up to a second late.
+        eventually("the link", || device.port_attr(PORT).unwrap().active);
         ip_batch("link set tdown down");
         await_event(&device, AsyncEvent::PortErr(PORT));
         assert!(!device.port_attr(PORT).unwrap().active);
