@@ -60,7 +60,7 @@ mod stranger;
 mod trust;
 mod unix_diag;
 mod uplink;
-mod users;
+pub mod users;
 mod witness;
 
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Users whose numbers this user namespace does not know (user_namespaces(7)).
 
 /// Whether a user's number is how this user namespace names all whom it does not know.
-pub(super) fn stands_for_others(uid: u32) -> bool {
+#[must_use]
+pub fn stands_for_others(uid: u32) -> bool {
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok());
     let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::cm::{ConnParam, EventType};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
@@ -269,7 +270,7 @@ fn is_taken(error: &Error) -> bool {
 /// Creates a descriptor that is readable while any door's is.
 fn watch_all(doors: &[Door]) -> Result<OwnedFd> {
     let failed = |errno| os_error("epoll", errno);
-    let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    let any = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
     for door in doors {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&any, &door.events, data, epoll::EventFlags::IN).map_err(failed)?;
@@ -283,8 +284,7 @@ fn is_nonblocking(fd: BorrowedFd<'_>) -> Result<bool> {
 }
 
 fn os_error(call: &'static str, errno: Errno) -> Error {
-    let errno = errno.raw_os_error();
-    Error::new(Step::Accept, Cause::Os { call, errno })
+    Error::new(Step::Accept, room::cause(call, errno))
 }
 
 impl Incoming {

@@ -24,6 +24,8 @@ use std::sync::{Arc, Mutex};
 
 use portolan_kernel::KernelProvider;
 pub use portolan_kernel::{Offers, check_verbs_library, kernel_offers};
+#[doc(hidden)]
+pub use portolan_port_sharing::users::stands_for_others;
 use portolan_provider::traits::Provider;
 pub use portolan_provider::{
     Address, Cause, Error, Result, SockaddrIb, Step, address, cm, error, number_map, traits, verbs,

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use portolan_port_sharing::room;
 use portolan_provider::cm::{CmEvent, IdNumber};
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Error, Result, Step};
 use portolan_roce::io::Readiness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -146,6 +147,5 @@ impl AsFd for EventQueue {
 }
 
 fn os_error(call: &'static str, step: Step, errno: Errno) -> Error {
-    let errno = errno.raw_os_error();
-    Error::new(step, Cause::Os { call, errno })
+    Error::new(step, room::cause(call, errno))
 }

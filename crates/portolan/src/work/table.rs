@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::traits::{CompChannel, Cq, Qp};
 use portolan_provider::verbs::{
     RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
@@ -358,10 +359,8 @@ impl Work {
 
 fn rousing_descriptor() -> Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    eventfd(0, flags).map_err(|errno| {
-        let (call, errno) = ("eventfd", errno.raw_os_error());
-        Error::new(Step::Transfer, Cause::Os { call, errno })
-    })
+    with_room(|| eventfd(0, flags))
+        .map_err(|errno| Error::new(Step::Transfer, room::cause("eventfd", errno)))
 }
 
 impl TableState {

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use portolan::provider::stands_for_others;
 use thiserror::Error;
 
 /// Symbolic links that are followed in one path; Linux follows as many (path_resolution(7)).
@@ -20,6 +21,16 @@ const STICKY: u32 = 0o1000;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 const ROOT: u32 = 0;
+/// Folders that root has made on every system (Filesystem Hierarchy Standard 3.0).
+const ROOTS_FOLDERS: [&str; 7] = [
+    "/",
+    "/home",
+    "/run",
+    "/run/user",
+    "/tmp",
+    "/var",
+    "/var/tmp",
+];
 
 /// Why a path is not secure.
 #[derive(Debug, Error)]
@@ -101,6 +112,12 @@ fn names(path: &Path) -> VecDeque<OsString> {
     parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
+/// Whether a folder is root's, although the user namespace has no number for root (user_namespaces(7)). All users
+/// without a number look alike there, so it holds for folders that are root's on every system.
+fn is_roots_without_a_number(path: &Path, owner: u32) -> bool {
+    ROOTS_FOLDERS.iter().any(|roots| path == Path::new(roots)) && stands_for_others(owner)
+}
+
 /// One part of the path, not followed if it is a link.
 fn look(path: &Path, user: u32) -> Result<std::fs::Metadata, Insecure> {
     let metadata = path.symlink_metadata().map_err(|source| Insecure::Io {
@@ -108,7 +125,7 @@ fn look(path: &Path, user: u32) -> Result<std::fs::Metadata, Insecure> {
         source,
     })?;
     let (owner, mode) = (metadata.uid(), metadata.mode());
-    if ![ROOT, user].contains(&owner) {
+    if ![ROOT, user].contains(&owner) && !is_roots_without_a_number(path, owner) {
         let path = path.to_owned();
         return Err(Insecure::Owner { path, owner, user });
     }

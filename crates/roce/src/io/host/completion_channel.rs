@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_port_sharing::room;
+use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -82,13 +83,7 @@ impl AsFd for ChannelCore {
 }
 
 fn os_error(call: &'static str, errno: rustix::io::Errno) -> Error {
-    Error::new(
-        Step::CreateCq,
-        Cause::Os {
-            call,
-            errno: errno.raw_os_error(),
-        },
-    )
+    Error::new(Step::CreateCq, room::cause(call, errno))
 }
 
 #[cfg(test)]

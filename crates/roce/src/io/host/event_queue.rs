@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use portolan_port_sharing::room;
 use portolan_provider::verbs::AsyncEvent;
-use portolan_provider::{Cause, Error, Result, Step};
+use portolan_provider::{Error, Result, Step};
 use portolan_threads::lock::{Mutex, MutexGuard};
 
 use crate::io::net::readiness::Readiness;
@@ -44,10 +45,8 @@ impl EventQueue {
         if let Some(ready) = self.ready.get() {
             return Ok(ready.as_fd());
         }
-        let made = Readiness::new().map_err(|errno| {
-            let (call, errno) = ("socketpair", errno.raw_os_error());
-            Error::new(Step::Query, Cause::Os { call, errno })
-        })?;
+        let made = Readiness::new()
+            .map_err(|errno| Error::new(Step::Query, room::cause("socketpair", errno)))?;
         let ready = self.ready.get_or_init(|| made);
         if !queue.is_empty() {
             ready.raise();

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use portolan_port_sharing::room::with_room;
 use rustix::io::Result;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
@@ -25,7 +26,8 @@ impl Readiness {
     /// `EMFILE`, `ENFILE`: it takes two descriptors.
     pub fn new() -> Result<Self> {
         let kind = (AddressFamily::UNIX, SocketType::STREAM);
-        let (seen, raiser) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
+        let make = || socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None);
+        let (seen, raiser) = with_room(make)?;
         Ok(Self { seen, raiser })
     }
 
