@@ -8,7 +8,6 @@ use portolan_provider::verbs::Ah as ProviderAh;
 use portolan_wire::addr::Gid;
 use rustix::io::Errno;
 
-use crate::convert;
 use crate::guard::{Result, errno_of};
 use crate::layout::{Ah, AhAttr, Context, GlobalRoute, Grh, Pd, Wc, wc_flags};
 use crate::object::{Held, Kind, end, make, next_handle, own};
@@ -36,7 +35,7 @@ pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
     if attr.is_global == 0 {
         return Err(Errno::INVAL);
     }
-    let ah = domain.pd.create_ah(&convert::ah_attr(attr));
+    let ah = domain.pd.create_ah(&attr.into());
     let ah = ah.map_err(|error| errno_of(&error))?;
     let whole = Ah {
         // SAFETY: a domain of ours.

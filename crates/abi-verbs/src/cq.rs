@@ -10,13 +10,13 @@ use portolan_provider::verbs::WorkCompletion;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
-use crate::convert::{flags, immediate};
 use crate::cq_ex;
 use crate::guard::{Result, errno_of, number, pointer, value};
 use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, Wc, create_cq_wc_flags};
 use crate::object::{Kind, Users, end, make, next_handle, own, own_place};
 use crate::process::check_process;
 use crate::raisers::{Raiser, Raisers};
+use crate::wc::{flags, immediate};
 
 /// Completions that are taken at once.
 const BATCH: usize = 16;

@@ -13,11 +13,11 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use rustix::io::Errno;
 
 use crate::acks::FRESH;
-use crate::convert::{flags, immediate};
 use crate::guard::{Result, errno_of, number, value};
 use crate::layout::create_cq_wc_flags::{COMPLETION_TIMESTAMP, COMPLETION_TIMESTAMP_WALLCLOCK};
 use crate::layout::{CompChannel, Context, Cq, CqEx, PollCqAttr};
 use crate::object::own;
+use crate::wc::{flags, immediate};
 
 /// A walk over the completions of a queue: the thread that begins one holds the lock until its end.
 pub(crate) struct Polling {

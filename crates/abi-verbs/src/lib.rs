@@ -19,7 +19,6 @@ mod ah;
 mod async_event;
 mod channel;
 mod context;
-mod convert;
 mod cq;
 mod cq_ex;
 mod device;
@@ -45,6 +44,7 @@ mod strings;
 mod sysfs;
 mod tables;
 mod wait;
+mod wc;
 mod xrcd;
 
 use portolan_abi_layout as layout;

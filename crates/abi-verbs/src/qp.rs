@@ -5,14 +5,13 @@
 use std::sync::Arc;
 
 use portolan_provider::traits::{Qp as ProviderQp, Srq as ProviderSrq};
-use portolan_provider::verbs::{QpAttrMask, QpInit, QpType};
+use portolan_provider::verbs::{self, QpAttrMask, QpInit, QpType};
 use portolan_provider::{Cause, Error};
 use portolan_roce::io::SoftQp;
 use portolan_wire::addr::Gid as WireGid;
 use rustix::io::Errno;
 
 use crate::acks::{Acks, Reported};
-use crate::convert;
 use crate::guard::{Result, errno_of, pointer};
 use crate::layout::{
     Context, Gid, Pd, QP_INIT_ATTR_PD, QP_INIT_ATTR_XRCD, QP_OPEN_ATTR_CONTEXT, QP_OPEN_ATTR_NAME,
@@ -78,7 +77,7 @@ unsafe fn make_qp(
     made: Made,
 ) -> Result<*mut Qp> {
     let (now, init) = made.qp.query().map_err(|error| errno_of(&error))?;
-    attr.cap = convert::cap_to_c(&init.cap);
+    attr.cap = (&init.cap).into();
     let qp_num = made.qp.qpn().value();
     let mut whole = qp_ex::whole(context, pd, attr, next_handle(), qp_num);
     whole.qp_base.state = now.state as u32;
@@ -138,7 +137,7 @@ pub(crate) unsafe fn create(
         // SAFETY: as above.
         false => Some(unsafe { own(attr.srq) }?),
     };
-    let mut cap = convert::cap(&attr.cap);
+    let mut cap = verbs::QpCap::from(&attr.cap);
     cap.max_inline_data = cap.max_inline_data.max(room_of_pieces(cap.max_send_sge));
     let asked = QpInit {
         qp_type,
@@ -332,7 +331,7 @@ pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()>
             return Err(Errno::INVAL);
         }
     }
-    let to = convert::qp_attr(attr, mask)?;
+    let to = attr.named_by(mask).map_err(|error| errno_of(&error))?;
     let modified = own_qp.qp.modify(&to, QpAttrMask::from_bits_truncate(mask));
     modified.map_err(|error| errno_of(&error))?;
     if mask & STATE != 0 {
@@ -348,11 +347,14 @@ pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
     // SAFETY: the caller keeps `qp` until this is done.
     let own_qp = unsafe { own(qp) }?;
     let (attr, init) = own_qp.qp.query().map_err(|error| errno_of(&error))?;
-    let cap = convert::cap_to_c(&init.cap);
+    let cap = (&init.cap).into();
     // SAFETY: as above.
     unsafe { (&raw mut (*qp).state).write(attr.state as u32) };
     Ok((
-        convert::qp_attr_to_c(&attr, cap),
+        QpAttr {
+            cap,
+            ..(&attr).into()
+        },
         QpInitAttr { cap, ..own_qp.init },
     ))
 }

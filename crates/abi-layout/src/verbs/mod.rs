@@ -2,6 +2,7 @@
 
 mod attr;
 mod context;
+mod convert;
 mod flow;
 mod gid;
 mod numbers;

@@ -8,7 +8,6 @@ use portolan_abi_layout as abi;
 use portolan_provider::verbs::{Ah, AhAttr};
 use portolan_provider::{Result, Step};
 
-use super::convert;
 use super::domain::Domain;
 use super::outcome::made;
 
@@ -33,7 +32,7 @@ unsafe impl Sync for AhShared {}
 
 impl KernelAh {
     pub(super) fn new(pd: Arc<Domain>, attr: &AhAttr) -> Result<Self> {
-        let mut raw = convert::ah_attr(attr);
+        let mut raw = abi::AhAttr::from(attr);
         // SAFETY: a protection domain, and attributes that the library reads.
         let raw = unsafe { (pd.device.library.create_ah)(pd.raw.as_ptr(), &mut raw) };
         let raw =

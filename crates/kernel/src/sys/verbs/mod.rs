@@ -4,7 +4,7 @@
 //! nothing of it is needed to build. A file uses only files that stand above it here:
 //!
 //! * `outcome`: what verbs return, as results.
-//! * `convert`, `post`, `complete`: attributes, work requests and completions in both forms.
+//! * `post`, `complete`: work requests and completions in both forms.
 //! * `windows`: the memory windows and regions of a device, by their keys.
 //! * `open`: an open device, which every object keeps alive.
 //! * `channel`, `cq`; `domain` and the objects of a protection domain: `ah`, `srq`, `mr`, `mw`, `qp`, `pd`.
@@ -22,7 +22,6 @@
 mod ah;
 mod channel;
 mod complete;
-mod convert;
 mod cq;
 mod device;
 mod domain;

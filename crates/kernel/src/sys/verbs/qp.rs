@@ -16,7 +16,6 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::{Gid, Qpn};
 
 use super::ah::{AhShared, KernelAh};
-use super::convert;
 use super::cq::KernelCq;
 use super::domain::Domain;
 use super::mw::{KernelMw, with_window};
@@ -70,7 +69,7 @@ impl KernelQp {
                 send_cq: KernelCq::of(send_cq, device)?.raw.as_ptr(),
                 recv_cq: KernelCq::of(recv_cq, device)?.raw.as_ptr(),
                 srq,
-                cap: convert::qp_cap(&init.cap),
+                cap: (&init.cap).into(),
                 qp_type: init.qp_type as u32,
                 sq_sig_all: i32::from(init.sq_sig_all),
             };
@@ -89,7 +88,7 @@ impl KernelQp {
             raw: RwLock::new(Some(raw)),
             qpn,
             qp_type: init.qp_type,
-            cap: convert::qp_init_from(&attr, init.qp_type).cap,
+            cap: (&attr.cap).into(),
             handles: Mutex::default(),
             groups: Mutex::default(),
             pd,
@@ -184,7 +183,7 @@ impl Qp for KernelQp {
     }
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        let mut raw_attr = convert::qp_attr(attr);
+        let mut raw_attr = abi::QpAttr::from(attr);
         let mask = mask.bits().cast_signed();
         self.with(Step::ModifyQp, |raw| {
             let library = &self.pd.device.library;
@@ -204,8 +203,18 @@ impl Qp for KernelQp {
             let code = unsafe { (library.query_qp)(raw.as_ptr(), &mut attr, QUERY_ALL, &mut init) };
             check(Step::ModifyQp, "ibv_query_qp", code)
                 .map_err(|error| self.pd.device.explain(error))?;
-            let init = convert::qp_init_from(&init, self.qp_type);
-            Ok((convert::qp_attr_from(&attr)?, init))
+            let init = QpInit {
+                qp_type: self.qp_type,
+                cap: (&init.cap).into(),
+                sq_sig_all: init.sq_sig_all != 0,
+            };
+            // A queue pair has no path MTU before RTR.
+            let unset = if attr.path_mtu == 0 {
+                abi::qp_attr_mask::PATH_MTU
+            } else {
+                0
+            };
+            Ok((attr.named_by(!unset)?, init))
         })
     }
 
