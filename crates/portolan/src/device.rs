@@ -1,13 +1,12 @@
 //! Devices of the process's provider.
 
+use portolan_threads::lock::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use portolan_provider::Result;
 use portolan_provider::traits::{Device, Pd};
 use portolan_provider::verbs::Instance;
-
-use crate::lock;
 
 /// The devices of the process's provider, by index.
 ///
@@ -21,7 +20,7 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
 /// serves all of them. It lives as long as something uses it.
 pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
     static DOMAINS: Mutex<Option<HashMap<Instance, Weak<dyn Pd>>>> = Mutex::new(None);
-    let mut domains = lock(&DOMAINS);
+    let mut domains = DOMAINS.lock();
     let domains = domains.get_or_insert_default();
     let instance = device.instance();
     if let Some(pd) = domains.get(&instance).and_then(Weak::upgrade) {

@@ -58,11 +58,3 @@ pub use portolan_wire as wire;
 pub use resolve::resolve;
 pub use sys::{BUFFER_MAX_BYTES, Buffer, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Keepalive, Message, Transfer};
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks; a panic in another thread does not spread, for every critical section leaves its state
-/// whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,11 +1,11 @@
 //! Counts of delivered and acknowledged events; destroying an id waits for the acknowledgements.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use portolan_threads::lock::{Condvar, Mutex};
 use std::time::Duration;
 
 use portolan_provider::{Cause, Error, Result, Step};
 
-use crate::{deadline, lock};
+use crate::deadline;
 
 /// The event counts of an id or a membership (`events_completed` of librdmacm).
 #[derive(Debug, Default)]
@@ -24,11 +24,11 @@ struct Events {
 
 impl Counts {
     pub(super) fn note_reported(&self) {
-        lock(&self.events).outstanding += 1;
+        self.events.lock().outstanding += 1;
     }
 
     pub(super) fn note_acknowledged(&self) {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         events.outstanding = events.outstanding.saturating_sub(1);
         if events.outstanding == 0 && events.waiting > 0 {
             self.acknowledged.notify_all();
@@ -40,7 +40,7 @@ impl Counts {
     /// # Errors
     /// `TimedOut` after `timeout`.
     pub(super) fn wait_acknowledged(&self, step: Step, timeout: Duration) -> Result<()> {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         let mut deadline = None;
         while events.outstanding > 0 {
             let deadline = *deadline.get_or_insert_with(|| deadline::after(timeout));
@@ -50,11 +50,7 @@ impl Counts {
                 return Err(Error::new(step, Cause::TimedOut { after_ms, retries }));
             }
             events.waiting += 1;
-            events = self
-                .acknowledged
-                .wait_timeout(events, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            events = self.acknowledged.wait_timeout(events, left).0;
             events.waiting -= 1;
         }
         Ok(())
@@ -83,7 +79,7 @@ mod tests {
             counts.note_acknowledged();
             waiter.join().unwrap().unwrap();
         });
-        assert_eq!(lock(&counts.events).waiting, 0);
+        assert_eq!(counts.events.lock().waiting, 0);
     }
 
     #[test]
@@ -93,6 +89,6 @@ mod tests {
         counts.note_reported();
         let error = counts.wait_acknowledged(Step::DestroyId, SOON).unwrap_err();
         assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
-        assert_eq!(lock(&counts.events).waiting, 0);
+        assert_eq!(counts.events.lock().waiting, 0);
     }
 }

@@ -7,7 +7,6 @@ use portolan_wire::addr::PortSpace;
 
 use super::channel::EventChannel;
 use super::id::{CmId, IdShared, next_uid};
-use crate::lock;
 
 impl CmId {
     /// Creates an id for reliable connections in the TCP port space (`rdma_create_id(3)`).
@@ -36,7 +35,7 @@ impl CmId {
     }
 
     pub(super) fn event_channel(&self) -> EventChannel {
-        let shared = lock(&self.shared.channel).clone();
+        let shared = self.shared.channel.lock().clone();
         EventChannel { shared }
     }
 }

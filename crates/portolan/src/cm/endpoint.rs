@@ -10,7 +10,6 @@ use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::id::{CmId, QueuePairPlan};
-use crate::lock;
 use crate::resolve::Resolved;
 
 /// Time limit for resolving an endpoint's address, and again for its route (as in librdmacm's
@@ -76,7 +75,7 @@ impl CmId {
         if info.passive {
             let source = info.source.ok_or_else(|| missing(Step::Bind, "source"))?;
             id.bind(source)?;
-            *lock(&id.shared.plan) = plan.map(Box::new);
+            *id.shared.plan.lock() = plan.map(Box::new);
             return Ok(id);
         }
         let missing = || missing(Step::ResolveAddress, "destination");
@@ -86,7 +85,7 @@ impl CmId {
         if let Some(plan) = &plan {
             id.create_planned_queue_pair(plan)?;
         }
-        *lock(&id.shared.connect_prefix) = info.connect.clone();
+        *id.shared.connect_prefix.lock() = info.connect.clone();
         Ok(id)
     }
 
@@ -118,7 +117,7 @@ impl CmId {
         let child = event.id().clone();
         child.migrate_to_synchronous(waits_for)?;
         child.set_last_event(event.data().clone());
-        let plan = lock(&self.shared.plan).clone();
+        let plan = self.shared.plan.lock().clone();
         if let Some(plan) = plan {
             child.create_planned_queue_pair(&plan)?;
         }

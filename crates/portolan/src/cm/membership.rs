@@ -1,7 +1,8 @@
 //! An id's membership of a multicast group.
 
+use portolan_threads::lock::Mutex;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use portolan_provider::Result;
 use portolan_provider::address::ip_to_gid;
@@ -9,7 +10,6 @@ use portolan_provider::cm::{JoinKind, MembershipNumber};
 use portolan_provider::traits::Qp;
 
 use super::counts::Counts;
-use crate::lock;
 
 /// An id's membership of a multicast group. It ends with [`CmId::leave_multicast`](super::CmId::leave_multicast) or with the id;
 /// dropping this value does not end it.
@@ -71,20 +71,20 @@ impl Membership {
         let qp = qp.filter(|_| self.kind() == JoinKind::FullMember);
         if let Some(qp) = qp {
             qp.attach_mcast(&ip_to_gid(self.group()))?;
-            *lock(&self.shared.attached) = Some(qp);
+            *self.shared.attached.lock() = Some(qp);
         }
         Ok(())
     }
 
     /// Detaches the queue pair that was attached, if any.
     pub(super) fn detach(&self) -> Result<()> {
-        match lock(&self.shared.attached).take() {
+        match self.shared.attached.lock().take() {
             Some(qp) => qp.detach_mcast(&ip_to_gid(self.group())),
             None => Ok(()),
         }
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        lock(&self.shared.attached).is_some()
+        self.shared.attached.lock().is_some()
     }
 }

@@ -8,7 +8,6 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::id::{CmId, next_uid};
 use super::membership::{Held, Membership};
-use crate::lock;
 
 impl CmId {
     /// Starts to join a multicast group (`rdma_join_multicast_ex(3)`); ends in `MulticastJoin` or
@@ -31,14 +30,14 @@ impl CmId {
             number: None,
         };
         // Insert it before the provider joins: another thread may take its event at once.
-        lock(&self.shared.memberships).insert(uid, held);
+        self.shared.memberships.lock().insert(uid, held);
         self.enroll(uid);
         let joined =
             self.channel()
                 .join_multicast(self.number(), uid, SocketAddr::new(group, 0), kind);
         match joined {
             Ok(number) => {
-                if let Some(held) = lock(&self.shared.memberships).get_mut(&uid) {
+                if let Some(held) = self.shared.memberships.lock().get_mut(&uid) {
                     held.number = Some(number);
                 }
             }
@@ -60,7 +59,7 @@ impl CmId {
     /// `NotJoined`. `TimedOut` if events stayed unacknowledged; the group is left anyway.
     pub fn leave_multicast(&self, group: IpAddr, timeout: Duration) -> Result<()> {
         let found = {
-            let memberships = lock(&self.shared.memberships);
+            let memberships = self.shared.memberships.lock();
             let mut all = memberships.iter();
             all.find(|(_, held)| held.membership.group() == group)
                 .and_then(|(uid, held)| Some((*uid, held.membership.clone(), held.number?)))
@@ -76,13 +75,13 @@ impl CmId {
 
     /// The memberships, in no particular order.
     pub fn memberships(&self) -> Vec<Membership> {
-        let memberships = lock(&self.shared.memberships);
+        let memberships = self.shared.memberships.lock();
         let held = memberships.values();
         held.map(|held| held.membership.clone()).collect()
     }
 
     pub(super) fn membership(&self, uid: UserId) -> Option<Membership> {
-        let memberships = lock(&self.shared.memberships);
+        let memberships = self.shared.memberships.lock();
         memberships.get(&uid).map(|held| held.membership.clone())
     }
 
@@ -98,6 +97,6 @@ impl CmId {
 
     fn forget_membership(&self, uid: UserId) {
         self.disenroll(uid);
-        lock(&self.shared.memberships).remove(&uid);
+        self.shared.memberships.lock().remove(&uid);
     }
 }

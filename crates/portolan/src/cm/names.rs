@@ -13,7 +13,6 @@ use portolan_wire::Gid;
 
 use super::id::{CmId, IdShared};
 use super::name_lookup::Stage;
-use crate::lock;
 use crate::resolve::{Machine, fabric};
 
 /// Default time limit of a lookup: libc's resolver's own maximum (resolv.conf(5): 3 servers, 2
@@ -77,14 +76,14 @@ impl CmId {
     pub fn bind_to_fabric_port(&self, gid: Gid) -> Result<()> {
         let failed = |cause| Err(self.explain(Error::new(Step::Bind, cause)));
         let is_bound = self.addresses()?.device_index.is_some();
-        if is_bound || lock(&self.shared.name_lookup).fabric_port.is_some() {
+        if is_bound || self.shared.name_lookup.lock().fabric_port.is_some() {
             let (expected, found) = ("an id that is not bound", "one that is");
             return failed(Cause::InvalidState { expected, found });
         }
         if !fabric::has_port(gid) {
             return failed(Cause::AddressNotAvailable);
         }
-        lock(&self.shared.name_lookup).fabric_port = Some(gid);
+        self.shared.name_lookup.lock().fabric_port = Some(gid);
         Ok(())
     }
 
@@ -94,7 +93,7 @@ impl CmId {
     /// # Errors
     /// `NoSuchObject` (ENOENT) if there is no result, or not yet, or it was already taken.
     pub fn query_addrinfo(&self) -> Result<Vec<AddrInfo>> {
-        let mut lookup = lock(&self.shared.name_lookup);
+        let mut lookup = self.shared.name_lookup.lock();
         match std::mem::take(&mut lookup.stage) {
             Stage::Ready(found) => Ok(found),
             other => {
@@ -108,7 +107,7 @@ impl CmId {
 
     /// Reserves the id's only lookup and returns its number.
     fn begin_lookup(&self) -> Result<u64> {
-        let mut lookup = lock(&self.shared.name_lookup);
+        let mut lookup = self.shared.name_lookup.lock();
         let cause = match lookup.stage {
             Stage::Idle => {
                 lookup.number += 1;
@@ -168,7 +167,7 @@ impl CmId {
     ) -> Result<Gid> {
         // Report an invalid query before an unsuitable port.
         portolan_addrinfo::Plan::new(node, service, hints)?;
-        let bound = lock(&self.shared.name_lookup).fabric_port;
+        let bound = self.shared.name_lookup.lock().fabric_port;
         if let Some(gid) = bound {
             return Ok(gid);
         }
@@ -200,7 +199,7 @@ impl CmId {
 
     /// Stores the handle that cancels the lookup, unless the lookup has ended.
     fn hold_lookup(&self, number: u64, pending: Option<Pending>) {
-        let mut lookup = lock(&self.shared.name_lookup);
+        let mut lookup = self.shared.name_lookup.lock();
         if lookup.number == number
             && let Stage::Started(held) = &mut lookup.stage
         {
@@ -210,7 +209,7 @@ impl CmId {
 
     /// Abandons a lookup: its event, if any, is ignored.
     fn abandon_lookup(&self, number: u64) {
-        let mut lookup = lock(&self.shared.name_lookup);
+        let mut lookup = self.shared.name_lookup.lock();
         let is_open = !matches!(lookup.stage, Stage::Ready(_) | Stage::Closed);
         if lookup.number == number && is_open {
             let given_up = std::mem::take(&mut lookup.stage);
@@ -225,7 +224,7 @@ impl CmId {
         &self,
         number: u64,
     ) -> Option<std::result::Result<(), AddrInfoError>> {
-        let mut lookup = lock(&self.shared.name_lookup);
+        let mut lookup = self.shared.name_lookup.lock();
         if lookup.number != number {
             return None;
         }
@@ -242,7 +241,7 @@ impl CmId {
 impl IdShared {
     /// Ends the lookup of an id that is destroyed.
     pub(super) fn close_lookup(&self) {
-        let last = std::mem::replace(&mut lock(&self.name_lookup).stage, Stage::Closed);
+        let last = std::mem::replace(&mut self.name_lookup.lock().stage, Stage::Closed);
         drop(last);
     }
 }
@@ -256,7 +255,7 @@ fn end_lookup(id: &Weak<IdShared>, number: u64, outcome: Outcome) {
         Err(error) => (EventType::AddrinfoError, -error.errno()),
     };
     let given_up = {
-        let mut lookup = lock(&id.shared.name_lookup);
+        let mut lookup = id.shared.name_lookup.lock();
         if lookup.number != number || !matches!(lookup.stage, Stage::Started(_)) {
             return;
         }

@@ -11,7 +11,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use super::channel::EventChannel;
 use super::event_data::EventData;
 use super::id::{CmId, Synchronous};
-use crate::{deadline, lock};
+use crate::deadline;
 
 impl CmId {
     /// Creates a synchronous id with a private channel. Calls that start an operation wait for its
@@ -32,13 +32,13 @@ impl CmId {
 
     /// Returns whether calls wait for their events.
     pub fn is_synchronous(&self) -> bool {
-        lock(&self.shared.synchronous).is_some()
+        self.shared.synchronous.lock().is_some()
     }
 
     /// The event that ended the last waiting call; for an id from [`CmId::next_request`], the
     /// request.
     pub fn last_event(&self) -> Option<EventData> {
-        lock(&self.shared.synchronous).as_ref()?.last.clone()
+        self.shared.synchronous.lock().as_ref()?.last.clone()
     }
 
     /// Moves an id to a private channel and makes it synchronous (`rdma_migrate_id(3)` without a
@@ -60,19 +60,19 @@ impl CmId {
 
     pub(super) fn set_synchronous(&self, timeout: Option<Duration>) {
         let last = None;
-        *lock(&self.shared.synchronous) =
+        *self.shared.synchronous.lock() =
             timeout.map(|timeout| Box::new(Synchronous { timeout, last }));
     }
 
     pub(super) fn set_last_event(&self, event: EventData) {
-        if let Some(synchronous) = &mut *lock(&self.shared.synchronous) {
+        if let Some(synchronous) = &mut *self.shared.synchronous.lock() {
             synchronous.last = Some(event);
         }
     }
 
     /// The time limit of calls; `None` if the id is not synchronous.
     pub(super) fn waits_for(&self) -> Option<Duration> {
-        Some(lock(&self.shared.synchronous).as_ref()?.timeout)
+        Some(self.shared.synchronous.lock().as_ref()?.timeout)
     }
 
     /// Ends a call of a synchronous id: waits for one of the events `ends` and returns its error.

@@ -222,9 +222,9 @@ fn a_port_without_a_lid_cannot_be_managed_and_one_that_goes_is_told() {
 /// A client whose administrator answers everything with `status`, in its own thread.
 fn administrator(status: u16) -> (Client, std::thread::JoinHandle<Vec<Method>>) {
     let (transport, script) = pair(port(2));
-    let transport = std::sync::Mutex::new(Some(transport));
+    let transport = portolan_threads::lock::Mutex::new(Some(transport));
     let client = Client::new(ClientConfig::default(), move || {
-        let transport = transport.lock().unwrap().take();
+        let transport = transport.lock().take();
         Ok(Box::new(transport.expect("opened once")))
     });
     let serving = std::thread::spawn(move || {

@@ -19,8 +19,9 @@ mod trust;
 
 use std::fmt;
 
+use portolan_threads::lock::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use portolan_kernel::KernelProvider;
 pub use portolan_kernel::{Offers, check_verbs_library, kernel_offers};
@@ -34,7 +35,6 @@ pub use portolan_provider::{
 pub use self::route::{Chosen, Reason, at, everywhere, towards};
 pub(crate) use self::route::{Place, decide};
 pub use self::trust::{TRUST_ENV, trust};
-use crate::lock;
 use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 
 /// The environment variable that pins the provider: `software` or `kernel`.
@@ -158,7 +158,7 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
         let cause = Cause::InvalidState { expected, found };
         return Err(Error::new(Step::OpenDevice, cause));
     }
-    *lock(&SOFTWARE_CONFIG) = Some(config);
+    *SOFTWARE_CONFIG.lock() = Some(config);
     Ok(())
 }
 
@@ -205,7 +205,7 @@ fn of_environment() -> Result<SoftwareConfig> {
 fn software() -> Result<Arc<SoftwareProvider>> {
     let after_fork = "use in a process forked after the software device was opened";
     let open = || {
-        let config = match lock(&SOFTWARE_CONFIG).clone() {
+        let config = match SOFTWARE_CONFIG.lock().clone() {
             Some(config) => config,
             None => of_environment()?,
         };
@@ -234,7 +234,7 @@ impl<P> Opened<P> {
         // In a forked child, the parent may have held the lock at the fork, which then stays
         // locked.
         let is_own = self.owner.load(Ordering::Acquire) == std::process::id();
-        is_own.then(|| lock(&self.provider).clone()).flatten()
+        is_own.then(|| self.provider.lock().clone()).flatten()
     }
 
     /// Returns the provider; opens it if necessary.
@@ -256,7 +256,7 @@ impl<P> Opened<P> {
             // may have been held at the fork.
             return Err(Error::new(Step::OpenDevice, Cause::Unsupported(after_fork)));
         }
-        let mut provider = lock(&self.provider);
+        let mut provider = self.provider.lock();
         if let Some(provider) = &*provider {
             return Ok(provider.clone());
         }

@@ -1,16 +1,16 @@
 //! Reachability queries as futures, for any runtime.
 
+use portolan_threads::lock::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use portolan_wire::addr::Gid;
 
 use super::{Asked, Port, Reached, Unreachable, ask};
-use crate::lock;
 
 type Outcome = Result<Reached, Unreachable>;
 
@@ -34,7 +34,7 @@ pub fn start(port: &Port, gid: Gid, within: Duration) -> Reaching {
     let slot = Arc::new(Mutex::new(Slot::default()));
     let of_outcome = Arc::clone(&slot);
     let done = Box::new(move |outcome| {
-        let mut slot = lock(&of_outcome);
+        let mut slot = of_outcome.lock();
         slot.outcome = Some(outcome);
         let waiter = slot.waiter.take();
         drop(slot);
@@ -51,7 +51,7 @@ impl Future for Reaching {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut slot = lock(&self.slot);
+        let mut slot = self.slot.lock();
         match slot.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {

@@ -257,10 +257,10 @@ fn ask_neighbour(
     done: Done,
 ) -> Asked {
     // Keep `done`, so that it can be called even if the lookup is refused.
-    let done = std::sync::Arc::new(std::sync::Mutex::new(Some(done)));
+    let done = std::sync::Arc::new(portolan_threads::lock::Mutex::new(Some(done)));
     let (refused, teller) = (done.clone(), port.clone());
-    let tell = move |done: &std::sync::Mutex<Option<Done>>, outcome| {
-        let done = crate::lock(done).take();
+    let tell = move |done: &portolan_threads::lock::Mutex<Option<Done>>, outcome| {
+        let done = done.lock().take();
         if let Some(done) = done {
             done(outcome);
         }

@@ -3,8 +3,8 @@
 //! Paths come from a local ibacm, which spares the subnet administrator repeated queries. If ibacm
 //! is absent or fails, the administrator is queried.
 
+use portolan_threads::lock::Mutex;
 use std::convert::Infallible;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use portolan_addrinfo::ibacm::{self, PathRequest};
@@ -18,8 +18,6 @@ use portolan_sa::umad::{self, Device};
 use portolan_sa::{Client, ClientConfig, Port, PortState};
 use portolan_wire::sa::{self, PathRecord, Query, SaStatus};
 use portolan_wire::{Gid, PKey, ServiceId};
-
-use crate::lock;
 
 /// Time limit of a query to an administrator, including retries.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -349,7 +347,7 @@ impl FabricPort {
 
 /// The process's client of a port's administrator, which caches answers.
 fn client(device: Device) -> Client {
-    let mut clients = lock(&known().clients);
+    let mut clients = known().clients.lock();
     if let Some((_, client)) = clients.iter().find(|(known, _)| *known == device) {
         return client.clone();
     }

@@ -1,8 +1,9 @@
 //! Resolution as a future for any runtime; the process's thread pool runs what blocks.
 
+use portolan_threads::lock::Mutex;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use portolan_provider::Result;
 use portolan_provider::traits::Provider;
 
 use super::{AddrInfo, AddrInfoError, Addresses, Machine, Request, Resolved};
-use crate::lock;
 
 /// A [`Request`] in progress, as a future. Dropping it cancels the lookup.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Request {
         let slot = Arc::new(Mutex::new(Slot::default()));
         let of_outcome = Arc::clone(&slot);
         let done = move |outcome| {
-            let mut slot = lock(&of_outcome);
+            let mut slot = of_outcome.lock();
             slot.outcome = Some(outcome);
             let waiter = slot.waiter.take();
             drop(slot);
@@ -52,7 +52,7 @@ impl Request {
         let (node, service) = (self.node.as_deref(), self.service.as_deref());
         let hints = self.hints.as_ref();
         if let Err(refused) = Plan::new(node, service, hints) {
-            lock(&slot).outcome = Some(Err(refused));
+            slot.lock().outcome = Some(Err(refused));
             return Ok(Resolving {
                 slot,
                 _pending: None,
@@ -76,7 +76,7 @@ impl Future for Resolving {
     type Output = std::result::Result<Addresses, AddrInfoError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.slot);
+        let mut slot = self.slot.lock();
         match slot.outcome.take() {
             Some(outcome) => Poll::Ready(outcome.map(|found| Addresses {
                 found: found.into_iter(),
@@ -112,7 +112,7 @@ mod tests {
 
     impl Wake for Bell {
         fn wake(self: Arc<Self>) {
-            let _ = lock(&self.0).send(());
+            let _ = self.0.lock().send(());
         }
     }
 

@@ -1,10 +1,11 @@
 //! The engine under its lock, and what its outputs lead to: events to their channels, datagrams to
 //! the device, questions to the routing and neighbour tables and to the host's groups.
 
+use portolan_threads::lock::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use portolan_addrinfo::neighbour::Watch;
@@ -19,7 +20,6 @@ use super::Usage;
 use super::claim::ClaimId;
 use super::ports::Claims;
 use super::state::{Outputs, ProviderState};
-use crate::lock;
 
 /// The software rdma_cm of a process.
 pub(super) struct Core {
@@ -85,19 +85,19 @@ impl Core {
 
     /// The ids that have a peer.
     pub(super) fn listing(&self) -> Vec<Listed> {
-        let listed = |state: &Mutex<ProviderState>| lock(state).cm.listing().collect();
+        let listed = |state: &Mutex<ProviderState>| state.lock().cm.listing().collect();
         self.state.get().map_or_else(Vec::new, listed)
     }
 
     /// The services that ids listen on.
     pub(super) fn services(&self) -> HashSet<ServiceId> {
-        let services = |state: &Mutex<ProviderState>| lock(state).cm.services().collect();
+        let services = |state: &Mutex<ProviderState>| state.lock().cm.services().collect();
         self.state.get().map_or_else(HashSet::new, services)
     }
 
     /// What the engine counted.
     pub(super) fn cm_counters(&self) -> portolan_cm::Counters {
-        let counters = |state: &Mutex<ProviderState>| *lock(state).cm.counters();
+        let counters = |state: &Mutex<ProviderState>| *state.lock().cm.counters();
         self.state.get().map(counters).unwrap_or_default()
     }
 
@@ -118,7 +118,7 @@ impl Core {
             ));
         };
         let (result, outputs) = {
-            let mut state = lock(state);
+            let mut state = state.lock();
             let result = command(&mut state, self.epoch.elapsed());
             let mut outputs = state.drain();
             // A timeout that has moved away is not worth waking the thread for.
@@ -141,7 +141,8 @@ impl Core {
                 || self.stack().device_of(path.remote, path.scope_id).is_some()
         };
         let is_dead = |block: u8| blocks.iter().any(|dead| dead.index() == block);
-        let ids = lock(state)
+        let ids = state
+            .lock()
             .cm
             .ids_with_peer(|path, block| is_dead(block) && is_here(path));
         for id in ids {
@@ -153,7 +154,7 @@ impl Core {
     /// How long until [`timeout`](Self::timeout) has something to do, as the progress thread asks
     /// before it sleeps.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        let mut state = lock(self.state.get()?);
+        let mut state = self.state.get()?.lock();
         let now = self.epoch.elapsed();
         // A port that is given back after this sees what is noted here, and wakes the thread.
         let claims_due = self.claims.next_timeout().map(|wait| now + wait);
@@ -216,12 +217,11 @@ impl Core {
         }
     }
 
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, ProviderState> {
-        lock(
-            self.state
-                .get()
-                .unwrap_or_else(|| unreachable!("a core is used after its start")),
-        )
+    pub(super) fn state(&self) -> portolan_threads::lock::MutexGuard<'_, ProviderState> {
+        self.state
+            .get()
+            .unwrap_or_else(|| unreachable!("a core is used after its start"))
+            .lock()
     }
 }
 

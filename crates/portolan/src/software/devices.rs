@@ -11,7 +11,6 @@ use portolan_provider::traits::Device;
 use portolan_roce::io::{DeviceChange, SoftDevice};
 
 use super::core::Core;
-use crate::lock;
 
 impl Core {
     /// The device of a local address. An address that is not known may have come this very moment:
@@ -48,7 +47,7 @@ impl Core {
     /// watched is done without: it is for a hint.
     pub(super) fn watch(&self, neighbour: &Neighbour, known: LinkAddress) -> Option<Arc<Watch>> {
         let (hop, interface) = (neighbour.address, neighbour.interface_index);
-        let mut shared = lock(&self.watches);
+        let mut shared = self.watches.lock();
         if let Some(watch) = shared.get(&(interface, hop)).and_then(Weak::upgrade) {
             return Some(watch);
         }

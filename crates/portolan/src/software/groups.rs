@@ -10,7 +10,6 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::core::Core;
 use super::state::{Member, is_of_group};
-use crate::lock;
 
 impl Core {
     pub(super) fn join(
@@ -98,12 +97,12 @@ fn join_host(core: &Core, membership: &Membership) -> Result<()> {
         return Ok(());
     }
     let joined = core.stack().join_group(&device, membership.group)?;
-    lock(&core.groups).insert(membership.number, joined);
+    core.groups.lock().insert(membership.number, joined);
     Ok(())
 }
 
 fn leave_host(core: &Core, number: MembershipNumber) {
-    let joined = lock(&core.groups).remove(&number);
+    let joined = core.groups.lock().remove(&number);
     // Its end closes a socket, with no lock held.
     drop(joined);
 }

@@ -1,7 +1,7 @@
 //! This process's port claims: asked of the coordinator, remembered to be asked again of a new one.
 
+use portolan_threads::lock::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,6 @@ use portolan_port_sharing::Block;
 use super::claim::{
     ClaimId, PortClaim, RELEASES_MAX, Request, Response, ephemeral_ports, holder_name,
 };
-use crate::lock;
 
 /// How long the coordinator may take to answer; a change of the coordinator fits in.
 pub(super) const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,7 +64,7 @@ struct Spare {
 impl Claims {
     /// The requests that have a new coordinator grant them again.
     pub(super) fn replay(&self) -> Vec<Vec<u8>> {
-        let held = lock(&self.held);
+        let held = self.held.lock();
         let in_use = held.in_use.iter();
         let in_use = in_use.map(|(id, granted)| (*id, granted.claim));
         let spare = held.spare.iter().map(|spare| (spare.id, spare.claim));
@@ -85,7 +84,7 @@ impl Claims {
         if claim.address.port() != 0 {
             // What is asked for by number may be a spare one.
             self.give_back_spares(stack, |_| true);
-        } else if let Some(spare) = lock(&self.held).take_spare(&claim) {
+        } else if let Some(spare) = self.held.lock().take_spare(&claim) {
             return Ok(spare);
         }
         self.tell(stack);
@@ -93,7 +92,7 @@ impl Claims {
         let held = self.hold(stack, id, claim, Step::Bind, timeout);
         let port = held.inspect_err(|_| {
             // It may have been granted after all, too late.
-            lock(&self.held).in_use.remove(&id);
+            self.held.lock().in_use.remove(&id);
             self.give_back(stack, id);
         })?;
         Ok((id, port))
@@ -101,7 +100,7 @@ impl Claims {
 
     /// Changes a claim into a listening one.
     pub(super) fn listen(&self, stack: &Stack, id: ClaimId) -> Result<()> {
-        let granted = lock(&self.held).in_use.get(&id).copied();
+        let granted = self.held.lock().in_use.get(&id).copied();
         let gone = || Error::new(Step::Listen, Cause::NoSuchObject("the id's port"));
         let claim = PortClaim {
             listening: true,
@@ -113,21 +112,21 @@ impl Claims {
 
     /// Forgets a claim that a new coordinator refused; whether it was in use.
     pub(super) fn lose(&self, id: ClaimId) -> bool {
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         held.spare.retain(|spare| spare.id != id);
         held.in_use.remove(&id).is_some()
     }
 
     /// How many are in use.
     pub(super) fn len(&self) -> usize {
-        lock(&self.held).in_use.len()
+        self.held.lock().in_use.len()
     }
 
     /// Gives a claim back. It does not wait for the coordinator, which hears of it before it hears of any
     /// later claim of this process. One of a port that was the coordinator's choice may stay for a while;
     /// see [`Claims::next_timeout`].
     pub(super) fn release(&self, stack: &Stack, id: ClaimId) {
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         let Some(granted) = held.in_use.remove(&id) else {
             return;
         };
@@ -143,7 +142,7 @@ impl Claims {
 
     /// How long it is until [`Claims::give_back_old`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        let held = lock(&self.held);
+        let held = self.held.lock();
         let oldest = held.spare.front()?;
         Some(SPARE_TIME.saturating_sub(oldest.since.elapsed()))
     }
@@ -158,7 +157,7 @@ impl Claims {
 
     fn give_back_spares(&self, stack: &Stack, which: impl Fn(&Spare) -> bool) {
         let mut given_back = Vec::new();
-        lock(&self.held).spare.retain(|spare| {
+        self.held.lock().spare.retain(|spare| {
             let goes = which(spare);
             if goes {
                 given_back.push(spare.id);
@@ -171,14 +170,14 @@ impl Claims {
     }
 
     fn give_back(&self, stack: &Stack, id: ClaimId) {
-        lock(&self.pending_releases).push(id);
+        self.pending_releases.lock().push(id);
         self.tell(stack);
     }
 
     /// Reports returned claims to the coordinator, as far as there is room for requests; the rest is reported
     /// with the next claim or release. When this process leaves, the coordinator drops what it still has.
     fn tell(&self, stack: &Stack) {
-        let mut pending_releases = lock(&self.pending_releases);
+        let mut pending_releases = self.pending_releases.lock();
         while !pending_releases.is_empty() {
             let kept = pending_releases.len().saturating_sub(RELEASES_MAX);
             let release = Request::Release(pending_releases[kept..].to_vec());
@@ -198,7 +197,7 @@ impl Claims {
         step: Step,
         timeout: Duration,
     ) -> Result<u16> {
-        let known = lock(&self.held).in_use.get(&id).copied();
+        let known = self.held.lock().in_use.get(&id).copied();
         let is_ephemeral = known.map_or(claim.address.port() == 0, |known| known.is_ephemeral);
         loop {
             let epoch = stack.group_epoch();
@@ -208,7 +207,7 @@ impl Claims {
                 claim,
                 is_ephemeral,
             };
-            lock(&self.held).in_use.insert(id, granted);
+            self.held.lock().in_use.insert(id, granted);
             if stack.group_epoch() == epoch {
                 return Ok(port);
             }

@@ -1,8 +1,8 @@
 //! The queue of a channel: events in order, and a descriptor that is readable while there are some.
 
+use portolan_threads::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use portolan_port_sharing::room;
@@ -11,8 +11,6 @@ use portolan_provider::{Error, Result, Step};
 use portolan_roce::io::Readiness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-
-use crate::lock;
 
 /// Events of a channel that wait to be taken, and the ids they are of. Their number is bounded by the
 /// ids': an id has a bounded number of events in its life, and of those that its owner writes at a
@@ -45,7 +43,7 @@ impl EventQueue {
 
     /// Queues an event; its ticket, by which it can be taken back.
     pub(super) fn push(&self, event: CmEvent) -> u64 {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let ticket = waiting.next_ticket;
         waiting.next_ticket += 1;
         waiting.events.push_back((ticket, event));
@@ -57,7 +55,7 @@ impl EventQueue {
 
     /// Takes an event back, unless it was taken before.
     pub(super) fn take_back(&self, ticket: u64) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let place = waiting.events.binary_search_by_key(&ticket, |(at, _)| *at);
         let taken = place.ok().and_then(|index| waiting.events.remove(index));
         if taken.is_some() && waiting.events.is_empty() {
@@ -72,11 +70,11 @@ impl EventQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.waiting).events.is_empty()
+        self.waiting.lock().events.is_empty()
     }
 
     pub(super) fn pop(&self) -> Option<CmEvent> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let (_, event) = waiting.events.pop_front()?;
         if waiting.events.is_empty() {
             self.ready.lower();
@@ -86,7 +84,7 @@ impl EventQueue {
 
     /// Takes out the events that `belongs` says, in order.
     pub(super) fn extract(&self, belongs: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if !waiting.events.iter().any(|(_, event)| belongs(event)) {
             return Vec::new();
         }
@@ -106,17 +104,17 @@ impl EventQueue {
 
     /// Notes that events of this id arrive here.
     pub(super) fn enroll(&self, id: IdNumber) {
-        lock(&self.ids).insert(id);
+        self.ids.lock().insert(id);
     }
 
     /// Notes that they stopped.
     pub(super) fn strike(&self, id: IdNumber) {
-        lock(&self.ids).remove(&id);
+        self.ids.lock().remove(&id);
     }
 
     /// The ids whose events arrive here.
     pub(super) fn ids(&self) -> Vec<IdNumber> {
-        lock(&self.ids).iter().copied().collect()
+        self.ids.lock().iter().copied().collect()
     }
 
     /// Whether the owner set `O_NONBLOCK` on the descriptor.

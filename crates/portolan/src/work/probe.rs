@@ -6,7 +6,6 @@ use portolan_provider::verbs::{RemoteAddr, SendData, SendFlags, SendOp, SendWr};
 
 use super::keepalive::{Look, PROBE};
 use super::table::Work;
-use crate::lock;
 
 /// The result of a keepalive check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl Work {
         if !self.keeps_alive {
             return Watched::Not;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let working = state.is_sending();
         if state.broken.is_some() {
             return Watched::Not;

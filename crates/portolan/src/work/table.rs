@@ -1,8 +1,9 @@
 //! The posted work of one queue pair, and its completion queue.
 
+use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ use slab::Slab;
 
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
+use crate::deadline;
 use crate::sys::Buffer;
-use crate::{deadline, lock};
 
 /// Maximum number of completions per poll.
 const COLLECT_BATCH: usize = 32;
@@ -158,7 +159,7 @@ impl Work {
         post: impl FnOnce(u64) -> Result<()>,
     ) -> std::result::Result<usize, Failed> {
         let key = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let (limit, what) = self.depths.of(kind);
             let posted = state.posted(kind);
             if *posted >= limit {
@@ -184,7 +185,7 @@ impl Work {
         match post(key as u64) {
             Ok(()) => Ok(key),
             Err(error) => {
-                let mut state = lock(&self.state);
+                let mut state = self.state.lock();
                 *state.posted(kind) -= 1;
                 Err(Failed {
                     error,
@@ -196,14 +197,14 @@ impl Work {
 
     /// Takes the result of the work `key`, if it has completed.
     pub(crate) fn taken(&self, key: usize) -> Option<(Buffer, WorkCompletion)> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let done = state.slots.get(key)?.done?;
         Some((state.slots.remove(key).buffer, done))
     }
 
     /// Abandons the work `key`; its completion frees the buffer.
     pub(crate) fn abandon(&self, key: usize) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
@@ -216,7 +217,7 @@ impl Work {
 
     /// Takes the ring's oldest message.
     pub(crate) fn arrival(&self) -> Option<(Buffer, WorkCompletion)> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let key = state.arrived.pop_front()?;
         let slot = state.slots.remove(key);
         slot.done.map(|done| (slot.buffer, done))
@@ -224,12 +225,12 @@ impl Work {
 
     /// The completion error that broke the queue pair.
     pub(crate) fn broken(&self) -> Option<WcStatus> {
-        lock(&self.state).broken
+        self.state.lock().broken
     }
 
     /// The number of dispatches so far. While it is unchanged, no work has completed.
     pub(crate) fn turn(&self) -> Turn {
-        Turn(lock(&self.state).turns)
+        Turn(self.state.lock().turns)
     }
 
     /// Collects and dispatches completions; returns their number.
@@ -252,7 +253,7 @@ impl Work {
     fn dispatch(&self, completions: &[WorkCompletion]) {
         let mut freed = Vec::new();
         let wakers = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             for completion in completions {
                 freed.extend(state.finish(completion));
             }
@@ -269,7 +270,7 @@ impl Work {
 
     /// Wakes all waiters to check again, after something other than a completion.
     pub(crate) fn nudge(&self) {
-        let wakers = self.wake_all(&mut lock(&self.state));
+        let wakers = self.wake_all(&mut self.state.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -288,7 +289,7 @@ impl Work {
     /// Becomes the driver of the completion queue. Returns `false` after another driver's dispatch,
     /// or at the deadline.
     pub(crate) fn drive_or_wait(&self, turn: Turn, deadline: Option<Instant>) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.driving && state.turns == turn.0 {
             let left = deadline.map(deadline::left);
             if left.is_some_and(|left| left.is_zero()) {
@@ -314,14 +315,14 @@ impl Work {
                 self.roused.get_or_init(|| made)
             }
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.asleep = state.turns == turn.0;
         Ok(state.asleep.then(|| roused.as_fd()))
     }
 
     /// Announces that the driver is awake; `roused` is the descriptor from [`Work::fall_asleep`].
     pub(crate) fn wake_up(&self, roused: BorrowedFd<'_>) {
-        let was_roused = !std::mem::replace(&mut lock(&self.state).asleep, false);
+        let was_roused = !std::mem::replace(&mut self.state.lock().asleep, false);
         if was_roused {
             // It was written under the lock, so the read does not block.
             let _ = rustix::io::read(roused, &mut [0; 8]);
@@ -330,7 +331,7 @@ impl Work {
 
     /// Hands the role of driver to a waiter.
     pub(crate) fn stop_driving(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.driving = false;
         self.notify_waiters(&state);
     }
@@ -341,11 +342,8 @@ impl Work {
         left: Option<Duration>,
     ) -> MutexGuard<'a, TableState> {
         match left {
-            None => self.turned.wait(state).unwrap_or_else(|e| e.into_inner()),
-            Some(left) => {
-                let waited = self.turned.wait_timeout(state, left);
-                waited.unwrap_or_else(|e| e.into_inner()).0
-            }
+            None => self.turned.wait(state),
+            Some(left) => self.turned.wait_timeout(state, left).0,
         }
     }
 

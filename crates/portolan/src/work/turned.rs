@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::table::{Turn, Work};
-use crate::lock;
 
 /// A future that is ready once completions were dispatched since a turn. Dropping it removes its
 /// waker.
@@ -31,7 +30,7 @@ impl Future for Turned<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.work.state);
+        let mut state = self.work.state.lock();
         if state.turns != self.turn.0 {
             return Poll::Ready(());
         }
@@ -50,7 +49,7 @@ impl Future for Turned<'_> {
 
 impl Drop for Turned<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.work.state);
+        let mut state = self.work.state.lock();
         if state.turns == self.turn.0
             && let Some(place) = self.place
         {

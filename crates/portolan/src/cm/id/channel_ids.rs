@@ -1,13 +1,13 @@
 //! The ids on an event channel, by the numbers whose events they take.
 
-use std::sync::{Arc, Mutex, Weak};
+use portolan_threads::lock::Mutex;
+use std::sync::{Arc, Weak};
 
 use portolan_provider::cm::UserId;
 use portolan_provider::number_map::NumberMap;
 use portolan_provider::traits::{CmChannel, Provider};
 
 use super::IdShared;
-use crate::lock;
 
 /// A provider's channel, and the ids on it.
 #[derive(Debug)]
@@ -28,14 +28,14 @@ impl ChannelIds {
     }
 
     pub(in crate::cm) fn enroll(&self, uid: UserId, id: &Arc<IdShared>) {
-        lock(&self.ids).insert(uid, Arc::downgrade(id));
+        self.ids.lock().insert(uid, Arc::downgrade(id));
     }
 
     pub(in crate::cm) fn forget(&self, uid: UserId) {
-        lock(&self.ids).remove(&uid);
+        self.ids.lock().remove(&uid);
     }
 
     pub(in crate::cm) fn find(&self, uid: UserId) -> Option<Arc<IdShared>> {
-        lock(&self.ids).get(&uid)?.upgrade()
+        self.ids.lock().get(&uid)?.upgrade()
     }
 }

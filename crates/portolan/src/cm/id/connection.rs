@@ -9,7 +9,6 @@ use portolan_wire::cm::RejectReason;
 
 use super::CmId;
 use crate::cm::event_data::EventData;
-use crate::lock;
 
 /// As `responder_resources` or `initiator_depth`: the device's maximum and, when accepting, at most
 /// the request's value (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
@@ -45,7 +44,7 @@ impl CmId {
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
         let mut param = self.with_own_queue_pair(param);
         self.fit_to_device(Step::Connect, &mut param)?;
-        let prefix = lock(&self.shared.connect_prefix).clone();
+        let prefix = self.shared.connect_prefix.lock().clone();
         if !prefix.is_empty() {
             param.private_data = [&prefix, &*param.private_data].concat().into();
         }
@@ -140,18 +139,18 @@ impl CmId {
             let cause = Cause::InvalidState { expected, found };
             return Err(self.explain(Error::new(Step::SetOption, cause)));
         }
-        lock(&self.shared.ece).local = ece;
+        self.shared.ece.lock().local = ece;
         Ok(())
     }
 
     /// The vendor options to send with the request or its answer.
     pub fn local_ece(&self) -> Ece {
-        lock(&self.shared.ece).local
+        self.shared.ece.lock().local
     }
 
     /// The vendor options in the peer's request or answer (`rdma_get_remote_ece(3)`).
     pub fn remote_ece(&self) -> Ece {
-        lock(&self.shared.ece).remote
+        self.shared.ece.lock().remote
     }
 
     /// Disconnects (`rdma_disconnect(3)`): the queue pair enters ERR and its work is flushed.
@@ -208,13 +207,13 @@ impl CmId {
     }
 
     pub(in crate::cm) fn note_remote_ece(&self, ece: Ece) {
-        lock(&self.shared.ece).remote = ece;
+        self.shared.ece.lock().remote = ece;
     }
 
     /// Stores the offer of the request that created this id.
     pub(in crate::cm) fn note_request(&self, request: &EventData) {
         self.note_remote_ece(request.ece());
-        *lock(&self.shared.request) = request.conn().map(|conn| Offer {
+        *self.shared.request.lock() = request.conn().map(|conn| Offer {
             responder_resources: conn.responder_resources,
             initiator_depth: conn.initiator_depth,
         });
@@ -235,7 +234,7 @@ impl CmId {
 
     /// Replaces [`RESOURCES_MAX`] with the request's values.
     fn fit_to_request(&self, param: &mut ConnParam) {
-        if let Some(offer) = *lock(&self.shared.request) {
+        if let Some(offer) = *self.shared.request.lock() {
             let asked = [
                 (&mut param.responder_resources, offer.responder_resources),
                 (&mut param.initiator_depth, offer.initiator_depth),

@@ -9,7 +9,7 @@ use portolan_provider::{Result, Step};
 
 use super::{CmId, IdShared};
 use crate::cm::channel::EventChannel;
-use crate::{deadline, lock};
+use crate::deadline;
 
 impl CmId {
     /// Moves the id to another channel with its queued events, in order (`rdma_migrate_id(3)`).
@@ -26,10 +26,10 @@ impl CmId {
     }
 
     fn move_to(&self, to: &EventChannel) -> Result<()> {
-        let mut channel = lock(&self.shared.channel);
+        let mut channel = self.shared.channel.lock();
         // Enroll at the new channel before events arrive there; leave the old one after its last
         // event.
-        let members: Vec<UserId> = lock(&self.shared.memberships).keys().copied().collect();
+        let members: Vec<UserId> = self.shared.memberships.lock().keys().copied().collect();
         let names = || members.iter().copied().chain([self.shared.uid]);
         names().for_each(|uid| to.shared.enroll(uid, &self.shared));
         let moved = to
@@ -72,10 +72,11 @@ impl IdShared {
             return Ok(());
         }
         self.close_lookup();
-        let qp = lock(&self.queue_pair).take();
-        let channel = lock(&self.channel).clone();
+        let qp = self.queue_pair.lock().take();
+        let channel = self.channel.lock().clone();
         channel.forget(self.uid);
-        lock(&self.memberships)
+        self.memberships
+            .lock()
             .keys()
             .for_each(|uid| channel.forget(*uid));
         let destroyed = channel.channel.destroy_id(self.number);

@@ -5,10 +5,11 @@ mod connection;
 mod end;
 mod queue_pair;
 
+use portolan_threads::lock::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portolan_provider::cm::{
@@ -28,7 +29,6 @@ use super::counts::Counts;
 use super::event_data::EventData;
 use super::membership::Held;
 use super::name_lookup::NameLookup;
-use crate::lock;
 
 /// A connection-manager id (`struct rdma_cm_id`): created on a channel, bound to addresses and a
 /// device, then connected or listening.
@@ -207,7 +207,7 @@ impl CmId {
 
     /// The provider of the id's channel.
     pub fn provider(&self) -> Arc<dyn Provider> {
-        lock(&self.shared.channel).provider.clone()
+        self.shared.channel.lock().provider.clone()
     }
 
     /// The port space and queue pair type.
@@ -238,7 +238,7 @@ impl CmId {
         status: i32,
         arg: u64,
     ) -> Result<()> {
-        let channel = lock(&self.shared.channel);
+        let channel = self.shared.channel.lock();
         let number = self.number();
         channel.channel.write_event(number, event, status, arg)
     }
@@ -249,11 +249,11 @@ impl CmId {
 
     /// Registers a number whose events belong to the id.
     pub(super) fn enroll(&self, uid: UserId) {
-        lock(&self.shared.channel).enroll(uid, &self.shared);
+        self.shared.channel.lock().enroll(uid, &self.shared);
     }
 
     pub(super) fn disenroll(&self, uid: UserId) {
-        lock(&self.shared.channel).forget(uid);
+        self.shared.channel.lock().forget(uid);
     }
 
     pub(super) fn explain(&self, error: Error) -> Error {
@@ -264,7 +264,7 @@ impl CmId {
     }
 
     pub(super) fn channel(&self) -> Arc<dyn CmChannel> {
-        lock(&self.shared.channel).channel.clone()
+        self.shared.channel.lock().channel.clone()
     }
 }
 

@@ -8,7 +8,6 @@ use portolan_provider::verbs::{QpAttr, QpAttrMask, QpInit, QpState, QpType};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use super::CmId;
-use crate::lock;
 
 /// The parameters of an id's queue pair.
 #[derive(Debug)]
@@ -121,7 +120,7 @@ impl CmId {
         init: &QpInit,
         is_private: bool,
     ) -> Result<Arc<dyn Qp>> {
-        let mut held = lock(&self.shared.queue_pair);
+        let mut held = self.shared.queue_pair.lock();
         if held.is_some() {
             return Err(self.explain(Error::new(
                 Step::CreateQp,
@@ -165,7 +164,7 @@ impl CmId {
     /// `NoSuchObject` if the id has none, or if it belongs to a [`Connection`](crate::Connection),
     /// which destroys it itself.
     pub fn destroy_queue_pair(&self) -> Result<()> {
-        let own = lock(&self.shared.queue_pair).take_if(|own| !own.is_private);
+        let own = self.shared.queue_pair.lock().take_if(|own| !own.is_private);
         let missing = || {
             let cause = Cause::NoSuchObject("the id's queue pair");
             self.explain(Error::new(Step::DestroyId, cause))
@@ -192,13 +191,13 @@ impl CmId {
     }
 
     fn of_public<T>(&self, part: impl FnOnce(&OwnQueuePair) -> T) -> Option<T> {
-        let held = lock(&self.shared.queue_pair);
+        let held = self.shared.queue_pair.lock();
         held.as_ref().filter(|own| !own.is_private).map(part)
     }
 
     /// The id's queue pair, including a private one.
     pub(super) fn own_queue_pair(&self) -> Option<Arc<dyn Qp>> {
-        let held = lock(&self.shared.queue_pair);
+        let held = self.shared.queue_pair.lock();
         held.as_ref().map(|own| own.qp.clone())
     }
 
@@ -212,12 +211,12 @@ impl CmId {
 
     /// Returns whether the queue pair uses a shared receive queue.
     pub(super) fn shares_receives(&self) -> bool {
-        let held = lock(&self.shared.queue_pair);
+        let held = self.shared.queue_pair.lock();
         held.as_ref().is_some_and(|own| own.srq.is_some())
     }
 
     pub(in crate::cm) fn has_queue_pair(&self) -> bool {
-        lock(&self.shared.queue_pair).is_some()
+        self.shared.queue_pair.lock().is_some()
     }
 
     /// Moves the queue pair from INIT through RTR to RTS with the handshake's attributes. Reads and
@@ -229,7 +228,7 @@ impl CmId {
     /// has.
     pub(super) fn ready_queue_pair(&self, qp: &dyn Qp, responder: u8, initiator: u8) -> Result<()> {
         let (mut attr, mut mask) = self.channel().init_qp_attr(self.number(), QpState::Rtr)?;
-        if lock(&self.shared.request).is_none() {
+        if self.shared.request.lock().is_none() {
             let (init, init_mask) = self.channel().init_qp_attr(self.number(), QpState::Init)?;
             attr.access = init.access;
             mask |= init_mask & QpAttrMask::ACCESS_FLAGS;
