@@ -1,4 +1,4 @@
-//! What the kernel says, as the program's event: the library does its own part first.
+//! Turns an event of the rdma_cm device, kernel or software, into the program's event; does the library's part of it first.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 

@@ -14,7 +14,7 @@
 //! An event channel belongs to one provider and is opened before any address is known. Without an
 //! explicit provider it uses the pinned one, or the software one ([`default_provider`]).
 
-mod route;
+mod choose;
 mod trust;
 
 use std::fmt;
@@ -32,8 +32,8 @@ pub use portolan_provider::{
     Address, Cause, Error, Result, SockaddrIb, Step, address, cm, error, number_map, traits, verbs,
 };
 
-pub use self::route::{Chosen, Reason, at, everywhere, towards};
-pub(crate) use self::route::{Place, decide};
+pub use self::choose::{Chosen, Reason, at, everywhere, towards};
+pub(crate) use self::choose::{Place, decide};
 pub use self::trust::{TRUST_ENV, trust};
 use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 

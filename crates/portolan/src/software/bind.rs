@@ -12,17 +12,17 @@ use portolan_provider::cm::IdNumber;
 use portolan_provider::error::errno;
 use portolan_provider::{Address, Cause, Error, Result, Step};
 
-use super::address;
 use super::claim::PortClaim;
 use super::core::Core;
 use super::ports::COORDINATOR_TIMEOUT;
+use super::resolve_addr;
 
 impl Core {
     pub(super) fn bind(&self, id: IdNumber, local: SocketAddr) -> Result<()> {
         let device = match leaves_device_open(local.ip()) {
             true => None,
             false => Some(
-                self.find_device(local.ip(), address::scope_of(local).unwrap_or(0))
+                self.find_device(local.ip(), resolve_addr::scope_of(local).unwrap_or(0))
                     .ok_or_else(|| no_address(local))?,
             ),
         };
@@ -66,13 +66,15 @@ impl Core {
         self.run(|cm, now| cm.resolve_addr(now, id, source, destination, timeout))
     }
 
-    /// The path follows from the resolved address, if the way there is still the routing
-    /// tables' to give: what was there at the time of `resolve_addr` may be gone.
+    /// Checks that the route which `resolve_addr` found still exists. The path follows from the
+    /// resolved address.
     pub(super) fn resolve_route(&self, id: IdNumber, timeout: Duration) -> Result<()> {
         let known = self.state().cm.addresses(id)?;
         let inet = |address: Option<Address>| address.and_then(|address| address.inet());
         let checked = match (inet(known.local), inet(known.remote)) {
-            (Some(local), Some(remote)) => address::find_route(Some(local), remote).map(|_| ()),
+            (Some(local), Some(remote)) => {
+                resolve_addr::find_route(Some(local), remote).map(|_| ())
+            }
             // The engine says what is missing.
             _ => Ok(()),
         };

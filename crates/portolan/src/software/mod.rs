@@ -7,12 +7,11 @@
 //! * `channel`, `queue`: event channels and the commands on them.
 //! * `gsi`: management datagrams and time, from the device to the engine.
 //! * `devices`: devices that come and go, and neighbours that change.
-//! * `address`: how a destination is reached: route, device, neighbour.
+//! * `resolve_addr`: how a destination is reached: route, device, neighbour.
 //! * `claim`, `ports`, `registrar`: local ports, decided once for all processes that share UDP 4791.
 //! * `survey`: all of those processes, seen from outside.
 //! * `claimant`: what the group of those processes asks of this one, and the deaths that it reports.
 
-mod address;
 mod bind;
 mod channel;
 mod claim;
@@ -25,6 +24,7 @@ mod ids;
 mod ports;
 mod queue;
 mod registrar;
+mod resolve_addr;
 pub(crate) mod start;
 mod state;
 pub mod survey;

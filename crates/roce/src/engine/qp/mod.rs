@@ -10,7 +10,7 @@ mod receive_queue;
 mod reliable;
 mod requester;
 mod responder;
-mod retransmit;
+mod retransmit_timer;
 mod segment;
 mod send_queue;
 mod service;

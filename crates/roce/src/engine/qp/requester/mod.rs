@@ -27,7 +27,7 @@ use portolan_wire::{Psn, Qpn};
 
 use super::congestion_window::CongestionWindow;
 use super::outbox::Outbox;
-use super::retransmit::{Exhausted, Retransmit};
+use super::retransmit_timer::{Exhausted, Retransmit};
 use super::segment::SgeCursor;
 use super::send_queue::{EntryData, SendEntry, SendQueue, awaits_data};
 use crate::engine::mutant::{Mutant, is_planted};
