@@ -162,8 +162,7 @@ impl Attempt {
     }
 
     fn resolve_address(&self) -> Result<()> {
-        let turn = address_turn::within(self.left());
-        self.id.resolve_addr(self.source, self.destination, turn)
+        address_turn::start(&self.id, self.source, self.destination, self.deadline)
     }
 
     /// Handles the event that ends a step and starts the next step. Returns the connection after
@@ -212,7 +211,9 @@ impl Attempt {
     /// Adds both ends' addresses to an error. For a missed deadline, also adds the attempt's
     /// duration and step.
     pub(crate) fn explain(&self, mut error: Error) -> Error {
-        if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+        if let Cause::TimedOut { after_ms, .. } | Cause::GroupSilent { after_ms, .. } =
+            &mut error.cause
+        {
             *after_ms = self.started.elapsed().as_millis() as u64;
         }
         if error.step == Step::Event {

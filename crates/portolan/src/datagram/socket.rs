@@ -272,9 +272,8 @@ impl Attempt {
 
     /// Starts to resolve the address.
     fn start(&self, source: Option<SocketAddr>) -> Result<()> {
-        let turn = address_turn::within(self.left());
-        let resolving = self.id.resolve_addr(source, self.to, turn);
-        resolving.map_err(|error| self.explain(error))
+        let started = address_turn::start(&self.id, source, self.to, self.deadline);
+        started.map_err(|error| self.explain(error))
     }
 
     /// Creates the queue pair on the resolved device.
@@ -315,7 +314,9 @@ impl Attempt {
     }
 
     fn explain(&self, mut error: Error) -> Error {
-        if let Cause::TimedOut { after_ms, .. } = &mut error.cause {
+        if let Cause::TimedOut { after_ms, .. } | Cause::GroupSilent { after_ms, .. } =
+            &mut error.cause
+        {
             *after_ms = self.started.elapsed().as_millis() as u64;
         }
         if error.step == Step::Event {

@@ -102,6 +102,26 @@ fn a_coordinator_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() 
 }
 
 #[test]
+fn a_connect_waits_within_its_deadline_for_a_coordinator_that_answers_late() {
+    /// Longer than one turn of resolving an address.
+    const SILENCE: Duration = Duration::from_millis(1500);
+    let port = free_port();
+    let coordinator = Peer::start(port);
+    let ours = start(port);
+    let listener = listener_on(ours.clone(), "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let stopped = coordinator.stop();
+    let (active, _passive) = thread::scope(|scope| {
+        let connecting =
+            scope.spawn(|| pair_at(connector_on(ours), &listener, address, &options()));
+        thread::sleep(SILENCE);
+        drop(stopped);
+        connecting.join().unwrap()
+    });
+    assert_eq!(active.peer_addr(), Some(address));
+}
+
+#[test]
 fn accepting_ends_at_the_deadline_when_nobody_comes_and_when_the_peer_does_not_confirm() {
     let port = free_port();
     let ours = start(port);
