@@ -152,7 +152,7 @@ impl MemberConnections {
         block != context.own
             && self.registry.connection(block).is_none()
             && self.registry.grace(Instant::now()).is_none()
-            && matches!(context.name.claim_block(block), Ok(Some(_)))
+            && context.is_free(block)
     }
 
     /// Somebody connected.

@@ -19,6 +19,7 @@ use super::registry::ConnectionId;
 use super::room::with_room;
 use super::service::CoordinatorService;
 use super::status::GroupCounters;
+use super::stranger;
 
 /// Epoll key of the coordinator's listener.
 pub(super) const KEY_LISTENER: u64 = 0;
@@ -184,20 +185,27 @@ impl RoleContext {
     /// Puts a block's sockets out of use, unless a living process has the block. `false` if one has,
     /// or if the sockets cannot be had just now.
     pub(super) fn retire_if_dead(&self, block: Block) -> bool {
-        match self.name.claim_block(block) {
-            Ok(Some(_claim)) => match self.store.peek(block) {
-                Ok(sockets) => {
-                    sockets.iter().for_each(|socket| socket.retire());
-                    true
-                }
-                Err(error) => {
-                    tracing::debug!(%error, %block, "block not cleared");
-                    false
-                }
-            },
-            Ok(None) => false,
+        if !self.is_free(block) {
+            return false;
+        }
+        match self.store.peek(block) {
+            Ok(sockets) => {
+                sockets.iter().for_each(|socket| socket.retire());
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, %block, "block not cleared");
+                false
+            }
+        }
+    }
+
+    /// Whether no living process has a block.
+    pub(super) fn is_free(&self, block: Block) -> bool {
+        match stranger::has_member(&self.name, &self.config.trust, block) {
+            Ok(has_member) => !has_member,
             Err(errno) => {
-                tracing::debug!(%errno, %block, "block not cleared");
+                tracing::debug!(%errno, %block, "whose block it is");
                 false
             }
         }

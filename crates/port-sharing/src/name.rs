@@ -53,9 +53,14 @@ impl GroupName {
         Ok(bound)
     }
 
+    /// A block's name.
+    pub(super) fn of_block(&self, block: Block) -> String {
+        format!("{}/{block}", self.base)
+    }
+
     /// Takes a block's name. `None` if a living process has it.
     pub(super) fn claim_block(&self, block: Block) -> Result<Option<PrivateFd>, Errno> {
-        let name = format!("{}/{block}", self.base);
+        let name = self.of_block(block);
         bind_unless_taken(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
     }
 

@@ -6,6 +6,7 @@
 //! failed, and rarely.
 
 use portolan_provider::Cause;
+use rustix::io::Errno;
 
 use super::block::{BLOCK_COUNT, Block};
 use super::message::Refusal;
@@ -41,6 +42,19 @@ pub(super) fn with_places(name: &GroupName, trust: &Trust) -> Option<Cause> {
         taken: 1 + strange.count(),
         places: PLACES,
     })
+}
+
+/// Whether a living member has a block's name. A stranger who took it is no sign of life.
+///
+/// # Errors
+/// What the system refuses.
+pub(super) fn has_member(name: &GroupName, trust: &Trust, block: Block) -> Result<bool, Errno> {
+    if name.claim_block(block)?.is_some() {
+        return Ok(false);
+    }
+    let taken = name.of_block(block);
+    let is_strange = strange_places(name, trust).any(|socket| socket.name == taken);
+    Ok(!is_strange)
 }
 
 /// How many processes live that have a block, strangers left out. Where nobody leads the group, it tells members

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::process::Uid;
+use rustix::process::{Signal, Uid};
 use rustix::thread::set_thread_res_uid;
 
 use super::harness::*;
@@ -176,6 +176,30 @@ fn a_stranger_who_takes_the_name_of_a_dead_coordinator_is_named_to_the_members()
     assert_names_stranger(&error.to_string());
     drop(squat);
     assert_eq!(group.request(b"echo back", PATIENCE).unwrap(), b"back");
+}
+
+#[test]
+fn a_stranger_who_takes_the_name_of_a_dead_member_does_not_pass_for_it() {
+    let config = hasty();
+    let coordinator = Process::spawn(config.port);
+    let member = Member::join(&config).unwrap();
+    let mut victim = Process::spawn(config.port);
+    // Stopped, so that the stranger comes first.
+    coordinator.stop();
+    victim.kill();
+    let squat = as_user(STRANGER, || {
+        take_name(&format!("{}/{}", name(&config), victim.block))
+    });
+    coordinator.signal(Signal::CONT);
+    let deadline = Instant::now() + AT_ONCE;
+    while !member.knows_dead(victim.block) {
+        assert!(Instant::now() < deadline, "a stranger has the name");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Another process gets another place.
+    let newcomer = Process::spawn(config.port);
+    assert_ne!(newcomer.block, victim.block);
+    drop(squat);
 }
 
 #[test]
