@@ -16,6 +16,14 @@ pub(crate) const UNAVAILABLE: &str =
 const AS_ROOT_OF_ITS_OWN: [&str; 2] = ["--user", "--map-root-user"];
 /// Says that the namespace is there, and holds it until its standard input ends.
 const HOLDER: &str = "ip link set lo up && echo ready && exec cat";
+/// Likewise, when there is an Ethernet link as well. Its addresses are usable at once: none is checked for duplicates.
+const HOLDER_WITH_ETHERNET: &str = "ip link set lo up && \
+    echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
+    ip link add eth0 type veth peer name eth1 && \
+    ip address add 10.77.0.1/24 dev eth0 && \
+    ip link set eth1 up && ip link set eth0 up && echo ready && exec cat";
+/// Of the interface `eth0`, if there is one.
+pub(crate) const ETHERNET_ADDRESS: &str = "10.77.0.1";
 /// Programs end with the thread that started them.
 const BOUND_TO_US: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
@@ -39,12 +47,22 @@ impl Namespace {
         Ok(probe.status.success())
     }
 
+    /// With a loopback interface.
     pub(crate) fn new(is_root: bool) -> Result<Self> {
+        Self::made_by(HOLDER, is_root)
+    }
+
+    /// With a loopback interface and an Ethernet link whose ends are `eth0` and `eth1`.
+    pub(crate) fn with_ethernet(is_root: bool) -> Result<Self> {
+        Self::made_by(HOLDER_WITH_ETHERNET, is_root)
+    }
+
+    fn made_by(holder: &str, is_root: bool) -> Result<Self> {
         let mut holder = Command::new("unshare")
             .args(user(is_root))
             .args(["--net", "--"])
             .args(BOUND_TO_US)
-            .args(["sh", "-c", HOLDER])
+            .args(["sh", "-c", holder])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

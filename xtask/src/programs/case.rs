@@ -55,6 +55,15 @@ pub(super) struct Server {
     pub(super) expected: Expected,
 }
 
+/// What a row's network namespace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    /// The loopback interface alone.
+    Loopback,
+    /// An Ethernet link, too: stacks on verbs leave loopback interfaces out.
+    Ethernet,
+}
+
 /// Text, and how many lines at least must have it.
 pub(super) type Saying = (&'static str, usize);
 
@@ -126,6 +135,7 @@ pub(super) struct Case {
     /// Of each client.
     pub(super) expected: Expected,
     pub(super) data: Data,
+    pub(super) network: Network,
     /// What the client says before it fails if it was faster than its server: then the row is played again.
     pub(super) haste: Option<&'static str>,
     /// Whether it is a part of the tests.
@@ -154,6 +164,7 @@ impl Case {
             clients: 1,
             expected: Expected::well(&[]),
             data: Data::None,
+            network: Network::Loopback,
             haste: None,
             is_quick: false,
         }
@@ -161,6 +172,11 @@ impl Case {
 
     pub(super) fn data(self, data: Data) -> Self {
         Self { data, ..self }
+    }
+
+    pub(super) fn on_ethernet(self) -> Self {
+        let network = Network::Ethernet;
+        Self { network, ..self }
     }
 
     pub(super) fn server(mut self, expected: Expected) -> Self {

@@ -18,11 +18,11 @@ use crate::install;
 use crate::namespace::{self, Namespace};
 use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace};
-use case::Case;
+use case::{Case, Network};
 use document::Row;
 
 /// Whose programs are run, and what makes the namespace that they run in.
-const PACKAGES: [Package; 5] = [
+const PACKAGES: [Package; 6] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -40,8 +40,12 @@ const PACKAGES: [Package; 5] = [
         purpose: "rdma-core's own tests",
     },
     Package {
+        name: "libfabric-bin",
+        purpose: "messages by libfabric",
+    },
+    Package {
         name: "iproute2",
-        purpose: "the loopback interface of a network namespace",
+        purpose: "the interfaces of a network namespace",
     },
 ];
 
@@ -110,8 +114,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
 /// Plays a row, in a network namespace of its own: rows run side by side, for some sleep for seconds.
 fn play(workspace: &Workspace, case: &Case) -> Row {
     let started = Instant::now();
-    let played = Namespace::new(workspace.is_root)
-        .and_then(|namespace| pair::play(&workspace.portolan, &namespace, case));
+    let namespace = match case.network {
+        Network::Loopback => Namespace::new(workspace.is_root),
+        Network::Ethernet => Namespace::with_ethernet(workspace.is_root),
+    };
+    let played = namespace.and_then(|namespace| pair::play(&workspace.portolan, &namespace, case));
     let result = played.map_err(|error| format!("{error:#}"));
     let took = started.elapsed();
     let word = match &result {

@@ -1,6 +1,7 @@
 //! The rows.
 
 mod connection_manager;
+mod libfabric;
 mod mixed;
 mod perftest;
 mod ping_pongs;
@@ -11,6 +12,8 @@ use super::case::{Case, c};
 /// The address of the loopback interface, and its software device.
 const ADDRESS: &str = "127.0.0.1";
 const DEVICE: &str = "sw_lo";
+/// The software device of the Ethernet link.
+const ETHERNET_DEVICE: &str = "sw_eth0";
 
 /// Every row, in the order of the document.
 pub(super) fn all() -> Vec<Case> {
@@ -21,6 +24,7 @@ pub(super) fn all() -> Vec<Case> {
         ping_pongs::cases(),
         perftest::cases(),
         pyverbs::cases(),
+        libfabric::cases(),
     ]
     .concat()
 }
