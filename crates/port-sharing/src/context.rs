@@ -44,7 +44,7 @@ pub(super) struct RoleContext {
     /// Replays that a new coordinator has answered, and its answers: this process is still to be told.
     pub(super) replayed: Vec<(Vec<u8>, Vec<u8>)>,
     /// Proof to every coordinator that this process lives: the block's name.
-    block_name: PrivateFd,
+    pub(super) block_name: Arc<PrivateFd>,
     /// The descriptors of the present role.
     epoll: Arc<PrivateFd>,
     last_connection: ConnectionId,
@@ -80,7 +80,7 @@ impl RoleContext {
             counters: GroupCounters::default(),
             surveys: Vec::new(),
             replayed: Vec::new(),
-            block_name,
+            block_name: Arc::new(block_name),
             epoll: Arc::new(with_room(|| {
                 PrivateFd::make(|| epoll::create(epoll::CreateFlags::CLOEXEC))
             })?),

@@ -124,7 +124,7 @@ extern "C" fn in_child() {
 
 /// An owned descriptor that a forked child does not keep.
 #[derive(Debug)]
-pub(super) struct PrivateFd {
+pub struct PrivateFd {
     fd: ManuallyDrop<OwnedFd>,
     place: usize,
     generation: u32,
@@ -152,7 +152,10 @@ impl PrivateFd {
     }
 
     /// Makes and registers a descriptor. `make` must not wait.
-    pub(super) fn make(make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
+    ///
+    /// # Errors
+    /// Those of `make`; `NFILE` if too many are registered.
+    pub fn make(make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
         let window = Window::open()?;
         Self::adopt(&window, make()?)
     }

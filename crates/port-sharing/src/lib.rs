@@ -43,6 +43,7 @@ mod election;
 mod founding;
 mod inherit;
 mod join;
+mod member_link;
 mod message;
 mod multicast;
 mod name;
@@ -80,6 +81,8 @@ pub use config::{
     REQUESTS_MAX, ROCE_PORT,
 };
 pub use datagram::Datagram;
+pub use inherit::PrivateFd;
+pub use member_link::{LinkMessage, MemberLink, MemberLinks};
 pub use multicast::MulticastSocket;
 pub use observe::{Observation, observe};
 pub use service::{CoordinatorService, MemberService, Route};
@@ -88,7 +91,6 @@ pub use status::{GroupCounters, GroupStatus, MemberStatus};
 pub use trust::Trust;
 
 use datagram::{Delivery, Inbox};
-use inherit::PrivateFd;
 use portolan_threads::fork::ForkGuard;
 use room::with_room;
 use state::{MemberState, Turned};
@@ -342,6 +344,17 @@ impl PortGroup {
     pub fn leave(&self) {
         self.sockets.iter().for_each(BlockSocket::vacate);
         self.lock().state.leave();
+    }
+
+    /// Lets other members connect to this one, and this one to them.
+    ///
+    /// # Errors
+    /// `Os` if the system refuses.
+    pub fn link_members(&self) -> Result<MemberLinks> {
+        let shared = self.lock();
+        let context = &shared.state.context;
+        let own_name = Arc::clone(&context.block_name);
+        MemberLinks::new(own_name, &context.config).map_err(join::os("listen"))
     }
 
     /// The group as this process sees it.

@@ -84,9 +84,18 @@ impl GroupName {
 
     /// Connects to the coordinator, without waiting.
     pub(super) fn call(&self) -> Result<Call, Errno> {
-        let address = SocketAddrUnix::new_abstract_name(self.base.as_bytes())?;
+        Self::connect(&SocketAddrUnix::new_abstract_name(self.base.as_bytes())?)
+    }
+
+    /// Connects to the member with a block, without waiting.
+    pub(super) fn call_block(&self, block: Block) -> Result<Call, Errno> {
+        let name = self.of_block(block);
+        Self::connect(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+    }
+
+    fn connect(address: &SocketAddrUnix) -> Result<Call, Errno> {
         let connection = with_room(|| PrivateFd::make(seqpacket))?;
-        match net::connect(&connection, &address) {
+        match net::connect(&connection, address) {
             Ok(()) => {
                 widen(&connection);
                 Ok(Call::Connected(connection))

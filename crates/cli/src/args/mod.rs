@@ -39,6 +39,7 @@ const AFTER_HELP: &str = "\
 Environment:
   PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always takes software)
   PORTOLAN_TRUST=UID,…|anyone        other users whose processes may share UDP port 4791 with this one's
+  PORTOLAN_LOCAL=off                 packets to other processes of this host by UDP, too, and not through memory
   NO_COLOR                           no colors, if set and not empty";
 
 /// RDMA connections on any Linux machine, with or without RDMA hardware.

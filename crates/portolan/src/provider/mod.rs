@@ -15,6 +15,7 @@
 //! explicit provider it uses the pinned one, or the software one ([`default_provider`]).
 
 mod choose;
+mod local;
 mod trust;
 
 use std::fmt;
@@ -34,6 +35,7 @@ pub use portolan_provider::{
 
 pub use self::choose::{Chosen, Reason, at, everywhere, towards};
 pub(crate) use self::choose::{Place, decide};
+pub use self::local::{LOCAL_ENV, local_memory};
 pub use self::trust::{TRUST_ENV, trust};
 use crate::software::{SoftwareConfig, SoftwareProvider, Tap};
 
@@ -199,6 +201,7 @@ pub fn set_tap(tap: Option<Arc<dyn Tap>>) -> Result<()> {
 fn of_environment() -> Result<SoftwareConfig> {
     let mut config = SoftwareConfig::default();
     config.stack.group.trust = trust()?;
+    config.stack.local_memory = local_memory()?;
     Ok(config)
 }
 

@@ -25,6 +25,8 @@ pub struct StackConfig {
     /// Requested send buffer of each, bytes. Without CAP_NET_ADMIN the kernel gives at most
     /// than `net.core.wmem_max`.
     pub send_buffer_bytes: usize,
+    /// Whether packets to other processes of this host go through memory, where both trust each other.
+    pub local_memory: bool,
     /// A capture, from the first packet.
     pub tap: Option<Arc<dyn Tap>>,
 }
@@ -72,6 +74,7 @@ impl Default for StackConfig {
             flow: FlowConfig::default(),
             send_sockets: 4,
             send_buffer_bytes: 4 << 20,
+            local_memory: true,
             tap: None,
         }
     }

@@ -27,6 +27,7 @@ use crate::io::net::path::Path;
 use crate::io::net::receive::Receiver;
 use crate::io::net::receive_batch;
 use crate::io::net::send_batch::SendBatch;
+use crate::io::net::shm::links::{LinkServer, Links};
 use crate::io::net::tap::Tap;
 use crate::io::net::transmit::{Room, Transmitter};
 use crate::io::polling::clock::Clock;
@@ -122,7 +123,8 @@ impl Stack {
         }
         // Before the first reading: no change may fall in between.
         let interfaces = InterfaceMonitor::open()?;
-        let progress = Progress::new(&group, &transmitter, &interfaces)?;
+        let (links, server) = link(&config, &group);
+        let progress = Progress::new(&group, &transmitter, &interfaces, links.as_ref())?;
         let monitor = Monitor::default();
         monitor.tap.set(config.tap.clone());
         let host = Arc::new(Host {
@@ -131,6 +133,7 @@ impl Stack {
             monitor,
             gauges: Gauges::new(&config.limits),
             transmitter,
+            links,
             receiver: Mutex::new(Receiver::new(config.group.port)),
             qps: QpTable::new(group.block().index()),
             memory: RwLock::new(MemoryTable::new(config.limits.max_mr as usize)),
@@ -154,7 +157,7 @@ impl Stack {
         });
         stack.host.follow_interfaces(&BTreeSet::new())?;
         let gsi = prepare(&stack)?;
-        let started = thread::start(&stack.host, &stack.devices, gsi, interfaces)?;
+        let started = thread::start(&stack.host, &stack.devices, gsi, interfaces, server)?;
         *stack.thread() = Some(started);
         Ok(stack)
     }
@@ -346,6 +349,21 @@ impl Stack {
 
     fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.thread.lock()
+    }
+}
+
+/// Readies the ways through memory; none if they are turned off or the system refuses.
+fn link(config: &StackConfig, group: &PortGroup) -> (Option<Links>, Option<LinkServer>) {
+    if !config.local_memory {
+        return (None, None);
+    }
+    let members = group.link_members();
+    let links = Links::new(group.block()).map_err(|errno| {
+        tracing::debug!(%errno, "no ways through memory");
+    });
+    match (links, members) {
+        (Ok(links), Ok(members)) => (Some(links), Some(LinkServer::new(members))),
+        _ => (None, None),
     }
 }
 

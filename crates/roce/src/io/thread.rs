@@ -21,10 +21,13 @@ use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
 use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::receive::{self, Arrived, IpFields, Receiver, Unchecked};
+use crate::io::net::shm::links::{LinkServer, Links, Served};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::policy::{Policy, PollingState};
-use crate::io::polling::progress::{DATA, GROUP, INTERFACES, LOOK_INTERVAL, MULTICAST, SEND, WAKE};
+use crate::io::polling::progress::{
+    BELL, DATA, GROUP, INTERFACES, LINKS, LOOK_INTERVAL, MULTICAST, SEND, WAKE,
+};
 use crate::io::verbs::devices::Devices;
 use portolan_port_sharing::Datagram;
 
@@ -47,7 +50,11 @@ pub(crate) fn start(
     devices: &Arc<Devices>,
     gsi: Arc<dyn Gsi>,
     interfaces: InterfaceMonitor,
+    links: Option<LinkServer>,
 ) -> Result<JoinHandle<()>> {
+    if let Some(links) = &links {
+        host.progress.watch_link(LINKS, links.as_fd());
+    }
     let worker = Worker {
         host: Arc::clone(host),
         devices: Arc::clone(devices),
@@ -57,6 +64,7 @@ pub(crate) fn start(
         interfaces_gone: BTreeSet::new(),
         reading_due: None,
         multicast: None,
+        links,
         policy: Policy::default(),
     };
     let builder = std::thread::Builder::new().name("portolan".into());
@@ -73,6 +81,12 @@ pub(crate) fn start(
     })
 }
 
+fn watch_link(host: &Host, server: &LinkServer, number: u64) {
+    if let Some(fd) = server.connection(number) {
+        host.progress.watch_link(LINKS + number, fd);
+    }
+}
+
 struct Worker {
     host: Arc<Host>,
     devices: Arc<Devices>,
@@ -86,6 +100,8 @@ struct Worker {
     reading_due: Option<Duration>,
     /// Reads the multicast groups' sockets; made when there is the first.
     multicast: Option<Receiver>,
+    /// The connections behind the ways through memory.
+    links: Option<LinkServer>,
     policy: Policy,
 }
 
@@ -147,9 +163,14 @@ impl Worker {
         let mut found = self.stand_in_for_pollers();
         for event in &*events {
             match event.data.u64() {
-                WAKE => self.host.progress.awoken(),
+                WAKE => {
+                    self.host.progress.awoken();
+                    self.host.resume_rings();
+                }
                 GROUP => self.serve_group(),
                 INTERFACES => self.hear_of_interfaces(),
+                BELL => found |= self.receive_rings(),
+                token if token >= LINKS => self.serve_link(token - LINKS),
                 token if token >= MULTICAST => self.receive_multicast(token - MULTICAST),
                 token if token >= SEND => self.resume_senders(token - SEND),
                 token => found |= self.receive(token - DATA),
@@ -160,6 +181,7 @@ impl Worker {
             self.host.settle_broken();
         }
         self.tell_of_established();
+        self.call_links();
         self.serve_timers();
         self.serve_readings();
     }
@@ -194,9 +216,14 @@ impl Worker {
         let progress = &self.host.progress;
         let now = self.host.clock.now();
         self.policy
-            .sleep(|| progress.yield_to_pollers(&self.host.group, now));
+            .sleep(|| progress.yield_to_pollers(self.host.sources(), now));
         if self.policy.state() == PollingState::WatchOneSided {
-            progress.watch_beside_pollers(&self.host.group);
+            progress.watch_beside_pollers(self.host.sources());
+        }
+        match self.policy.state() {
+            PollingState::YieldToPollers => {}
+            // A poller that has the lock was not here for a while: it may be stopped.
+            _ => self.host.look_at_rings_again(),
         }
         let polled = self.policy.state() != PollingState::Sleep;
         let mut until = now + if polled { LOOK_INTERVAL } else { LONGEST_SLEEP };
@@ -274,6 +301,60 @@ impl Worker {
         };
         host.read_socket(&mut receiver, socket, Answer::Now)
             .one_sided
+    }
+
+    /// Reads the rings; returns whether there was a one-sided request.
+    fn receive_rings(&self) -> bool {
+        let host = &self.host;
+        let Some(links) = &host.links else {
+            return false;
+        };
+        let receiver = match self.policy.state() {
+            PollingState::WatchOneSided => Some(host.receiver.lock()),
+            // If a poller has the lock, it reads the packets; the bell goes on ringing.
+            _ => host.receiver.try_lock(),
+        };
+        let one_sided = receiver.is_some_and(|mut receiver| {
+            links.heard();
+            let taken = host.read_rings(&mut receiver, links, Answer::Now);
+            if receiver.has_more() {
+                Links::ring(links.bell());
+            }
+            taken.one_sided
+        });
+        host.resume_rings();
+        one_sided
+    }
+
+    /// Makes the ways through memory that queue pairs have asked for.
+    fn call_links(&mut self) {
+        let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
+            return;
+        };
+        for number in server.call_wanted(links) {
+            watch_link(&self.host, server, number);
+        }
+    }
+
+    /// Accepts connections of others (0), or reads one.
+    fn serve_link(&mut self, number: u64) {
+        let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
+            return;
+        };
+        if number == 0 {
+            for number in server.accept() {
+                watch_link(&self.host, server, number);
+            }
+            return;
+        }
+        match server.serve(number, links, self.host.transmitter.link_port()) {
+            Served::Nothing => {}
+            Served::Incoming(incoming) => {
+                self.host.receiver.lock().add_ring(incoming);
+                Links::ring(links.bell());
+            }
+            Served::Ended(place) => self.host.receiver.lock().remove_ring(place),
+        }
     }
 
     fn receive_multicast(&mut self, token: u64) {

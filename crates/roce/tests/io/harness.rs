@@ -20,6 +20,9 @@ use portolan_wire::{Psn, Qpn};
 /// Longer than anything here takes; reaching it fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// These tests run twice: over sockets as `io`, and over ways through memory as `io_memory`.
+const BY_MEMORY: bool = env!("CARGO_CRATE_NAME").len() == "io_memory".len();
+
 /// A configuration that no other test, and nobody else on this machine, uses.
 pub fn config() -> StackConfig {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -30,6 +33,7 @@ pub fn config() -> StackConfig {
             name_prefix: format!("portolan-io-{}-{number}", std::process::id()),
             ..GroupConfig::default()
         },
+        local_memory: BY_MEMORY,
         ..StackConfig::default()
     }
 }

@@ -1,4 +1,4 @@
-//! The software device over real sockets: two stacks on one UDP port, as two processes are. All on
+//! The software device over real sockets, and over ways through memory: two stacks on one UDP port, as two processes are. All on
 //! loopback; each test has a port and a group name of its own.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
@@ -20,6 +20,7 @@ mod reregister;
 mod shared_receives;
 mod start;
 mod tap;
+mod through_memory;
 mod time_stamps;
 mod transfer;
 mod ud_end;

@@ -258,6 +258,7 @@ fn a_receive_buffer_much_too_small_for_all_slows_transfers_and_loses_nothing() {
     const LEN: usize = 1 << 20;
     let mut config = crate::harness::config();
     config.group.receive_buffer_bytes = 64 << 10;
+    config.local_memory = false;
     let stacks = [
         crate::harness::stack(&config),
         crate::harness::stack(&config),

@@ -213,6 +213,16 @@ impl QueuePair {
         self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_stream)
     }
 
+    /// Whether packets that are sent from now on may overtake those sent before: nothing that a peer would miss is in
+    /// flight.
+    pub fn can_change_way(&self) -> bool {
+        match self.service.reliable() {
+            Some(halves) => halves.requester.under_way() == 0,
+            // Nothing was sent yet.
+            None => self.attr.state == QpState::Rtr,
+        }
+    }
+
     /// Posts a datagram to the send queue of a UD queue pair; the destination stands for its `ud`. In
     /// ERR and SQE it is flushed at once.
     ///

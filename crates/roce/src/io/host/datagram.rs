@@ -164,8 +164,9 @@ impl Host {
         if std::mem::replace(&mut state.takes_datagrams, takes) == takes {
             return;
         }
-        for version in [IpVersion::V4, IpVersion::V6] {
-            let count = self.progress.connected(version);
+        let [v4, v6] =
+            [IpVersion::V4, IpVersion::V6].map(|version| self.progress.connected(version));
+        for count in [v4, v6, self.progress.by_sockets()] {
             match takes {
                 true => count.fetch_add(1, Ordering::Relaxed),
                 false => count.fetch_sub(1, Ordering::Relaxed),
@@ -262,6 +263,7 @@ mod tests {
                 hop_limit: 63,
                 flow_label: 0xabcde,
             },
+            writer: None,
             packet: Packet::parse(payload).unwrap(),
         }
     }

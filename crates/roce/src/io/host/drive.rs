@@ -15,7 +15,9 @@ use crate::io::host::memory_access;
 use crate::io::host::multicast::MulticastGroup;
 use crate::io::host::queue_pair::QpCore;
 use crate::io::net::receive::{Arrived, Receiver};
+use crate::io::net::shm::links::Links;
 use crate::io::polling::clock::as_nanos;
+use crate::io::polling::progress::Sources;
 use portolan_port_sharing::{Block, BlockSocket, Datagram};
 
 /// Deadlines served in one turn; more are due at once again.
@@ -70,6 +72,41 @@ impl Host {
         make_way(taken > 0);
     }
 
+    /// A thread that polled is about to sleep: when this returns the progress thread hears of packets.
+    pub(crate) fn poller_leaves(&self) {
+        self.progress.poller_leaves(self.sources());
+        self.look_at_rings_again();
+    }
+
+    /// Where packets come from.
+    pub(crate) fn sources(&self) -> Sources<'_> {
+        Sources {
+            group: &self.group,
+            links: self.links.as_ref(),
+        }
+    }
+
+    /// Rings this process's own bell for what came while those who write to it believed that it looks by itself.
+    pub(crate) fn look_at_rings_again(&self) {
+        if let Some(links) = &self.links {
+            let receiver = self.receiver.try_lock();
+            if receiver.is_none_or(|receiver| receiver.has_more()) {
+                Links::ring(links.bell());
+            }
+        }
+    }
+
+    /// Has queue pairs go on that waited for room in a ring.
+    pub(crate) fn resume_rings(&self) {
+        let Some(links) = &self.links else { return };
+        for socket in links.full() {
+            let waiting = socket.resume(&self.monitor).unwrap_or_default();
+            for qp in waiting.into_iter().filter_map(|qpn| self.qps.find(qpn)) {
+                self.resume(&qp);
+            }
+        }
+    }
+
     /// Reads the sockets of connected queue pairs, within bounds.
     pub(crate) fn read_sockets(&self, receiver: &mut Receiver, answer: Answer) -> Taken {
         let mut taken = Taken::default();
@@ -77,12 +114,39 @@ impl Host {
             // The sockets are closed, or about to be.
             return taken;
         }
+        if let Some(links) = &self.links {
+            taken += self.read_rings(receiver, links, answer);
+            // The progress thread was woken by a socket, or looks at everything before it sleeps.
+            if answer == Answer::AfterTheOwner
+                && !self.progress.needs_sockets()
+                && !receiver.is_time_for_sockets()
+            {
+                return taken;
+            }
+        }
         for socket in self.group.sockets() {
             if self.progress.is_connected(socket.family().into()) {
                 taken += self.read_socket(receiver, socket, answer);
             }
         }
         taken
+    }
+
+    /// Reads the rings of other processes of this host, within bounds.
+    pub(crate) fn read_rings(
+        &self,
+        receiver: &mut Receiver,
+        links: &Links,
+        answer: Answer,
+    ) -> Taken {
+        let mut one_sided = false;
+        let datagrams = receiver.drain_rings(links.board(), &self.monitor, |arrived| {
+            one_sided |= self.bring(arrived, answer);
+        });
+        Taken {
+            datagrams,
+            one_sided,
+        }
     }
 
     /// Reads one socket, within bounds, and brings the packets to their queue pairs: consecutive ones of the same
@@ -95,21 +159,26 @@ impl Host {
     ) -> Taken {
         let mut one_sided = false;
         let datagrams = receiver.drain(socket.as_fd(), &self.monitor, |arrived| {
-            one_sided |= arrived.iter().any(Arrived::is_one_sided);
-            for run in arrived.chunk_by(|a, b| a.dest_qp() == b.dest_qp()) {
-                let Some(qpn) = run.first().map(Arrived::dest_qp) else {
-                    continue;
-                };
-                match self.qps.find(qpn) {
-                    Some(qp) => self.receive(&qp, run, answer),
-                    None => self.misdirected(qpn, run),
-                }
-            }
+            one_sided |= self.bring(arrived, answer);
         });
         Taken {
             datagrams,
             one_sided,
         }
+    }
+
+    /// Brings packets to their queue pairs; whether there was a one-sided request.
+    fn bring(&self, arrived: &[Arrived<'_>], answer: Answer) -> bool {
+        for run in arrived.chunk_by(|a, b| a.dest_qp() == b.dest_qp()) {
+            let Some(qpn) = run.first().map(Arrived::dest_qp) else {
+                continue;
+            };
+            match self.qps.find(qpn) {
+                Some(qp) => self.receive(&qp, run, answer),
+                None => self.misdirected(qpn, run),
+            }
+        }
+        arrived.iter().any(Arrived::is_one_sided)
     }
 
     /// Reads a multicast group's socket, within bounds: each queue pair attached to the
@@ -210,7 +279,8 @@ impl Host {
         let now = self.clock.now();
         let mut memory = self.memory.read();
         for arrived in packets {
-            if !path.is_from_peer(arrived.source, arrived.destination) {
+            let is_other_process = arrived.writer.is_some() && arrived.writer != state.peer;
+            if is_other_process || !path.is_from_peer(arrived.source, arrived.destination) {
                 counters.dropped_spoofed.up();
                 continue;
             }

@@ -47,6 +47,7 @@ use crate::io::host::queue_pair::QpCore;
 use crate::io::host::readings::Readings;
 use crate::io::net::counters::Monitor;
 use crate::io::net::receive::Receiver;
+use crate::io::net::shm::links::Links;
 use crate::io::net::transmit::Transmitter;
 use crate::io::polling::clock::Clock;
 use crate::io::polling::deadlines::Deadlines;
@@ -63,6 +64,8 @@ pub(crate) struct Host {
     pub(crate) gauges: Gauges,
     pub(crate) group: PortGroup,
     pub(crate) transmitter: Transmitter,
+    /// Ways through memory to other processes of this host; `None` if there shall be none.
+    pub(crate) links: Option<Links>,
     pub(crate) receiver: Mutex<Receiver>,
     pub(crate) qps: QpTable<QpCore>,
     /// Read while packets are built and placed.

@@ -14,6 +14,8 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
+use crate::io::net::transmit::SendSocket;
+use portolan_port_sharing::Block;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -45,6 +47,12 @@ pub(crate) struct LockedQp {
     pub(crate) srq: Option<SrqUse>,
     /// Known from RTR on; a UD queue pair has none.
     pub(crate) path: Option<Path>,
+    /// The process of this host that has the peer, if it is another one.
+    pub(crate) peer: Option<Block>,
+    /// The ring that it sends by; without one, the socket.
+    pub(crate) link: Option<Arc<SendSocket>>,
+    /// How many links had come up when it last looked for one.
+    pub(crate) links_seen: u64,
     /// A UD queue pair in RTR or beyond: it takes datagrams from everybody.
     pub(crate) takes_datagrams: bool,
     /// When it is to be called.
@@ -85,6 +93,9 @@ impl QpCore {
                 engine,
                 srq,
                 path: None,
+                peer: None,
+                link: None,
+                links_seen: 0,
                 takes_datagrams: false,
                 timer: None,
                 deferred: false,

@@ -9,7 +9,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use portolan_port_sharing::Block;
 use portolan_provider::verbs::{AsyncEvent, QpState, QpType};
+use portolan_wire::Qpn;
 use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
@@ -116,7 +118,58 @@ impl Host {
         if let Some(count) = count(&state.path) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
+        let by_sockets = self.progress.by_sockets();
+        if path.is_some() {
+            by_sockets.fetch_add(1, Ordering::Relaxed);
+        }
+        if state.path.is_some() && state.link.is_none() {
+            by_sockets.fetch_sub(1, Ordering::Relaxed);
+        }
+        (state.link, state.links_seen) = (None, 0);
         state.path = path;
+        state.peer = None;
+    }
+
+    /// Asks for a ring to the process of a queue pair's peer, if that is another one of this host.
+    pub(crate) fn want_link(&self, state: &mut LockedQp, peer: Qpn) {
+        let (Some(links), Some(path)) = (&self.links, &state.path) else {
+            return;
+        };
+        let is_here = self.device_of(path.remote.ip(), path.interface).is_some();
+        let block = Block::of_qpn(peer.value())
+            .filter(|block| is_here && ![Block::COORDINATOR, self.group.block()].contains(block));
+        state.peer = block;
+        if block.is_some_and(|block| links.want(block)) {
+            self.progress.wake();
+        }
+    }
+
+    /// Changes a queue pair over to the ring that leads to its peer, once there is one and nothing is in flight that it
+    /// could overtake; or back to the socket, if the ring has ended.
+    fn choose_way(&self, state: &mut LockedQp) {
+        let (Some(links), Some(peer)) = (&self.links, state.peer) else {
+            return;
+        };
+        match &state.link {
+            Some(link) if !link.is_closed() => return,
+            Some(_) => {
+                state.link = None;
+                self.progress.by_sockets().fetch_add(1, Ordering::Relaxed);
+                if links.want(peer) {
+                    self.progress.wake();
+                }
+            }
+            None => {}
+        }
+        let came_up = links.came_up();
+        if state.links_seen == came_up || !state.engine.can_change_way() {
+            return;
+        }
+        state.links_seen = came_up;
+        if let Some(link) = links.to(peer) {
+            state.link = Some(link);
+            self.progress.by_sockets().fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Builds and sends what the engine has. Acknowledgements go after requests, which a program may
@@ -129,7 +182,12 @@ impl Host {
         state.owes = false;
         let Some(path) = state.path else { return };
         let version = IpVersion::of(path.local);
-        let Some(socket) = self.transmitter.socket(version, qp.qpn) else {
+        self.choose_way(state);
+        let link = state.link.clone();
+        let Some(socket) = link
+            .as_deref()
+            .or_else(|| self.transmitter.socket(version, qp.qpn))
+        else {
             return;
         };
         if socket.is_full() && (state.deferred || socket.defers(qp.qpn)) {

@@ -35,14 +35,18 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets handed to the kernel.
+    /// Packets handed to the kernel, or to another process of this host through memory.
     sent_packets,
-    /// Bytes of UDP payload handed to the kernel.
+    /// Bytes of UDP payload of those.
     sent_bytes,
     /// Packets taken with a valid ICRC.
     received_packets,
     /// Bytes of UDP payload of those.
     received_bytes,
+    /// Packets among those sent that went through memory.
+    sent_through_memory,
+    /// Packets among those received that came through memory.
+    received_through_memory,
     /// Calls of `sendmsg` and `sendmmsg`.
     send_calls,
     /// Calls of `recvmmsg` that brought something.

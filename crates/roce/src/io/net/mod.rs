@@ -10,6 +10,7 @@ pub(crate) mod readiness;
 pub(crate) mod receive;
 pub(crate) mod receive_batch;
 pub(crate) mod send_batch;
+pub(crate) mod shm;
 pub(crate) mod sockopt;
 pub(crate) mod tap;
 pub(crate) mod transmit;

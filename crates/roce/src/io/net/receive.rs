@@ -1,19 +1,26 @@
 //! Taking packets from a socket: each is parsed once, and its ICRC checked.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::SystemTime;
 
+use portolan_port_sharing::Block;
 use portolan_wire::Qpn;
 use portolan_wire::icrc::{self, Flow, Identification};
 use portolan_wire::rocev2::Packet;
 
 use crate::io::net::counters::Monitor;
 use crate::io::net::receive_batch::ReceiveBatch;
+use crate::io::net::shm::links::{Incoming, Links};
+use crate::io::net::shm::ring::{Board, Broken};
 use crate::io::net::tap::{Direction, TappedPacket};
 
 /// System calls on one socket before others have their turn.
 const CALLS_PER_TURN: usize = 4;
+/// Records of one ring before others have their turn.
+const RECORDS_PER_TURN: usize = 64;
+/// A poller whose queue pairs all send by rings looks at the sockets once in so many times.
+const LOOKS_AT_RINGS: u32 = 64;
 
 /// Reads sockets; one thread at a time does.
 #[derive(Debug)]
@@ -23,6 +30,10 @@ pub(crate) struct Receiver {
     batch: ReceiveBatch,
     /// Memory for the packets of a batch.
     spare: Vec<Arrived<'static>>,
+    /// Rings that processes of this host write to.
+    incoming: Vec<Incoming>,
+    /// Looks at the rings since the sockets were looked at.
+    looks: u32,
 }
 
 /// A packet with its addresses. Its form and its ICRC are right.
@@ -33,6 +44,8 @@ pub(crate) struct Arrived<'a> {
     /// Other fields of the IP header.
     pub(crate) ip: IpFields,
     pub(crate) packet: Packet<'a>,
+    /// The process that wrote it into a ring; `None` for packets of the network.
+    pub(crate) writer: Option<Block>,
 }
 
 /// Fields of a packet's IP header that only UD receives show.
@@ -65,7 +78,88 @@ impl Receiver {
             port,
             batch: ReceiveBatch::new(),
             spare: Vec::new(),
+            incoming: Vec::new(),
+            looks: 0,
         }
+    }
+
+    /// Reads a ring from now on.
+    pub(crate) fn add_ring(&mut self, incoming: Incoming) {
+        self.incoming.push(incoming);
+    }
+
+    /// Reads the ring with that place on the board no more.
+    pub(crate) fn remove_ring(&mut self, place: u8) {
+        self.incoming
+            .retain(|incoming| incoming.reader.place() != place);
+    }
+
+    /// Whether the sockets are worth a look though all queue pairs send by rings: a peer may not do so yet.
+    pub(crate) fn is_time_for_sockets(&mut self) -> bool {
+        self.looks = (self.looks + 1) % LOOKS_AT_RINGS;
+        self.looks == 0
+    }
+
+    /// Whether there is something in a ring.
+    pub(crate) fn has_more(&self) -> bool {
+        self.incoming
+            .iter()
+            .any(|incoming| incoming.reader.has_more())
+    }
+
+    /// Reads the rings, within bounds, and hands on the valid packets, those of one record at a time; how many records
+    /// were taken.
+    pub(crate) fn drain_rings(
+        &mut self,
+        board: &Board,
+        monitor: &Monitor,
+        mut deliver: impl FnMut(&[Arrived<'_>]),
+    ) -> usize {
+        let mut taken = 0;
+        let port = self.port;
+        let mut arrived: Vec<Arrived<'_>> = std::mem::take(&mut self.spare);
+        self.incoming.retain_mut(|incoming| {
+            let Incoming { reader, bell } = incoming;
+            if !reader.has_more() {
+                return true;
+            }
+            let from = reader.from();
+            for _ in 0..RECORDS_PER_TURN {
+                let record = match reader.read() {
+                    Ok(Some(record)) => record,
+                    Ok(None) => break,
+                    Err(Broken) => {
+                        tracing::warn!(?from, "a ring is wrong and is not read any more");
+                        return false;
+                    }
+                };
+                taken += 1;
+                let mut packets: Vec<Arrived<'_>> = emptied(std::mem::take(&mut arrived));
+                for (place, payload) in (0..).zip(record.payload.chunks(record.packet_len)) {
+                    let unchecked = Unchecked {
+                        source: record.source,
+                        destination: SocketAddr::new(record.destination, port),
+                        ip: IpFields::default(),
+                        payload,
+                    };
+                    let checked = check(&unchecked, Identification::Guessed(place), monitor);
+                    packets.extend(checked.map(|packet| Arrived {
+                        writer: Some(from),
+                        ..packet
+                    }));
+                }
+                let through_memory = &monitor.counters.received_through_memory;
+                through_memory.add(packets.len());
+                deliver(&packets);
+                arrived = emptied(packets);
+                if reader.release(board) {
+                    Links::ring(bell.as_fd());
+                }
+            }
+            true
+        });
+        self.spare = emptied(arrived);
+        taken
     }
 
     /// Reads a socket, within bounds, and hands on the valid packets, those of one system call at a time;
@@ -188,6 +282,7 @@ pub(crate) fn check<'a>(
         destination: destination.ip(),
         ip,
         packet,
+        writer: None,
     })
 }
 

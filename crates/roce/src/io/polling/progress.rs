@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::io::net::interface_monitor::InterfaceMonitor;
+use crate::io::net::shm::links::Links;
 use crate::io::net::sockopt::IpVersion;
 use crate::io::net::transmit::{SendSocket, Transmitter};
 use crate::io::polling::clock::as_nanos;
@@ -36,6 +37,17 @@ pub(crate) const SEND: u64 = 16;
 pub(crate) const INTERFACES: u64 = 1 << 32;
 /// See [`WAKE`]. Beyond all sockets to send from.
 pub(crate) const MULTICAST: u64 = 1 << 33;
+/// See [`WAKE`]. The bell of the links, who wants to link, and from then on the links.
+pub(crate) const BELL: u64 = 1 << 34;
+/// See [`BELL`].
+pub(crate) const LINKS: u64 = BELL + 1;
+
+/// Where packets come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sources<'a> {
+    pub(crate) group: &'a PortGroup,
+    pub(crate) links: Option<&'a Links>,
+}
 
 /// The progress thread as other threads see it.
 #[derive(Debug)]
@@ -46,6 +58,8 @@ pub(crate) struct Progress {
     handoff: PollHandoff,
     /// Connected queue pairs over IPv4 and IPv6.
     connected: [AtomicUsize; 2],
+    /// Those of them that do not send by a ring.
+    by_sockets: AtomicUsize,
     stopping: AtomicBool,
     /// The connection manager's timer may have changed.
     gsi_changed: AtomicBool,
@@ -61,6 +75,7 @@ impl Progress {
         group: &PortGroup,
         transmitter: &Transmitter,
         interfaces: &InterfaceMonitor,
+        links: Option<&Links>,
     ) -> Result<Self> {
         let epoll = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC))
             .map_err(|errno| os_error("epoll_create1", errno))?;
@@ -77,7 +92,12 @@ impl Progress {
             add(socket.as_fd(), token, epoll::EventFlags::IN)?;
         }
         for (token, socket) in transmitter.iter() {
-            add(socket.fd(), SEND + token, epoll::EventFlags::empty())?;
+            if let Some(fd) = socket.fd() {
+                add(fd, SEND + token, epoll::EventFlags::empty())?;
+            }
+        }
+        if let Some(links) = links {
+            add(links.bell(), BELL, epoll::EventFlags::IN)?;
         }
         Ok(Self {
             epoll,
@@ -85,6 +105,7 @@ impl Progress {
             sleep: Sleep::new(),
             handoff: PollHandoff::new(POLLER_STAYS_NS),
             connected: Default::default(),
+            by_sockets: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             gsi_changed: AtomicBool::new(true),
             reading_asked: AtomicBool::new(false),
@@ -107,6 +128,17 @@ impl Progress {
         self.connected(version).load(Ordering::Relaxed) > 0
     }
 
+    /// The number of connected queue pairs that do not send by a ring.
+    pub(crate) fn by_sockets(&self) -> &AtomicUsize {
+        &self.by_sockets
+    }
+
+    /// Whether any queue pair does not send by a ring.
+    #[inline]
+    pub(crate) fn needs_sockets(&self) -> bool {
+        self.by_sockets.load(Ordering::Relaxed) > 0
+    }
+
     /// A thread polls: it will read the sockets.
     #[inline]
     pub(crate) fn poller_is_here(&self, now: Duration) {
@@ -115,22 +147,22 @@ impl Progress {
 
     /// A thread that polled is about to sleep.
     #[inline]
-    pub(crate) fn poller_leaves(&self, group: &PortGroup) {
+    pub(crate) fn poller_leaves(&self, sources: Sources<'_>) {
         self.handoff
-            .poller_leaves(|watching| self.watch(group, watching));
+            .poller_leaves(|watching| self.watch(sources, watching));
     }
 
     /// Takes the sockets out of epoll if a poller reads them, else puts them back; whether a poller
     /// does.
-    pub(crate) fn yield_to_pollers(&self, group: &PortGroup, now: Duration) -> bool {
-        let watch = |watching| self.watch(group, watching);
+    pub(crate) fn yield_to_pollers(&self, sources: Sources<'_>, now: Duration) -> bool {
+        let watch = |watching| self.watch(sources, watching);
         self.handoff.yield_to_pollers(as_nanos(now), watch)
     }
 
     /// Has the sockets in epoll though pollers read them.
-    pub(crate) fn watch_beside_pollers(&self, group: &PortGroup) {
+    pub(crate) fn watch_beside_pollers(&self, sources: Sources<'_>) {
         self.handoff
-            .watch_beside_pollers(|watching| self.watch(group, watching));
+            .watch_beside_pollers(|watching| self.watch(sources, watching));
     }
 
     /// Whether pollers that count as here do not read the sockets at the moment.
@@ -153,12 +185,18 @@ impl Progress {
             || self.is_stopping()
     }
 
-    fn watch(&self, group: &PortGroup, watching: bool) {
+    fn watch(&self, sources: Sources<'_>, watching: bool) {
+        if let Some(links) = sources.links {
+            match watching {
+                true => links.board().asleep().announce(),
+                false => links.board().asleep().end(),
+            }
+        }
         let flags = match watching {
             true => epoll::EventFlags::IN,
             false => epoll::EventFlags::empty(),
         };
-        for (token, socket) in (DATA..SEND).zip(group.sockets()) {
+        for (token, socket) in (DATA..SEND).zip(sources.group.sockets()) {
             // The descriptor is in the set and both are open: there is nothing it can fail of.
             let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags);
         }
@@ -166,13 +204,15 @@ impl Progress {
 
     /// Has the thread tell a socket's queue pairs when there is room to send.
     pub(crate) fn watch_for_room(&self, transmitter: &Transmitter, socket: &SendSocket) {
-        let Some(token) = transmitter.token(socket) else {
-            return;
+        let Some((token, fd)) = transmitter.token(socket).zip(socket.fd()) else {
+            // A ring: this thread tries again when the reader has made room, and once before it waits for that.
+            socket.want_room();
+            return self.wake();
         };
         let flags = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
         // As above.
         let data = epoll::EventData::new_u64(SEND + token);
-        let _ = epoll::modify(&self.epoll, socket.fd(), data, flags);
+        let _ = epoll::modify(&self.epoll, fd, data, flags);
     }
 
     /// Has the thread read a multicast group's socket.
@@ -180,6 +220,14 @@ impl Progress {
         let data = epoll::EventData::new_u64(MULTICAST + token);
         epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
             .map_err(|errno| os_error("epoll_ctl", errno))
+    }
+
+    /// Has the thread read a connection of the links, or their listener.
+    pub(crate) fn watch_link(&self, token: u64, fd: BorrowedFd<'_>) {
+        let data = epoll::EventData::new_u64(token);
+        if let Err(errno) = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN) {
+            tracing::debug!(%errno, "epoll_ctl");
+        }
     }
 
     /// Undoes [`watch_multicast`](Self::watch_multicast).

@@ -82,7 +82,7 @@ impl Cq for SoftCq {
         if taken == 0 && is_armed {
             // The look after arming, which misses nothing: now the owner sleeps.
             self.host.settle_deferred();
-            self.host.progress.poller_leaves(&self.host.group);
+            self.host.poller_leaves();
         }
         Ok(taken)
     }
@@ -93,7 +93,7 @@ impl Cq for SoftCq {
         // A thread that arms is about to sleep: the progress thread takes over now rather than when it
         // notices that no thread polls.
         self.host.settle_deferred();
-        self.host.progress.poller_leaves(&self.host.group);
+        self.host.poller_leaves();
         Ok(())
     }
 

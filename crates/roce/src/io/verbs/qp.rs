@@ -240,6 +240,8 @@ impl Qp for SoftQp {
             .map_err(|error| self.explain(error, path.or(state.path).as_ref()))?;
         if path.is_some() {
             self.host.replace_path(&mut state, path);
+            let (attr, _) = state.engine.query();
+            self.host.want_link(&mut state, attr.dest_qpn);
         }
         if self.core.qp_type == QpType::Ud {
             let takes = !matches!(state.engine.state(), QpState::Reset | QpState::Init);

@@ -18,8 +18,11 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
+use crate::io::net::shm::links::Links;
+use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
 use crate::io::net::tap::{Direction, TappedPacket};
+use portolan_port_sharing::PrivateFd;
 use portolan_port_sharing::room::{self, with_room};
 
 /// Source ports are 0xC000 and above (IBTA A17.9.2: the sender may put entropy for routers there).
@@ -75,6 +78,11 @@ impl Transmitter {
         sockets.get(qpn.value() as usize % sockets.len().max(1))
     }
 
+    /// The UDP port that packets through memory carry as their source.
+    pub(crate) fn link_port(&self) -> u16 {
+        self.v4.first().map_or(SOURCE_PORT_MIN, SendSocket::port)
+    }
+
     /// All sockets with their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &SendSocket)> {
         (0..).zip(self.v4.iter().chain(&self.v6))
@@ -115,13 +123,23 @@ fn is_no_ipv6(error: &Error) -> bool {
 /// and the ICRC covers the number.
 #[derive(Debug)]
 pub(crate) struct SendSocket {
-    socket: UdpSocket,
+    outlet: Outlet,
     port: u16,
+    /// The other end of the ring is gone.
+    closed: AtomicBool,
     /// Whether the kernel segments. Falls for good when a device turns out not to.
     segments: AtomicBool,
     /// Whether `waiting` has packets; read without its lock.
     full: AtomicBool,
     waiting: Mutex<Waiting>,
+}
+
+/// What packets leave by.
+#[derive(Debug)]
+enum Outlet {
+    Socket(UdpSocket),
+    /// A ring in memory, and the bell of its reader.
+    Ring(Mutex<Writer>, PrivateFd),
 }
 
 /// What waits for room in the send buffer.
@@ -157,12 +175,36 @@ impl SendSocket {
         // Old kernels (before 4.18) do not know the option.
         let segments = set_int(fd, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self {
-            socket: socket.into(),
+            outlet: Outlet::Socket(socket.into()),
             port,
+            closed: AtomicBool::new(false),
             segments: AtomicBool::new(segments),
             full: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
+    }
+
+    /// Sends through memory, as if from a UDP port.
+    pub(crate) fn of_ring(writer: Writer, bell: PrivateFd, port: u16) -> Self {
+        Self {
+            outlet: Outlet::Ring(Mutex::new(writer), bell),
+            port,
+            closed: AtomicBool::new(false),
+            segments: AtomicBool::new(true),
+            full: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// The other end of the ring is gone: nothing that is sent arrives.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the other end of the ring is gone.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Its UDP source port, which the ICRC covers.
@@ -170,8 +212,83 @@ impl SendSocket {
         self.port
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The socket; a ring has none.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.outlet {
+            Outlet::Socket(socket) => Some(socket.as_fd()),
+            Outlet::Ring(..) => None,
+        }
+    }
+
+    /// Has the reader of a ring ring the bell when there is room. Whoever calls this tries to send again.
+    pub(crate) fn want_room(&self) {
+        if let Outlet::Ring(writer, _) = &self.outlet {
+            writer.lock().want_room();
+        }
+    }
+
+    /// Hands datagrams from `first` on to the kernel or to the ring; how many it took, at least one.
+    fn submit(
+        &self,
+        batch: &SendBatch,
+        path: &Path,
+        first: usize,
+        monitor: &Monitor,
+    ) -> io::Result<usize> {
+        match &self.outlet {
+            Outlet::Socket(socket) => {
+                monitor.counters.send_calls.up();
+                batch.submit(socket.as_fd(), path, first)
+            }
+            Outlet::Ring(writer, bell) => {
+                let mut writer = writer.lock();
+                let mut sent = 0;
+                let mut rings = false;
+                for run in batch.runs().iter().skip(first) {
+                    match self.write(&mut writer, path, run, batch.bytes(run)) {
+                        Ok(reader_sleeps) => rings |= reader_sleeps,
+                        Err(error) if sent == 0 => return Err(error),
+                        Err(_) => break,
+                    }
+                    sent += 1;
+                }
+                if rings {
+                    Links::ring(bell.as_fd());
+                }
+                Ok(sent)
+            }
+        }
+    }
+
+    fn submit_one(&self, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<()> {
+        match &self.outlet {
+            Outlet::Socket(socket) => send_one(socket.as_fd(), path, run, bytes),
+            Outlet::Ring(writer, bell) => {
+                if self.write(&mut writer.lock(), path, run, bytes)? {
+                    Links::ring(bell.as_fd());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a datagram into the ring; whether its reader is to be woken.
+    fn write(&self, writer: &mut Writer, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<bool> {
+        let record = Record {
+            source: SocketAddr::new(path.local, self.port),
+            destination: path.remote.ip(),
+            packet_len: run.packet_len,
+            payload: bytes,
+        };
+        match writer.write(&record) {
+            Ok(Written::Ring) => Ok(true),
+            Ok(Written::Unnoticed) => Ok(false),
+            Ok(Written::Full) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Broken) => {
+                self.close();
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+        }
     }
 
     /// Whether packets of one length may share a datagram.
@@ -208,11 +325,10 @@ impl SendSocket {
                 room = self.put_aside(batch, first, path, monitor);
                 break;
             }
-            monitor.counters.send_calls.up();
-            match batch.submit(self.fd(), path, first) {
+            match self.submit(batch, path, first, monitor) {
                 Ok(sent) => {
                     for run in batch.runs().iter().skip(first).take(sent) {
-                        monitor.sent(run.packets, run.len);
+                        self.count(run, monitor);
                     }
                     first += sent.max(1);
                 }
@@ -237,6 +353,14 @@ impl SendSocket {
         room
     }
 
+    fn count(&self, run: &Run, monitor: &Monitor) {
+        monitor.sent(run.packets, run.len);
+        if let Outlet::Ring(..) = self.outlet {
+            let packets = usize::from(run.packets);
+            monitor.counters.sent_through_memory.add(packets);
+        }
+    }
+
     /// Sends the packets of a datagram that the kernel would not segment. Each then has the
     /// identification zero, so those that counted on another get a new ICRC.
     #[cold]
@@ -255,7 +379,7 @@ impl SendSocket {
         for packet in batch.packets_mut(run) {
             let single = Run::single(packet.len());
             let sent = icrc::append(&flow, 0, packet).is_ok()
-                && send_one(self.fd(), path, &single, packet).is_ok();
+                && self.submit_one(path, &single, packet).is_ok();
             match sent {
                 true => monitor.sent(1, packet.len()),
                 false => monitor.counters.send_refused.up(),
@@ -298,8 +422,8 @@ impl SendSocket {
         let mut waiting = self.lock();
         while let Some(datagram) = waiting.datagrams.front() {
             let WaitingDatagram { path, run, bytes } = datagram;
-            match send_one(self.fd(), path, run, bytes) {
-                Ok(()) => monitor.sent(run.packets, run.len),
+            match self.submit_one(path, run, bytes) {
+                Ok(()) => self.count(run, monitor),
                 Err(error) => match Refusal::of(&error) {
                     Refusal::Interrupted => continue,
                     Refusal::Full => return None,
@@ -311,6 +435,9 @@ impl SendSocket {
             waiting.datagrams.pop_front();
         }
         self.full.store(false, Ordering::Release);
+        if let Outlet::Ring(writer, _) = &self.outlet {
+            writer.lock().have_room();
+        }
         Some(std::mem::take(&mut waiting.queue_pairs))
     }
 
@@ -352,9 +479,11 @@ enum Refusal {
 
 impl Refusal {
     fn of(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Self::Full;
+        }
         match error.raw_os_error() {
             Some(libc::EINTR) => Self::Interrupted,
-            Some(libc::EAGAIN) => Self::Full,
             Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) => {
                 Self::Segmentation
             }

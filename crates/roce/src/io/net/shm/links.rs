@@ -1,0 +1,363 @@
+//! The links of this process: how they come about, and how they end.
+//!
+//! Whoever connects a queue pair to one of another process here asks for a link ([`Links::want`]). The progress thread
+//! makes it: it calls the other process, hands it a ring and waits for its board. Until then packets go by the socket,
+//! and so they do if the link does not come about or ends.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use portolan_port_sharing::room::with_room;
+use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks, PrivateFd};
+use portolan_threads::lock::{Mutex, RwLock};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Reader, Writer};
+use crate::io::net::transmit::SendSocket;
+
+/// First byte of each message; another number is another protocol.
+const VERSION: u8 = 1;
+/// Members accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 16;
+/// Connections at most: two for each process of the host. Each may have a place on the board.
+const CONNECTIONS_MAX: usize = PLACES;
+
+/// The links as all threads see them.
+#[derive(Debug)]
+pub(crate) struct Links {
+    own: Block,
+    board: Board,
+    /// Rung by those who write to this process when it sleeps, and by those who have made room.
+    bell: PrivateFd,
+    outgoing: RwLock<HashMap<Block, Outgoing>>,
+    wanted: Mutex<Vec<Block>>,
+    any_wanted: AtomicBool,
+    /// How often a link came up.
+    came_up: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    /// Wanted, or on the way.
+    Asked,
+    Up(Arc<SendSocket>),
+    /// The other process cannot or will not.
+    Refused,
+}
+
+/// The receiving end of a link, and the bell of who writes to it.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) reader: Reader,
+    pub(crate) bell: PrivateFd,
+}
+
+/// The connections behind the links: the progress thread's.
+#[derive(Debug)]
+pub(crate) struct LinkServer {
+    members: MemberLinks,
+    connections: HashMap<u64, Connection>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    link: MemberLink,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Called; the ring is handed over, and the board is awaited.
+    Called(Block, PendingWriter),
+    /// A link to that block.
+    Writing(Block, Arc<SendSocket>),
+    /// Accepted; the ring is awaited.
+    Accepted,
+    /// A link to this process, with its place on the board.
+    Reading(u8),
+}
+
+/// What came of serving a connection.
+#[derive(Debug)]
+pub(crate) enum Served {
+    Nothing,
+    /// A link from another process: packets may come by it from now on.
+    Incoming(Incoming),
+    /// The link with that place on the board is gone.
+    Ended(u8),
+}
+
+impl Links {
+    pub(crate) fn new(own: Block) -> Result<Self, Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            own,
+            board: Board::create()?,
+            bell: with_room(|| PrivateFd::make(|| eventfd(0, flags)))?,
+            outgoing: RwLock::default(),
+            wanted: Mutex::default(),
+            any_wanted: AtomicBool::new(false),
+            came_up: AtomicU64::new(0),
+        })
+    }
+
+    /// Asks for a link to a process, unless there is one. Returns whether the progress thread is to be woken.
+    pub(crate) fn want(&self, block: Block) -> bool {
+        let mut outgoing = self.outgoing.write();
+        if matches!(
+            outgoing.get(&block),
+            Some(Outgoing::Asked | Outgoing::Up(_))
+        ) {
+            return false;
+        }
+        outgoing.insert(block, Outgoing::Asked);
+        self.wanted.lock().push(block);
+        self.any_wanted.store(true, Ordering::Release);
+        true
+    }
+
+    /// The link to a process, if it is up.
+    pub(crate) fn to(&self, block: Block) -> Option<Arc<SendSocket>> {
+        match self.outgoing.read().get(&block) {
+            Some(Outgoing::Up(socket)) => Some(Arc::clone(socket)),
+            _ => None,
+        }
+    }
+
+    /// How often a link came up: while it stays the same, [`to`](Self::to) gives nothing new.
+    #[inline]
+    pub(crate) fn came_up(&self) -> u64 {
+        self.came_up.load(Ordering::Acquire)
+    }
+
+    /// The links whose rings have no room.
+    pub(crate) fn full(&self) -> Vec<Arc<SendSocket>> {
+        let outgoing = self.outgoing.read();
+        let up = outgoing.values().filter_map(|outgoing| match outgoing {
+            Outgoing::Up(socket) if socket.is_full() => Some(Arc::clone(socket)),
+            _ => None,
+        });
+        up.collect()
+    }
+
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// The bell, for epoll.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The bell is heard. The caller looks at every ring after this.
+    pub(crate) fn heard(&self) {
+        // It fails only if it was not rung.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Rings a bell: another process's, or this one's own.
+    pub(crate) fn ring(bell: BorrowedFd<'_>) {
+        // It fails only if it was rung so often that it is heard anyway, or if this is a forked child.
+        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    }
+
+    /// Forgets a link that has ended, unless another has taken its place.
+    fn forget(&self, block: Block, ended: &Arc<SendSocket>) {
+        let mut outgoing = self.outgoing.write();
+        if matches!(outgoing.get(&block), Some(Outgoing::Up(socket)) if Arc::ptr_eq(socket, ended))
+        {
+            outgoing.remove(&block);
+        }
+    }
+
+    fn set(&self, block: Block, state: Outgoing) {
+        let is_up = matches!(state, Outgoing::Up(_));
+        self.outgoing.write().insert(block, state);
+        if is_up {
+            self.came_up.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl LinkServer {
+    pub(crate) fn new(members: MemberLinks) -> Self {
+        Self {
+            members,
+            connections: HashMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Readable when [`accept`](Self::accept) has something to do.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.members.as_fd()
+    }
+
+    /// The descriptor of a connection, to be watched.
+    pub(crate) fn connection(&self, number: u64) -> Option<BorrowedFd<'_>> {
+        let connection = self.connections.get(&number)?;
+        Some(connection.link.as_fd())
+    }
+
+    /// Calls the processes that links are wanted to; the new connections' numbers.
+    pub(crate) fn call_wanted(&mut self, links: &Links) -> Vec<u64> {
+        if !links.any_wanted.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let wanted = std::mem::take(&mut *links.wanted.lock());
+        let mut numbers = Vec::new();
+        for block in wanted {
+            match self.call(links, block) {
+                Ok(Some(connection)) => numbers.extend(self.keep(connection)),
+                Ok(None) => links.set(block, Outgoing::Refused),
+                Err(errno) => {
+                    tracing::debug!(%errno, ?block, "a link through memory");
+                    links.set(block, Outgoing::Refused);
+                }
+            }
+        }
+        numbers
+    }
+
+    fn call(&self, links: &Links, block: Block) -> Result<Option<Connection>, Errno> {
+        let Some(link) = self.members.call(block)? else {
+            return Ok(None);
+        };
+        let (pending, file) = Writer::create()?;
+        link.send(&[VERSION, links.own.index()], &[file.as_fd(), links.bell()])?;
+        let stage = Stage::Called(block, pending);
+        Ok(Some(Connection { link, stage }))
+    }
+
+    /// Accepts connections; their numbers.
+    pub(crate) fn accept(&mut self) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.members.accept() {
+                Ok(Some(link)) => {
+                    let stage = Stage::Accepted;
+                    numbers.extend(self.keep(Connection { link, stage }));
+                }
+                Ok(None) => break,
+                Err(errno) => {
+                    tracing::debug!(%errno, "accepting a link through memory");
+                    break;
+                }
+            }
+        }
+        numbers
+    }
+
+    fn keep(&mut self, connection: Connection) -> Option<u64> {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.connections.insert(self.last, connection);
+        Some(self.last)
+    }
+
+    /// A place on the board that no link has.
+    fn free_place(&self) -> u8 {
+        let is_taken = |place: &u8| {
+            let mut connections = self.connections.values();
+            connections.any(
+                |connection| matches!(connection.stage, Stage::Reading(taken) if taken == *place),
+            )
+        };
+        (0..=u8::MAX)
+            .find(|place| !is_taken(place))
+            .unwrap_or_default()
+    }
+
+    /// Reads a connection.
+    pub(crate) fn serve(&mut self, number: u64, links: &Links, port: u16) -> Served {
+        let Some(mut connection) = self.connections.remove(&number) else {
+            return Served::Nothing;
+        };
+        let mut buffer = [0; 8];
+        let message = match connection.link.receive(&mut buffer) {
+            Ok(LinkMessage::Nothing) => {
+                self.connections.insert(number, connection);
+                return Served::Nothing;
+            }
+            Ok(LinkMessage::Message(len, descriptors)) => {
+                let bytes = buffer.get(..len).unwrap_or_default();
+                Some((bytes, descriptors))
+            }
+            Ok(LinkMessage::Closed) => None,
+            Err(errno) => {
+                tracing::debug!(%errno, "a link through memory");
+                None
+            }
+        };
+        match (connection.stage, message) {
+            (Stage::Accepted, Some((&[VERSION, block], descriptors))) => {
+                let place = self.free_place();
+                match accepted(links, &connection.link, block, place, descriptors) {
+                    Some(incoming) => {
+                        connection.stage = Stage::Reading(place);
+                        self.connections.insert(number, connection);
+                        Served::Incoming(incoming)
+                    }
+                    None => Served::Nothing,
+                }
+            }
+            (Stage::Called(block, pending), Some((&[VERSION, place], descriptors))) => {
+                match answered(pending, place, descriptors, port) {
+                    Some(socket) => {
+                        let socket = Arc::new(socket);
+                        links.set(block, Outgoing::Up(Arc::clone(&socket)));
+                        connection.stage = Stage::Writing(block, socket);
+                        self.connections.insert(number, connection);
+                    }
+                    None => links.set(block, Outgoing::Refused),
+                }
+                Served::Nothing
+            }
+            (Stage::Called(block, _), _) => {
+                links.set(block, Outgoing::Refused);
+                Served::Nothing
+            }
+            (Stage::Writing(block, socket), _) => {
+                socket.close();
+                links.forget(block, &socket);
+                Served::Nothing
+            }
+            (Stage::Reading(place), _) => Served::Ended(place),
+            (Stage::Accepted, _) => Served::Nothing,
+        }
+    }
+}
+
+/// Takes the ring of a process that called, and answers it.
+fn accepted(
+    links: &Links,
+    link: &MemberLink,
+    block: u8,
+    place: u8,
+    descriptors: Vec<PrivateFd>,
+) -> Option<Incoming> {
+    let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
+    let [file, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
+    let reader = Reader::open(file.as_fd(), block, place, &links.board).ok()??;
+    link.send(&[VERSION, place], &[links.board.file()?, links.bell()])
+        .ok()?;
+    Some(Incoming { reader, bell })
+}
+
+/// Takes the board of a process that was called.
+fn answered(
+    pending: PendingWriter,
+    place: u8,
+    descriptors: Vec<PrivateFd>,
+    port: u16,
+) -> Option<SendSocket> {
+    let [board, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
+    let writer = pending.open(board.as_fd(), place).ok()??;
+    Some(SendSocket::of_ring(writer, bell, port))
+}

@@ -1,0 +1,144 @@
+//! Memory files: made, sealed, and mapped.
+
+#![allow(
+    unsafe_code,
+    reason = "mmap(2), and memory that another process changes"
+)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use portolan_port_sharing::room::with_room;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A mapped memory file.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: memory that is mapped for as long as this lives, and only touched by atomics and by copies through raw
+// pointers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a file of `len` bytes that only this mapping can write to, and that never changes its size. Its memory is
+    /// there from the start: to write to it never fails.
+    pub(super) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = with_room(|| memfd_create(name, flags))?;
+        fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+        let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)?;
+        Ok((mapping, file))
+    }
+
+    /// Maps another process's file of `len` bytes for reading. `None` if it is not what [`create`](Self::create)
+    /// makes: its pages could vanish.
+    pub(super) fn open(file: BorrowedFd<'_>, len: usize) -> Result<Option<Self>, Errno> {
+        // Only memory files have seals.
+        let Ok(seals) = fcntl_get_seals(file) else {
+            return Ok(None);
+        };
+        let stat = fstat(file)?;
+        if !seals.contains(SealFlags::SHRINK) || u64::try_from(stat.st_size) != Ok(len as u64) {
+            return Ok(None);
+        }
+        Self::map(file, len, ProtFlags::READ).map(Some)
+    }
+
+    fn map(file: BorrowedFd<'_>, len: usize, access: ProtFlags) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let at = NonNull::new(at.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        Ok(Self { at, len })
+    }
+
+    /// A reference to what lies at `offset`: atomics, whose every value is valid.
+    ///
+    /// # Safety
+    /// `T` consists of atomics, and the same lies there in every process.
+    pub(super) unsafe fn at<T>(&self, offset: usize) -> Option<&T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        let is_aligned = offset.is_multiple_of(align_of::<T>());
+        // SAFETY: inside the mapping, which starts at a page and lives as long as `self`.
+        (end <= self.len && is_aligned).then(|| unsafe { self.at.add(offset).cast().as_ref() })
+    }
+
+    /// Copies bytes out. Another process may be changing them: they are what they are.
+    pub(super) fn copy_out(&self, offset: usize, to: &mut [u8]) -> bool {
+        let is_inside = offset
+            .checked_add(to.len())
+            .is_some_and(|end| end <= self.len);
+        if is_inside {
+            // SAFETY: inside the mapping; `to` is this process's own.
+            unsafe {
+                ptr::copy_nonoverlapping(self.at.as_ptr().add(offset), to.as_mut_ptr(), to.len())
+            };
+        }
+        is_inside
+    }
+
+    /// Copies bytes in, to a mapping made by [`create`](Self::create). The caller is the only writer.
+    pub(super) fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
+        let is_inside = offset
+            .checked_add(from.len())
+            .is_some_and(|end| end <= self.len);
+        if is_inside {
+            // SAFETY: inside the mapping, which is writable; `from` is this process's own.
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(offset), from.len())
+            };
+        }
+        is_inside
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value and used by nothing else any more. It cannot fail for a whole mapping.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_maker_writes_others_read_and_cannot_change() {
+        let (own, file) = Mapping::create("portolan-test", 8192).unwrap();
+        let other = Mapping::open(file.as_fd(), 8192).unwrap().unwrap();
+        assert!(own.copy_in(8190, b"hi"));
+        assert!(!own.copy_in(8191, b"hi"));
+        let mut bytes = [0; 2];
+        assert!(other.copy_out(8190, &mut bytes));
+        assert_eq!(&bytes, b"hi");
+        assert!(!other.copy_out(8191, &mut bytes));
+        assert!(rustix::io::pwrite(&file, b"x", 0).is_err());
+        assert!(Mapping::map(file.as_fd(), 8192, ProtFlags::READ | ProtFlags::WRITE).is_err());
+        assert!(rustix::fs::ftruncate(&file, 0).is_err());
+    }
+
+    #[test]
+    fn files_whose_pages_could_vanish_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("portolan-test", flags).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(Mapping::open(file.as_fd(), 4096).unwrap().is_none());
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        assert!(Mapping::open(file.as_fd(), 8192).unwrap().is_none());
+        assert!(Mapping::open(file.as_fd(), 4096).unwrap().is_some());
+        let (pipe, _other) = std::io::pipe().unwrap();
+        assert!(Mapping::open(pipe.as_fd(), 4096).unwrap().is_none());
+    }
+}

@@ -1,0 +1,16 @@
+//! Packets between two processes of one host that trust each other, by rings in memory files instead of sockets.
+//!
+//! A link goes one way: the sender makes the ring, and hands it to the receiver over a connection of the port-sharing
+//! group's ([`MemberLinks`](portolan_port_sharing::MemberLinks)). The receiver answers with its board, on which it says
+//! how far it has read and whether it sleeps, and with its bell, an event counter. What goes through a ring are the
+//! very packets that would go through the socket; a queue pair's engine does not know which it is.
+//!
+//! * `cursor`: how far both are, and who is to be woken; `sync` for its model checker.
+//! * `mapping`, `ring`: memory files; records in them.
+//! * `links`: the links of this process, how they come about and end.
+
+pub(crate) mod cursor;
+pub(crate) mod links;
+mod mapping;
+pub(crate) mod ring;
+mod sync;

@@ -1,0 +1,339 @@
+//! A ring of datagrams in a memory file: one process writes, another reads.
+//!
+//! The writer's file has its [`Tail`] in the first page, and then the ring. The reader's word is in a file of its own,
+//! the [`Board`], with a place for each writer. Neither process can write to the other's file. What the other
+//! wrote is checked as a packet from the network is; who breaks the rules is not listened to any more.
+
+#![allow(unsafe_code, reason = "atomics in memory that processes share")]
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use portolan_port_sharing::Block;
+use rustix::io::Errno;
+
+use super::cursor::{Asleep, Head, Tail};
+use super::mapping::Mapping;
+
+/// Bytes of a ring: several times what a queue pair has in flight.
+const RING_LEN: usize = 256 << 10;
+/// Where the ring begins: after the writer's page.
+const RING_AT: usize = 4096;
+const FILE_LEN: usize = RING_AT + RING_LEN;
+/// Records begin at multiples of this.
+const ALIGN: usize = 8;
+/// Length, packet length, UDP source port, and both addresses.
+const HEADER_LEN: usize = 40;
+/// In place of a length: the next record is at the start of the ring.
+const WRAP: u32 = u32::MAX;
+/// Longest payload of a record.
+const PAYLOAD_MAX: usize = 1 << 16;
+
+/// Where the heads on a board begin, and how far they are apart: each has a cache line.
+const LINE: usize = 64;
+const BOARD_LEN: usize = (LINE + LINE * PLACES).next_multiple_of(4096);
+/// Writers that a board has places for.
+pub(super) const PLACES: usize = 256;
+
+/// What a reader tells those who write to it.
+#[derive(Debug)]
+pub(crate) struct Board {
+    mapping: Mapping,
+    /// To be handed to writers; `None` in a writer's copy.
+    file: Option<OwnedFd>,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    mapping: Mapping,
+    board: Board,
+    place: u8,
+    tail: u64,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    mapping: Mapping,
+    from: Block,
+    place: u8,
+    head: u64,
+    bytes: Vec<u8>,
+}
+
+/// A datagram to be written: packets of one length, of which the last may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) packet_len: usize,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What writing a record came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It is in the ring; the reader looks by itself.
+    Unnoticed,
+    /// It is in the ring, and the reader's bell is to be rung.
+    Ring,
+    /// There is no room.
+    Full,
+}
+
+/// The other process broke the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+impl Board {
+    /// This process's own. It is asleep until it says otherwise.
+    pub(crate) fn create() -> Result<Self, Errno> {
+        let (mapping, file) = Mapping::create("portolan-board", BOARD_LEN)?;
+        let board = Self {
+            mapping,
+            file: Some(file),
+        };
+        board.asleep().announce();
+        Ok(board)
+    }
+
+    fn open(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let mapping = Mapping::open(file, BOARD_LEN)?;
+        Ok(mapping.map(|mapping| Self {
+            mapping,
+            file: None,
+        }))
+    }
+
+    /// To be handed to writers.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    #[inline]
+    pub(crate) fn asleep(&self) -> &Asleep {
+        // SAFETY: the first word of every board.
+        let asleep = unsafe { self.mapping.at(0) };
+        asleep.unwrap_or_else(|| unreachable!("a board is longer"))
+    }
+
+    #[inline]
+    fn head(&self, place: u8) -> &Head {
+        // SAFETY: the places of every board.
+        let head = unsafe { self.mapping.at(LINE + LINE * usize::from(place)) };
+        head.unwrap_or_else(|| unreachable!("a board has 256 places"))
+    }
+}
+
+fn tail_of(mapping: &Mapping) -> &Tail {
+    // SAFETY: the first words of every ring's file.
+    let tail = unsafe { mapping.at(0) };
+    tail.unwrap_or_else(|| unreachable!("the file is longer"))
+}
+
+impl Writer {
+    /// Makes a ring's file, which the reader gets.
+    pub(crate) fn create() -> Result<(PendingWriter, OwnedFd), Errno> {
+        let (mapping, file) = Mapping::create("portolan-ring", FILE_LEN)?;
+        Ok((PendingWriter { mapping }, file))
+    }
+
+    /// Writes a record, if there is room.
+    ///
+    /// # Errors
+    /// The reader broke the rules.
+    pub(crate) fn write(&mut self, record: &Record<'_>) -> Result<Written, Broken> {
+        let len = HEADER_LEN + record.payload.len();
+        let padded = len.next_multiple_of(ALIGN);
+        if record.payload.len() > PAYLOAD_MAX {
+            return Ok(Written::Unnoticed);
+        }
+        let used = self.tail.wrapping_sub(self.board.head(self.place).read());
+        if used > RING_LEN as u64 {
+            return Err(Broken);
+        }
+        let at = self.tail as usize % RING_LEN;
+        let skipped = if at + padded > RING_LEN {
+            RING_LEN - at
+        } else {
+            0
+        };
+        if used as usize + skipped + padded > RING_LEN {
+            return Ok(Written::Full);
+        }
+        let from = self.tail;
+        if skipped > 0 {
+            self.mapping.copy_in(RING_AT + at, &WRAP.to_ne_bytes());
+            self.tail += skipped as u64;
+        }
+        let at = RING_AT + self.tail as usize % RING_LEN;
+        self.mapping.copy_in(at, &header_of(record));
+        self.mapping.copy_in(at + HEADER_LEN, record.payload);
+        self.tail += padded as u64;
+        let head = self.board.head(self.place);
+        let tail = tail_of(&self.mapping);
+        Ok(
+            match tail.publish(from, self.tail, head, self.board.asleep()) {
+                true => Written::Ring,
+                false => Written::Unnoticed,
+            },
+        )
+    }
+
+    /// Has the reader ring this process's bell when there is more room. Write again after this: there may be room by
+    /// now.
+    pub(crate) fn want_room(&self) {
+        tail_of(&self.mapping).want_room();
+    }
+
+    /// Undoes [`want_room`](Self::want_room).
+    pub(crate) fn have_room(&self) {
+        tail_of(&self.mapping).have_room();
+    }
+}
+
+/// A ring whose reader has not answered yet.
+#[derive(Debug)]
+pub(crate) struct PendingWriter {
+    mapping: Mapping,
+}
+
+impl PendingWriter {
+    /// The writing end, with the reader's board and the place on it. `None` if it is no board.
+    pub(crate) fn open(self, board: BorrowedFd<'_>, place: u8) -> Result<Option<Writer>, Errno> {
+        let board = Board::open(board)?;
+        Ok(board.map(|board| Writer {
+            mapping: self.mapping,
+            board,
+            place,
+            tail: 0,
+        }))
+    }
+}
+
+impl Reader {
+    /// The reading end of a ring, from its file. `None` if it is none.
+    pub(crate) fn open(
+        file: BorrowedFd<'_>,
+        from: Block,
+        place: u8,
+        own: &Board,
+    ) -> Result<Option<Self>, Errno> {
+        let Some(mapping) = Mapping::open(file, FILE_LEN)? else {
+            return Ok(None);
+        };
+        // The place may have been another ring's.
+        let _ = own.head(place).release(0, tail_of(&mapping));
+        Ok(Some(Self {
+            mapping,
+            from,
+            place,
+            head: 0,
+            bytes: Vec::new(),
+        }))
+    }
+
+    /// The block of the process that writes.
+    pub(crate) fn from(&self) -> Block {
+        self.from
+    }
+
+    /// The place on this process's board.
+    pub(crate) fn place(&self) -> u8 {
+        self.place
+    }
+
+    /// Whether something is to be read.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        tail_of(&self.mapping).written() != self.head
+    }
+
+    /// Takes a copy of the next record; `None` if there is none.
+    ///
+    /// # Errors
+    /// The writer broke the rules.
+    pub(crate) fn read(&mut self) -> Result<Option<Record<'_>>, Broken> {
+        let tail = tail_of(&self.mapping).written();
+        let mut left = tail.wrapping_sub(self.head);
+        if left == 0 {
+            return Ok(None);
+        }
+        if left > RING_LEN as u64 || !tail.is_multiple_of(ALIGN as u64) {
+            return Err(Broken);
+        }
+        let mut at = self.head as usize % RING_LEN;
+        let mut word = [0; 4];
+        self.mapping.copy_out(RING_AT + at, &mut word);
+        if u32::from_ne_bytes(word) == WRAP {
+            let skipped = (RING_LEN - at) as u64;
+            left = left
+                .checked_sub(skipped)
+                .filter(|left| *left > 0)
+                .ok_or(Broken)?;
+            self.head += skipped;
+            at = 0;
+        }
+        let mut header = [0; HEADER_LEN];
+        if left < HEADER_LEN as u64 || !self.mapping.copy_out(RING_AT + at, &mut header) {
+            return Err(Broken);
+        }
+        let (len, packet_len, source, destination) = parse_header(&header);
+        let padded = (HEADER_LEN + len).next_multiple_of(ALIGN);
+        if len > PAYLOAD_MAX || padded as u64 > left || at + padded > RING_LEN || packet_len == 0 {
+            return Err(Broken);
+        }
+        self.bytes.resize(len, 0);
+        self.mapping
+            .copy_out(RING_AT + at + HEADER_LEN, &mut self.bytes);
+        self.head += padded as u64;
+        Ok(Some(Record {
+            source,
+            destination,
+            packet_len,
+            payload: &self.bytes,
+        }))
+    }
+
+    /// Gives room back for what was read. Returns whether the writer waits for it, and its bell is to be rung.
+    #[inline]
+    pub(crate) fn release(&self, own: &Board) -> bool {
+        own.head(self.place)
+            .release(self.head, tail_of(&self.mapping))
+    }
+}
+
+fn header_of(record: &Record<'_>) -> [u8; HEADER_LEN] {
+    let mapped = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let mut header = [0; HEADER_LEN];
+    header[..4].copy_from_slice(&(record.payload.len() as u32).to_ne_bytes());
+    header[4..6].copy_from_slice(&(record.packet_len as u16).to_ne_bytes());
+    header[6..8].copy_from_slice(&record.source.port().to_ne_bytes());
+    header[8..24].copy_from_slice(&mapped(record.source.ip()));
+    header[24..].copy_from_slice(&mapped(record.destination));
+    header
+}
+
+fn parse_header(header: &[u8; HEADER_LEN]) -> (usize, usize, SocketAddr, IpAddr) {
+    let (words, _) = header.as_chunks::<2>();
+    let short = |at: usize| u16::from_ne_bytes(words[at]);
+    let address = |at: usize| {
+        let octets: [u8; 16] = std::array::from_fn(|i| header[at + i]);
+        IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
+    };
+    let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    (
+        len as usize,
+        usize::from(short(2)),
+        SocketAddr::new(address(8), short(3)),
+        address(24),
+    )
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

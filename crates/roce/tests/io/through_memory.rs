@@ -1,0 +1,147 @@
+//! Ways through memory between two stacks of one port, as two processes have them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_provider::verbs::SendOp;
+use portolan_roce::io::Stack;
+
+use crate::harness::*;
+
+const LEN: usize = 10_000;
+
+/// Two connected queue pairs, of a stack each.
+struct Ends {
+    stacks: [Arc<Stack>; 2],
+    ends: [End; 2],
+    next: u64,
+}
+
+impl Ends {
+    fn with(memory: [bool; 2], ip: &str) -> Self {
+        let mut config = config();
+        let stacks = memory.map(|memory| {
+            config.local_memory = memory;
+            stack(&config)
+        });
+        Self::on(stacks, ip)
+    }
+
+    fn on(stacks: [Arc<Stack>; 2], ip: &str) -> Self {
+        let (ip, shape) = (ip.parse().unwrap(), Shape::default());
+        let ends = [0, 1].map(|number: usize| End::new(&stacks[number], ip, shape));
+        ends[0].connect(ip, ends[1].qp.qpn(), shape);
+        ends[1].connect(ip, ends[0].qp.qpn(), shape);
+        Self {
+            stacks,
+            ends,
+            next: 0,
+        }
+    }
+
+    /// Writes from one end to the other, and back.
+    fn write(&mut self) {
+        self.next += 1;
+        let [a, b] = &self.ends;
+        for (from, to) in [(a, b), (b, a)] {
+            from.memory.write(0, &pattern(self.next, LEN));
+            from.post(
+                self.next,
+                SendOp::RdmaWrite(to.remote(LEN)),
+                from.sge(0, LEN),
+            );
+            from.expect(self.next);
+            assert!(to.memory.read(LEN, LEN) == pattern(self.next, LEN));
+        }
+    }
+
+    /// How many packets each sent through memory.
+    fn through_memory(&self) -> [u64; 2] {
+        [0, 1].map(|number: usize| self.stacks[number].counters().sent_through_memory)
+    }
+
+    /// Writes until both ends send through memory.
+    fn write_until_linked(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.through_memory().contains(&0) {
+            assert!(Instant::now() < deadline, "no way through memory");
+            self.write();
+        }
+    }
+}
+
+#[test]
+fn two_processes_of_a_host_come_to_send_through_memory_and_no_more_through_sockets() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut ends = Ends::with([true, true], ip);
+        ends.write_until_linked();
+        ends.write();
+        let before = [0, 1].map(|number: usize| ends.stacks[number].counters());
+        for _ in 0..50 {
+            ends.write();
+        }
+        for (number, before) in before.iter().enumerate() {
+            let after = ends.stacks[number].counters();
+            assert_eq!(after.send_calls, before.send_calls, "{ip}");
+            assert_eq!(after.receive_calls, before.receive_calls, "{ip}");
+            let sent = after.sent_packets - before.sent_packets;
+            assert_eq!(after.sent_through_memory - before.sent_through_memory, sent);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_has_it_turned_off_is_reached_by_the_socket() {
+    for memory in [[true, false], [false, true], [false, false]] {
+        let mut ends = Ends::with(memory, "127.0.0.1");
+        for _ in 0..20 {
+            ends.write();
+        }
+        assert_eq!(ends.through_memory(), [0, 0], "{memory:?}");
+    }
+}
+
+#[test]
+fn when_the_process_at_the_other_end_is_replaced_so_is_the_way_to_it() {
+    let mut config = config();
+    config.local_memory = true;
+    let stays = stack(&config);
+    for _ in 0..5 {
+        let mut ends = Ends::on([Arc::clone(&stays), stack(&config)], "127.0.0.1");
+        let before = stays.counters().sent_through_memory;
+        let deadline = Instant::now() + PATIENCE;
+        while stays.counters().sent_through_memory == before {
+            assert!(Instant::now() < deadline, "no way to the new process");
+            ends.write();
+        }
+    }
+}
+
+#[test]
+fn more_than_a_ring_holds_is_sent_to_an_end_that_sleeps() {
+    const MUCH: usize = 1 << 20;
+    let mut config = config();
+    config.local_memory = true;
+    let stacks = [stack(&config), stack(&config)];
+    let ip = "127.0.0.1".parse().unwrap();
+    let shape = Shape::default();
+    let pairs: Vec<[End; 2]> = (0..4)
+        .map(|_| {
+            let ends = [0, 1].map(|number: usize| End::new(&stacks[number], ip, shape));
+            ends[0].connect(ip, ends[1].qp.qpn(), shape);
+            ends[1].connect(ip, ends[0].qp.qpn(), shape);
+            ends
+        })
+        .collect();
+    for round in 0..3 {
+        for [a, b] in &pairs {
+            a.memory.write(0, &pattern(round, MUCH));
+            a.post(round, SendOp::RdmaWrite(b.remote(0)), a.sge(0, MUCH));
+        }
+        for [a, b] in &pairs {
+            a.expect(round);
+            assert!(b.memory.read(0, MUCH) == pattern(round, MUCH));
+        }
+    }
+    assert!(stacks[0].counters().sent_through_memory > 1000);
+}
