@@ -21,7 +21,7 @@ use crate::io::host::drive::{Answer, Taken};
 use crate::io::host::hotplug::DeviceChange;
 use crate::io::net::interface_monitor::InterfaceMonitor;
 use crate::io::net::receive::{self, Arrived, IpFields, Receiver, Unchecked};
-use crate::io::net::shm::links::{LinkServer, Links, Served};
+use crate::io::net::shm::links::{LinkServer, Served};
 use crate::io::polling::busy_poll::Look;
 use crate::io::polling::clock::as_nanos;
 use crate::io::polling::policy::{Policy, PollingState};
@@ -315,10 +315,10 @@ impl Worker {
             _ => host.receiver.try_lock(),
         };
         let one_sided = receiver.is_some_and(|mut receiver| {
-            links.heard();
+            links.bell().heard();
             let taken = host.read_rings(&mut receiver, links, Answer::Now);
             if receiver.has_more() {
-                Links::ring(links.bell());
+                links.bell().ring();
             }
             taken.one_sided
         });
@@ -351,7 +351,7 @@ impl Worker {
             Served::Nothing => {}
             Served::Incoming(incoming) => {
                 self.host.receiver.lock().add_ring(incoming);
-                Links::ring(links.bell());
+                links.bell().ring();
             }
             Served::Ended(place) => self.host.receiver.lock().remove_ring(place),
         }

@@ -91,7 +91,7 @@ impl Host {
         if let Some(links) = &self.links {
             let receiver = self.receiver.try_lock();
             if receiver.is_none_or(|receiver| receiver.has_more()) {
-                Links::ring(links.bell());
+                links.bell().ring();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Taking packets from a socket: each is parsed once, and its ICRC checked.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::SystemTime;
 
 use portolan_port_sharing::Block;
@@ -11,7 +11,7 @@ use portolan_wire::rocev2::Packet;
 
 use crate::io::net::counters::Monitor;
 use crate::io::net::receive_batch::ReceiveBatch;
-use crate::io::net::shm::links::{Incoming, Links};
+use crate::io::net::shm::links::Incoming;
 use crate::io::net::shm::ring::{Board, Broken};
 use crate::io::net::tap::{Direction, TappedPacket};
 
@@ -153,7 +153,7 @@ impl Receiver {
                 deliver(&packets);
                 arrived = emptied(packets);
                 if reader.release(board) {
-                    Links::ring(bell.as_fd());
+                    bell.ring();
                 }
             }
             true

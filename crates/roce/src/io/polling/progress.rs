@@ -97,7 +97,7 @@ impl Progress {
             }
         }
         if let Some(links) = links {
-            add(links.bell(), BELL, epoll::EventFlags::IN)?;
+            add(links.bell().as_fd(), BELL, epoll::EventFlags::IN)?;
         }
         Ok(Self {
             epoll,

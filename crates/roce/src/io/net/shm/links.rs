@@ -9,12 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan_port_sharing::room::with_room;
 use portolan_port_sharing::{Block, LinkMessage, MemberLink, MemberLinks, PrivateFd};
 use portolan_threads::lock::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use crate::io::net::shm::bell::Bell;
 use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Reader, Writer};
 use crate::io::net::transmit::SendSocket;
 
@@ -31,7 +30,7 @@ pub(crate) struct Links {
     own: Block,
     board: Board,
     /// Rung by those who write to this process when it sleeps, and by those who have made room.
-    bell: PrivateFd,
+    bell: Bell,
     outgoing: RwLock<HashMap<Block, Outgoing>>,
     wanted: Mutex<Vec<Block>>,
     any_wanted: AtomicBool,
@@ -52,7 +51,7 @@ enum Outgoing {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) reader: Reader,
-    pub(crate) bell: PrivateFd,
+    pub(crate) bell: Bell,
 }
 
 /// The connections behind the links: the progress thread's.
@@ -93,11 +92,10 @@ pub(crate) enum Served {
 
 impl Links {
     pub(crate) fn new(own: Block) -> Result<Self, Errno> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
             own,
             board: Board::create()?,
-            bell: with_room(|| PrivateFd::make(|| eventfd(0, flags)))?,
+            bell: Bell::new()?,
             outgoing: RwLock::default(),
             wanted: Mutex::default(),
             any_wanted: AtomicBool::new(false),
@@ -148,21 +146,9 @@ impl Links {
         &self.board
     }
 
-    /// The bell, for epoll.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// The bell is heard. The caller looks at every ring after this.
-    pub(crate) fn heard(&self) {
-        // It fails only if it was not rung.
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
-    }
-
-    /// Rings a bell: another process's, or this one's own.
-    pub(crate) fn ring(bell: BorrowedFd<'_>) {
-        // It fails only if it was rung so often that it is heard anyway, or if this is a forked child.
-        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    /// This process's own bell.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// Forgets a link that has ended, unless another has taken its place.
@@ -228,7 +214,10 @@ impl LinkServer {
             return Ok(None);
         };
         let (pending, file) = Writer::create()?;
-        link.send(&[VERSION, links.own.index()], &[file.as_fd(), links.bell()])?;
+        link.send(
+            &[VERSION, links.own.index()],
+            &[file.as_fd(), links.bell().as_fd()],
+        )?;
         let stage = Stage::Called(block, pending);
         Ok(Some(Connection { link, stage }))
     }
@@ -344,9 +333,13 @@ fn accepted(
 ) -> Option<Incoming> {
     let block = Block::new(block).filter(|block| *block != Block::COORDINATOR)?;
     let [file, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
+    let bell = Bell::of(bell)?;
     let reader = Reader::open(file.as_fd(), block, place, &links.board).ok()??;
-    link.send(&[VERSION, place], &[links.board.file()?, links.bell()])
-        .ok()?;
+    link.send(
+        &[VERSION, place],
+        &[links.board.file()?, links.bell().as_fd()],
+    )
+    .ok()?;
     Some(Incoming { reader, bell })
 }
 
@@ -359,5 +352,5 @@ fn answered(
 ) -> Option<SendSocket> {
     let [board, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
     let writer = pending.open(board.as_fd(), place).ok()??;
-    Some(SendSocket::of_ring(writer, bell, port))
+    Some(SendSocket::of_ring(writer, Bell::of(bell)?, port))
 }

@@ -7,8 +7,10 @@
 //!
 //! * `cursor`: how far both are, and who is to be woken; `sync` for its model checker.
 //! * `mapping`, `ring`: memory files; records in them.
+//! * `bell`: what wakes the other process.
 //! * `links`: the links of this process, how they come about and end.
 
+pub(crate) mod bell;
 pub(crate) mod cursor;
 pub(crate) mod links;
 mod mapping;

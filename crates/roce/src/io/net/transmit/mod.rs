@@ -18,11 +18,10 @@ use crate::io::net::counters::Monitor;
 use crate::io::net::path::Path;
 use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
-use crate::io::net::shm::links::Links;
+use crate::io::net::shm::bell::Bell;
 use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
 use crate::io::net::tap::{Direction, TappedPacket};
-use portolan_port_sharing::PrivateFd;
 use portolan_port_sharing::room::{self, with_room};
 
 /// Source ports are 0xC000 and above (IBTA A17.9.2: the sender may put entropy for routers there).
@@ -139,7 +138,7 @@ pub(crate) struct SendSocket {
 enum Outlet {
     Socket(UdpSocket),
     /// A ring in memory, and the bell of its reader.
-    Ring(Mutex<Writer>, PrivateFd),
+    Ring(Mutex<Writer>, Bell),
 }
 
 /// What waits for room in the send buffer.
@@ -185,7 +184,7 @@ impl SendSocket {
     }
 
     /// Sends through memory, as if from a UDP port.
-    pub(crate) fn of_ring(writer: Writer, bell: PrivateFd, port: u16) -> Self {
+    pub(crate) fn of_ring(writer: Writer, bell: Bell, port: u16) -> Self {
         Self {
             outlet: Outlet::Ring(Mutex::new(writer), bell),
             port,
@@ -253,7 +252,7 @@ impl SendSocket {
                     sent += 1;
                 }
                 if rings {
-                    Links::ring(bell.as_fd());
+                    bell.ring();
                 }
                 Ok(sent)
             }
@@ -265,7 +264,7 @@ impl SendSocket {
             Outlet::Socket(socket) => send_one(socket.as_fd(), path, run, bytes),
             Outlet::Ring(writer, bell) => {
                 if self.write(&mut writer.lock(), path, run, bytes)? {
-                    Links::ring(bell.as_fd());
+                    bell.ring();
                 }
                 Ok(())
             }
