@@ -8,7 +8,7 @@
 //!
 //! Each uses only those above it, and the engine:
 //!
-//! * `net`: packets to and from sockets, and the machine's interfaces. It knows no queue pair.
+//! * `net`: packets to and from sockets and rings in memory, and the machine's interfaces. It knows no queue pair.
 //! * `polling`: when to look for packets, when to wait, and when to acknowledge. It knows numbers of
 //!   queue pairs, and times.
 //! * `host`: queue pairs under their locks. It brings packets to their engines and does what these ask
@@ -38,7 +38,7 @@
 //!    the region's own; binding and invalidating a memory window, with the queue pair's;
 //! 5. a completion queue's lock, or a shared receive queue's, one at a time;
 //! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
-//!    socket's waiting packets, the lists of queue pairs noted for later, a device's address table and
+//!    socket's or ring's waiting packets (and then the ring's writing end), the table of links, the lists of queue pairs noted for later, a device's address table and
 //!    events, an XRC domain's queues, a shard of the table of queue pairs.
 //!
 //! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
