@@ -58,7 +58,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
     let theme = Theme::for_stdout(global.color, global.ascii);
     let stdout = Box::new(BufWriter::new(io::stdout()));
     let mut output = Output::new(stdout, theme, global.json, global.verbose);
-    match &cli.command {
+    let outcome = match &cli.command {
         Command::Bench(command) => commands::bench(command, &mut output),
         Command::BenchPeer => commands::bench_peer(),
         Command::CcEnv(args) => commands::cc_env(args, &mut output),
@@ -80,7 +80,10 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Reach(args) => commands::reach(args, &mut output),
         Command::Resolve(args) => commands::resolve(args, &mut output),
         Command::Service(args) => commands::service(args, &mut output),
-    }
+    }?;
+    // What cannot be written is an error of every command.
+    output.flush()?;
+    Ok(outcome)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::io::Read;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use common::{output_of, portolan, stderr, stdout};
 use serde_json::Value;
@@ -122,6 +124,49 @@ mod against_the_clock {
             }
         }
         assert!(best >= 0.5, "16 to one: {best} of one to one");
+    }
+}
+
+#[test]
+fn the_second_process_ends_with_the_first_whatever_it_serves() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut first = portolan()
+        .args(["bench", "latency"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", first.id());
+    let second = eventually(|| {
+        let children = std::fs::read_to_string(&children).ok()?;
+        children.split_whitespace().next().map(str::to_owned)
+    });
+    // It has begun to measure.
+    let mut told = [0];
+    first
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut told)
+        .unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let is_gone = || {
+        let stat = std::fs::read_to_string(format!("/proc/{second}/stat"));
+        let is_zombie = stat.is_ok_and(|stat| stat.contains(") Z "));
+        (is_zombie || !std::path::Path::new(&format!("/proc/{second}")).exists()).then_some(())
+    };
+    eventually(is_gone);
+}
+
+/// Waits for something that comes soon.
+fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

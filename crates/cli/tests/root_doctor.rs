@@ -5,7 +5,7 @@ mod common;
 mod support;
 
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -189,24 +189,49 @@ fn destinations_without_a_route_and_interfaces_without_a_carrier_are_told() {
     assert_eq!((code, problems(&told).len()), (Some(1), 1), "{told:#}");
 }
 
+/// `doctor` as an ordinary user, under a limit.
+fn as_user(name: &str, uid: u32, limit: &[&str]) -> Output {
+    // The folder of the build may be root's alone.
+    let copy = std::env::temp_dir().join(format!("portolan-{name}-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_portolan"), &copy).unwrap();
+    sh(&format!("chmod 755 {}", copy.display()));
+    let output = Command::new("setpriv")
+        .args([format!("--reuid={uid}"), format!("--regid={uid}")])
+        .arg("--clear-groups")
+        .args(limit)
+        .arg(&copy)
+        .args(["doctor", "--json"])
+        .env_remove("PORTOLAN_PROVIDER")
+        .output()
+        .unwrap();
+    std::fs::remove_file(copy).unwrap();
+    output
+}
+
+#[test]
+fn a_user_who_may_start_no_thread_is_told_so() {
+    const USER: u32 = 40_017;
+    for processes in 1..=4 {
+        let limit = format!("--nproc={processes}");
+        let output = Namespace::new().run({
+            let limit = limit.clone();
+            move || as_user("threads", USER, &["prlimit", &limit])
+        });
+        let said = stderr(&output);
+        assert!(!said.contains("panicked"), "{limit}: {said}");
+        assert!(
+            matches!(output.status.code(), Some(0..=2)),
+            "{limit}: {said}"
+        );
+    }
+}
+
 #[test]
 fn a_user_without_privilege_is_told_what_was_not_seen() {
     let output = Namespace::new().run(|| {
         ip_batch(UPLINK);
         sh("iptables -P INPUT DROP");
-        // The folder of the build may be root's alone.
-        let copy = std::env::temp_dir().join(format!("portolan-doctor-{}", std::process::id()));
-        std::fs::copy(env!("CARGO_BIN_EXE_portolan"), &copy).unwrap();
-        sh(&format!("chmod 755 {}", copy.display()));
-        let output = Command::new("setpriv")
-            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-            .arg(&copy)
-            .args(["doctor", "--json"])
-            .env_remove("PORTOLAN_PROVIDER")
-            .output()
-            .unwrap();
-        std::fs::remove_file(copy).unwrap();
-        output
+        as_user("doctor", 65_534, &[])
     });
     let told = objects(&stdout(&output));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -38,8 +38,9 @@
 //!    the region's own; binding and invalidating a memory window, with the queue pair's;
 //! 5. a completion queue's lock, or a shared receive queue's, one at a time;
 //! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
-//!    socket's or ring's waiting packets (and then the ring's writing end), the table of links, the lists of queue pairs noted for later, a device's address table and
-//!    events, an XRC domain's queues, a shard of the table of queue pairs.
+//!    socket's or ring's waiting packets (and then the ring's writing end), the table of links, the
+//!    lists of queue pairs noted for later, a device's address table and events, an XRC domain's
+//!    queues, a shard of the table of queue pairs.
 //!
 //! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
 //! held, except a [`Tap`]. Posting and polling share no lock between two queue pairs, except for

@@ -4,6 +4,7 @@
 use std::io::{self, BufRead, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -30,11 +31,23 @@ pub(crate) fn run() -> Result<Outcome> {
         "tcp": served.tcp.local_addr()?.to_string(),
         "udp": served.udp.local_addr()?.to_string(),
     }))?;
-    for line in io::stdin().lock().lines() {
+    let (heard, requests) = mpsc::channel();
+    thread::Builder::new().spawn(move || listen_to_first(&heard))?;
+    for line in requests {
         let answer = served.serve(line?.parse()?)?;
         say(&answer)?;
     }
     Ok(Outcome::Good)
+}
+
+/// Hands on what the first process asks. Ends this process when the first one has gone, whatever is being served.
+fn listen_to_first(heard: &Sender<io::Result<String>>) {
+    for line in io::stdin().lock().lines() {
+        if heard.send(line).is_err() {
+            return;
+        }
+    }
+    std::process::exit(0);
 }
 
 struct Served {
@@ -80,8 +93,8 @@ impl Served {
             Request::ServeConnects => {
                 let (tcp, rdma) = (self.tcp.try_clone()?, self.rdma.clone());
                 // They end with the process; the first one notices what they fail of.
-                thread::spawn(move || accept_tcp(&tcp));
-                thread::spawn(move || accept_rdma(&rdma));
+                thread::Builder::new().spawn(move || accept_tcp(&tcp))?;
+                thread::Builder::new().spawn(move || accept_rdma(&rdma))?;
                 relay::serve(&self.udp)?;
                 json!({ "serving": true })
             }

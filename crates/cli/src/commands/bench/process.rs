@@ -46,7 +46,7 @@ impl Peer {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (requests, stdout) = pipes.context("the second process has no pipes")?;
         let (told, answers) = mpsc::channel();
-        thread::spawn(move || {
+        let read = move || {
             let lines = BufReader::new(stdout).lines();
             for line in lines.map_while(std::io::Result::ok) {
                 // What is no JSON is no answer; the first process gave up if it cannot be told.
@@ -57,7 +57,8 @@ impl Peer {
                     break;
                 }
             }
-        });
+        };
+        let reader = thread::Builder::new().spawn(read);
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut peer = Peer {
             child,
@@ -67,6 +68,8 @@ impl Peer {
             tcp: nowhere,
             udp: nowhere,
         };
+        // From here on, an error ends the process.
+        reader.context("cannot start a thread")?;
         let greeting = peer.answer()?;
         let address = |name: &str| {
             let address = greeting[name].as_str().and_then(|text| text.parse().ok());

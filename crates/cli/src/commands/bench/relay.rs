@@ -37,11 +37,9 @@ impl Relay {
         let own = socket.try_clone()?;
         let (replied, replies) = mpsc::channel();
         // Ends with the process, or at the first reply without a receiver.
-        thread::spawn(
-            move || {
-                while own.recv(&mut [0]).is_ok() && replied.send(()).is_ok() {}
-            },
-        );
+        thread::Builder::new().spawn(move || {
+            while own.recv(&mut [0]).is_ok() && replied.send(()).is_ok() {}
+        })?;
         Ok(Relay { socket, replies })
     }
 
@@ -68,12 +66,10 @@ pub(super) fn serve(port: &UdpSocket) -> Result<()> {
     let to_port = port.local_addr()?;
     let program = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let (requested, requests) = mpsc::channel();
-    thread::spawn(move || pass_on(&port, &requested));
-    thread::spawn(
-        move || {
-            while requests.recv().is_ok() && program.send_to(&[REPLY], to_port).is_ok() {}
-        },
-    );
+    thread::Builder::new().spawn(move || pass_on(&port, &requested))?;
+    thread::Builder::new().spawn(move || {
+        while requests.recv().is_ok() && program.send_to(&[REPLY], to_port).is_ok() {}
+    })?;
     Ok(())
 }
 

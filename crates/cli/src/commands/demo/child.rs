@@ -39,12 +39,16 @@ impl Peer {
             .context("cannot start the second process")?;
         let stdout = child.stdout.take();
         let (listening, heard) = mpsc::channel();
-        let reader = stdout.map(|stdout| {
-            let lines = BufReader::new(stdout).lines();
-            thread::spawn(move || read(lines, &listening, on_event))
-        });
         // From here on, an error ends the process.
-        let mut peer = Peer { child, reader };
+        let mut peer = Peer {
+            child,
+            reader: None,
+        };
+        if let Some(stdout) = stdout {
+            let lines = BufReader::new(stdout).lines();
+            let reader = thread::Builder::new().spawn(move || read(lines, &listening, on_event));
+            peer.reader = Some(reader.context("cannot start a thread")?);
+        }
         let address = peer.await_listening(&heard)?;
         Ok((peer, address))
     }

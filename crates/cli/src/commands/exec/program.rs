@@ -25,7 +25,7 @@ pub(super) struct Program {
 /// Why there is none.
 #[derive(Debug, Error)]
 pub(super) enum Missing {
-    #[error("{}: no such program", .0.display())]
+    #[error("'{}': no such program", .0.display())]
     NotFound(PathBuf),
     #[error("{}: not a program that may be run", .0.display())]
     NotRunnable(PathBuf),
@@ -45,6 +45,8 @@ impl Program {
     fn find_in(name: &OsStr, folders: impl Iterator<Item = PathBuf>) -> Result<Self, Missing> {
         let has_slash =
             Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/');
+        // The folders themselves are no programs.
+        let folders = folders.filter(|_| !name.is_empty());
         let places: Vec<PathBuf> = match has_slash {
             true => vec![name.into()],
             false => folders.map(|folder| folder.join(name)).collect(),
@@ -133,6 +135,10 @@ mod tests {
         assert!(Program::find_in(OsStr::new("/bin/sh"), std::iter::empty()).is_ok());
         assert!(matches!(
             Program::find_in(OsStr::new("no-such-program"), folders()),
+            Err(Missing::NotFound(_))
+        ));
+        assert!(matches!(
+            Program::find_in(OsStr::new(""), folders()),
             Err(Missing::NotFound(_))
         ));
         assert!(matches!(

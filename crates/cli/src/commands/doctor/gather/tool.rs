@@ -36,13 +36,21 @@ pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<Strin
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| error.to_string())?;
-    let stdout = child.stdout.take().map(drain);
-    let stderr = child.stderr.take().map(drain);
+    let started = child
+        .stdout
+        .take()
+        .map(drain)
+        .zip(child.stderr.take().map(drain));
     let ended = wait(&mut child);
-    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
-        let bytes = reader
-            .and_then(|reader| reader.join().ok())
-            .unwrap_or_default();
+    let (stdout, stderr) = match started {
+        Some((Ok(stdout), Ok(stderr))) => (stdout, stderr),
+        Some((Err(error), _) | (_, Err(error))) => {
+            return Err(format!("no thread to read it: {error}"));
+        }
+        None => return Err("it has no output".into()),
+    };
+    let text = |reader: JoinHandle<Vec<u8>>| {
+        let bytes = reader.join().unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let (said, complained) = (text(stdout), text(stderr));
@@ -59,8 +67,8 @@ pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<Strin
     }
 }
 
-fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
+fn drain(pipe: impl Read + Send + 'static) -> std::io::Result<JoinHandle<Vec<u8>>> {
+    std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         // What was said before an error is as good as all.
         let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
