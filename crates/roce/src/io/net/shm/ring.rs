@@ -17,6 +17,8 @@ use super::mapping::Mapping;
 
 /// Bytes of a ring: several times what a queue pair has in flight.
 const RING_LEN: usize = 256 << 10;
+// Whatever is skipped, the longest record fits into an empty ring.
+const _: () = assert!(RING_LEN > 2 * (PAYLOAD_MAX + HEADER_LEN + ALIGN));
 /// Where the ring begins: after the writer's page.
 const RING_AT: usize = 4096;
 const FILE_LEN: usize = RING_AT + RING_LEN;
