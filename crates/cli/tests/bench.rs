@@ -5,9 +5,8 @@ mod common;
 use std::io::Read;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use common::{output_of, portolan, stderr, stdout};
+use common::{eventually, output_of, portolan, stderr, stdout};
 use serde_json::Value;
 
 /// Held while a bench runs: two at once would measure each other.
@@ -156,18 +155,6 @@ fn the_second_process_ends_with_the_first_whatever_it_serves() {
         (is_zombie || !std::path::Path::new(&format!("/proc/{second}")).exists()).then_some(())
     };
     eventually(is_gone);
-}
-
-/// Waits for something that comes soon.
-fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it does not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

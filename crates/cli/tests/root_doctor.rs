@@ -5,8 +5,12 @@ mod common;
 mod support;
 
 use std::net::UdpSocket;
-use std::process::{Command, Output};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Output};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use serde_json::Value;
 
 use common::*;
@@ -95,6 +99,60 @@ fn a_program_that_holds_the_port_is_named_and_the_device_indeed_cannot_start() {
         run(&["listen", "127.0.0.1:0"]).status.code()
     });
     assert_eq!(failed, Some(2));
+}
+
+/// A program of that name that holds the software device's port.
+fn holder_called(name: &str) -> Child {
+    let folder = std::env::temp_dir().join(format!("portolan-holder-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join(name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let port = OwnedFd::from(UdpSocket::bind("0.0.0.0:4791").unwrap());
+    let holder = Command::new(&program).arg("60").stdin(port).spawn();
+    let holder = holder.unwrap();
+    let comm = format!("/proc/{}/comm", holder.id());
+    eventually(|| (std::fs::read_to_string(&comm).ok()?.trim_end() == name).then_some(()));
+    std::fs::remove_dir_all(folder).unwrap();
+    holder
+}
+
+#[test]
+fn what_a_program_calls_itself_cannot_write_to_the_terminal() {
+    let told = Namespace::new().run(|| {
+        let mut holder = holder_called("\u{1b}[31mX");
+        let output = run(&["doctor"]);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        stdout(&output)
+    });
+    assert!(told.contains("(\\u{1b}[31mX)"), "{told:?}");
+    assert!(!told.contains('\u{1b}'), "{told:?}");
+}
+
+/// Takes the names of all places in the group, as a user who is not trusted.
+fn all_places_taken() -> Vec<OwnedFd> {
+    let stranger = Uid::from_raw(40_018);
+    let take = move |place: u8| {
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let name = format!("portolan/4791/{place}");
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        bind(&socket, &name).unwrap();
+        socket
+    };
+    let taking = std::thread::spawn(move || {
+        // Of this thread alone, which ends here.
+        set_thread_res_uid(stranger, stranger, stranger).unwrap();
+        (1..=127).map(take).collect()
+    });
+    taking.join().unwrap()
+}
+
+#[test]
+fn strangers_who_hold_all_places_are_in_the_way() {
+    let (code, told) = doctor_after(UPLINK, all_places_taken, &[]);
+    assert_eq!(code, Some(1), "{told:#}");
+    let told = finding(&told, "group-unusable").to_string();
+    assert!(told.contains("127 of the 127 places"), "{told}");
 }
 
 #[test]

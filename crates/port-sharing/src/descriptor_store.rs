@@ -96,10 +96,18 @@ impl Parking {
     }
 
     /// Closes the sending end: the descriptor store is complete.
-    pub(super) fn seal(self) -> DescriptorStore {
-        DescriptorStore {
+    ///
+    /// # Errors
+    /// [`Errno::TOOMANYREFS`]: the store uses up what this user may have under way, so nobody could be welcomed.
+    pub(super) fn seal(self) -> Result<DescriptorStore, Errno> {
+        // One message more, as a welcome will be.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (probe, _receiver) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        packet::send_with(probe.as_fd(), &[0], &[self.receiver.as_fd()])?;
+        Ok(DescriptorStore {
             receiver: self.receiver,
-        }
+        })
     }
 }
 

@@ -48,7 +48,9 @@ pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
             .park(block, ipv4.as_fd(), ipv6.as_ref().map(AsFd::as_fd))
             .map_err(|errno| FoundError::Os("sendmsg", errno))?;
     }
-    Ok(parking.seal())
+    parking
+        .seal()
+        .map_err(|errno| FoundError::Os("sendmsg", errno))
 }
 
 /// Whether the port is free in both families. Takes it for a moment.

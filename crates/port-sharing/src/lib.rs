@@ -88,6 +88,7 @@ pub use observe::{Observation, observe};
 pub use service::{CoordinatorService, MemberService, Route};
 pub use sockets::{BlockSocket, Family};
 pub use status::{GroupCounters, GroupStatus, MemberStatus};
+pub use stranger::places_taken;
 pub use trust::Trust;
 
 use datagram::{Delivery, Inbox};

@@ -9,6 +9,7 @@ use portolan_provider::Cause;
 use rustix::io::Errno;
 
 use super::block::{BLOCK_COUNT, Block};
+use super::config::GroupConfig;
 use super::message::Refusal;
 use super::name::GroupName;
 use super::trust::{Credentials, Own, Trust};
@@ -42,6 +43,13 @@ pub(super) fn with_places(name: &GroupName, trust: &Trust) -> Option<Cause> {
         taken: 1 + strange.count(),
         places: PLACES,
     })
+}
+
+/// Why nobody can join the group, or found it: every place is held, some by strangers. A free place is `None`.
+pub fn places_taken(config: &GroupConfig) -> Option<Cause> {
+    let name = GroupName::new(config);
+    let is_full = name.block_holders().len() >= PLACES;
+    is_full.then(|| with_places(&name, &config.trust)).flatten()
 }
 
 /// Whether a living member has a block's name. A stranger who took it is no sign of life.

@@ -162,3 +162,15 @@ impl Drop for Listening {
         let _ = self.child.wait();
     }
 }
+
+/// Waits for something that comes soon.
+pub(crate) fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_port_sharing::{Block, GroupConfig, PortGroup, observe};
+use portolan_port_sharing::{Block, GroupConfig, PortGroup, observe, places_taken};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
@@ -149,9 +149,12 @@ fn a_stranger_who_holds_all_places_is_named_to_the_founder_and_to_who_comes_late
     let text = refusal(&config);
     assert_names_stranger(&text);
     assert!(text.contains("127 of the 127 places"), "{text}");
+    assert_names_stranger(&places_taken(&config).unwrap().to_string());
     drop(all);
     let most = places(1..127);
+    assert_eq!(places_taken(&config), None);
     let member = Member::join(&config).expect("a place is left");
+    assert_names_stranger(&places_taken(&config).unwrap().to_string());
     let text = refusal(&config);
     assert_names_stranger(&text);
     assert!(text.contains("126 of the 127 places"), "{text}");

@@ -1,5 +1,5 @@
-//! The software device over real sockets, and over ways through memory: two stacks on one UDP port, as two processes are. All on
-//! loopback; each test has a port and a group name of its own.
+//! The software device over real sockets: two stacks on one UDP port, as two processes are. All on loopback; each test
+//! has a port and a group name of its own. `io_memory` has them over ways through memory.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 

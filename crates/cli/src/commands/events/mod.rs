@@ -1,5 +1,6 @@
 //! `events`: follows an event channel, and prints each event as it comes.
 
+mod held;
 mod party;
 mod report;
 

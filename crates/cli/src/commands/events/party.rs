@@ -1,6 +1,5 @@
 //! What each side does upon its events, so that more of them come.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +7,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use portolan::cm::{CmId, Event, EventChannel, NewQueuePair};
 use portolan::provider;
-use portolan::provider::cm::{ConnParam, EventType, IdNumber, JoinKind, Service};
+use portolan::provider::cm::{ConnParam, EventType, JoinKind, Service};
 use portolan::provider::traits::{Cq, Pd};
 use portolan::provider::verbs::{QpCap, QpInit, QpType};
 use portolan::resolve::{resolve, resolve_passive};
 use portolan::wire::addr::PortSpace;
 
+use super::held::Held;
 use crate::args::{EventsConnectArgs, EventsJoinArgs, EventsListenArgs};
 use crate::exit::Outcome;
 
-/// Requests and connections that a listener holds at once; further requests are rejected.
+/// Requests and connections that a listener holds at once. Beyond that, requests are rejected; where it answers none, the
+/// oldest gives way.
 const MAX_HELD: usize = 1024;
 /// The private data for them.
 const BUSY: &[u8] = b"too many connections";
@@ -52,7 +53,7 @@ pub(super) enum Next {
 pub(super) struct Listening {
     listener: CmId,
     answer: Answer,
-    held: HashMap<IdNumber, Endpoint>,
+    held: Held<Endpoint>,
 }
 
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Listening {
         let listening = Listening {
             listener,
             answer,
-            held: HashMap::new(),
+            held: Held::new(),
         };
         Ok((channel, listening))
     }
@@ -96,7 +97,11 @@ impl Listening {
 
     fn answer(&mut self, id: &CmId) -> portolan::Result<()> {
         if self.held.len() >= MAX_HELD {
-            return id.reject(BUSY);
+            match self.answer {
+                // Nothing tells that who asked has given up, so the oldest request gives way.
+                Answer::None => drop(self.held.remove_oldest()),
+                _ => return id.reject(BUSY),
+            }
         }
         let endpoint = match &self.answer {
             Answer::None => Endpoint::bare(id),
@@ -123,10 +128,10 @@ impl Party for Listening {
             | EventType::Unreachable
             | EventType::Rejected
             | EventType::ConnectError => {
-                self.held.remove(&id.number());
+                self.held.remove(id.number());
             }
             EventType::DeviceRemoval => {
-                self.held.remove(&id.number());
+                self.held.remove(id.number());
                 if id.number() == self.listener.number() {
                     return Ok(Next::Over(Outcome::CheckFailed));
                 }

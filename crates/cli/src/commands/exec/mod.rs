@@ -47,7 +47,7 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
         Err(missing) => {
             complain(&missing);
             return Ok(Outcome::Status(match missing {
-                Missing::NotFound(_) => NOT_FOUND,
+                Missing::NotFound(_) | Missing::Unnamed => NOT_FOUND,
                 Missing::NotRunnable(_) => NOT_RUNNABLE,
             }));
         }

@@ -25,7 +25,9 @@ pub(super) struct Program {
 /// Why there is none.
 #[derive(Debug, Error)]
 pub(super) enum Missing {
-    #[error("'{}': no such program", .0.display())]
+    #[error("the program's name is empty")]
+    Unnamed,
+    #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
     #[error("{}: not a program that may be run", .0.display())]
     NotRunnable(PathBuf),
@@ -43,10 +45,11 @@ impl Program {
     }
 
     fn find_in(name: &OsStr, folders: impl Iterator<Item = PathBuf>) -> Result<Self, Missing> {
+        if name.is_empty() {
+            return Err(Missing::Unnamed);
+        }
         let has_slash =
             Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/');
-        // The folders themselves are no programs.
-        let folders = folders.filter(|_| !name.is_empty());
         let places: Vec<PathBuf> = match has_slash {
             true => vec![name.into()],
             false => folders.map(|folder| folder.join(name)).collect(),
@@ -139,7 +142,7 @@ mod tests {
         ));
         assert!(matches!(
             Program::find_in(OsStr::new(""), folders()),
-            Err(Missing::NotFound(_))
+            Err(Missing::Unnamed)
         ));
         assert!(matches!(
             Program::find_in(OsStr::new("/etc/passwd"), folders()),

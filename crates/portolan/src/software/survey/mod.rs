@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use portolan_cm::{DropReason, Listed};
+pub use portolan_port_sharing::places_taken;
 use portolan_port_sharing::{Block, GroupConfig, observe};
 use portolan_provider::traits::Device;
 use portolan_provider::{Cause, Result};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portolan::provider;
 use portolan::software::StackConfig;
-use portolan::software::survey::{Survey, survey};
+use portolan::software::survey::{Survey, places_taken, survey};
 
 use super::super::facts::{Owner, PortGroup, UdpPort, UdpSocket, Unseen};
 use super::{ROCE_PORT, Root};
@@ -18,7 +18,7 @@ pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> 
         survey(&config, timeout)
     });
     let group = match seen {
-        Ok(None) => None,
+        Ok(None) => places_taken(&config).map(|why| Err(why.to_string())),
         Ok(Some(Survey {
             distrust: Some(why),
             ..
@@ -131,6 +131,8 @@ fn owners(root: &Root, inodes: &[u64]) -> Owners {
             };
             if inodes.contains(&inode) {
                 let program = root.line(&format!("/proc/{pid}/comm")).unwrap_or_default();
+                // The process itself chooses its name.
+                let program = program.escape_debug().to_string();
                 owners.by_inode.entry(inode).or_insert((pid, program));
             }
         }
