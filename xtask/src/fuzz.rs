@@ -103,6 +103,7 @@ fn build(workspace: &Workspace, folder: &Path, triple: &str) -> Result<()> {
     let status = Command::new(cargo())
         .args(["build", "--quiet", "--release", "--manifest-path"])
         .arg(workspace.root.join("fuzz/Cargo.toml"))
+        .arg("--locked")
         .args(["--target", triple])
         .env("CARGO_TARGET_DIR", folder)
         .env("RUSTFLAGS", INSTRUMENTATION)
