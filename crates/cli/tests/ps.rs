@@ -15,8 +15,14 @@ struct Running(Child);
 
 impl Running {
     fn start(args: &[&str]) -> (Self, Value) {
+        Self::start_with(args, "")
+    }
+
+    /// With `PORTOLAN_LOCAL` set.
+    fn start_with(args: &[&str], way: &str) -> (Self, Value) {
         let mut child = portolan()
             .args(args)
+            .env("PORTOLAN_LOCAL", way)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -107,6 +113,33 @@ fn ps_tells_who_holds_the_port_who_listens_and_who_is_connected() {
         "{text}"
     );
     assert!(text.contains("holds the port"), "{text}");
+}
+
+#[test]
+fn ps_tells_which_way_packets_go_and_why() {
+    let (_listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
+    let address = told["address"].as_str().unwrap().to_owned();
+    let pings = ["ping", &address, "--interval", "0.01", "--json"];
+    let (_by_memory, by_memory) = Running::start(&pings);
+    let (_by_socket, by_socket) = Running::start_with(&pings, "off");
+    let ways = || {
+        let objects = listed_with(&[]);
+        let way = |ping: &Value| {
+            let mut objects = objects.iter();
+            let of = objects.find(|object| object["qpn"] == ping["qp"])?;
+            let words = |key: &str| of[key].as_str().map(str::to_owned);
+            Some((words("way"), words("why_socket")))
+        };
+        Some((way(&by_memory)?, way(&by_socket)?))
+    };
+    eventually(|| ways().filter(|(by_memory, _)| by_memory.0.as_deref() == Some("memory")));
+    let (by_memory, (socket, why)) = ways().unwrap();
+    assert_eq!(by_memory, (Some("memory".into()), None));
+    assert_eq!(socket.as_deref(), Some("socket"));
+    assert_eq!(why.as_deref(), Some("memory is turned off in this process"));
+    let text = stdout(&run(&["ps"]));
+    assert!(text.contains(", through memory"), "{text}");
+    assert!(text.contains(", by socket: memory is turned off"), "{text}");
 }
 
 #[test]

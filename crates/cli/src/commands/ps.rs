@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use portolan::software::StackConfig;
 use portolan::software::survey::{
-    MemberReport, Survey, SurveyedConnection, SurveyedMember, SurveyedPort, survey,
+    MemberReport, Survey, SurveyedConnection, SurveyedMember, SurveyedPort, SurveyedWay, survey,
 };
 use portolan::wire::addr::Qpn;
 use serde_json::json;
@@ -118,11 +118,13 @@ fn report_lines(report: &MemberReport, output: &mut Output) -> Result<()> {
             remote,
             qpn,
             state,
+            way,
         } = connection;
         let (local, remote) = (address_text(*local), address_text(*remote));
         let qpn = qpn.map_or_else(String::new, |qpn| format!(", qpn {:#08x}", qpn.value()));
         let state = state.escape_debug();
-        output.line(&format!("  {local} {arrow} {remote}  {state}{qpn}"))?;
+        let way = way.as_ref().map_or_else(String::new, way_text);
+        output.line(&format!("  {local} {arrow} {remote}  {state}{qpn}{way}"))?;
     }
     let is_shown =
         |name: &str| output.verbose || TROUBLES.iter().any(|trouble| name.contains(trouble));
@@ -136,6 +138,13 @@ fn report_lines(report: &MemberReport, output: &mut Output) -> Result<()> {
         output.line(&line)?;
     }
     Ok(())
+}
+
+fn way_text(way: &SurveyedWay) -> String {
+    match way {
+        SurveyedWay::Memory => ", through memory".to_owned(),
+        SurveyedWay::Socket { why } => format!(", by socket: {}", why.escape_debug()),
+    }
 }
 
 fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
@@ -177,6 +186,11 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
     for member in &seen.members {
         let connections = member.report.iter().flat_map(|report| &report.connections);
         for connection in connections {
+            let (way, why_socket) = match &connection.way {
+                None => (None, None),
+                Some(SurveyedWay::Memory) => (Some("memory"), None),
+                Some(SurveyedWay::Socket { why }) => (Some("socket"), Some(why)),
+            };
             output.object(&json!({
                 "type": "connection",
                 "pid": member.pid,
@@ -185,6 +199,8 @@ fn objects(seen: &Survey, output: &mut Output) -> Result<()> {
                 "remote": connection.remote.map(|address| address.to_string()),
                 "state": connection.state,
                 "qpn": connection.qpn.map(Qpn::value),
+                "way": way,
+                "why_socket": why_socket,
             }))?;
         }
     }

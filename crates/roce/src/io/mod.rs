@@ -68,6 +68,7 @@ pub use gsi::{Gsi, MadOptions, ReceivedMad};
 pub use host::async_listener::AsyncListener;
 pub use host::hotplug::DeviceChange;
 pub use host::membership::MulticastMembership;
+pub use host::way::{Way, WhySocket};
 pub use net::counters::Counters;
 pub use net::readiness::Readiness;
 pub use net::tap::{Direction, Tap, TappedPacket};

@@ -20,6 +20,7 @@ use crate::io::host::membership::MulticastMembership;
 use crate::io::host::multicast::{MulticastGroups, MulticastKey};
 use crate::io::host::qp_table::QpTable;
 use crate::io::host::readings::Readings;
+use crate::io::host::way::Way;
 use crate::io::host::{Gauges, Host};
 use crate::io::net::counters::{Counters, Monitor};
 use crate::io::net::interface_monitor::InterfaceMonitor;
@@ -311,6 +312,11 @@ impl Stack {
     /// This process's block: the high byte of its queue pair numbers.
     pub fn block(&self) -> Block {
         self.host.group.block()
+    }
+
+    /// How a queue pair's packets leave this process; `None` if there is none, or it is not connected.
+    pub fn way_of(&self, qpn: Qpn) -> Option<Way> {
+        self.host.way_of(qpn)
     }
 
     /// The group as this process sees it.

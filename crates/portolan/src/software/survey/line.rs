@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use portolan_port_sharing::{Block, REPORT_PARTS_MAX, REQUEST_BYTES_MAX};
 use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
+use super::SurveyedWay;
+
 /// Longest line, bytes.
 const LINE_BYTES_MAX: usize = 512;
 /// Stands for an address or number that there is none of.
@@ -27,6 +29,8 @@ pub(super) enum Line {
         qpn: Option<Qpn>,
         state: String,
     },
+    /// From a member: how a queue pair's packets leave it.
+    Way { qpn: Qpn, way: SurveyedWay },
     /// From a member: a service that it takes requests for.
     Service(ServiceId),
     /// From the coordinator: a port that is taken.
@@ -53,6 +57,10 @@ impl Line {
                 let qpn = or_none(qpn.map(Qpn::value).as_ref());
                 format!("connection {local} {remote} {qpn} {state}")
             }
+            Self::Way { qpn, way } => match way {
+                SurveyedWay::Memory => format!("way {} memory", qpn.value()),
+                SurveyedWay::Socket { why } => format!("way {} socket {why}", qpn.value()),
+            },
             Self::Service(service) => format!("service {}", service.0),
             Self::Port {
                 block,
@@ -86,6 +94,18 @@ impl Line {
                     qpn: maybe::<u32>(words.next()?)?.map(Qpn::new),
                     state: words.next()?.to_owned(),
                 })
+            }
+            "way" => {
+                let (qpn, rest) = rest.split_once(' ')?;
+                let way = match rest.split_once(' ') {
+                    None if rest == "memory" => SurveyedWay::Memory,
+                    Some(("socket", why)) => SurveyedWay::Socket {
+                        why: why.to_owned(),
+                    },
+                    _ => return None,
+                };
+                let qpn = Qpn::new(qpn.parse().ok()?);
+                Some(Self::Way { qpn, way })
             }
             "service" => Some(Self::Service(ServiceId(rest.parse().ok()?))),
             "port" => {
@@ -170,6 +190,16 @@ mod tests {
             },
             connection("127.0.0.1:40000", Some(0x01_0005)),
             connection("", None),
+            Line::Way {
+                qpn: Qpn::new(0x01_0005),
+                way: SurveyedWay::Memory,
+            },
+            Line::Way {
+                qpn: Qpn::new(0x01_0006),
+                way: SurveyedWay::Socket {
+                    why: "it is elsewhere".into(),
+                },
+            },
             Line::Service(ServiceId::from_port(PortSpace::Tcp, 7471)),
             Line::Port {
                 block: Block::new(127).unwrap(),

@@ -3,7 +3,7 @@
 
 mod line;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ pub use portolan_port_sharing::places_taken;
 use portolan_port_sharing::{Block, GroupConfig, observe};
 use portolan_provider::traits::Device;
 use portolan_provider::{Cause, Result};
+use portolan_roce::io::Way;
 use portolan_wire::addr::{PortSpace, Qpn, ServiceId};
 
 use super::core::Core;
@@ -73,6 +74,20 @@ pub struct SurveyedConnection {
     pub qpn: Option<Qpn>,
     /// Its state, in words.
     pub state: String,
+    /// How its packets leave the process, as far as it says so.
+    pub way: Option<SurveyedWay>,
+}
+
+/// How a connection's packets leave a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SurveyedWay {
+    /// Through memory that the peer's process has, too.
+    Memory,
+    /// By the UDP socket.
+    Socket {
+        /// Why not through memory.
+        why: String,
+    },
 }
 
 /// A local port that is taken.
@@ -124,6 +139,7 @@ pub fn survey(config: &GroupConfig, timeout: Duration) -> Result<Option<Survey>>
 
 fn read(parts: &[Vec<u8>]) -> MemberReport {
     let mut report = MemberReport::default();
+    let mut ways = HashMap::new();
     for line in line::unpack(parts) {
         match line {
             Line::Program(name) => report.program = name,
@@ -140,13 +156,20 @@ fn read(parts: &[Vec<u8>]) -> MemberReport {
                 remote,
                 qpn,
                 state,
+                way: None,
             }),
+            Line::Way { qpn, way } => {
+                ways.insert(qpn, way);
+            }
             Line::Service(service) => {
                 report.services.insert(service);
             }
             // The coordinator reports ports.
             Line::Port { .. } => {}
         }
+    }
+    for connection in &mut report.connections {
+        connection.way = connection.qpn.and_then(|qpn| ways.remove(&qpn));
     }
     report
 }
@@ -200,7 +223,7 @@ pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
         .into_iter()
         .filter(|(_, value)| *value > 0)
         .map(|(name, value)| Line::Counter { name, value });
-    let connections = core.listing().into_iter().map(|listed| {
+    let connections = core.listing().into_iter().flat_map(|listed| {
         let Listed {
             local,
             remote,
@@ -208,12 +231,22 @@ pub(super) fn report(core: &Core) -> Vec<Vec<u8>> {
             state,
             ..
         } = listed;
-        Line::Connection {
+        let connection = Line::Connection {
             local,
             remote,
             qpn: local_qpn,
             state: state.name().to_owned(),
-        }
+        };
+        let way = local_qpn.and_then(|qpn| {
+            let way = match core.stack().way_of(qpn)? {
+                Way::Memory => SurveyedWay::Memory,
+                Way::Socket(why) => SurveyedWay::Socket {
+                    why: why.to_string(),
+                },
+            };
+            Some(Line::Way { qpn, way })
+        });
+        std::iter::once(connection).chain(way)
     });
     let program = std::iter::once(Line::Program(program()));
     let services = core.services().into_iter().map(Line::Service);

@@ -27,6 +27,7 @@ pub(crate) mod readings;
 pub(crate) mod settle;
 pub(crate) mod shared_receive_queue;
 mod stage;
+pub(crate) mod way;
 pub(crate) mod xrc_domain;
 
 use std::fmt;

@@ -9,9 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_port_sharing::Block;
 use portolan_provider::verbs::{AsyncEvent, QpState, QpType};
-use portolan_wire::Qpn;
 use portolan_wire::bth::Opcode;
 
 use crate::engine::{MemoryOperation, MemoryTable, Queue};
@@ -128,48 +126,6 @@ impl Host {
         (state.link, state.links_seen) = (None, 0);
         state.path = path;
         state.peer = None;
-    }
-
-    /// Asks for a ring to the process of a queue pair's peer, if that is another one of this host.
-    pub(crate) fn want_link(&self, state: &mut LockedQp, peer: Qpn) {
-        let (Some(links), Some(path)) = (&self.links, &state.path) else {
-            return;
-        };
-        let is_here = self.device_of(path.remote.ip(), path.interface).is_some();
-        let block = Block::of_qpn(peer.value())
-            .filter(|block| is_here && ![Block::COORDINATOR, self.group.block()].contains(block));
-        state.peer = block;
-        if block.is_some_and(|block| links.want(block)) {
-            self.progress.wake();
-        }
-    }
-
-    /// Changes a queue pair over to the ring that leads to its peer, once there is one and nothing is in flight that it
-    /// could overtake; or back to the socket, if the ring has ended.
-    fn choose_way(&self, state: &mut LockedQp) {
-        let (Some(links), Some(peer)) = (&self.links, state.peer) else {
-            return;
-        };
-        match &state.link {
-            Some(link) if !link.is_closed() => return,
-            Some(_) => {
-                state.link = None;
-                self.progress.by_sockets().fetch_add(1, Ordering::Relaxed);
-                if links.want(peer) {
-                    self.progress.wake();
-                }
-            }
-            None => {}
-        }
-        let came_up = links.came_up();
-        if state.links_seen == came_up || !state.engine.can_change_way() {
-            return;
-        }
-        state.links_seen = came_up;
-        if let Some(link) = links.to(peer) {
-            state.link = Some(link);
-            self.progress.by_sockets().fetch_sub(1, Ordering::Relaxed);
-        }
     }
 
     /// Builds and sends what the engine has. Acknowledgements go after requests, which a program may

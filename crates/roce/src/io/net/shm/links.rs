@@ -126,6 +126,11 @@ impl Links {
         }
     }
 
+    /// Whether the other process refused a link, or could not be called.
+    pub(crate) fn is_refused(&self, block: Block) -> bool {
+        matches!(self.outgoing.read().get(&block), Some(Outgoing::Refused))
+    }
+
     /// How often a link came up: while it stays the same, [`to`](Self::to) gives nothing new.
     #[inline]
     pub(crate) fn came_up(&self) -> u64 {

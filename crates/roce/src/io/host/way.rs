@@ -1,0 +1,110 @@
+//! The way of a queue pair's packets to its peer: by the UDP socket, or through memory that both processes have.
+
+use std::sync::atomic::Ordering;
+
+use portolan_port_sharing::Block;
+use portolan_provider::verbs::QpType;
+use portolan_wire::Qpn;
+
+use crate::io::host::Host;
+use crate::io::host::queue_pair::LockedQp;
+
+/// How a queue pair's packets leave this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through memory that the peer's process has, too.
+    Memory,
+    /// By the UDP socket.
+    Socket(WhySocket),
+}
+
+/// Why packets go by the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WhySocket {
+    /// The remote address belongs to no device of this process: another host, or another network namespace.
+    #[error("the peer is on another host or in another network namespace")]
+    Elsewhere,
+    /// Both queue pairs are this process's.
+    #[error("both ends are in one process")]
+    SameProcess,
+    /// A datagram queue pair has many peers.
+    #[error("datagrams")]
+    Datagrams,
+    /// [`StackConfig::local_memory`](crate::io::StackConfig::local_memory) is off, or this process could make no memory
+    /// file.
+    #[error("memory is turned off in this process")]
+    TurnedOff,
+    /// The other process has turned it off, has no descriptors left, or has died.
+    #[error("the other process does not take part in ways through memory")]
+    Refused,
+    /// The two processes are still at it, or packets by the socket are still on the way.
+    #[error("the way through memory is not ready")]
+    NotReady,
+}
+
+impl Host {
+    /// Asks for a ring to the process of a queue pair's peer, if that is another one of this host.
+    pub(crate) fn want_link(&self, state: &mut LockedQp, peer: Qpn) {
+        let (Some(links), Some(path)) = (&self.links, &state.path) else {
+            return;
+        };
+        let is_here = self.device_of(path.remote.ip(), path.interface).is_some();
+        let block = Block::of_qpn(peer.value())
+            .filter(|block| is_here && ![Block::COORDINATOR, self.group.block()].contains(block));
+        state.peer = block;
+        if block.is_some_and(|block| links.want(block)) {
+            self.progress.wake();
+        }
+    }
+
+    /// Changes a queue pair over to the ring that leads to its peer, once there is one and nothing is in flight that it
+    /// could overtake; or back to the socket, if the ring has ended.
+    pub(super) fn choose_way(&self, state: &mut LockedQp) {
+        let (Some(links), Some(peer)) = (&self.links, state.peer) else {
+            return;
+        };
+        match &state.link {
+            Some(link) if !link.is_closed() => return,
+            Some(_) => {
+                state.link = None;
+                self.progress.by_sockets().fetch_add(1, Ordering::Relaxed);
+                if links.want(peer) {
+                    self.progress.wake();
+                }
+            }
+            None => {}
+        }
+        let came_up = links.came_up();
+        if state.links_seen == came_up || !state.engine.can_change_way() {
+            return;
+        }
+        state.links_seen = came_up;
+        if let Some(link) = links.to(peer) {
+            state.link = Some(link);
+            self.progress.by_sockets().fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The way of a queue pair's packets; `None` without a queue pair, or without a path.
+    pub(crate) fn way_of(&self, qpn: Qpn) -> Option<Way> {
+        let qp = self.qps.find(qpn)?;
+        if qp.qp_type == QpType::Ud {
+            return Some(Way::Socket(WhySocket::Datagrams));
+        }
+        let state = qp.lock();
+        let path = state.path?;
+        if state.link.as_ref().is_some_and(|link| !link.is_closed()) {
+            return Some(Way::Memory);
+        }
+        let why = match (&self.links, state.peer) {
+            (None, _) => WhySocket::TurnedOff,
+            (Some(links), Some(peer)) if links.is_refused(peer) => WhySocket::Refused,
+            (Some(_), Some(_)) => WhySocket::NotReady,
+            (Some(_), None) => match self.device_of(path.remote.ip(), path.interface) {
+                Some(_) => WhySocket::SameProcess,
+                None => WhySocket::Elsewhere,
+            },
+        };
+        Some(Way::Socket(why))
+    }
+}
