@@ -96,6 +96,8 @@ pub(super) struct Endpoint {
     pub(super) ids_psns: Option<(Psn, Psn)>,
     /// First PSN that it expects, once it is ready to receive.
     pub(super) rq_psn: Option<Psn>,
+    /// First PSN that it sends.
+    pub(super) sq_psn: Option<Psn>,
     pub(super) sends: Vec<Posted>,
     pub(super) receives: Vec<Receive>,
     /// Sends and receives that are complete, counted from the oldest.
@@ -139,6 +141,7 @@ impl Oracle {
             peer: None,
             ids_psns: None,
             rq_psn: None,
+            sq_psn: None,
             sends: Vec::new(),
             receives: Vec::new(),
             sends_done: 0,
@@ -155,6 +158,32 @@ impl Oracle {
 
     pub(super) fn peer(&self, index: EndpointIndex) -> Option<&Endpoint> {
         self.endpoints.get(self.endpoints[index].peer?)
+    }
+
+    /// How many endpoints had accepted a conversation's request before the one of this connection did.
+    pub(super) fn accepts_before(&self, index: EndpointIndex) -> u32 {
+        let here = &self.endpoints[index];
+        let accepting = match here.side {
+            Side::Active => here.peer.unwrap_or_default(),
+            Side::Passive => index,
+        };
+        let before = self.endpoints[..accepting].iter();
+        let others = before
+            .filter(|other| (other.conversation, other.side) == (here.conversation, Side::Passive));
+        others.count() as u32
+    }
+
+    /// The endpoints that take what this one sends: its peer, and after a crash of the peer's machine one that accepted
+    /// the same request again and got the same number. The sender knows only the first.
+    pub(super) fn receivers(&self, index: EndpointIndex) -> impl Iterator<Item = &Endpoint> {
+        let peer = self.peer(index);
+        let later = peer.and_then(|peer| self.endpoints.get(peer.index + 1..));
+        let is_heir = move |later: &&Endpoint| {
+            later.peer == Some(index)
+                && peer.is_some_and(|peer| (peer.host, peer.qpn) == (later.host, later.qpn))
+        };
+        peer.into_iter()
+            .chain(later.unwrap_or_default().iter().filter(is_heir))
     }
 
     /// Whether everything posted at the endpoint is complete, and all that the peer posted arrived.

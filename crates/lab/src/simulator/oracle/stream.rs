@@ -1,7 +1,7 @@
 //! Placements, compared with the messages they belong to.
 
 use super::place::Cursor;
-use super::{EndpointIndex, Oracle};
+use super::{Endpoint, EndpointIndex, Oracle};
 use crate::simulator::failure::{Violation, ensure, violation};
 use crate::simulator::plan::{Flaw, Kind};
 
@@ -145,14 +145,26 @@ impl Oracle {
         if posted.plan.kind == Kind::Read {
             return posted.len() == 0 || endpoint.reading.is_past(message, posted.len());
         }
-        let Some(peer) = self.peer(index) else {
+        self.receivers(index)
+            .any(|receiver| self.has_arrived_at(receiver, index, message))
+    }
+
+    /// Whether message `message` of endpoint `index`, which is no read, arrived whole at `receiver`.
+    pub(super) fn has_arrived_at(
+        &self,
+        receiver: &Endpoint,
+        index: EndpointIndex,
+        message: usize,
+    ) -> bool {
+        let endpoint = &self.endpoints[index];
+        let Some(posted) = endpoint.sends.get(message) else {
             return false;
         };
-        if posted.len() > 0 && !peer.inbound.is_past(message, posted.len()) {
+        if posted.len() > 0 && !receiver.inbound.is_past(message, posted.len()) {
             return false;
         }
         let before = endpoint.sends[..message].iter();
         let receives_before = before.filter(|posted| posted.plan.takes_receive()).count();
-        !posted.plan.takes_receive() || peer.receives_done > receives_before
+        !posted.plan.takes_receive() || receiver.receives_done > receives_before
     }
 }

@@ -64,7 +64,13 @@ impl Oracle {
         path: Path,
     ) -> Result<(), Violation> {
         let psn = packet.bth().psn;
-        let first = self.peer(index).and_then(|peer| peer.rq_psn);
+        let first = match self.peer(index) {
+            // The peer knows the endpoint whose number this one got after a crash.
+            Some(peer) if peer.peer.is_some_and(|known| known != index) => {
+                self.endpoints[index].sq_psn
+            }
+            peer => peer.and_then(|peer| peer.rq_psn),
+        };
         let first = first
             .ok_or_else(|| violation!("endpoint {index} sends before its peer can receive"))?;
         let endpoint = &mut self.endpoints[index];
@@ -172,7 +178,7 @@ impl Oracle {
         let (first, next) = peer
             .wire
             .requests
-            .filter(|_| peer.peer == Some(index))
+            .filter(|_| self.receivers(peer.index).any(|it| it.index == index))
             .or(nothing)
             .ok_or_else(|| violation!("endpoint {index} answers before it can receive"))?;
         ensure!(
@@ -191,7 +197,7 @@ impl Oracle {
             }
             messages += 1;
             ensure!(
-                posted.is_read() || self.has_arrived(peer.index, at),
+                posted.is_read() || self.has_arrived_at(&self.endpoints[index], peer.index, at),
                 "endpoint {index} acknowledges {psn}, but message {at} of {} is not there",
                 peer.index
             );

@@ -174,6 +174,8 @@ impl Oracle {
             ),
         };
         let peers_is_gone = peers_is_gone == Some(true);
+        // Another endpoint has the number, and neither the keys nor the receives of the first.
+        let has_heir = self.receivers(index).count() > 1;
         let has_cause = match status {
             WcStatus::WrFlushErr | WcStatus::RetryExcErr => true,
             WcStatus::RnrRetryExcErr => circumstances.rnr_retry_count != 7,
@@ -187,8 +189,12 @@ impl Oracle {
             WcStatus::RemOpErr => peers_is_gone && plan.kind == Kind::Send,
             _ => false,
         };
+        let is_remote = matches!(
+            status,
+            WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr
+        );
         ensure!(
-            has_cause,
+            has_cause || (is_remote && has_heir),
             "endpoint {index}: request {at} failed without a cause: {status}"
         );
         ensure!(

@@ -81,11 +81,16 @@ impl World {
         let endpoint = &mut self.oracle.endpoints[index];
         endpoint.ids_psns = Some((rtr.rq_psn, rts.sq_psn));
         let (number, side) = (endpoint.conversation, endpoint.side);
-        if let Some(psns) = self.plan.conversations[number].psns {
+        let accepts = self.oracle.accepts_before(index);
+        let endpoint = &mut self.oracle.endpoints[index];
+        if let Some(mut psns) = self.plan.conversations[number].psns {
+            // No two queue pairs that accept one request begin with the same.
+            let answers = &mut psns[Side::Active as usize];
+            *answers = answers.add(accepts << 20);
             rtr.rq_psn = psns[side as usize];
             rts.sq_psn = psns[1 - side as usize];
         }
-        endpoint.rq_psn = Some(rtr.rq_psn);
+        (endpoint.rq_psn, endpoint.sq_psn) = (Some(rtr.rq_psn), Some(rts.sq_psn));
         endpoint.silence.configure(&rts, rtr.min_rnr_timer);
         let (qpn, peer) = (endpoint.qpn.value(), endpoint.peer);
         self.check_psns(index)?;
