@@ -172,13 +172,14 @@ impl Oracle {
     ) -> Result<(), Violation> {
         let peer = self.peer(index);
         let peer = peer.ok_or_else(|| violation!("endpoint {index} answers nobody"))?;
-        // A queue pair with the number of one from before a crash is asked by that one's peer, too,
-        // and answers its own as if that had sent again what it sent before.
-        let nothing = self.endpoints[index].rq_psn.map(|first| (first, first));
+        // A queue pair with the number of one from before a crash is asked by that one's peer, too. It takes the requests
+        // if the same connection request made both, and else answers as if its own peer had sent again what it sent.
+        let rq_psn = self.endpoints[index].rq_psn;
+        let nothing = rq_psn.map(|first| (first, first));
         let (first, next) = peer
             .wire
             .requests
-            .filter(|_| self.receivers(peer.index).any(|it| it.index == index))
+            .filter(|(first, _)| peer.peer == Some(index) || rq_psn == Some(*first))
             .or(nothing)
             .ok_or_else(|| violation!("endpoint {index} answers before it can receive"))?;
         ensure!(
