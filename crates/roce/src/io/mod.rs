@@ -53,7 +53,9 @@
 //! the caller's promise ([`Pd::register`](portolan_provider::traits::Pd::register)): the next
 //! access is a fault, SIGSEGV or SIGBUS, in whichever thread drives the device, just as if the
 //! program had made the access itself. Memory of an adapter would have been pinned; here it is not,
-//! and a page that is unmapped and mapped anew is the new page.
+//! and a page that is unmapped and mapped anew is the new page. Datagrams (UD) are placed by the kernel,
+//! which passes memory over that is not mapped: a program cannot know that no more of them come.
+
 mod config;
 mod gsi;
 mod host;

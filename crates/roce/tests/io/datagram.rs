@@ -8,8 +8,8 @@ use portolan_provider::Cause;
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::error::errno;
 use portolan_provider::verbs::{
-    AhAttr, QpAttr, QpAttrMask, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
-    UdDestination, WcStatus,
+    Access, AhAttr, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
+    SendWr, Sge, UdDestination, WcStatus,
 };
 use portolan_roce::io::Counters;
 use portolan_wire::bth::Opcode;
@@ -18,6 +18,8 @@ use portolan_wire::icrc::{self, Flow};
 use portolan_wire::ip::Ipv4Repr;
 use portolan_wire::rocev2::Headers;
 use portolan_wire::{Psn, QKey, Qpn};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::harness::{End, Pair, Shape, config, expect, pattern, stack, target, until};
 use crate::ud_end::{QKEY, UdEnd};
@@ -86,6 +88,39 @@ fn an_ipv6_datagram_arrives_behind_its_ipv6_header() {
     // The flow label is the sending kernel's to choose.
     assert_eq!((area[0], area[1] & 0xf0), (expected[0], expected[1] & 0xf0));
     assert_eq!(area[4..], expected[4..]);
+}
+
+/// UCX ends so: its receives are posted, and their memory is gone.
+#[test]
+fn a_datagram_for_memory_that_is_not_mapped_any_more_harms_nobody() {
+    const LEN: usize = 4096;
+    let config = config();
+    let stacks = [stack(&config), stack(&config)];
+    let ip: IpAddr = "127.0.0.1".parse().unwrap();
+    let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, of which no reference is made.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, access, MapFlags::PRIVATE) };
+    let (page, len) = (page.unwrap(), LEN as u64);
+    let addr = page.expose_provenance() as u64;
+    // SAFETY: it breaks the promise that the memory stays, which is what this is about.
+    let gone = unsafe { b.pd.register(addr, len, Access::LOCAL_WRITE) }.unwrap();
+    let (length, lkey) = (LEN as u32, gone.lkey());
+    let sges = &[Sge { addr, length, lkey }];
+    b.qp.post_recv(&RecvWr { wr_id: 1, sges }).unwrap();
+    b.receive(2, 0, 1000);
+    // SAFETY: mapped above, and nothing else knows of it.
+    unsafe { munmap(page, LEN) }.unwrap();
+    let data = pattern(1, 500);
+    a.memory.write(0, &data);
+    for wr_id in [3, 4] {
+        a.send(wr_id, 0, 500, &*a.ah(ip), b.qp.qpn());
+        expect(a.poll(), wr_id);
+    }
+    expect(b.poll(), 1);
+    expect(b.poll(), 2);
+    assert_eq!(b.memory.read(40, 500), data);
+    gone.deregister().unwrap();
 }
 
 #[test]

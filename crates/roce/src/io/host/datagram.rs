@@ -19,7 +19,7 @@ use portolan_wire::ip::{Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 
 use crate::engine::MemoryTable;
 use crate::io::host::Host;
-use crate::io::host::memory_access;
+use crate::io::host::datagram_memory;
 use crate::io::host::queue_pair::{LockedQp, QpCore};
 use crate::io::host::stage::{stage, with_batch};
 use crate::io::net::path::Path;
@@ -58,19 +58,18 @@ impl Host {
             };
             state.engine.handle_datagram(now, &memory, packet, network);
             let header = network_header(arrived);
-            while let Some(placement) = state.engine.poll_grh_placement() {
-                if let Some(bytes) = header.get(placement.source_range) {
-                    // SAFETY: the engine checked the range against `memory` in the call above, and
-                    // the table has been locked since.
-                    unsafe { memory_access::place(placement.addr, bytes) };
-                }
-            }
-            while let Some(placement) = state.engine.poll_placement() {
-                if let Some(bytes) = packet.payload().get(placement.source_range) {
-                    // SAFETY: as above.
-                    unsafe { memory_access::place(placement.addr, bytes) };
-                }
-            }
+            let engine = &mut state.engine;
+            let pieces = std::iter::from_fn(|| {
+                let (placement, source) = match engine.poll_grh_placement() {
+                    Some(placement) => (placement, &header[..]),
+                    None => (engine.poll_placement()?, packet.payload()),
+                };
+                let bytes = source.get(placement.source_range).unwrap_or_default();
+                Some((placement.addr, bytes))
+            });
+            // SAFETY: the engine checked the ranges against `memory` in the call above, and the table has
+            // been locked since.
+            unsafe { datagram_memory::place(pieces) };
         }
         drop(memory);
         self.report(qp, &mut state);

@@ -9,6 +9,7 @@ pub(crate) mod async_listener;
 pub(crate) mod completion_channel;
 pub(crate) mod completion_queue;
 pub(crate) mod datagram;
+pub(crate) mod datagram_memory;
 pub(crate) mod device;
 pub(crate) mod drive;
 pub(crate) mod entry;

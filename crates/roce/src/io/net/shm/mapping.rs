@@ -18,7 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A mapped memory file.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
@@ -32,7 +32,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Makes a file of `len` bytes that only this mapping can write to, and that never changes its size. Its memory is
     /// there from the start: to write to it never fails.
-    pub(super) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
+    pub(crate) fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = with_room(|| memfd_create(name, flags))?;
         fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
@@ -89,7 +89,7 @@ impl Mapping {
     }
 
     /// Copies bytes in, to a mapping made by [`create`](Self::create). The caller is the only writer.
-    pub(super) fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
+    pub(crate) fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
         let is_inside = offset
             .checked_add(from.len())
             .is_some_and(|end| end <= self.len);

@@ -13,6 +13,6 @@
 pub(crate) mod bell;
 pub(crate) mod cursor;
 pub(crate) mod links;
-mod mapping;
+pub(crate) mod mapping;
 pub(crate) mod ring;
 mod sync;
