@@ -22,7 +22,7 @@ use case::{Case, Network};
 use document::Row;
 
 /// Whose programs are run, and what makes the namespace that they run in.
-const PACKAGES: [Package; 6] = [
+const PACKAGES: [Package; 7] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -42,6 +42,10 @@ const PACKAGES: [Package; 6] = [
     Package {
         name: "libfabric-bin",
         purpose: "messages by libfabric",
+    },
+    Package {
+        name: "ucx-utils",
+        purpose: "messages, memory operations and streams by UCX",
     },
     Package {
         name: "iproute2",

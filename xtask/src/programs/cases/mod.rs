@@ -6,6 +6,7 @@ mod mixed;
 mod perftest;
 mod ping_pongs;
 mod pyverbs;
+mod ucx;
 
 use super::case::{Case, c};
 
@@ -25,6 +26,7 @@ pub(super) fn all() -> Vec<Case> {
         perftest::cases(),
         pyverbs::cases(),
         libfabric::cases(),
+        ucx::cases(),
     ]
     .concat()
 }
