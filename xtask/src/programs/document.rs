@@ -82,7 +82,7 @@ fn refusal(case: &Case) -> Option<String> {
     let ends = server.into_iter().chain([case.expected]);
     let mut refused = ends.filter(|end| end.ending == Ending::Refused);
     let (text, _) = refused.next()?.says.first()?;
-    Some(format!("refused, as on rdma_rxe: {text}"))
+    Some(format!("refused, as on other devices of RoCE: {text}"))
 }
 
 fn first_upper(text: &str) -> String {

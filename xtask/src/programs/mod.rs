@@ -22,7 +22,7 @@ use case::{Case, Network};
 use document::Row;
 
 /// Whose programs are run, and what makes the namespace that they run in.
-const PACKAGES: [Package; 7] = [
+const PACKAGES: [Package; 11] = [
     Package {
         name: "rdmacm-utils",
         purpose: "rping and the other programs of librdmacm",
@@ -46,6 +46,22 @@ const PACKAGES: [Package; 7] = [
     Package {
         name: "ucx-utils",
         purpose: "messages, memory operations and streams by UCX",
+    },
+    Package {
+        name: "openmpi-bin",
+        purpose: "MPI on UCX and on libfabric",
+    },
+    Package {
+        name: "libopenmpi-dev",
+        purpose: "the compiler of Open MPI",
+    },
+    Package {
+        name: "mpich",
+        purpose: "another MPI on UCX",
+    },
+    Package {
+        name: "libmpich-dev",
+        purpose: "the compiler of MPICH",
     },
     Package {
         name: "iproute2",

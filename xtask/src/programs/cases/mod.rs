@@ -3,6 +3,7 @@
 mod connection_manager;
 mod libfabric;
 mod mixed;
+mod mpi;
 mod perftest;
 mod ping_pongs;
 mod pyverbs;
@@ -27,6 +28,7 @@ pub(super) fn all() -> Vec<Case> {
         pyverbs::cases(),
         libfabric::cases(),
         ucx::cases(),
+        mpi::cases(),
     ]
     .concat()
 }
