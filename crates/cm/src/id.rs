@@ -12,7 +12,7 @@ use portolan_provider::{Address, SockaddrIb};
 use portolan_wire::cma::CmaHeader;
 use portolan_wire::{Gid, PKey, Psn, QKey, Qpn, ServiceId};
 
-use crate::half_open::Requests;
+use crate::half_open_requests::Requests;
 use crate::retry::Request;
 use crate::sidr::{Asked, Inquiry};
 use crate::state::{Event, State};

@@ -69,7 +69,7 @@ mod comm_ids;
 mod config;
 mod counters;
 mod engine;
-mod half_open;
+mod half_open_requests;
 mod hash;
 mod id;
 mod infiniband;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::block::BlockSet;
 use super::context::RoleContext;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::message::Message;
 use super::packet;
 

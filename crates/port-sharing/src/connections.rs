@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::context::RoleContext;
 use super::datagram::Datagram;
 use super::descriptor_store::DescriptorStoreError;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::message::{Message, Refusal};
 use super::packet::{self, Received};
 use super::registry::{Ask, ConnectionId, Hello, Registry};

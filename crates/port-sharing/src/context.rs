@@ -12,7 +12,7 @@ use super::block::Block;
 use super::config::{GroupConfig, OBSERVERS_MAX, REQUEST_BYTES_MAX};
 use super::datagram::{Datagram, Inbox};
 use super::descriptor_store::DescriptorStore;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::message::{MESSAGE_BYTES_MAX, Message};
 use super::name::GroupName;
 use super::registry::ConnectionId;

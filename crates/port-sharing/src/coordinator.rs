@@ -13,7 +13,7 @@ use super::connections::MemberConnections;
 use super::context::{KEY_CONNECTIONS, KEY_LISTENER, KEY_STRAYS, RoleContext};
 use super::datagram::Datagram;
 use super::descriptor_store::DescriptorStoreError;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::name;
 use super::registry::Registry;
 use super::sockets::BlockSocket;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use super::block::{BLOCK_COUNT, Block};
-use super::inherit::{PrivateFd, Window};
+use super::fork::{PrivateFd, Window};
 use super::packet::{self, Received};
 use super::raw;
 use super::sockets::{BlockSocket, Family};

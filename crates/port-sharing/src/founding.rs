@@ -9,7 +9,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use super::block::Block;
 use super::bpf;
 use super::descriptor_store::{DescriptorStore, Parking};
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::room::with_room;
 use super::sockets::{Family, IDLE_BUFFER_BYTES, set_receive_options};
 

@@ -40,8 +40,8 @@ mod coordinator;
 mod datagram;
 mod descriptor_store;
 mod election;
+mod fork;
 mod founding;
-mod inherit;
 mod join;
 mod member_link;
 mod message;
@@ -81,7 +81,7 @@ pub use config::{
     REQUESTS_MAX, ROCE_PORT,
 };
 pub use datagram::Datagram;
-pub use inherit::PrivateFd;
+pub use fork::PrivateFd;
 pub use member_link::{LinkMessage, MemberLink, MemberLinks};
 pub use multicast::MulticastSocket;
 pub use observe::{Observation, observe};

@@ -11,7 +11,7 @@ use rustix::net;
 
 use super::block::Block;
 use super::config::GroupConfig;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::name::{self, Call, GroupName};
 use super::packet::{self, Received};
 use super::trust::{Credentials, Own, Trust};

@@ -13,7 +13,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::raw;
 use super::room::with_room;
 use super::sockets::Family;

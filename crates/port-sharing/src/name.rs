@@ -11,7 +11,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use super::block::Block;
 use super::config::{CONNECTION_BUFFER_BYTES, GroupConfig};
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::room::with_room;
 use super::unix_diag::BoundSocket;
 use super::witness::bound_sockets;

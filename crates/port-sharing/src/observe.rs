@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::block::Block;
 use super::config::{BACKOFF_MAX, GroupConfig, REPORT_PARTS_MAX};
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::join::{holder_text, os, refused, wait_readable};
 use super::message::{MESSAGE_BYTES_MAX, Message, VERSION};
 use super::name::{Call, GroupName};

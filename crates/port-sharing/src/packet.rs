@@ -10,7 +10,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown,
 };
 
-use super::inherit::{PrivateFd, Window};
+use super::fork::{PrivateFd, Window};
 use super::room::with_room;
 
 /// Descriptors that go with one record: the descriptor store, the block's name and two sockets.

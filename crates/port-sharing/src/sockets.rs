@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, sockopt};
 
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::raw;
 
 /// Receive buffer of a socket without a reader: the smallest there is, so that packets to a block without a

@@ -17,7 +17,7 @@ use super::context::{KEY_UPLINK, RoleContext};
 use super::coordinator::Coordinator;
 use super::datagram::Datagram;
 use super::election::Election;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::name::Call;
 use super::requests::Requests;
 use super::status::{GroupStatus, MemberStatus};

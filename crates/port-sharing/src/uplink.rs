@@ -11,7 +11,7 @@ use super::block::Block;
 use super::config::{MESSAGES_PER_TURN, REPORT_PARTS_MAX, REQUEST_BYTES_MAX, WELCOME_TIMEOUT};
 use super::context::{KEY_UPLINK, RoleContext};
 use super::datagram::Datagram;
-use super::inherit::PrivateFd;
+use super::fork::PrivateFd;
 use super::message::{Message, Refusal, VERSION};
 use super::packet::{self, Received};
 use super::requests::Requests;

@@ -16,7 +16,7 @@ use portolan_wire::cm::{PrivateData, RejectReason};
 
 use crate::counters::DropReason;
 use crate::engine::Cm;
-use crate::half_open::{Candidate, Requests};
+use crate::half_open_requests::{Candidate, Requests};
 use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 use crate::types::Host;

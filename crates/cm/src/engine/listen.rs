@@ -10,7 +10,7 @@ use portolan_wire::ServiceId;
 
 use super::timewait::Remembered;
 use crate::engine::Cm;
-use crate::half_open::Requests;
+use crate::half_open_requests::Requests;
 use crate::hash::{Keyed, Map};
 use crate::id::{Id, Listener};
 use crate::state::Event;

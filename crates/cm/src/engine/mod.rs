@@ -31,7 +31,7 @@ use self::timewait::Remembered;
 use crate::comm_ids::CommIds;
 use crate::config::{Config, MAX_IDS};
 use crate::counters::{Counters, DropReason};
-use crate::half_open::Requests;
+use crate::half_open_requests::Requests;
 use crate::hash::Keyed;
 use crate::id::{Id, RemoteId};
 use crate::mutant::{Mutant, is_planted};
