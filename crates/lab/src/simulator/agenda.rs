@@ -1,4 +1,4 @@
-//! What will happen, in the order of time.
+//! Upcoming tasks, ordered by time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -15,12 +15,12 @@ use super::port_group::Process;
 /// Something that happens.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A datagram comes to the address of a port group.
+    /// A datagram reaches the address of a port group.
     Arrive {
         to: usize,
         datagram: Datagram,
     },
-    /// A task of a machine, void if it crashed since.
+    /// A task of a machine. It is void if the machine has crashed since.
     OnHost {
         host: usize,
         boot: u32,
@@ -29,13 +29,13 @@ pub(super) enum Task {
     StartConversation(usize),
     /// The programs of a conversation lose patience.
     GiveUp(usize),
-    /// The time of an ending that does not wait for the conversation.
+    /// An ending whose time is fixed, independent of the conversation.
     End(usize),
-    /// A region of a conversation is taken away.
+    /// A region of a conversation is deregistered.
     Revoke(usize),
     CloseListener(usize),
     StartInquiry(usize),
-    /// The asker destroys its id, whatever it knows.
+    /// The asker destroys its id, answered or not.
     WithdrawInquiry(usize),
     CloseService(usize),
     StartMember(usize),
@@ -46,7 +46,7 @@ pub(super) enum Task {
     Heal(usize),
 }
 
-/// What a machine's programs, or its tables, do.
+/// A task of a machine's programs or of its tables.
 #[derive(Debug)]
 pub(super) enum HostTask {
     /// The thread of a channel takes an event.
@@ -58,39 +58,40 @@ pub(super) enum HostTask {
     },
     /// The coordinator forwarded a management datagram.
     TakeDatagram(Datagram),
-    /// The process stands for coordinator, if there is none.
-    StandForCoordinator,
-    /// It tells the new coordinator what it holds.
+    /// The process stands for election as coordinator, if there is none.
+    StandForElection,
+    /// The process registers its claims with the new coordinator.
     Register,
-    /// The coordinator, which it is, learns of a member's death.
+    /// This process is the coordinator and notices a member's death.
     SeeDeparture(Process),
-    /// The coordinator told of a death: nobody has this block any more.
-    TakeNews(u8),
-    /// A process that has just started opens what listens.
+    /// The coordinator has announced a death: no process has this block.
+    TakeDeathNotice(u8),
+    /// A process that has just started opens its listeners.
     Open,
     AnswerQuery {
         id: IdNumber,
         query: QueryNumber,
         answer: Result<ResolvedAddress, i32>,
     },
-    /// The program answers the request that an id is for.
+    /// The program answers the request behind an id.
     Answer(AgentKey),
-    /// The sockets have joined a group, or not; `name` is the program's for it.
+    /// The sockets have joined a group or failed to. `name` is the program's name for the
+    /// membership.
     AnswerJoin {
         name: AgentKey,
         membership: MembershipNumber,
         succeeds: bool,
-        /// The program leaves before it is told.
+        /// Whether the program leaves before it learns the result.
         leaves: bool,
     },
-    /// The program joins one of the groups it is to join.
+    /// The program joins one of its planned groups.
     Join {
         key: AgentKey,
         number: usize,
     },
-    /// It leaves a group.
+    /// The program leaves a group.
     Leave(AgentKey),
-    /// The program answers the question that an id is for.
+    /// The program answers the question behind an id.
     Reply(AgentKey),
     Establish(AgentKey),
     PostSends(AgentKey),
@@ -99,11 +100,11 @@ pub(super) enum HostTask {
     Destroy(AgentKey),
     /// A queue pair continues sending.
     Send(u32),
-    /// The program looks at its completion queues.
+    /// The program polls its completion queues.
     Poll(u32),
 }
 
-/// Tasks by time; those of one moment in the order in which they were added.
+/// Tasks by time. Tasks at the same time run in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<Entry>>,

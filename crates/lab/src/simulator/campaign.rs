@@ -13,7 +13,7 @@ use super::run::run_seed;
 /// Failures after which a campaign stops.
 const FAILURES_MAX: usize = 5;
 
-/// How often progress is told.
+/// How often progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Which seeds to run, and how.
@@ -27,23 +27,23 @@ pub struct Campaign {
     pub threads: usize,
 }
 
-/// What came of it.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Runs that found nothing wrong, by class.
+    /// Runs that passed, by class.
     pub runs: BTreeMap<Class, u64>,
-    /// What happened in them, by name, and how often.
+    /// Events of all runs: name and count.
     pub tally: BTreeMap<&'static str, u64>,
-    /// Runs that failed, by seed; the campaign stops after a few.
+    /// Failed runs, by seed. The campaign stops after a few.
     pub failures: Vec<Failure>,
-    /// Time that the runs lasted on their own clocks.
+    /// Simulated time of all runs.
     pub simulated: Duration,
-    /// Time that it took.
+    /// Wall-clock time of the campaign.
     pub elapsed: Duration,
 }
 
 impl Summary {
-    /// Runs that found nothing wrong.
+    /// Runs that passed.
     pub fn passed(&self) -> u64 {
         self.runs.values().sum()
     }
@@ -62,16 +62,16 @@ impl Summary {
     }
 }
 
-/// News of a campaign under way.
+/// Progress of a running campaign.
 #[derive(Clone, Copy, Debug)]
 pub enum News<'a> {
     /// A run failed.
     Failed(&'a Failure),
-    /// How far it is; told every few seconds.
+    /// The results so far. Reported every few seconds.
     SoFar(&'a Summary),
 }
 
-/// Runs the seeds; `tell` is given the news.
+/// Runs the seeds and passes progress to `tell`.
 pub fn run_many(campaign: Campaign, tell: impl Fn(News<'_>) + Sync) -> Summary {
     let (next, started) = (AtomicU64::new(0), Instant::now());
     let state = Mutex::new((Summary::default(), started));

@@ -1,10 +1,12 @@
-//! A process's event channels: where the events of its ids wait, and how an id with waiting events
-//! moves from one to another.
+//! The event channels of a process: queues of events, and the migration of ids between them.
 //!
-//! The engine knows no channels; this stands for the layer above it, with its rules: the events of an
-//! id are taken in the order in which they came, each once, wherever the id moves meanwhile, and with
-//! an id or a membership go those that wait. Each channel has a thread of its own, so that events of
-//! different ids overtake each other.
+//! The engine has no channels; this models the layer above it. The rules:
+//!
+//! - Events of an id are taken once each, in the order of their arrival, also while the id
+//!   migrates.
+//! - Waiting events are dropped when their id or membership is destroyed.
+//!
+//! Each channel has its own thread, so events of different ids overtake each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,19 +24,19 @@ pub(super) type Channel = usize;
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     queues: [VecDeque<Waiting>; CHANNELS],
-    /// The channels of ids, if it is not the first.
+    /// Channels of ids that are not on the first channel.
     places: BTreeMap<IdNumber, Channel>,
     counts: BTreeMap<Source, Counts>,
 }
 
-/// An event, and which of its source's it is.
+/// A waiting event and its number among the events of its source.
 #[derive(Debug)]
 struct Waiting {
     event: CmEvent,
     number: u64,
 }
 
-/// Whose events must keep their order: an id's, or a membership's by its name.
+/// A source of events. Events of one source keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Id(IdNumber),
@@ -51,22 +53,22 @@ impl Source {
     }
 }
 
-/// Events of a source so far.
+/// Events of a source, counted since its creation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     queued: u64,
     taken: u64,
 }
 
-/// Whether it is of a membership, whose name it bears, and not of the id.
+/// Whether the event belongs to a membership (named by its `uid`) and not to the id.
 pub(super) fn is_of_group(event: &CmEvent) -> bool {
     use EventType::{MulticastError, MulticastJoin};
     matches!(event.event, MulticastJoin | MulticastError)
 }
 
 impl Channels {
-    /// Queues an event where those of `id` go: its own id, or the listener of a request, whose
-    /// channel the new id begins with.
+    /// Queues an event on the channel of `id`: the event's own id, or the listener for a request.
+    /// The id of a request starts on the listener's channel.
     pub(super) fn push(&mut self, id: IdNumber, event: CmEvent) -> Channel {
         let channel = self.channel_of(id);
         if event.id != id {
@@ -79,7 +81,7 @@ impl Channels {
         channel
     }
 
-    /// Takes the next event of a channel; that before it of the same source was taken.
+    /// Takes the next event of a channel and checks that events of its source stay in order.
     pub(super) fn take(&mut self, channel: Channel) -> Result<Option<CmEvent>, Violation> {
         let Some(Waiting { event, number }) = self.queues[channel].pop_front() else {
             return Ok(None);
@@ -103,7 +105,7 @@ impl Channels {
         Ok(Some(event))
     }
 
-    /// Moves an id, and of the waiting events those that belong to it. How many they are.
+    /// Moves an id and its waiting events to another channel. Returns the number of moved events.
     pub(super) fn migrate(
         &mut self,
         id: IdNumber,
@@ -130,7 +132,7 @@ impl Channels {
         }
         self.queues[from] = kept;
         for one in &moved {
-            // The id of a request has its events where the request is taken.
+            // The id of a request follows the request.
             self.places.insert(one.event.id, to);
         }
         let count = moved.len();
@@ -138,7 +140,7 @@ impl Channels {
         count
     }
 
-    /// Forgets what waits of something that is gone.
+    /// Drops waiting events whose id or membership is gone.
     pub(super) fn purge(&mut self, is_gone: impl Fn(&CmEvent) -> bool) {
         for queue in &mut self.queues {
             for one in queue.iter().filter(|one| is_gone(&one.event)) {
@@ -151,7 +153,7 @@ impl Channels {
         }
     }
 
-    /// Forgets an id. Its number may come again.
+    /// Forgets an id. Its number may be reused.
     pub(super) fn forget(&mut self, id: IdNumber) {
         self.places.remove(&id);
         self.counts.remove(&Source::Id(id));
@@ -166,7 +168,7 @@ impl Channels {
         self.queues.iter().flatten().map(|one| &one.event)
     }
 
-    /// How much of anything there is.
+    /// Number of entries in all tables.
     pub(super) fn len(&self) -> usize {
         self.waiting().count() + self.places.len() + self.counts.len()
     }

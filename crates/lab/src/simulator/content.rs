@@ -1,5 +1,5 @@
-//! What messages say: pieces of one table of noise, so that each byte on its way can be compared
-//! with what it must be, without a copy of any message.
+//! Message contents: slices of one table of noise. Each byte in transit can be compared with the
+//! expected byte without keeping a copy of the message.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// Where in the table a content begins.
+/// An offset in the table, where a content begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Noise(usize);
 
@@ -37,13 +37,13 @@ impl Noise {
     /// Its first `len` bytes.
     ///
     /// # Panics
-    /// If it is not that long: the plan asks for more than [`CONTENT_BYTES_MAX`].
+    /// If `len` exceeds what is left of the table. The plan asks for at most [`CONTENT_BYTES_MAX`].
     pub(super) fn bytes(self, len: usize) -> &'static [u8] {
         &table()[self.0..][..len]
     }
 }
 
-/// A message's bytes: pieces of contents, one after the other.
+/// A message's bytes: pieces of contents in sequence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     pieces: Vec<(Noise, u32)>,
@@ -54,7 +54,7 @@ impl Content {
         self.pieces.push((noise, len));
     }
 
-    /// Whether the bytes at `offset` are these.
+    /// Whether `bytes` are the content at `offset`.
     pub(super) fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         let (mut skip, mut rest) = (offset as usize, bytes);
         for (noise, len) in &self.pieces {
@@ -76,13 +76,13 @@ impl Content {
         rest.is_empty()
     }
 
-    /// All of it.
+    /// The whole content.
     pub(super) fn to_vec(&self) -> Vec<u8> {
         let pieces = self.pieces.iter();
         let pieces: Vec<&[u8]> = pieces
             .map(|(noise, len)| noise.bytes(*len as usize))
             .collect();
-        // Piece by piece: byte by byte it would be most of what a simulation takes.
+        // Piece by piece: copying byte by byte would dominate the simulation's time.
         pieces.concat()
     }
 }

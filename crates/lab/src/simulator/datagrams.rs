@@ -14,20 +14,20 @@ use super::oracle::Arena;
 use super::packet::assemble;
 use super::ram::Ram;
 
-/// What stands before the data in a receive.
+/// Bytes in front of the data in a receive.
 pub(super) const GRH_LEN: usize = GrhRepr::LEN;
 
 /// The longest datagram of these runs.
 pub(super) const DATAGRAM_LEN_MAX: usize = 128;
 
-/// Receives that are posted at once.
+/// Receives posted at the same time.
 pub(super) const RECEIVES: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct DatagramSlot {
     pub(super) qp: QueuePair,
     pub(super) agent: AgentKey,
-    /// The receives, one after the other; a work request's number is its place.
+    /// The receives, in sequence. A work request's number is its index.
     pub(super) arena: Arena,
     /// Sends that completed.
     sent: u64,
@@ -48,18 +48,18 @@ impl DatagramSlot {
         self.arena.addr + wr_id * (GRH_LEN + DATAGRAM_LEN_MAX) as u64
     }
 
-    /// A send completed: in order, and as it must.
+    /// A send completed. It must be the next one and successful.
     pub(super) fn sent(&mut self, wc: &WorkCompletion) -> Result<(), Violation> {
         ensure!(
             (wc.wr_id, wc.status) == (self.sent, WcStatus::Success),
-            "after {} datagrams one completed with {wc:?}",
+            "after {} datagrams, one completed with {wc:?}",
             self.sent
         );
         self.sent += 1;
         Ok(())
     }
 
-    /// The next packet to send, ICRC missing, and its destination.
+    /// The next packet to send, without its ICRC, and its destination.
     pub(super) fn next_packet(
         &mut self,
         now: Duration,

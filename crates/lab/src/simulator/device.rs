@@ -39,20 +39,20 @@ pub(super) struct Slot {
     pub(super) qp: QueuePair,
     pub(super) endpoint: EndpointIndex,
     pub(super) agent: u64,
-    /// Where its packets come from and go to.
+    /// Address of the peer.
     pub(super) peer: Option<IpAddr>,
     pub(super) mtu: Mtu,
-    /// How to become ready to send, once that is known and until it is done.
+    /// The transition to RTS, from when it is known until it is done.
     pub(super) to_send: Option<(QpAttr, QpAttrMask)>,
     pub(super) rnr_retry_count: u8,
-    /// One for both queues, or one for each.
+    /// One queue for both directions, or one for each.
     cqs: Vec<PolledQueue>,
-    /// Whether a task to go on sending, or to poll, is under way.
+    /// Whether a task to continue sending, or to poll, is scheduled.
     pub(super) will_send: bool,
     pub(super) will_poll: bool,
 }
 
-/// A completion queue, and what must come out of it.
+/// A completion queue and the completions expected from it.
 #[derive(Debug)]
 struct PolledQueue {
     queue: CompletionQueue,
@@ -118,7 +118,7 @@ impl Slot {
             .map_err(|error| violation!("queue pair not moved from {from} to {to}: {error}"))
     }
 
-    /// Moves to ERR, from wherever it is.
+    /// Moves to ERR from any state.
     pub(super) fn fail(&mut self) -> Result<(), Violation> {
         let attr = QpAttr {
             state: QpState::Err,
@@ -127,7 +127,7 @@ impl Slot {
         self.modify(&attr, QpAttrMask::STATE)
     }
 
-    /// The next packet to send, ICRC missing.
+    /// The next packet to send, without its ICRC.
     pub(super) fn next_packet(
         &mut self,
         now: Duration,
@@ -155,7 +155,7 @@ impl Slot {
         Ok(Some(bytes))
     }
 
-    /// Hands a completion to its queue. True if the program is to be woken.
+    /// Adds a completion to its queue. Returns whether to wake the program.
     pub(super) fn complete(
         &mut self,
         queue: Queue,
@@ -175,8 +175,8 @@ impl Slot {
         Ok(cq.queue.take_notification())
     }
 
-    /// Asks to be woken, then takes what is there: as programs do, so that nothing is missed. True
-    /// if more came meanwhile, which does not happen here, or was announced before it was taken.
+    /// Arms the queues, then drains them, as programs do to miss nothing. Returns whether a queue
+    /// reported completions between the two.
     pub(super) fn poll(&mut self) -> Result<bool, Violation> {
         let mut again = false;
         for cq in &mut self.cqs {
@@ -187,7 +187,7 @@ impl Slot {
         Ok(again)
     }
 
-    /// What was pushed and not taken.
+    /// Completions that were added and not polled.
     pub(super) fn unpolled(&self) -> usize {
         self.cqs.iter().map(|cq| cq.pushed.len()).sum()
     }
@@ -204,7 +204,7 @@ impl PolledQueue {
         })
     }
 
-    /// Takes all completions; they come as they went in.
+    /// Takes all completions and checks that they keep their order.
     fn drain(&mut self) -> Result<(), Violation> {
         let mut batch = [WorkCompletion::EMPTY; POLL_BATCH];
         loop {

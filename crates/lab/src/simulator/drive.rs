@@ -1,4 +1,4 @@
-//! Driving the engines: packets and time in, and all that they give out.
+//! Drives the engines: feeds packets and time, and collects their outputs.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use super::packet::{Datagram, assemble_mad};
 use super::plan::AddressAnswer;
 use super::world::World;
 
-/// How long the machine's tables take to answer at most, microseconds.
+/// Longest delay of an answer from the machine's tables, in microseconds.
 const QUERY_US_MAX: u64 = 2000;
 
-/// When an answer that is too late comes.
+/// Delay of an answer that is too late.
 const LATE_ANSWER: Duration = Duration::from_secs(5);
 
 /// Hop limit of resolved addresses.
 const HOP_LIMIT: u8 = 64;
 
 impl Host {
-    /// The next time one of the engines wants to be called.
+    /// The next time at which an engine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let queue_pairs = self
             .slots
@@ -43,7 +43,7 @@ impl Host {
 }
 
 impl World {
-    /// Calls the engines of a machine whose time has come.
+    /// Calls the engines of a machine whose timers are due.
     pub(super) fn fire_timers(&mut self, host: usize) -> Result<(), Violation> {
         let now = self.now;
         if self.hosts[host]
@@ -66,12 +66,12 @@ impl World {
         Ok(())
     }
 
-    /// A datagram comes to a machine.
+    /// A datagram arrives at a machine.
     pub(super) fn arrive(&mut self, host: usize, datagram: Datagram) -> Result<(), Violation> {
         let is_valid = datagram.is_valid()?;
         ensure!(
             is_valid != datagram.is_corrupt,
-            "the ICRC says valid: {is_valid}, of a packet that is corrupt: {}",
+            "ICRC valid: {is_valid}, packet corrupt: {}",
             datagram.is_corrupt
         );
         if is_valid {
@@ -81,7 +81,7 @@ impl World {
             return Ok(());
         }
         let packet = Packet::parse(&datagram.payload)
-            .map_err(|error| violation!("a packet of ours does not parse: {error}"))?;
+            .map_err(|error| violation!("the simulator's own packet does not parse: {error}"))?;
         self.tally.digest(self.now, &datagram.payload);
         match packet.mad() {
             Some(_) => self.forward(host, datagram),
@@ -89,10 +89,10 @@ impl World {
         }
     }
 
-    /// A management datagram comes to the connection manager that it is for.
+    /// A management datagram arrives at its connection manager.
     pub(super) fn take_mad(&mut self, host: usize, datagram: &Datagram) -> Result<(), Violation> {
         let packet = Packet::parse(&datagram.payload)
-            .map_err(|error| violation!("a packet of ours does not parse: {error}"))?;
+            .map_err(|error| violation!("the simulator's own packet does not parse: {error}"))?;
         let mad = packet.mad();
         let mad = mad.ok_or_else(|| violation!("a packet without a management datagram"))?;
         let is_owed = self.owes_answer(host, mad);
@@ -111,7 +111,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// A packet comes to its queue pair.
+    /// A packet arrives at its queue pair.
     fn receive(
         &mut self,
         host: usize,
@@ -159,7 +159,7 @@ impl World {
         self.drain_qp(host, qpn)
     }
 
-    /// Takes all that a queue pair gives out.
+    /// Takes all outputs of a queue pair.
     pub(super) fn drain_qp(&mut self, host: usize, qpn: u32) -> Result<(), Violation> {
         self.drain_results(host, qpn)?;
         self.drain_packets(host, qpn)?;
@@ -192,8 +192,9 @@ impl World {
                 window_bytes_max: self.plan.flow.window_max_bytes,
             };
             let to = peer.ok_or_else(|| violation!("endpoint {endpoint} sends without a peer"))?;
-            let packet = Packet::parse(&bytes)
-                .map_err(|error| violation!("a packet of ours does not parse: {error}"))?;
+            let packet = Packet::parse(&bytes).map_err(|error| {
+                violation!("the simulator's own packet does not parse: {error}")
+            })?;
             self.oracle.transmitted(endpoint, now, &packet, path)?;
             self.send(host, to, qpn, bytes)?;
             self.drain_results(host, qpn)?;
@@ -206,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes the last completions of a queue pair in ERR, and then destroys it.
+    /// Takes the last completions of a queue pair in ERR, then destroys it.
     pub(super) fn drain_last(&mut self, host: usize, qpn: u32) -> Result<(), Violation> {
         self.drain_results(host, qpn)?;
         if let Some(mut slot) = self.hosts[host].slots.remove(&qpn) {
@@ -216,7 +217,7 @@ impl World {
         Ok(())
     }
 
-    /// Completions and asynchronous events.
+    /// Takes completions and asynchronous events.
     fn drain_results(&mut self, host: usize, qpn: u32) -> Result<(), Violation> {
         loop {
             let Some(slot) = self.hosts[host].slots.get_mut(&qpn) else {
@@ -312,7 +313,7 @@ impl World {
         }
     }
 
-    /// Takes all that the connection manager gives out.
+    /// Takes all outputs of the connection manager.
     pub(super) fn drain_cm(&mut self, host: usize) -> Result<(), Violation> {
         loop {
             let cm = &mut self.hosts[host].cm;
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    /// An event leaves the engine: is it legal? Then it waits for the program.
+    /// The engine emits an event. Checks that it is legal, then queues it for the program.
     fn emitted(&mut self, host: usize, event: CmEvent) -> Result<(), Violation> {
         self.trace.note(host, || {
             format!("{}: {} status {}", event.id, event.event, event.status)
@@ -347,8 +348,9 @@ impl World {
             let (now, in_timewait) = (self.now, self.hosts[host].in_timewait(event.id));
             let agent = self.hosts[host].agents.get_mut(&event.uid.0);
             let agent = agent.filter(|agent| agent.id == event.id);
-            let agent = agent
-                .ok_or_else(|| violation!("{} for {}, which is nobody's", event.event, event.id))?;
+            let agent = agent.ok_or_else(|| {
+                violation!("{} for {}, which has no agent", event.event, event.id)
+            })?;
             let (phase, role) = (agent.life.phase, agent.role);
             agent.life.event(now, event.event, in_timewait)?;
             if let (Phase::Inquiring, Role::Party { inquiry, .. }) = (phase, role) {
@@ -358,7 +360,7 @@ impl World {
         self.queue_event(host, event)
     }
 
-    /// The machine's routing and neighbour tables are asked for the way.
+    /// The engine asks the machine's routing and neighbour tables for a route.
     fn look_up(&mut self, host: usize, query: &Query) -> Result<(), Violation> {
         let Query::Address {
             id,
@@ -369,14 +371,14 @@ impl World {
         } = *query;
         let machine = &mut self.hosts[host];
         let asker = machine.agents.values().find(|agent| agent.id == id);
-        let asker = asker.ok_or_else(|| violation!("{id} asks for an address and is nobody's"))?;
+        let asker = asker.ok_or_else(|| violation!("{id} asks for an address but has no agent"))?;
         let plan = match asker.role {
             Role::Talker { conversation, .. } => {
                 self.plan.conversations[conversation].address_answer
             }
             Role::Party { .. } => AddressAnswer::Found,
             Role::Listener { .. } | Role::Service { .. } | Role::Member { .. } => {
-                return Err(violation!("an id asks for an address and needs none"));
+                return Err(violation!("an id asks for an address but needs none"));
             }
         };
         let port = source.map_or(0, |source| source.port());

@@ -1,9 +1,9 @@
-//! What a run can fail with.
+//! Failures of a run.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Something happened that must not.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -29,16 +29,16 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// A failed run: what it takes to understand it, and its seed to see it again.
+/// A failed run, with its seed and what is needed to understand it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The run.
     pub seed: u64,
-    /// When, on the run's own clock.
+    /// Time of the failure on the run's own clock.
     pub at: Duration,
-    /// What was violated, or the message of the panic.
+    /// The violation, or the message of the panic.
     pub violation: Violation,
-    /// The last of what happened, a line each.
+    /// The last trace lines.
     pub trace: Vec<String>,
 }
 

@@ -1,8 +1,13 @@
-//! A flood: strangers ask a listener for connections that they never confirm, while honest clients connect,
-//! and the listener closes and opens again for a moment. At the end of each run, with engines of its own.
+//! A flood: strangers send connection requests that they never confirm, while honest clients
+//! connect. The listener closes and reopens during the flood. It runs at the end of each run, with
+//! its own engines.
 //!
-//! The oracle: no more connections are half-open than there are places; nobody is offered a request that
-//! was displaced; each honest client gets its connection; and nothing is left of anybody.
+//! Checks:
+//!
+//! - At most the configured number of connections is half-open.
+//! - A displaced request is never reported to the server's program.
+//! - Each honest client gets its connection.
+//! - Nothing is left at the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,42 +34,43 @@ const SERVICE: Service = Service {
 };
 const LISTENER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), 7471);
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
-/// Begins the private data of honest clients.
+/// Start of the private data of honest clients.
 const HONEST: &[u8] = b"honest ";
-/// Longer than a handshake takes here.
+/// Longer than any handshake here.
 const GRACE: Duration = Duration::from_millis(40);
-/// At first the server's program does not look, and requests are displaced before they are taken.
+/// How long the server's program takes no events at the start: requests are displaced before it
+/// takes them.
 const STALL: Duration = Duration::from_millis(150);
-/// A client repeats a REQ before this.
+/// A client repeats its REQ within this time.
 const FIRST_REPEAT: Duration = Duration::from_secs(1);
-/// Steps at most: a flood that needs more does not end.
+/// Limit on steps, to detect a flood that does not end.
 const STEPS_MAX: u32 = 200_000;
-/// When the clock starts.
+/// Start time of the clock.
 const BEGAN: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The name of the server's listener.
+/// User id of the server's listener.
 const LISTENER_UID: UserId = UserId(1);
 
 #[derive(Debug)]
 struct Plan {
     config: Config,
     places: usize,
-    /// From one forged request to the next.
+    /// Time between forged requests.
     interval: Duration,
-    /// Hosts that they seem to come from.
+    /// Number of forged source hosts.
     strangers: u64,
     ends_at: Duration,
-    /// When the listener closes, and when it opens again.
+    /// When the listener closes, and when it reopens.
     closed: (Duration, Duration),
     latency_us_max: u64,
     reaction_us_max: u64,
-    /// Of a thousand REQs and REPs.
+    /// Lost REQs and REPs, per thousand.
     lost_permille: u64,
 }
 
 impl Plan {
     fn draw(rng: &mut Rng, class: Class) -> Self {
-        // The honest, who are fewer than ten at a time, never have half of them.
+        // Fewer than ten honest clients connect at a time: less than half of the places.
         let places = rng.between(20, 40) as usize;
         let config = Config {
             max_half_open_per_listener: places,
@@ -75,7 +81,7 @@ impl Plan {
         let closes_at = rng.millis(2000, 3000);
         Self {
             places,
-            // Some of the places are old enough at any time.
+            // At this rate some half-open connections are always older than the grace period.
             interval: GRACE * 2 / places as u32 + rng.micros(0, 4000),
             strangers: rng.pick(&[1, 2, 1000]),
             ends_at: closes_at + rng.millis(1000, 2000),
@@ -93,7 +99,7 @@ impl Plan {
 
 #[derive(Debug)]
 enum Task {
-    /// A message comes to the server, or to the client.
+    /// A message arrives at the server or at the client.
     Arrive(Side, IpAddr, Box<[u8; MAD_LEN]>),
     Forge(u32),
     Connect(u64),
@@ -119,13 +125,13 @@ pub(super) struct Flood {
     server: Cm,
     client: Cm,
     listener: Option<IdNumber>,
-    /// Events that the server's program has not looked at.
+    /// Events that the server's program has not taken.
     waiting: VecDeque<CmEvent>,
     next_uid: u64,
     attempts: u64,
-    /// Attempts that the client and the server see connected.
+    /// Attempts that are connected at the client and at the server.
     connected: [BTreeSet<u64>; 2],
-    /// The attempt of each of the server's children that is an honest client's.
+    /// The attempts of honest clients, by the server's child id.
     honest: BTreeMap<IdNumber, u64>,
 }
 
@@ -171,7 +177,7 @@ impl Flood {
         }
     }
 
-    /// Lets it happen, then takes everything down and looks for what is left.
+    /// Runs the flood, then destroys everything and checks that nothing is left.
     pub(super) fn run(&mut self, tally: &mut Tally) -> Result<(), Violation> {
         self.open()?;
         self.plan_task(Duration::ZERO, Task::Forge(0));
@@ -210,13 +216,13 @@ impl Flood {
         Ok(())
     }
 
-    /// Honest clients come amid the flood, but not just before the listener closes: it would reject them. One that
-    /// comes together with others of its address may find no place, and must be able to repeat its REQ. Others come
-    /// while the listener is closed.
+    /// Schedules honest clients during the flood and while the listener is closed. None connects
+    /// just before the listener closes, since it would be rejected. A client that connects together
+    /// with others of its address may find no place, and needs time to repeat its REQ.
     fn plan_connects(&mut self) {
         let (close_at, open_at) = self.plan.closed;
         let tick = Duration::from_micros(1);
-        // All of it is less a handshake's slowest.
+        // Leave time for the slowest handshake.
         let wait = self.plan.config.relisten_wait - GRACE;
         let spans = [
             (STALL * 2, close_at - FIRST_REPEAT - GRACE * 2),
@@ -273,11 +279,12 @@ impl Flood {
             .ids()
             .filter(|(_, state)| half_open(*state))
             .count();
-        // Those of the listener that has closed have no places at the next, but count among all.
+        // The closed listener's connections take no places of the next listener, but they count in
+        // the total.
         let places = self.plan.config.max_half_open.min(self.plan.places * 2);
         ensure!(
             count <= places,
-            "{count} connections are half-open, of {places} at most"
+            "{count} connections are half-open, the limit is {places}"
         );
         Ok(())
     }
@@ -321,7 +328,7 @@ impl Flood {
         Ok(())
     }
 
-    /// The requests that were not taken go with the listener.
+    /// Closes the listener. Requests that were not taken go with it.
     fn close(&mut self) -> Result<(), Violation> {
         let Some(id) = self.listener.take() else {
             return Ok(());
@@ -332,14 +339,15 @@ impl Flood {
         destroyed.map_err(|error| violation!("the listener: {error}"))
     }
 
-    /// A request that nobody will confirm.
+    /// Sends a request that will never be confirmed.
     fn forge(&mut self, number: u32) {
         if self.now >= BEGAN + self.plan.ends_at {
             return;
         }
         let interval = self.plan.interval;
         self.plan_task(interval, Task::Forge(number + 1));
-        // While nothing listens the clients have the few places for requests that wait for that.
+        // Without a listener, the few places for requests that wait for one are left to the
+        // clients.
         if self.listener.is_none() {
             return;
         }
@@ -347,7 +355,7 @@ impl Flood {
         let from = IpAddr::from([10, 66, a, b]);
         let mut private_data = [0; 92];
         if let Some(header) = CmaHeader::new(from, 1, LISTENER.ip()) {
-            // As long as the field.
+            // The buffer has exactly the field's length.
             let _ = header.emit(&mut private_data);
         }
         let req = ReqRepr {
@@ -430,8 +438,8 @@ impl Flood {
             sent.push(transmit);
         }
         for transmit in sent {
-            // Nobody is where the strangers say they are. What is not a REQ or REP is not lost: a client
-            // whose RTU is lost may be displaced, and finds out by its data.
+            // The forged hosts do not exist. Only REQs and REPs are lost: a client whose RTU is
+            // lost may be displaced, and learns that only when it sends data.
             let is_known = [CLIENT, LISTENER.ip()].contains(&transmit.path.remote);
             let message = CmMessage::parse(&transmit.mad);
             let may_be_lost = matches!(message, Ok((_, CmMessage::Req(_) | CmMessage::Rep(_))));
@@ -458,7 +466,7 @@ impl Flood {
                 self.connected[0].insert(attempt);
                 cm.establish(now, id)
             }
-            // Its REP was lost, and by the time of the next it was displaced: it tries again.
+            // Its REP was lost and it was displaced before the next one: retry.
             EventType::Rejected if self.plan.lost_permille > 0 => {
                 self.plan_task(TIMEOUT, Task::Connect(attempt));
                 self.client.destroy_id(now, id)
@@ -475,7 +483,8 @@ impl Flood {
         done.map_err(|error| violation!("attempt {attempt}, {}: {error}", event.event))
     }
 
-    /// The server's program takes an event: it accepts whoever asks, and hangs up on whoever confirms.
+    /// The server's program takes an event. It accepts every request and disconnects every
+    /// established connection.
     fn take(&mut self) -> Result<(), Violation> {
         let Some(event) = self.waiting.pop_front() else {
             return Ok(());
@@ -486,7 +495,7 @@ impl Flood {
             EventType::ConnectRequest => {
                 ensure!(
                     cm.state(id).is_ok(),
-                    "{id} was displaced, and its request is taken"
+                    "{id} was displaced, but its request is reported"
                 );
                 cm.request_taken(id);
                 let EventParam::Conn(conn) = &event.param else {
@@ -502,7 +511,8 @@ impl Flood {
             }
             EventType::Established => {
                 let attempt = self.honest.get(&id);
-                let attempt = attempt.ok_or_else(|| violation!("a stranger has confirmed"))?;
+                let attempt =
+                    attempt.ok_or_else(|| violation!("a stranger confirmed its connection"))?;
                 self.connected[1].insert(*attempt);
                 cm.disconnect(now, id)
             }

@@ -1,4 +1,4 @@
-//! Multicast groups of a machine: what its sockets have joined, and what its programs know of it.
+//! Multicast groups of a machine: the memberships of its sockets and of its programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,29 +14,29 @@ pub(super) struct Sockets {
     memberships: BTreeMap<MembershipNumber, Stage>,
 }
 
-/// How far the sockets are with a membership.
+/// State of the sockets for a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Joining,
     Joined,
 }
 
-/// A membership as its program knows it, by the name that the program gave it.
+/// A membership as its program knows it, under the program's name for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Join {
     pub(super) agent: AgentKey,
     pub(super) membership: MembershipNumber,
-    /// Of the planned ones: whose, and which of theirs.
+    /// Index of the planned member, and of its join.
     pub(super) member: usize,
     pub(super) number: usize,
     /// When the answer is overdue.
     pub(super) due: Duration,
-    /// Whether its event came.
+    /// Whether its event was reported.
     pub(super) is_told: bool,
 }
 
 impl Sockets {
-    /// The engine wants a group joined or left. The membership that is to be joined.
+    /// The engine asks to join or to leave a group. Returns the membership to join, if any.
     pub(super) fn take(&mut self, query: GroupQuery) -> Result<Option<Membership>, Violation> {
         match query {
             GroupQuery::Join(membership) => {
@@ -53,7 +53,7 @@ impl Sockets {
         }
     }
 
-    /// The sockets are done with joining, unless that was taken back.
+    /// The sockets have finished joining. Ignored if the membership was left meanwhile.
     pub(super) fn finish(&mut self, number: MembershipNumber, succeeds: bool) {
         let Some(stage) = self.memberships.get_mut(&number) else {
             return;

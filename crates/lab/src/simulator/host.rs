@@ -1,5 +1,5 @@
-//! A simulated machine: the engines of one process, composed as the library composes them, with
-//! memory and ports of its own.
+//! A simulated machine: the engines of one process, composed as in the library, with its own memory
+//! and ports.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,10 +24,10 @@ use super::port_group::Claim;
 use super::ram::Ram;
 use super::rng::Rng;
 
-/// Regions of one machine at most.
+/// Limit on the regions of one machine.
 const REGIONS_MAX: usize = 1024;
 
-/// Packets that a socket's buffer holds while its program does not look.
+/// Packets that a socket's buffer holds while its program is stalled.
 const SOCKET_PACKETS_MAX: usize = 40;
 
 /// An id as its program sees it.
@@ -37,12 +37,12 @@ pub(super) struct Agent {
     pub(super) role: Role,
     pub(super) life: Life,
     pub(super) endpoint: Option<EndpointIndex>,
-    /// The address that it holds, unless it is a child.
+    /// The address that the id holds. A child has none.
     pub(super) claim: Option<Claim>,
-    /// The next of the planned requests and receives to post.
+    /// Index of the next planned request and receive to post.
     pub(super) next_op: usize,
     pub(super) next_receive: usize,
-    /// Whether the program began to post.
+    /// Whether the program has begun to post.
     pub(super) is_talking: bool,
     pub(super) will_disconnect: bool,
 }
@@ -90,21 +90,21 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) addr: IpAddr,
-    /// The processes that it shares the address and its UDP port with.
+    /// Index of its port group: processes that share its address and UDP port.
     pub(super) group: usize,
     /// High byte of its queue pair numbers and communication ids.
     pub(super) block: u8,
     pub(super) device: BoundDevice,
-    /// How often it started: what was planned before a crash is void after it.
+    /// How often it started. Tasks planned before a crash are void after it.
     pub(super) boot: u32,
     pub(super) is_up: bool,
-    /// It does nothing until then.
+    /// It does nothing until this time.
     pub(super) stalled_until: Duration,
-    /// All its stalls together.
+    /// Total time of its stalls.
     pub(super) stalled_for: Duration,
-    /// How many they were.
+    /// Number of its stalls.
     stalls: u32,
-    /// Packets that wait in its socket for the end of the stall.
+    /// Packets that wait in its socket until the stall ends.
     socket_packets: usize,
     pub(super) cm: Cm,
     pub(super) memory: MemoryTable,
@@ -114,16 +114,16 @@ pub(super) struct Host {
     pub(super) datagram_slots: BTreeMap<u32, DatagramSlot>,
     pub(super) agents: BTreeMap<AgentKey, Agent>,
     pub(super) sockets: Sockets,
-    /// Memberships by their programs' names for them.
+    /// Memberships by their programs' names.
     pub(super) joins: BTreeMap<AgentKey, Join>,
-    /// Events that the program has not looked at.
+    /// Events that the program has not taken.
     pub(super) channels: Channels,
-    /// How often an id moves to another channel after an event, of a thousand.
+    /// How often an id moves to another channel after an event, per thousand.
     pub(super) migrates_permille: u32,
     pub(super) rng: Rng,
-    /// Queue pair numbers to give out first.
+    /// Queue pair numbers to allocate first.
     pub(super) qpns_to_reuse: Vec<u32>,
-    /// Every number that was given out.
+    /// Every queue pair number allocated so far.
     pub(super) qpns_used: Vec<u32>,
     pub(super) reaction_us_max: u64,
     pub(super) burst_packets_max: u32,
@@ -206,7 +206,7 @@ impl Host {
         self.socket_packets = 0;
     }
 
-    /// Takes a place in the socket's buffer, if there is one.
+    /// Takes a place in the socket's buffer, if one is left.
     pub(super) fn has_socket_room(&mut self) -> bool {
         self.socket_packets += 1;
         self.socket_packets <= SOCKET_PACKETS_MAX
@@ -219,7 +219,7 @@ impl Host {
         wildcard
     }
 
-    /// The way of a message that came from `remote`.
+    /// The return path of a message from `remote`.
     pub(super) fn path_from(&self, remote: IpAddr) -> MadPath {
         MadPath {
             local: self.addr,
@@ -230,8 +230,8 @@ impl Host {
         }
     }
 
-    /// The identification of the next datagram. The machine's own choice, unlike on a connected
-    /// socket of Linux's, but the receiver knows it here.
+    /// The IP identification of the next datagram. The simulator chooses it, so the receiver knows
+    /// it; on a connected socket, Linux chooses it.
     pub(super) fn next_ip_id(&mut self) -> u16 {
         self.ip_id = self.ip_id.wrapping_add(1);
         self.ip_id
@@ -246,7 +246,7 @@ impl Host {
         self.rng.micros(0, self.reaction_us_max)
     }
 
-    /// A queue pair number of its block that is not in use: any, or after a crash those from before it.
+    /// An unused queue pair number of its block. After a crash, the numbers used before come first.
     pub(super) fn draw_qpn(&mut self) -> u32 {
         let qpn = match self.qpns_to_reuse.pop() {
             Some(qpn) => qpn,
@@ -278,7 +278,7 @@ impl Host {
         self.cm.state(id) == Ok(State::Timewait)
     }
 
-    /// Allocates and registers memory; filled with noise if it has something to say.
+    /// Allocates and registers memory, filled with noise if given.
     pub(super) fn register(
         &mut self,
         len: usize,
@@ -292,7 +292,7 @@ impl Host {
             vec![0; len]
         };
         let addr = self.ram.allocate(bytes, &mut self.rng);
-        // Half of the regions have addresses of their own making.
+        // Half of the regions have an IOVA that differs from their address.
         let iova = if self.rng.percent(50) {
             addr
         } else {
@@ -320,7 +320,7 @@ impl Host {
         })
     }
 
-    /// Undoes [`register`](Self::register): from now on nobody may touch it.
+    /// Undoes [`register`](Self::register): any later access is a violation.
     pub(super) fn deregister(&mut self, arena: &Arena) {
         self.memory.remove(arena.key);
         self.ram.free(arena.addr);

@@ -1,21 +1,21 @@
-//! Planted defects of what the library does above the engines: event channels, and the group of processes that
-//! share a port.
+//! Planted defects in the library's part above the engines: event channels, and the group of
+//! processes that share a port.
 
 use std::cell::Cell;
 
-/// A defect of how ids move between channels, or of how deaths are told.
+/// A defect in the migration of ids between channels, or in the announcement of deaths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Events that wait stay behind when their id migrates.
+    /// Waiting events stay behind when their id migrates.
     EventsLeftBehind,
-    /// The requests that wait at a listener stay behind when it migrates, but not their ids.
+    /// Waiting requests stay behind when their listener migrates, but the requests' ids move.
     RequestsLeftBehind,
-    /// The coordinator waits without end to tell a process of a death, which died before it could be told.
+    /// The coordinator waits forever to announce a death to a process that is itself dead.
     DeadMemberStaysBehind,
 }
 
 impl Mutant {
-    /// Every one.
+    /// All mutants.
     pub const ALL: [Self; 3] = [
         Self::EventsLeftBehind,
         Self::RequestsLeftBehind,

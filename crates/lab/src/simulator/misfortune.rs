@@ -1,4 +1,4 @@
-//! What befalls machines and network: partitions, stalls, crashes.
+//! Faults of machines and network: partitions, stalls, crashes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::host::Host;
 use super::world::World;
 
 impl World {
-    /// Cuts hosts apart, or connects them again.
+    /// Cuts hosts apart, or reconnects them.
     pub(super) fn set_cut(&mut self, number: usize, is_cut: bool) {
         let partition = self.plan.partitions[number];
         let [from, to] = [partition.from, partition.to].map(|host| self.hosts[host].group);
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// The machine does nothing for a time.
+    /// The machine stalls for a time.
     pub(super) fn stall(&mut self, number: usize) {
         let stall = self.plan.stalls[number];
         self.trace
@@ -33,7 +33,8 @@ impl World {
         self.hosts[stall.host].stall(self.now, stall.lasts);
     }
 
-    /// The machine loses everything. Its clock stays that of the run: engines are given durations.
+    /// The machine loses all state. Its clock stays that of the run, because engines are given
+    /// durations.
     pub(super) fn crash(&mut self, number: usize) -> Result<(), Violation> {
         let crash = self.plan.crashes[number];
         if !self.hosts[crash.host].is_up {
@@ -47,7 +48,8 @@ impl World {
         for slot in old.slots.values() {
             self.oracle.endpoints[slot.endpoint].left = true;
         }
-        // Its block is its successor's or, as long as there are others, nobody's.
+        // The restarted process keeps its block if it reuses its numbers. Otherwise the block stays
+        // unused until all others have been given out.
         let (group, old_block) = (old.group, old.block);
         let block = match crash.reuses_qpns {
             true => old_block,
@@ -66,7 +68,7 @@ impl World {
         Ok(())
     }
 
-    /// The machine is there again, with its listeners and nothing else.
+    /// The machine restarts, with its listeners and nothing else.
     pub(super) fn restart(&mut self, number: usize) -> Result<(), Violation> {
         let host = self.plan.crashes[number].host;
         if self.hosts[host].is_up {

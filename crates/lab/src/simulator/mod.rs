@@ -1,10 +1,11 @@
-//! The simulator: whole engines, connection manager and queue pairs together, on a virtual clock and
-//! a network that follows from a seed.
+//! The simulator: whole engines, connection manager and queue pairs together, on a virtual clock
+//! and a network determined by a seed.
 //!
-//! One seed is one run. The `plan` draws from it how many machines there are and which of them share
-//! an address, as processes do, what they say to each other (on connections, by datagrams, in multicast
-//! groups) and how bad the network is; the `world` lets it happen; the `oracle`, which sees both
-//! ends of everything, stops the run at the first thing that must not be. Nothing else enters a run:
+//! One seed is one run. The `plan` draws everything from it: how many machines there are, which of
+//! them share an address (as processes do), what they send to each other (over connections, as
+//! datagrams, in multicast groups) and how bad the network is. The `world` executes the plan. The
+//! `oracle` sees both ends of everything and stops the run at the first violation. A run depends on
+//! no clock, no thread and no hash order, so a failed run fails again.
 //! no clock, no thread, no order that depends on a hash. So a run that failed fails again.
 //!
 //! ```text
@@ -13,13 +14,13 @@
 //!      └── oracle ◀─┴─▶ network: delay, loss, copies, disorder, corruption, partitions
 //! ```
 //!
-//! What the engines leave to others is modelled: the host's sockets that join groups (`groups`), the
-//! channels that events wait in (`channels`), and what carries claims and datagrams between processes
-//! (`port_group`).
+//! The simulator models what the engines leave to their host: the sockets that join groups
+//! (`groups`), the channels in which events wait (`channels`), and the transport of claims and
+//! datagrams between processes (`port_group`).
 //!
-//! What conversations do not try has an exchange of its own at the end of each run (`exchange`): atomics,
-//! unreliable connections, datagrams to groups and receives that queue pairs of all types share. So has a
-//! listener that strangers flood with requests (`flood`).
+//! Each run ends with an exchange of its own (`exchange`) for what conversations do not use:
+//! atomics, unreliable connections, datagrams to groups, and receives shared by queue pairs of all
+//! types. Then a listener is flooded with requests from strangers (`flood`).
 
 mod agenda;
 mod campaign;

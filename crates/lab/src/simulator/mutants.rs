@@ -1,4 +1,4 @@
-//! The simulator judged: each defect that is planted must be found, and soon.
+//! Tests of the simulator itself: it must find each planted defect, and soon.
 
 use portolan_cm::mutant as cm;
 use portolan_roce::engine::mutant as roce;
@@ -10,26 +10,26 @@ use super::run::run_seed;
 /// Seeds within which each defect must be found.
 pub const SEEDS_TO_CATCH: u64 = 1000;
 
-/// A defect of one of the engines, or above them.
+/// A planted defect, in an engine or above the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Of the connection manager.
+    /// A defect of the connection manager.
     Cm(cm::Mutant),
-    /// Of the queue pairs.
+    /// A defect of the queue pairs.
     QueuePair(roce::Mutant),
-    /// Of what the library does above the engines, which is modelled here.
+    /// A defect of the library above the engines, which is modelled here.
     Library(library::Mutant),
 }
 
 impl Mutant {
-    /// Every one.
+    /// All mutants.
     pub fn all() -> impl Iterator<Item = Self> {
         let cm = cm::Mutant::ALL.into_iter().map(Self::Cm);
         cm.chain(roce::Mutant::ALL.into_iter().map(Self::QueuePair))
             .chain(library::Mutant::ALL.into_iter().map(Self::Library))
     }
 
-    /// Runs with the defect planted in the engines of this thread, and without it afterwards.
+    /// Calls `run` with the defect planted in this thread's engines, and removes it afterwards.
     fn plant<T>(self, run: impl FnOnce() -> T) -> T {
         match self {
             Self::Cm(mutant) => cm::plant(Some(mutant)),
@@ -44,18 +44,18 @@ impl Mutant {
     }
 }
 
-/// A defect that was planted, and how it was found.
+/// A planted defect and the result of the search for it.
 #[derive(Debug)]
 pub struct Hunt {
     /// The defect.
     pub mutant: Mutant,
-    /// The first failure; `None` if it got through all seeds.
+    /// The first failure. `None` if all seeds passed.
     pub caught: Option<Failure>,
     /// Seeds that were run.
     pub seeds: u64,
 }
 
-/// Plants a defect and runs seeds from 0 on until one fails, [`SEEDS_TO_CATCH`] at most.
+/// Plants a defect and runs seeds from 0 until one fails, at most [`SEEDS_TO_CATCH`].
 pub fn hunt(mutant: Mutant) -> Hunt {
     mutant.plant(|| {
         let mut seeds = 0..SEEDS_TO_CATCH;
@@ -68,7 +68,7 @@ pub fn hunt(mutant: Mutant) -> Hunt {
     })
 }
 
-/// Hunts every mutant, on so many threads; in the order of [`Mutant::all`].
+/// Hunts every mutant on `threads` threads. The results are in the order of [`Mutant::all`].
 pub fn check_mutants(threads: usize) -> Vec<Hunt> {
     let mutants: Vec<Mutant> = Mutant::all().collect();
     let threads = threads.max(1);
@@ -86,7 +86,7 @@ pub fn check_mutants(threads: usize) -> Vec<Hunt> {
             })
         });
         let hunters: Vec<_> = hunters.collect();
-        // A hunter does not panic: what its runs panic with is a failure of theirs.
+        // A hunter thread does not panic: panics in its runs are caught as failures.
         hunters
             .into_iter()
             .filter_map(|hunter| hunter.join().ok())

@@ -1,4 +1,4 @@
-//! The network: it delays, loses, repeats, reorders and corrupts, and it breaks in two.
+//! The network: it delays, loses, copies, reorders and corrupts packets, and can be partitioned.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use super::packet::Datagram;
 use super::rng::Rng;
 
-/// How bad the network is; each in so many of a thousand packets.
+/// How bad the network is. Rates are per thousand packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// A packet's time on its way, least and most, microseconds. Packets of one direction keep
-    /// their order all the same.
+    /// Minimum and maximum latency of a packet, microseconds. Packets of one direction keep their
+    /// order regardless.
     pub(super) latency_us: (u64, u64),
     pub(super) lost_permille: u32,
-    /// A copy follows, up to `late_us_max` later.
+    /// The packet is sent again, up to `late_us_max` later.
     pub(super) duplicated_permille: u32,
-    /// It is overtaken: up to `late_us_max` later.
+    /// The packet is overtaken: it arrives up to `late_us_max` later.
     pub(super) reordered_permille: u32,
     pub(super) late_us_max: u64,
     pub(super) corrupted_permille: u32,
-    /// With it so many of the following packets are lost.
+    /// A loss burst begins, of up to `burst_packets_max` packets.
     pub(super) burst_permille: u32,
     pub(super) burst_packets_max: u64,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Default)]
 pub(super) struct Fate {
-    /// It, and a copy of it, with their times of arrival.
+    /// The packet and its copy, with their arrival times.
     pub(super) arrivals: [Option<(Duration, Datagram)>; 2],
-    /// In words, for the trace; empty if nothing is amiss.
+    /// Description for the trace; empty if nothing happens.
     pub(super) note: &'static str,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Network {
 /// One direction between two hosts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
-    /// When the last packet that kept its place arrives.
+    /// Arrival time of the last packet that kept its order.
     last_arrival: Duration,
-    /// Packets that a burst of losses will still take.
+    /// Packets still to be lost in the current burst.
     burst_left: u64,
 }
 
@@ -63,7 +63,7 @@ impl Network {
         }
     }
 
-    /// Stops or restores one direction.
+    /// Blocks or unblocks one direction.
     pub(super) fn set_blocked(&mut self, from: usize, to: usize, is_blocked: bool) {
         if is_blocked {
             self.blocked.insert((from, to));
@@ -125,8 +125,8 @@ impl Fate {
     }
 }
 
-/// Flips up to three bits, or some of 32 consecutive ones: what a CRC of 32 bits is sure to find in
-/// a packet of this size, so that one that passes is a defect and not chance.
+/// Flips up to three bits, or some of 32 consecutive ones. A 32-bit CRC surely detects both in a
+/// packet of this size, so an undetected one is a defect and not chance.
 fn corrupt(rng: &mut Rng, bytes: &mut [u8]) {
     let bits = bytes.len() as u64 * 8;
     let flip = |bytes: &mut [u8], bit: u64| bytes[(bit / 8) as usize] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! Packets as they are on the wire: real bytes, with the ICRC that covers them.
+//! Packets as they are on the wire: real bytes and their ICRC.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,16 +14,16 @@ use super::failure::{Violation, violation};
 /// UDP port of RoCEv2 (IBTA annex A17).
 pub(super) const ROCE_PORT: u16 = 4791;
 
-/// Source ports begin here (IBTA A17.9.2).
+/// First source port (IBTA A17.9.2).
 const SOURCE_PORT_MIN: u16 = 0xC000;
 
 /// The byte of a packet that the ICRC does not cover (IBTA 7.8.1: BTH byte 4).
 const UNCOVERED_BYTE: usize = 4;
 
-/// One packet in so many is also checked as if its identification were hidden.
+/// Every n-th packet is also checked as if its identification were hidden.
 const HIDDEN_CHECK_INTERVAL: u16 = 8;
 
-/// A UDP datagram and the fields beneath it that the ICRC covers.
+/// A UDP datagram, and the fields of lower layers that the ICRC covers.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     pub(super) source: SocketAddr,
@@ -32,12 +32,12 @@ pub(super) struct Datagram {
     pub(super) ip_id: u16,
     /// UDP payload, ICRC included.
     pub(super) payload: Vec<u8>,
-    /// Whether the network changed what the ICRC covers.
+    /// Whether the network corrupted bytes that the ICRC covers.
     pub(super) is_corrupt: bool,
 }
 
 impl Datagram {
-    /// A datagram around a packet whose last four bytes are the ICRC's place.
+    /// Builds a datagram from a packet whose last four bytes are reserved for the ICRC.
     pub(super) fn seal(
         from: IpAddr,
         to: IpAddr,
@@ -55,24 +55,24 @@ impl Datagram {
         };
         let flow = datagram.flow()?;
         icrc::append(&flow, ip_id, &mut datagram.payload)
-            .map_err(|error| violation!("the ICRC has no place: {error}"))?;
+            .map_err(|error| violation!("the packet has no room for the ICRC: {error}"))?;
         Ok(datagram)
     }
 
-    /// High byte of the destination queue pair, as a socket filter sees it: of a packet that may be
-    /// corrupt. `None` for one that is too short to have it.
+    /// High byte of the destination queue pair as a socket filter sees it; the packet may be
+    /// corrupt. `None` if the packet is too short.
     pub(super) fn destination_block(&self) -> Option<u8> {
         // BTH bytes 5 to 7 (IBTA 9.2).
         self.payload.get(5).copied()
     }
 
-    /// Whether the ICRC is right, the identification being known.
+    /// Whether the ICRC is right, given the identification.
     pub(super) fn is_valid(&self) -> Result<bool, Violation> {
         self.is_valid_with(Identification::Known(self.ip_id))
     }
 
-    /// Whether a receiver that cannot see the identification would find it, looked at for some of
-    /// the packets.
+    /// For some of the packets, checks that a receiver that cannot see the identification recovers
+    /// it.
     pub(super) fn check_hidden(&self) -> Result<(), Violation> {
         if !self.ip_id.is_multiple_of(HIDDEN_CHECK_INTERVAL) || !self.source.is_ipv4() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Datagram {
         Ok(icrc::verify(&self.flow()?, identification, &self.payload).is_ok())
     }
 
-    /// Changes bits: `change` gets the whole UDP payload.
+    /// Corrupts the packet: `change` gets the whole UDP payload.
     pub(super) fn corrupt(&mut self, change: impl FnOnce(&mut [u8])) {
         let before = self.payload.clone();
         change(&mut self.payload);
@@ -105,7 +105,7 @@ impl Datagram {
     }
 }
 
-/// A packet: headers, payload, padding, and room for the ICRC.
+/// Assembles a packet: headers, payload, padding, and room for the ICRC.
 pub(super) fn assemble(headers: &Headers, payload: &[&[u8]]) -> Result<Vec<u8>, Violation> {
     let payload_len: usize = payload.iter().map(|part| part.len()).sum();
     let pad = usize::from(headers.bth.pad_count);
@@ -121,7 +121,7 @@ pub(super) fn assemble(headers: &Headers, payload: &[&[u8]]) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// The packet of a management datagram.
+/// Assembles the packet of a management datagram.
 pub(super) fn assemble_mad(psn: Psn, mad: &[u8; MAD_LEN]) -> Result<Vec<u8>, Violation> {
     let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, psn);
     headers.deth = Some(DethRepr {
@@ -147,7 +147,8 @@ mod tests {
         Datagram::seal(from, to, 9, 0xBEEF, packet).unwrap()
     }
 
-    /// How many corrupt packets pass. A run of 32 bits, changed at random, changes the CRC at random.
+    /// Number of corrupt packets that pass. Changing a run of 32 bits at random changes the CRC at
+    /// random.
     fn passed(datagram: &Datagram, identification: Identification, samples: u64) -> u64 {
         const FIRST: usize = UNCOVERED_BYTE + 1;
         let mut rng = Rng::new(1);
@@ -165,8 +166,8 @@ mod tests {
         passed
     }
 
-    /// The bound is three standard deviations of a binomial distribution. A check of a bit less or
-    /// more, with twice or half the rate, would be four away or more.
+    /// The tolerance is three standard deviations of a binomial distribution. A check of one bit
+    /// less or more would double or halve the rate, which is at least four deviations away.
     #[test]
     fn with_the_identification_hidden_one_corrupt_packet_in_65536_passes_and_with_it_known_none() {
         let datagram = datagram([10, 0, 0, 1].into(), [10, 0, 0, 2].into());

@@ -1,11 +1,13 @@
-//! Processes that share an address and its UDP port: the coordinator among them, which has the port table and
-//! says whose a management datagram is.
+//! Processes that share an address and its UDP port. One of them is the coordinator: it has the
+//! port table and decides which process gets a management datagram.
 //!
-//! What decides is the engines' own: the port table, and the communication ids and queue pair numbers
-//! with their owner's block in the high byte. What carries it (sockets, the election, connections to
-//! the coordinator) is modelled: a member sees that the coordinator is dead at once, one of those that stand for it is
-//! the next after a while, and that one answers no claim before every living member has registered. The coordinator sees each
-//! death after a while of its own, and tells every member that is not dead by then.
+//! The decisions are made by the engines' own code: the port table, and communication ids and queue
+//! pair numbers with their owner's block in the high byte. The transport (sockets, election,
+//! connections to the coordinator) is modelled:
+//!
+//! - Members notice the coordinator's death at once. After a while a candidate succeeds it. The new
+//!   coordinator answers no claim before every living member has registered.
+//! - The coordinator notices each death after a while, and announces it to every living member.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -22,13 +24,13 @@ use super::rng::Rng;
 /// Datagrams that the shared socket holds while there is no coordinator.
 const WAITING_MAX: usize = 100;
 
-/// Blocks that processes can have: 1 to this.
+/// Largest block of a process. Blocks begin at 1.
 const BLOCK_MAX: u8 = 127;
 
-/// When a claim that the coordinator does not answer yet is made again.
+/// When a claim that the coordinator could not answer is repeated.
 pub(super) const CLAIM_PAUSE: Duration = Duration::from_millis(10);
 
-/// One life of a process.
+/// One incarnation of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Process {
     pub(super) host: usize,
@@ -37,40 +39,40 @@ pub(super) struct Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "h{}, started {} times before", self.host, self.boot)
+        write!(f, "h{}, incarnation {}", self.host, self.boot)
     }
 }
 
-/// An address of an id that its process holds.
+/// An address that a process holds for an id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) space: PortSpace,
     pub(super) local: SocketAddr,
     pub(super) options: BindOptions,
     pub(super) listens: bool,
-    /// In the present coordinator's table; `None` until that coordinator was told.
+    /// Binding in the current coordinator's table. `None` until the id is registered there.
     pub(super) binding: Option<BindingId>,
 }
 
-/// To whom a management datagram goes.
+/// The recipient of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recipient {
-    /// The process that listens.
+    /// The listening process.
     Process(Process),
-    /// The process that has the block.
+    /// The process with this block.
     Block(u8),
-    /// The coordinator's own, which says that there is no such service.
+    /// The coordinator itself, which answers that there is no such service.
     Coordinator,
-    /// Every process: it names the connection otherwise than by its receiver's id.
+    /// Every process: the message does not name the receiver's communication id.
     Everyone,
     Nobody,
 }
 
-/// A death that the coordinator has not seen.
+/// A death that the coordinator has not noticed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Departure {
     pub(super) at: Duration,
-    /// The block that the process had.
+    /// The dead process's block.
     pub(super) block: u8,
 }
 
@@ -79,15 +81,16 @@ pub(super) struct PortGroup {
     pub(super) addr: IpAddr,
     pub(super) coordinator: Option<Process>,
     pub(super) ports: PortTable<Process>,
-    /// Living members of which the coordinator does not know yet what they hold.
+    /// Living members that have not registered with the coordinator.
     pub(super) unregistered: BTreeSet<Process>,
-    /// Dead members of whose death the coordinator does not know yet.
+    /// Dead members whose death the coordinator has not noticed.
     pub(super) departed: BTreeMap<Process, Departure>,
-    /// Members that the coordinator waits for to take its news, and reads nothing of meanwhile: only with a planted defect.
+    /// Dead members to which the coordinator tries to announce a death. It reads nothing from them
+    /// meanwhile. Only with a planted defect.
     pub(super) behind: BTreeSet<Process>,
-    /// What came for a coordinator while there was none.
+    /// Datagrams that arrived while there was no coordinator.
     pub(super) waiting: VecDeque<Datagram>,
-    /// The block given out last.
+    /// The block allocated last.
     last_block: u8,
 }
 
@@ -105,7 +108,7 @@ impl PortGroup {
         }
     }
 
-    /// A block for a newcomer; one that was used is used again as late as can be.
+    /// Allocates a block. Used blocks are reused as late as possible.
     pub(super) fn next_block(&mut self) -> u8 {
         self.last_block = self.last_block % BLOCK_MAX + 1;
         self.last_block
@@ -116,7 +119,7 @@ impl PortGroup {
         self.coordinator.is_some() && self.unregistered.is_empty() && self.departed.is_empty()
     }
 
-    /// The coordinator is dead, and what it knew with it.
+    /// The coordinator died, and its state with it.
     pub(super) fn lose_coordinator(&mut self, seed: u64) {
         self.coordinator = None;
         self.ports = PortTable::new(PortConfig::default(), seed);
@@ -125,7 +128,7 @@ impl PortGroup {
         self.behind.clear();
     }
 
-    /// Keeps a datagram for the next coordinator, if there is room.
+    /// Keeps a datagram for the next coordinator if there is room.
     pub(super) fn keep(&mut self, datagram: Datagram) -> bool {
         let has_room = self.waiting.len() < WAITING_MAX;
         if has_room {
@@ -134,7 +137,7 @@ impl PortGroup {
         has_room
     }
 
-    /// Whose a management datagram is.
+    /// The recipient of a management datagram.
     pub(super) fn recipient(&self, mad: &[u8]) -> Recipient {
         let Ok((_, message)) = CmMessage::parse(mad) else {
             return Recipient::Nobody;
@@ -147,7 +150,7 @@ impl PortGroup {
         if let Some(service) = service {
             return match self.ports.lookup(service, self.addr) {
                 Some(listener) => Recipient::Process(listener),
-                // Its listener may be one that has yet to register.
+                // Its listener may not have registered yet.
                 None if !self.unregistered.is_empty() => Recipient::Nobody,
                 None => Recipient::Coordinator,
             };
@@ -161,7 +164,7 @@ impl PortGroup {
     }
 }
 
-/// Whether a message takes back what its receiver has not answered yet.
+/// Whether a message withdraws a request that its receiver has not answered.
 fn is_withdrawal(message: &CmMessage) -> bool {
     matches!(message, CmMessage::Rej(rej) if rej.reason == RejectReason::TIMEOUT)
 }

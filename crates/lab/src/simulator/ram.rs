@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::failure::{Violation, violation};
 use super::rng::Rng;
 
-/// Where allocations begin.
+/// Address of the first allocation.
 const FIRST_ADDR: u64 = 0x7000_0000_0000;
 
-/// Memory that nobody may touch, between two allocations at least.
+/// Smallest gap between two allocations. Touching it is a violation.
 const GAP_BYTES: u64 = 4096;
 
-/// A machine's memory. Touching anything but what is allocated is a violation.
+/// A machine's memory. Touching anything that is not allocated is a violation.
 #[derive(Debug)]
 pub(super) struct Ram {
     allocations: BTreeMap<u64, Vec<u8>>,
@@ -26,7 +26,7 @@ impl Ram {
         }
     }
 
-    /// Allocates, at an address that depends on chance.
+    /// Allocates memory at a random address.
     pub(super) fn allocate(&mut self, bytes: Vec<u8>, rng: &mut Rng) -> u64 {
         let addr = self.next + GAP_BYTES + rng.below(1 << 16);
         self.next = addr + bytes.len() as u64;

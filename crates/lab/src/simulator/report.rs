@@ -1,4 +1,4 @@
-//! What a run was made of.
+//! The contents of a run: what happened, and how often.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use portolan_wire::rocev2::Packet;
 
 use super::plan::Class;
 
-/// A run that found nothing wrong.
+/// A run that passed.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The run.
     pub seed: u64,
-    /// How hard it was.
+    /// The class of the run.
     pub class: Class,
-    /// How long it lasted on its own clock.
+    /// Duration on the run's own clock.
     pub lasted: Duration,
-    /// What happened, by name, and how often.
+    /// Number of events by name.
     pub tally: BTreeMap<&'static str, u64>,
-    /// A hash of every packet that arrived, and when: the same for the same seed.
+    /// A hash of every arriving packet and its time. The same seed gives the same hash.
     pub digest: u64,
 }
 
-/// Counts what happens.
+/// Counts events by name.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -71,7 +71,7 @@ impl Tally {
         });
     }
 
-    /// Adds the counters of a queue pair that is gone.
+    /// Adds the counters of a destroyed queue pair.
     pub(super) fn queue_pair(&mut self, counters: &QpCounters) {
         self.add("request sent again", counters.retransmits);
         self.add("timeout", counters.timeouts);
@@ -89,7 +89,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counters of a queue pair for datagrams that is gone.
+    /// Adds the counters of a destroyed datagram queue pair.
     pub(super) fn datagram_slot(&mut self, counters: &QpCounters) {
         for (reason, name) in [
             (DropReason::QKey, "datagram dropped: wrong key"),
@@ -99,7 +99,7 @@ impl Tally {
         }
     }
 
-    /// Takes an arrival into the digest (FNV-1a over words).
+    /// Hashes an arrival into the digest (FNV-1a over words).
     pub(super) fn digest(&mut self, now: Duration, packet: &[u8]) {
         let mut take = |word: u64| {
             self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01B3);
@@ -110,7 +110,7 @@ impl Tally {
     }
 }
 
-/// What a management datagram says, in a word, for the tally.
+/// A management datagram's type for the tally, in a word.
 fn cm_name(mad: &[u8]) -> Option<&'static str> {
     Some(match CmMessage::parse(mad).ok()?.1 {
         CmMessage::Req(_) => "REQ",

@@ -1,5 +1,5 @@
-//! The one source of chance. A run draws from generators that follow from its seed, one for each
-//! purpose, so that a change in what one part draws leaves the others as they were.
+//! The only source of randomness. A run uses one generator for each purpose, all derived from its
+//! seed. So a change in what one part draws does not affect the others.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A generator for another purpose.
+    /// Derives a generator for another purpose.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.next_u64())
     }
@@ -31,7 +31,7 @@ impl Rng {
 
     /// A number below `bound`; 0 if `bound` is 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        // The bias of 2^-32 or less is of no matter here.
+        // The bias of at most 2^-32 does not matter here.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -40,12 +40,12 @@ impl Rng {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `permille` / 1000.
     pub(super) fn permille(&mut self, permille: u32) -> bool {
         permille > 0 && self.below(1000) < permille.into()
     }
 
-    /// True so many times in a hundred.
+    /// True with a probability of `percent` / 100.
     pub(super) fn percent(&mut self, percent: u32) -> bool {
         self.permille(percent * 10)
     }

@@ -11,26 +11,26 @@ use super::rng::Rng;
 use super::trace::Trace;
 use super::world::World;
 
-/// Lines of a failed run that are shown.
+/// Trace lines shown for a failed run.
 pub const TRACE_LINES: usize = 200;
 
-/// What an exchange's chance differs by from that of the conversations.
+/// XORed into the seed for the exchange's generator.
 const EXCHANGE: u64 = 0x4558_4348_414e_4745;
-/// What a flood's differs by.
+/// XORed into the seed for the flood's generator.
 const FLOOD: u64 = 0x0046_4c4f_4f44_0000;
 
 /// Runs a seed.
 ///
 /// # Errors
-/// [`Failure`]: something happened that must not, or an engine panicked. It has the last
-/// [`TRACE_LINES`] of what happened.
+/// [`Failure`] if an invariant was violated or an engine panicked. It has the last [`TRACE_LINES`]
+/// trace lines.
 pub fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
     let (result, _) = run(seed, 0);
     match result {
         Ok(report) => Ok(report),
         Err(failure) => match run(seed, TRACE_LINES).0 {
             Err(traced) if traced.violation == failure.violation => Err(traced),
-            // A run that is not a function of its seed is a failure of its own.
+            // A run that differs when repeated with the same seed is a failure of its own.
             other => {
                 let again = match &other {
                     Ok(_) => "nothing".to_owned(),
@@ -49,7 +49,7 @@ pub fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
     }
 }
 
-/// Runs a seed and gives all that happened, a line each, whether it failed or not.
+/// Runs a seed and returns all trace lines, whether it failed or not.
 pub fn trace_seed(seed: u64) -> (Result<Report, Box<Failure>>, Vec<String>) {
     run(seed, usize::MAX)
 }
@@ -59,7 +59,7 @@ fn run(seed: u64, trace_lines: usize) -> (Result<Report, Box<Failure>>, Vec<Stri
     let mut world = World::new(seed, trace.clone());
     let ended = catch_unwind(AssertUnwindSafe(|| {
         world.run()?;
-        // Chance of its own, so that the one does not change with the other.
+        // A separate generator, so that changes in one part do not affect the other.
         let mut rng = Rng::new(seed ^ EXCHANGE);
         Exchange::new(&mut rng, world.plan.class, trace.clone())?.run(&mut world.tally)?;
         let mut rng = Rng::new(seed ^ FLOOD);

@@ -1,4 +1,4 @@
-//! The processes of a port group: claims, what is forwarded to whom, and what follows when one dies.
+//! The processes of a port group: claims, forwarding, and the consequences of a death.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,13 +20,13 @@ use super::world::World;
 /// How long the coordinator takes to forward a datagram.
 const FORWARD_DELAY: Duration = Duration::from_micros(20);
 
-/// How long members take to stand for coordinator, or to register, at most, microseconds.
+/// Longest delay before a member stands for election or registers, in microseconds.
 const ELECTION_US_MAX: u64 = 50_000;
 
-/// How long the coordinator takes to see a death at most, while it does not stall.
+/// Longest time in which a coordinator that does not stall notices a death.
 const DEPARTURE_SEEN_MAX: Duration = Duration::from_secs(10);
 
-/// A process of no host.
+/// A process without a host.
 const RIVAL: Process = Process {
     host: usize::MAX,
     boot: 0,
@@ -38,8 +38,8 @@ impl World {
         Process { host, boot }
     }
 
-    /// Whether the coordinator answers a claim of a process now; else it is made again after
-    /// [`CLAIM_PAUSE`].
+    /// Whether the coordinator can answer a process's claim at this moment. Otherwise the claim is
+    /// repeated after [`CLAIM_PAUSE`].
     pub(super) fn may_claim(&self, host: usize) -> bool {
         let group = &self.port_groups[self.hosts[host].group];
         let coordinator = group
@@ -48,8 +48,8 @@ impl World {
         group.is_ready() && coordinator.is_some_and(|coordinator| !coordinator.is_stalled(self.now))
     }
 
-    /// Has the coordinator grant an address, to listen there or not, which it must unless a living process
-    /// has it. The port, if it is 0, is one that is free.
+    /// Claims an address from the coordinator, optionally to listen. This must succeed unless a
+    /// living process has the address. Port 0 is replaced by a free port.
     pub(super) fn claim(
         &mut self,
         host: usize,
@@ -66,7 +66,7 @@ impl World {
         let bound = ports.bind(process, space, local, options, seed);
         let bound = bound.map_err(|error| violation!("h{host}: {space:?} {local}: {error}"))?;
         local.set_port(bound.port);
-        // A rival finds the port taken, bound or listened on.
+        // Another process must find the port taken, both bound and listened on.
         for round in 0..2 {
             let rival = ports.bind(RIVAL, space, local, options, seed);
             ensure!(
@@ -96,8 +96,8 @@ impl World {
         }
     }
 
-    /// A datagram comes to an address: the kernel gives it to the process whose block its queue pair
-    /// lies in, and what is for queue pair 1 to the coordinator.
+    /// A datagram arrives at an address. The kernel gives it to the process whose block contains
+    /// the queue pair number; datagrams for queue pair 1 go to the coordinator.
     pub(super) fn reach(&mut self, group: usize, datagram: Datagram) -> Result<(), Violation> {
         let block = datagram.destination_block();
         let receiver = match block {
@@ -131,7 +131,7 @@ impl World {
         Ok(())
     }
 
-    /// A management datagram came to the coordinator: it takes it or forwards it.
+    /// The coordinator receives a management datagram and handles or forwards it.
     pub(super) fn forward(&mut self, host: usize, datagram: Datagram) -> Result<(), Violation> {
         let group = self.hosts[host].group;
         let packet = Packet::parse(&datagram.payload);
@@ -142,9 +142,9 @@ impl World {
             Some(Recipient::Everyone) => self.members(group),
             Some(Recipient::Block(block)) => match self.member(group, block) {
                 Some(member) => vec![member],
-                // It may be about to register again.
+                // The process with this block may not have registered again yet.
                 None if !self.port_groups[group].unregistered.is_empty() => Vec::new(),
-                // A dead one's peers have their answer from the coordinator.
+                // The process is dead: the coordinator answers its peers.
                 None => vec![host],
             },
             Some(Recipient::Process(process)) => {
@@ -173,7 +173,8 @@ impl World {
         Ok(())
     }
 
-    /// A process that had a block died. The coordinator sees that; if it was the coordinator, the others stand for it.
+    /// A process died. If it was the coordinator, the others stand for election; otherwise the
+    /// coordinator will notice the death.
     pub(super) fn depart(&mut self, process: Process, block: u8) {
         let index = self.hosts[process.host].group;
         let seed = self.rng.next_u64();
@@ -204,18 +205,18 @@ impl World {
             }
         }
         if !self.has_members(index) {
-            // The last one took the sockets along.
+            // The sockets died with their last process.
             self.port_groups[index].waiting.clear();
         }
     }
 
-    /// A process is there: where there is no coordinator, it stands for it.
+    /// Schedules the process to stand for election, which matters if there is no coordinator.
     pub(super) fn stand(&mut self, host: usize) {
         let after = self.rng.micros(0, ELECTION_US_MAX);
-        self.plan_on(host, after, HostTask::StandForCoordinator);
+        self.plan_on(host, after, HostTask::StandForElection);
     }
 
-    pub(super) fn stand_for_coordinator(&mut self, host: usize) {
+    pub(super) fn stand_for_election(&mut self, host: usize) {
         let (process, index) = (self.process(host), self.hosts[host].group);
         let members = self.members(index);
         let group = &mut self.port_groups[index];
@@ -238,7 +239,8 @@ impl World {
         }
     }
 
-    /// A process tells the new coordinator what it holds, which nobody else can have got meanwhile.
+    /// A process registers its claims with the new coordinator. Nobody else can have got them
+    /// meanwhile.
     pub(super) fn register(&mut self, host: usize) -> Result<(), Violation> {
         let process = self.process(host);
         let machine = &mut self.hosts[host];
@@ -260,7 +262,7 @@ impl World {
         Ok(())
     }
 
-    /// The coordinator sees that a member is dead: its ports are free, and the others are told.
+    /// The coordinator notices a member's death: it frees the ports and tells the others.
     pub(super) fn see_departure(&mut self, coordinator: usize, process: Process) {
         let index = self.hosts[coordinator].group;
         let group = &mut self.port_groups[index];
@@ -271,14 +273,14 @@ impl World {
         let departure = group.departed.remove(&process);
         self.tally.count("ports of a dead process freed");
         if let Some(Departure { block, .. }) = departure {
-            self.tell_of_death(index, block);
+            self.announce_death(index, block);
         }
     }
 
-    /// The coordinator tells its members that nobody has a block any more. To one that is dead, too, nothing can be sent, and
-    /// the coordinator is yet to see its end.
-    fn tell_of_death(&mut self, index: usize, block: u8) {
-        // A successor with the same block was given it behind the news.
+    /// The coordinator tells its members that no process has a block. Members that are dead, which
+    /// the coordinator has not noticed, cannot be told.
+    fn announce_death(&mut self, index: usize, block: u8) {
+        // A successor got the same block after the announcement.
         if self.member(index, block).is_some() {
             return;
         }
@@ -290,25 +292,25 @@ impl World {
             }
         }
         for host in self.members(index) {
-            self.plan_on(host, FORWARD_DELAY, HostTask::TakeNews(block));
+            self.plan_on(host, FORWARD_DELAY, HostTask::TakeDeathNotice(block));
         }
     }
 
-    /// A process hears that nobody has a block any more: its connections there are over.
-    pub(super) fn take_news(&mut self, host: usize, block: u8) -> Result<(), Violation> {
+    /// A process learns that no process has a block: its connections to that block have ended.
+    pub(super) fn take_death_notice(&mut self, host: usize, block: u8) -> Result<(), Violation> {
         self.tally.count("news of a death");
         let machine = &mut self.hosts[host];
         let addr = machine.addr;
         let is_dead = |path: &MadPath, of: u8| of == block && path.remote == addr;
         for id in machine.cm.ids_with_peer(is_dead) {
-            // It may be gone by the news of the one before.
+            // Handling the previous id may have destroyed this one.
             let _ = self.hosts[host].cm.peer_died(self.now, id);
             self.drain_cm(host)?;
         }
         Ok(())
     }
 
-    /// The coordinator sees a death in time, however many there are at once.
+    /// Checks that the coordinator notices deaths in time, also many at once.
     pub(super) fn check_departures(&self, group: usize) -> Result<(), Violation> {
         let group = &self.port_groups[group];
         let late = group.coordinator.map_or(Duration::ZERO, |coordinator| {
@@ -317,7 +319,7 @@ impl World {
         for (process, departure) in &group.departed {
             ensure!(
                 self.now <= departure.at + DEPARTURE_SEEN_MAX + late,
-                "the coordinator has not seen that {process}, which had block {}, is dead since {:?}",
+                "the coordinator has not noticed the death of {process}, block {}, at {:?}",
                 departure.block,
                 departure.at
             );
@@ -325,7 +327,7 @@ impl World {
         Ok(())
     }
 
-    /// The living process that has a block.
+    /// The living process with a block.
     fn member(&self, group: usize, block: u8) -> Option<usize> {
         let mut hosts = self.hosts.iter();
         hosts.position(|host| host.is_up && (host.group, host.block) == (group, block))
@@ -341,7 +343,7 @@ impl World {
         !self.members(group).is_empty()
     }
 
-    /// The group at an address.
+    /// The group with an address.
     pub(super) fn group_at(&self, addr: IpAddr) -> Option<usize> {
         self.port_groups.iter().position(|group| group.addr == addr)
     }

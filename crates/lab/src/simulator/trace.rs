@@ -1,4 +1,4 @@
-//! What happened, for a reader. Runs are made without it; one that fails is made again with it.
+//! The trace of a run, for a reader. Runs are traced only when they are repeated after a failure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use portolan_wire::cm::CmMessage;
 use portolan_wire::rocev2::Packet;
 
-/// Column of the text, after time and hosts.
+/// Column where the text begins, after time and hosts.
 const HOSTS_WIDTH: usize = 12;
 
-/// The last lines of a run, and its clock, both to be read even after a panic.
+/// The last lines of a run, and its clock. Both can be read after a panic.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     shared: Rc<Shared>,
@@ -21,7 +21,7 @@ pub(super) struct Trace {
 #[derive(Debug)]
 struct Shared {
     now: Cell<Duration>,
-    /// How many lines are kept; 0 if none are made.
+    /// How many lines are kept. 0 turns tracing off.
     capacity: usize,
     lines: RefCell<VecDeque<String>>,
 }
@@ -50,14 +50,14 @@ impl Trace {
         self.shared.capacity > 0
     }
 
-    /// Notes something at a host.
+    /// Notes an event at a host.
     pub(super) fn note(&self, host: usize, what: impl FnOnce() -> String) {
         if self.is_on() {
             self.push(&format!("h{host}"), &what());
         }
     }
 
-    /// Notes a packet from host to host, and what becomes of it.
+    /// Notes a packet from host to host, and its fate.
     pub(super) fn packet(&self, from: usize, to: usize, bytes: &[u8], fate: impl fmt::Display) {
         if self.is_on() {
             let hosts = format!("h{from} ──▶ h{to}");
@@ -80,13 +80,13 @@ impl Trace {
     }
 }
 
-/// A UDP payload in words.
+/// A UDP payload, described in words.
 struct Described<'a>(&'a [u8]);
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(packet) = Packet::parse(self.0) else {
-            return write!(f, "{} bytes that are no packet", self.0.len());
+            return write!(f, "{} bytes that are not a packet", self.0.len());
         };
         match packet.mad().map(CmMessage::parse) {
             Some(Ok((_, message))) => message.fmt(f),

@@ -19,10 +19,10 @@ use super::report::Tally;
 use super::rng::Rng;
 use super::trace::Trace;
 
-/// Steps of a run at most: one that needs more does not end.
+/// Limit on the steps of a run, to detect one that does not end.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// Steps at one moment at most: a timer that is due again as soon as it was handled.
+/// Limit on steps at one time, to detect a timer that is always due again.
 const STEPS_AT_ONCE_MAX: u64 = 200_000;
 
 #[derive(Debug)]
@@ -43,15 +43,15 @@ pub(super) struct World {
     next_wr_id: u64,
 }
 
-/// What became of a conversation.
+/// State of a conversation.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// The ids of its two sides, by side, with their machines. The passive side may have had several.
+    /// The ids of its two sides with their machines. The passive side may have had several.
     pub(super) agents: [Option<(usize, AgentKey)>; 2],
     pub(super) endpoints: [Option<EndpointIndex>; 2],
     /// The event that ended the active side's attempt, and its status.
     pub(super) refusal: Option<(EventType, i32)>,
-    /// Both sides said all they had to say.
+    /// Both sides have sent and received everything.
     pub(super) is_complete: bool,
     /// Sides that saw the end of the connection.
     pub(super) disconnected: [bool; 2],
@@ -65,7 +65,7 @@ pub(super) struct Child {
     pub(super) boot: u32,
     pub(super) asker: EndpointIndex,
     pub(super) id: portolan_provider::cm::IdNumber,
-    /// Destroyed; until then the same request must not be reported again.
+    /// Set once it is destroyed. The same request must not be reported again before this time.
     pub(super) refused_until: Option<Duration>,
 }
 
@@ -80,7 +80,7 @@ impl World {
                 port_groups.push(PortGroup::new(host.addr, &mut rng));
             }
             let group = &mut port_groups[host.group];
-            // The first is the coordinator.
+            // The first process is the coordinator.
             let first = Process {
                 host: hosts.len(),
                 boot: 0,
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen, then takes everything down and looks for what is left.
+    /// Runs until nothing is left to do, then destroys everything and checks that nothing is left.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         self.announce();
         self.schedule_plan();
@@ -139,7 +139,7 @@ impl World {
         self.next_wr_id
     }
 
-    /// Plans a task of a machine as it is now.
+    /// Schedules a task of a machine's current incarnation.
     pub(super) fn plan_on(&mut self, host: usize, after: Duration, task: HostTask) {
         let boot = self.hosts[host].boot;
         self.agenda
@@ -172,7 +172,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens what listens on a machine that has just started.
+    /// Opens the listeners and services of a machine that has just started.
     pub(super) fn open_all(&mut self, host: usize) -> Result<(), Violation> {
         if !self.may_claim(host) {
             self.plan_on(host, CLAIM_PAUSE, HostTask::Open);
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Runs until nothing is planned and no timer runs.
+    /// Runs until no task is scheduled and no timer runs.
     fn settle(&mut self) -> Result<(), Violation> {
         let mut steps_at_once = 0;
         for _ in 0..STEPS_MAX {
@@ -270,7 +270,7 @@ impl World {
             steps_at_once = if at > self.now { 0 } else { steps_at_once + 1 };
             ensure!(
                 steps_at_once < STEPS_AT_ONCE_MAX,
-                "something is due for ever"
+                "a timer is always due again"
             );
             self.now = self.now.max(at);
             self.trace.set_now(self.now);
@@ -335,8 +335,8 @@ impl World {
                 Ok(())
             }
             HostTask::TakeDatagram(datagram) => self.take_mad(host, &datagram),
-            HostTask::StandForCoordinator => {
-                self.stand_for_coordinator(host);
+            HostTask::StandForElection => {
+                self.stand_for_election(host);
                 Ok(())
             }
             HostTask::Register => self.register(host),
@@ -344,7 +344,7 @@ impl World {
                 self.see_departure(host, process);
                 Ok(())
             }
-            HostTask::TakeNews(block) => self.take_news(host, block),
+            HostTask::TakeDeathNotice(block) => self.take_death_notice(host, block),
             HostTask::Open => self.open_all(host),
             HostTask::AnswerQuery { id, query, answer } => {
                 // The id may be gone.
@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// Looks whether anything of a machine is overdue.
+    /// Checks that nothing of a machine is overdue.
     pub(super) fn audit(&self, host: usize) -> Result<(), Violation> {
         let host = &self.hosts[host];
         self.check_departures(host.group)?;

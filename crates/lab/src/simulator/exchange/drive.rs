@@ -1,4 +1,4 @@
-//! Driving the engines of an exchange: packets in, and all that they give out.
+//! Drives the engines of an exchange: feeds packets and collects their outputs.
 
 use portolan_provider::address::ip_to_gid;
 use portolan_provider::verbs::{AsyncEvent, QpState, QpType};
@@ -13,7 +13,7 @@ use crate::simulator::packet::Datagram;
 use crate::simulator::report::Tally;
 
 impl Exchange {
-    /// A packet comes to a queue pair.
+    /// A packet arrives at a queue pair.
     pub(super) fn arrive(
         &mut self,
         index: EndIndex,
@@ -29,7 +29,7 @@ impl Exchange {
             "the ICRC of a corrupt packet is right"
         );
         let packet = Packet::parse(&datagram.payload)
-            .map_err(|error| violation!("a packet of ours does not parse: {error}"))?;
+            .map_err(|error| violation!("the simulator's own packet does not parse: {error}"))?;
         tally.digest(self.now, &datagram.payload);
         let end = &mut self.ends[index];
         let machine = &mut self.machines[end.host];
@@ -46,7 +46,7 @@ impl Exchange {
         while let Some(placement) = end.qp.poll_placement() {
             let bytes = placement.bytes(packet.payload());
             let bytes = bytes.ok_or_else(|| violation!("placement beyond the payload"))?;
-            // What comes back of an atomic is looked at with its completion.
+            // The result of an atomic is checked when it completes.
             if !is_response {
                 self.oracle
                     .placed(end.host, index, placement.addr, bytes.len())?;
@@ -68,7 +68,7 @@ impl Exchange {
         self.drain(index)
     }
 
-    /// Takes all that a queue pair gives out.
+    /// Takes all outputs of a queue pair.
     pub(super) fn drain(&mut self, index: EndIndex) -> Result<(), Violation> {
         self.drain_results(index)?;
         loop {
@@ -121,7 +121,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Completions and asynchronous events.
+    /// Takes completions and asynchronous events.
     fn drain_results(&mut self, index: EndIndex) -> Result<(), Violation> {
         loop {
             let end = &mut self.ends[index];
@@ -158,14 +158,14 @@ impl Exchange {
         let found = machine.ram.read(start, received.len as usize)?;
         ensure!(
             found == received.noise.bytes(received.len as usize),
-            "receive {} of end {index} holds something else than was sent",
+            "receive {} of end {index} does not hold what was sent",
             wc.wr_id
         );
         Ok(())
     }
 }
 
-/// What stands before a datagram's data.
+/// The header in front of a datagram's data.
 fn network_header(datagram: &Datagram) -> [u8; GRH_LEN] {
     let mut header = [0; GRH_LEN];
     header[8..24].copy_from_slice(&ip_to_gid(datagram.source.ip()).0);

@@ -1,4 +1,4 @@
-//! The machines of an exchange: memory, queue pairs, and the receive queue that the server's share.
+//! The machines of an exchange: memory, queue pairs, and the server's shared receive queue.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,11 +32,11 @@ pub(super) const WORDS_KEY: u32 = 0x0404;
 
 /// Q_Key of the group.
 pub(super) const QKEY: QKey = QKey::RDMA_CM;
-/// Bytes of all words.
+/// Bytes of one atomic word.
 pub(super) const WORD_BYTES: usize = 8;
 /// Local ACK timeout, 4.096 µs × 2^n: 67 ms.
 const TIMEOUT_EXP: u8 = 14;
-/// What a sender waits that found no receive: code for 10.24 ms (IBTA 9.7.5.2.8).
+/// How long a sender waits after an RNR NAK: code for 10.24 ms (IBTA 9.7.5.2.8).
 const MIN_RNR_TIMER: u8 = 20;
 
 /// A machine.
@@ -45,7 +45,7 @@ pub(super) struct Machine {
     pub(super) addr: IpAddr,
     pub(super) memory: MemoryTable,
     pub(super) ram: Ram,
-    /// Where it sends from, and what is there.
+    /// Address and content of the memory that it sends from.
     pub(super) outgoing: (u64, Noise),
     pub(super) incoming_addr: u64,
     pub(super) results_addr: u64,
@@ -65,7 +65,7 @@ pub(super) struct End {
 }
 
 impl Machine {
-    /// A machine with `outgoing` bytes to send, room for as many bytes of receives, and for results.
+    /// A machine with `outgoing` bytes to send, the same room for receives, and room for results.
     pub(super) fn new(
         host: usize,
         [outgoing, incoming, results]: [usize; 3],
@@ -93,7 +93,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Allocates and registers memory whose first byte's address is a multiple of eight.
+    /// Allocates and registers memory. The first byte's address is a multiple of eight.
     fn register(
         &mut self,
         key: u32,
@@ -102,7 +102,7 @@ impl Machine {
         rng: &mut Rng,
     ) -> Result<u64, Violation> {
         let length = bytes.len() as u64;
-        // Of those in front as many are not registered as make the address even.
+        // Skip bytes at the front until the address is aligned.
         let spare = bytes.len() + WORD_BYTES;
         bytes.resize(spare, 0);
         let base = self.ram.allocate(bytes.clone(), rng);
@@ -125,7 +125,7 @@ impl Machine {
         self.ip_id
     }
 
-    /// The word at an address, in the machine's byte order.
+    /// The word at an address, in host byte order.
     pub(super) fn word(&self, addr: u64) -> Result<u64, Violation> {
         let bytes = self.ram.read(addr, WORD_BYTES)?;
         let bytes = bytes
@@ -134,7 +134,7 @@ impl Machine {
         Ok(u64::from_ne_bytes(*bytes))
     }
 
-    /// A receive's piece of memory.
+    /// The memory of a receive.
     pub(super) fn place(&self, number: u64, len: u32) -> Sge {
         Sge {
             addr: self.incoming_addr + number * u64::from(len),
@@ -186,7 +186,8 @@ impl End {
         })
     }
 
-    /// INIT, RTR, RTS towards `dest_qpn`; `psns` are those that it receives and sends first.
+    /// Moves through INIT, RTR and RTS towards `dest_qpn`. `psns`: the first one received, the
+    /// first one sent.
     pub(super) fn make_ready(
         &mut self,
         dest_qpn: Qpn,
@@ -246,7 +247,7 @@ impl End {
         modified.map_err(|error| violation!("queue pair not moved from {from} to {to}: {error}"))
     }
 
-    /// The next packet to send, ICRC missing, and whether it goes to the group.
+    /// The next packet to send, without its ICRC, and whether it goes to the group.
     pub(super) fn next_packet(
         &mut self,
         now: Duration,
@@ -271,14 +272,14 @@ impl End {
     }
 }
 
-/// The server's shared receive queue under its lock, and what is known of it.
+/// The server's shared receive queue under its lock, with what the oracle knows of it.
 #[derive(Debug)]
 pub(super) struct Shared(Mutex<Watched>);
 
 #[derive(Debug)]
 struct Watched {
     queue: SharedReceiveQueue,
-    /// The limit, until it is reached.
+    /// The limit, until it is reached; then 0.
     limit: usize,
     told: u32,
     fault: Option<Violation>,
@@ -310,7 +311,7 @@ impl Shared {
         posted.map_err(|error| violation!("receive {wr_id}: {error}"))
     }
 
-    /// Receives that wait, and how often the limit was told.
+    /// Waiting receives, and the number of limit events.
     pub(super) fn check(&self) -> Result<(usize, u32), Violation> {
         let mut watched = self.lock();
         match watched.fault.take() {
@@ -338,7 +339,7 @@ impl ReceiveSource for Shared {
         if is_told != is_due {
             let limit = watched.limit;
             watched.fault = Some(violation!(
-                "{left} receives are left of a limit of {limit}, told: {is_told}"
+                "{left} receives are left of a limit of {limit}, limit event: {is_told}"
             ));
         }
         if is_due {
@@ -349,7 +350,7 @@ impl ReceiveSource for Shared {
     }
 }
 
-/// Numbers of queue pairs, each once.
+/// Draws distinct queue pair numbers.
 pub(super) fn draw_qpns(count: usize, rng: &mut Rng) -> Vec<Qpn> {
     let mut drawn = BTreeMap::new();
     while drawn.len() < count {
@@ -360,7 +361,7 @@ pub(super) fn draw_qpns(count: usize, rng: &mut Rng) -> Vec<Qpn> {
     drawn.into_keys().map(Qpn::new).collect()
 }
 
-/// Where datagrams to the group go.
+/// The address of the group.
 pub(super) fn group() -> SocketAddr {
     SocketAddr::from(([239, 9, 9, 9], crate::simulator::packet::ROCE_PORT))
 }

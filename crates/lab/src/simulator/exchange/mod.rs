@@ -1,9 +1,14 @@
-//! What programs that connect do not try here: queue pairs of every type that draw on one shared
-//! receive queue, atomic operations of several peers on the same words, datagrams to a group. Their
-//! queue pairs are brought together without the connection manager, in the weather of the run's class.
+//! Operations that the connecting programs do not use:
 //!
-//! One machine serves: each of its queue pairs takes its receives from the one queue. The others are its
-//! clients, one queue pair each. Those for datagrams, the server's too, are members of one group.
+//! - queue pairs of every type that share one receive queue,
+//! - atomic operations of several peers on the same words,
+//! - datagrams to a group.
+//!
+//! The queue pairs are connected without the connection manager, over a network of the run's class.
+//!
+//! One machine is the server: each of its queue pairs takes its receives from the shared queue. The
+//! others are its clients, one queue pair each. All datagram queue pairs, the server's included,
+//! are members of one group.
 
 mod drive;
 mod machine;
@@ -27,11 +32,11 @@ use super::report::Tally;
 use super::rng::Rng;
 use super::trace::Trace;
 
-/// The machine that serves.
+/// The machine that is the server.
 const SERVER: usize = 0;
-/// Steps of an exchange at most: one that needs more does not end.
+/// Limit on the steps of an exchange, to detect one that does not end.
 const STEPS_MAX: u64 = 300_000;
-/// Hosts of exchanges in a trace are told from those of the run before.
+/// Offset of an exchange's host numbers in a trace, to tell them from the hosts of the main run.
 const TRACED_FROM: usize = 90;
 
 #[derive(Debug)]
@@ -42,13 +47,13 @@ pub(super) struct Exchange {
     next_task: u64,
     network: Network,
     machines: Vec<Machine>,
-    /// Two for each client: its own and the server's. All for datagrams of the server are one.
+    /// Two for each client: its own and the server's. The server has one end for all datagrams.
     ends: Vec<End>,
-    /// Whose plan an end follows.
+    /// The client whose plan an end follows.
     clients: Vec<Option<usize>>,
     srq: Arc<Shared>,
     posted_receives: u64,
-    /// Room of a receive.
+    /// Bytes of a receive.
     place_len: u32,
     oracle: Oracle,
     rng: Rng,
@@ -95,7 +100,8 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Lets everything happen; then ends all queue pairs and looks for what is missing.
+    /// Runs until nothing is left to do; then ends all queue pairs and checks that nothing is
+    /// missing.
     pub(super) fn run(&mut self, tally: &mut Tally) -> Result<(), Violation> {
         self.settle(tally)?;
         self.oracle.check_all_came(self.plan.delivers_all())?;
@@ -150,7 +156,7 @@ impl Exchange {
                         self.carry_out(task, tally)?;
                     }
                 }
-                (None, Some(_)) => return Err(violation!("a timer is due and nothing is")),
+                (None, Some(_)) => return Err(violation!("a due timer produced no work")),
             }
         }
         Err(violation!("the exchange does not end"))

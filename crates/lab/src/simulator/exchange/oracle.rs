@@ -1,4 +1,5 @@
-//! What must be: each atomic carried out once, each message whole and in its receive, none twice.
+//! Invariants: each atomic is executed once; each message arrives whole in one receive, never
+//! twice.
 
 use std::collections::BTreeMap;
 
@@ -34,19 +35,19 @@ pub(super) enum What {
     Atomic {
         kind: AtomicKind,
         word: usize,
-        /// Where the value that was there comes to.
+        /// Address that the original value is returned to.
         result_addr: u64,
-        /// What was there when it was carried out.
+        /// The word's value when the atomic was executed.
         original: Option<u64>,
     },
 }
 
-/// A receive that was posted, at the server or at a member of the group.
+/// A posted receive, of the server or of a member of the group.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) addr: u64,
     pub(super) len: u32,
-    /// Which queue pair wrote to it.
+    /// The queue pair that wrote to it.
     taken_by: Option<EndIndex>,
     is_done: bool,
 }
@@ -66,11 +67,11 @@ impl Receive {
 pub(super) struct Seen {
     pub(super) qp_type: QpType,
     pub(super) qpn: Qpn,
-    /// Of a connection; a datagram queue pair has none.
+    /// The peer of a connection. A datagram queue pair has none.
     pub(super) peer: Option<EndIndex>,
     pub(super) posted: Vec<Posted>,
     completed: usize,
-    /// How many of the peer's messages came, or were passed over.
+    /// Messages of the peer that arrived or were skipped.
     heard: usize,
 }
 
@@ -91,14 +92,15 @@ impl Seen {
 pub(super) struct Oracle {
     pub(super) class: Class,
     pub(super) ends: Vec<Seen>,
-    /// By host and work request.
+    /// Receives by host and work request.
     pub(super) receives: BTreeMap<(usize, u64), Receive>,
     pub(super) words: [u64; WORDS],
     pub(super) words_addr: u64,
 }
 
 impl Oracle {
-    /// A peer's bytes come to a host's memory: into a receive that waits, and no other queue pair's.
+    /// A peer's bytes are placed in a host's memory. They must go to a waiting receive that no
+    /// other queue pair writes to.
     pub(super) fn placed(
         &mut self,
         host: usize,
@@ -128,7 +130,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// An atomic is carried out at the server. What the word is from now on.
+    /// The server executes an atomic. Returns the new value of the word.
     pub(super) fn executed(
         &mut self,
         end: EndIndex,
@@ -136,7 +138,7 @@ impl Oracle {
     ) -> Result<u64, Violation> {
         let client = self.ends[end].peer;
         let client =
-            client.ok_or_else(|| violation!("end {end} has no peer to ask for atomics"))?;
+            client.ok_or_else(|| violation!("end {end} has no peer that could ask for atomics"))?;
         let word = operation.addr.wrapping_sub(self.words_addr) / 8;
         let word = word as usize;
         ensure!(word < WORDS, "an atomic at {:#x}", operation.addr);
@@ -159,11 +161,11 @@ impl Oracle {
             ensure!(*wanted == word, "{kind:?} on word {word}, not {wanted}");
             ensure!(
                 original.is_none(),
-                "request {number} of end {client} is carried out twice"
+                "request {number} of end {client} is executed twice"
             );
             ensure!(
                 before_is_done,
-                "request {number} of end {client} overtakes one before it"
+                "request {number} of end {client} overtakes an earlier one"
             );
             *original = Some(current);
             let after = operation.kind.apply(current);
@@ -171,12 +173,12 @@ impl Oracle {
             return Ok(after);
         }
         Err(violation!(
-            "end {end} carries out {:?}, which nobody posted",
+            "end {end} executes {:?}, which was never posted",
             operation.kind
         ))
     }
 
-    /// A send, an atomic or a datagram ended.
+    /// A send, an atomic or a datagram completed.
     pub(super) fn send_completed(
         &mut self,
         end: EndIndex,
@@ -208,7 +210,7 @@ impl Oracle {
         match &posted.what {
             What::Message { received, .. } => ensure!(
                 wc.opcode == WcOpcode::Send && (seen.qp_type != QpType::Rc || !received.is_empty()),
-                "end {end}: {at} is acknowledged, and was not received: {wc:?}"
+                "end {end}: {at} is acknowledged but was not received: {wc:?}"
             ),
             What::Atomic {
                 original,
@@ -219,14 +221,14 @@ impl Oracle {
                 let found = read(*result_addr)?;
                 ensure!(
                     *original == Some(found) && wc.byte_len == 8,
-                    "end {end}: {kind:?} gives {found:#x}, and found {original:x?}"
+                    "end {end}: {kind:?} returned {found:#x}, expected {original:x?}"
                 );
             }
         }
         Ok(())
     }
 
-    /// A receive ended at a host. What it received, if anything.
+    /// A receive completed at a host. Returns what it received, if anything.
     pub(super) fn receive_completed(
         &mut self,
         host: usize,
@@ -255,17 +257,18 @@ impl Oracle {
             Some(peer) => Some(peer),
             None => self.ends.iter().position(|other| other.qpn == wc.src_qp),
         };
-        let sender = sender.ok_or_else(|| violation!("end {end} hears from nobody: {wc:?}"))?;
+        let sender = sender
+            .ok_or_else(|| violation!("end {end} received from an unknown sender: {wc:?}"))?;
         let number = wc.imm_data.map(|imm| u32::from_be(imm) as usize);
         let number = number.ok_or_else(|| violation!("a message without its number"))?;
         let next = self.ends[end].heard;
-        // Messages of the sender that are before this one; atomics are none.
+        // Earlier messages of the sender that were not received. Atomics are not messages.
         let passed = self.ends[sender].posted.iter().take(number).skip(next);
         let missing = passed
             .filter(|posted| matches!(posted.what, What::Message { .. }))
             .count();
-        // What is not acknowledged comes as the network brings it, and if that makes copies, twice: the
-        // first packet of a message is taken whatever its number is (IBTA 9.8.2).
+        // Unacknowledged messages arrive in any order, and twice if the network copies packets: a
+        // receiver accepts the first packet of a message whatever its number is (IBTA 9.8.2).
         let is_calm = self.class == Class::Calm;
         let in_order = match qp_type {
             QpType::Ud => true,
@@ -290,7 +293,7 @@ impl Oracle {
         };
         let times = received.entry(end).or_default();
         *times += 1;
-        // The network makes one copy of a packet at most.
+        // The network makes at most one copy of a packet.
         let most = if qp_type == QpType::Rc || is_calm {
             1
         } else {
@@ -317,7 +320,7 @@ impl Oracle {
         }))
     }
 
-    /// Looks at the end whether something is missing.
+    /// Checks at the end that nothing is missing.
     pub(super) fn check_all_came(&self, delivers_all: bool) -> Result<(), Violation> {
         let members = self.ends.iter().enumerate();
         let members: Vec<EndIndex> = members
@@ -346,20 +349,20 @@ impl Oracle {
                 };
                 ensure!(
                     !delivers_all || received.len() == expected,
-                    "message {number} of end {index} came to {received:?} of {expected}"
+                    "message {number} of end {index} arrived at {received:?}, expected {expected} ends"
                 );
             }
         }
         Ok(())
     }
 
-    /// Receives of a host that nothing has ended.
+    /// Receives of a host that have not completed.
     pub(super) fn undone(&self, host: usize) -> usize {
         let receives = self.receives.range((host, 0)..=(host, u64::MAX));
         receives.filter(|(_, receive)| !receive.is_done).count()
     }
 
-    /// Notes what happened.
+    /// Adds the results to the tally.
     pub(super) fn tell(&self, tally: &mut Tally) {
         for seen in &self.ends {
             for posted in &seen.posted {
@@ -386,7 +389,7 @@ impl Oracle {
 /// A message in its receive.
 pub(super) struct Received {
     pub(super) addr: u64,
-    /// Bytes in front of it.
+    /// Bytes in front of the message.
     pub(super) header: u32,
     pub(super) noise: Noise,
     pub(super) len: u32,

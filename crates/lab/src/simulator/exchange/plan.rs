@@ -1,4 +1,4 @@
-//! What will be tried in an exchange.
+//! The plan of an exchange.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::simulator::network::Faults;
 use crate::simulator::plan::{Class, draw_faults, draw_flow, draw_psn};
 use crate::simulator::rng::Rng;
 
-/// Words that atomic operations are on.
+/// Number of words for atomic operations.
 pub(super) const WORDS: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -20,32 +20,32 @@ pub(super) struct Plan {
     pub(super) flow: FlowConfig,
     pub(super) mtu: Mtu,
     pub(super) clients: Vec<ClientPlan>,
-    /// Receives of the shared queue, and how many of them are there from the start.
+    /// Receives of the shared queue, and how many of them are posted before the start.
     pub(super) receives: usize,
     pub(super) receives_early: usize,
     pub(super) receive_pause: Duration,
     /// The shared queue's limit; 0 for none.
     pub(super) srq_limit: u32,
     pub(super) rnr_retry: u8,
-    /// The server's queue pair of a client that fails, and when.
+    /// The server's queue pair that fails (by its client), and when.
     pub(super) failure: Option<(usize, Duration)>,
 }
 
-/// One who sends to the server.
+/// A client of the server.
 #[derive(Clone, Debug)]
 pub(super) struct ClientPlan {
     pub(super) qp_type: QpType,
     pub(super) ops: Vec<OpPlan>,
-    /// First PSN of what the client sends, and of what the server does.
+    /// First PSNs of the client and of the server.
     pub(super) psns: [Psn; 2],
-    /// Atomics that may be under way.
+    /// Atomics that may be outstanding.
     pub(super) depth: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpPlan {
     pub(super) kind: OpKind,
-    /// Time since the one before it was posted.
+    /// Time since the previous request was posted.
     pub(super) pause: Duration,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum OpKind {
     Message { len: u32 },
     /// Adds to a word.
     FetchAdd { word: usize },
-    /// Compares a word, with what it was when this was posted or with anything else.
+    /// Compares a word with its value at the time of posting or with another value, and swaps.
     CompareSwap { word: usize, is_current: bool },
 }
 
@@ -64,8 +64,9 @@ impl Plan {
         let mtu = rng.pick(&[Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024]);
         let count = rng.between(2, 4);
         let clients: Vec<_> = (0..count).map(|_| ClientPlan::draw(rng, mtu)).collect();
-        // Enough for all that may come twice, and for the one that each queue pair keeps of a message
-        // whose rest was lost. What goes to the group comes to a queue pair of the server's for each member.
+        // Enough for every message to arrive twice, plus one receive that each queue pair holds for
+        // a message whose rest was lost. A datagram to the group arrives once for each member: the
+        // server's end receives all copies.
         let members = clients.iter().filter(|client| client.qp_type == QpType::Ud);
         let members = members.count();
         let taken = clients.iter().map(|client| match client.qp_type {
@@ -87,7 +88,7 @@ impl Plan {
             receives_early: if is_late { receives / 4 } else { receives },
             receive_pause: rng.pick(&[50, 2000, 20_000].map(Duration::from_micros)),
             srq_limit: rng.below(receives as u64 / 2 + 1) as u32,
-            // Without end only if there is one to waiting.
+            // Retry without limit only if receives suffice.
             rnr_retry: if is_scarce {
                 rng.between(0, 6) as u8
             } else {
@@ -98,7 +99,7 @@ impl Plan {
         }
     }
 
-    /// Whether nothing may be missing in the end, of whatever type its queue pair is.
+    /// Whether every message must arrive, also those of unreliable queue pairs.
     pub(super) fn delivers_all(&self) -> bool {
         self.class == Class::Calm && self.receives_early == self.receives
     }

@@ -1,4 +1,4 @@
-//! What the programs of an exchange do: receives and requests, posted as planned.
+//! The programs of an exchange: they post receives and requests as planned.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{Exchange, SERVER, TRACED_FROM, Task};
 use crate::simulator::failure::{Violation, violation};
 
 impl Exchange {
-    /// Machines, queue pairs that are ready, and what is to be done from the start.
+    /// Sets up machines and connected queue pairs, and schedules the first tasks.
     pub(super) fn set_up(&mut self) -> Result<(), Violation> {
         let plan = self.plan.clone();
         let receives = plan.receives * self.place_len as usize;
@@ -132,7 +132,7 @@ impl Exchange {
             length: WORD_BYTES as u32,
             lkey: RESULTS_KEY,
         };
-        // Different from all others, so that each is known by it when it is carried out.
+        // Unique, so that its execution can be matched with this request.
         let unique = self.rng.next_u64();
         let (op, sge, what) = match kind {
             OpKind::Message { len } => {
@@ -198,7 +198,7 @@ impl Exchange {
 }
 
 impl ClientPlan {
-    /// Bytes of all its messages.
+    /// Total bytes of its messages.
     fn bytes(&self) -> usize {
         let lens = self.ops.iter().map(|op| match op.kind {
             OpKind::Message { len } => len as usize,
@@ -219,7 +219,7 @@ impl What {
     }
 }
 
-/// The way of a machine's datagrams to the group.
+/// The destination of a machine's datagrams to the group.
 fn to_group(machine: &Machine) -> Destination {
     Destination {
         path: Path {

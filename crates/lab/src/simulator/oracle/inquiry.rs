@@ -1,5 +1,5 @@
-//! Questions for datagram services: each is reported once, however often it comes, and its answer is
-//! one that the service gave.
+//! Datagram service lookups: each question is reported once even if it is repeated, and the asker
+//! gets an answer that the service gave.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use portolan_wire::{Gid, QKey, Qpn};
 use crate::simulator::failure::{Violation, ensure, violation};
 use crate::simulator::plan::{InquiryPlan, STATUS_REJECT, STATUS_UNSUPPORTED};
 
-/// What became of a question.
+/// The state of a question.
 #[derive(Debug, Default)]
 pub(in crate::simulator) struct Inquiry {
-    /// The asker's machine, and its name for its id.
+    /// The asker's machine, and the program's name for its id.
     pub(in crate::simulator) asker: Option<(usize, u64)>,
-    /// Once it was answered: the machine and the queue pair that send datagrams to who answered.
+    /// Once it is answered: the machine and queue pair that send datagrams to the service.
     pub(in crate::simulator) sender: Option<(usize, Qpn)>,
-    /// Its reports to services. A machine that began anew has not heard it yet.
+    /// Its reports to services. A restarted machine has not seen it.
     pub(in crate::simulator) questions: Vec<Question>,
-    /// What services answered.
+    /// Answers that services gave.
     pub(in crate::simulator) told: Vec<Told>,
     /// The event that ended it, and its status.
     pub(in crate::simulator) ended: Option<(EventType, i32)>,
@@ -31,7 +31,7 @@ pub(in crate::simulator) struct Question {
     pub(in crate::simulator) host: usize,
     pub(in crate::simulator) boot: u32,
     pub(in crate::simulator) id: IdNumber,
-    /// Answered and destroyed; until then a copy gets the same answer again.
+    /// Set once it is answered and destroyed. Until then a copy gets the same answer.
     pub(in crate::simulator) known_until: Option<Duration>,
 }
 
@@ -57,8 +57,8 @@ impl Told {
 }
 
 impl Inquiry {
-    /// A report is the first one of its machine. `remembers` if what was destroyed is not forgotten
-    /// before its time.
+    /// Checks that a machine reports a question for the first time. `remembers`: destroyed ids are
+    /// remembered for their full time.
     pub(in crate::simulator) fn check_first_report(
         &self,
         (host, boot): (usize, u32),
@@ -69,26 +69,26 @@ impl Inquiry {
         for question in self.questions_at(host, boot) {
             ensure!(
                 !is_alive(question.id),
-                "a copy of a question was reported while {} stands for the first",
+                "a copy of a question was reported while {} still exists",
                 question.id
             );
             ensure!(
                 !remembers || question.known_until.is_none_or(|until| until <= now),
-                "a copy of a question was reported anew before {:?}, until when its answer is kept",
+                "a copy of a question was reported again, but its answer is kept until {:?}",
                 question.known_until
             );
         }
         Ok(())
     }
 
-    /// Whether a copy that comes now must get the answer of an id that is destroyed.
+    /// Whether a copy that arrives at `now` must get the answer of a destroyed id.
     pub(in crate::simulator) fn owes_answer(&self, host: usize, boot: u32, now: Duration) -> bool {
         let mut questions = self.questions_at(host, boot);
         questions.any(|question| question.known_until.is_some_and(|until| until > now))
     }
 
-    /// The event that ends the asker's wait says what a service said. `answerer` is the address of
-    /// the one that was asked, and `is_served` whether somebody listened there all the time.
+    /// Checks that the event that ends the asker's wait carries an answer of a service. `answerer`:
+    /// the address that was asked. `is_served`: a service listened there all the time.
     pub(in crate::simulator) fn check_end(
         &self,
         plan: &InquiryPlan,
@@ -105,7 +105,7 @@ impl Inquiry {
                 };
                 ensure!(
                     self.told.iter().any(is_foreign),
-                    "a key was refused, but the asker may use those of {:?}",
+                    "a key was refused, but the asker may use the keys of {:?}",
                     self.told
                 );
                 Ok(())
@@ -119,14 +119,14 @@ impl Inquiry {
                 let mut refusals = self.told.iter().filter(same);
                 ensure!(
                     refusals.any(|told| is_padded(&param.private_data, told.private_data())),
-                    "a refusal that nobody gave, {:02x?}; given: {:?}",
+                    "no service refused with {:02x?}; answers given: {:?}",
                     param.private_data,
                     self.told
                 );
                 Ok(())
             }
             (EventType::Unreachable, status) if status == i32::from(STATUS_UNSUPPORTED) => {
-                ensure!(!is_served, "a service that is there was not found");
+                ensure!(!is_served, "an existing service was not found");
                 Ok(())
             }
             (event, status) => Err(violation!("a question ended in {event}, status {status}")),
@@ -149,7 +149,7 @@ impl Inquiry {
         let told = self.told.iter().find(is_this);
         let told = told.ok_or_else(|| {
             violation!(
-                "the answer is {} with {}, but told was {:?}",
+                "the answer is {} with {}, but the service gave {:?}",
                 param.qp_num,
                 param.qkey,
                 self.told
@@ -157,17 +157,17 @@ impl Inquiry {
         })?;
         ensure!(
             is_padded(&param.private_data, told.private_data()),
-            "an answer with other private data than was given"
+            "the answer's private data differ from the service's"
         );
         ensure!(
             plan.qkey.is_none_or(|own| own == param.qkey),
-            "the asker has {:?} and was told to use {}",
+            "the asker has {:?} but the answer says {}",
             plan.qkey,
             param.qkey
         );
         ensure!(
             param.ah_attr.dgid == Gid::from_ip(answerer),
-            "the answer leads to {}, not to {answerer}",
+            "the answer points to {}, not to {answerer}",
             param.ah_attr.dgid
         );
         Ok(())
@@ -179,7 +179,7 @@ impl Inquiry {
     }
 }
 
-/// Whether `data` is what was sent, and zero from there on.
+/// Whether `data` begins with `sent` and is zero after it.
 fn is_padded(data: &[u8], sent: &[u8]) -> bool {
     data.split_at_checked(sent.len())
         .is_some_and(|(begin, rest)| begin == sent && rest.iter().all(|byte| *byte == 0))

@@ -1,4 +1,4 @@
-//! The life of an id, as its owner may see it: which events may come when, and by when they must.
+//! The life of an id as its owner sees it: the legal events of each phase, and their deadlines.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use portolan_provider::cm::EventType;
 use super::Deadline;
 use crate::simulator::failure::{Violation, ensure, violation};
 
-/// What is added to a limit for the order of things of one moment.
+/// Added to a deadline for the order of tasks at the same time.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// What the owner of an id knows.
+/// What the owner knows of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Phase {
     Idle,
@@ -20,17 +20,17 @@ pub(in crate::simulator) enum Phase {
     AddressResolved,
     RouteResolved,
     Connecting,
-    /// Active: the reply came.
+    /// Active: the reply has arrived.
     Replied,
-    /// Passive: the request came.
+    /// Passive: the request has arrived.
     Requested,
     /// Passive: accepted.
     Accepted,
     Connected,
     Disconnected,
-    /// Datagrams: asks for the peer's queue pair.
+    /// Datagrams: has asked for the peer's queue pair.
     Inquiring,
-    /// Datagrams: knows it.
+    /// Datagrams: knows the peer's queue pair.
     Served,
     /// Datagrams: was asked.
     Asked,
@@ -42,14 +42,14 @@ pub(in crate::simulator) enum Phase {
 pub(in crate::simulator) struct Life {
     pub(in crate::simulator) phase: Phase,
     awaited: Option<Deadline>,
-    /// Not before then `TimewaitExit` may come.
+    /// The earliest time for `TimewaitExit`.
     timewait_ends: Option<Duration>,
-    /// How long time-wait lasts, once the connection's timers are known.
+    /// Duration of time-wait, once the connection's timers are known.
     pub(in crate::simulator) timewait: Duration,
-    /// How long the peer may keep us waiting for the answer to one message, all repetitions and all
-    /// time it is granted included.
+    /// How long to wait for the peer's answer to one message, including all retransmissions and all
+    /// time granted to the peer.
     patience: Duration,
-    /// The same for a question, for which no time is granted.
+    /// The same for a question. The peer cannot ask for more time.
     patience_of_inquiry: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Life {
         }
     }
 
-    /// The owner asks for the way to an address.
+    /// The owner resolves an address.
     pub(in crate::simulator) fn resolves(&mut self, now: Duration, timeout: Duration) {
         self.phase = Phase::ResolvingAddress;
         self.await_until(now + timeout + SLACK, "the answer to address resolution");
@@ -101,7 +101,7 @@ impl Life {
         self.awaited = None;
     }
 
-    /// The owner disconnects; `in_timewait` if the peer had asked for that.
+    /// The owner disconnects. `in_timewait`: the peer had disconnected first.
     pub(in crate::simulator) fn disconnects(&mut self, now: Duration, in_timewait: bool) {
         match self.phase {
             Phase::Connected => self.await_until(now + self.patience, "the end of the connection"),
@@ -110,7 +110,7 @@ impl Life {
         }
     }
 
-    /// An event, when the engine gave it out. `in_timewait` if the engine then was.
+    /// The engine emitted an event. `in_timewait`: whether the id was then in time-wait.
     pub(in crate::simulator) fn event(
         &mut self,
         now: Duration,
@@ -131,14 +131,14 @@ impl Life {
             (P::Disconnected, E::TimewaitExit) => P::Over,
             (P::Inquiring, E::Established) => P::Served,
             (P::Inquiring, E::Unreachable | E::AddrError) => P::Over,
-            (phase, event) => return Err(violation!("{event} came to an id that is {phase:?}")),
+            (phase, event) => return Err(violation!("{event} at an id in phase {phase:?}")),
         };
         self.awaited = None;
         if event == E::TimewaitExit {
             let ends = self.timewait_ends.take();
             ensure!(
                 ends.is_some_and(|ends| ends <= now),
-                "time-wait was over at {now:?}, but ought to last until {ends:?}"
+                "time-wait ended at {now:?}, expected {ends:?}"
             );
         }
         self.phase = next;
@@ -148,7 +148,7 @@ impl Life {
         Ok(())
     }
 
-    /// Nothing is overdue, on a machine that stalled for `late` altogether.
+    /// Checks that nothing is overdue, on a machine that stalled for `late` in total.
     pub(in crate::simulator) fn check(
         &self,
         now: Duration,

@@ -1,16 +1,16 @@
-//! The oracle: it sees both ends of everything, and knows what must be.
+//! The oracle: it sees both ends of everything and checks invariants.
 //!
-//! An [`Endpoint`] stands for a queue pair from its creation to its end, with all the work that was
-//! posted to it. The programs name their endpoints in their private data, so the oracle knows which
-//! two belong together whatever the numbers on the wire are.
+//! An [`Endpoint`] represents a queue pair from creation to destruction, with all work posted to
+//! it. Programs name their endpoints in their private data, so the oracle can match the two ends
+//! whatever the numbers on the wire are.
 //!
-//! * `stream`: each byte placed is the next byte of the peer's next message, at its place: so
-//!   nothing is lost, repeated, reordered, altered, or written where it was not granted.
-//! * `work`: each request completes once, in order, with a status that is true.
-//! * `wire`: numbers in sequence, and acknowledgements of nothing but what arrived.
-//! * `life`: the events of an id come in a legal order, in time, and each has its cause.
-//! * `inquiry`: a question is reported once, and its answer is one that the service gave.
-//! * `silence`: a queue pair that hears nothing gives up in time.
+//! - `stream`: each placed byte is the next byte of the peer's next message, at the right address.
+//!   So nothing is lost, repeated, reordered, altered, or written without permission.
+//! - `work`: each request completes once, in order, with a truthful status.
+//! - `wire`: PSNs are in sequence, and only what arrived is acknowledged.
+//! - `life`: the events of an id are in a legal order, in time, and have a cause.
+//! - `inquiry`: a question is reported once, and its answer is one that the service gave.
+//! - `silence`: a queue pair without answers gives up in time.
 
 mod inquiry;
 mod life;
@@ -34,35 +34,35 @@ pub(super) use work::{Circumstances, Posted, Receive};
 use super::content::Noise;
 use super::plan::{Side, Use};
 
-/// Where an endpoint is in the oracle's list.
+/// An index in the oracle's list of endpoints.
 pub(super) type EndpointIndex = usize;
 
 /// A region of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arena {
     pub(super) addr: u64,
-    /// What its owner and its peers call its first byte.
+    /// IOVA: the address of its first byte in work requests.
     pub(super) iova: u64,
     pub(super) key: u32,
     pub(super) len: u32,
-    /// What it holds at first.
+    /// Its initial content.
     pub(super) noise: Noise,
-    /// Bytes given out.
+    /// Bytes allocated to requests.
     pub(super) used: u32,
-    /// Deregistered before its time.
+    /// Whether it was deregistered early.
     pub(super) is_revoked: bool,
 }
 
 /// The regions of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arenas {
-    /// What it sends.
+    /// Memory to send from.
     pub(super) outgoing: Arena,
-    /// What it receives or reads.
+    /// Memory for receives and read results.
     pub(super) incoming: Arena,
-    /// What its peer may write.
+    /// Memory that its peer may write.
     pub(super) target: Arena,
-    /// What its peer may read.
+    /// Memory that its peer may read.
     pub(super) source: Arena,
 }
 
@@ -90,17 +90,17 @@ pub(super) struct Endpoint {
     pub(super) host: usize,
     pub(super) qpn: Qpn,
     pub(super) arenas: Arenas,
-    /// The other end, once a message named it.
+    /// The other end, once a message has named it.
     pub(super) peer: Option<EndpointIndex>,
-    /// First PSNs as the ids negotiated them: those expected here and those sent.
+    /// First PSNs that the ids negotiated: expected, then sent.
     pub(super) ids_psns: Option<(Psn, Psn)>,
-    /// First PSN that it expects, once it is ready to receive.
+    /// First expected PSN, once it is ready to receive.
     pub(super) rq_psn: Option<Psn>,
-    /// First PSN that it sends.
+    /// First sent PSN.
     pub(super) sq_psn: Option<Psn>,
     pub(super) sends: Vec<Posted>,
     pub(super) receives: Vec<Receive>,
-    /// Sends and receives that are complete, counted from the oldest.
+    /// Completed sends and receives, counted from the oldest.
     pub(super) sends_done: usize,
     pub(super) receives_done: usize,
     /// The next byte that the peer's sends and writes will place here.
@@ -109,13 +109,14 @@ pub(super) struct Endpoint {
     pub(super) reading: Cursor,
     pub(super) silence: silence::Silence,
     pub(super) wire: wire::Wire,
-    /// The program called: the active side `establish`, the passive one `accept`.
+    /// The program accepted the connection: `establish` on the active side, `accept` on the
+    /// passive.
     pub(super) agreed: bool,
-    /// The program disconnected, or destroyed its id, or rejected; or its machine crashed.
+    /// The program disconnected, rejected or destroyed its id, or its machine crashed.
     pub(super) left: bool,
 }
 
-/// Every endpoint there was.
+/// All endpoints of the run.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     pub(super) endpoints: Vec<Endpoint>,
@@ -160,7 +161,7 @@ impl Oracle {
         self.endpoints.get(self.endpoints[index].peer?)
     }
 
-    /// How many endpoints had accepted a conversation's request before the one of this connection did.
+    /// Number of endpoints that accepted this conversation's request before this one.
     pub(super) fn accepts_before(&self, index: EndpointIndex) -> u32 {
         let here = &self.endpoints[index];
         let accepting = match here.side {
@@ -173,8 +174,9 @@ impl Oracle {
         others.count() as u32
     }
 
-    /// The endpoints that take what this one sends: its peer, and after a crash of the peer's machine one that accepted
-    /// the same request again and got the same number. The sender knows only the first.
+    /// The endpoints that may receive from this one: its peer, and one that accepted the same
+    /// request again after the peer's machine crashed, and got the same number. The sender knows
+    /// only the first.
     pub(super) fn receivers(&self, index: EndpointIndex) -> impl Iterator<Item = &Endpoint> {
         let peer = self.peer(index);
         let later = peer.and_then(|peer| self.endpoints.get(peer.index + 1..));
@@ -186,7 +188,7 @@ impl Oracle {
             .chain(later.unwrap_or_default().iter().filter(is_heir))
     }
 
-    /// Whether everything posted at the endpoint is complete, and all that the peer posted arrived.
+    /// Whether all requests of the endpoint are complete, and all messages of its peer arrived.
     pub(super) fn is_all_done(&self, index: EndpointIndex, ops: usize, messages: usize) -> bool {
         let endpoint = &self.endpoints[index];
         endpoint.sends.len() == ops
@@ -195,7 +197,7 @@ impl Oracle {
     }
 }
 
-/// A moment by which something must have happened.
+/// A time by which something must have happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     pub(super) at: Duration,

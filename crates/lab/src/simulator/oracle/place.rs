@@ -1,6 +1,6 @@
-//! Places of bytes: in memory, and in a sequence of messages.
+//! Positions of bytes, in memory and in a sequence of messages.
 
-/// Where a message's bytes are to go: pieces of memory, one after the other.
+/// Where a message's bytes belong: pieces of memory in sequence.
 #[derive(Clone, Debug, Default)]
 pub(in crate::simulator) struct Target {
     pieces: Vec<(u64, u32)>,
@@ -15,7 +15,7 @@ impl Target {
         &self.pieces
     }
 
-    /// The address of byte `offset`, and how many bytes are there before the next piece.
+    /// The address of byte `offset`, and the bytes left in that piece.
     pub(super) fn at(&self, offset: u64) -> Option<(u64, u64)> {
         let mut before = 0;
         for (addr, len) in &self.pieces {
@@ -29,14 +29,14 @@ impl Target {
     }
 }
 
-/// A place in a sequence of messages.
+/// A position in a sequence of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::simulator) struct Cursor {
-    /// The message, as an index of its sender's requests.
+    /// Index of the message among its sender's requests.
     pub(in crate::simulator) message: usize,
-    /// Bytes of it that are placed.
+    /// Bytes of the message placed so far.
     pub(in crate::simulator) offset: u64,
-    /// Receives that the messages before it took.
+    /// Receives used by the earlier messages.
     pub(in crate::simulator) receives: usize,
 }
 

@@ -8,31 +8,30 @@ use portolan_wire::timer::{cm_timeout_us, rnr_timer_us};
 use super::{EndpointIndex, Oracle};
 use crate::simulator::failure::{Violation, ensure};
 
-/// Timers fire on time here; what is added to a limit for the order of things of one moment.
+/// Added to a limit for the order of tasks at the same time. Timers fire on time here.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// What a queue pair has waited for.
+/// How long a queue pair has waited for an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::simulator) struct Silence {
-    /// The last new request sent, or the last response heard.
+    /// When the last new request was sent or the last response arrived.
     since: Option<Duration>,
     limit: Duration,
-    /// One try, and how many there are.
+    /// Timeout of one try, and number of tries.
     once: Duration,
     tries: u32,
 }
 
-/// What a machine missed of the time.
+/// Time that a machine lost to stalls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::simulator) struct Lateness {
-    /// All its stalls together, and how many they were.
+    /// Total time of its stalls, and their number.
     pub(in crate::simulator) total: Duration,
     pub(in crate::simulator) stalls: u32,
 }
 
 impl Silence {
-    /// The queue pair is ready to send with these attributes, to a peer that asks it to wait for
-    /// `rnr_timer` when it is not ready.
+    /// The queue pair enters RTS with these attributes. Its peer's RNR NAKs carry `rnr_timer`.
     pub(in crate::simulator) fn configure(&mut self, attr: &QpAttr, rnr_timer: u8) {
         let once = Duration::from_micros(cm_timeout_us(attr.timeout));
         let rnr_wait = Duration::from_micros(rnr_timer_us(rnr_timer).into());
@@ -51,9 +50,8 @@ impl Silence {
 }
 
 impl Oracle {
-    /// A queue pair whose requests nobody answers gives up after all its retries, and not later,
-    /// unless its machine stalled: what it missed does not count, and a last try that a stall cut into
-    /// is one more.
+    /// A queue pair without responses must give up after its retries, and not later. Time stalled
+    /// does not count, and each stall may cost one more try.
     pub(in crate::simulator) fn check_silence(
         &self,
         index: EndpointIndex,

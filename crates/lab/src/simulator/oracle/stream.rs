@@ -1,4 +1,4 @@
-//! Placements, compared with the messages they belong to.
+//! Checks placed bytes against the messages they belong to.
 
 use super::place::Cursor;
 use super::{Endpoint, EndpointIndex, Oracle};
@@ -6,7 +6,7 @@ use crate::simulator::failure::{Violation, ensure, violation};
 use crate::simulator::plan::{Flaw, Kind};
 
 impl Oracle {
-    /// `bytes` were placed at `addr` by a request of the peer's.
+    /// A request of the peer placed `bytes` at `addr`.
     pub(in crate::simulator) fn placed_by_peer(
         &mut self,
         index: EndpointIndex,
@@ -15,7 +15,8 @@ impl Oracle {
     ) -> Result<(), Violation> {
         let here = &self.endpoints[index];
         let peer = here.peer.and_then(|peer| self.endpoints.get(peer));
-        let peer = peer.ok_or_else(|| violation!("endpoint {index} received from nobody"))?;
+        let peer =
+            peer.ok_or_else(|| violation!("endpoint {index} received data but has no peer"))?;
         let mut cursor = here.inbound;
         let message = loop {
             let message = peer.sends.get(cursor.message).ok_or_else(|| {
@@ -48,7 +49,7 @@ impl Oracle {
                 .flaw
                 .is_none_or(|flaw| !refused.contains(&flaw)),
             "{}",
-            what("placed though it must be refused")
+            what("placed, but must be refused")
         );
         let place = match message.plan.kind {
             Kind::Write => message
@@ -82,7 +83,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// `bytes` were placed at `addr` by the response to a read.
+    /// The response to a read placed `bytes` at `addr`.
     pub(in crate::simulator) fn placed_by_read(
         &mut self,
         index: EndpointIndex,
@@ -114,7 +115,7 @@ impl Oracle {
         ensure!(
             read.plan.flaw.is_none_or(|flaw| flaw == Flaw::RemoteRange),
             "{}",
-            what("answered though it must be refused")
+            what("answered, but must be refused")
         );
         let place = read.local.at(cursor.offset);
         let (expected, room) = place.ok_or_else(|| what("placed where nothing was granted"))?;
@@ -135,8 +136,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether message `message` of endpoint `index` arrived whole, as far as its peer shows: the
-    /// last byte was placed, or, without bytes, the receive it takes is complete.
+    /// Whether message `message` of endpoint `index` arrived whole: its peer has placed the last
+    /// byte, or, if the message is empty, completed its receive.
     pub(super) fn has_arrived(&self, index: EndpointIndex, message: usize) -> bool {
         let endpoint = &self.endpoints[index];
         let Some(posted) = endpoint.sends.get(message) else {
@@ -149,7 +150,7 @@ impl Oracle {
             .any(|receiver| self.has_arrived_at(receiver, index, message))
     }
 
-    /// Whether message `message` of endpoint `index`, which is no read, arrived whole at `receiver`.
+    /// Whether message `message` of endpoint `index` (not a read) arrived whole at `receiver`.
     pub(super) fn has_arrived_at(
         &self,
         receiver: &Endpoint,

@@ -1,4 +1,4 @@
-//! What queue pairs put on the wire: numbers in sequence, acknowledgements of what is there.
+//! Packets on the wire: PSNs in sequence, and acknowledgements only of what arrived.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use portolan_wire::timer::rnr_timer_us;
 use super::{EndpointIndex, Oracle};
 use crate::simulator::failure::{Violation, ensure, violation};
 
-/// What an endpoint put on the wire.
+/// Packets that an endpoint has sent.
 #[derive(Debug, Default)]
 pub(in crate::simulator) struct Wire {
-    /// The first PSN of its requests and the one after the last.
+    /// First PSN of its requests, and the one after the last.
     requests: Option<(Psn, Psn)>,
-    /// The first PSN of its requests that no response told of.
+    /// First PSN of its requests that no response covers.
     unanswered: Option<Psn>,
-    /// The peer asked it to wait until then.
+    /// The peer asked it to wait until this time.
     waits_until: Duration,
-    /// It did wait, and has sent nothing since.
+    /// It is waiting and has sent nothing since.
     is_silent: bool,
 }
 
-/// What an endpoint's packets travel on.
+/// Properties of the path of an endpoint's packets.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulator) struct Path {
     pub(in crate::simulator) mtu: u32,
-    /// Bytes that may be under way, each packet counted as a full one.
+    /// Bytes that may be in flight. Each packet counts as a full one.
     pub(in crate::simulator) window_bytes_max: u32,
 }
 
@@ -55,7 +55,7 @@ impl Oracle {
         }
     }
 
-    /// A request is the next, or was sent before.
+    /// A sent request must be the next one or a retransmission.
     fn requests(
         &mut self,
         index: EndpointIndex,
@@ -65,7 +65,8 @@ impl Oracle {
     ) -> Result<(), Violation> {
         let psn = packet.bth().psn;
         let first = match self.peer(index) {
-            // The peer knows the endpoint whose number this one got after a crash.
+            // A reused queue pair number: the peer still talks to the endpoint that had it before
+            // the crash.
             Some(peer) if peer.peer.is_some_and(|known| known != index) => {
                 self.endpoints[index].sq_psn
             }
@@ -90,7 +91,7 @@ impl Oracle {
         let end = psn.add(packets);
         ensure!(
             now >= endpoint.wire.waits_until,
-            "endpoint {index} sends at {now:?}, but was asked to wait until {:?}",
+            "endpoint {index} sends at {now:?}, but the peer asked it to wait until {:?}",
             endpoint.wire.waits_until
         );
         endpoint.wire.is_silent = false;
@@ -102,13 +103,13 @@ impl Oracle {
             let limit = path.window_bytes_max.max(path.mtu);
             ensure!(
                 bytes <= limit.into(),
-                "endpoint {index} has {bytes} bytes under way; its window is at most {limit}"
+                "endpoint {index} has {bytes} bytes in flight; its window is at most {limit}"
             );
         }
         Ok(())
     }
 
-    /// A response comes to the endpoint's queue pair.
+    /// A response arrives at the endpoint's queue pair.
     pub(in crate::simulator) fn answered(
         &mut self,
         index: EndpointIndex,
@@ -129,7 +130,7 @@ impl Oracle {
             Some(Syndrome::Nak(_)) => (psn, None),
             _ => (psn.next(), None),
         };
-        // Where read data are missing, they are asked for first.
+        // Missing read data are requested first.
         let before = psn.diff(first).unsigned_abs();
         let sends = self.endpoints[index].sends.iter().enumerate();
         let mut reads =
@@ -137,14 +138,14 @@ impl Oracle {
         let is_complete = reads.all(|(at, posted)| posted.len() > 0 && self.has_arrived(index, at));
         let wire = &mut self.endpoints[index].wire;
         wire.unanswered = Some(told);
-        // A copy of what made it wait is no news.
+        // A copy of the RNR NAK that caused the wait does not extend it.
         if let Some(wait) = wait.filter(|_| is_complete && !wire.is_silent) {
             wire.waits_until = now + Duration::from_micros(wait.into());
             wire.is_silent = true;
         }
     }
 
-    /// A fenced message does not begin before the reads before it are complete.
+    /// A fenced message must not begin before all earlier reads are complete.
     fn check_fence(&self, index: EndpointIndex, number: u32) -> Result<(), Violation> {
         let sends = &self.endpoints[index].sends;
         let at = sends.partition_point(|posted| posted.packets.end <= number);
@@ -163,7 +164,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// An acknowledgement speaks of what was sent, and what it says to have arrived did.
+    /// An acknowledgement must be of sent requests, and those must have arrived.
     fn acknowledges(
         &self,
         index: EndpointIndex,
@@ -171,9 +172,10 @@ impl Oracle {
         aeth: &AethRepr,
     ) -> Result<(), Violation> {
         let peer = self.peer(index);
-        let peer = peer.ok_or_else(|| violation!("endpoint {index} answers nobody"))?;
-        // A queue pair with the number of one from before a crash is asked by that one's peer, too. It takes the requests
-        // if the same connection request made both, and else answers as if its own peer had sent again what it sent.
+        let peer = peer.ok_or_else(|| violation!("endpoint {index} answers but has no peer"))?;
+        // A queue pair that reuses a number from before a crash also gets the requests of the old
+        // one's peer. It accepts them if the same connection request made both. Otherwise it
+        // answers as to a retransmission of its own peer.
         let rq_psn = self.endpoints[index].rq_psn;
         let nothing = rq_psn.map(|first| (first, first));
         let (first, next) = peer
@@ -199,11 +201,11 @@ impl Oracle {
             messages += 1;
             ensure!(
                 posted.is_read() || self.has_arrived_at(&self.endpoints[index], peer.index, at),
-                "endpoint {index} acknowledges {psn}, but message {at} of {} is not there",
+                "endpoint {index} acknowledges {psn}, but message {at} of {} has not arrived",
                 peer.index
             );
         }
-        // A read may be asked for in several messages, each of which takes a packet at least.
+        // A read may be split into several requests; each takes at least one packet.
         let sent = next.diff(first).unsigned_abs();
         ensure!(
             (messages..=sent).contains(&aeth.msn),
@@ -214,7 +216,7 @@ impl Oracle {
     }
 }
 
-/// Packets of a message of `len` bytes: of a read, its responses.
+/// Packets of a message of `len` bytes. For a read: packets of its response.
 pub(in crate::simulator) fn packets(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }

@@ -17,17 +17,17 @@ pub(in crate::simulator) struct Posted {
     pub(in crate::simulator) plan: OpPlan,
     pub(in crate::simulator) is_signaled: bool,
     pub(in crate::simulator) content: Content,
-    /// Its own memory: the source, or where a read goes.
+    /// Local memory: the source, or the target of a read.
     pub(in crate::simulator) local: Target,
     /// The peer's memory that it writes.
     pub(in crate::simulator) remote: Option<Target>,
     pub(in crate::simulator) status: Option<WcStatus>,
-    /// Its first packet, and the one after its last, counted from the connection's first.
+    /// Its first packet and the one after its last, counted from the connection's first.
     pub(in crate::simulator) packets: Range<u32>,
 }
 
 impl Posted {
-    /// The cursor after this message, at whose end (or whose lack of bytes) `cursor` is.
+    /// The cursor after this message, given `cursor` at the message's end.
     pub(super) fn pass(&self, cursor: Cursor) -> Cursor {
         Cursor {
             message: cursor.message + 1,
@@ -53,16 +53,16 @@ pub(in crate::simulator) struct Receive {
     pub(in crate::simulator) status: Option<WcStatus>,
 }
 
-/// What the queue pair was like when it gave a completion.
+/// State of the queue pair when it produced a completion.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulator) struct Circumstances {
     pub(in crate::simulator) state: QpState,
-    /// The count of the connection: 7 is without end.
+    /// The connection's RNR retry count; 7 means unlimited.
     pub(in crate::simulator) rnr_retry_count: u8,
 }
 
 impl Oracle {
-    /// A completion of the send queue.
+    /// A completion of a send request.
     pub(in crate::simulator) fn send_completed(
         &mut self,
         index: EndpointIndex,
@@ -95,7 +95,7 @@ impl Oracle {
                 let is_signaled = self.endpoints[index].sends[at].is_signaled;
                 ensure!(
                     is_signaled,
-                    "endpoint {index}: request {at} completed unasked"
+                    "endpoint {index}: request {at} completed, but is unsignaled"
                 );
                 self.check_success(index, at)?;
                 self.check_send_wc(index, at, wc)?;
@@ -111,7 +111,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Nothing is said to have succeeded that did not.
+    /// A request that succeeded must have arrived.
     fn check_success(&self, index: EndpointIndex, at: usize) -> Result<(), Violation> {
         let posted = &self.endpoints[index].sends[at];
         ensure!(
@@ -148,7 +148,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Failures have causes.
+    /// A failure must have a cause.
     fn check_send_error(
         &self,
         index: EndpointIndex,
@@ -174,7 +174,7 @@ impl Oracle {
             ),
         };
         let peers_is_gone = peers_is_gone == Some(true);
-        // Another endpoint has the number, and neither the keys nor the receives of the first.
+        // Another endpoint reuses the number, without the keys and receives of the first.
         let has_heir = self.receivers(index).count() > 1;
         let has_cause = match status {
             WcStatus::WrFlushErr | WcStatus::RetryExcErr => true,
@@ -205,7 +205,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A completion of the receive queue. The bytes must be in place: `read` looks at memory.
+    /// A completion of a receive. Its bytes must be in place; `read` reads memory.
     pub(in crate::simulator) fn receive_completed<'a>(
         &mut self,
         index: EndpointIndex,
@@ -222,7 +222,7 @@ impl Oracle {
             .filter(|receive| receive.wr_id == wc.wr_id);
         let receive = receive.ok_or_else(|| {
             violation!(
-                "endpoint {index}: receive {} completed out of turn, or twice",
+                "endpoint {index}: receive {} completed out of order or twice",
                 wc.wr_id
             )
         })?;
@@ -251,7 +251,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The receive `at` holds the message that is its turn, all of it.
+    /// Receive `at` must hold the whole next message.
     fn check_received<'a>(
         &self,
         index: EndpointIndex,
@@ -262,7 +262,8 @@ impl Oracle {
         read: impl Fn(u64, usize) -> Result<&'a [u8], Violation>,
     ) -> Result<(), Violation> {
         let peer = self.peer(index);
-        let peer = peer.ok_or_else(|| violation!("endpoint {index} received from nobody"))?;
+        let peer =
+            peer.ok_or_else(|| violation!("endpoint {index} completed a receive but has no peer"))?;
         let mut messages = peer.sends.iter().enumerate();
         let message = messages
             .by_ref()
@@ -314,7 +315,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// In ERR all work is flushed at once: nothing may be left.
+    /// In ERR all work is flushed at once.
     pub(in crate::simulator) fn check_flushed(
         &self,
         index: EndpointIndex,
@@ -322,7 +323,7 @@ impl Oracle {
         let endpoint = &self.endpoints[index];
         let sends = endpoint.sends.len() - endpoint.sends_done;
         let receives = endpoint.receives.len() - endpoint.receives_done;
-        // Unsignaled requests that succeeded before the first failure say nothing.
+        // Unsignaled requests that succeeded before the first failure give no completion.
         let silent = endpoint.sends[endpoint.sends_done..]
             .iter()
             .enumerate()

@@ -1,4 +1,4 @@
-//! One attempt to connect, what is said on the connection, and how it ends.
+//! One connection attempt, the data sent over the connection, and its end.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use portolan_wire::Psn;
 use super::{Class, Crash, DEAD_PORT, ListenerPlan, WorkloadPlan};
 use crate::simulator::rng::Rng;
 
-/// The side that asked for the connection, or the one that was asked.
+/// The side that requested the connection, or the side that accepts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Side {
     Active = 0,
@@ -22,29 +22,29 @@ pub(in crate::simulator) enum Answer {
     Reject {
         data_len: usize,
     },
-    /// Nothing.
+    /// Does not answer.
     Ignore,
     /// Destroys the id.
     Destroy,
 }
 
-/// How the machine answers the question for the way to the destination.
+/// The machine's answer to a lookup of the destination's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum AddressAnswer {
     Found,
     Unreachable,
-    /// Not in time.
+    /// Answers too late.
     Late,
 }
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Ending {
-    /// Once all is said: a side, or both at once, disconnects.
+    /// When all data are sent, a side disconnects, or both do at once.
     WhenDone { active: bool, passive: bool },
-    /// A side disconnects so long after the attempt began.
+    /// A side disconnects `after` this long since the attempt began.
     Disconnect { side: Side, after: Duration },
-    /// A side destroys its id so long after the attempt began.
+    /// A side destroys its id `after` this long since the attempt began.
     Destroy { side: Side, after: Duration },
 }
 
@@ -56,20 +56,20 @@ pub(in crate::simulator) struct Revocation {
     pub(in crate::simulator) after: Duration,
 }
 
-/// What an endpoint has a region for.
+/// The uses of an endpoint's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Use {
-    /// What it sends.
+    /// Memory to send from.
     Outgoing,
-    /// What it receives or reads.
+    /// Memory for receives and read results.
     Incoming,
-    /// What its peer may write.
+    /// Memory that its peer may write.
     Target,
-    /// What its peer may read.
+    /// Memory that its peer may read.
     Source,
 }
 
-/// What the attempt must come to.
+/// The required result of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Expect {
     /// All work succeeds.
@@ -78,12 +78,12 @@ pub(in crate::simulator) enum Expect {
     Rejection(u16),
     /// Address resolution fails.
     AddressError,
-    /// Anything that is legal.
+    /// Any legal result.
     Anything,
 }
 
 impl Ending {
-    /// When it comes, since the start, unless it waits for the conversation.
+    /// When it happens, counted from the start. `None` if it waits for the conversation.
     pub(in crate::simulator) fn time(self) -> Option<Duration> {
         match self {
             Self::WhenDone { .. } => None,
@@ -103,11 +103,12 @@ pub(in crate::simulator) struct ConversationPlan {
     pub(in crate::simulator) address_answer: AddressAnswer,
     pub(in crate::simulator) answer: Answer,
     pub(in crate::simulator) answer_delay: Duration,
-    /// How long the active side, whose queue pair is its own affair, takes to complete the handshake.
+    /// How long the active side takes to complete the handshake when its program owns the queue
+    /// pair.
     pub(in crate::simulator) establish_delay: Duration,
-    /// Whether the passive side, seeing data before the RTU, says so.
+    /// Whether the passive side reports data that arrive before the RTU.
     pub(in crate::simulator) notifies: bool,
-    /// First PSNs that the two programs agreed on, in place of the ids' own; by [`Side`].
+    /// First PSNs chosen by the two programs instead of by the ids; by [`Side`].
     pub(in crate::simulator) psns: Option<[Psn; 2]>,
     /// Bytes of private data beyond the simulator's own, in REQ and REP.
     pub(in crate::simulator) private_data_extra: usize,
@@ -115,15 +116,15 @@ pub(in crate::simulator) struct ConversationPlan {
     pub(in crate::simulator) rnr_retry_count: u8,
     pub(in crate::simulator) workloads: [WorkloadPlan; 2],
     pub(in crate::simulator) ending: Ending,
-    /// Between the end of the conversation or the peer's request, and the disconnect, by [`Side`].
+    /// Delay of the disconnect after the conversation's end or the peer's request, by [`Side`].
     pub(in crate::simulator) disconnect_delay: [Duration; 2],
-    /// Whether a side does not answer the peer's disconnect, by [`Side`].
+    /// Whether a side leaves the peer's disconnect unanswered, by [`Side`].
     pub(in crate::simulator) ignores_disconnect: [bool; 2],
     /// Whether an id is kept until its time-wait is over, by [`Side`].
     pub(in crate::simulator) waits_for_timewait: [bool; 2],
-    /// From the end to the id's destruction, by [`Side`].
+    /// Time from the end of the connection to the destruction of the id, by [`Side`].
     pub(in crate::simulator) destroy_delay: [Duration; 2],
-    /// A region that a side takes away, so long after the attempt began.
+    /// A region that a side deregisters early.
     pub(in crate::simulator) revocation: Option<Revocation>,
     /// How long after the start the programs give up.
     pub(in crate::simulator) patience: Duration,
@@ -131,7 +132,8 @@ pub(in crate::simulator) struct ConversationPlan {
 }
 
 impl ConversationPlan {
-    /// One that a machine begins after it crashed: its peers may not know yet.
+    /// A conversation that a machine begins after its crash, when its peers may not have noticed
+    /// it.
     pub(super) fn draw_after(
         rng: &mut Rng,
         crash: &Crash,
@@ -153,7 +155,7 @@ impl ConversationPlan {
         cm: &Config,
     ) -> Self {
         let listener = rng.pick(listeners);
-        // To itself now and then.
+        // Sometimes a host connects to itself.
         let active = rng.below(hosts as u64) as usize;
         let is_wild = class == Class::Chaos || rng.percent(20);
         let mut expect = if is_wild {
@@ -184,7 +186,7 @@ impl ConversationPlan {
         if class == Class::Chaos {
             expect = Expect::Anything;
         }
-        // What is to come to a certain end is not to be disturbed.
+        // Do not disturb a conversation that must end in a certain way.
         let is_wild = expect == Expect::Anything;
         let is_sound = expect == Expect::Completion;
         let workloads = WorkloadPlan::draw_pair(rng, class, is_sound);
@@ -238,11 +240,11 @@ impl ConversationPlan {
 const REASON_INVALID_SERVICE_ID: u16 = 8;
 const REASON_CONSUMER_DEFINED: u16 = 28;
 
-/// By then what must succeed has.
+/// Time within which everything that must succeed has succeeded.
 const PATIENCE_OF_SOUND: Duration = Duration::from_secs(3000);
 
-/// How long a program takes for its part of the handshake. Slower than all repetitions together now
-/// and then: the peer's MRA makes the other wait.
+/// How long a program takes for its part of the handshake. Sometimes longer than all
+/// retransmissions together; then the peer's MRA makes the other side wait.
 fn draw_delay(rng: &mut Rng, is_wild: bool, cm: &Config) -> Duration {
     let response = time_of_exponent(cm.response_timeout_exp);
     let response_ms = response.as_millis() as u64;
@@ -256,7 +258,7 @@ fn draw_delay(rng: &mut Rng, is_wild: bool, cm: &Config) -> Duration {
     }
 }
 
-/// Anywhere, but often where the numbers wrap or change their sign.
+/// Any PSN, but often one near the wrap or the change of sign.
 pub(in crate::simulator) fn draw_psn(rng: &mut Rng) -> Psn {
     let near = rng.below(600) as u32;
     Psn::new(match rng.below(4) {

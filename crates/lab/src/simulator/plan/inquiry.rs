@@ -1,4 +1,4 @@
-//! Datagram services, and the questions for their queue pairs (SIDR).
+//! Datagram services, and lookups of their queue pairs (SIDR).
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use portolan_wire::QKey;
 use super::{Class, DEAD_PORT, HostPlan, PORTS, Side};
 use crate::simulator::rng::Rng;
 
-/// A program that listens for questions. Its ports are those of the connections' listeners: port
-/// spaces do not share them.
+/// A program that listens for questions. It uses the same port numbers as the listeners for
+/// connections, in another port space.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulator) struct ServicePlan {
     pub(in crate::simulator) host: usize,
     pub(in crate::simulator) port: u16,
-    /// Bound to the host's address, not to the wildcard.
+    /// Bound to the host's address instead of the wildcard.
     pub(in crate::simulator) is_specific: bool,
     pub(in crate::simulator) backlog: i32,
-    /// A key of its own, not the usual one.
+    /// Its own Q_Key instead of the default.
     pub(in crate::simulator) qkey: Option<QKey>,
     pub(in crate::simulator) close_at: Option<Duration>,
 }
@@ -27,41 +27,41 @@ pub(in crate::simulator) struct ServicePlan {
 pub(in crate::simulator) enum Reply {
     Accept,
     Reject,
-    /// Nothing.
+    /// Does not answer.
     Ignore,
     /// Destroys the id.
     Destroy,
 }
 
-/// What a question must come to.
+/// The required result of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Outcome {
     /// The service's queue pair and key.
     Served,
     /// The answer is a refusal with this status.
     Refused(u8),
-    /// The answer has a key that the asker may not use.
+    /// The answer has a Q_Key that the asker may not use.
     ForeignKey,
-    /// Anything that is legal.
+    /// Any legal result.
     Anything,
 }
 
-/// One question, from its id's beginning to its end.
+/// One question, from creation to destruction of its id.
 #[derive(Clone, Debug)]
 pub(in crate::simulator) struct InquiryPlan {
     pub(in crate::simulator) start_at: Duration,
     /// The host that asks and the one that is asked, by [`Side`].
     pub(in crate::simulator) hosts: [usize; 2],
     pub(in crate::simulator) port: u16,
-    /// The key that the asker's id was given before.
+    /// The Q_Key that the asker's id was given before.
     pub(in crate::simulator) qkey: Option<QKey>,
     pub(in crate::simulator) reply: Reply,
     pub(in crate::simulator) reply_delay: Duration,
     /// Bytes of private data beyond the simulator's own, by [`Side`].
     pub(in crate::simulator) private_data_extra: [usize; 2],
-    /// When the asker destroys its id, wherever it stands, since the start.
+    /// When the asker destroys its id in any state, counted from the start.
     pub(in crate::simulator) withdraw_after: Option<Duration>,
-    /// From the end to the id's destruction, by [`Side`].
+    /// Time from the end of the question to the destruction of the id, by [`Side`].
     pub(in crate::simulator) destroy_delay: [Duration; 2],
     pub(in crate::simulator) outcome: Outcome,
 }
@@ -70,10 +70,10 @@ pub(in crate::simulator) struct InquiryPlan {
 pub(in crate::simulator) const STATUS_UNSUPPORTED: u8 = 1;
 pub(in crate::simulator) const STATUS_REJECT: u8 = 2;
 
-/// Bytes of private data that name the question.
+/// Bytes of private data that identify the question.
 const NAMES_LEN: u64 = 8;
 
-/// Keys that programs choose.
+/// Q_Keys that programs choose.
 const QKEYS: [QKey; 2] = [QKey(0x1111_1111), QKey(0x2222_2222)];
 
 pub(super) fn draw_services(rng: &mut Rng, class: Class, hosts: &[HostPlan]) -> Vec<ServicePlan> {
@@ -174,14 +174,14 @@ impl InquiryPlan {
         }
     }
 
-    /// Of its two private data those of a side.
+    /// Extra bytes of one side's private data.
     pub(in crate::simulator) fn extra(&self, side: Side) -> usize {
         self.private_data_extra[side as usize]
     }
 }
 
-/// How long a service's program takes. There is no way to ask for time, so an answer that must come
-/// in time comes within a part of what the asker waits.
+/// How long a service's program takes. SIDR has no message that asks for more time, so an answer
+/// that must be in time takes only a part of the asker's timeout.
 fn draw_reply_delay(rng: &mut Rng, is_wild: bool, cm: &Config) -> Duration {
     let response_ms = time_of_exponent(cm.response_timeout_exp).as_millis() as u64;
     match rng.below(20) {

@@ -14,7 +14,7 @@ pub(in crate::simulator) struct MemberPlan {
     pub(in crate::simulator) host: usize,
     pub(in crate::simulator) start_at: Duration,
     pub(in crate::simulator) joins: Vec<JoinPlan>,
-    /// When it destroys its id, since the start.
+    /// When it destroys its id, counted from the start.
     pub(in crate::simulator) destroy_after: Duration,
 }
 
@@ -23,11 +23,11 @@ pub(in crate::simulator) struct MemberPlan {
 pub(in crate::simulator) struct JoinPlan {
     pub(in crate::simulator) group: Ipv4Addr,
     pub(in crate::simulator) kind: JoinKind,
-    /// Since the program's start.
+    /// Time since the program's start.
     pub(in crate::simulator) after: Duration,
     /// Whether the host's sockets can join.
     pub(in crate::simulator) succeeds: bool,
-    /// How long they take.
+    /// How long the join takes.
     pub(in crate::simulator) answer_delay: Duration,
     pub(in crate::simulator) leaving: Leaving,
 }
@@ -37,9 +37,9 @@ pub(in crate::simulator) struct JoinPlan {
 pub(in crate::simulator) enum Leaving {
     /// When the id is destroyed.
     WithId,
-    /// So long after the join.
+    /// This long after the join.
     After(Duration),
-    /// Once the host has answered and before anybody is told.
+    /// After the host's answer and before the program takes the event.
     BeforeEvent,
 }
 
@@ -50,7 +50,7 @@ const GROUPS: [Ipv4Addr; 3] = [
     Ipv4Addr::new(224, 0, 1, 129),
 ];
 
-/// Programs on hosts of IPv4, which has groups.
+/// Members on IPv4 hosts; the simulator models groups for IPv4 only.
 pub(super) fn draw_members(rng: &mut Rng, class: Class, hosts: usize) -> Vec<MemberPlan> {
     let count = rng.below(if class == Class::Chaos { 8 } else { 5 });
     (0..count).map(|_| MemberPlan::draw(rng, hosts)).collect()

@@ -1,5 +1,5 @@
-//! What will be tried in a run, and in what weather: all of it follows from the seed before the run
-//! begins.
+//! The plan of a run: what programs do and how bad the network is. It is drawn from the seed before
+//! the run begins.
 
 mod conversation;
 mod inquiry;
@@ -25,15 +25,15 @@ pub(super) use workload::{Flaw, Kind, OpPlan, WorkloadPlan};
 use super::network::Faults;
 use super::rng::Rng;
 
-/// How hard a run is, and so what may be demanded of it.
+/// How hard a run is; this decides what the oracle demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// The network loses nothing, and so nothing is sent twice without need.
+    /// The network loses nothing, so nothing may be sent twice without need.
     Calm,
-    /// Packets are lost, repeated, reordered and corrupted, but so few that every retry count
-    /// suffices: what is legal must succeed.
+    /// Packets are lost, copied, reordered and corrupted, but so few that every retry count
+    /// suffices: everything legal must succeed.
     Lossy,
-    /// Anything: heavy loss, partitions, crashes. What ends may fail, but must say so.
+    /// Heavy loss, partitions, crashes. Operations may fail, but must report it.
     Chaos,
 }
 
@@ -59,15 +59,15 @@ pub(super) struct Plan {
 #[derive(Clone, Debug)]
 pub(super) struct HostPlan {
     pub(super) addr: IpAddr,
-    /// Those with the same number share their address and its UDP port.
+    /// Hosts with the same number share their address and its UDP port.
     pub(super) group: usize,
     pub(super) mtu: Mtu,
     pub(super) ack_delay_exp: u8,
-    /// Packets that a queue pair may send at once, before others have their turn.
+    /// Packets that a queue pair may send before others get their turn.
     pub(super) burst_packets_max: u32,
-    /// How often an id moves to another channel after an event, of a thousand.
+    /// How often an id moves to another channel after an event, per thousand.
     pub(super) migrates_permille: u32,
-    /// How long the program may take to look at its events, microseconds.
+    /// How long the program may take to handle its events, in microseconds.
     pub(super) reaction_us_max: u64,
 }
 
@@ -75,13 +75,13 @@ pub(super) struct HostPlan {
 pub(super) struct ListenerPlan {
     pub(super) host: usize,
     pub(super) port: u16,
-    /// Bound to the host's address, not to the wildcard.
+    /// Bound to the host's address instead of the wildcard.
     pub(super) is_specific: bool,
     pub(super) backlog: i32,
     pub(super) close_at: Option<Duration>,
 }
 
-/// One direction, or both, between two hosts is cut for a time.
+/// A partition between two hosts for a time, in one direction or both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Partition {
     pub(super) from: usize,
@@ -91,18 +91,18 @@ pub(super) struct Partition {
     pub(super) heal_at: Option<Duration>,
 }
 
-/// A host loses all it knows and begins anew.
+/// A host loses all its state and restarts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crash {
     pub(super) host: usize,
     pub(super) at: Duration,
     pub(super) restart_at: Duration,
-    /// Whether it gives out the queue pair numbers that it gave out before, so that its peers see
-    /// that connections of theirs are stale.
+    /// Whether it allocates the same queue pair numbers as before, so that its peers detect stale
+    /// connections.
     pub(super) reuses_qpns: bool,
 }
 
-/// A host does nothing for a time, its timers included; what comes waits in its socket's buffer.
+/// A host stalls for a time, including its timers. Packets wait in its socket's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub(super) host: usize,
@@ -110,10 +110,10 @@ pub(super) struct Stall {
     pub(super) lasts: Duration,
 }
 
-/// Ports that are listened on.
+/// Ports with listeners.
 pub(super) const PORTS: [u16; 3] = [7471, 7472, 18515];
 
-/// A port that nothing listens on.
+/// A port without a listener.
 pub(super) const DEAD_PORT: u16 = 9;
 
 impl Plan {
@@ -167,7 +167,8 @@ impl Plan {
         if rng.percent(20) {
             cm.max_memberships = 2;
         }
-        // What a process had to do with that dies may come to anything, but nothing else.
+        // Anything may come of a conversation or question with a process that dies. All others must
+        // succeed.
         let dies = |host: &usize| crashes.iter().any(|crash| crash.host == *host);
         for conversation in &mut conversations {
             if conversation.hosts.iter().any(dies) {
@@ -209,7 +210,7 @@ fn draw_hosts(rng: &mut Rng, class: Class) -> Vec<HostPlan> {
     let common_mtu = rng.pick(&mtus);
     let ack_delay_exp = rng.between(12, 16) as u8;
     let count = rng.between(2, 5);
-    // Some of them share an address with the one before.
+    // Some of them share an address with the previous one.
     let shares = rng.percent(50);
     let mut groups = 0;
     let draw = |index: u64| HostPlan {
@@ -270,7 +271,7 @@ pub(super) fn draw_faults(rng: &mut Rng, class: Class) -> Faults {
     }
 }
 
-/// Linux's settings in half of the runs, others in the rest.
+/// Linux's settings in half of the runs, other settings in the rest.
 fn draw_cm(rng: &mut Rng, class: Class) -> Config {
     let mut config = Config {
         max_ids: 64,
@@ -282,7 +283,7 @@ fn draw_cm(rng: &mut Rng, class: Class) -> Config {
     config.retry_backoff_shift = rng.between(0, 5) as u8;
     config.response_timeout_exp = rng.between(16, 20) as u8;
     config.packet_lifetime_exp = rng.between(15, 18) as u8;
-    // Long enough for a program that is slow: twice the time to answer, or more.
+    // Long enough for a slow program: at least four times the response timeout.
     config.mra_timeout_exp = config.response_timeout_exp + rng.between(2, 4) as u8;
     if class == Class::Chaos {
         config.max_cm_retries = rng.between(1, 15) as u8;
@@ -356,7 +357,7 @@ fn draw_crashes(rng: &mut Rng, hosts: usize) -> Vec<Crash> {
     (0..count).map(|_| draw()).collect()
 }
 
-/// Deaths of processes that share their address with others, who must not notice.
+/// Deaths of processes that share their address with others, which must not be disturbed.
 fn draw_deaths(rng: &mut Rng, hosts: &[HostPlan]) -> Vec<Crash> {
     let shares = |host: usize| {
         let others = hosts
@@ -380,7 +381,8 @@ fn draw_deaths(rng: &mut Rng, hosts: &[HostPlan]) -> Vec<Crash> {
     [draw(), draw()].into()
 }
 
-/// Where a process dies, others that share its address often die at the same instant, or while the news is on its way.
+/// When a process dies, others at its address often die at the same time, or while its death is
+/// being announced.
 fn draw_companions(rng: &mut Rng, hosts: &[HostPlan], crashes: &mut Vec<Crash>) {
     let Some(first) = crashes.first().copied().filter(|_| rng.percent(60)) else {
         return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Class;
 use crate::simulator::rng::Rng;
 
-/// Bytes of all messages of one side at most.
+/// Limit on the bytes of all messages of one side.
 const WORKLOAD_BYTES_MAX: u64 = 160 << 10;
 
 /// What a work request does.
@@ -16,18 +16,18 @@ pub(in crate::simulator) enum Kind {
     Read,
 }
 
-/// What is wrong with a work request on purpose.
+/// A deliberate error in a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulator) enum Flaw {
-    /// Its local key is nobody's.
+    /// The local key is unknown.
     LocalKey,
-    /// Its remote key is nobody's.
+    /// The remote key is unknown.
     RemoteKey,
     /// Its range ends outside of the peer's region.
     RemoteRange,
-    /// The peer's region does not allow it.
+    /// The peer's region does not permit the operation.
     RemoteRight,
-    /// It is longer than any receive of the peer's.
+    /// It is longer than any receive of the peer.
     TooLong,
 }
 
@@ -40,10 +40,10 @@ pub(in crate::simulator) struct OpPlan {
     pub(in crate::simulator) is_fenced: bool,
     pub(in crate::simulator) is_solicited: bool,
     pub(in crate::simulator) is_inline: bool,
-    /// Pieces of memory that it is gathered from or scattered to.
+    /// Number of memory pieces to gather from or scatter to.
     pub(in crate::simulator) pieces: u32,
     pub(in crate::simulator) flaw: Option<Flaw>,
-    /// Time since the request before it was posted.
+    /// Time since the previous request was posted.
     pub(in crate::simulator) pause: Duration,
 }
 
@@ -55,22 +55,22 @@ pub(in crate::simulator) struct WorkloadPlan {
     pub(in crate::simulator) receives: usize,
     /// Bytes of each.
     pub(in crate::simulator) receive_len: u32,
-    /// Pieces of memory of each.
+    /// Memory pieces of each.
     pub(in crate::simulator) receive_pieces: u32,
-    /// How many of them before the connection, and the pause between the others.
+    /// How many of them are posted before the connection, and the pause between the others.
     pub(in crate::simulator) receives_early: usize,
     pub(in crate::simulator) receive_pause: Duration,
     /// Every send request gives a completion (`sq_sig_all`).
     pub(in crate::simulator) signals_all: bool,
     pub(in crate::simulator) send_depth: u32,
-    /// Reads at once, as initiator and as responder.
+    /// Concurrent reads, as initiator and as responder.
     pub(in crate::simulator) read_depth: u8,
     /// Whether one completion queue serves both queues.
     pub(in crate::simulator) shares_cq: bool,
 }
 
 impl OpPlan {
-    /// Whether it takes a receive of the peer.
+    /// Whether it consumes a receive of the peer.
     pub(in crate::simulator) fn takes_receive(&self) -> bool {
         match self.kind {
             Kind::Send => true,
@@ -111,7 +111,7 @@ impl OpPlan {
 }
 
 impl WorkloadPlan {
-    /// The two sides' parts. `is_sound` if everything in them is to succeed.
+    /// The two sides' workloads. `is_sound`: everything in them must succeed.
     pub(super) fn draw_pair(rng: &mut Rng, class: Class, is_sound: bool) -> [Self; 2] {
         let mut pair = [Self::draw(rng, class), Self::draw(rng, class)];
         if !is_sound && rng.percent(40) {
@@ -154,7 +154,7 @@ impl WorkloadPlan {
             bytes_left -= u64::from(op.len);
             ops.push(op);
         }
-        // The last one tells of all before it.
+        // The completion of the last request covers all requests before it.
         if let Some(last) = ops.last_mut() {
             last.is_signaled = true;
         }
@@ -173,7 +173,7 @@ impl WorkloadPlan {
     }
 }
 
-/// Makes one of the requests wrong.
+/// Adds an error to one of the requests.
 fn spoil(rng: &mut Rng, ops: &mut [OpPlan]) {
     if ops.is_empty() {
         return;

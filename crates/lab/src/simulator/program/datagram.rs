@@ -1,5 +1,6 @@
-//! Datagrams, from who asked for a queue pair to who answered. Some may be lost, or come twice; what
-//! comes is what was sent, to whom it was sent and with the right key, and says where it came from.
+//! Datagrams from an asker to the service that answered. Some may be lost or arrive twice. Each
+//! that is received must be what was sent, at the right queue pair with the right key, and name its
+//! sender.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,10 +28,10 @@ use crate::simulator::world::World;
 /// Datagrams that each asker sends.
 const DATAGRAMS: u32 = 6;
 
-/// One in so many of them has a key that is not the receiver's.
+/// Every n-th datagram has a key that is not the receiver's.
 const WRONG_KEY_INTERVAL: u32 = 3;
 
-/// The bytes of a datagram beyond those that name it.
+/// Bytes of a datagram beyond those that identify it.
 fn extra_of(number: u32) -> usize {
     (number as usize * 41) % (DATAGRAM_LEN_MAX - 8)
 }
@@ -39,7 +40,7 @@ fn has_wrong_key(number: u32) -> bool {
     number % WRONG_KEY_INTERVAL == WRONG_KEY_INTERVAL - 1
 }
 
-/// The 40 bytes that stand for the network header of a packet in these runs.
+/// The 40 bytes in front of the data, in place of the network header.
 fn network_header(from: IpAddr, to: IpAddr) -> [u8; GRH_LEN] {
     let mut header = [0; GRH_LEN];
     header[8..24].copy_from_slice(&ip_to_gid(from).0);
@@ -48,7 +49,7 @@ fn network_header(from: IpAddr, to: IpAddr) -> [u8; GRH_LEN] {
 }
 
 impl World {
-    /// Makes a queue pair for the datagrams of an id, ready to send and to receive.
+    /// Creates a datagram queue pair for an id, ready to send and to receive.
     pub(super) fn create_datagram_slot(
         &mut self,
         host: usize,
@@ -94,7 +95,7 @@ impl World {
         Ok(qpn)
     }
 
-    /// The asker knows whom to send to, and does.
+    /// The asker knows the service's queue pair and sends to it.
     pub(super) fn send_datagrams(
         &mut self,
         host: usize,
@@ -140,7 +141,7 @@ impl World {
         self.drain_datagrams(host, qpn.value())
     }
 
-    /// A packet comes to a queue pair for datagrams.
+    /// A packet arrives at a datagram queue pair.
     pub(in crate::simulator) fn take_datagram(
         &mut self,
         host: usize,
@@ -172,7 +173,7 @@ impl World {
         self.drain_datagrams(host, qpn)
     }
 
-    /// Takes all that a queue pair for datagrams gives out.
+    /// Takes all outputs of a datagram queue pair.
     fn drain_datagrams(&mut self, host: usize, qpn: u32) -> Result<(), Violation> {
         loop {
             let now = self.now;
@@ -202,7 +203,7 @@ impl World {
         }
     }
 
-    /// A datagram is there: somebody sent it to this queue pair, with its key.
+    /// A datagram was received. It must have been sent to this queue pair, with its key.
     fn datagram_received(
         &mut self,
         host: usize,
@@ -224,7 +225,7 @@ impl World {
             .ok_or_else(|| violation!("a datagram without room for its header: {wc:?}"))?;
         let (number, datagram) = private_data::names(content)?;
         let inquiry = self.inquiries.get(number);
-        let inquiry = inquiry.ok_or_else(|| violation!("a datagram that nobody sent"))?;
+        let inquiry = inquiry.ok_or_else(|| violation!("a datagram that was never sent"))?;
         let is_told =
             |told: &Told| matches!(told, Told::Served { qpn: told, .. } if told.value() == qpn);
         ensure!(
@@ -253,7 +254,7 @@ impl World {
         slot.map_or(Ok(()), |slot| slot.post(wc.wr_id))
     }
 
-    /// Destroys what an id had for datagrams.
+    /// Destroys an id's datagram queue pairs.
     pub(super) fn remove_datagram_slots(&mut self, host: usize, key: AgentKey) {
         let machine = &mut self.hosts[host];
         let slots = machine.datagram_slots.iter();
@@ -271,7 +272,7 @@ impl World {
 }
 
 impl DatagramSlot {
-    /// Posts the receive at a place.
+    /// Posts the receive with index `place`.
     fn post(&mut self, place: u64) -> Result<(), Violation> {
         let length = (GRH_LEN + DATAGRAM_LEN_MAX) as u32;
         let sge = Sge {

@@ -1,4 +1,4 @@
-//! How connections end: by word, without a word, and at the end of the run.
+//! How connections end: by disconnecting, by dying, and at the end of the run.
 
 use portolan_cm::{State, TableSizes};
 use portolan_provider::cm::{CmEvent, EventType};
@@ -13,7 +13,7 @@ use crate::simulator::plan::{Ending, Expect, Side};
 use crate::simulator::world::World;
 
 impl World {
-    /// The program disconnects: its queue pair goes first, as the library has it.
+    /// The program disconnects. Its queue pair goes to ERR first, as in the library.
     pub(in crate::simulator) fn disconnect(
         &mut self,
         host: usize,
@@ -30,7 +30,7 @@ impl World {
         }
         match self.hosts[host].cm.disconnect(self.now, id) {
             Ok(()) => {}
-            // It never came to a connection.
+            // There was no connection yet.
             Err(error) if matches!(error.cause, Cause::InvalidState { .. }) => {}
             Err(error) => return Err(violation!("{error}")),
         }
@@ -42,7 +42,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// The program learns that the connection is over.
+    /// The program learns that the connection has ended.
     pub(super) fn disconnected(
         &mut self,
         host: usize,
@@ -56,7 +56,7 @@ impl World {
             || self.dies(&self.plan.conversations[number].hosts);
         ensure!(
             has_cause,
-            "endpoint {index} was disconnected, but nobody asked for it"
+            "endpoint {index} was disconnected, but no side asked for it"
         );
         self.conversations[number].disconnected[side as usize] = true;
         self.fail_queue_pair(host, key)?;
@@ -86,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    /// Moves an id's queue pair to ERR: all its work completes at once.
+    /// Moves an id's queue pair to ERR, which completes all its work.
     pub(super) fn fail_queue_pair(&mut self, host: usize, key: AgentKey) -> Result<(), Violation> {
         let Some(index) = self.hosts[host].agent(key)?.endpoint else {
             return Ok(());
@@ -99,7 +99,7 @@ impl World {
         Ok(())
     }
 
-    /// The program destroys an id, in whatever state, and all that belongs to it.
+    /// The program destroys an id in any state, and everything that belongs to it.
     pub(in crate::simulator) fn destroy(
         &mut self,
         host: usize,
@@ -145,7 +145,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// Notes until when a copy of a destroyed id's request must find it remembered.
+    /// Notes how long a copy of a destroyed id's request must still be recognised.
     fn remember_child(&mut self, host: usize, key: AgentKey, number: usize) {
         let machine = &self.hosts[host];
         let Some(agent) = machine.agents.get(&key) else {
@@ -171,7 +171,8 @@ impl World {
         }
     }
 
-    /// Destroys a queue pair and its memory. Its last completions are taken before, half of the time.
+    /// Destroys a queue pair and its memory. In half of the cases its last completions are taken
+    /// first.
     fn remove_endpoint(&mut self, host: usize, index: EndpointIndex) -> Result<(), Violation> {
         self.oracle.endpoints[index].left = true;
         let qpn = self.oracle.endpoints[index].qpn.value();
@@ -192,7 +193,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives up a conversation, wherever it stands.
+    /// Gives up a conversation in any state.
     pub(in crate::simulator) fn give_up(&mut self, number: usize) -> Result<(), Violation> {
         for host in 0..self.hosts.len() {
             let agents = self.hosts[host].agents.iter();
@@ -206,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    /// A program deregisters a region, whether any work still uses it or not.
+    /// A program deregisters a region, whether or not work uses it.
     pub(in crate::simulator) fn revoke(&mut self, number: usize) -> Result<(), Violation> {
         let Some(revocation) = self.plan.conversations[number].revocation else {
             return Ok(());
@@ -233,7 +234,7 @@ impl World {
         Ok(())
     }
 
-    /// The time of an ending that does not wait.
+    /// An ending with a fixed time happens.
     pub(in crate::simulator) fn end_as_planned(&mut self, number: usize) -> Result<(), Violation> {
         let ending = self.plan.conversations[number].ending;
         let (Ending::Disconnect { side, .. } | Ending::Destroy { side, .. }) = ending else {
@@ -254,7 +255,7 @@ impl World {
         crashes.any(|crash| hosts.contains(&crash.host))
     }
 
-    /// Everything came to what the plan says.
+    /// Checks that every conversation ended as the plan demands.
     pub(in crate::simulator) fn check_expectations(&self) -> Result<(), Violation> {
         for (number, plan) in self.plan.conversations.iter().enumerate() {
             let conversation = &self.conversations[number];
@@ -271,19 +272,19 @@ impl World {
                     let expected = Some((EventType::Rejected, i32::from(reason)));
                     ensure!(
                         refusal == expected,
-                        "conversation {number} was to be rejected with {reason}, but: {refusal:?}"
+                        "conversation {number} must be rejected with {reason}, got {refusal:?}"
                     );
                 }
                 Expect::AddressError => ensure!(
                     matches!(refusal, Some((EventType::AddrError, _))),
-                    "conversation {number} was to find no address, but: {refusal:?}"
+                    "conversation {number} must fail to resolve its address, got {refusal:?}"
                 ),
             }
         }
         Ok(())
     }
 
-    /// Destroys what the programs still have.
+    /// Destroys everything that the programs still have.
     pub(in crate::simulator) fn take_down(&mut self) -> Result<(), Violation> {
         for host in 0..self.hosts.len() {
             let keys: Vec<AgentKey> = self.hosts[host].agents.keys().copied().collect();
@@ -293,12 +294,12 @@ impl World {
         Ok(())
     }
 
-    /// Nothing of it is left, anywhere.
+    /// Checks that nothing is left.
     pub(in crate::simulator) fn check_nothing_left(&self) -> Result<(), Violation> {
         for group in &self.port_groups {
             ensure!(
                 group.departed.is_empty(),
-                "{}: the coordinator believes the dead alive: {:?}",
+                "{}: the coordinator has not noticed these deaths: {:?}",
                 group.addr,
                 group.departed
             );
@@ -312,7 +313,7 @@ impl World {
         }
         for (index, host) in self.hosts.iter().enumerate() {
             let sizes = host.cm.table_sizes();
-            // What is over is forgotten when its place is needed.
+            // Remembered ids are forgotten only when their place is needed.
             let (remembered, answers) = (sizes.remembered, sizes.answers);
             ensure!(
                 sizes

@@ -11,11 +11,11 @@ use crate::simulator::oracle::{Arenas, EndpointIndex};
 use crate::simulator::plan::{Kind, Side, WorkloadPlan};
 use crate::simulator::world::World;
 
-/// Room beside the messages in each region.
+/// Spare room in each region.
 const ARENA_SLACK: u32 = 4096;
 
 impl World {
-    /// A queue pair in INIT, with memory for all that the plan says.
+    /// Creates a queue pair in INIT, with memory for the whole plan.
     pub(super) fn create_endpoint(
         &mut self,
         host: usize,
@@ -54,8 +54,8 @@ impl World {
         Ok(endpoint)
     }
 
-    /// INIT again, for the rights that the handshake gives, then RTR. What both sides can read at
-    /// once, as responder and as initiator.
+    /// Sets INIT again with the access rights from the handshake, then RTR. Returns the negotiated
+    /// read depths, as responder and as initiator.
     pub(super) fn ready(
         &mut self,
         host: usize,
@@ -84,7 +84,7 @@ impl World {
         let accepts = self.oracle.accepts_before(index);
         let endpoint = &mut self.oracle.endpoints[index];
         if let Some(mut psns) = self.plan.conversations[number].psns {
-            // No two queue pairs that accept one request begin with the same.
+            // Queue pairs that accept the same request must start at different PSNs.
             let answers = &mut psns[Side::Active as usize];
             *answers = answers.add(accepts << 20);
             rtr.rq_psn = psns[side as usize];
@@ -113,7 +113,7 @@ impl World {
         Ok((rtr.max_dest_rd_atomic, rts.max_rd_atomic))
     }
 
-    /// RTS, unless the queue pair is past it.
+    /// Moves to RTS, unless the queue pair is past it.
     pub(super) fn ready_to_send(&mut self, host: usize, key: AgentKey) -> Result<(), Violation> {
         let index = self.endpoint_of(host, key)?;
         let qpn = self.oracle.endpoints[index].qpn.value();
@@ -127,10 +127,10 @@ impl World {
         self.drain_qp(host, qpn)
     }
 
-    /// Both sides of a handshake know each other's first PSN.
+    /// Checks that both sides of a handshake agree on their first PSNs.
     fn check_psns(&self, index: EndpointIndex) -> Result<(), Violation> {
         let own = self.oracle.endpoints[index].ids_psns;
-        // A request that was refused once may have got another endpoint's answer before.
+        // Another endpoint may have answered this request before, and been refused.
         let peer = self
             .oracle
             .peer(index)
@@ -156,7 +156,8 @@ impl World {
     }
 }
 
-/// Bytes of the regions: what is sent, what is received or read, what the peer writes, what it reads.
+/// Sizes of the regions, in bytes: to send, to receive or read into, for the peer to write, for the
+/// peer to read.
 fn arena_sizes(own: &WorkloadPlan, peers: &WorkloadPlan) -> [usize; 4] {
     let sum = |workload: &WorkloadPlan, kinds: &[Kind]| -> u32 {
         let ops = workload.ops.iter().filter(|op| kinds.contains(&op.kind));

@@ -21,7 +21,7 @@ use crate::simulator::world::World;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl World {
-    /// The active side begins.
+    /// The active side starts.
     pub(in crate::simulator) fn start_conversation(
         &mut self,
         number: usize,
@@ -38,7 +38,7 @@ impl World {
             self.agenda.add(self.now + CLAIM_PAUSE, task);
             return Ok(());
         }
-        // Not before: while no port can be claimed there is nothing to give up.
+        // The patience begins here: while no port can be claimed there is nothing to give up.
         let give_up_at = self.now + conversation.patience;
         self.agenda.add(give_up_at, Task::GiveUp(number));
         let (now, key) = (self.now, self.next_key());
@@ -91,7 +91,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// Makes the queue pair and sends the request.
+    /// Creates the queue pair and sends the request.
     pub(super) fn connect(
         &mut self,
         host: usize,
@@ -123,7 +123,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// The passive side answers the request, unless that was withdrawn.
+    /// The passive side answers the request, unless it was withdrawn.
     pub(in crate::simulator) fn answer(
         &mut self,
         host: usize,
@@ -202,7 +202,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// The reply: it comes from an endpoint that accepted this one's request.
+    /// The reply arrived. It must come from an endpoint that accepted this one's request.
     pub(super) fn replied(
         &mut self,
         host: usize,
@@ -229,7 +229,7 @@ impl World {
         self.oracle.endpoints[own].peer = Some(peer);
         let id = self.hosts[host].agent(key)?.id;
         if self.hosts[host].cm.state(id) != Ok(State::RepRcvd) {
-            // It was withdrawn; that event is yet to be taken.
+            // It was withdrawn, and that event has not been taken yet.
             return Ok(());
         }
         self.ready(
@@ -242,7 +242,7 @@ impl World {
         Ok(())
     }
 
-    /// The active side completes the handshake and begins to talk.
+    /// The active side completes the handshake and begins to send.
     pub(in crate::simulator) fn establish(
         &mut self,
         host: usize,
@@ -267,7 +267,7 @@ impl World {
         self.start_talking(host, key)
     }
 
-    /// The passive side learns that the connection stands.
+    /// The passive side learns that the connection is established.
     pub(super) fn established(
         &mut self,
         host: usize,
@@ -286,7 +286,7 @@ impl World {
         self.start_talking(host, key)
     }
 
-    /// The queue pair saw data before the RTU came.
+    /// The queue pair received data before the RTU arrived.
     pub(in crate::simulator) fn communication_established(
         &mut self,
         host: usize,
@@ -324,7 +324,7 @@ impl World {
         self.refused(host, key, number, side, event)
     }
 
-    /// It came to nothing, or to an end.
+    /// The attempt failed or the connection ended.
     pub(super) fn refused(
         &mut self,
         host: usize,

@@ -1,4 +1,4 @@
-//! The asking side of datagram services (SIDR): resolve, ask, and take what the answer says.
+//! The asking side of datagram services (SIDR): resolve, ask, and handle the answer.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::simulator::plan::{Outcome, Side};
 use crate::simulator::port_group::CLAIM_PAUSE;
 use crate::simulator::world::World;
 
-/// What the ids of datagrams are for.
+/// The service of datagram ids.
 pub(super) const DATAGRAMS: Service = Service {
     port_space: PortSpace::Udp,
     qp_type: QpType::Ud,
@@ -26,7 +26,7 @@ pub(super) const DATAGRAMS: Service = Service {
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl World {
-    /// The asker begins: it looks for the way.
+    /// The asker starts by resolving the address.
     pub(in crate::simulator) fn start_inquiry(&mut self, number: usize) -> Result<(), Violation> {
         let plan = self.plan.clone();
         let inquiry = &plan.inquiries[number];
@@ -90,7 +90,7 @@ impl World {
                 self.plan_on(host, delay, HostTask::Destroy(key));
                 Ok(())
             }
-            other => Err(violation!("{other} came to a program that asked")),
+            other => Err(violation!("{other} at a program that asked")),
         }
     }
 
@@ -109,7 +109,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// The asker destroys its id, whether it was answered or not.
+    /// The asker destroys its id, answered or not.
     pub(in crate::simulator) fn withdraw_inquiry(
         &mut self,
         number: usize,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// An event that ends a wait for an answer leaves the engine.
+    /// The engine emits the event that ends a wait for an answer.
     pub(in crate::simulator) fn answered(
         &mut self,
         number: usize,
@@ -129,7 +129,7 @@ impl World {
         let plan = self.plan.clone();
         let inquiry = &plan.inquiries[number];
         let to = inquiry.hosts[Side::Passive as usize];
-        // One that died is not there, as far as the others of its group know.
+        // For the others of its group, a service that dies does not exist.
         let dies = plan.crashes.iter().any(|crash| crash.host == to);
         let is_served = !dies
             && plan.services.iter().any(|service| {
@@ -148,7 +148,7 @@ impl World {
         Ok(())
     }
 
-    /// Every question came to what the plan says.
+    /// Checks that every question ended as the plan demands.
     pub(in crate::simulator) fn check_outcomes(&self) -> Result<(), Violation> {
         for (number, plan) in self.plan.inquiries.iter().enumerate() {
             let ended = self.inquiries[number].ended;
@@ -162,7 +162,7 @@ impl World {
             };
             ensure!(
                 is_right,
-                "question {number} was to end in {:?}, but: {ended:?}",
+                "question {number} must end in {:?}, got {ended:?}",
                 plan.outcome
             );
         }

@@ -1,4 +1,4 @@
-//! Listeners, the programs' events, and connection requests as they come in.
+//! Listeners, the programs' events, and incoming connection requests.
 
 use portolan_cm::State;
 use portolan_provider::cm::{CmEvent, EventParam, EventType, Service, UserId};
@@ -15,13 +15,13 @@ use crate::simulator::oracle::{Life, Phase};
 use crate::simulator::plan::Side;
 use crate::simulator::world::{Child, World};
 
-/// What all ids are for.
+/// The service of connection ids.
 pub(super) const SERVICE: Service = Service {
     port_space: PortSpace::Tcp,
     qp_type: QpType::Rc,
 };
 
-/// A `max_timewait_remembered` that no run exhausts.
+/// A `max_timewait_remembered` that no run exceeds.
 pub(super) const REMEMBERED_ENOUGH: usize = 1024;
 
 impl World {
@@ -74,8 +74,8 @@ impl World {
         }
     }
 
-    /// A connection request leaves the engine: somebody asked for it, and it is not one that was
-    /// reported before.
+    /// The engine reports a connection request. It must have been sent, and not been reported
+    /// before.
     pub(in crate::simulator) fn requested(
         &mut self,
         host: usize,
@@ -88,24 +88,22 @@ impl World {
         let (machine, endpoint) = (&self.hosts[host], self.oracle.endpoints.get(asker));
         let endpoint = endpoint
             .filter(|endpoint| (endpoint.conversation, endpoint.side) == (number, Side::Active))
-            .ok_or_else(|| violation!("a connection request that nobody made"))?;
+            .ok_or_else(|| violation!("a connection request that was never sent"))?;
         let plan = &self.plan.conversations[number];
         let sent = private_data::compose(number, asker, plan.private_data_extra);
         private_data::check(&conn.private_data, sent.iter().copied())?;
         ensure!(
             conn.qp_num == endpoint.qpn,
-            "a request with another queue pair's number"
+            "a request with the wrong queue pair number"
         );
         let listener = machine.agents.get(&event.uid.0).map(|agent| agent.role);
         let Some(Role::Listener { listener }) = listener else {
-            return Err(violation!(
-                "a connection request for a listener that is gone"
-            ));
+            return Err(violation!("a connection request for a closed listener"));
         };
         let listener = self.plan.listeners[listener];
         ensure!(
             (listener.host, listener.port) == (plan.hosts[Side::Passive as usize], plan.port),
-            "a connection request came to another listener than it was for"
+            "a connection request was reported to the wrong listener"
         );
         self.check_first_report(host, number, asker)?;
         self.conversations[number].children.push(Child {
@@ -159,7 +157,7 @@ impl World {
             return self.take_request(host, &event);
         }
         if is_of_group(&event) {
-            // The program knows now; it leaves when it is time.
+            // The program has learned of the request; it rejects it later.
             return Ok(());
         }
         let key = event.uid.0;
@@ -182,7 +180,7 @@ impl World {
             EventType::AddrError | EventType::Unreachable => {
                 self.refused(host, key, conversation, side, &event)
             }
-            other => Err(violation!("{other} came to a program")),
+            other => Err(violation!("{other} at a connecting program")),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Members of multicast groups: they join, learn of it, and leave.
+//! Members of multicast groups: they join, take the event, and leave.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::simulator::plan::Leaving;
 use crate::simulator::port_group::CLAIM_PAUSE;
 use crate::simulator::world::World;
 
-/// What is added to a limit for the order of things of one moment.
+/// Added to a limit for the order of tasks at the same time.
 const SLACK: Duration = Duration::from_millis(1);
 
 impl World {
-    /// The program begins: an id that is bound to the machine's device.
+    /// The program starts with an id bound to the machine's device.
     pub(in crate::simulator) fn start_member(&mut self, number: usize) -> Result<(), Violation> {
         let plan = self.plan.clone();
         let member = &plan.members[number];
@@ -105,7 +105,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// The machine's sockets are asked to join or to leave a group.
+    /// The engine asks the machine's sockets to join or leave groups.
     pub(in crate::simulator) fn change_groups(
         &mut self,
         host: usize,
@@ -120,7 +120,7 @@ impl World {
         let mut asked = joins.filter(|(_, join)| join.membership == membership.number);
         let (name, join) = asked
             .next()
-            .ok_or_else(|| violation!("{membership:?} is joined and nobody's"))?;
+            .ok_or_else(|| violation!("{membership:?} is joined but has no program"))?;
         let (name, plan) = (*name, self.plan.members[join.member].joins[join.number]);
         let expected = (
             IpAddr::V4(plan.group),
@@ -149,8 +149,8 @@ impl World {
         Ok(())
     }
 
-    /// The sockets have joined a group or failed to; perhaps nobody wants to know any more, or is
-    /// about to leave while the event waits to be taken.
+    /// The sockets have joined a group or failed to. The program may have left already, or may
+    /// leave before it takes the event.
     pub(in crate::simulator) fn answer_join(
         &mut self,
         host: usize,
@@ -174,7 +174,8 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// An event of a membership leaves the engine: the first, true, and of one that there is.
+    /// The engine emits an event of a membership. It must be the first, be true, and the membership
+    /// must still exist.
     pub(in crate::simulator) fn membership_changed(
         &mut self,
         host: usize,
@@ -194,7 +195,7 @@ impl World {
         let agent = machine.agents.get(&join.agent);
         ensure!(
             agent.is_some_and(|agent| agent.id == event.id),
-            "{} came to another id than joined",
+            "{} at an id that did not join",
             event.event
         );
         let EventParam::Ud(param) = &event.param else {
@@ -203,7 +204,7 @@ impl World {
         if event.event == EventType::MulticastError {
             ensure!(
                 !plan.succeeds && event.status == -ENODEV,
-                "a join that succeeded was said to fail with {}",
+                "a join that succeeded was reported as failed with {}",
                 event.status
             );
             return Ok(());
@@ -223,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// The program leaves a group. What it was not told yet it is not told any more.
+    /// The program leaves a group. Its waiting event is dropped.
     pub(in crate::simulator) fn leave(
         &mut self,
         host: usize,
@@ -241,7 +242,7 @@ impl World {
         self.drain_cm(host)
     }
 
-    /// A member's id is about to be destroyed: its memberships go with it.
+    /// A member's id is about to be destroyed, together with its memberships.
     pub(super) fn forget_memberships(&mut self, host: usize, key: AgentKey) {
         let machine = &mut self.hosts[host];
         let of_member = machine.joins.iter().filter(|(_, join)| join.agent == key);

@@ -1,4 +1,4 @@
-//! Events on their way to the program: into the channel of their id, and with the id to another.
+//! Delivery of events to the program through channels, and migration of ids between channels.
 
 use portolan_provider::cm::{CmEvent, EventType};
 
@@ -9,8 +9,8 @@ use crate::simulator::failure::{Violation, violation};
 use crate::simulator::world::World;
 
 impl World {
-    /// Queues an event that left the engine; its channel's thread will look. Now and then that makes
-    /// the program move the id.
+    /// Queues an event from the engine and schedules its channel's thread. Sometimes this makes the
+    /// program migrate the id.
     pub(in crate::simulator) fn queue_event(
         &mut self,
         host: usize,
@@ -33,8 +33,8 @@ impl World {
         Ok(())
     }
 
-    /// The program moves an id, and its waiting events, to another channel (`rdma_migrate_id`); of a
-    /// listener also the requests that were not taken.
+    /// The program moves an id and its waiting events to another channel (`rdma_migrate_id`).
+    /// Requests that wait at a listener move with it.
     pub(in crate::simulator) fn migrate(&mut self, host: usize, key: AgentKey, to: Channel) {
         let machine = &mut self.hosts[host];
         let Some(agent) = machine.agents.get(&key) else {

@@ -1,5 +1,5 @@
-//! The programs of the machines: they listen, connect, talk and part, ask and answer, join and
-//! leave as the plan says, and do on each event what the library does for its users.
+//! The programs of the machines. They listen, connect, send and disconnect, ask and answer, join
+//! and leave as planned, and handle each event as the library does for its users.
 
 mod datagram;
 mod depart;

@@ -1,10 +1,10 @@
-//! The private data of requests and replies: who asks, so that the oracle need not trust the wire;
-//! and then bytes that must come through.
+//! The private data of requests and replies. They identify the sender, so that the oracle need not
+//! trust the wire, and continue with bytes that must arrive unchanged.
 
 use crate::simulator::failure::{Violation, ensure, violation};
 use crate::simulator::oracle::EndpointIndex;
 
-/// Bytes that every private data has.
+/// Bytes that identify the sender.
 const NAMES_LEN: usize = 8;
 
 /// The private data of an endpoint of a conversation.
@@ -21,7 +21,7 @@ pub(super) fn filler(conversation: usize, len: usize) -> impl Iterator<Item = u8
     (0..len).map(move |at| (at * 37 + conversation * 11 + 1) as u8)
 }
 
-/// Conversation and endpoint.
+/// Returns the conversation and the endpoint.
 pub(super) fn names(data: &[u8]) -> Result<(usize, EndpointIndex), Violation> {
     let number = |at: usize| {
         let bytes = data.get(at..at + 4)?.try_into().ok()?;
@@ -31,7 +31,7 @@ pub(super) fn names(data: &[u8]) -> Result<(usize, EndpointIndex), Violation> {
     both.ok_or_else(|| violation!("private data of {} bytes has no names", data.len()))
 }
 
-/// That `data` is what was sent, and zero from there on.
+/// Checks that `data` begins with `sent` and is zero after it.
 pub(super) fn check(data: &[u8], sent: impl Iterator<Item = u8>) -> Result<(), Violation> {
     let mut sent = sent;
     for (at, byte) in data.iter().enumerate() {

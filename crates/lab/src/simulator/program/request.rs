@@ -1,4 +1,4 @@
-//! Work requests: where their bytes are, and where they go.
+//! Work requests and the memory they use.
 
 use portolan_provider::verbs::{RemoteAddr, SendFlags, SendOp, Sge};
 
@@ -9,10 +9,10 @@ use crate::simulator::plan::{Flaw, Kind};
 use crate::simulator::rng::Rng;
 use crate::simulator::world::World;
 
-/// Memory between two pieces at most, so that they are not contiguous by chance.
+/// Largest gap between two pieces, so that they are not always contiguous.
 const GAP_BYTES_MAX: u64 = 16;
 
-/// A request ready to post, and what the oracle shall know of it.
+/// A request that is ready to post, with the oracle's record of it.
 pub(super) struct Prepared {
     pub(super) op: SendOp,
     pub(super) sges: Vec<Sge>,
@@ -20,16 +20,16 @@ pub(super) struct Prepared {
     pub(super) posted: Posted,
 }
 
-/// Pieces of a region for `len` bytes.
+/// Pieces of a region with `len` bytes in total.
 pub(super) struct Pieces {
     pub(super) sges: Vec<Sge>,
     pub(super) target: Target,
-    /// What the region held there at first.
+    /// Initial content of these bytes.
     pub(super) content: Content,
 }
 
 impl Arena {
-    /// Gives out `len` bytes; their offset.
+    /// Allocates `len` bytes. Returns their offset.
     fn take(&mut self, len: u32, rng: &mut Rng) -> Result<u32, Violation> {
         let offset = self.used + rng.below(GAP_BYTES_MAX) as u32;
         self.used = offset + len;
@@ -41,7 +41,7 @@ impl Arena {
         }
     }
 
-    /// Gives out `len` bytes in `count` pieces, which do not lie in the order of the message.
+    /// Allocates `len` bytes in `count` pieces, whose order in memory is not that of the message.
     pub(super) fn take_pieces(
         &mut self,
         len: u32,
@@ -81,7 +81,7 @@ impl Arena {
 }
 
 impl World {
-    /// Prepares the planned request `at` of an endpoint.
+    /// Prepares planned request `at` of an endpoint.
     pub(super) fn prepare(
         &mut self,
         index: EndpointIndex,
@@ -135,7 +135,7 @@ impl World {
         };
         match plan.flaw {
             Some(Flaw::RemoteRange) if plan.kind == Kind::Read => {
-                // What is asked for in several requests may be refused in the last of them.
+                // A request that is split into several may be refused only in the last part.
                 offset = arena.len.saturating_sub(plan.len) + 1;
                 place.addr = arena.iova + u64::from(offset);
                 content = Content::default();

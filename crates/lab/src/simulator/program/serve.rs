@@ -67,8 +67,7 @@ impl World {
         self.destroy(host, *key.0)
     }
 
-    /// A question leaves the engine: somebody asked it here, and it is not one that was reported
-    /// before.
+    /// The engine reports a question. It must have been asked here, and not been reported before.
     pub(super) fn asked(&mut self, host: usize, event: &CmEvent) -> Result<(), Violation> {
         let EventParam::Ud(param) = &event.param else {
             return Err(violation!("a question without parameters"));
@@ -77,7 +76,7 @@ impl World {
         let inquiry = self.inquiries.get(number);
         let inquiry = inquiry
             .filter(|inquiry| inquiry.asker.is_some_and(|(_, key)| key as usize == asker))
-            .ok_or_else(|| violation!("a question that nobody asked"))?;
+            .ok_or_else(|| violation!("a question that was never asked"))?;
         let plan = &self.plan.inquiries[number];
         let sent = private_data::compose(number, asker, plan.extra(Side::Active));
         private_data::check(&param.private_data, sent.iter().copied())?;
@@ -88,12 +87,12 @@ impl World {
         let machine = &self.hosts[host];
         let service = machine.agents.get(&event.uid.0).map(|agent| agent.role);
         let Some(Role::Service { service }) = service else {
-            return Err(violation!("a question for a service that is gone"));
+            return Err(violation!("a question for a closed service"));
         };
         let service = self.plan.services[service];
         ensure!(
             (service.host, service.port) == (plan.hosts[Side::Passive as usize], plan.port),
-            "a question came to another service than it was for"
+            "a question was reported to the wrong service"
         );
         let boot = machine.boot;
         let is_alive = |id| machine.cm.state(id).is_ok();
@@ -147,7 +146,7 @@ impl World {
         match plan.reply {
             Reply::Accept => {
                 let machine = &mut self.hosts[host];
-                // A child has its listener's key.
+                // A child has its listener's Q_Key.
                 let (attr, _) = machine
                     .cm
                     .init_qp_attr(id, portolan_provider::verbs::QpState::Init)
@@ -190,7 +189,7 @@ impl World {
         Ok(())
     }
 
-    /// The key that the answer gives is the one that the service's program chose, or the usual one.
+    /// The answer's Q_Key must be the one that the service's program chose, or the default.
     fn check_key(&self, number: usize, qkey: QKey) -> Result<(), Violation> {
         let plan = &self.plan.inquiries[number];
         let place = (plan.hosts[Side::Passive as usize], plan.port);
@@ -204,8 +203,8 @@ impl World {
         Ok(())
     }
 
-    /// The id of a question is about to be destroyed: one that is not answered is refused by that,
-    /// and any answer is kept for as long as the question may be repeated.
+    /// The id of a question is about to be destroyed. This refuses an unanswered question. The
+    /// answer is kept for as long as the question may be repeated.
     pub(super) fn remember_question(&mut self, host: usize, key: AgentKey, number: usize) {
         let machine = &self.hosts[host];
         let Some(agent) = machine.agents.get(&key) else {
@@ -228,7 +227,7 @@ impl World {
         }
     }
 
-    /// A service is about to close: the questions that its program has not taken are refused.
+    /// A service is about to close. This refuses the questions that its program has not taken.
     pub(super) fn refuse_waiting(&mut self, host: usize, service: AgentKey) {
         let waiting = self.hosts[host].channels.waiting();
         for event in waiting.filter(|event| event.uid.0 == service) {
@@ -243,8 +242,8 @@ impl World {
         }
     }
 
-    /// Whether the datagram is a question whose answer an id gave that is destroyed: then the answer
-    /// must come again.
+    /// Whether the datagram is a question that a destroyed id has answered: the same answer must be
+    /// sent again.
     pub(in crate::simulator) fn owes_answer(&self, host: usize, mad: &[u8]) -> bool {
         let Ok((_, CmMessage::SidrReq(req))) = CmMessage::parse(mad) else {
             return false;
@@ -256,7 +255,7 @@ impl World {
         self.remembers() && inquiry.is_some_and(|one| one.owes_answer(host, boot, self.now))
     }
 
-    /// Whether no run exhausts what the engines keep of destroyed ids.
+    /// Whether the engines remember destroyed ids for the whole run.
     pub(super) fn remembers(&self) -> bool {
         self.plan.cm.max_timewait_remembered >= REMEMBERED_ENOUGH
     }

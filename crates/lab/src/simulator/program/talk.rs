@@ -1,4 +1,4 @@
-//! The conversation itself: requests and receives, posted as time goes by.
+//! The conversation: requests and receives posted over time.
 
 use std::time::Duration;
 
@@ -14,21 +14,22 @@ use crate::simulator::oracle::{Phase, Receive};
 use crate::simulator::plan::{Class, Ending, Side};
 use crate::simulator::world::World;
 
-/// When a full queue is tried again.
+/// Pause before a full queue is tried again.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(3);
 
-/// Round trips below this do not vary enough to look like a loss, whose signs take 10 ms at least.
+/// Round trips below this vary too little to look like a loss, which is detected after at least 10
+/// ms.
 const STEADY_LATENCY_US_MAX: u64 = 5000;
 
 impl World {
-    /// The connection stands on this side.
+    /// The connection is established on this side.
     pub(super) fn start_talking(&mut self, host: usize, key: AgentKey) -> Result<(), Violation> {
         let index = self.endpoint_of(host, key)?;
         let endpoint = &self.oracle.endpoints[index];
         let (qpn, number, side) = (endpoint.qpn, endpoint.conversation, endpoint.side);
         let slot = self.hosts[host].slots.get(&qpn.value());
         if slot.is_none_or(|slot| slot.qp.state() != QpState::Rts) {
-            // It ended before it began.
+            // The connection ended before it began.
             return Ok(());
         }
         let agent = self.hosts[host].agent_mut(key)?;
@@ -76,7 +77,8 @@ impl World {
         }
     }
 
-    /// Posts one request; false if the queue is full, which it may be only with requests in it.
+    /// Posts one request. Returns false if the queue is full, which requires that requests are in
+    /// it.
     fn post_send(&mut self, host: usize, key: AgentKey, at: usize) -> Result<bool, Violation> {
         let index = self.endpoint_of(host, key)?;
         let peer = self.oracle.endpoints[index].peer;
@@ -135,7 +137,7 @@ impl World {
         }
     }
 
-    /// Posts what is to be there before the connection.
+    /// Posts the receives that must be there before the connection.
     pub(super) fn post_early_receives(
         &mut self,
         host: usize,
@@ -148,7 +150,7 @@ impl World {
         (0..early).try_for_each(|_| self.post_receive(host, key))
     }
 
-    /// Posts one more receive, and plans the next.
+    /// Posts one more receive and schedules the next.
     pub(in crate::simulator) fn post_receives(
         &mut self,
         host: usize,
@@ -197,7 +199,7 @@ impl World {
         self.drain_qp(host, qpn)
     }
 
-    /// Something happened at a queue pair: is it broken, or is all said?
+    /// After activity at a queue pair: checks whether it failed or all data are sent.
     pub(in crate::simulator) fn progress(
         &mut self,
         host: usize,
@@ -222,7 +224,7 @@ impl World {
         self.complete_conversation(conversation)
     }
 
-    /// Ends the conversation as planned once both sides said and took all.
+    /// Once both sides have sent and received everything, ends the conversation as planned.
     fn complete_conversation(&mut self, number: usize) -> Result<(), Violation> {
         let conversation = &self.conversations[number];
         let ([Some(active), Some(passive)], false) =
@@ -238,7 +240,7 @@ impl World {
             return Ok(());
         }
         for ((host, _), side) in sides {
-            self.check_thrift(number, host, side)?;
+            self.check_no_needless_retransmission(number, host, side)?;
         }
         self.tally.count("conversation completed");
         self.trace
@@ -266,8 +268,13 @@ impl World {
         Ok(())
     }
 
-    /// Where nothing is lost and nobody is asked to wait, nothing is sent again.
-    fn check_thrift(&self, number: usize, host: usize, side: Side) -> Result<(), Violation> {
+    /// If nothing is lost and no RNR NAK was sent, nothing may be retransmitted.
+    fn check_no_needless_retransmission(
+        &self,
+        number: usize,
+        host: usize,
+        side: Side,
+    ) -> Result<(), Violation> {
         let index = self.conversations[number].endpoints[side as usize];
         let qpn = index.map(|index| self.oracle.endpoints[index].qpn.value());
         let slot = qpn.and_then(|qpn| self.hosts[host].slots.get(&qpn));
