@@ -1,9 +1,9 @@
-//! The laboratory: what tests Portolan and is no part of it.
+//! The laboratory: test tools that are not part of Portolan.
 //!
 //! - [`fabric`]: a simulated InfiniBand fabric with a real subnet manager.
 //! - [`machine`]: real Debian kernels under an emulator, with rdma_rxe and the programs that use it.
-//! - [`judge`]: Linux's own RoCE as the peer of ours, and tshark as the reader of what passed.
-//! - [`simulator`]: whole engines on a virtual clock and a network that follows from a seed.
+//! - [`judge`]: Linux's own RoCE as our peer, and tshark to check the traffic.
+//! - [`simulator`]: whole engines on a virtual clock and a network determined by a seed.
 
 pub mod fabric;
 pub mod judge;

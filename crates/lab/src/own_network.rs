@@ -1,5 +1,5 @@
-//! A network of a test program's own: other processes on the machine share neither its UDP port 4791 nor its listening
-//! ports.
+//! A network namespace for a test program, so that it shares neither UDP port 4791 nor listening
+//! ports with other processes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 /// The calling thread's network namespace.
 const OF_THREAD: &str = "/proc/thread-self/ns/net";
-/// That of the process's first thread.
+/// The network namespace of the process's first thread.
 const OF_PROCESS: &str = "/proc/self/ns/net";
 
-/// What any host has: loopback, and an uplink by which there are routes to groups. It has no addresses but these: one that
-/// the kernel makes itself is there only after a while.
+/// The interfaces of a usual host: loopback, and an uplink with routes to multicast groups.
+/// Addresses made by the kernel would appear only after a while, so they are disabled.
 const INTERFACES: &str = "ip -batch - <<END
 link set lo up
 link add uplink type veth peer name far-end
@@ -26,14 +26,15 @@ addr add 10.213.47.1/24 dev uplink
 addr add fd47:213::1/64 dev uplink nodad
 END";
 
-/// Moves the calling thread into the program's own network namespace, which is made when the first thread comes. Threads and processes that it starts from then on are in it, too. A thread that a test has moved
-/// elsewhere stays there.
+/// Moves the calling thread into the program's own network namespace, which the first call creates.
+/// Threads and processes that it starts afterwards are in it too. A thread that a test has already
+/// moved elsewhere stays there.
 ///
-/// An ordinary user's threads stay where they are, for a namespace of his is one of another user namespace: tests hold
-/// there as well, beside any processes, and only take longer.
+/// An ordinary user's threads stay where they are, because an unprivileged network namespace
+/// requires a user namespace. Tests work there too, but are slower beside other processes.
 ///
 /// # Panics
-/// Root may not have a namespace, or has no ip(8) (package iproute2).
+/// If root may not create a namespace, or ip(8) (package iproute2) is missing.
 pub fn enter() {
     static HOST: OnceLock<PathBuf> = OnceLock::new();
     static OWN: OnceLock<File> = OnceLock::new();

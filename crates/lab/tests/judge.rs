@@ -1,12 +1,12 @@
-//! The judge itself: it passes what is right, and fails what is not.
+//! Tests of the judge: it passes correct results and fails wrong ones.
 
 use std::time::Duration;
 
 use portolan_lab::judge::{dissect, prepare_host};
 use portolan_lab::machine::{Cache, Job, Machine, MachineError, Step, Suite, Unavailable, Wire};
 
-/// What is there to test with, or nothing where this host cannot provide it; then the reason is
-/// printed, and under continuous integration that is a failure.
+/// Returns the test's requirement, or `None` if this host lacks it. Then it prints the reason;
+/// under continuous integration it fails.
 fn available<T>(test: &str, result: Result<T, MachineError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -22,7 +22,7 @@ fn cache() -> Cache {
     Cache::locate().expect("the cache folder can be made")
 }
 
-/// Not among what needs this host.
+/// Tests that boot machines. They are selected by the module's name.
 mod in_machines {
     use super::*;
 
@@ -68,7 +68,7 @@ mod in_machines {
                 .expect("a machine on a wire has a capture");
             let dissection = dissect(&capture).unwrap();
             dissection.check().unwrap();
-            // REQ, REP, RTU, DREQ and DREP are UD SENDs; each iteration is one READ, one WRITE.
+            // REQ, REP, RTU, DREQ and DREP are UD SENDs; each iteration has one READ and one WRITE.
             for (opcode, at_least) in [(0x64, 5), (0x0c, 3), (0x0a, 3)] {
                 let count = dissection.opcodes.get(&opcode).copied().unwrap_or(0);
                 assert!(count >= at_least, "opcode {opcode:#x}: {dissection:?}");
@@ -86,14 +86,14 @@ fn tshark_tells_a_whole_packet_from_one_without_its_header() {
     const SEND_ONLY: u8 = 0x04;
     const RDMA_READ_REQUEST: u8 = 0x0c;
     let path = std::env::temp_dir().join(format!("portolan-judge-{}.pcap", std::process::id()));
-    // Short payloads, which some of tshark's dissectors would take for their own protocols.
+    // Short payloads, some of which tshark's dissectors would take for their own protocols.
     let sends: Vec<_> = [0, 4, 8, 16, 20, 64]
         .iter()
         .map(|size| bth_packet(SEND_ONLY, &vec![0; *size]))
         .collect();
     std::fs::write(&path, pcap(&sends)).unwrap();
     let whole = dissect(&path).unwrap();
-    // A READ request whose RETH (16 bytes) is not there.
+    // A READ request without its RETH (16 bytes).
     std::fs::write(
         &path,
         pcap(&[

@@ -1,4 +1,4 @@
-//! The kernel machine itself: what goes in comes out, and every way to end is distinguished.
+//! Tests of the kernel machine: input, output, and the different ways to end.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use portolan_lab::machine::{
     Cache, Job, Machine, MachineError, OnFailure, Step, Suite, Unavailable,
 };
 
-/// Machines are emulated: several at once on a small host would run into each other's deadlines.
+/// Serialises machines: several emulated ones on a small host would exceed their deadlines.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The machine, or nothing where this host cannot provide one; then the reason is printed, and
-/// under continuous integration that is a failure.
+/// Returns a machine, or `None` if this host cannot provide one. Then it prints the reason; under
+/// continuous integration it fails.
 fn machine(test: &str) -> Option<Machine> {
     let cache = Cache::locate().expect("the cache folder can be made");
     match Machine::prepare(&cache, Suite::Bookworm) {
@@ -28,7 +28,7 @@ fn machine(test: &str) -> Option<Machine> {
     }
 }
 
-/// Not among what needs this host.
+/// Tests that boot machines. They are selected by the module's name.
 mod in_machines {
     use super::*;
 
@@ -104,7 +104,10 @@ mod in_machines {
         );
         assert_eq!(step("stops the job").status, 1);
         assert!(outcome.step("never runs").is_none());
-        assert_eq!(outcome.status, 7, "the first failure is the whole's status");
+        assert_eq!(
+            outcome.status, 7,
+            "the job's status is that of its first failed step"
+        );
         let live = String::from_utf8_lossy(&live);
         assert!(live.contains("hello from the host\n"), "{live}");
         assert!(
@@ -123,7 +126,7 @@ mod in_machines {
         let Some(machine) = machine("a_machine_that_outlives_its_deadline_is_stopped") else {
             return;
         };
-        // How far it comes depends on the host: a slow one may need longer to print anything at all.
+        // A slow host may need longer to print anything at all.
         let tells_how_far_it_came = [20, 80, 240].into_iter().any(|deadline_s| {
             let deadline = Duration::from_secs(deadline_s);
             let job = Job::new()

@@ -1,10 +1,10 @@
-//! The simulator itself: that it repeats, that it reaches what it is for, and that it finds defects.
+//! Tests of the simulator: it is repeatable, covers what it should, and finds defects.
 
 use portolan_lab::simulator::{
     Campaign, Hunt, Mutant, SEEDS_TO_CATCH, Summary, hunt, run_many, run_seed, trace_seed,
 };
 
-/// Seeds of the tests here; many more are for `cargo xtask simulate`.
+/// Number of seeds in these tests. `cargo xtask simulate` runs many more.
 const SEEDS: u64 = 400;
 
 fn campaign(start: u64, count: u64) -> Summary {
@@ -32,7 +32,7 @@ fn a_seed_is_one_run_whoever_runs_it() {
     assert_ne!(run_seed(1).unwrap().digest, run_seed(2).unwrap().digest);
 }
 
-/// A simulator that finds nothing because nothing happens is of no use.
+/// A simulator in which nothing happens would find nothing.
 #[test]
 fn all_that_can_happen_happens_and_nothing_is_wrong() {
     let summary = campaign(0, SEEDS);
@@ -93,7 +93,7 @@ fn all_that_can_happen_happens_and_nothing_is_wrong() {
         "message over an unreliable connection",
         "message lost on an unreliable connection",
         "datagram to a group received",
-        "limit of a shared receive queue told",
+        "limit event of a shared receive queue",
         "RDMA_CM_EVENT_ADDR_ERROR",
         "RDMA_CM_EVENT_DISCONNECTED",
         "RDMA_CM_EVENT_ESTABLISHED",
@@ -124,7 +124,7 @@ fn every_planted_defect_is_found_and_each_failure_shows_its_seed_and_what_led_to
             !failure.trace.is_empty(),
             "{mutant:?} fails without a trace"
         );
-        // The defect is gone with the hunt.
+        // The defect is removed after the hunt.
         run_seed(failure.seed).expect("nothing is wrong without the defect");
     }
 }

@@ -1,13 +1,13 @@
-//! Addresses at a host of a simulated fabric, as a test has them looked up there, in a process of its own: the
-//! simulator's library takes the place of the user MAD devices process by process.
+//! Looks up addresses at a host of a simulated fabric. Tests run it as a separate process, since
+//! the simulator's library emulates the user MAD devices per process.
 //!
-//! | arguments | what is done |
+//! | arguments | action |
 //! |---|---|
-//! | `resolve NODE [SL]` | `rdma_getaddrinfo` of AF_IB: a line for each result, with its paths in hexadecimal; only paths of this service level, if given |
-//! | `repeat COUNT NODE` | the same so many times, which must not differ: the last, and how many milliseconds all took |
+//! | `resolve NODE [SL]` | `rdma_getaddrinfo` of AF_IB: a line per result with its paths, in hexadecimal |
+//! | `repeat COUNT NODE` | the same COUNT times, with equal results: the last, and the total milliseconds |
 //! | `register NAME ID LEASE_S` | registers a service once |
-//! | `withdraw NAME ID` | withdraws it |
-//! | `find NAME\|ID` | `rdma_resolve_addrinfo` with RAI_SA on an id at this host's port: the event, and what it brings |
+//! | `withdraw NAME ID` | withdraws a service |
+//! | `find NAME\|ID` | `rdma_resolve_addrinfo` with RAI_SA on an id at this host's port: event and results |
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ use portolan::wire::sa::{PathRecord, Query, ServiceRecord};
 use portolan::wire::{PKey, ServiceId};
 use portolan_sa::{Client, ClientConfig, umad};
 
-/// How long anything may take.
+/// Time limit of each operation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> Result<()> {
@@ -63,7 +63,7 @@ fn repeat(count: usize, node: &str) -> Result<()> {
     };
     let first = look_up()?;
     for _ in 1..count {
-        ensure!(look_up()? == first, "another result than the first");
+        ensure!(look_up()? == first, "the result differs from the first");
     }
     let took = started.elapsed();
     first.iter().try_for_each(tell)?;
@@ -73,7 +73,7 @@ fn repeat(count: usize, node: &str) -> Result<()> {
 /// `destination P_Key service-id source path…`.
 fn tell(result: &AddrInfo) -> Result<()> {
     let Some(Address::Ib(to)) = result.dst_addr else {
-        bail!("a destination of InfiniBand: {result:?}");
+        bail!("expected an InfiniBand destination: {result:?}");
     };
     let from = result
         .src_addr
@@ -92,7 +92,7 @@ fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
-/// The one port of this host, and its administrator.
+/// A client of the subnet administrator for this host's only port.
 fn client() -> Result<Client> {
     let devices = umad::devices()?;
     let device = devices.into_iter().next().context("no user MAD device")?;
@@ -127,7 +127,7 @@ fn find(service: &str) -> Result<()> {
     let channel = EventChannel::open()?;
     let id = CmId::new(&channel)?;
     let hints = Hints::new().flags(Flags::SA);
-    // An id at no port cannot ask.
+    // An id without a port cannot send the query.
     let refused = id.resolve_addrinfo(None, Some(service), Some(&hints));
     let errno = refused.err().map_or(0, |error| error.errno());
     say(&format!("unbound {errno}"))?;

@@ -47,23 +47,23 @@ pub const PACKAGES: [Package; 8] = [
     },
     Package {
         name: "infiniband-diags",
-        purpose: "asking the subnet administrator by another program",
+        purpose: "an independent client of the subnet administrator",
     },
     Package {
         name: "ibacm",
-        purpose: "the daemon that keeps paths",
+        purpose: "the path cache daemon",
     },
     Package {
         name: "libibverbs-dev",
-        purpose: "headers of what stands for libibverbs",
+        purpose: "headers of the libibverbs substitute",
     },
     Package {
         name: "libibumad-dev",
-        purpose: "headers of what stands for libibverbs",
+        purpose: "headers of the libibverbs substitute",
     },
     Package {
         name: "gcc",
-        purpose: "the compiler of what stands for libibverbs",
+        purpose: "the compiler of the libibverbs substitute",
     },
     Package {
         name: "iproute2",
@@ -373,7 +373,7 @@ fn preload() -> Result<PathBuf, MachineError> {
     }
     Err(MachineError::Unavailable(Unavailable {
         what: path.display().to_string(),
-        why: "the package ibsim-utils has it elsewhere on this machine".into(),
+        why: "the package ibsim-utils installs it elsewhere on this machine".into(),
     }))
 }
 

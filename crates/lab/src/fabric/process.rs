@@ -88,7 +88,7 @@ impl Process {
         let printed = if printed == log { "" } else { printed.as_str() };
         MachineError::unexpected(
             format!("{}: waiting for {what}", self.name),
-            format!("{why}; its last words:\n{tail}\n{printed}"),
+            format!("{why}; its last output:\n{tail}\n{printed}"),
         )
     }
 

@@ -1,24 +1,24 @@
-//! The folder that keeps what is slow to make: unpacked kernels and packages.
+//! The cache folder for what is slow to make: unpacked kernels and packages.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::MachineError;
 
-/// Names another folder for the cache; the default is `target/lab` of the workspace.
+/// Names another cache folder. The default is `target/lab` in the workspace.
 const CACHE_VARIABLE: &str = "PORTOLAN_LAB_CACHE";
 
 /// Where unpacked kernels, packages and the working folders of runs are kept.
 ///
-/// Everything in it can be deleted at any time no machine runs; it is made again when needed. A
-/// newer kernel of the same suite is fetched only after that.
+/// Everything in it can be deleted while no machine runs; it is made again when needed. A newer
+/// kernel of a suite is fetched only after its folder was deleted.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
 }
 
-/// Held while the cache is being filled, so that two processes do not unpack into one folder. It
-/// is given up when dropped.
+/// Held while the cache is being filled, so that two processes do not unpack into one folder.
+/// Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct CacheLock {
     _file: File,
@@ -62,7 +62,7 @@ impl Cache {
         Ok(path)
     }
 
-    /// Waits until no other process fills the cache.
+    /// Waits until no other process is filling the cache.
     pub(crate) fn lock(&self) -> Result<CacheLock, MachineError> {
         let path = self.root.join("lock");
         let file = File::create(&path).map_err(MachineError::io("create", &path))?;

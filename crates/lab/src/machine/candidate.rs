@@ -1,11 +1,11 @@
-//! What apt knows of a package: its newest version, and what that depends on.
+//! Package information from apt: the newest version and its dependencies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::MachineError;
 
-/// How names of Debian's files have a version's colon.
+/// The encoding of a version's colon in Debian's file names.
 const COLON: &str = "%3a";
 
 /// An exact version of a package.
@@ -16,8 +16,9 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The folder's name, which is also what the note says, and how a downloaded file's begins. Neither part of it can
-    /// contain `_` or `/` (Debian policy 5.6.1 and 5.6.12); a colon would end a path in a list of them.
+    /// Name of the package's folder and content of its note in the cache. Downloaded files begin
+    /// with it. Neither part can contain `_` or `/` (Debian policy 5.6.1 and 5.6.12). A colon would
+    /// be taken for the end of a path in a list of paths.
     pub(super) fn folder(&self) -> String {
         format!("{}_{}", self.package, self.version.replace(':', COLON))
     }
@@ -30,7 +31,7 @@ impl Version {
         })
     }
 
-    /// The file that `apt-get download` has left in `folder`.
+    /// The file downloaded to `folder` by `apt-get download`.
     pub(crate) fn archive_in(&self, folder: &Path) -> Result<PathBuf, MachineError> {
         let beginning = format!("{}_", self.folder());
         let entries = fs::read_dir(folder).map_err(MachineError::io("list", folder))?;
@@ -46,7 +47,7 @@ impl Version {
     }
 }
 
-/// The newest version of a package that apt knows, and what it depends on.
+/// The newest version of a package known to apt, and its dependencies.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) version: Version,
@@ -54,7 +55,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Reads what `apt-cache show` prints.
+    /// Parses the output of `apt-cache show`.
     pub(crate) fn parse(package: &str, text: &str) -> Result<Self, MachineError> {
         let field = |name: &str| {
             text.lines()

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::MachineError;
 use super::command::{command, failure, run};
 
-/// The libraries that `program` (an ELF file) is linked to, the loader included, directly and
-/// indirectly. Empty for a static program. What it opens at run time is not among them.
+/// The libraries that `program` (an ELF file) is linked to, directly and indirectly, and the
+/// loader. Empty for a static program. Libraries opened at run time are not included.
 ///
-/// `ldd` may execute the program's loader, so this is for programs that are trusted anyway.
+/// `ldd` may execute the program's loader, so use this only for trusted programs.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>, MachineError> {
     let mut ldd = command("ldd");
     ldd.arg(program);
@@ -25,7 +25,7 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>, MachineError> {
     parse(&String::from_utf8_lossy(&answer.stdout), program)
 }
 
-/// Reads lines `NAME => PATH (ADDRESS)`, `PATH (ADDRESS)` (the loader), `NAME (ADDRESS)` (the
+/// Parses lines `NAME => PATH (ADDRESS)`, `PATH (ADDRESS)` (the loader), `NAME (ADDRESS)` (the
 /// kernel's vdso), `NAME => not found` and `statically linked`.
 fn parse(text: &str, program: &Path) -> Result<Vec<PathBuf>, MachineError> {
     let mut libraries = Vec::new();

@@ -1,4 +1,4 @@
-//! Running host tools and telling what they said when they fail.
+//! Runs host tools and reports the output of failed ones.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,14 +9,14 @@ use std::process::{Command, Output, Stdio};
 
 use super::{MachineError, Unavailable};
 
-/// How much of a failed tool's output an error carries.
+/// How much of a failed tool's output goes into the error.
 const STDERR_TAIL_CHARS: usize = 2000;
 
-/// Where administrators' tools live; an ordinary user's `PATH` often lacks these folders.
+/// Folders of administrators' tools, which an ordinary user's `PATH` often lacks.
 const SBIN_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// A command that speaks English whatever the user's locale, never waits for input, and finds
-/// the administrators' tools too.
+/// A command with English output whatever the user's locale, without input, and with the
+/// administrators' tools in its `PATH`.
 pub(crate) fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
@@ -35,7 +35,7 @@ pub(crate) fn command(program: &str) -> Command {
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if there is no such program, [`MachineError::Command`] if it
-/// ends with another status than 0.
+/// exits with another status than 0.
 pub(crate) fn output(command: &mut Command) -> Result<String, MachineError> {
     let output = run(command)?;
     if output.status.success() {
@@ -45,7 +45,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, MachineError> {
     }
 }
 
-/// Runs `command` to its end, whatever its status.
+/// Runs `command` to its end and returns its output, whatever its status.
 pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
     let _turn = (command.get_program() == "apt-get")
         .then(apt_turn)
@@ -65,7 +65,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, MachineError> {
     })
 }
 
-/// One apt-get at a time, of all processes of this user: it waits for some of its own locks only.
+/// Serialises apt-get among this user's processes, because it waits only for some of its own locks.
 fn apt_turn() -> Result<File, MachineError> {
     let uid = rustix::process::getuid().as_raw();
     let path = std::env::temp_dir().join(format!("portolan-lab-apt-{uid}.lock"));
@@ -75,8 +75,8 @@ fn apt_turn() -> Result<File, MachineError> {
     Ok(file)
 }
 
-/// Opens or makes a lock file among everybody's temporary files: no link that leads elsewhere, and no file that another
-/// user made and may keep locked.
+/// Opens or creates a lock file in the shared temporary folder. Follows no link, and refuses a file
+/// of another user, who could keep it locked.
 fn open_lock(path: &Path, uid: u32) -> io::Result<File> {
     let file = File::options()
         .write(true)
@@ -87,7 +87,7 @@ fn open_lock(path: &Path, uid: u32) -> io::Result<File> {
         .open(path)?;
     match file.metadata()?.uid() == uid {
         true => Ok(file),
-        false => Err(io::Error::other("it is another user's: remove it")),
+        false => Err(io::Error::other("it belongs to another user; remove it")),
     }
 }
 

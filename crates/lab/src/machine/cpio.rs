@@ -1,4 +1,4 @@
-//! Writes the archive a Linux kernel unpacks its first file system from.
+//! Writes the archive from which a Linux kernel unpacks its first file system.
 //!
 //! The format is cpio "newc" (kernel documentation, driver-api/early-userspace/buffer-format):
 //! each entry is a header of thirteen 8-digit hexadecimal fields after the magic `070701`, the
@@ -16,7 +16,7 @@ const TRAILER: &str = "TRAILER!!!";
 const HEADER_BYTES: usize = 110;
 const ALIGNMENT_BYTES: usize = 4;
 
-/// Writes entries to `output` as they come. Folders must be written before what is in them.
+/// Writes entries to `output` in order. A folder must be written before its contents.
 #[derive(Debug)]
 pub(crate) struct Writer<W> {
     output: W,
@@ -41,7 +41,7 @@ impl<W: Write> Writer<W> {
         self.entry(name, S_IFLNK | 0o777, target.as_bytes())
     }
 
-    /// Writes the trailer and gives the output back.
+    /// Writes the trailer and returns the output.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.entry(TRAILER, 0, &[])?;
         self.output.flush()?;
@@ -55,7 +55,7 @@ impl<W: Write> Writer<W> {
         self.inode += 1;
         let links = if mode & S_IFDIR != 0 { 2 } else { 1 };
         // ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,
-        // namesize, check. Times are 0, so that equal trees give equal archives.
+        // namesize, check. Times are 0, so equal trees give equal archives.
         let fields = [
             self.inode, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name_size, 0,
         ];

@@ -1,7 +1,7 @@
-//! The emulator: Debian 13's, unpacked and never installed, whatever this host's system is.
+//! The emulator of Debian 13, unpacked into the cache instead of installed.
 //!
-//! A machine then costs and behaves the same on every host. Booting and starting programs take QEMU 10 a third of the
-//! processor time that QEMU 7.2 took.
+//! So a machine costs and behaves the same on every host. QEMU 10 boots and starts programs in a
+//! third of the processor time of QEMU 7.2.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::{Cache, MachineError};
 
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "qemu-system-x86";
-/// Below the folder it is unpacked into.
+/// The loader's path in the emulator's folder.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const PROGRAM: &str = "usr/bin/qemu-system-x86_64";
@@ -25,7 +25,7 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
-    /// The one in the cache if there is one, else the newest of its suite.
+    /// Returns the emulator in the cache, or unpacks the newest of its suite.
     pub(crate) fn unpack(cache: &Cache) -> Result<Self, MachineError> {
         let lists = Lists::of_suite(cache, SUITE)?;
         let select = |_: &_| lists.with_dependencies(&[PACKAGE]);
@@ -35,7 +35,8 @@ impl Emulator {
         })
     }
 
-    /// Starts it, by its own loader: this host's libraries are another system's.
+    /// A command that starts it with its own loader, because the host's libraries are of another
+    /// system.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(self.root.join(LOADER));
         command

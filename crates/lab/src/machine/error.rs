@@ -1,25 +1,25 @@
-//! What can go wrong between wanting a kernel machine and having its results.
+//! Errors of preparing and running a kernel machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Something this host does not offer, so that a check which needs it cannot be made here.
+/// Something that this host lacks, so that a check cannot run here.
 ///
-/// It is distinguished from a failure: the caller names what was left out and why, or, under
-/// continuous integration, treats it as a failure (see [`Unavailable::is_failure`]).
+/// It is not a failure: the caller reports what it skipped and why. Under continuous integration it
+/// is treated as a failure (see [`Unavailable::is_failure`]).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} unavailable: {why}")]
 pub struct Unavailable {
     /// What is missing, such as `kernel machine` or `packages tshark, kmod`.
     pub what: String,
-    /// Why, and what would provide it.
+    /// Why, and how to provide it.
     pub why: String,
 }
 
 impl Unavailable {
-    /// Whether a check that cannot run counts as failed here: it does when the environment says
-    /// `CI=true`, since there everything is expected to be provided.
+    /// Whether a check that cannot run counts as failed. It does if the environment has `CI=true`,
+    /// where everything must be provided.
     #[must_use]
     pub fn is_failure() -> bool {
         std::env::var_os("CI").is_some_and(|value| value == "true")
@@ -42,30 +42,30 @@ pub enum MachineError {
         /// The last part of what it wrote to standard error.
         stderr: String,
     },
-    /// A file or folder could not be read or written.
+    /// A file or folder could not be accessed.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was being done, such as `read`.
+        /// The operation, such as `read`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
-    /// A tool's answer or the machine's result was not in the expected form.
+    /// A tool's output or the machine's results did not have the expected form.
     #[error("{what}: {why}")]
     Unexpected {
-        /// What was being read.
+        /// What was being parsed.
         what: String,
-        /// What was expected and what came.
+        /// What was expected and what was found.
         why: String,
     },
     /// A name in a job cannot be used in the machine.
     #[error("`{name}` cannot be used as {role} in the machine: {why}")]
     BadJob {
-        /// The offending name.
+        /// The bad name.
         name: String,
-        /// What it was to be.
+        /// What the name is for.
         role: &'static str,
         /// The rule it breaks.
         why: &'static str,
@@ -75,15 +75,13 @@ pub enum MachineError {
     Deadline {
         /// The job's deadline.
         deadline: Duration,
-        /// The end of the kernel's console, and of what the steps printed.
+        /// The last output of the kernel's console and of the steps.
         console_tail: String,
     },
-    /// The other machine of a pair ended, this one did not, and was stopped.
-    #[error(
-        "the machine went on when the other one had ended; last of its console:\n{console_tail}"
-    )]
+    /// The other machine of a pair ended but this one did not, and was stopped.
+    #[error("the machine did not end after its peer ended; last of its console:\n{console_tail}")]
     LeftBehind {
-        /// The end of the kernel's console, and of what the steps printed.
+        /// The last output of the kernel's console and of the steps.
         console_tail: String,
     },
     /// The machine ended without reporting that its steps were over (a kernel panic, for example).
@@ -91,7 +89,7 @@ pub enum MachineError {
     Died {
         /// How the emulator ended.
         status: String,
-        /// The end of the kernel's console, and of what the emulator printed.
+        /// The last output of the kernel's console and of the emulator.
         console_tail: String,
     },
 }

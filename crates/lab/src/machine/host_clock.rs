@@ -1,16 +1,17 @@
-//! How fast this host's time-stamp counter counts, which an emulated processor hands on as it is.
+//! Measures the frequency of the host's time-stamp counter, which the emulated processor passes
+//! through.
 //!
-//! A machine that is told need not measure it, which goes wrong on a busy host, and takes the counter as its clock: its
-//! programs read it by themselves. The clock that it would take instead is a device, and each look at it leaves
-//! the emulated program.
+//! A machine that is given the frequency need not measure it, which fails on a busy host, and uses
+//! the counter as its clock. Programs can read the counter directly. The alternative is a device:
+//! each read of it leaves the emulated code.
 
 use std::sync::OnceLock;
 
-/// What the host's kernel has found to be the best clock.
+/// The clock source that the host's kernel prefers.
 const HOST_CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Counts of the time-stamp counter in a millisecond, measured once; none where the host has none, or does not trust
-/// its own.
+/// Frequency of the time-stamp counter in kHz, measured once. `None` if the host has no counter or
+/// its kernel does not trust it.
 pub(super) fn tsc_khz() -> Option<u64> {
     static MEASURED: OnceLock<Option<u64>> = OnceLock::new();
     *MEASURED.get_or_init(|| {
@@ -28,7 +29,7 @@ fn measure() -> Option<u64> {
 fn measure() -> Option<u64> {
     use std::time::Duration;
 
-    /// Long beside what it takes to read both clocks.
+    /// Long compared to reading both clocks.
     const SPAN: Duration = Duration::from_millis(100);
 
     let (start, start_count) = both_clocks();
@@ -39,7 +40,7 @@ fn measure() -> Option<u64> {
     u64::try_from((counted * 1000).checked_div(span_us)?).ok()
 }
 
-/// The system's clock and the counter at one moment: of some looks the one that was interrupted least.
+/// The system clock and the counter at the same time: the least interrupted of several readings.
 #[cfg(target_arch = "x86_64")]
 fn both_clocks() -> (std::time::Instant, u64) {
     use std::time::Instant;
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn what_is_measured_twice_differs_by_less_than_a_thousandth() {
         let [Some(first), Some(second)] = [measure(), measure()] else {
-            panic!("the counter stands still");
+            panic!("the counter does not advance");
         };
         assert!(first > 100_000, "{first} kHz");
         assert!(

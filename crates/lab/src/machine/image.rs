@@ -1,8 +1,9 @@
-//! A kernel image, unpacked ahead: an emulated processor takes seconds for what the host's does in half of one.
+//! Unpacks a kernel image ahead of boot. The host does in half a second what takes an emulated
+//! processor seconds.
 //!
-//! What is looked for are Linux's boot protocol (Documentation/arch/x86/boot.rst: `setup_sects`, `payload_offset`,
-//! `payload_length`) and the note by which an ELF kernel names its 32-bit entry (`XEN_ELFNOTE_PHYS32_ENTRY`), where
-//! the emulator begins it.
+//! It uses Linux's boot protocol (Documentation/arch/x86/boot.rst: `setup_sects`, `payload_offset`,
+//! `payload_length`) and the ELF note with the kernel's 32-bit entry point
+//! (`XEN_ELFNOTE_PHYS32_ENTRY`), where the emulator starts it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +12,11 @@ use super::MachineError;
 use super::command::{command, output};
 
 const SECTOR_BYTES: usize = 512;
-/// Offset of the sectors before the protected-mode part, one byte, less the first sector.
+/// Offset of the number of setup sectors minus one (one byte).
 const SETUP_SECTS: usize = 0x1f1;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
-/// Behind what is packed the kernel's build adds how long it is unpacked.
+/// The kernel's build appends the unpacked length to the packed data.
 const LENGTH_BYTES: usize = 4;
 const PACKERS: [Packer; 2] = [
     Packer {
@@ -32,21 +33,21 @@ const PACKERS: [Packer; 2] = [
     },
 ];
 const ELF: &[u8] = b"\x7fELF";
-/// Type of the note, and whose types they are.
+/// Type and owner of the note.
 const ENTRY_NOTE: &[u8] = b"\x12\0\0\0Xen\0";
 
-/// A way to pack a kernel.
+/// A compression format of kernels.
 struct Packer {
-    /// How what is packed begins.
+    /// First bytes of the packed data.
     magic: &'static [u8],
-    /// Of the file that the program unpacks into one without it.
+    /// File extension that the program removes when it unpacks.
     extension: &'static str,
     program: &'static str,
     arguments: &'static [&'static str],
 }
 
-/// Unpacks the kernel in the bootable `image` to the file `unpacked`, if it is one that the emulator can begin by
-/// itself; else there is no such file afterwards.
+/// Unpacks the kernel in the bootable `image` to the file `unpacked`. Creates no file if the
+/// emulator cannot start the kernel directly.
 pub(super) fn unpack(image: &Path, unpacked: &Path) -> Result<(), MachineError> {
     let bytes = fs::read(image).map_err(MachineError::io("read", image))?;
     let Some((payload, packer)) =
@@ -66,7 +67,7 @@ pub(super) fn unpack(image: &Path, unpacked: &Path) -> Result<(), MachineError> 
     Ok(())
 }
 
-/// What is packed in a bootable image.
+/// The packed kernel in a bootable image.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let sectors = usize::from(*image.get(SETUP_SECTS)?) + 1;
     let start = (sectors * SECTOR_BYTES).checked_add(number(image, PAYLOAD_OFFSET)?)?;
@@ -94,7 +95,7 @@ fn starts_by_itself(kernel: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// An image of two sectors before a payload three bytes behind them.
+    /// An image of two sectors, with the payload three bytes after them.
     fn image(payload: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 2 * SECTOR_BYTES + 3];
         let payload = [payload, &[0; LENGTH_BYTES]].concat();

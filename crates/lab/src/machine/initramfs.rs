@@ -1,4 +1,4 @@
-//! What every machine carries: a shell, the modules in load order, and the RDMA programs.
+//! The contents of every machine: a shell, the modules in load order, and the RDMA programs.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::{Cache, MachineError, Package};
 /// The machine's first process.
 const INIT: &str = include_str!("guest/init.sh");
 
-/// Installed on the host: the emulator, what unpacks kernels, and the guest's programs.
+/// Packages installed on the host: the emulator, unpackers of kernels, and the guest's programs.
 pub(crate) const PACKAGES: &[Package] = &[
     Package {
         name: "ethtool",
@@ -63,8 +63,8 @@ pub(crate) const PACKAGES: &[Package] = &[
 /// Unpacked, not installed: it would replace the host's `busybox` package.
 const BUSYBOX_PACKAGE: &str = "busybox-static";
 
-/// Programs of the host that the machine offers in `/usr/bin`. `timeout` is among them because
-/// busybox's runs busybox's own programs in preference to those in `PATH`.
+/// The host's programs that the machine has in `/usr/bin`. They include `timeout`, because
+/// busybox's prefers busybox's own programs to those in `PATH`.
 const PROGRAMS: &[&str] = &[
     "/bin/dash",
     "/bin/ip",
@@ -96,7 +96,7 @@ const DRIVERS: [&str; 2] = ["rxe", "siw"];
 /// Where Debian keeps shared libraries.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// The tree every job starts from.
+/// The file tree that every job starts from.
 pub(crate) fn base(cache: &Cache, kernel: &Kernel) -> Result<Tree, MachineError> {
     let mut tree = Tree::new();
     for folder in ["dev", "etc", "proc", "results", "root", "run", "sys", "tmp"] {
@@ -119,9 +119,9 @@ fn add_programs(cache: &Cache, tree: &mut Tree) -> Result<(), MachineError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         tree.program(&format!("usr/bin/{name}"), path)?;
     }
-    // Not busybox's shell: that one prefers its own small `ip` to the real one in PATH.
+    // Not busybox's shell, which prefers its own small `ip` to the real one in PATH.
     tree.program("usr/bin/sh", Path::new("/bin/dash"))?;
-    // Not in any program's list: glibc opens it when a thread ends.
+    // In no program's list of libraries: glibc opens it when a thread ends.
     tree.host_library(&Path::new(LIBRARIES).join("libgcc_s.so.1"));
     Ok(())
 }
@@ -134,7 +134,7 @@ fn busybox(cache: &Cache) -> Result<PathBuf, MachineError> {
     Ok(unpacked.root.join("bin/busybox"))
 }
 
-/// libibverbs finds its drivers by the names in this folder, and opens them by this path.
+/// libibverbs finds its drivers by the names in this folder and opens them at this path.
 fn add_verbs_drivers(tree: &mut Tree) -> Result<(), MachineError> {
     for name in DRIVERS {
         let path = format!("etc/libibverbs.d/{name}.driver");
@@ -157,7 +157,8 @@ fn add_verbs_drivers(tree: &mut Tree) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// The modules, and `modules/order`: a line `FILE [PARAMETER]…` for each, as it is to be loaded.
+/// Adds the modules and `modules/order`, which has a line `FILE [PARAMETER]…` for each in load
+/// order.
 fn add_modules(kernel: &Kernel, tree: &mut Tree) -> Result<(), MachineError> {
     let mut order = String::new();
     for module in kernel.load_order()? {

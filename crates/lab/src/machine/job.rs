@@ -1,4 +1,4 @@
-//! What one run of a machine is to do.
+//! The job of a machine: what one run has to do.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,24 +6,23 @@ use std::time::Duration;
 use super::MachineError;
 use super::tree::Tree;
 
-/// Time a run may take unless the job says otherwise. Booting alone takes about ten seconds
-/// under emulation.
+/// Default time limit of a run. Booting alone takes about ten seconds under emulation.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
-/// Time a step may take unless it says otherwise.
+/// Default time limit of a step.
 const STEP_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// One for the program under test, one for its peer.
 const PROCESSORS_DEFAULT: u32 = 2;
-/// Steps of one job; their folders have three digits.
+/// Maximum number of steps of a job; their folders have three digits.
 const STEPS_MAX: usize = 1000;
 
-/// Programs, files and steps for one machine, and the time it may take.
+/// Programs, files and steps for one machine, with a time limit.
 ///
-/// Steps run in order as root. Each is a shell script (`sh -eu`) of its own; what it leaves
-/// running is killed when it ends, what it does to the kernel's state stays. In the machine:
+/// Steps run in order as root. Each is a separate shell script (`sh -eu`). Processes that it leaves
+/// running are killed when it ends; its changes to the kernel's state remain. In the machine:
 /// - the programs are in `PATH`;
-/// - what a step writes under `$RESULTS` is brought back ([`Outcome::files`](super::Outcome::files));
-/// - `/bin/sh` is dash, the small tools are busybox's, `ip`, `rdma`, `tc`, `ping`, `ethtool` and
-///   `tcpdump` are the real ones, as are the programs of rdmacm-utils and ibverbs-utils.
+/// - files that a step writes under `$RESULTS` are brought back ([`Outcome::files`](super::Outcome::files));
+/// - `/bin/sh` is dash and the small tools are busybox's; `ip`, `rdma`, `tc`, `ping`, `ethtool`,
+///   `tcpdump` and the programs of rdmacm-utils and ibverbs-utils are the real ones.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub(crate) deadline: Duration,
@@ -36,13 +35,13 @@ pub struct Job {
     pub(crate) steps: Vec<Step>,
 }
 
-/// What time is in the machine.
+/// The machine's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// The host's.
+    /// The host's clock.
     #[default]
     Host,
-    /// A nanosecond for each instruction.
+    /// One nanosecond per instruction.
     Instructions,
 }
 
@@ -55,18 +54,18 @@ pub struct Step {
     on_failure: OnFailure,
 }
 
-/// What becomes of the steps after one that failed.
+/// What happens to the steps after a failed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They are left out: they would be meaningless.
+    /// They are skipped, because they depend on it.
     #[default]
     Stop,
-    /// They run: they do not depend on it.
+    /// They run, because they do not depend on it.
     Continue,
 }
 
 impl Step {
-    /// A step called `name` in reports, that runs `script`.
+    /// A step that runs `script`, called `name` in reports.
     #[must_use]
     pub fn new(name: impl Into<String>, script: impl Into<String>) -> Self {
         Self {
@@ -83,14 +82,14 @@ impl Step {
         &self.name
     }
 
-    /// Kills the step after `limit` (whole seconds, at least one); its status is then 137.
+    /// Kills the step after `limit` (whole seconds, at least one). Its status is then 137.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// What becomes of the steps after this one if it fails.
+    /// Sets what happens to the following steps if this one fails.
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
@@ -114,7 +113,7 @@ impl Default for Job {
 }
 
 impl Job {
-    /// A job with no steps yet and five minutes to finish.
+    /// A job without steps and a deadline of five minutes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -127,33 +126,34 @@ impl Job {
         self
     }
 
-    /// Gives the machine so many processors, at least one, instead of two. On a single one nobody wakes another, which costs an
-    /// emulator's host much; what would happen at the same time does not.
+    /// Sets the number of processors (default two, at least one). With one processor no thread
+    /// wakes another, which is expensive under emulation; but nothing runs in parallel.
     #[must_use]
     pub fn processors(mut self, count: u32) -> Self {
         self.processors = count;
         self
     }
 
-    /// Counts time in the machine in instructions, a nanosecond for each, by a single processor; while that is idle
-    /// it skips to what comes next. So what else the host does changes no time that is measured in it. The
-    /// deadline is the host's time still.
+    /// Makes the machine's clock count instructions, one nanosecond each, on a single processor.
+    /// While it is idle, time skips to the next event. So the host's load does not affect measured
+    /// times. The deadline is still in the host's time.
     #[must_use]
     pub fn counting_instructions(mut self) -> Self {
         self.clock = Clock::Instructions;
         self
     }
 
-    /// Gives a shell on this process's terminal once the steps are over.
+    /// Opens a shell on this process's terminal after the steps.
     #[must_use]
     pub fn interactive(mut self) -> Self {
         self.interactive = true;
         self
     }
 
-    /// Has what the emulator makes far dearer than a real processor does not decide: the kernel's clock is the time-stamp
-    /// counter, which programs read by themselves, whatever the host thinks of its own, and there is no carry-less
-    /// multiplication, which is emulated bit by bit, so that whoever sums up packets does it by tables.
+    /// Reduces the effect of operations that are far more expensive under emulation. The kernel's
+    /// clock is the time-stamp counter, which programs can read directly, even if the host does not
+    /// trust it. The processor lacks carry-less multiplication, which would be emulated bit by bit,
+    /// so checksums use tables.
     #[must_use]
     pub fn measuring(mut self) -> Self {
         self.measures = true;
@@ -167,8 +167,7 @@ impl Job {
         self
     }
 
-    /// Puts the host's program `path`, with the libraries it is linked to, into the machine's
-    /// `PATH` under `name`.
+    /// Puts the host's program `path` and its linked libraries into the machine's `PATH` as `name`.
     #[must_use]
     pub fn program(mut self, name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         self.programs.push((name.into(), path.into()));
@@ -187,7 +186,7 @@ impl Job {
         self.steps.iter().map(|step| step.name.as_str())
     }
 
-    /// Adds the job's part to the guest's file tree; `guest/init.sh` reads it there.
+    /// Adds the job's files to the guest's tree, where `guest/init.sh` reads them.
     pub(crate) fn add_to(&self, tree: &mut Tree) -> Result<(), MachineError> {
         for (path, content) in &self.files {
             if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
@@ -207,14 +206,10 @@ impl Job {
                     "the name must be one path component",
                 ));
             }
-            // ldd's complaint about a missing file would not say which of many it was.
+            // If one file is missing, ldd's error would not say which.
             if !path.is_file() {
                 let path = path.display().to_string();
-                return Err(bad(
-                    &path,
-                    "a program",
-                    "there is no such file on this host",
-                ));
+                return Err(bad(&path, "a program", "it does not exist on this host"));
             }
             tree.program(&format!("job/programs/{name}"), path)?;
         }
@@ -246,7 +241,7 @@ impl Job {
     }
 }
 
-/// Where step `index` is in the guest's `/job` and in the results.
+/// Folder of step `index`, both in the guest's `/job` and in the results.
 pub(crate) fn step_folder(index: usize) -> String {
     format!("steps/{index:03}")
 }

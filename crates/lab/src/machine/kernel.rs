@@ -1,4 +1,4 @@
-//! The kernel of a Debian suite, unpacked and never installed.
+//! The kernel of a Debian suite, unpacked into the cache instead of installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use super::lists::Lists;
 use super::packages::unpack;
 use super::{Cache, MachineError, Unavailable};
 
-/// Kernel modules, without those they depend on: the results disk and the wire, links between
-/// namespaces, their bonds and their troubles, RDMA over Ethernet and its doors to user space. Those that
-/// only some kernels have are the suite's.
+/// Kernel modules to load besides their dependencies: the results disk and the machine link;
+/// virtual links, bonding and network emulation; RDMA over Ethernet and its user interfaces.
+/// Modules of a single kernel are listed with its suite.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
@@ -46,7 +46,7 @@ impl Suite {
         }
     }
 
-    /// Where its packages are looked for: the host's lists may name another suite's kernel.
+    /// Where its packages are found. The host's lists may be of another suite.
     fn lists(self, cache: &Cache) -> Result<Lists, MachineError> {
         match self {
             Self::Bookworm => require_host_suite(self).map(|()| Lists::of_host()),
@@ -54,8 +54,8 @@ impl Suite {
         }
     }
 
-    /// Modules that no dependency tells. The rdma_rxe of Linux 6.1 asks the crypto layer for `crc32` by
-    /// name (the ICRC); later ones have it built in.
+    /// Modules that are not found as dependencies. The rdma_rxe of Linux 6.1 requests `crc32` by
+    /// name from the crypto layer (for the ICRC); later kernels have it built in.
     fn own_modules(self) -> &'static [&'static str] {
         match self {
             Self::Bookworm => &["crc32_generic"],
@@ -74,12 +74,12 @@ impl Suite {
 /// An unpacked kernel package with its module index.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// As `uname -r` prints it.
+    /// Release, as `uname -r` prints it.
     pub(crate) release: String,
-    /// Of the package.
+    /// Version of the package.
     pub(super) version: String,
     pub(super) suite: Suite,
-    /// Loaded after [`MODULES`].
+    /// Modules to load after [`MODULES`].
     further_modules: &'static [&'static str],
     /// Folder the package was unpacked into.
     root: PathBuf,
@@ -95,8 +95,7 @@ pub(crate) struct Module {
 }
 
 impl Kernel {
-    /// The kernel of `suite`: the one in the cache if there is one, else the newest that the
-    /// host's package lists offer.
+    /// Returns the kernel of `suite` from the cache, or unpacks the newest in the package lists.
     pub(crate) fn unpack(cache: &Cache, suite: Suite) -> Result<Self, MachineError> {
         let lists = suite.lists(cache)?;
         let package = suite.kernel_package();
@@ -120,7 +119,7 @@ impl Kernel {
         })
     }
 
-    /// Has machines load a module that the kernel's package leaves out.
+    /// Adds a module that is not in the kernel's package, to be loaded in every machine.
     pub(super) fn add_module(
         &mut self,
         name: &'static [&'static str; 1],
@@ -136,7 +135,7 @@ impl Kernel {
         self.index()
     }
 
-    /// What the emulator boots.
+    /// The file that the emulator boots.
     pub(crate) fn image(&self) -> PathBuf {
         let unpacked = self.unpacked_image();
         if unpacked.exists() {
@@ -145,7 +144,7 @@ impl Kernel {
         self.packed_image()
     }
 
-    /// The kernel itself, where it could be unpacked.
+    /// The unpacked kernel, if it could be unpacked.
     fn unpacked_image(&self) -> PathBuf {
         self.root.join(format!("vmlinux-{}", self.release))
     }
@@ -157,12 +156,12 @@ impl Kernel {
         if first.exists() { first } else { second }
     }
 
-    /// Unpacks the kernel of a package just unpacked, indexes its modules, and unpacks those that a machine loads:
-    /// newer kernels' are compressed.
+    /// Completes an unpacked package: unpacks its kernel, indexes its modules, and decompresses the
+    /// modules that a machine loads.
     fn finish(&self) -> Result<(), MachineError> {
         let lib = self.root.join("lib");
         if !lib.exists() {
-            // Packages of a system with merged /usr have only usr/lib, where depmod does not look.
+            // Packages for merged /usr have only usr/lib, where depmod does not look.
             std::os::unix::fs::symlink("usr/lib", &lib).map_err(MachineError::io("link", &lib))?;
         }
         image::unpack(&self.packed_image(), &self.unpacked_image())?;
@@ -185,7 +184,7 @@ impl Kernel {
         output(depmod.arg("-b").arg(&self.root).arg(&self.release)).map(drop)
     }
 
-    /// What every machine loads and all that depends on, each once, in an order in which they load.
+    /// All modules that a machine loads, with their dependencies, each once and in load order.
     pub(crate) fn load_order(&self) -> Result<Vec<Module>, MachineError> {
         let modules = self.suite.own_modules().iter();
         let modules = modules.chain(MODULES).chain(self.further_modules);
@@ -208,8 +207,8 @@ impl Kernel {
     }
 }
 
-/// The packages that a kernel's meta package stands for: the image, and where that is empty itself those
-/// that have its files.
+/// The packages behind a kernel meta package: the image, and if that is empty the packages with its
+/// files.
 fn packages_of(lists: &Lists, depends: &str, origin: &str) -> Result<Vec<Version>, MachineError> {
     let image = find_exact_dependency(depends, "linux-image-", origin)?;
     let depends = lists.candidate(&image.package)?.depends;
@@ -221,7 +220,7 @@ fn packages_of(lists: &Lists, depends: &str, origin: &str) -> Result<Vec<Version
         .collect())
 }
 
-/// The dependency whose name begins with `prefix`, of an exact version.
+/// The dependency on an exact version whose name begins with `prefix`.
 fn find_exact_dependency(
     depends: &str,
     prefix: &str,
@@ -232,7 +231,7 @@ fn find_exact_dependency(
     parse_exact_dependency(found.unwrap_or(depends), origin)
 }
 
-/// Reads `NAME (= VERSION)`, the form in which a kernel meta package names its image.
+/// Parses `NAME (= VERSION)`, the form in which a kernel meta package names its image.
 fn parse_exact_dependency(text: &str, origin: &str) -> Result<Version, MachineError> {
     let first = text.split(',').next().unwrap_or_default();
     let parsed = first.split_once('(').and_then(|(name, version)| {
@@ -259,8 +258,8 @@ fn release_of(image_package: &str) -> Result<&str, MachineError> {
     })
 }
 
-/// Reads what `modprobe --show-depends` prints: `insmod FILE [PARAMETER]…`, and `builtin NAME`
-/// for what needs no loading.
+/// Parses the output of `modprobe --show-depends`: `insmod FILE [PARAMETER]…`, and `builtin NAME`
+/// for modules that need no loading.
 fn parse_load_order(text: &str) -> Result<Vec<Module>, MachineError> {
     let mut modules = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -295,7 +294,7 @@ fn require_host_suite(suite: Suite) -> Result<(), MachineError> {
     Err(MachineError::Unavailable(Unavailable {
         what: format!("kernel of Debian {}", suite.codename()),
         why: format!(
-            "this host's package lists are of `{}`",
+            "this host's package lists are for `{}`",
             host.unwrap_or("an unknown system")
         ),
     }))

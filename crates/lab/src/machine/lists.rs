@@ -1,5 +1,5 @@
-//! Where apt looks for packages: the host's own lists, or those of another suite, which the cache keeps
-//! beside them and the host does not see.
+//! Package lists for apt: the host's own, or those of another suite, kept in the cache and hidden
+//! from the host.
 
 use std::fs;
 use std::path::Path;
@@ -11,41 +11,41 @@ use super::candidate::{Candidate, Version};
 use super::command::{command, failure, output, run};
 use super::{Cache, MachineError, Unavailable};
 
-/// How often, and how far apart, the package lists are tried to be refreshed.
+/// How often to try to refresh the package lists, and the pause between two attempts.
 const REFRESH_ATTEMPTS: u32 = 5;
 const REFRESH_PAUSE: Duration = Duration::from_secs(10);
 
-/// Lists of packages.
+/// Package lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
     options: Vec<String>,
-    /// What notes in the cache have behind a package's name.
+    /// Appended to the package's name in the names of the cache's notes.
     pub(crate) suffix: String,
-    /// Whether they are the cache's, which whoever uses the cache may refresh.
+    /// Whether the lists belong to the cache, so that refreshing them does not need root.
     are_own: bool,
 }
 
 impl Lists {
-    /// The host's own.
+    /// The host's own lists.
     pub(crate) fn of_host() -> Self {
         Self::default()
     }
 
-    /// Those of a suite of Debian, whatever the host's is, from where the host has its own.
+    /// Lists of a Debian suite, whatever the host's suite is, from the host's archive.
     pub(crate) fn of_suite(cache: &Cache, suite: &str) -> Result<Self, MachineError> {
         Self::of_suites(cache, &[suite])
     }
 
-    /// Those of several suites: a package of one may depend on packages of another.
+    /// Lists of several suites, because a package of one may depend on packages of another.
     pub(crate) fn of_suites(cache: &Cache, suites: &[&str]) -> Result<Self, MachineError> {
         let all = cache.folder("lists")?;
         let (suite, suites) = (suites.join("+"), suites.join(" "));
         let folder = all.join(&suite);
         let partial = folder.join("partial");
         fs::create_dir_all(&partial).map_err(MachineError::io("create", &partial))?;
-        // Not in the folder of the lists: apt-get clears that of files that are not its own.
+        // Not in the folder of the lists: apt-get deletes foreign files there.
         let sources = all.join(format!("{suite}.sources"));
-        // Once: later runs need no apt for what the cache has.
+        // Only once: later runs need no apt for packages in the cache.
         if !sources.exists() {
             let text = format!(
                 "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\n\
@@ -77,8 +77,8 @@ impl Lists {
         Candidate::parse(package, &text)
     }
 
-    /// Packages, and all that they would bring along to a system that has nothing. The first of the result is the first
-    /// that was asked for; each is `NAME` or `NAME=VERSION`.
+    /// Resolves packages with all dependencies, for an empty system. The first result is the first
+    /// package asked for. Each package is `NAME` or `NAME=VERSION`.
     pub(crate) fn with_dependencies(
         &self,
         packages: &[impl AsRef<str>],
@@ -93,13 +93,13 @@ impl Lists {
             .position(|version| Some(&*version.package) == first);
         let own = own.ok_or_else(|| {
             let origin = format!("apt-get install --simulate {}", names.join(" "));
-            MachineError::unexpected(origin, "the first package is not among what it installs")
+            MachineError::unexpected(origin, "the first package is not among those to install")
         })?;
         all.swap(0, own);
         Ok(all)
     }
 
-    /// Downloads packages and unpacks them into the fresh folder `root`, one over the other.
+    /// Downloads packages and unpacks all of them into the fresh folder `root`.
     pub(crate) fn download(&self, versions: &[Version], root: &Path) -> Result<(), MachineError> {
         if root.exists() {
             fs::remove_dir_all(root).map_err(MachineError::io("remove", root))?;
@@ -118,8 +118,9 @@ impl Lists {
         fs::remove_dir_all(&download).map_err(MachineError::io("remove", &download))
     }
 
-    /// Tries `action`; if it fails and this process may, refreshes the package lists and tries again.
-    /// Lists are absent on a fresh container and name vanished versions on one not updated lately.
+    /// Runs `action`. If it fails and this process may refresh the package lists, refreshes them
+    /// and runs it again. A new container has no lists, and outdated lists name versions that no
+    /// longer exist.
     pub(crate) fn fresh<T>(
         &self,
         action: impl Fn() -> Result<T, MachineError>,
@@ -139,8 +140,8 @@ impl Lists {
         }
     }
 
-    /// Somebody else's refreshing, as new machines do by themselves, holds the lists for a while; that lock
-    /// apt-get does not wait for.
+    /// Refreshes the lists, with retries. New machines refresh their lists at boot and hold a lock
+    /// that apt-get does not wait for.
     fn refresh(&self) -> Result<(), MachineError> {
         let mut attempt = 1;
         loop {
@@ -168,7 +169,7 @@ impl Lists {
     }
 }
 
-/// Where the host has Debian's packages from, whether or not it has their lists yet.
+/// The archive from which the host gets Debian packages, whether or not it has lists yet.
 fn archive_of_host() -> Result<String, MachineError> {
     let text = output(command("apt-get").args(["update", "--print-uris"]))?;
     parse_archive(&text).ok_or_else(|| {
@@ -179,7 +180,7 @@ fn archive_of_host() -> Result<String, MachineError> {
     })
 }
 
-/// The archive of the first suite that is whole by itself: no updates, backports or security fixes of another.
+/// The archive of the first complete suite: not updates, backports or security fixes.
 fn parse_archive(uris: &str) -> Option<String> {
     uris.lines().find_map(|line| {
         let uri = line.strip_prefix('\'')?.split('\'').next()?;
@@ -188,7 +189,7 @@ fn parse_archive(uris: &str) -> Option<String> {
     })
 }
 
-/// Reads what `apt-get --simulate install` would install: `Inst NAME (VERSION ORIGIN [ARCHITECTURE])`.
+/// Parses the output of `apt-get --simulate install`: `Inst NAME (VERSION ORIGIN [ARCHITECTURE])`.
 fn parse_simulation(text: &str) -> Vec<Version> {
     text.lines()
         .filter_map(|line| {

@@ -1,28 +1,28 @@
-//! Kernel machines: a real Debian kernel under qemu, as the peer that judges us.
+//! Kernel machines: a real Debian kernel under qemu, as the peer that tests us.
 //!
-//! The machine boots a distribution's own kernel package with a small initramfs made on the spot,
-//! under plain software emulation, so it needs neither RDMA hardware nor virtualisation. Nothing
-//! of it is installed: the kernel package is unpacked into a cache folder.
+//! A machine boots a distribution's kernel package with a small generated initramfs, under plain
+//! software emulation. So it needs neither RDMA hardware nor virtualisation. Nothing is installed:
+//! the kernel package is unpacked into a cache folder.
 //!
-//! One run goes through these files, top to bottom:
+//! Files, in the order of a run:
 //!
-//! | file | job |
+//! | file | content |
 //! |---|---|
-//! | `cache` | the folder that keeps what is slow to make |
-//! | `lists` | where apt looks for packages: the host's lists or another suite's |
-//! | `packages` | Debian packages: install what is missing, unpack what must not be installed |
-//! | `kernel` | the kernel of a suite and the order its modules load in |
-//! | `image` | its image, unpacked ahead |
+//! | `cache` | the folder for what is slow to make |
+//! | `lists` | apt's package lists: the host's or another suite's |
+//! | `packages` | Debian packages: installing missing ones, unpacking others |
+//! | `kernel` | the kernel of a suite and the load order of its modules |
+//! | `image` | the kernel's image, unpacked ahead of boot |
 //! | `siw` | the iWARP driver, which Debian's kernels lack: built for one |
-//! | `emulator` | qemu, of one version on every host |
+//! | `emulator` | qemu, of the same version on every host |
 //! | `closure` | a program and the shared libraries it needs |
-//! | `tree`, `cpio` | the guest's file tree, and the archive the kernel unpacks it from |
-//! | `initramfs` | what every machine carries: shell, modules, RDMA programs |
-//! | `job` | what a run is to do: programs, files, steps, deadline |
+//! | `tree`, `cpio` | the guest's file tree and its archive |
+//! | `initramfs` | the contents of every machine: shell, modules, RDMA programs |
+//! | `job` | a run's programs, files, steps and deadline |
 //! | `pair` | two machines at once, and the wire between them |
-//! | `host_clock` | how fast the host's time-stamp counter counts, for the machine's clock |
-//! | `qemu` | boot, wait with a deadline, bring results back |
-//! | `outcome` | what each step printed, its status and its time |
+//! | `host_clock` | the frequency of the host's time-stamp counter, for the machine's clock |
+//! | `qemu` | boots, waits with a deadline, brings results back |
+//! | `outcome` | the output, status and time of each step |
 //!
 //! ```no_run
 //! use portolan_lab::machine::{Cache, Job, Machine, Step, Suite};
@@ -73,7 +73,7 @@ use tree::Tree;
 
 /// A kernel machine ready to boot: kernel unpacked, base file tree assembled.
 ///
-/// Preparing takes seconds the first time (packages are fetched) and well under one second
+/// Preparing takes seconds the first time, because packages are fetched, and well under one second
 /// afterwards. One prepared machine can run any number of jobs, also at the same time.
 #[derive(Debug)]
 pub struct Machine {
@@ -84,8 +84,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Installs what is missing on this host, unpacks the emulator and the kernel of `suite` into `cache` and
-    /// assembles the files every job of this machine starts from.
+    /// Prepares a machine: installs missing packages on this host, unpacks the emulator and the
+    /// kernel of `suite` into `cache`, and assembles the files that every job starts from.
     ///
     /// # Errors
     /// [`MachineError::Unavailable`] if this host cannot provide a machine (no apt-get, or
@@ -94,8 +94,8 @@ impl Machine {
         Self::assemble(cache, suite, |_| Ok(()))
     }
 
-    /// As [`Machine::prepare`], with the kernel's iWARP driver, siw, loaded as well. Building it takes half a minute
-    /// the first time.
+    /// Like [`Machine::prepare`], but also loads the kernel's iWARP driver, siw. Building it takes
+    /// half a minute the first time.
     ///
     /// # Errors
     /// As for [`Machine::prepare`]; building needs root.
@@ -130,23 +130,23 @@ impl Machine {
         &self.kernel.release
     }
 
-    /// Boots a fresh machine, runs the steps of `job` in it and brings their results back. What
-    /// the steps print is also written to `live` as it appears.
+    /// Boots a fresh machine, runs the steps of `job` in it and returns their results. The steps'
+    /// output is also written to `live` as it appears.
     ///
     /// # Errors
     /// [`MachineError::Deadline`] when the job's deadline passes, [`MachineError::Died`] when the
-    /// machine ends before its steps have; a step that fails is not an error but a status in
-    /// the [`Outcome`].
+    /// machine ends before its steps. A failed step is not an error but a status in the
+    /// [`Outcome`].
     pub fn run(&self, job: &Job, live: &mut (dyn Write + Send)) -> Result<Outcome, MachineError> {
         qemu::run(self, job, None, live)
     }
 
-    /// Boots two fresh machines whose interfaces `eth0` are the ends of one wire, and runs a job in each. What
-    /// they agree upon beside that is theirs; when one has ended the other has a minute to end.
+    /// Boots two fresh machines whose interfaces `eth0` are connected by a wire, and runs a job in
+    /// each. When one machine ends, the other has a minute to end.
     ///
     /// # Errors
-    /// There is no wire. Those of each machine are as for [`Machine::run`], and
-    /// [`MachineError::LeftBehind`] when it does not end though the other has.
+    /// If the wire cannot be created. For each machine as in [`Machine::run`], and
+    /// [`MachineError::LeftBehind`] if it does not end after the other.
     pub fn run_pair(
         &self,
         jobs: [&Job; 2],
@@ -164,8 +164,8 @@ pub(crate) fn checked(command: &mut std::process::Command) -> Result<String, Mac
 /// Runs a tool of this host to its end and returns what it printed.
 ///
 /// # Errors
-/// [`MachineError::Unavailable`] if there is no such program, [`MachineError::Command`] if it
-/// ends with another status than 0.
+/// [`MachineError::Unavailable`] if there is no such program, [`MachineError::Command`] if it exits
+/// with another status than 0.
 pub(crate) fn tool_output(program: &str, arguments: &[&OsStr]) -> Result<String, MachineError> {
     command::output(command::command(program).args(arguments))
 }

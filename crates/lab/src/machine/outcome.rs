@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The results of a run.
 
 use std::fmt;
 use std::fs;
@@ -8,37 +8,37 @@ use std::time::Duration;
 use super::MachineError;
 use super::job::{Step, step_folder};
 
-/// Name, below a run's folder, of what the guest archived.
+/// Name of the folder with the guest's results in a run's folder.
 pub(crate) const RESULTS_FOLDER: &str = "results";
-/// Name, below a run's folder, of the kernel's console.
+/// Name of the kernel console's log in a run's folder.
 pub(crate) const CONSOLE_FILE: &str = "console.log";
-/// Name, below a run's folder, of the wire's capture.
+/// Name of the wire's capture in a run's folder.
 pub(crate) const CAPTURE_FILE: &str = "wire.pcap";
 
 /// The results of one run of a machine. Its files are deleted when it is dropped.
 #[derive(Debug)]
 pub struct Outcome {
-    /// 0 if every step ended with status 0, else the status of the first that did not.
+    /// 0 if every step ended with status 0, otherwise the status of the first that failed.
     pub status: i32,
-    /// The steps that ran, in order. After a failed step the rest may be missing.
+    /// The steps that ran, in order. After a failed step the others may be missing.
     pub steps: Vec<StepOutcome>,
-    /// From power-on to the first step, by the guest's clock.
+    /// Time from power-on to the first step, by the guest's clock.
     pub boot: Duration,
-    /// From power-on to power-off, by the host's clock.
+    /// Time from power-on to power-off, by the host's clock.
     pub elapsed: Duration,
     folder: RunFolder,
 }
 
-/// What one step printed, and how it ended.
+/// The output and status of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepOutcome {
     /// The step's name.
     pub name: String,
-    /// Its exit status as the shell tells it: 128 + N when killed by signal N.
+    /// The exit status as in the shell: 128 + N when killed by signal N.
     pub status: i32,
-    /// Standard output and standard error, as they came.
+    /// Standard output and standard error, interleaved.
     pub output: String,
-    /// By the guest's clock.
+    /// Duration by the guest's clock.
     pub elapsed: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Outcome {
         self.steps.iter().find(|step| step.name == name)
     }
 
-    /// The folder with what the steps wrote under `$RESULTS`.
+    /// The folder with the files that the steps wrote under `$RESULTS`.
     #[must_use]
     pub fn files(&self) -> PathBuf {
         self.folder.path.join(RESULTS_FOLDER).join("files")
@@ -63,13 +63,13 @@ impl Outcome {
         read_lossy(&self.folder.path.join(CONSOLE_FILE))
     }
 
-    /// The capture of the wire, if the machine was on one.
+    /// The capture of the wire, if the machine had one.
     #[must_use]
     pub fn wire_capture(&self) -> Option<PathBuf> {
         Some(self.folder.path.join(CAPTURE_FILE)).filter(|path| path.is_file())
     }
 
-    /// Keeps the run's files when this is dropped, and tells where they are.
+    /// Keeps the run's files when this is dropped, and returns their folder.
     pub fn keep(&mut self) -> &Path {
         self.folder.keep = true;
         &self.folder.path
@@ -136,7 +136,7 @@ impl StepOutcome {
 }
 
 impl fmt::Display for Outcome {
-    /// A line for boot and each step: status, time, name.
+    /// Prints a line for boot and each step: status, time, name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "     boot {:>7.2} s", self.boot.as_secs_f64())?;
         for step in &self.steps {
@@ -156,7 +156,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A run's working folder, deleted when dropped unless it is to be kept.
+/// A run's working folder, deleted on drop unless it is to be kept.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
@@ -174,19 +174,19 @@ impl RunFolder {
 impl Drop for RunFolder {
     fn drop(&mut self) {
         if !self.keep {
-            // A folder that cannot be removed costs space in the cache and nothing else.
+            // A folder that cannot be removed only costs space in the cache.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Text of unknown encoding: programs under test may print anything.
+/// Reads text of unknown encoding: programs under test may print anything.
 pub(crate) fn read_lossy(path: &Path) -> Result<String, MachineError> {
     let bytes = fs::read(path).map_err(MachineError::io("read", path))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads numbers of seconds as `/proc/uptime` writes them.
+/// Parses numbers of seconds as in `/proc/uptime`.
 fn seconds(path: &Path) -> Result<Vec<Duration>, MachineError> {
     let text = read_lossy(path)?;
     text.split_whitespace()

@@ -1,4 +1,4 @@
-//! Debian packages: install what is missing, unpack what must not be installed.
+//! Debian packages: installs missing ones, and unpacks others without installing them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use super::command::{command, output, run};
 use super::lists::Lists;
 use super::{Cache, MachineError, Unavailable};
 
-/// A Debian package that a check needs installed on this host, and what for.
+/// A Debian package that a check needs on this host, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Package {
     /// The package's name.
     pub name: &'static str,
-    /// What it is needed for, in a few words.
+    /// Its purpose in a few words.
     pub purpose: &'static str,
 }
 
-/// Installs those of `packages` that are not installed, through apt-get.
+/// Installs the missing packages of `packages` through apt-get.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if some are missing and this process is not root, or if this is
-/// no Debian system; [`MachineError::Command`] if apt-get fails.
+/// not a Debian system; [`MachineError::Command`] if apt-get fails.
 pub fn ensure_installed(packages: &[Package]) -> Result<(), MachineError> {
     let mut missing = Vec::new();
     for package in packages {
@@ -69,12 +69,12 @@ pub(crate) struct Unpacked {
     pub(crate) root: PathBuf,
 }
 
-/// Unpacks, without installing them, a package or several into one folder of the cache, which the first
-/// names.
+/// Unpacks one or more packages into a folder of the cache, without installing them. The folder is
+/// named after the first.
 ///
-/// Which they are is decided by `select` from what apt says of `package` (itself, or those it depends
-/// on), and noted in the cache, so that later runs need neither network nor apt and repeat what
-/// the first one did. `finish` completes the folder, once, before it counts as unpacked.
+/// `select` chooses the packages from apt's information about `package`: the package itself, or
+/// some of its dependencies. A note in the cache records the choice, so later runs need neither
+/// network nor apt. `finish` completes the folder once, before it counts as unpacked.
 pub(crate) fn unpack(
     cache: &Cache,
     lists: &Lists,
@@ -97,12 +97,12 @@ pub(crate) fn unpack(
     let partial = folder.join(format!("{package}.partial"));
     let version = lists.fresh(|| {
         let versions = select(&lists.candidate(package)?)?;
-        let nothing = || MachineError::unexpected(package, "nothing of it is to be unpacked");
+        let nothing = || MachineError::unexpected(package, "no package was selected for unpacking");
         lists.download(&versions, &partial)?;
         versions.into_iter().next().ok_or_else(nothing)
     })?;
     finish(&version, &partial)?;
-    // Renamed into place only when complete: an interrupted run leaves nothing half made.
+    // Renamed into place only when complete, so an interrupted run leaves no partial folder.
     let root = folder.join(version.folder());
     if root.exists() {
         fs::remove_dir_all(&root).map_err(MachineError::io("remove", &root))?;
@@ -113,7 +113,7 @@ pub(crate) fn unpack(
 }
 
 fn is_installed(package: &str) -> Result<bool, MachineError> {
-    // dpkg-query fails for a package it has never heard of; that is an answer, not an error.
+    // dpkg-query fails for an unknown package, which is an answer and not an error.
     let query = run(command("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]))?;
     Ok(query.status.success() && query.stdout == b"installed")
 }
@@ -126,7 +126,7 @@ mod tests {
     fn a_package_dpkg_has_never_heard_of_is_not_installed() {
         match is_installed("portolan-no-such-package") {
             Ok(installed) => assert!(!installed),
-            // Not a Debian system: said, not guessed.
+            // Not a Debian system.
             Err(error) => assert!(matches!(error, MachineError::Unavailable(_)), "{error}"),
         }
     }

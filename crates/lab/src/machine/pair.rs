@@ -9,8 +9,8 @@ use std::thread;
 use super::wire::{Wire, WireEnd};
 use super::{Job, Machine, MachineError, Outcome, qemu};
 
-/// Runs a job in each of two machines of a kind. The results are in the jobs' order: what one brings back is there though
-/// the other failed.
+/// Runs a job in each of two machines. The results are in the order of the jobs. Each has its own
+/// result, even if the other failed.
 pub(crate) fn run_pair(
     machine: &Machine,
     jobs: [&Job; 2],

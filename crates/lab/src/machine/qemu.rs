@@ -1,8 +1,8 @@
-//! Boots the emulator, waits for it with a deadline and brings the results back.
+//! Boots the emulator, waits with a deadline and brings the results back.
 //!
-//! Everything goes in by the initramfs and comes out by a raw disk, on which the guest writes a
-//! tar archive: no file system, no protocol, and nothing that a guest that dies half-way could
-//! leave in a state that passes for results.
+//! Input goes through the initramfs. Output comes through a raw disk, on which the guest writes a
+//! tar archive. There is no file system or protocol, so a guest that dies half-way cannot leave
+//! something that looks like results.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,35 +19,35 @@ use super::outcome::{CAPTURE_FILE, CONSOLE_FILE, RESULTS_FOLDER, RunFolder, read
 use super::wire::WireEnd;
 use super::{Job, Machine, MachineError, Outcome};
 
-/// Base tree, programs with debug information, and the guest's own use.
+/// Memory for the base tree, programs with debug information, and the guest itself.
 const MEMORY_MIB: u32 = 1536;
-/// A panic ends the machine at once (with `-no-reboot`). On a busy host the emulated timer can be
-/// too late for the kernel's check of it, which is spared therefore.
+/// A panic ends the machine at once (with `-no-reboot`). The kernel's timer check is disabled
+/// because the emulated timer can be late on a busy host.
 const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 no_timer_check mitigations=off \
      nokaslr";
-/// All that can be emulated but protections that make every entry into the kernel and every walk of the page tables
-/// slower: without them what a program costs beside booting is about half.
+/// Everything that can be emulated, except protections that slow down kernel entries and page table
+/// walks. Without them programs need about half the time.
 const PROCESSOR: &str = "max,-smap,-smep,-la57,-pku";
-/// By itself the kernel does not trust the counters of an emulated processor, and takes a clock that only it can read,
-/// and slowly.
+/// By default the kernel does not trust an emulated processor's counter, and uses a clock that only
+/// the kernel can read, slowly.
 const TRUST_COUNTER: &str = " tsc=reliable";
-/// Added to the processor where the job measures, see [`Job::measuring`].
+/// Appended to the processor for jobs that measure; see [`Job::measuring`].
 const MEASURING_PROCESSOR: &str = ",-pclmulqdq";
-/// Instructions as time: 2 to the power of 0 ns each, and no sleep while there is nothing to do.
+/// Time counted in instructions: 2^0 ns each, and no sleeping while idle.
 const COUNTED: &str = "shift=0,sleep=off";
-/// Room for what the guest brings back. The file is sparse: only what is written takes space.
+/// Size limit of the results. The file is sparse, so only written data take space.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
-/// How often a running machine is looked at.
+/// How often to check a running machine.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How much of each of the machine's serial lines an error shows.
+/// How many characters of each serial line go into an error.
 const TAIL_CHARS: usize = 3000;
-/// How many folders of earlier runs stay: those kept for a look at what failed.
+/// How many folders of earlier failed runs are kept.
 const KEPT_RUNS_MAX: usize = 10;
-/// Block of a tar archive; an archive never starts with one of zeros.
+/// Block size of a tar archive. A valid archive never begins with a block of zeros.
 const TAR_BLOCK_BYTES: usize = 512;
 
-/// Names below the run's folder. They are passed relative, since the emulator gives commas in
-/// paths a meaning.
+/// File names in the run's folder. They are passed as relative paths, because commas have a meaning
+/// to the emulator.
 const INITRAMFS_FILE: &str = "initramfs";
 const DISK_FILE: &str = "results.img";
 const STEPS_FILE: &str = "steps.log";
@@ -95,7 +95,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the kernel is told: also how fast the counter counts that is to be its clock, so far as time is the host's.
+/// The kernel's command line. With the host's clock it includes the time-stamp counter's frequency.
 fn command_line(job: &Job) -> String {
     let counter = match (job.clock, host_clock::tsc_khz()) {
         (Clock::Host, Some(khz)) => format!("{TRUST_COUNTER} tsc_early_khz={khz}"),
@@ -134,13 +134,13 @@ impl Running {
                 "-display",
                 "none",
             ])
-            // Software emulation everywhere, even where the processor could help: the machine
-            // then behaves the same on every host.
+            // Software emulation even if the processor supports virtualisation, so that the machine
+            // behaves the same on every host.
             .args(["-machine", "q35", "-cpu", &processor])
             .args(["-m", &MEMORY_MIB.to_string()])
             .args(match job.clock {
                 Clock::Host => vec!["-accel", "tcg,thread=multi", "-smp", &processors],
-                // Two processors that take turns do not come up.
+                // Two processors that take turns do not boot.
                 Clock::Instructions => vec!["-accel", "tcg,thread=single", "-icount", COUNTED],
             })
             .arg("-kernel")
@@ -176,7 +176,8 @@ impl Running {
         Ok(Self { child })
     }
 
-    /// The exit status, or nothing if the deadline came first; the emulator has ended either way.
+    /// Returns the exit status, or `None` if the deadline passed first. The emulator has ended
+    /// either way.
     fn wait(
         &mut self,
         deadline: Instant,
@@ -200,7 +201,7 @@ impl Running {
     }
 
     fn stop(&mut self) {
-        // Fails only if it has ended already, which is what is wanted.
+        // Fails only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -212,7 +213,7 @@ impl Drop for Running {
     }
 }
 
-/// Passes on what the steps print, and logs it. A reader that has gone does not stop the run.
+/// Forwards the steps' output and logs it. A failed `live` writer does not stop the run.
 fn relay(mut lines: ChildStdout, log: &Path, live: &mut (dyn Write + Send)) {
     let mut log = File::create(log).ok();
     let mut buffer = [0; 4096];
@@ -224,7 +225,7 @@ fn relay(mut lines: ChildStdout, log: &Path, live: &mut (dyn Write + Send)) {
     }
 }
 
-/// A fresh folder for this run. The newest of those that earlier runs kept are left in place.
+/// Creates a fresh folder for this run. The newest folders of earlier runs remain.
 fn run_folder(machine: &Machine) -> Result<RunFolder, MachineError> {
     static RUN: AtomicU32 = AtomicU32::new(0);
     let run = RUN.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +233,7 @@ fn run_folder(machine: &Machine) -> Result<RunFolder, MachineError> {
     remove_old_runs(&runs).map_err(MachineError::io("clean", &runs))?;
     let path = runs.join(format!("{}-{run}", std::process::id()));
     if path.exists() {
-        // Left by an earlier process with the same number.
+        // Left by an earlier process with the same process id.
         fs::remove_dir_all(&path).map_err(MachineError::io("remove", &path))?;
     }
     RunFolder::create(path)
@@ -253,7 +254,7 @@ fn remove_old_runs(runs: &Path) -> io::Result<()> {
     let excess = ended.len().saturating_sub(KEPT_RUNS_MAX);
     for (_, path) in &ended[..excess] {
         match fs::remove_dir_all(path) {
-            // Another process cleans too.
+            // Another process may be cleaning up too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other?,
         }
@@ -267,7 +268,7 @@ fn create_disk(path: &Path) -> Result<(), MachineError> {
         .map_err(MachineError::io("extend", path))
 }
 
-/// Unpacks the archive on the results disk; false if the guest wrote none.
+/// Unpacks the archive on the results disk. Returns false if the guest wrote none.
 fn unpack_results(folder: &Path) -> Result<bool, MachineError> {
     let disk = folder.join(DISK_FILE);
     let mut block = [0; TAR_BLOCK_BYTES];
@@ -294,7 +295,7 @@ fn unpack_results(folder: &Path) -> Result<bool, MachineError> {
 }
 
 fn console_tail(folder: &Path) -> String {
-    // A file that is not there has nothing to tell.
+    // A missing file contributes nothing.
     [EMULATOR_FILE, CONSOLE_FILE, STEPS_FILE]
         .iter()
         .filter_map(|name| read_lossy(&folder.join(name)).ok())

@@ -1,4 +1,4 @@
-//! Files that a Debian package brings, whether or not this host keeps them.
+//! Files from a Debian package, whether or not this host has them installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use super::lists::Lists;
 use super::packages::unpack;
 use super::{Cache, MachineError, Suite};
 
-/// The text of a file of a package: the installed one, or else, for hosts that leave documentation out when they
-/// install, the one in the package itself, which is unpacked into the cache. Debian may have compressed it.
+/// Returns the text of a file in a package, compressed or not. If the installed file is missing
+/// (some hosts exclude documentation), the package is unpacked into the cache.
 ///
 /// # Errors
-/// [`MachineError`] if the package cannot be had, or does not have the file.
+/// [`MachineError`] if the package is not available or does not have the file.
 pub(crate) fn shipped_text(
     cache: &Cache,
     package: &str,
@@ -29,10 +29,10 @@ pub(crate) fn shipped_text(
     text_of(&inside)?.ok_or_else(|| MachineError::unexpected(package, format!("it has no {path}")))
 }
 
-/// The folder of the headers that the newest kernel of `suite` gives to programs, unpacked into the cache.
+/// The folder with the user-space headers of the newest kernel of `suite`, unpacked into the cache.
 ///
 /// # Errors
-/// [`MachineError`] if the package cannot be had.
+/// [`MachineError`] if the package is not available.
 pub(crate) fn kernel_headers(cache: &Cache, suite: Suite) -> Result<PathBuf, MachineError> {
     let _lock = cache.lock()?;
     let lists = Lists::of_suite(cache, suite.codename())?;
@@ -41,7 +41,7 @@ pub(crate) fn kernel_headers(cache: &Cache, suite: Suite) -> Result<PathBuf, Mac
     Ok(unpacked.root.join("usr/include"))
 }
 
-/// The file's text, or that of the compressed one beside it; `None` if there is neither.
+/// The text of the file or of its compressed version; `None` if neither exists.
 fn text_of(path: &Path) -> Result<Option<String>, MachineError> {
     if path.is_file() {
         let text = fs::read_to_string(path).map_err(MachineError::io("read", path))?;

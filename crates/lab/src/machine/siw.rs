@@ -1,5 +1,5 @@
-//! `siw`, the kernel's iWARP driver, which Debian's kernels leave out: it is built from the source package of the
-//! kernel's own version, by the compiler and with the headers that Debian has for that kernel.
+//! `siw`, the kernel's iWARP driver, which Debian's kernels lack. It is built from the source
+//! package of the same kernel version, with Debian's compiler and headers for that kernel.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use super::lists::Lists;
 use super::packages::unpack;
 use super::{Cache, MachineError, Unavailable};
 
-/// Besides compiler, headers and source: what a build of the kernel's runs.
+/// Programs that the kernel's build needs besides compiler, headers and source.
 const TOOLS: [&str; 8] = [
     "make",
     "dash",
@@ -22,17 +22,17 @@ const TOOLS: [&str; 8] = [
     "mawk",
     "tar",
 ];
-/// Where the driver is, within the kernel's source and within the folder it is built in.
+/// The driver's folder, both in the kernel's source and in the build folder.
 const SOURCE: &str = "drivers/infiniband/sw/siw";
 const FOLDER: &str = "siw";
-/// What is kept of the folder.
+/// The only file kept of the build.
 const MODULE: &str = "siw.ko";
 
-/// The driver for a kernel: the one in the cache, or a new one.
+/// The driver for a kernel, from the cache or newly built.
 pub(super) fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf, MachineError> {
     let lists = match kernel.suite {
         Suite::Bookworm => Lists::of_host(),
-        // The compiler of a backport is the stable suite's.
+        // A backport is built with the stable suite's compiler.
         Suite::TrixieBackports => Lists::of_suites(cache, &["trixie", "trixie-backports"])?,
     };
     let headers = format!("linux-headers-{}", kernel.release);
@@ -65,7 +65,7 @@ pub(super) fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf, MachineEr
     Ok(unpacked.root.join(MODULE))
 }
 
-/// The source package of a kernel's version, as `linux-source-7.3` of 7.3.4-1~bpo13+1.
+/// The kernel's source package, for example `linux-source-7.3` for 7.3.4-1~bpo13+1.
 fn source_package(version: &str) -> Result<String, MachineError> {
     let mut numbers = version.split('.');
     match (numbers.next(), numbers.next(), numbers.next()) {
@@ -77,7 +77,7 @@ fn source_package(version: &str) -> Result<String, MachineError> {
     }
 }
 
-/// What packages leave to the scripts that install them, so far as the build needs it.
+/// Does what the packages' install scripts would do, as far as the build needs it.
 fn complete(root: &Path) -> Result<(), MachineError> {
     for (link, to) in [
         ("bin", "usr/bin"),
@@ -100,7 +100,7 @@ fn complete(root: &Path) -> Result<(), MachineError> {
     output(command("mknod").arg(&null).args(["c", "1", "3"])).map(drop)
 }
 
-/// Runs a program of the folder's own, to which the folder is all there is.
+/// Runs one of the folder's programs with the folder as its root.
 fn run_inside(root: &Path, program: &[&str]) -> Result<(), MachineError> {
     let mut run = command("unshare");
     run.args(["--mount", "--pid", "--fork", "--mount-proc"]);
@@ -108,7 +108,7 @@ fn run_inside(root: &Path, program: &[&str]) -> Result<(), MachineError> {
     output(run.args(program)).map(drop)
 }
 
-/// Leaves of the folder only the module, at its top.
+/// Keeps only the module, at the top of the folder.
 fn keep_only(root: &Path, module: &str) -> Result<(), MachineError> {
     let aside = root.with_extension("ko");
     let module = root.join(module);
@@ -124,7 +124,7 @@ fn require_root() -> Result<(), MachineError> {
     }
     Err(MachineError::Unavailable(Unavailable {
         what: "the kernel's iWARP driver".to_owned(),
-        why: "building it needs root: it is built in a folder of its own, by chroot".to_owned(),
+        why: "building it needs root, because the build runs in a chroot".to_owned(),
     }))
 }
 

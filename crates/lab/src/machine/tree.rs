@@ -1,4 +1,4 @@
-//! The guest's file tree, assembled in memory before it becomes an archive.
+//! The guest's file tree, assembled in memory before it is archived.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::closure::libraries;
 use super::{MachineError, cpio};
 
-/// Top-level names that lead into `/usr`, as on every current Debian system. Both spellings of a
-/// library's path work in the guest, whichever the loader or a plugin list uses.
+/// Top-level links into `/usr`, as on every current Debian system. Both paths of a library work in
+/// the guest, whichever the loader or a list of plugins uses.
 const MERGED_USR: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
 /// Files by their guest path (without leading slash). Sorted, so a folder precedes its content.
@@ -27,7 +27,7 @@ enum Node {
 }
 
 impl Tree {
-    /// A tree with nothing but the links of merged `/usr`.
+    /// A tree that has only the links of merged `/usr`.
     pub(crate) fn new() -> Self {
         let mut tree = Self::default();
         for name in MERGED_USR {
@@ -86,8 +86,7 @@ impl Tree {
         self.insert(guest_path, node);
     }
 
-    /// The host's program `path` and its shared libraries, these under the paths they have on
-    /// the host.
+    /// The host's program `path`, with its shared libraries under their paths on the host.
     pub(crate) fn program(&mut self, guest_path: &str, path: &Path) -> Result<(), MachineError> {
         self.insert(
             guest_path,
@@ -102,8 +101,8 @@ impl Tree {
         Ok(())
     }
 
-    /// A shared library under the path it has on the host (its name is what the loader asks for,
-    /// so a link's name is kept and its target's content taken).
+    /// A shared library under its path on the host. The loader asks for it by this name, so a link
+    /// keeps its name and gets its target's content.
     pub(crate) fn host_library(&mut self, path: &Path) {
         let node = Node::HostFile {
             path: path.to_owned(),
@@ -166,7 +165,7 @@ impl Node {
     }
 }
 
-/// The one spelling of a guest path: no leading slash, through `/usr`.
+/// The canonical form of a guest path: no leading slash, through `/usr`.
 fn canonical(guest_path: &str) -> String {
     let path = guest_path.trim_start_matches('/');
     let top = path.split('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The wire between two machines, and what is known at each end of it.
+//! The wire between two machines.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use super::MachineError;
 
-/// How long one machine may go on after the other has ended: it has nobody to talk to any more.
+/// How long a machine may run after its peer ended.
 const SURVIVAL_MAX: Duration = Duration::from_secs(60);
 
-/// What joins two machines: `eth0` of each is one end. No frame is lost on it: whoever sends faster than the
-/// other takes waits.
+/// The link between two machines' interfaces `eth0`. It loses no frame: a sender that is too fast
+/// waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
-    /// Nobody watches.
+    /// Without a capture.
     #[default]
     Plain,
-    /// Each end captures what passes ([`Outcome::wire_capture`](super::Outcome::wire_capture)).
+    /// Each end captures the traffic ([`Outcome::wire_capture`](super::Outcome::wire_capture)).
     Captured,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct WireEnd<'a> {
     pub(super) wire: Wire,
     /// The last byte of the interface's hardware address.
     pub(super) number: u8,
-    /// When the first machine ended.
+    /// When the first of the two machines ended.
     pub(super) first_end: &'a Mutex<Option<Instant>>,
 }
 
 impl WireEnd<'_> {
-    /// The emulator's arguments for it. The wire's capture is called `capture_name`.
+    /// The emulator's arguments for this end. The capture goes to `capture_name`.
     pub(crate) fn emulator_arguments(&self, capture_name: &Path) -> Vec<String> {
         let socket = self.socket.as_raw_fd();
         let number = self.number;
@@ -56,13 +56,13 @@ impl WireEnd<'_> {
             .collect()
     }
 
-    /// Lets programs that are started from now on inherit it.
+    /// Lets programs started after this call inherit the socket.
     pub(crate) fn open_to_children(&self) -> Result<(), MachineError> {
         rustix::io::fcntl_setfd(&self.socket, rustix::io::FdFlags::empty())
             .map_err(|errno| MachineError::io("pass on", Path::new("wire"))(errno.into()))
     }
 
-    /// When this machine has to have ended, though its job has more time.
+    /// When this machine must end because its peer has ended.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let first_end = self
             .first_end

@@ -5,13 +5,13 @@ mod on_the_fabric;
 use portolan_lab::fabric::{Example, Fabric, Topology};
 use portolan_lab::machine::{MachineError, Unavailable};
 
-/// A fabric, or nothing where this host cannot provide one; then the reason is printed, and under continuous
-/// integration that is a failure.
+/// Returns a fabric, or `None` if this host cannot provide one. Then it prints the reason; under
+/// continuous integration it fails.
 fn fabric(topology: Topology) -> Option<Fabric> {
     available(Fabric::start(topology))
 }
 
-/// The same, of an example of the simulator's.
+/// Like [`fabric`], for one of the simulator's examples.
 fn example(example: Example) -> Option<Fabric> {
     available(example.topology().and_then(Fabric::start))
 }

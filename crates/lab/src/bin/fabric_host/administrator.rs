@@ -1,4 +1,4 @@
-//! Questions to the subnet administrator.
+//! Queries to the subnet administrator.
 
 use std::io::{BufRead, Read};
 use std::net::Ipv6Addr;
@@ -17,13 +17,13 @@ use portolan_wire::{Gid, PKey, PortSpace, ServiceId};
 
 use crate::{device, say, service_id};
 
-/// How long one question may take.
+/// Time limit of a query.
 const WITHIN: Duration = Duration::from_secs(10);
-/// How long one of many may take, some of whose packets are lost.
+/// Time limit of a query when packets are lost.
 const WITHIN_LOSSES: Duration = Duration::from_secs(60);
 
-/// A client that lives as long as the process: the simulator's library ends a process to which an answer comes
-/// whose agent is gone.
+/// A client that lives as long as the process. The simulator's library kills a process that
+/// receives an answer for a destroyed agent.
 fn client() -> Result<&'static Client> {
     let client = Client::of_device(ClientConfig::default(), device()?);
     Ok(Box::leak(Box::new(client)))
@@ -68,7 +68,7 @@ pub(crate) fn paths() -> Result<()> {
     Ok(())
 }
 
-/// Every question is another one, so that none is answered by what is kept.
+/// All queries differ, so that the cache answers none of them.
 pub(crate) fn flood(count: usize, in_flight: usize, gids: &[&str]) -> Result<()> {
     let gids: Vec<Gid> = gids.iter().map(|text| gid(text)).collect::<Result<_>>()?;
     ensure!(count <= gids.len() * (gids.len() - 1), "too few pairs");
@@ -80,7 +80,7 @@ pub(crate) fn flood(count: usize, in_flight: usize, gids: &[&str]) -> Result<()>
         let send = send.clone();
         let done = move |outcome: Result<std::sync::Arc<portolan_sa::engine::Answer>, Failure>| {
             let found = outcome.map(|answer| answer.records::<PathRecord>());
-            // The receiver lives as long as questions are under way.
+            // The receiver outlives all pending queries.
             let _ = send.send((sgid, dgid, found));
         };
         let request = Request::get(&between(sgid, dgid))?;
@@ -132,7 +132,8 @@ pub(crate) fn register(name: &str, service_id: ServiceId, lease_s: u32) -> Resul
     Ok(())
 }
 
-/// The library's listener. When it is dropped nobody waits for its withdrawal, so it is looked for.
+/// Registers through the library's listener. Dropping the registration does not wait for its
+/// withdrawal, so this polls the administrator until the service is gone.
 pub(crate) fn offer(name: &str, service_id: ServiceId, lease_s: u64) -> Result<()> {
     let client = client()?;
     let mut manager = PortManager::open(&device()?)?;
@@ -152,12 +153,12 @@ pub(crate) fn offer(name: &str, service_id: ServiceId, lease_s: u64) -> Result<(
     let query = Query::<ServiceRecord>::new().service_id(service_id);
     let until = Instant::now() + WITHIN;
     while client.service(&query, WITHIN).is_ok() {
-        ensure!(Instant::now() < until, "it is still registered");
+        ensure!(Instant::now() < until, "the service is still registered");
         std::thread::sleep(Duration::from_millis(20));
     }
     say(&format!("withdrawn after {} renewals", state.renewals))?;
     ensure!(state.failure.is_none(), "{state:?}");
-    // The process ends with it: an answer may still be on its way to the manager.
+    // Keep the manager until the process ends: an answer for it may still be in flight.
     std::mem::forget(manager);
     Ok(())
 }
@@ -177,7 +178,7 @@ pub(crate) fn set(name: &str, service_id: ServiceId, lease_s: u32) -> Result<()>
     say("set")
 }
 
-/// Asks by id if it is one, else by name.
+/// Queries by service id, or by name if `what` is not an id.
 pub(crate) fn service(what: &str) -> Result<()> {
     let query = Query::<ServiceRecord>::new();
     let query = match service_id(what) {

@@ -1,5 +1,5 @@
-//! Connections over management datagrams. What happens is written a line at a time: events by their names, and
-//! at the end the messages that were sent and received.
+//! Connections over management datagrams. Prints each event by name, one per line, and at the end
+//! the messages sent and received.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use portolan_wire::{PortSpace, Qpn};
 
 use crate::{device, say, service_id};
 
-/// How long anything may take.
+/// Time limit for everything.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// How long messages are still answered when all is over: an acknowledgement may have been lost.
+/// How long to answer messages after the end, because an acknowledgement may have been lost.
 const FINAL_WAIT: Duration = Duration::from_millis(300);
 
 struct Host {
@@ -41,7 +41,7 @@ impl Host {
         Ok(event)
     }
 
-    /// Answers what may still come, and says what was sent and received.
+    /// Answers late messages, then prints what was sent and received.
     fn end(mut self) -> Result<()> {
         let until = Instant::now() + FINAL_WAIT;
         while Instant::now() < until {

@@ -1,17 +1,17 @@
-//! A host of a simulated fabric: what a test has done at one of its ports, in a process of its own, for the
-//! simulator's library takes the place of the user MAD devices process by process.
+//! A host of a simulated fabric. Tests run it as a separate process, since the simulator's library
+//! emulates the user MAD devices per process.
 //!
-//! | arguments | what is done |
+//! | arguments | action |
 //! |---|---|
-//! | `listen SERVICE rc\|ud accept\|reject` | waits for one request, answers it, sees the connection to its end |
-//! | `connect SERVICE rc\|ud RECORD` | asks for one over a path, a record in hexadecimal, and ends it |
-//! | `reach GID…` | each with 0 or its errno |
-//! | `paths` | reads lines `SGID DGID`, writes each path's record in hexadecimal, or its errno |
-//! | `flood COUNT IN_FLIGHT GID…` | so many questions for paths between them, so many at once |
-//! | `register NAME SERVICE LEASE_S` | keeps a service registered until its input ends |
-//! | `offer NAME SERVICE LEASE_S` | listens for a service that is registered until its input ends |
-//! | `set NAME SERVICE LEASE_S` | registers it once |
-//! | `service NAME\|SERVICE` | the GID that offers it, or the errno |
+//! | `listen SERVICE rc\|ud accept\|reject` | answers one request and waits for the end of the connection |
+//! | `connect SERVICE rc\|ud RECORD` | connects over a path (a record in hexadecimal) and disconnects |
+//! | `reach GID…` | prints for each GID 0 or its errno |
+//! | `paths` | reads lines `SGID DGID` and prints each path's record in hexadecimal, or its errno |
+//! | `flood COUNT IN_FLIGHT GID…` | sends COUNT path queries between the GIDs, IN_FLIGHT at a time |
+//! | `register NAME SERVICE LEASE_S` | keeps a service registered until end of input |
+//! | `offer NAME SERVICE LEASE_S` | listens with a registered service until end of input |
+//! | `set NAME SERVICE LEASE_S` | registers a service once |
+//! | `service NAME\|SERVICE` | prints the GID that offers the service, or the errno |
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The one port of this host.
+/// The only port of this host.
 fn device() -> Result<umad::Device> {
     let devices = umad::devices()?;
     devices.into_iter().next().context("no user MAD device")

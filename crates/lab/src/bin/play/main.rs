@@ -1,25 +1,27 @@
-//! Plays a scenario of connection management with the library, over the provider that the environment
-//! names, and prints what every call returned and what every event carried: one JSON object a line.
+//! Plays a connection management scenario through the library, over the provider that the
+//! environment names. Prints what every call returned and what every event carried, one JSON object
+//! per line.
 //!
-//! Its twin over librdmacm is `c/play.c`: both understand the same lines and print the same objects,
-//! so that what they print can be compared. The argument says how many seconds an event may take. A line of the standard input is one command:
+//! Its twin over librdmacm is `c/play.c`. Both read the same commands and print the same objects,
+//! so that their output can be compared. The argument is the time limit for an event, in seconds.
+//! Each line of standard input is one command:
 //!
 //! | command | what it does |
 //! |---|---|
 //! | `channel C` | opens an event channel |
 //! | `id C NAME rc\|ud` | creates an id on it |
 //! | `bind NAME ADDRESS PORT`, `listen NAME BACKLOG` | as the calls |
-//! | `resolve NAME SOURCE PORT DESTINATION PORT`, `route NAME` | as the calls; source `-` is none |
+//! | `resolve NAME SOURCE PORT DESTINATION PORT`, `route NAME` | as the calls; source `-` means none |
 //! | `qp NAME [srq]` | a queue pair, with a shared receive queue |
 //! | `connect NAME DATA RESPONDER INITIATOR FLOW RETRY RNR [QPN SRQ]`, `accept` with the same | data `-`, `word` or `word:LENGTH` |
 //! | `reject NAME DATA`, `reject-ece NAME DATA`, `establish NAME`, `disconnect NAME` | as the calls |
 //! | `join NAME GROUP full\|send-only CONTEXT`, `leave NAME GROUP` | as the calls |
 //! | `migrate NAME C`, `ece NAME VENDOR OPTIONS`, `destroy NAME` | as the calls |
-//! | `event C [NAME]` | prints the channel's next event; a request's id gets the name |
-//! | `until C EVENT` | prints the next event of that name, and passes over those before it |
-//! | `silent C MS` | prints the next event, or that none came in that time |
+//! | `event C [NAME]` | prints the channel's next event; NAME names the id of a request |
+//! | `until C EVENT` | prints the next event with that name and skips the events before it |
+//! | `silent C MS` | prints the next event within MS milliseconds, or that there was none |
 //! | `paths NAME` | prints the resolved paths |
-//! | `sh COMMAND` | runs it with the shell |
+//! | `sh COMMAND` | runs COMMAND in the shell |
 
 #![forbid(unsafe_code)]
 
@@ -41,9 +43,9 @@ use portolan::provider::verbs::{QpCap, QpInit, QpType, SrqAttr};
 use portolan::wire::addr::{PortSpace, Qpn};
 use serde_json::json;
 
-/// As the twin has it.
+/// The same as in `c/play.c`.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(5000);
-/// How long acknowledgements may take; there is none to wait for.
+/// Time limit for acknowledging events at the end; none are outstanding.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
@@ -67,13 +69,13 @@ fn main() -> Result<()> {
 #[derive(Default)]
 struct Play {
     line: usize,
-    /// How long an event may take.
+    /// Time limit of an event.
     patience: Duration,
     channels: BTreeMap<String, EventChannel>,
     roles: BTreeMap<String, Role>,
 }
 
-/// An id, by its part in the scenario.
+/// An id, under its name in the scenario.
 struct Role {
     id: CmId,
     qp_num: Option<Qpn>,
@@ -108,7 +110,7 @@ impl Play {
                 let channel = self.channel(words.text(1)?)?.clone();
                 let name = words.text(2)?;
                 let mut event = channel.next_event_within(self.patience)?;
-                // Whether they come is a matter of luck.
+                // Whether there are events before it is a matter of timing.
                 while event.event_type().name() != name {
                     event = channel.next_event_within(self.patience)?;
                 }
@@ -143,7 +145,7 @@ impl Play {
 
     fn take(&mut self, event: &Event, name: Option<&str>) -> Result<()> {
         if event.event_type() == EventType::ConnectRequest {
-            let name = name.context("a request that nobody names")?;
+            let name = name.context("a request without a name")?;
             self.add(name, event.id().clone());
         }
         println!(
@@ -155,7 +157,7 @@ impl Play {
         Ok(())
     }
 
-    /// Does what a command says; what the library answered.
+    /// Executes a command and returns the library's result.
     fn call(&mut self, verb: &str, words: Words<'_>) -> Result<portolan::Result<()>> {
         let name = words.text(1)?;
         match verb {
@@ -274,7 +276,7 @@ impl Play {
         found.map_or("unknown".to_owned(), |(name, _)| name.clone())
     }
 
-    /// A queue pair by whose it is; numbers that a scenario made up stay what they are.
+    /// Name of the id that owns a queue pair, or the number itself if the scenario made it up.
     fn owner_of(&self, qpn: Qpn) -> String {
         let mut roles = self.roles.iter();
         let found = roles.find(|(_, role)| role.qp_num == Some(qpn));
@@ -299,12 +301,12 @@ impl<'a> Words<'a> {
         Ok(self.text(at)?.parse()?)
     }
 
-    /// A number that may be missing, and is 0 then.
+    /// An optional number; 0 if it is missing.
     fn optional(self, at: usize) -> Result<u32> {
         self.0.get(at).map_or(Ok(0), |word| Ok(word.parse()?))
     }
 
-    /// An address and its port; none for `-`.
+    /// An address and a port; `None` for `-`.
     fn address(self, at: usize) -> Result<Option<SocketAddr>> {
         match self.text(at)? {
             "-" => Ok(None),

@@ -1,4 +1,4 @@
-//! Events and paths as objects of JSON: the fields that a program sees through librdmacm.
+//! Prints events and paths as JSON objects, with the fields that a librdmacm program sees.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use portolan::provider::verbs::{AhAttr, QpType};
 use portolan::wire::addr::{Gid, QKey, Qpn};
 use serde_json::{Map, Value, json};
 
-/// Ports from here on are the system's choice.
+/// Ports from this one on are chosen by the system.
 const EPHEMERAL_PORT: u16 = 32768;
 const NO_GID: Gid = Gid([0; 16]);
 
@@ -20,7 +20,7 @@ pub(super) fn event(
     owner_of: &dyn Fn(Qpn) -> String,
 ) -> Value {
     let id = event.id();
-    // An id that has gone meanwhile has no addresses.
+    // An id that is already destroyed has no addresses.
     let known = id.addresses().unwrap_or_default();
     let mut object = json!({
         "line": line,
@@ -42,7 +42,7 @@ pub(super) fn event(
     let qp_num = if id.service().qp_type == QpType::Ud {
         add_ud(fields, event)
     } else {
-        // Without parameters all of them are 0, as in C.
+        // Without parameters all fields are 0, as in C.
         let conn = event.conn().cloned().unwrap_or_default();
         add_conn(fields, &conn);
         conn.qp_num
@@ -80,7 +80,7 @@ fn add_conn(fields: &mut Map<String, Value>, conn: &ConnParam) {
     fields.extend(rest.map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// Adds the parameters of a datagram service or group; gives the queue pair's number.
+/// Adds the parameters of a datagram service or group. Returns the queue pair number.
 fn add_ud(fields: &mut Map<String, Value>, event: &Event) -> Qpn {
     let none = UdParam {
         private_data: Box::default(),
@@ -108,7 +108,7 @@ fn add_ud(fields: &mut Map<String, Value>, event: &Event) -> Qpn {
         add_private_data(fields, &ud.private_data);
     }
     let ah = &ud.ah_attr;
-    // Tables of GIDs differ: what counts is what stands at the index.
+    // GID tables differ between devices, so compare the GID and not its index.
     let sgid = match ah.dgid {
         NO_GID => NO_GID,
         _ => gid_at(event.id(), ah.port_num, ah.sgid_index).unwrap_or(NO_GID),

@@ -1,4 +1,5 @@
-//! A client's user MAD device at an Ethernet port, as if its administrator were at the other end of the wire.
+//! A client's user MAD device at an Ethernet port, with the administrator at the other end of the
+//! link.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use portolan_sa::umad::{Class, Device, UmadTransport};
 use portolan_sa::{Grh, LinkLayer, MadAddress, Port, Received, Transport, TransportError, Wake};
 use portolan_wire::{Gid, QKey};
 
-/// LIDs that the client is given, for ports that have none: its own, and the administrator's.
+/// LIDs reported to the client, because Ethernet ports have none: its own and the administrator's.
 const OWN_LID: u16 = 1;
 const ADMINISTRATOR_LID: u16 = 2;
-/// Of datagrams: they do not leave the link, and are answered all the same if they did.
+/// Hop limit of datagrams. They do not leave the link.
 const HOP_LIMIT: u8 = 64;
 
-/// The kernel's transport, with every datagram routed to one GID.
+/// The kernel's transport, with every datagram sent to one GID.
 #[derive(Debug)]
 pub(crate) struct Joined {
     umad: UmadTransport,
@@ -87,7 +88,7 @@ impl Transport for Joined {
     }
 }
 
-/// Where to answer to what came from there: the kernel does not tell the key that it was sent with.
+/// Address for the answer to a received datagram. The kernel does not report the sender's Q_Key.
 pub(crate) fn answered(from: &MadAddress) -> MadAddress {
     let grh = from.grh.map(|grh| Grh {
         hop_limit: HOP_LIMIT,
@@ -100,7 +101,7 @@ pub(crate) fn answered(from: &MadAddress) -> MadAddress {
     }
 }
 
-/// The link-local GID of a port, and its slot.
+/// The link-local GID of a port, and its index.
 pub(crate) fn gid_slot(port: &Port) -> Option<(u8, Gid)> {
     let at = port.gids.iter().position(|gid| gid.is_link_local())?;
     Some((u8::try_from(at).ok()?, port.gids[at]))

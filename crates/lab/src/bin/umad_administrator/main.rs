@@ -1,11 +1,12 @@
-//! A subnet administrator at one Ethernet port of the kernel's, and the client at another, each through the
-//! kernel's own user MAD device: what it does to questions and to tables in many packets is what is tried.
+//! Runs a subnet administrator at one Ethernet port and its client at another, each through the
+//! kernel's user MAD device. It tests how the kernel handles queries and tables of many packets.
 //!
-//! `umad_administrator ADMINISTRATOR CLIENT SEGMENTS…`: names of RDMA devices, and of how many segments each table is to
-//! be. Both ports are in one network namespace, joined by a wire; they find each other by their link-local GIDs.
+//! `umad_administrator ADMINISTRATOR CLIENT SEGMENTS…`: names of two RDMA devices, and the number
+//! of segments of each table. Both ports are in one network namespace and connected by a link. They
+//! find each other by their link-local GIDs.
 //!
-//! Such ports have no administrator of their own: they have no LIDs, and every datagram has a global route. That
-//! much is given to the client by [`Joined`]; all else is the client's own and the kernel's.
+//! Such ports have no administrator: they have no LIDs, and every datagram has a global route.
+//! [`Joined`] hides this from the client. Everything else is the client's code and the kernel's.
 
 #![forbid(unsafe_code)]
 
@@ -28,19 +29,19 @@ use portolan_wire::{Gid, ServiceId};
 use administrator::Administrator;
 use joined::{Joined, gid_slot};
 
-/// What an administrator takes.
+/// Requests that an administrator accepts.
 const ADMINISTRATOR: Class<'static> = Class {
     mgmt_class: MgmtClass::SUBN_ADM,
     version: 2,
     requests: &[Method::GET, Method::SET, Method::GET_TABLE, Method::DELETE],
 };
-/// From one record of a table to the next: its length, filled up to whole words of eight bytes.
+/// Distance between two records of a table: the record's length rounded up to eight bytes.
 const STRIDE: usize = NodeRecord::LEN.next_multiple_of(8);
-/// How long anything may take: the machine is emulated, and packets may be lost.
+/// Time limit of each operation. The machine is emulated, and packets may be lost.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often each answer is sent: at once again, while the kernel may still be sending it.
+/// Number of copies of each answer. They are sent at once, while the kernel may still be sending.
 const COPIES: usize = 3;
-/// How often the administrator looks whether it is to end.
+/// How often the administrator checks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 fn main() -> Result<()> {
@@ -62,13 +63,13 @@ fn device(name: &str) -> Result<Device> {
     device.with_context(|| format!("{name} has no user MAD device"))
 }
 
-/// Has the client ask for one record of each kind, and for a table that takes so many segments.
+/// The client queries one record of each kind, and a table that takes `segments` segments.
 fn ask(there: &Device, here: &Device, peer: Gid, segments: usize) -> Result<()> {
     let nodes = nodes(segments * SA_DATA_LEN / STRIDE);
     let table: Vec<u8> = nodes.iter().flat_map(bytes).collect();
     ensure!(
         table.len().div_ceil(SA_DATA_LEN) == segments,
-        "{segments} segments cannot be made"
+        "cannot make a table of {segments} segments"
     );
     let over = Arc::new(AtomicBool::new(false));
     let serving = {
@@ -104,7 +105,8 @@ fn ask(there: &Device, here: &Device, peer: Gid, segments: usize) -> Result<()> 
     Ok(())
 }
 
-/// One path, and a service that is registered and withdrawn: the administrator answers with what it was asked.
+/// Queries one path, then registers and withdraws a service. The administrator echoes what it
+/// received.
 fn single(client: &Client, peer: Gid) -> Result<()> {
     let own = client.port(PATIENCE)?.gid().context("a port with a GID")?;
     let path = client.path(&Query::<PathRecord>::new().sgid(own).dgid(peer), PATIENCE)?;
@@ -122,7 +124,7 @@ fn single(client: &Client, peer: Gid) -> Result<()> {
     Ok(client.delete_service(&service, PATIENCE)?)
 }
 
-/// Answers until it is over; how many questions there were.
+/// Answers until `over` is set. Returns the number of queries.
 fn serve(
     mut transport: UmadTransport,
     mut administrator: Administrator,
@@ -140,7 +142,7 @@ fn serve(
                 asking = Some(from);
                 administrator.handle(epoch.elapsed(), &mad)
             }
-            // An answer that the kernel could not send is one that is lost.
+            // An answer that the kernel could not send counts as lost.
             Some(Received::SendFailed { .. }) | None => Vec::new(),
         };
         answers.extend(administrator.handle_timeout(epoch.elapsed()));
@@ -154,7 +156,7 @@ fn serve(
     Ok(administrator.questions)
 }
 
-/// So many nodes, no two alike in any field that has room for it.
+/// `count` nodes that differ in every field wide enough.
 fn nodes(count: usize) -> Vec<NodeRecord> {
     let node = |number: u64| NodeRecord {
         lid: number as u16 + 1,
@@ -175,10 +177,10 @@ fn nodes(count: usize) -> Vec<NodeRecord> {
     (0..count as u64).map(node).collect()
 }
 
-/// A record of the table, filled up.
+/// A record of the table, padded to the stride.
 fn bytes(node: &NodeRecord) -> [u8; STRIDE] {
     let mut bytes = [0; STRIDE];
-    // No field of it is wider than its place.
+    // Every field fits.
     node.emit(&mut bytes).expect("a node record");
     bytes
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The first process of a kernel machine: loads the modules, runs the job's steps one by one,
-# writes what came of them to the results disk as a tar archive, and switches the machine off.
+# The first process of a kernel machine: loads the modules, runs the job's steps one by one, writes
+# the results to the results disk as a tar archive, and switches the machine off.
 #
-# The kernel's messages go to the first serial line, what the steps print to the second.
+# The kernel's messages go to the first serial line, the steps' output to the second.
 #
 # in:  /job/steps/NNN/{script,limit_s,stop_on_failure}, /job/deadline_s, /job/interactive
 # out: /results/steps/NNN/{output,status,seconds}, /results/files/…, /results/boot_seconds
@@ -12,8 +12,8 @@ line=/dev/ttyS1
 
 finish() {
     if ! tar -cf /dev/vda -C /results .; then
-        echo "init: the results do not fit on their disk" > /dev/console
-        # An archive cut short must not be taken for the results.
+        echo "init: the results do not fit on the disk" > /dev/console
+        # A truncated archive must not be taken for results.
         dd if=/dev/zero of=/dev/vda bs=512 count=1 2> /dev/null
     fi
     sync
@@ -29,9 +29,9 @@ now() {
     cut -d ' ' -f 1 /proc/uptime
 }
 
-# run_step NAME: runs one step in a session of its own, so that all it leaves behind can be found.
-# Programs are named by their paths, since busybox's setsid would run busybox's own, and these
-# again: a step would get the small `ip` instead of the real one.
+# run_step NAME: runs one step in its own session, so that everything it leaves running can be
+# killed. Programs are given by their paths: busybox's setsid prefers busybox's own programs, and
+# these do too, so a step would get busybox's `ip` instead of the real one.
 run_step() {
     script=/job/steps/$1/script
     out=/results/steps/$1
@@ -62,7 +62,7 @@ mount -t tmpfs tmpfs /tmp
 mkdir -p /dev/pts /results/steps $RESULTS
 mount -t devpts devpts /dev/pts
 
-# A machine whose host process is gone must not run without end. The host's own deadline comes first.
+# Stops a machine whose host process is gone. The host's own deadline comes first.
 deadline_s=$(cat /job/deadline_s)
 (sleep $((deadline_s + 60)); poweroff -f) &
 

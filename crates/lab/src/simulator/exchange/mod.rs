@@ -123,7 +123,7 @@ impl Exchange {
                 "word {word} is {found:#x}, expected {expected:#x}"
             );
         }
-        tally.add("limit of a shared receive queue told", told.into());
+        tally.add("limit event of a shared receive queue", told.into());
         self.oracle.tell(tally);
         for end in &self.ends {
             tally.queue_pair(end.qp.counters());

@@ -1,4 +1,4 @@
-//! Addresses of InfiniBand, looked up at hosts of the fabric.
+//! InfiniBand addresses, resolved at hosts of the fabric.
 
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use portolan_wire::sa::PathRecord;
 const HOST: &str = env!("CARGO_BIN_EXE_fabric_addresses");
 const NAME: &str = "harbour";
 const ID: &str = "0x1000000000000077";
-/// Far longer than the administrator takes to forget a lease.
+/// Far longer than the administrator takes to expire a lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the program writes at a host.
+/// The program's output at a host.
 #[track_caller]
 fn at(fabric: &Fabric, host: &str, arguments: &[&str]) -> String {
     let output = fabric.at(host, HOST).args(arguments).output().unwrap();
@@ -24,7 +24,7 @@ fn gid(fabric: &Fabric, host: &str) -> Ipv6Addr {
     Ipv6Addr::from(fabric.topology().gid(host).unwrap())
 }
 
-/// The fields that saquery prints of the path between two hosts, by their names.
+/// The fields of the path between two hosts, by name, as saquery prints them.
 fn saquery(fabric: &Fabric, from: &str, to: &str) -> Vec<(String, String)> {
     let (sgid, dgid) = (gid(fabric, from).to_string(), gid(fabric, to).to_string());
     let mut command = fabric.at(from, "saquery");
@@ -39,7 +39,7 @@ fn saquery(fabric: &Fabric, from: &str, to: &str) -> Vec<(String, String)> {
     text.lines().filter_map(field).collect()
 }
 
-/// A path as saquery prints it, those of its fields that say something.
+/// The non-zero fields of a path in saquery's format.
 fn as_saquery(path: &PathRecord) -> Vec<(String, String)> {
     let lasting = |selected: portolan_wire::sa::Selected| format!("{:#x}", 0x80 | selected.value);
     [
@@ -57,7 +57,7 @@ fn as_saquery(path: &PathRecord) -> Vec<(String, String)> {
     .into()
 }
 
-/// A path in hexadecimal.
+/// Parses a path in hexadecimal.
 fn record(text: &str) -> PathRecord {
     let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
     let bytes: Vec<u8> = (0..text.len() / 2).map(byte).collect();
@@ -84,12 +84,12 @@ fn a_gid_resolves_to_the_hosts_own_port_and_the_path_that_saquery_prints() {
         for field in ours {
             assert!(theirs.contains(&field), "{field:?} in {theirs:?}");
         }
-        // The service level that the hints demand.
+        // The service level required by the hints.
         let other = at(&fabric, "Host1", &["resolve", &node, "9"]);
         let path = other.split_whitespace().last().unwrap();
         assert_eq!(record(path).sl, 9, "{other}");
     }
-    // Of another subnet, where no port leads.
+    // A GID of another subnet, which no port reaches.
     let away = at(&fabric, "Host1", &["resolve", "2001:db8::1"]);
     assert_eq!(away.split_whitespace().count(), 4, "{away}");
 }
@@ -114,7 +114,7 @@ fn a_service_is_found_by_name_and_by_id_until_it_is_withdrawn_or_its_lease_is_ov
     at(&fabric, "Host4", &["register", NAME, ID, "2"]);
     let deadline = Instant::now() + PATIENCE;
     while find(NAME) != none {
-        assert!(Instant::now() < deadline, "its lease is over");
+        assert!(Instant::now() < deadline, "its lease must expire");
         std::thread::sleep(Duration::from_millis(200));
     }
 }

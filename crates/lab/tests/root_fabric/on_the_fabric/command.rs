@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use portolan_lab::fabric::{Fabric, Topology};
 use serde_json::Value;
 
-/// Names the command that is tried.
+/// Environment variable with the command to test.
 const COMMAND: &str = "PORTOLAN_COMMAND";
-/// Longer than OpenSM takes to see that a host has come or gone.
+/// Longer than OpenSM takes to notice that a host has appeared or disappeared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn portolan(fabric: &Fabric, host: &str, args: &[&str]) -> Output {
@@ -30,7 +30,7 @@ fn gid(fabric: &Fabric, host: &str) -> String {
     Ipv6Addr::from(gid).to_string()
 }
 
-/// Asks until the exit code is this one, and gives that answer.
+/// Repeats the query until the exit code is `code`, and returns that output.
 fn reach_until(fabric: &Fabric, to: &str, code: i32) -> Output {
     let deadline = Instant::now() + PATIENCE;
     loop {

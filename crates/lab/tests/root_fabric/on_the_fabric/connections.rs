@@ -1,4 +1,4 @@
-//! The connection manager over management datagrams: two hosts, by InfiniBand addresses.
+//! The connection manager over management datagrams: two hosts with InfiniBand addresses.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -12,15 +12,15 @@ use super::harness::path_by_saquery;
 
 const SERVICE: &str = "0x1000000000000042";
 
-/// What the two hosts wrote: who listened, and who connected.
+/// Output of the two hosts: the listener and the connector.
 struct Logs {
     listener: String,
     connector: String,
 }
 
-/// A fabric, and the path from `Host2` to `Host4` on it. The subnet manager has left when all ports had their
-/// addresses: ports that take requests are managers' ports to it, which it asks things at any time, and
-/// those that lose packets are gone to it.
+/// Returns a fabric and the path from `Host2` to `Host4`. The subnet manager is stopped once all
+/// ports have addresses. It would query ports that accept requests at any time, as if they were
+/// managers, and would drop ports that lose packets.
 fn fabric_with_path() -> Option<(Fabric, PathRecord)> {
     let mut fabric = crate::fabric(Topology::two_switches_four_hosts())?;
     let path = path_by_saquery(&fabric, "Host2", "Host4").expect("a path");
@@ -99,7 +99,7 @@ fn two_hosts_connect_and_disconnect_and_both_logs_have_the_whole_handshake() {
             "Drep sent 0 received 1",
         ],
     );
-    // The simulator saw each of them pass: REQ, REP, RTU, DREQ, DREP.
+    // The simulator saw each message: REQ, REP, RTU, DREQ, DREP.
     let seen = fabric.printed();
     for (attribute, host) in [
         ("0x10", "Host4"),

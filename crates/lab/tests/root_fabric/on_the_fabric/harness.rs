@@ -1,4 +1,4 @@
-//! The fabric itself, seen by the programs of others.
+//! The fabric itself, seen through third-party programs.
 
 use std::net::Ipv6Addr;
 use std::process::{Command, Output, Stdio};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use portolan_lab::fabric::{Fabric, Topology, saquery};
 use portolan_wire::sa::PathRecord;
 
-/// How long saquery may take, and how often it is tried: the simulator's library keeps no time, so that it waits for
-/// ever for an answer that was lost.
+/// Time limit of one saquery run, and number of tries. The simulator's library ignores timeouts, so
+/// saquery waits forever for an answer that was lost.
 const TRY_TIME_MAX: Duration = Duration::from_secs(20);
 const TRIES_MAX: usize = 5;
 
-/// What a program that prints little says until it ends; `None` if it had to be killed.
+/// Output of a program that prints little; `None` if it had to be killed.
 fn output_in_time(command: &mut Command) -> Option<Output> {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -31,12 +31,12 @@ fn output_in_time(command: &mut Command) -> Option<Output> {
 
 /// The path between two hosts, as saquery prints it; `None` if there is none.
 pub(crate) fn path_by_saquery(fabric: &Fabric, from: &str, to: &str) -> Option<PathRecord> {
-    // The last host: the first one's port is the subnet manager's.
+    // Use the last host: the first one's port belongs to the subnet manager.
     let at = fabric.topology().hosts().last().unwrap();
     path_by_saquery_at(fabric, at, from, to)
 }
 
-/// As [`path_by_saquery`], asked at a host.
+/// Like [`path_by_saquery`], run at a given host.
 pub(crate) fn path_by_saquery_at(
     fabric: &Fabric,
     at: &str,

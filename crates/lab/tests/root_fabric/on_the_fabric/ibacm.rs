@@ -1,4 +1,5 @@
-//! A real ibacm that asks OpenSM, and our look-ups through its socket: while it runs, hangs, talks nonsense, and is gone.
+//! Look-ups through the socket of a real ibacm that queries OpenSM: while it runs, hangs, sends
+//! nonsense, or is gone.
 
 use std::io::{Read, Write};
 use std::net::Ipv6Addr;
@@ -13,11 +14,11 @@ use portolan_wire::sa::PathRecord;
 use super::harness::path_by_saquery_at;
 
 const LOOKUPS: &str = env!("CARGO_BIN_EXE_fabric_addresses");
-/// Look-ups of one process.
+/// Number of look-ups in one process.
 const COUNT: u128 = 20;
-/// How long a question to ibacm may take, as the library has it.
+/// The library's deadline for a query to ibacm.
 const QUESTION_DEADLINE_MS: u128 = 400;
-/// Where ibacm is asked.
+/// The host where ibacm is queried.
 const HOST: &str = "Hca2";
 const TO: &str = "Hca4";
 
@@ -25,7 +26,8 @@ fn gid(fabric: &Fabric, host: &str) -> Ipv6Addr {
     Ipv6Addr::from(fabric.topology().gid(host).unwrap())
 }
 
-/// The path to a host that so many look-ups find, all the same, and how long they took together, in milliseconds.
+/// Looks up the path to a host `count` times; all results must be equal. Returns the path and the
+/// total time in milliseconds.
 fn looked_up(fabric: &Fabric, run: &Path, to: &str, count: u128) -> (Option<PathRecord>, u128) {
     let node = gid(fabric, to).to_string();
     let mut command = fabric.at_with_run(HOST, run, LOOKUPS);
@@ -39,15 +41,15 @@ fn looked_up(fabric: &Fabric, run: &Path, to: &str, count: u128) -> (Option<Path
     (path, took_ms.parse().unwrap())
 }
 
-/// A path in hexadecimal.
+/// Parses a path in hexadecimal.
 fn record(text: &str) -> PathRecord {
     let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
     let bytes: Vec<u8> = (0..PathRecord::LEN).map(byte).collect();
     PathRecord::parse(&bytes).unwrap()
 }
 
-/// What two administrators' clients may ask differently: of how many paths one is the answer.
-fn but_for_the_number(path: PathRecord) -> PathRecord {
+/// Clears the number of paths, which two clients may ask for differently.
+fn without_number_of_paths(path: PathRecord) -> PathRecord {
     PathRecord {
         numb_path: 0,
         ..path
@@ -69,17 +71,21 @@ fn the_answer_through_ibacms_socket_is_the_administrators_and_is_known_when_that
     let mut expected = Vec::new();
     for to in &others {
         let (path, _) = looked_up(&fabric, ibacm.run(), to, 1);
-        let path = but_for_the_number(path.expect("a path"));
-        assert_eq!(path, but_for_the_number(by_saquery(&fabric, to)), "{to}");
+        let path = without_number_of_paths(path.expect("a path"));
+        assert_eq!(
+            path,
+            without_number_of_paths(by_saquery(&fabric, to)),
+            "{to}"
+        );
         expected.push(path);
     }
     let asked = ibacm.log().matches("acm_svr_resolve_path: path").count();
     assert_eq!(asked, others.len(), "{}", ibacm.log());
-    // Nobody but ibacm can know them now.
+    // Only ibacm can know the paths from here on.
     fabric.stop_manager();
     for (to, expected) in others.iter().zip(expected) {
         let (path, _) = looked_up(&fabric, ibacm.run(), to, 1);
-        let path = path.map(but_for_the_number);
+        let path = path.map(without_number_of_paths);
         assert_eq!(path, Some(expected), "{to}: {}", ibacm.log());
     }
 }
@@ -92,10 +98,10 @@ fn an_ibacm_that_is_gone_hangs_or_talks_nonsense_costs_one_deadline_and_the_path
     let expected = by_saquery(&fabric, TO);
     let is_right = |run: &Path| {
         let (path, took_ms) = looked_up(&fabric, run, TO, COUNT);
-        let path = path.map(but_for_the_number);
+        let path = path.map(without_number_of_paths);
         assert_eq!(
             path,
-            Some(but_for_the_number(expected)),
+            Some(without_number_of_paths(expected)),
             "{}",
             run.display()
         );
@@ -110,7 +116,7 @@ fn an_ibacm_that_is_gone_hangs_or_talks_nonsense_costs_one_deadline_and_the_path
     let took_ms = is_right(ibacm.run());
     assert!(
         took_ms >= QUESTION_DEADLINE_MS,
-        "it was waited for: {took_ms} ms"
+        "the look-up did not wait for ibacm: {took_ms} ms"
     );
     drop(ibacm);
 
@@ -120,26 +126,26 @@ fn an_ibacm_that_is_gone_hangs_or_talks_nonsense_costs_one_deadline_and_the_path
         std::fs::create_dir_all(&run).unwrap();
         let asked = pretend(&run, says);
         is_right(&run);
-        // However slow the machine is: the deadline passed once, not for each look-up.
+        // On a machine of any speed, only the first look-up waits for the deadline.
         assert_eq!(
             asked.load(Ordering::Relaxed),
             1,
-            "{name}: it is left alone afterwards"
+            "{name}: only the first look-up may ask it"
         );
     }
 }
 
-/// Is an ibacm in this folder that says this to whoever asks, or never says anything; how many asked.
+/// Pretends to be ibacm: answers `says` to every client, or nothing. Returns the number of clients.
 fn pretend(run: &Path, says: Option<&'static [u8]>) -> Arc<AtomicUsize> {
     let listener = UnixListener::bind(run.join("ibacm.sock")).unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    // It ends with the process of the tests.
+    // The thread ends with the test process.
     std::thread::spawn(move || {
         let mut waiting = Vec::new();
         while let Ok((mut stream, _)) = listener.accept() {
             count.fetch_add(1, Ordering::Relaxed);
-            // Whoever asks may leave at any time.
+            // The client may disconnect at any time.
             let _ = stream.read(&mut [0; 1024]);
             match says {
                 Some(bytes) => {

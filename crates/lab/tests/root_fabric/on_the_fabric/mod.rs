@@ -1,4 +1,4 @@
-//! All tests are in here, so that a run of every test can leave them out by this name.
+//! All tests of the fabric, in one module so that a run of all tests can exclude them by its name.
 
 mod addresses;
 mod command;
@@ -8,5 +8,5 @@ mod ibacm;
 mod paths;
 mod services;
 
-/// The program that does what a test has done at a host.
+/// The program that tests run at a host.
 const HOST: &str = env!("CARGO_BIN_EXE_portolan-fabric-host");

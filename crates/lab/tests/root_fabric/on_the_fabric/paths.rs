@@ -1,4 +1,4 @@
-//! Paths, and whether hosts can be reached: what the subnet administrator's client says, beside saquery.
+//! Paths and reachability: the library's client of the subnet administrator compared with saquery.
 
 use std::io::Write;
 use std::net::Ipv6Addr;
@@ -13,7 +13,8 @@ use portolan_wire::sa::PathRecord;
 use super::HOST;
 use super::harness::path_by_saquery_at;
 
-/// How many saqueries run at once: the simulator takes ten programs, the subnet manager among them.
+/// How many saqueries run at a time. The simulator takes ten programs, including the subnet
+/// manager.
 const AT_ONCE: usize = 6;
 const ENXIO: i32 = 6;
 const EIO: i32 = 5;
@@ -32,7 +33,7 @@ fn output(command: &mut Command) -> String {
     text
 }
 
-/// The errno that `host` has for each of the GIDs, 0 for those it reaches.
+/// The errno of each GID at `host`; 0 if it is reachable.
 fn reach(fabric: &Fabric, host: &str, gids: &[String]) -> Vec<i32> {
     let said = output(fabric.at(host, HOST).arg("reach").args(gids));
     let errno = |line: &str| line.split(' ').nth(1).unwrap().parse().unwrap();
@@ -41,7 +42,7 @@ fn reach(fabric: &Fabric, host: &str, gids: &[String]) -> Vec<i32> {
     errnos
 }
 
-/// The path of each pair, asked by one client at `host`.
+/// The paths of the pairs, queried by one client at `host`.
 fn paths(fabric: &Fabric, host: &str, pairs: &[(&str, &str)]) -> Vec<PathRecord> {
     let mut child = fabric
         .at(host, HOST)
@@ -70,7 +71,7 @@ fn record(line: &str) -> PathRecord {
     PathRecord::parse(&bytes).unwrap()
 }
 
-/// Asserts that every path is saquery's, field by field.
+/// Asserts that every path equals saquery's, field by field.
 fn assert_as_saquery(fabric: &Fabric, at: &str, pairs: &[(&str, &str)]) {
     let ours = paths(fabric, at, pairs);
     assert_eq!(ours.len(), pairs.len());
@@ -94,7 +95,7 @@ fn assert_as_saquery(fabric: &Fabric, at: &str, pairs: &[(&str, &str)]) {
     assert_eq!(compared.into_inner().unwrap(), pairs.len());
 }
 
-/// Asserts that each host reaches each other, by the path that saquery prints of the pair.
+/// Asserts that every host reaches every other host over the path that saquery prints.
 fn assert_every_pair(fabric: &Fabric) {
     let hosts: Vec<&str> = fabric.topology().hosts().collect();
     let mut pairs = Vec::new();
@@ -156,7 +157,7 @@ fn gids_that_are_none_are_einval_and_without_an_administrator_it_is_eio() {
     assert_eq!(reach(&fabric, "Host2", &host), [EIO]);
 }
 
-/// Hosts of the large fabric.
+/// Number of hosts of the large fabric.
 const MANY: usize = 500;
 
 #[test]
@@ -192,6 +193,6 @@ fn of_10000_questions_256_at_a_time_none_is_lost_though_5_percent_of_what_arrive
         .printed()
         .matches("drop pkt due error rate 5")
         .count();
-    // 500 are expected; fewer than 250 come about once in 10^30 runs.
+    // 500 are expected. Fewer than 250 occur about once in 10^30 runs.
     assert!(lost >= 250, "{lost} lost");
 }

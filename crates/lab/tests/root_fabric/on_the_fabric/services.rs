@@ -1,4 +1,4 @@
-//! Services that a host registers and another finds.
+//! Services registered by one host and found by another.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv6Addr;
@@ -13,7 +13,7 @@ use super::HOST;
 const ID: &str = "0x1000000000000099";
 const NAME: &str = "harbour";
 const LEASE_S: u64 = 2;
-/// How long the administrator may take to forget what has expired.
+/// How long the administrator may take to forget an expired service.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn service(fabric: &Fabric, what: &str) -> String {
@@ -23,7 +23,7 @@ fn service(fabric: &Fabric, what: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What is said of the service while `Host2` has it registered.
+/// The expected answer while `Host2` has the service registered.
 fn offered(fabric: &Fabric) -> String {
     let gid = Ipv6Addr::from(fabric.topology().gid("Host2").unwrap());
     format!("{gid} {ID} {NAME} sixteen of bytes\n")
@@ -43,7 +43,7 @@ fn a_listener_that_registers_its_service_is_found_renewed_and_withdrawn_when_it_
     held_at_host2("offer", "offered\n");
 }
 
-/// Has `Host2` hold the service in this way, which says so once it does, and `Host4` look for it.
+/// `Host2` holds the service in the way `how` and prints `begun` when it does; `Host4` looks it up.
 fn held_at_host2(how: &str, begun: &str) {
     let Some(fabric) = crate::fabric(Topology::two_switches_four_hosts()) else {
         return;
@@ -63,7 +63,7 @@ fn held_at_host2(how: &str, begun: &str) {
     for what in [NAME, ID] {
         assert_eq!(service(&fabric, what), offered(&fabric));
     }
-    // Longer than the lease: it is renewed.
+    // Longer than the lease, so the service must be renewed.
     thread::sleep(Duration::from_secs(LEASE_S * 2));
     assert_eq!(service(&fabric, NAME), offered(&fabric));
     drop(holder.stdin.take());
@@ -96,6 +96,6 @@ fn a_service_that_nobody_renews_is_forgotten_after_its_lease() {
         assert!(registered.elapsed() < PATIENCE);
         thread::sleep(Duration::from_millis(100));
     }
-    // Whole seconds are counted from within one.
+    // Whole seconds: the first may be partial.
     assert!(registered.elapsed() >= Duration::from_secs(LEASE_S - 1));
 }
