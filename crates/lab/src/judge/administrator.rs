@@ -1,16 +1,16 @@
-//! The client of the subnet administrator over the kernel's own user MAD devices: tables in many packets between two
-//! rxe ports, with an administrator of the tests' at one.
+//! The client of the subnet administrator over the kernel's user MAD devices: tables of many
+//! packets between two rxe ports, with a test administrator at one of them.
 
 use crate::machine::Step;
 
 use super::step;
 
-/// The program that has both ends.
+/// The program that plays both roles.
 pub(super) const PROGRAM: &str = "umad_administrator";
 const SCRIPT: &str = include_str!("guest/administrator.sh");
-/// Segments of the tables: one alone, two, some windows full, and many.
+/// Segments of the tables: one, two, several full windows, and many.
 const SEGMENTS: &str = "1 2 100 400";
-/// Segments of the tables of which packets are lost.
+/// Segments of the tables on a network that loses packets.
 const SEGMENTS_LOST: &str = "1 2 100";
 
 pub(super) fn steps() -> Vec<Step> {

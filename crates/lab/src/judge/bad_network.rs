@@ -1,7 +1,7 @@
-//! Two hosts of ours on a network that loses and reorders packets.
+//! Two of our hosts on a network that loses and reorders packets.
 //!
-//! The network is Linux's `tc netem` on both ends of a veth pair between two namespaces, in a kernel
-//! machine, since the host's kernel need not have netem.
+//! The network is a veth pair between two namespaces with Linux's `tc netem` on both ends. It runs
+//! in a kernel machine, because the host's kernel may lack netem.
 
 use std::io;
 use std::path::Path;
@@ -11,31 +11,31 @@ use super::{LIBRARY, LIBRARY_PATH, Report, processors};
 use crate::machine::{Cache, Job, Machine, MachineError, OnFailure, Step, Suite};
 
 const NETWORK: &str = include_str!("guest/bad_network.sh");
-/// Where the steps find [`NETWORK`].
+/// Guest path of [`NETWORK`].
 const NETWORK_PATH: &str = "/job/bad_network.sh";
-/// How the hosts name each other.
+/// Ways to address the other host.
 const KINDS: [(&str, &str); 3] = [
     ("4", "IPv4"),
     ("6", "IPv6"),
     ("local", "IPv6 link-local with zone"),
 ];
 const KINDS_NAMED: &str = "IPv4, IPv6 and IPv6 link-local with zone";
-/// Pings of each kind.
+/// Pings over each kind of address.
 const PINGS: u32 = 1000;
 /// MiB moved by RDMA write.
 const WRITTEN_MIB: u32 = 64;
-/// Above what each program of a step has; the pings have their own limit in the script.
+/// Longer than the time limits of a step's programs. The pings' limit is in the script.
 const STEP_LIMIT: Duration = Duration::from_secs(1300);
-/// Far above what all steps take on a slow host.
+/// Far longer than all steps take on a slow host.
 const DEADLINE: Duration = Duration::from_secs(7200);
 
-/// Has two hosts ping each other over connections and by datagrams and write by RDMA, while the network
-/// between them loses one packet in twenty each way and has others overtake each other: with the
-/// programs `portolan` and `rdma_write` (an example beside the command).
+/// Two hosts ping each other over connections and with datagrams, and write by RDMA. The network
+/// between them loses 5 % of the packets each way and reorders others. The programs are `portolan`
+/// and `rdma_write` (an example beside the command).
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
-/// machine could not do its work. What the programs get wrong is in the [`Report`].
+/// machine failed. Errors of the programs are in the [`Report`].
 pub fn bad_network(
     cache: &Cache,
     portolan: &Path,
@@ -76,7 +76,7 @@ fn steps() -> Vec<Step> {
             format!("pings {PINGS}"),
         ),
         step(
-            format!("{PINGS} pings by datagrams, the loss told, over {KINDS_NAMED}"),
+            format!("{PINGS} pings with datagrams, losses reported, over {KINDS_NAMED}"),
             format!("datagrams {PINGS}"),
         ),
     ];

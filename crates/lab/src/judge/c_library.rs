@@ -1,22 +1,22 @@
-//! Debian's programs on our `librdmacm.so.1`, over the machine's own libibverbs and rdma_rxe: both ends, and
-//! each end with one that has Debian's library.
+//! Debian's programs on our `librdmacm.so.1`, over the machine's libibverbs and rdma_rxe: at both
+//! ends, and at each end with Debian's library at the other.
 
 use crate::machine::Step;
 
 use super::{FAMILIES, step};
 
-/// The library's name in the machine.
+/// The library's file name in the machine.
 pub(super) const NAME: &str = "librdmacm.so.1";
-/// What the steps are made of, after judge.sh.
+/// The steps' functions, to be sourced after judge.sh.
 pub(super) const SCRIPT: &str = include_str!("guest/c_library.sh");
-/// Where the steps find it.
+/// Guest path of [`SCRIPT`].
 pub(super) const SCRIPT_PATH: &str = "/job/c_library.sh";
 /// Iterations of an exchange.
 const ITERATIONS: u32 = 20;
 /// Connections of cmtime.
 const CONNECTIONS: u32 = 20;
 
-/// Every program over IPv4; those that differ by family over IPv6, too.
+/// Every program over IPv4. Programs that depend on the address family run over IPv6 too.
 pub(super) fn steps() -> Vec<Step> {
     let over_families = FAMILIES.iter().flat_map(|family| {
         [

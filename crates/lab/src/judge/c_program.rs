@@ -1,11 +1,11 @@
-//! C programs over Debian's libibverbs and librdmacm, for the machines.
+//! Compiles C programs against Debian's libibverbs and librdmacm, for use in machines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::machine::{Cache, MachineError, Package, ensure_installed, tool_output};
 
-/// What they are compiled with.
+/// Packages needed to compile them.
 const PACKAGES: &[Package] = &[
     Package {
         name: "gcc",
@@ -25,7 +25,8 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Checks the C file `source` with the kernel's headers in the folder `headers` before the machine's.
+/// Compiles the C file `source` without output. The kernel's headers in `headers` come before the
+/// machine's.
 pub(super) fn check(headers: &Path, source: &str) -> Result<(), MachineError> {
     ensure_installed(PACKAGES)?;
     let own = headers.join("x86_64-linux-gnu");

@@ -1,4 +1,4 @@
-//! What tshark, which knows nothing of us, makes of a capture.
+//! A capture as seen by tshark, an independent dissector.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use crate::machine::{MachineError, tool_output};
 
-/// Opcode field of the base transport header, printed for each packet that has one.
+/// Opcode field of the base transport header, printed for each packet with such a header.
 const OPCODE_FIELD: &str = "infiniband.bth.opcode";
-/// tshark's mark on what it could not dissect.
+/// tshark's mark on frames that it could not dissect.
 const MALFORMED_FIELD: &str = "_ws.malformed";
-/// Protocols whose dissectors guess that a payload or private data is theirs. On payloads that
-/// are not, such as a SEND of eight bytes, a wrong guess shows as a malformed packet.
+/// Protocols whose dissectors guess from a payload or private data that it is theirs. A wrong
+/// guess, for example on a SEND of eight bytes, shows up as a malformed packet.
 const GUESSED_PROTOCOLS: [&str; 8] = [
     "fcoib",
     "infiniband_sdp",
@@ -22,7 +22,7 @@ const GUESSED_PROTOCOLS: [&str; 8] = [
     "smb_direct",
     "smc",
 ];
-/// Frames tshark names at most when it finds them malformed.
+/// How many malformed frames an error names at most.
 const FRAMES_NAMED_MAX: usize = 10;
 
 /// The dissector's view of a capture.
@@ -32,11 +32,11 @@ pub struct Dissection {
     pub packets: usize,
     /// Frames among them in which tshark found a base transport header, by opcode.
     pub opcodes: BTreeMap<u8, usize>,
-    /// Numbers of the frames that tshark calls malformed.
+    /// Numbers of malformed frames.
     pub malformed: Vec<u64>,
 }
 
-/// Has tshark dissect the RoCEv2 packets of `capture`.
+/// Dissects the RoCEv2 packets of `capture` with tshark.
 ///
 /// # Errors
 /// [`MachineError`] if tshark is missing, fails, or prints something unexpected.
@@ -64,10 +64,10 @@ pub fn dissect(capture: &Path) -> Result<Dissection, MachineError> {
 }
 
 impl Dissection {
-    /// Whether there are packets, all of them RoCEv2 and none malformed.
+    /// Checks that there are packets, that all are RoCEv2, and that none is malformed.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.packets == 0 {
             return Err("the capture holds no packet to UDP port 4791".to_owned());
@@ -91,7 +91,7 @@ impl Dissection {
     }
 }
 
-/// Reads lines `NUMBER;OPCODE;MALFORMED`, the latter two possibly empty.
+/// Parses lines `NUMBER;OPCODE;MALFORMED`. The last two may be empty.
 fn parse(text: &str) -> Result<Dissection, MachineError> {
     let mut dissection = Dissection::default();
     for line in text.lines() {

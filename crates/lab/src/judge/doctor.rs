@@ -1,10 +1,10 @@
-//! `portolan doctor` on a machine whose kernel has RDMA: what it says is in the way is, and what it says to
-//! type helps.
+//! `portolan doctor` on a machine whose kernel has RDMA: it must find the obstacles, and its
+//! suggested commands must remove them.
 
 use super::step;
 use crate::machine::Step;
 
-/// What every step begins with.
+/// The beginning of every step's script.
 const PRELUDE: &str = r#"
 # doctor STATUS [ARGUMENT...]: its answer for machines goes to /tmp/told.
 doctor() {
@@ -85,7 +85,7 @@ told '"code":"node-unusable"'
 chmod 666 /dev/infiniband/rdma_cm
 "#;
 
-/// The steps, for a kernel that has the commands of Linux 6.18 or has them not.
+/// The steps. `is_new`: the kernel has the commands of Linux 6.18.
 pub(super) fn steps(is_new: bool) -> Vec<Step> {
     let offers = format!(
         "export PORTOLAN_PROVIDER=kernel\ndoctor 0\n\

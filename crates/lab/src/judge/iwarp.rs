@@ -1,6 +1,6 @@
-//! The library, the command and C programs over the kernel's iWARP driver, siw. Its rules are not InfiniBand's: a stream
-//! of TCP under each queue pair, no datagrams, no groups, no atomics, no immediate data, no timewait, and rejections
-//! without reasons.
+//! The library, the command and C programs over the kernel's iWARP driver, siw. iWARP's rules
+//! differ from InfiniBand's: each queue pair uses a TCP stream; there are no datagrams, groups,
+//! atomics, immediate data, timewait, or reasons of rejections.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use super::{Report, c_library, events, step};
 use crate::machine::{Job, Outcome, Step};
 
 const SCRIPT: &str = include_str!("guest/iwarp.sh");
-/// Where the steps find [`SCRIPT`].
+/// Guest path of [`SCRIPT`].
 const SCRIPT_PATH: &str = "/job/iwarp.sh";
-/// What Debian's librdmacm and the library play, and the same must come of.
+/// A scenario that Debian's librdmacm and the library must play with the same results.
 const SCENARIO: (&str, &str) = ("iwarp", include_str!("guest/iwarp.txt"));
 
-/// C programs on our librdmacm, by the functions of `guest/c_library.sh`. ucmatose is not among them: its server sends
-/// first, which iWARP forbids.
+/// C programs on our librdmacm, by the functions of `guest/c_library.sh`. Without ucmatose, whose
+/// server sends first, which iWARP forbids.
 const C_PROGRAMS: [(&str, &str); 6] = [
     ("rping on ours calls Debian's", "ours_calls 10"),
     ("rping on Debian's calls ours", "ours_serves 10"),
@@ -44,8 +44,8 @@ const OURS: [(&str, &str); 7] = [
     ("our ping to a port without listener", "nobody_listens"),
 ];
 
-/// The tests of the conformance suite that ask nothing of a device that iWARP has not. A write that is complete, for
-/// one, is on its way, and need not be in the peer's memory.
+/// The tests of the conformance suite that need nothing that iWARP lacks. For example, a completed
+/// write has only been sent and need not be in the peer's memory.
 const TESTS: [&str; 12] = [
     "addresses::a_port_in_use_cannot_be_bound_and_is_free_again_when_its_id_is_destroyed",
     "addresses::an_address_of_no_device_cannot_be_bound",
@@ -92,7 +92,7 @@ pub(super) fn steps(scenes: &str) -> Vec<Step> {
         .collect()
 }
 
-/// The job with what the steps are made of; `players` are those of [`events`].
+/// Adds the steps' files to the job. `players` are those of [`events`].
 pub(super) fn with_programs(job: Job, players: [&Path; 2]) -> Job {
     events::with_players(job, players, &[SCENARIO]).file(SCRIPT_PATH, SCRIPT)
 }

@@ -1,4 +1,4 @@
-//! The library over the kernel's own devices: the suite that every provider passes, in a kernel machine.
+//! The library over the kernel's own devices: the conformance suite in a kernel machine.
 
 use std::io;
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::machine::{Cache, Job, Machine, MachineError, Step, StepOutcome, Suite
 
 /// A local address of rxe0 of each IP version, as `guest/topology.sh` gives it.
 const ADDRESSES: [(&str, &str); 2] = [("IPv4", "10.7.0.1"), ("IPv6", "fd07::1")];
-/// What one run of the suite may take; on a slow host it takes a twentieth.
+/// Time limit for one run of the suite. It takes a twentieth of that on a slow host.
 const SUITE_LIMIT: Duration = Duration::from_secs(300);
 const SCENES_SOURCE: &str = include_str!("guest/kernel_provider.sh");
-/// Where the steps find [`SCENES_SOURCE`].
+/// Guest path of [`SCENES_SOURCE`].
 const SCENES_PATH: &str = "/job/kernel_provider.sh";
 /// Assertions about the kernel's header.
 const ABI_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/rdma_user_cm.c");
 const ABI_PART: &str = "the newest commands are as the kernel's newest header has them";
-/// What the command is led through after the suite, each with the script that does it.
+/// Scenes played with the command after the suite, with their scripts.
 const SCENES: [(&str, &str); 17] = [
     (
         "no id, queue pair or region is left in the kernel by the suite",
@@ -60,37 +60,37 @@ const SCENES: [(&str, &str); 17] = [
         "leaves_nothing",
     ),
     (
-        "the kernel has nothing to complain of",
+        "the kernel logs no bug or warning",
         "no_fault_of_the_kernels",
     ),
 ];
 
-/// What is run in a machine over its kernel's devices.
+/// The programs to run in a machine over its kernel's devices.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelPrograms<'a> {
     /// The conformance suite's test program.
     pub suite: &'a Path,
     /// Our librdmacm.
     pub library: &'a Path,
-    /// A C program that makes every call of librdmacm's, built with Debian's headers.
+    /// A C program that makes every call of librdmacm, built with Debian's headers.
     pub calls: &'a Path,
     /// The same, built with our headers.
     pub calls_by_our_headers: &'a Path,
-    /// The command; our libraries lie beside it.
+    /// The command. Our libraries are beside it.
     pub command: &'a Path,
-    /// A subnet administrator and its client, at two ports of the kernel's.
+    /// A subnet administrator and its client, for two of the kernel's ports.
     pub administrator: &'a Path,
     /// The player of scenarios.
     pub play: &'a Path,
 }
 
-/// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`, then programs
-/// of Debian's on our librdmacm, both also over siw, then the command against rping and through faults; at the
-/// end `portolan doctor` looks over the machine.
+/// Runs the conformance suite over the kernel provider on the rdma_rxe of the kernel of `debian`,
+/// then Debian's programs on our librdmacm (both also over siw), then the command against rping and
+/// through faults. At the end `portolan doctor` examines the machine.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
-/// machine could not do its work. Tests that fail are in the [`Report`].
+/// machine failed. Failed tests are in the [`Report`].
 pub fn kernel_provider(
     cache: &Cache,
     debian: Suite,
@@ -154,8 +154,8 @@ fn run_of_suite(family: &str, address: &str) -> Step {
     step(name, &script).limit(SUITE_LIMIT)
 }
 
-/// What the test program says at its end, if the step is a run of it: a suite that ran no test, or left one
-/// out, has shown nothing.
+/// The result line of the test program, if the step runs the suite. A suite that ran no test, or
+/// ignored one, has failed.
 fn result_of_suite(step: &StepOutcome) -> Option<Result<String, String>> {
     if !step.name.starts_with("conformance") {
         return None;

@@ -1,9 +1,9 @@
-//! The judge: Linux's own RoCE as the peer of ours.
+//! The judge: Linux's own RoCE as our peer.
 //!
-//! One kernel machine holds two hosts: rdma_rxe on one end of a veth pair, the `portolan` command
-//! on the other, in a network namespace of its own. Debian's `rping` and our `listen` and `ping`
-//! then talk to each other in both directions. What passed between them is captured by tcpdump
-//! and looked over on this host by tshark, and by `portolan decode`, which checks every ICRC.
+//! One kernel machine holds two hosts: rdma_rxe on one end of a veth pair, and the `portolan`
+//! command on the other end in its own network namespace. Debian's `rping` and our `listen` and
+//! `ping` talk to each other in both directions. tcpdump captures the traffic. On this host tshark
+//! checks the captures, and `portolan decode` checks every ICRC.
 
 mod administrator;
 mod bad_network;
@@ -43,45 +43,45 @@ use crate::machine::{
 const TOPOLOGY: &str = include_str!("guest/topology.sh");
 const LIBRARY: &str = include_str!("guest/judge.sh");
 
-/// Where the steps find [`LIBRARY`].
+/// Guest path of [`LIBRARY`].
 const LIBRARY_PATH: &str = "/job/judge.sh";
-/// Many times what the whole takes on a slow host.
+/// Many times what everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(2400);
-/// A step starts three programs; each has a limit of its own, below this one.
+/// Time limit of a step, above those of its three programs.
 const STEP_LIMIT: Duration = Duration::from_secs(400);
 /// Iterations of an exchange, as rping counts them.
 const ITERATIONS: u32 = 100;
-/// Iterations of exchanges that are about message sizes.
+/// Iterations of the exchanges with different message sizes.
 const SIZE_ITERATIONS: u32 = 5;
 /// Iterations of exchanges in which every lost packet costs a timeout.
 const LOSSY_ITERATIONS: u32 = 20;
 /// Several packets each way at the path MTU of 1024 bytes, so that losses hit the middle too.
 const LOSSY_SIZE: u32 = 5000;
-/// The most rping takes.
+/// The largest size of rping.
 const MAX_SIZE: u32 = 65_535;
-/// Sizes our ping sends: one byte, about the path MTU, and the most.
+/// Sizes of our ping: one byte, around the path MTU, and the largest.
 const PING_SIZES: [u32; 5] = [1, 1023, 1024, 1025, MAX_SIZE];
-/// Sizes rping sends; it refuses fewer than 23.
+/// Sizes of rping, which refuses fewer than 23 bytes.
 const RPING_SIZES: [u32; 5] = [23, 1023, 1024, 1025, MAX_SIZE];
 
-/// The address families, as the guest's functions name them.
+/// The address families by their names in the guest's scripts.
 const FAMILIES: [&str; 2] = ["4", "6"];
 /// Datagrams of an exchange.
 const DATAGRAMS: u32 = 10;
-/// Bytes of a datagram: udaddy's default, and as many as one packet of the path holds.
+/// Sizes of a datagram in bytes: udaddy's default, and the largest that fits one packet.
 const DATAGRAM_SIZES: [u32; 2] = [100, 1024];
-/// What this host needs to look over captures.
+/// Packages that this host needs to check captures.
 const PACKAGES: &[Package] = &[Package {
     name: "tshark",
     purpose: "an independent dissector",
 }];
 
-/// Judges the program `portolan` (dynamically or statically linked) against rping on the
-/// rdma_rxe of Linux 6.1. Every part runs, whatever became of those before it.
+/// Judges the program `portolan` (linked dynamically or statically) against rping on the rdma_rxe
+/// of Linux 6.1. Every part runs, even after failures.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
-/// machine could not do its work. What `portolan` gets wrong is in the [`Report`].
+/// machine failed. Errors of `portolan` are in the [`Report`].
 pub fn linux_interop(cache: &Cache, portolan: &Path) -> Result<Report, MachineError> {
     judge(cache, portolan, exchanges())
 }
@@ -105,10 +105,10 @@ fn judge(cache: &Cache, portolan: &Path, exchanges: Vec<Step>) -> Result<Report,
     Ok(report.keep_if_failed(outcome))
 }
 
-/// Installs what this host needs to look over captures, if it is missing.
+/// Installs the packages that this host needs to check captures.
 ///
 /// # Errors
-/// [`MachineError::Unavailable`] if it is missing and cannot be installed here.
+/// [`MachineError::Unavailable`] if a package is missing and cannot be installed here.
 pub fn prepare_host() -> Result<(), MachineError> {
     ensure_installed(PACKAGES)
 }
@@ -121,7 +121,8 @@ fn run(cache: &Cache, job: &Job) -> Result<(Report, Outcome), MachineError> {
     Ok((report, outcome))
 }
 
-/// How many processors the tests have a kernel on: Linux 6.1 on one, which costs the host a quarter less, Linux 7 on two.
+/// Processors of a test machine: one for Linux 6.1, which costs the host a quarter less; two for
+/// Linux 7.
 fn processors(debian: Suite) -> u32 {
     match debian {
         Suite::Bookworm => 1,
@@ -139,7 +140,7 @@ fn topology() -> Job {
         ))
 }
 
-/// Rping, udaddy and mckey against themselves, so that a fault of the laboratory is not taken for one of ours.
+/// Rping, udaddy and mckey against themselves, to detect faults of the laboratory itself.
 fn baseline() -> Vec<Step> {
     FAMILIES
         .iter()
@@ -158,8 +159,8 @@ fn baseline() -> Vec<Step> {
         .collect()
 }
 
-/// Every exchange, over IPv4 and IPv6. The many sizes are about segmentation, which knows nothing
-/// of addresses; over IPv6 the largest stands for them all.
+/// Every exchange over IPv4 and IPv6. The many sizes test segmentation, which does not depend on
+/// the address family, so IPv6 uses only the largest.
 fn exchanges() -> Vec<Step> {
     let mut steps = exchanges_over("4", &PING_SIZES, &RPING_SIZES);
     steps.extend(exchanges_over("6", &[MAX_SIZE], &[MAX_SIZE]));
@@ -170,7 +171,7 @@ fn exchanges() -> Vec<Step> {
     steps
 }
 
-/// Datagram services of either side, asked for by the other.
+/// Datagram services of each side with clients of the other.
 fn datagrams_over(family: &str) -> Vec<Step> {
     let captured =
         |name: String, script: String| captured_step(format!("{name}, IPv{family}"), &script);
@@ -199,7 +200,7 @@ fn datagrams_over(family: &str) -> Vec<Step> {
     steps
 }
 
-/// Groups of both sides' members. The kernel's rdma_cm refuses IPv6 groups over RoCEv2.
+/// Groups with members on both sides. The kernel's rdma_cm refuses IPv6 groups over RoCEv2.
 fn groups() -> Vec<Step> {
     let captured = |name: &str, script: String| captured_step(name.to_owned(), &script);
     vec![
@@ -264,7 +265,7 @@ fn exchanges_over(family: &str, ping_sizes: &[u32], rping_sizes: &[u32]) -> Vec<
             "three of our pings at once, rping -s -P",
             &format!("kernel_serves_many {family} 3 {SIZE_ITERATIONS}"),
         ),
-        // What a death leaves to be sent continues after the step: such a capture has no end.
+        // Not captured: after a death, retransmissions continue past the end of the step.
         plain(
             "our ping tells in time that rping -s was killed",
             &format!("kernel_dies {family}"),
@@ -288,7 +289,7 @@ fn captured_step(name: String, script: &str) -> Step {
     step(name, &script)
 }
 
-/// A file name that tells the step it belongs to.
+/// A file name derived from the step's name.
 fn file_name(step: &str) -> String {
     let word = |c: char| {
         if c.is_ascii_alphanumeric() {
@@ -332,13 +333,13 @@ mod tests {
     use super::*;
     use crate::machine::Unavailable;
 
-    /// In a kernel machine, and so not among what needs this host.
+    /// Tests that boot machines. They are selected by the module's name.
     mod in_machines {
         use super::*;
 
         #[test]
         fn a_program_that_speaks_no_rdma_fails_every_exchange_and_only_those() {
-            // Each kind of exchange once.
+            // One exchange of each kind.
             let kinds: Vec<_> = exchanges()
                 .into_iter()
                 .filter(|step| step.name().ends_with("IPv4") && !step.name().contains("bytes"))
@@ -347,21 +348,21 @@ mod tests {
             let cache = Cache::locate().expect("the cache folder can be made");
             let report = match judge(&cache, Path::new("/bin/false"), kinds) {
                 Err(MachineError::Unavailable(reason)) if !Unavailable::is_failure() => {
-                    eprintln!("left out: the judge of a program that speaks no RDMA: {reason}");
+                    eprintln!("skipped: the judge of a program without RDMA: {reason}");
                     return;
                 }
                 other => other.unwrap(),
             };
             assert_eq!(report.parts.len(), 17, "{report}");
             for (number, part) in report.parts.iter().enumerate() {
-                // Topology, rping and udaddy against themselves on both families, and mckey.
+                // The topology, rping and udaddy against themselves on both families, and mckey.
                 assert_eq!(part.verdict.is_ok(), number < 6, "{}\n{report}", part.name);
             }
             assert!(!report.passed());
             let kept = report
                 .kept
                 .as_deref()
-                .expect("what a failed run brought back is kept");
+                .expect("the results of a failed run are kept");
             assert!(kept.is_dir());
             std::fs::remove_dir_all(kept).unwrap();
         }

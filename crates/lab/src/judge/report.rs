@@ -1,4 +1,4 @@
-//! What the judge found, part by part.
+//! The judge's findings, part by part.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,43 +6,43 @@ use std::time::{Duration, Instant};
 
 use crate::machine::Outcome;
 
-/// How many lines of what a failed part printed are shown: the last ones.
+/// How many of the last lines of a failed part are shown.
 const REASON_LINES_MAX: usize = 30;
 
-/// Everything the judge found.
+/// The judge's findings.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The judging kernel, as `uname -r` names it.
+    /// The kernel's release, as `uname -r` prints it.
     pub kernel_release: String,
     /// The parts in order.
     pub parts: Vec<Part>,
-    /// From power-on to the first part.
+    /// Time from power-on to the first part.
     pub boot: Duration,
-    /// The machine's whole run.
+    /// Duration of the machine's whole run.
     pub elapsed: Duration,
-    /// Where the machine's results and captures are kept, if a part failed.
+    /// Folder with the machine's results and captures, kept if a part failed.
     pub kept: Option<PathBuf>,
 }
 
-/// One thing the judge looked at.
+/// One checked item.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What was to be shown.
+    /// The property that it shows.
     pub name: String,
-    /// A word on what was seen, or why the part failed.
+    /// A short finding, or why the part failed.
     pub verdict: Result<String, String>,
-    /// How long it took: parts inside the machine by its clock, others by this host's.
+    /// Duration: by the machine's clock for parts inside it, otherwise by the host's.
     pub elapsed: Duration,
 }
 
 impl Report {
-    /// Whether there are parts and every one of them passed.
+    /// Whether there are parts and all of them passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.parts.is_empty() && self.parts.iter().all(|part| part.verdict.is_ok())
     }
 
-    /// The report of the steps that ran; those that were to run and did not count as failed.
+    /// Reports the steps that ran. Expected steps that did not run count as failed.
     pub(super) fn new<'a>(
         kernel_release: &str,
         outcome: &Outcome,
@@ -63,7 +63,7 @@ impl Report {
             .collect();
         parts.extend(expected.skip(parts.len()).map(|name| Part {
             name: name.to_owned(),
-            verdict: Err("did not run, because of the failure before it".to_owned()),
+            verdict: Err("did not run because an earlier step failed".to_owned()),
             elapsed: Duration::ZERO,
         }));
         Self {
@@ -79,7 +79,7 @@ impl Report {
         self.parts.push(part);
     }
 
-    /// Keeps what the machine brought back where there is something to find out.
+    /// Keeps the machine's results if a part failed.
     pub(super) fn keep_if_failed(mut self, mut outcome: Outcome) -> Self {
         if !self.passed() {
             self.kept = Some(outcome.keep().to_owned());
@@ -89,7 +89,7 @@ impl Report {
 }
 
 impl Part {
-    /// Runs `judge` and takes its time.
+    /// Runs `judge` and measures its time.
     pub(super) fn measure(name: String, judge: impl FnOnce() -> Result<String, String>) -> Self {
         let started = Instant::now();
         let verdict = judge();
@@ -102,7 +102,7 @@ impl Part {
 }
 
 impl fmt::Display for Report {
-    /// A line for each part; below one that failed, why.
+    /// Prints a line for each part, followed by the reason if it failed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

@@ -1,6 +1,6 @@
-//! Sections of documents that tasks write from their runs.
+//! Sections of documents that `cargo xtask` tasks write from their runs.
 
-/// The document with the section of `task` in place of the one before, or at its end if it has none.
+/// Replaces the section of `task` in the document, or appends it.
 #[must_use]
 pub fn document(task: &str, text: &str, section: &str) -> String {
     let begin = format!("<!-- Written by `cargo xtask {task}` from its run: do not edit. -->");

@@ -1,27 +1,27 @@
-//! Two records of one scenario, field by field.
+//! Compares two records of one scenario, field by field.
 
 use serde_json::Value;
 
 /// One line that a player printed.
 pub(super) type Record = serde_json::Map<String, Value>;
 
-/// Heads the table of what the library reports otherwise, in the documentation.
+/// Header of the documentation's table of differences from librdmacm.
 const TABLE_HEAD: &str = "| provider | scenario | at | field | librdmacm | Portolan | reason |";
-/// In a row: any scenario or place.
+/// In a row: matches any scenario or place.
 const ANY: &str = "each";
-/// In a row: both providers, each of which must differ so.
+/// In a row: both providers must differ in this way.
 const BOTH: &str = "both";
 /// The providers by their names in the table.
 const PROVIDERS: [&str; 2] = ["kernel", "software"];
-/// The fields that say what a record is of.
+/// Fields that identify a record.
 const KINDS: [&str; 3] = ["event", "call", "path"];
-/// What event names begin with.
+/// Prefix of event names.
 const NAME_PREFIX: &str = "RDMA_CM_EVENT_";
 
-/// A field that two players report differently.
+/// A field that two players reported differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Of whom the other value is.
+    /// The provider that reported `other`.
     provider: String,
     scenario: String,
     /// The event, or the command.
@@ -31,14 +31,14 @@ pub struct Difference {
     other: String,
 }
 
-/// Reads what a player printed.
+/// Parses a player's output.
 pub(super) fn parse(text: &str) -> Result<Vec<Record>, String> {
     let record =
         |line: &str| serde_json::from_str(line).map_err(|error| format!("{error}: {line}"));
     text.lines().map(record).collect()
 }
 
-/// What differs, in the order of play.
+/// Returns the differences in the order of play.
 pub(super) fn differences(
     provider: &str,
     scenario: &str,
@@ -56,7 +56,7 @@ pub(super) fn differences(
         let mut fields: Vec<&String> = theirs.keys().chain(ours.keys()).collect();
         fields.sort();
         fields.dedup();
-        // Of different events, all else differs too.
+        // If the events differ, report only that: all other fields differ too.
         let told = |field: &&String| {
             KINDS.contains(&field.as_str()) && theirs.get(*field) != ours.get(*field)
         };
@@ -78,7 +78,7 @@ pub(super) fn differences(
                 all.push(difference);
             }
         }
-        // From here on the two tell of different things.
+        // From here on the records are about different commands.
         if theirs.get("line") != ours.get("line") {
             break;
         }
@@ -86,7 +86,7 @@ pub(super) fn differences(
     all
 }
 
-/// What a record is of: the event and its id, or the command.
+/// Describes what a record is about: the event and its id, or the command.
 fn place(script: &str, record: &Record) -> String {
     let word = |field: &str| record.get(field).and_then(Value::as_str);
     if let (Some(event), Some(id)) = (word("event"), word("id")) {
@@ -109,7 +109,7 @@ fn text(value: Option<&Value>) -> String {
     }
 }
 
-/// The differences as rows of the table, without reasons.
+/// Formats the differences as rows of the table, without reasons.
 pub(super) fn rows(differences: &[Difference]) -> String {
     let rows = differences.iter().map(|difference| {
         let Difference {
@@ -138,7 +138,7 @@ struct Row {
 }
 
 impl Tolerated {
-    /// Reads the table of the documentation.
+    /// Parses the table in the documentation.
     pub(super) fn parse(documented: &str) -> Result<Self, String> {
         let mut lines = documented.lines().skip_while(|line| *line != TABLE_HEAD);
         lines
@@ -150,7 +150,7 @@ impl Tolerated {
         Ok(Self { rows })
     }
 
-    /// That each difference has a row, and each row a difference.
+    /// Checks that each difference has a row, and each row a difference.
     pub(super) fn check(&self, found: &[Difference]) -> Result<String, String> {
         let unknown: Vec<Difference> = found
             .iter()
@@ -287,7 +287,7 @@ mod tests {
         assert!(table(listed).unwrap().check(&found).is_ok());
         let anywhere = "| kernel | each | each | `srq` | true | false | so be it |";
         assert!(table(anywhere).unwrap().check(&found).is_ok());
-        // Of both, the other one must differ as well.
+        // With `both`, the other provider must differ too.
         let of_both = listed.replace("kernel", "both");
         let error = table(&of_both).unwrap().check(&found).unwrap_err();
         assert!(error.contains("software | play"), "{error}");

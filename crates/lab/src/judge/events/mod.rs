@@ -1,7 +1,9 @@
-//! What librdmacm reports, and what the library reports: the same scenarios in one machine, by a C program
-//! over Debian's librdmacm, and by its twin over the kernel provider and over the software device.
+//! Compares the events of librdmacm with those of the library. In one machine, a C program plays
+//! scenarios over Debian's librdmacm, and its twin plays them over the kernel provider and over the
+//! software device.
 //!
-//! Both must report the same in every field. Where one rightly differs, a table says so (`compare`).
+//! Both must report the same in every field. A table in the documentation lists the permitted
+//! differences (`compare`).
 
 mod compare;
 
@@ -15,16 +17,16 @@ pub use compare::Difference;
 use compare::{Record, Tolerated};
 
 const GUEST: &str = include_str!("../guest/events.sh");
-/// Where the steps find [`GUEST`].
+/// Guest path of [`GUEST`].
 pub(super) const GUEST_PATH: &str = "/job/events.sh";
 const DEVICE: &str = include_str!("../guest/device.sh");
-/// Where scenarios find [`DEVICE`].
+/// Guest path of [`DEVICE`].
 const DEVICE_PATH: &str = "/job/device.sh";
 /// The C program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/play.c");
-/// What all scenarios may take; the longest waits for a request to be given up, up to 98 s.
+/// Time limit for all scenarios. The longest waits up to 98 s until a request is given up.
 const SCENARIOS_LIMIT: Duration = Duration::from_secs(900);
-/// The scenario that takes so long; it is played beside the others.
+/// The longest scenario. It runs in parallel with the others.
 const LONG: &str = "unreachable";
 
 macro_rules! scenarios {
@@ -33,7 +35,7 @@ macro_rules! scenarios {
     };
 }
 
-/// The scenarios, in the order of play: at the end those that take something away.
+/// The scenarios in the order of play. Those that remove something come last.
 const SCENARIOS: &[(&str, &str)] = scenarios![
     "unreachable"
     "connection"
@@ -54,16 +56,16 @@ const SCENARIOS: &[(&str, &str)] = scenarios![
     "removal"
 ];
 
-/// Who plays: the model, and who is compared with it.
+/// The players: the model, and those that are compared with it.
 const MODEL: &str = "librdmacm";
 const PROVIDERS: [&str; 2] = ["kernel", "software"];
 
-/// Has librdmacm and `play`, the program of this package, play the scenarios on the kernel of `debian`; what
-/// differs is for [`documented`] to judge.
+/// Plays the scenarios with librdmacm and with `play`, a program of this package, on the kernel of
+/// `debian`. Pass the differences to [`documented`].
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
-/// machine could not do its work. A scenario that was not played to its end is in the [`Report`].
+/// machine failed. Scenarios that were not played to their end are in the [`Report`].
 pub fn events(
     cache: &Cache,
     debian: Suite,
@@ -87,20 +89,20 @@ pub fn events(
     Ok((report.keep_if_failed(outcome), found))
 }
 
-/// That all that differs, on whatever kernels, is what the table in `text` says, and nothing in it is idle.
+/// Checks the differences of all kernels against the table in `text`: both must contain the same.
 ///
 /// # Errors
-/// What is not in the table, or only there, in words.
+/// A description of what is missing in the table or superfluous in it.
 pub fn documented(text: &str, found: &[Difference]) -> Result<String, String> {
     Tolerated::parse(text)?.check(found)
 }
 
-/// The player over Debian's librdmacm, compiled.
+/// Compiles the player over Debian's librdmacm.
 pub(super) fn play_librdmacm(cache: &Cache) -> Result<PathBuf, MachineError> {
     c_program::compile(cache, "play-librdmacm", SOURCE)
 }
 
-/// The job with what plays the scenarios: `play`, and its model.
+/// Adds the players to a job: `play` and its model.
 pub(super) fn with_players(job: Job, players: [&Path; 2], scenarios: &[(&str, &str)]) -> Job {
     let [play, model] = players;
     scenarios
@@ -114,7 +116,8 @@ pub(super) fn with_players(job: Job, players: [&Path; 2], scenarios: &[(&str, &s
         .program("play-librdmacm", model)
 }
 
-/// That the kernel provider reported what librdmacm did, in every field of a scenario that was played.
+/// Checks that the kernel provider reported the same as librdmacm in every field of a played
+/// scenario.
 pub(super) fn alike(what: &str, outcome: &Outcome, (name, script): (&str, &str)) -> Part {
     let played = outcome.files().join("events");
     Part::measure(what.to_owned(), || {
@@ -137,7 +140,7 @@ fn compared(report: &mut Report, played: &Path) -> Vec<Difference> {
     for (name, script) in SCENARIOS {
         let model = read(played, MODEL, name);
         for provider in PROVIDERS {
-            let what = format!("{name}: the {provider} provider beside librdmacm");
+            let what = format!("{name}: the {provider} provider compared with librdmacm");
             report.add(Part::measure(what, || {
                 let (model, other) = (model.clone()?, read(played, provider, name)?);
                 let differences = compare::differences(provider, name, script, &model, &other);
@@ -150,7 +153,7 @@ fn compared(report: &mut Report, played: &Path) -> Vec<Difference> {
     found
 }
 
-/// What a player printed for a scenario.
+/// Reads a player's output for a scenario.
 fn read(played: &Path, who: &str, scenario: &str) -> Result<Vec<Record>, String> {
     let file = |kind: &str| {
         let path = played.join(who).join(format!("{scenario}.{kind}"));

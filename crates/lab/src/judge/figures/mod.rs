@@ -1,9 +1,10 @@
-//! What connections cost beside librdmacm: each step of many connections at once, in one kernel machine, by
-//! rdmacm-utils' cmtime with Debian's librdmacm over rdma_rxe, by `portolan-cmtime` over the kernel provider
-//! on the same device, and by the same over the software device between two network namespaces.
+//! Measures the cost of connections compared with librdmacm: each step of many simultaneous
+//! connections, in one kernel machine. The subjects are rdmacm-utils' cmtime with Debian's
+//! librdmacm over rdma_rxe, `portolan-cmtime` over the kernel provider on the same device, and
+//! `portolan-cmtime` over the software device between two network namespaces.
 //!
-//! Time in the machine is counted in instructions: what else the host does changes nothing. They take turns, round by
-//! round, and what counts is the median of the rounds' ratios.
+//! Time in the machine is counted in instructions, so the host's load does not matter. The subjects
+//! take turns, round by round. The result is the median of the rounds' ratios.
 
 mod table;
 
@@ -16,10 +17,10 @@ use super::{Report, step, topology};
 use crate::machine::{Cache, Job, Machine, MachineError, Step, Suite};
 
 const SCRIPT: &str = include_str!("../guest/figures.sh");
-/// Where the steps find [`SCRIPT`].
+/// Guest path of [`SCRIPT`].
 const SCRIPT_PATH: &str = "/job/figures.sh";
 
-/// Whose steps are timed.
+/// A measured program with its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Cmtime with Debian's librdmacm over rdma_rxe: the yardstick.
@@ -31,10 +32,10 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// In the order in which they take turns.
+    /// All subjects, in the order of their turns.
     pub const ALL: [Self; 3] = [Self::Librdmacm, Self::KernelProvider, Self::SoftwareDevice];
 
-    /// What the figures call it.
+    /// Its name in the figures.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,12 +54,12 @@ impl Subject {
     }
 }
 
-/// How many connections a turn has.
+/// The number of connections of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// At once.
+    /// Simultaneous connections.
     pub at_once: u32,
-    /// How often, each time by a client of its own.
+    /// Number of repetitions, each with a new client.
     pub times: u32,
 }
 
@@ -78,23 +79,23 @@ impl fmt::Display for Load {
     }
 }
 
-/// What every subject's steps took in every round.
+/// The measured times of all subjects in all rounds.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The kernel, as `uname -r` names it.
+    /// The kernel's release, as `uname -r` prints it.
     pub kernel_release: String,
-    /// Connections of a turn.
+    /// The connections of a turn.
     pub load: Load,
-    /// By round, the subjects in the order of [`Subject::ALL`].
+    /// By round; the subjects are in the order of [`Subject::ALL`].
     rounds: Vec<[Table; 3]>,
 }
 
-/// Has the subjects take turns for so many rounds, with so many connections each, by the program
-/// `cmtime`, which is `portolan-cmtime`. The figures are there if every round went well.
+/// Measures `rounds` rounds with `load` connections per turn. The program `cmtime` is
+/// `portolan-cmtime`. Returns figures only if every round succeeded.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
-/// machine could not do its work. What went wrong in it is in the [`Report`].
+/// machine failed. Failures in the machine are in the [`Report`].
 pub fn figures(
     cache: &Cache,
     debian: Suite,
@@ -132,7 +133,7 @@ pub fn figures(
     Ok((report.keep_if_failed(outcome), figures))
 }
 
-/// Two namespaces for the software device, then the subjects by turns.
+/// Creates two namespaces for the software device, then gives the subjects their turns.
 fn turns(load: Load, rounds: u32) -> impl Iterator<Item = Step> {
     let script = |command: &str| format!(". {SCRIPT_PATH}\n{command}");
     let namespaces = step("two more namespaces".to_owned(), &script("two_namespaces"));
@@ -153,20 +154,21 @@ fn turns(load: Load, rounds: u32) -> impl Iterator<Item = Step> {
     std::iter::once(namespaces).chain(turns)
 }
 
-/// `None` if a subject's turn is missing.
+/// Groups the tables by round. `None` if a subject's turn is missing.
 fn by_round(tables: Vec<Table>) -> Option<Vec<[Table; 3]>> {
     let rounds = tables.chunks(Subject::ALL.len());
     rounds.map(|round| round.to_vec().try_into().ok()).collect()
 }
 
 impl Figures {
-    /// What all steps of a subject took beside librdmacm's.
+    /// The ratio of a subject's total time to librdmacm's.
     #[must_use]
     pub fn ratio(&self, subject: Subject) -> f64 {
         self.median_ratio(subject, |table| Some(table.total_us()))
     }
 
-    /// The whole as Markdown: a line for each step, microseconds a connection and ratios.
+    /// Formats the figures as Markdown: a line per step, with microseconds per connection and
+    /// ratios.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!(
@@ -202,7 +204,7 @@ impl Figures {
         text.push('\n');
     }
 
-    /// The median of the rounds' ratios of a subject's figure to librdmacm's.
+    /// The median of the rounds' ratios between a subject's figure and librdmacm's.
     fn median_ratio(&self, subject: Subject, of: impl Fn(&Table) -> Option<f64>) -> f64 {
         let both = self.tables(subject).zip(self.tables(Subject::Librdmacm));
         median(both.filter_map(|(subject, yardstick)| Some(of(subject)? / of(yardstick)?)))
@@ -217,8 +219,8 @@ impl Figures {
     }
 }
 
-/// Of an even number of values the larger one of the two in the middle: no promise is kept by luck. Infinite of
-/// none.
+/// The median. For an even number of values, the larger of the middle two, so that no promise is
+/// kept by chance. Infinite if there are no values.
 pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_round_that_was_disturbed_does_not_decide() {
-        // Once both were slow, once only the subject was.
+        // In one round both were slow, in another only the subject.
         let figures = figures(&[
             [100.0, 90.0, 50.0],
             [900.0, 810.0, 450.0],

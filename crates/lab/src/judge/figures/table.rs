@@ -1,6 +1,6 @@
-//! The table that cmtime prints at its end, and `portolan-cmtime` as well.
+//! The table that cmtime and `portolan-cmtime` print at their end.
 
-/// What a line of the table is about.
+/// The steps, one per line of the table.
 pub(super) const STEPS: [&str; 8] = [
     "create id",
     "bind addr",
@@ -11,20 +11,20 @@ pub(super) const STEPS: [&str; 8] = [
     "disconnect",
     "destroy",
 ];
-/// How its first line ends.
+/// End of the header line.
 const LAST_COLUMN: &str = "us / conn";
 
-/// What each step took for all connections together, in microseconds, in the order of [`STEPS`].
+/// The total time of each step over all connections, in microseconds, in the order of [`STEPS`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Table {
     us: [f64; STEPS.len()],
 }
 
 impl Table {
-    /// Reads so many tables, and adds them up.
+    /// Parses `tables` tables and adds them up.
     ///
     /// # Errors
-    /// There are fewer or more, or a step is missing in one, or is no time.
+    /// If the number of tables differs, or a step's time is missing or malformed.
     pub(super) fn read(output: &str, tables: u32) -> Result<Self, String> {
         let mut us = [0.0; STEPS.len()];
         let mut found = 0;
@@ -43,13 +43,13 @@ impl Table {
         }
     }
 
-    /// What a step took.
+    /// The total time of a step.
     pub(super) fn us(&self, name: &str) -> Option<f64> {
         let at = STEPS.iter().position(|step| *step == name)?;
         self.us.get(at).copied()
     }
 
-    /// What all took.
+    /// The total time of all steps.
     pub(super) fn total_us(&self) -> f64 {
         self.us.iter().sum()
     }
@@ -61,7 +61,7 @@ impl Table {
     }
 }
 
-/// The first column of the step's line.
+/// The first column of a step's line.
 fn total_ms(line: &str, name: &str) -> Option<f64> {
     let (step, columns) = line.split_once(':')?;
     let first = columns.split_whitespace().next()?;
@@ -72,7 +72,7 @@ fn total_ms(line: &str, name: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// As cmtime of rdma-core 44 prints it.
+    /// Output of cmtime of rdma-core 44.
     const PRINTED: &str = "\
 creating id
 binding source address

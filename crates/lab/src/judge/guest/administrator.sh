@@ -1,8 +1,9 @@
-# Two rxe ports of one network namespace, joined by a wire: the kernel's management datagrams go over it between
-# their link-local GIDs, which routing keeps on the wire though both ends are this host's.
+# Two rxe ports in one network namespace, connected by a veth pair. The kernel's management
+# datagrams travel between their link-local GIDs, and routing rules keep them on the veth pair
+# although both ends are local.
 
 gsi_is_active() { rdma link show "$1/1" | grep -q 'state ACTIVE'; }
-# Its slot is filled once the link is up.
+# The GID table has the entry only once the link is up.
 has_link_local() { grep -q '^fe80:' "/sys/class/infiniband/$1/ports/1/gids/"* 2> /dev/null; }
 
 joined_ports() {
@@ -18,13 +19,13 @@ joined_ports() {
     done
 }
 
-# tables SEGMENTS…: the client asks the administrator at the other port
+# tables SEGMENTS…: the client queries the administrator at the other port
 tables() {
     joined_ports
     umad_administrator rxegsi0 rxegsi1 "$@"
 }
 
-# tables_through_loss SEGMENTS…: while both directions lose, repeat and reorder packets
+# tables_through_loss SEGMENTS…: the same while both directions lose, copy and reorder packets
 tables_through_loss() {
     joined_ports
     for end in 0 1; do
@@ -33,7 +34,7 @@ tables_through_loss() {
     umad_administrator rxegsi0 rxegsi1 "$@" > /tmp/tables || { cat /tmp/tables; fail 'no tables'; }
     cat /tmp/tables
     grep -q 'records in' /tmp/tables || fail 'no table'
-    # Or nothing was shown of loss.
+    # Otherwise the test would show nothing about losses.
     total=0
     for end in 0 1; do
         tc -s qdisc show dev gsi$end root > /tmp/losses || fail "no qdisc at gsi$end"

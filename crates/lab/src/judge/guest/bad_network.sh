@@ -1,8 +1,9 @@
-# Two hosts of ours on a network that loses and reorders: each a network namespace, one end of a veth
-# pair in each. Linux's rdma_rxe is not among them. Sourced by each step, after judge.sh.
+# Two of our hosts on a network that loses and reorders packets. Each host is a network namespace
+# with one end of a veth pair. Linux's rdma_rxe is not involved. Sourced by each step, after
+# judge.sh.
 
-# Far above what a program takes on an idle host, which is half a minute: it ends one that hangs, and the machine is
-# emulated on a host that may have other things to do.
+# Ends a program that hangs. A program takes half a minute on an idle host; the limit is far above
+# that because the machine is emulated and the host may be busy.
 program_limit_s=600
 # IPv4, IPv6, and IPv6 link-local with its zone
 kinds='4 6 local'
@@ -21,7 +22,7 @@ two_hosts() {
         ip -n $host addr add 10.7.0.$number/24 dev eth0
         ip -n $host addr add fd07::$number/64 dev eth0 nodad
         ip -n $host addr add fe80::$number/64 dev eth0 nodad
-        # A veth pair passes a UDP GSO packet on whole, and netem would lose it whole.
+        # A veth pair passes a whole UDP GSO packet, which netem would lose as a whole.
         ip netns exec $host ethtool -K eth0 tx-udp-segmentation off
         ip -n $host link set eth0 up
     done
@@ -29,7 +30,7 @@ two_hosts() {
     await 60 ip netns exec left ping -q -c 1 -W 1 fd07::2
     await 60 ip netns exec left ping -q -c 1 -W 1 fe80::2%eth0
     for host in left right; do
-        # Without a delay there is nothing to overtake: a quarter of the packets skip it.
+        # A quarter of the packets skip the delay and overtake others.
         ip netns exec $host tc qdisc add dev eth0 root \
             netem limit 20000 delay 1ms loss 5% reorder 25% 50%
     done
@@ -44,12 +45,12 @@ right_end() {
     esac
 }
 
-# dropped HOST: packets that netem has lost
+# dropped HOST: the number of packets that netem lost
 dropped() {
     ip netns exec "$1" tc -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' | head -n 1
 }
 
-# on_a_bad_network COMMAND…: and packets were lost in both directions
+# on_a_bad_network COMMAND…: runs it and checks that both directions lost packets
 on_a_bad_network() {
     left_before=$(dropped left)
     right_before=$(dropped right)
@@ -60,8 +61,8 @@ on_a_bad_network() {
     [ $left_lost -gt 0 ] && [ $right_lost -gt 0 ] || fail "the network lost nothing"
 }
 
-# pings COUNT: over a connection of each kind none is lost. They mostly wait for what was lost, and so
-# take their turns at the same time.
+# pings COUNT: none is lost over a connection of any kind. Pings mostly wait for retransmissions, so
+# the kinds run in parallel.
 pings() {
     for kind in $kinds; do
         start "server_$kind" ip netns exec right portolan listen "$(right_end "$kind" 7471)" --once
@@ -78,7 +79,7 @@ pings() {
     done
 }
 
-# datagrams COUNT: by each kind some are lost, and it is told how many
+# datagrams COUNT: some datagrams of each kind are lost, and the client reports how many
 datagrams() {
     for kind in $kinds; do
         start "server_$kind" ip netns exec right portolan listen "$(right_end "$kind" 7471)" --ud
@@ -92,18 +93,18 @@ datagrams() {
         must_succeed "client_$kind"
         must_say "client_$kind" "$1 datagrams sent"
         answered=$(sed -n 's/.* sent, \([0-9]*\) answered.*/\1/p' "/tmp/client_$kind")
-        # Each way one in twenty is lost: of a thousand about a hundred.
+        # One in twenty is lost each way, so about a hundred in a thousand.
         [ "$answered" -gt $(($1 * 8 / 10)) ] || fail "only $answered of $1 came back"
-        [ "$answered" -lt "$1" ] || fail "the count of those that were lost is wrong"
+        [ "$answered" -lt "$1" ] || fail "the number of lost datagrams is wrong"
     done
-    # Not in quotes: the three of them.
+    # Not quoted: the three process ids.
     kill -s INT $(pidof portolan)
     for kind in $kinds; do
         end "server_$kind" || true
     done
 }
 
-# writes KIND MIB: by RDMA write, verified by their receiver
+# writes KIND MIB: RDMA writes, verified by the receiver
 writes() {
     start server ip netns exec right rdma_write at "$(right_end "$1" 7472)"
     await_said server listening

@@ -1,12 +1,12 @@
-# Programs on our librdmacm, which is among the job's own. Sourced after judge.sh.
+# Programs on our librdmacm, which is among the job's programs. Sourced after judge.sh.
 
 ours=/job/programs
 export LD_LIBRARY_PATH=$ours
 
-# What goes before a command that is to have Debian's library
+# Prefix of a command that must use Debian's library
 debians="env --unset=LD_LIBRARY_PATH"
 
-# The loader took ours, and Debian's is nowhere in the program.
+# Checks that the loader uses our library and not Debian's.
 ours_is_loaded() {
     start server rping -s -a "$(address kernel 4)" -p 7471
     await 10 kernel_listens 7471
@@ -14,11 +14,11 @@ ours_is_loaded() {
     kill "$(pidof rping)"
     end server || true
     echo "$maps" | grep librdmacm
-    echo "$maps" | grep -q " $ours/librdmacm.so.1\$" || fail "ours is not loaded"
-    ! echo "$maps" | grep librdmacm | grep -v -q "$ours/" || fail "another is loaded, too"
+    echo "$maps" | grep -q " $ours/librdmacm.so.1\$" || fail "our library is not loaded"
+    ! echo "$maps" | grep librdmacm | grep -v -q "$ours/" || fail "another librdmacm is loaded too"
 }
 
-# ucmatose, which says nothing until it ends
+# ucmatose prints nothing until it ends
 events_alone() {
     start server ucmatose -C 10 -S 500
     await 10 kernel_listens 7471
@@ -27,7 +27,7 @@ events_alone() {
     must_be_well server
 }
 
-# Synchronous endpoints of rdma_getaddrinfo's, by the inline functions of rdma_verbs.h
+# Synchronous endpoints from rdma_getaddrinfo, through the inline functions of rdma_verbs.h
 endpoints_alone() {
     start server rdma_server
     await 10 kernel_listens 7471
@@ -45,7 +45,7 @@ connections_alone() {
     start client cmtime -s "$(address kernel 4)" -c "$1"
     must_succeed client
     must_say client '^connect  *:'
-    # It serves without end.
+    # The server never ends by itself.
     kill "$(pidof cmtime)"
     end server || true
 }
@@ -84,13 +84,13 @@ ours_loses_its_peer() {
     await_said client '^ping data: rdma-ping-3'
     kill -s KILL "$server_rping"
     end server || true
-    # As on Debian's library.
+    # The same as on Debian's library.
     must_succeed client
     must_say client 'DISCONNECT'
 }
 
-# Every call with right and wrong arguments, its return, errno and events: on Debian's library, then on ours, as
-# built with either's headers.
+# Every call with right and wrong arguments must return the same values, errnos and events on
+# Debian's library and on ours, whichever headers the program was built with.
 calls_are_alike() {
     start theirs $debians calls "$(address kernel 4)"
     must_succeed theirs

@@ -1,5 +1,5 @@
-# device.sh add|remove|forget: a device of its own on the interface gone0, 10.9.0.1; for $WHO. The
-# kernel's goes by itself, the software's with its interface.
+# device.sh add|remove|forget: a separate device for $WHO on the interface gone0, 10.9.0.1. The
+# kernel's device is removed by itself, the software device by removing its interface.
 . /job/judge.sh
 case $1$WHO in
     add*)
@@ -16,14 +16,14 @@ case $1$WHO in
         }
         ;;
     removesoftware) ip link del gone0 ;;
-    # It may end only when the last program has let go of the device.
+    # In the background: it may end only after the last program has closed the device.
     remove*) rdma link del rxe2 > /dev/null 2>&1 < /dev/null & ;;
     forgetsoftware) ;;
     forget*)
         ip link show gone0 > /dev/null 2>&1 || exit 0
         removed() { ! rdma link show | grep -q ' rxe2/'; }
         await 10 removed
-        # Not deleted: that would wait for whoever still refers to it, without end.
+        # Not deleted: that would wait for the last reference, possibly forever.
         ip addr flush dev gone0
         ip link set gone0 down
         ip link set gone1 down

@@ -1,10 +1,11 @@
-# The same scenarios by librdmacm and by the library over the kernel's rdma_rxe, and by the library over
-# the software device, in a namespace whose interfaces have the same names and addresses. Sourced by the
-# steps; the first step is topology.sh.
+# The same scenarios played by librdmacm and by the library over the kernel's rdma_rxe, and by the
+# library over the software device in a namespace with the same interface names and addresses.
+# Sourced by the steps; the first step is topology.sh.
 #
 # in:  /job/scenarios/NAME.txt; out: $RESULTS/events/WHO/NAME.jsonl
 
-# hosts OWN OTHER: in the namespace OWN veth0 with 10.7.0.1, in OTHER its other end, as topology.sh has it
+# hosts OWN OTHER: creates veth0 with 10.7.0.1 in the namespace OWN and its peer in OTHER, as in
+# topology.sh
 hosts() {
     ip netns add "$1"
     ip netns add "$2"
@@ -19,7 +20,8 @@ hosts() {
     ip -n "$1" link set veth0 up
 }
 
-# bond OWN OTHER: in the namespace OWN pair0 (the module has made a bond0) of two interfaces, whose hardware address is the active one's
+# bond OWN OTHER: creates the bond pair0 of two interfaces in the namespace OWN (the module has
+# already made a bond0). Its hardware address is that of the active interface.
 bond() {
     ip -n "$1" link add pair0 type bond mode active-backup fail_over_mac active miimon 100
     for end in 0 1; do
@@ -36,7 +38,7 @@ up() { ip -n "$1" -o link show "$2" | grep -q 'state UP'; }
 
 scene() {
     ip netns add other
-    # The initial namespace under a name, so that ip can be told of it.
+    # Gives the initial namespace a name for ip.
     touch /run/netns/kernel
     mount --bind /proc/1/ns/net /run/netns/kernel
     hosts software quiet
@@ -54,7 +56,7 @@ scene() {
     await 10 bond_active
 }
 
-# play WHO SCENARIO PATIENCE_S: how long it waits for an event
+# play WHO SCENARIO PATIENCE_S: PATIENCE_S is the time limit for an event
 play() {
     mkdir -p "$RESULTS/events/$1"
     play_result=$RESULTS/events/$1/$2
@@ -69,8 +71,8 @@ play() {
     WHO=$1 timeout --foreground $program_limit_s $play_by "$3" < "/job/scenarios/$2.txt" \
         > "$play_result.jsonl" 2> "$play_result.err" || play_status=$?
     echo $play_status > "$play_result.status"
-    # What the scenario made is taken away when nobody uses it any more.
-    WHO=$1 sh /job/device.sh forget || echo "the device of $1 is still there"
+    # Removes what the scenario made, after its last user has ended.
+    WHO=$1 sh /job/device.sh forget || echo "the device of $1 still exists"
     echo "$1: $2 ended with $play_status after $(($(cut -d . -f 1 /proc/uptime) - play_started)) s"
     [ $play_status = 0 ] || tail -n 2 "$play_result.err" "$play_result.jsonl"
 }
@@ -84,16 +86,16 @@ play_each() {
     done
 }
 
-# play_all LONG SCENARIO…: by all three, LONG at the same time as the others
+# play_all LONG SCENARIO…: by all three players, with LONG in parallel to the others
 play_all() {
     long=$1
     shift
     for who in librdmacm kernel software; do
-        # A request is given up after up to 16 times 6.1 s.
+        # A request is given up after at most 16 times 6.1 s.
         play "$who" "$long" 140 &
     done
     play_each software "$@" &
-    # Both in the initial namespace, with the same ports.
+    # One after the other: both use the same ports in the initial namespace.
     play_each librdmacm "$@"
     play_each kernel "$@"
     wait

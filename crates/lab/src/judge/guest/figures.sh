@@ -1,9 +1,9 @@
-# Connections at once, step by step: cmtime on rxe0, ours on rxe0, and ours on the software device between two
-# namespaces beside it. Sourced by each step, after judge.sh.
+# Simultaneous connections, step by step: cmtime on rxe0, our program on rxe0, and our program on
+# the software device between two other namespaces. Sourced by each step, after judge.sh.
 
 program_limit_s=300
 
-# Rdma_rxe owns UDP 4791 of the initial namespace: the software device gets two others.
+# rdma_rxe owns UDP 4791 of the initial namespace, so the software device gets two other namespaces.
 two_namespaces() {
     number=0
     for host in west east; do
@@ -53,7 +53,7 @@ over_software() {
     done
 }
 
-# Everything that it said went well, too: cmtime counts what failed as done.
+# Checks that no connection failed: cmtime counts failed ones as done.
 told_by_client() {
     end client > /dev/null || fail "client ended with status $end_status: $(cat /tmp/client)"
     cat /tmp/client

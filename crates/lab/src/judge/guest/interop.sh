@@ -1,17 +1,17 @@
-# The machine with a software device of ours on its end of the wire; it says what the machine with rdma_rxe at the
-# other end does. Sourced by each step, after judge.sh and interop_kernel.sh.
+# The machine with our software device on its end of the wire. It commands the machine with rdma_rxe
+# at the other end. Sourced by each step, after judge.sh and interop_kernel.sh.
 
-# Commands, and what they said, pass the same wire as all else, losses included.
+# Commands and their output pass the same wire as everything else, losses included.
 program_limit_s=600
 
-# remote COMMAND: of the other machine's shell; its output is $remote_said
+# remote COMMAND: runs it in a shell of the other machine; its output is $remote_said
 remote() {
     printf 'far: %s\n' "$*"
     remote_said=$(
         {
             echo '( set -eu; . /job/judge.sh; . /job/interop_kernel.sh'
             echo "program_limit_s=$program_limit_s"
-            # Not by echo, which would take its backslashes away.
+            # Not with echo, which would interpret backslashes.
             printf '%s\n' "$*"
             echo ') 2>&1; echo "status $?"'
         } | nc -w 10 "$(address kernel 4)" $control_port
@@ -25,8 +25,8 @@ remote() {
     esac
 }
 
-# Asked again and again: it may still be booting. The rdma_rxe of Linux 6.1 holds our UDP port as soon as it is
-# loaded, with a link or without.
+# Retries, because the other machine may still be booting. The rdma_rxe of Linux 6.1 holds our UDP
+# port as soon as it is loaded, even without a link.
 meet() {
     rmmod rdma_rxe
     set_up peer
@@ -36,7 +36,7 @@ meet() {
 
 is_there() { [ "$(echo 'echo here' | nc -w 2 "$(address kernel 4)" $control_port 2> /dev/null)" = here ]; }
 
-# network MTU LOSS: at both ends; frames of that length pass
+# network MTU LOSS: configures both ends and waits until frames of that length pass
 network() {
     remote "set_network $1 $2"
     set_network "$1" "$2"
@@ -45,7 +45,7 @@ network() {
     echo "$remote_said"
 }
 
-# far_must_succeed NAME: its output is /tmp/NAME here, too
+# far_must_succeed NAME: copies its output to /tmp/NAME on this machine too
 far_must_succeed() {
     remote "finish $1"
     echo "$remote_said" > "/tmp/$1"
@@ -54,13 +54,13 @@ far_must_succeed() {
     grep -q '^ended with 0$' "/tmp/$1" || fail "$1 failed at the other end"
 }
 
-# far_must_be_well NAME: one of librdmacm's examples, by its exit status and its last word
+# far_must_be_well NAME: checks one of librdmacm's examples by its exit status and its last line
 far_must_be_well() {
     far_must_succeed "$1"
     must_say "$1" '^return status 0'
 }
 
-# lossy COMMAND…: tells how many packets were lost meanwhile, of all that passed
+# lossy COMMAND…: runs it and prints how many of all packets were lost meanwhile
 lossy() {
     remote dropped
     far_before=$(echo "$remote_said" | head -n 1)
@@ -73,7 +73,7 @@ lossy() {
     echo "lost: $near_lost packets of ours, $far_lost of the kernel's"
 }
 
-# has_lost: this network did, in both directions
+# has_lost: checks that this network lost packets in both directions
 has_lost() {
     remote dropped
     far_lost=$(echo "$remote_said" | head -n 1)
@@ -81,7 +81,7 @@ has_lost() {
     [ "$(dropped)" -gt 0 ] && [ "$far_lost" -gt 0 ] || fail 'the network lost nothing'
 }
 
-# rping_serves FAMILY SIZE COUNT: rping -s on rxe0, our ping
+# rping_serves FAMILY SIZE COUNT: rping -s on rxe0 and our ping
 rping_serves() {
     remote "begin server rping -s -a $(address kernel "$1") -p 7471 -v -V -C $3 -S $2; await 20 kernel_listens 7471"
     start client portolan ping "$(endpoint kernel "$1" 7471)" --count "$3" --size "$2" --timeout 120
@@ -90,7 +90,7 @@ rping_serves() {
     must_say server '^server ping data: ' "$3"
 }
 
-# rping_calls FAMILY SIZE COUNT: our listen, rping -c on rxe0
+# rping_calls FAMILY SIZE COUNT: our listen and rping -c on rxe0
 rping_calls() {
     start listener portolan listen "$(endpoint peer "$1" 7471)" --count 1
     await_said listener listening
@@ -98,8 +98,8 @@ rping_calls() {
     far_must_succeed caller
     must_say caller '^ping data: rdma-ping-' "$3"
     if [ "${is_lossy:-no}" = yes ]; then
-        # The kernel repeats no disconnect once its program is gone: if that one is lost, the listener
-        # finds out by itself. All that was to come has come by then.
+        # The kernel does not repeat the disconnect of a program that has ended. If that message is
+        # lost, the listener finds out by itself. All data have arrived by then.
         end listener || true
         must_say listener "\(disconnected\|lost\) after $3 pings"
     else
@@ -107,7 +107,7 @@ rping_calls() {
     fi
 }
 
-# udaddy_serves FAMILY SIZE COUNT: udaddy on rxe0, our ping --ud
+# udaddy_serves FAMILY SIZE COUNT: udaddy on rxe0 and our ping --ud
 udaddy_serves() {
     remote "begin server udaddy -b $(address kernel "$1") -S $2 -C $3; await 20 kernel_listens 7174"
     start client portolan ping --ud "$(endpoint kernel "$1" 7174)" --size "$2" --count "$3"
@@ -116,7 +116,7 @@ udaddy_serves() {
     must_say client "$3 datagrams sent, $3 answered, 0 lost"
 }
 
-# udaddy_calls FAMILY SIZE COUNT: our listen --ud, udaddy -s on rxe0
+# udaddy_calls FAMILY SIZE COUNT: our listen --ud and udaddy -s on rxe0
 udaddy_calls() {
     start listener portolan listen --ud "$(endpoint peer "$1" 7174)" --count "$3"
     await_said listener listening
@@ -125,7 +125,7 @@ udaddy_calls() {
     must_succeed listener
 }
 
-# mckey_sends SIZE COUNT: our mcast join, mckey -s on rxe0
+# mckey_sends SIZE COUNT: our mcast join and mckey -s on rxe0
 mckey_sends() {
     start member portolan mcast join $group --bind "$(address peer 4)" --count "$2" --timeout 60
     await_said member joined
@@ -134,8 +134,8 @@ mckey_sends() {
     must_succeed member
 }
 
-# mckey_joins SIZE COUNT: mckey on rxe0, our mcast send. The interface shows the group some time before what
-# comes for it reaches the member, on Debian's programs as well: so three tries.
+# mckey_joins SIZE COUNT: mckey on rxe0 and our mcast send. The interface shows the group some time
+# before packets reach the member, with Debian's programs too, so this tries three times.
 mckey_joins() {
     mckey_tries=3
     program_limit_s=40
@@ -153,7 +153,7 @@ member_gets_all() {
     (far_must_be_well member)
 }
 
-# verify FAMILY NAME OPTION…: every operation by either end, its data looked at by both
+# verify FAMILY NAME OPTION…: every operation by either end; both ends check the data
 verify() {
     verify_family=$1
     verify_name=$2
@@ -171,11 +171,12 @@ verify() {
     remote 'finish server'
     echo "$remote_said" | tail -n 5
     [ $verify_status = 0 ] || fail "portolan-verify ended with $verify_status"
-    # It must have seen the farewell; that one is lost now and then, when nobody repeats it.
+    # It must have seen the disconnect, which may be lost if it is not repeated.
     echo "$remote_said" | grep -q 'requests served$' || fail 'the other end did not serve to the end'
 }
 
-# reads_of_the_kernels FAMILY SIZE COUNT: between two kernels' devices, for comparison: rxe0 here, too
+# reads_of_the_kernels FAMILY SIZE COUNT: for comparison, between two kernel devices: rxe0 at this
+# end too
 reads_of_the_kernels() {
     insmod /modules/rdma_rxe.ko
     add_link
@@ -188,7 +189,8 @@ reads_of_the_kernels() {
     rmmod rdma_rxe
 }
 
-# the_other_ends: what its kernel has to complain of is looked for, and it switches itself off
+# the_other_ends: checks the other machine's kernel log for bugs and warnings, and switches the
+# machine off
 the_other_ends() {
     remote "dmesg | grep -e 'BUG:' -e 'WARNING:' -e 'Oops' -e 'refcount_t' -e 'blocked for more' || true"
     complaints=$(echo "$remote_said" | sed '$d')

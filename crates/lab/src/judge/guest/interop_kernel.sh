@@ -1,9 +1,9 @@
-# The machine with rdma_rxe on its end of the wire. It does what the other machine says: commands come by TCP to
-# a shell. Sourced after judge.sh, by its own step and by each of those shells.
+# The machine with rdma_rxe on its end of the wire. It executes commands that the other machine
+# sends over TCP to a shell. Sourced after judge.sh, by its own step and by each of those shells.
 
 control_port=99
 
-# set_up SIDE: addresses of this end
+# set_up SIDE: configures the addresses of this end
 set_up() {
     # Duplicate address detection would keep the IPv6 addresses tentative for seconds.
     sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.eth0.accept_dad=0
@@ -15,19 +15,19 @@ set_up() {
 
 carrier() { [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; }
 
-# set_network MTU LOSS: of this end; packets in a hundred are lost on their way out
+# set_network MTU LOSS: configures this end; LOSS percent of outgoing packets are lost
 set_network() {
     tc qdisc del dev eth0 root 2> /dev/null || true
     ip link set eth0 mtu "$1"
     [ "$2" = 0 ] || tc qdisc add dev eth0 root netem limit 20000 loss "$2%"
 }
 
-# dropped: packets that netem has lost on their way out
+# dropped: the number of outgoing packets that netem lost
 dropped() {
     tc -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' | head -n 1
 }
 
-# obey: until told to end
+# obey: executes commands until it is told to end
 obey() {
     nc -ll -p $control_port -e /usr/bin/sh &
     until [ -e /tmp/end ]; do
@@ -44,7 +44,7 @@ add_link() {
 
 rxe_is_active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }
 
-# begin NAME COMMAND…: in the background; it outlives the shell that was told so
+# begin NAME COMMAND…: starts it in the background; it outlives the commanding shell
 begin() {
     begin_name=$1
     shift
@@ -59,7 +59,7 @@ begin() {
 
 has_ended() { [ -e "/tmp/$1.status" ]; }
 
-# finish NAME: waits for its end, and tells its output and status
+# finish NAME: waits for its end, and prints its output and status
 finish() {
     await $((program_limit_s + 20)) has_ended "$1"
     cat "/tmp/$1"

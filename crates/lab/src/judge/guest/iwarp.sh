@@ -1,7 +1,8 @@
-# iWARP over the kernel's siw, on an interface of its own: both ends in this host, at one address. Sourced after judge.sh
-# and, where a step needs it, c_library.sh or kernel_provider.sh, whose functions then play over siw.
+# iWARP over the kernel's siw on a separate interface, with both ends on this host at one address.
+# Sourced after judge.sh and, where a step needs it, c_library.sh or kernel_provider.sh, whose
+# functions then use siw.
 
-# address SIDE FAMILY: of judge.sh, here siw0's for either side
+# address SIDE FAMILY: replaces judge.sh's; siw0's address for either side
 address() {
     case $2 in
         4) echo 10.9.0.1 ;;
@@ -9,13 +10,14 @@ address() {
     esac
 }
 
-# What leaves_nothing waits for: siw has nothing of its own.
+# What leaves_nothing waits for: siw has no objects of its own.
 own_objects='siw0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0'
 
 siw_is_active() { rdma link show siw0/1 | grep -q 'state ACTIVE'; }
 
-# add_siw: what passes between its ends takes a moment, as between two hosts. The siw of Linux 7 does not notice a first
-# message that comes while its own side still accepts, and then waits for another, with rping at both ends as well.
+# add_siw: adds a delay between the ends, as between two hosts. The siw of Linux 7 misses a first
+# message that arrives while its side is still accepting, and then waits for another; the same
+# happens between two rpings.
 add_siw() {
     tc qdisc add dev lo root netem delay 10ms
     ip link add siwa type veth peer name siwb
@@ -25,10 +27,10 @@ add_siw() {
     ip link set siwb up
     rdma link add siw0 type siw netdev siwa
     await 10 siw_is_active
-    ibv_devinfo -d siw0 | grep -q 'transport:.*iWARP' || fail 'it is no iWARP device'
+    ibv_devinfo -d siw0 | grep -q 'transport:.*iWARP' || fail 'siw0 is not an iWARP device'
 }
 
-# remove_siw: and nothing is left of all that
+# remove_siw: checks that nothing is left, and removes the link
 remove_siw() {
     leaves_nothing
     rdma link del siw0
@@ -36,7 +38,7 @@ remove_siw() {
     tc qdisc del dev lo root
 }
 
-# as_debians NAME COMMAND…: that it says and ends as on Debian's library
+# as_debians NAME COMMAND…: checks that its output and status are the same as on Debian's library
 as_debians() {
     as_name=$1
     shift
@@ -46,14 +48,14 @@ as_debians() {
     start ours "$@"
     end ours || true
     [ $end_status = $theirs_status ] || fail "$as_name ends with $end_status, on Debian's with $theirs_status"
-    # Which end hears first that the stream is over is not said by iWARP.
+    # iWARP does not define which end learns first of the end of the stream.
     for who in theirs ours; do
         sed -i 's/\(RDMA_CM_EVENT_DISCONNECTED.* context \).*/\1of either/' /tmp/$who
     done
     diff -U 3 /tmp/theirs /tmp/ours || fail "lines of - are Debian's, those of + ours"
 }
 
-# refusals_are_alike: nothing listens there; no datagrams; no groups
+# refusals_are_alike: a port without listener, datagrams, groups
 refusals_are_alike() {
     as_debians rdma_client rdma_client -s 10.9.0.1 -p 9999
     must_say ours 'Connection refused'
@@ -63,13 +65,14 @@ refusals_are_alike() {
     must_say ours 'unable to create'
 }
 
-# calls_over_iwarp: up to where the program waits for a rejection, which iWARP tells by the call
+# calls_over_iwarp: up to where the program waits for a rejection event, which the call itself
+# reports over iWARP
 calls_over_iwarp() {
     as_debians calls calls 10.9.0.1 5000
     must_say ours '^rdma_connect(client, NULL) = -1, ECONNREFUSED'
 }
 
-# by_route_to_siw: and what the command says of it
+# by_route_to_siw: checks the command's output for siw0's address
 by_route_to_siw() {
     start resolved portolan resolve --explain 10.9.0.1 7471
     must_succeed resolved
@@ -79,14 +82,14 @@ by_route_to_siw() {
     must_say doctor 'gid  0  .* iWARP'
 }
 
-# nobody_listens: the command to a port without listener
+# nobody_listens: the command connects to a port without listener
 nobody_listens() {
     start client portolan ping 10.9.0.1:9999 --count 1
     must_fail client
     must_say client 'invalid service id'
 }
 
-# conformance_of TEST…: these tests of the suite
+# conformance_of TEST…: runs these tests of the suite
 conformance_of() {
     export PORTOLAN_PROVIDER=kernel PORTOLAN_TEST_ADDRESS=10.9.0.1
     start suite conformance --test-threads 1 --exact "$@"
@@ -94,7 +97,7 @@ conformance_of() {
     must_say suite "^test result: ok. $# passed; 0 failed; 0 ignored"
 }
 
-# play_both SCENARIO: on Debian's library and on ours; events.sh is sourced, too
+# play_both SCENARIO: on Debian's library and on ours; events.sh is sourced too
 play_both() {
     play librdmacm "$1" 20
     play kernel "$1" 20

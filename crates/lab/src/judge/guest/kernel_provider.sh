@@ -1,9 +1,9 @@
-# What the steps over the kernel provider are made of, beside the judge's own. Sourced by each.
+# Functions of the steps over the kernel provider, in addition to judge.sh. Sourced by each step.
 
-# How long a ping waits for its connection, of which a message may be lost and sent again after seconds, and for
-# each answer: many times what that takes, under emulation, too.
+# Time limit of a ping for its connection, of which a message may be lost and repeated after
+# seconds, and for each answer. Many times what these take, even under emulation.
 ping_limit_s=25
-# Objects of the kernel's own on rxe0, for management datagrams.
+# The kernel's own objects on rxe0, for management datagrams.
 own_objects='rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0'
 
 nothing_left() { rdma resource show | grep -q "$own_objects"; }
@@ -11,7 +11,7 @@ no_ids() { [ -z "$(rdma resource show cm_id)" ]; }
 no_link() { ! rdma link show | grep -q rxe0; }
 rxe_is_active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }
 
-# leaves_nothing: of all that the programs made in the kernel
+# leaves_nothing: checks that nothing is left of what the programs made in the kernel
 leaves_nothing() {
     await 20 nothing_left || { rdma resource show; rdma resource show cm_id; }
 }
@@ -21,7 +21,7 @@ add_link() {
     await 10 rxe_is_active
 }
 
-# must_end NAME PATTERN: by itself, with an error that matches
+# must_end NAME PATTERN: it must end by itself, with an error that matches
 must_end() {
     ! end "$1" || fail "$1 succeeded"
     [ $end_status -lt 101 ] || fail "$1 did not end by itself"
@@ -34,7 +34,7 @@ ours() {
     start "$ours_name" portolan --provider kernel "$@"
 }
 
-# ours_serves FAMILY COUNT: our listener over rxe0, rping -c
+# ours_serves FAMILY COUNT: our listener over rxe0 and rping -c
 ours_serves() {
     ours server listen "$(endpoint kernel "$1" 7471)" --count 1
     await_said server listening
@@ -46,7 +46,7 @@ ours_serves() {
     leaves_nothing
 }
 
-# ours_calls FAMILY COUNT: our ping over rxe0, rping -s
+# ours_calls FAMILY COUNT: our ping over rxe0 and rping -s
 ours_calls() {
     start server rping -s -a "$(address kernel "$1")" -p 7471 -v -V -C "$2" -S 64
     await 10 kernel_listens 7471
@@ -57,7 +57,7 @@ ours_calls() {
     leaves_nothing
 }
 
-# ours_alone FAMILY COUNT [--ud]: ours at both ends, by route: nothing pins the provider
+# ours_alone FAMILY COUNT [--ud]: our programs at both ends; the provider is chosen by route
 ours_alone() {
     ours_family=$1
     ours_count=$2
@@ -70,7 +70,8 @@ ours_alone() {
     leaves_nothing
 }
 
-# under_way: our ping over rxe0 goes to our listener in the peer's namespace, on a software device
+# under_way: our ping over rxe0 is in progress with our listener in the peer's namespace, on a
+# software device
 under_way() {
     in_peer server portolan listen "$(endpoint peer 4 7471)"
     await_said server listening
@@ -79,18 +80,18 @@ under_way() {
     said client 'seq=20 ' || { tail -n 5 /tmp/client; fail 'no traffic'; }
 }
 
-# del_link: on Linux 6.1 the kernel waits until every program has closed the device. A connection that breaks closes
-# it, and one that only asks where an address is does not keep it.
+# del_link: on Linux 6.1 the kernel waits until every program has closed the device. A broken
+# connection closes it, and a connection that is only resolving an address does not hold it.
 del_link() {
     del_started=$(uptime_s)
     rdma link del rxe0
     del_took=$(($(uptime_s) - del_started))
-    [ $del_took -lt $ping_limit_s ] || fail "rxe0 was gone after $del_took s only"
+    [ $del_took -lt $ping_limit_s ] || fail "removing rxe0 took $del_took s"
 }
 
 uptime_s() { cut -d. -f1 /proc/uptime; }
 
-# link_goes: under a connection of ours in mid-traffic, whose peer lives on
+# link_goes: the link is deleted under one of our connections in mid-traffic; its peer continues
 link_goes() {
     under_way
     del_link
@@ -102,7 +103,8 @@ link_goes() {
     ours_serves 4 5
 }
 
-# link_goes_under_listener: it listens at the link's address, and serves a connection
+# link_goes_under_listener: the link is deleted under a listener at its address that serves a
+# connection
 link_goes_under_listener() {
     ours server listen "$(endpoint kernel 4 7471)"
     await_said server listening
@@ -117,8 +119,8 @@ link_goes_under_listener() {
     ours_serves 4 5
 }
 
-# link_goes_under_everywhere: a listener at every address outlives the device and its connection there, and serves when
-# the device is there again
+# link_goes_under_everywhere: a listener at the wildcard address outlives the device and its
+# connection there, and serves again when the device is back
 link_goes_under_everywhere() {
     ours server listen '[::]:7471'
     await_said server listening
@@ -135,13 +137,13 @@ link_goes_under_everywhere() {
     leaves_nothing
 }
 
-# interface_goes_down: under a connection of ours in mid-traffic, and of rping's. What rdma_rxe can do afterwards
-# must be the same: its queue pair for management datagrams does not outlive one that could not be sent, and nobody
-# connects until the link is made anew.
+# interface_goes_down: under our connection in mid-traffic, and under rping's. Afterwards rdma_rxe
+# must work equally well after both. Its queue pair for management datagrams dies if it could not
+# send one, and then nothing connects until the link is created again.
 interface_goes_down() {
     under_way
     ip link set veth0 down
-    # By its work that failed or, if it was waiting for the peer's, by its time.
+    # Because its work failed or, if it was waiting for the peer, because its time limit passed.
     must_end client 'broken: '
     go_up
     kill_now server
@@ -155,7 +157,8 @@ interface_goes_down() {
     await_said client '^ping data: rdma-ping-20'
     ip link set veth0 down
     sleep $ping_limit_s
-    # Of what failed it waits without end; the kernel disconnects for it, as for ours, while nothing goes out.
+    # rping waits forever after a failure. The kernel disconnects for it, as for ours, while nothing
+    # can be sent.
     kill_now client
     go_up
     kill_now server
@@ -164,12 +167,12 @@ interface_goes_down() {
     echo "rping with rping once the interface is up again: after ours $after_ours, after rping $after_rping"
     renew_link
     ours_serves 4 5
-    [ "$after_ours" = "$after_rping" ] || fail 'only one of them broke it'
+    [ "$after_ours" = "$after_rping" ] || fail 'only one of the two programs broke rxe0'
 }
 
 go_up() {
     ip link set veth0 up
-    # Going down takes IPv6 addresses along.
+    # Going down removes IPv6 addresses.
     ip addr add fd07::1/64 dev veth0 nodad 2> /dev/null || true
     await 10 carrier
     await 10 rxe_is_active
@@ -183,7 +186,8 @@ renew_link() {
     add_link
 }
 
-# connects_again: whether rping with rping does on rxe0. In vain it tries for more than a minute.
+# connects_again: whether rping with rping works on rxe0. A failing attempt takes more than a
+# minute.
 connects_again() {
     program_limit_s=30
     start server rping -s -a "$(address kernel 4)" -p 7471 -C 1 -S 64
@@ -195,7 +199,8 @@ connects_again() {
     program_limit_s=150
 }
 
-# peer_is_killed: first one whose kernel speaks for it, then one on a software device, of which silence tells
+# peer_is_killed: first a peer whose kernel disconnects for it, then one on a software device, which
+# just goes silent
 peer_is_killed() {
     ours server listen "$(endpoint kernel 4 7471)" --count 1
     await_said server listening
@@ -207,12 +212,13 @@ peer_is_killed() {
     leaves_nothing
     under_way
     kill_now server
-    # The kernel has nothing left to send, and RDMA knows no keep-alive: its time ends the ping.
+    # The kernel has nothing left to send, and RDMA has no keep-alive: the ping ends by its time
+    # limit.
     must_end client 'broken'
     leaves_nothing
 }
 
-# we_are_killed: in mid-traffic, on either side
+# we_are_killed: in mid-traffic, at either end
 we_are_killed() {
     under_way
     kill_now client
@@ -227,7 +233,7 @@ we_are_killed() {
     leaves_nothing
 }
 
-# by_route: rxe0 is on veth0, and nothing on plain0
+# by_route: rxe0 is on veth0; there is no RDMA device on plain0
 by_route() {
     ip link add plain0 type veth peer name plain1 netns peer
     ip addr add 10.8.0.1/24 dev plain0

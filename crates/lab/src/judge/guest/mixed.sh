@@ -1,14 +1,14 @@
-# Debian's programs in pairs, each end at a side of its own. Sourced after judge.sh.
+# Pairs of Debian's programs whose ends are on different sides. Sourced after judge.sh.
 #   kernel   Debian's libraries, on rxe0
 #   library  our librdmacm over Debian's libibverbs, on rxe0
-#   peer     both libraries ours, by `portolan exec`, on the software device of the other namespace
+#   peer     both libraries ours, through `portolan exec`, on the software device in the other namespace
 
-# Where our librdmacm lies by itself.
+# Folder with only our librdmacm.
 library=/job/programs
-# Where a ping-pong of libibverbs's and perftest listen, by TCP or rdma_cm.
+# Port on which libibverbs' ping-pongs and perftest listen, over TCP or rdma_cm.
 exchange_port=18515
 
-# ends SERVER CLIENT: of this step
+# ends SERVER CLIENT: sets the sides of this step
 ends() {
     server_side=$1
     client_side=$2
@@ -29,7 +29,7 @@ device_at() {
     esac
 }
 
-# gid_at SIDE: the index of its address in its device's table
+# gid_at SIDE: the index of its address in its device's GID table
 gid_at() {
     gids=/sys/class/infiniband/$(device_at "$1")/ports/1/gids
     case $1 in
@@ -47,7 +47,7 @@ gid_at() {
     fail "no GID of $gid"
 }
 
-# at SIDE NAME COMMAND…: in the background
+# at SIDE NAME COMMAND…: runs it in the background
 at() {
     at_side=$1
     at_name=$2
@@ -59,25 +59,26 @@ at() {
     esac
 }
 
-# Not in quotes: a command that the programs are run by, or none.
+# Not quoted: an optional command that runs the programs.
 serve() { at "$server_side" server $server_by "$@"; }
 call() { at "$client_side" client $client_by "$@"; }
 server_by=
 client_by=
 
-# client_gives_way: to its server, on one processor: it runs when the server has nothing to do, or next to never
+# client_gives_way: runs both on one processor, the client only when the server is idle (or hardly
+# ever otherwise)
 client_gives_way() {
     server_by='taskset 1'
     client_by='taskset 1 nice -n 15'
 }
 
-# await_service PORT: until the server listens by rdma_cm
+# await_service PORT: waits until the server listens through rdma_cm
 await_service() {
     await 40 is_served_or_ended is_served "$1"
     alive server || must_succeed server
 }
 
-# await_exchange: until the server listens by TCP
+# await_exchange: waits until the server listens on TCP
 await_exchange() {
     await 40 is_served_or_ended is_listened
     alive server || must_succeed server
@@ -92,7 +93,7 @@ is_served() {
     esac
 }
 
-# In proc(5)'s table of sockets 0A is one that listens.
+# 0A is the state LISTEN in proc(5)'s table of sockets.
 is_listened() {
     listened=$(printf ':%04X [0-9A-F]*:[0-9A-F]* 0A' $exchange_port)
     case $server_side in
@@ -119,8 +120,9 @@ rping_pair() {
     must_say server '^server ping data: rdma-ping-' "$count"
 }
 
-# rping_crowd CLIENTS COUNT: connected to one rping -s -P. It has room for one request: what comes while it looks at the
-# one before is lost to it, so each waits until the one before has been answered.
+# rping_crowd CLIENTS COUNT: clients of one rping -s -P. It has room for one request and loses one
+# that arrives while it handles another, so each client waits until the previous one has been
+# answered.
 rping_crowd() {
     program_limit_s=800
     serve rping -s -P -a "$to" -p 7471 -S 64
@@ -137,7 +139,7 @@ rping_crowd() {
     kill_now server
 }
 
-# ucmatose_pair, which says nothing until it ends
+# ucmatose_pair: it prints nothing until it ends
 ucmatose_pair() {
     serve ucmatose -b "$to" -c 5 -C 10 -S 500
     await_service 7471
@@ -191,11 +193,11 @@ cmtime_pair() {
     must_succeed client
     must_say client '^connect  *:'
     ! grep -i -e error -e fail /tmp/client || fail 'not all connections were made'
-    # It serves without end.
+    # The server never ends by itself.
     kill_now server
 }
 
-# by_gid SIDE OPTION: a program's options that name its device and, by OPTION, its address there
+# by_gid SIDE OPTION: options that name the side's device and, with OPTION, its GID index
 by_gid() { echo "-d $(device_at "$1") $2 $(gid_at "$1")"; }
 
 # pingpong KIND COUNT OPTION…
@@ -211,8 +213,8 @@ pingpong() {
     must_say server "^$count iters in "
 }
 
-# pingpong_by_lid KIND: RoCE has none, and the server's device says so. Its client is left alone then, that of the shared
-# receive queue without end.
+# pingpong_by_lid KIND: RoCE has no LIDs, and the server must report that. The client then waits,
+# with the shared receive queue forever.
 pingpong_by_lid() {
     program=ibv_$1_pingpong
     serve "$program" -d "$(device_at "$server_side")"
@@ -223,13 +225,13 @@ pingpong_by_lid() {
     kill_now client
 }
 
-# What perftest has, in bytes of the interfaces' frames
+# The interfaces' MTU for perftest, in bytes
 mtu=9000
 
 is_wide() { ibv_devinfo -d rxe0 | grep -q 'active_mtu:.*4096'; }
 
-# perftest PROGRAM LAST OPTION…: LAST is the number of bytes in the last line of its table. With packets of 4096 bytes:
-# 8 MiB are many under emulation.
+# perftest PROGRAM LAST OPTION…: LAST is the message size in the last line of its table. With
+# packets of 4096 bytes, 8 MiB are a lot under emulation.
 perftest() {
     ip link set veth0 mtu $mtu
     ip -n peer link set veth1 mtu $mtu
@@ -237,16 +239,16 @@ perftest() {
     program_limit_s=420
     for try in 1 2 3 4 5; do
         perftest_once "$@" && return
-        # With -R the client connects a second time at once, whether the server listens again or not; with Debian's
-        # librdmacm on rdma_rxe as well.
+        # With -R the client connects a second time at once, even if the server does not listen
+        # again yet. That happens with Debian's librdmacm on rdma_rxe too.
         grep -q 'RDMA_CM_EVENT_REJECTED; error: 8' /tmp/client || break
-        echo "try $try: the client was faster than its server"
+        echo "try $try: the client connected before its server listened"
         client_gives_way
     done
     fail "$*"
 }
 
-# As a function in a condition it does not end by itself where a command fails.
+# A function called in a condition does not stop at a failed command.
 perftest_once() {
     program=$1
     last=$2

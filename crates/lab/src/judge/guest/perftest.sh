@@ -1,14 +1,15 @@
-# Debian's perftest over two rdma_rxe, and by `portolan exec` over the software device between two namespaces. Sourced
-# by each step, after judge.sh.
+# Debian's perftest over two rdma_rxe, and through `portolan exec` over the software device between
+# two namespaces. Sourced by each step, after judge.sh.
 
-# Rdma_rxe loses packets of long messages where the host is busy, and waits for its timer.
+# On a busy host rdma_rxe loses packets of long messages and waits for its timer.
 program_limit_s=300
-# Where a server of perftest waits for its client, and as /proc/net/tcp has it.
+# The port on which a perftest server waits for its client, also in the format of /proc/net/tcp.
 control_port=18515
 control_port_hex=4853
 
-# two_devices MTU: two rdma_rxe on the ends of a veth pair. On Linux 6.1 they work in the initial namespace only, so
-# both ends are there: each device sends by its own interface, and what comes from a local address is taken.
+# two_devices MTU: two rdma_rxe on the ends of a veth pair. On Linux 6.1 they work only in the
+# initial namespace, so both ends are there. Each device sends through its own interface, and
+# packets from local addresses are accepted.
 two_devices() {
     ip link add rxe_west type veth peer name rxe_east
     number=0
@@ -25,7 +26,7 @@ two_devices() {
     done
     await 10 carrier west
     await 10 carrier east
-    # Neither end would ask for an address that is local.
+    # Neither end would resolve an address that is local.
     ip neigh replace 10.8.0.2 dev rxe_west lladdr "$(hardware_address east)" nud permanent
     ip neigh replace 10.8.0.1 dev rxe_east lladdr "$(hardware_address west)" nud permanent
     for host in west east; do
@@ -39,7 +40,7 @@ carrier() { [ "$(cat /sys/class/net/rxe_$1/carrier)" = 1 ]; }
 active() { rdma link show "rdma_$1/1" | grep -q 'state ACTIVE'; }
 hardware_address() { cat "/sys/class/net/rxe_$1/address"; }
 
-# two_hosts MTU: two namespaces on the ends of a veth pair, one device each
+# two_hosts MTU: two namespaces on the ends of a veth pair, with one device each
 two_hosts() {
     number=0
     for host in west east; do
@@ -58,7 +59,8 @@ two_hosts() {
     await 10 ip netns exec west ping -q -c 1 -W 1 10.9.0.2
 }
 
-# over_rxe PROGRAM BYTES TIMES: the interfaces tell that everything passed them
+# over_rxe PROGRAM BYTES TIMES: checks the interfaces' counters to see that all traffic passed the
+# veth pair
 over_rxe() {
     passed_before=$(cat /sys/class/net/rxe_west/statistics/tx_bytes)
     measured_by two_over_rxe "$@"
@@ -85,9 +87,9 @@ two_over_software() {
     both_are_well
 }
 
-# measured_by TWO PROGRAM BYTES TIMES: perftest holds the processor's clock against the time of day, and measures
-# nothing if they disagree, as they do where the emulator's host is busy. So latencies are told in cycles,
-# and what cannot be is measured once more.
+# measured_by TWO PROGRAM BYTES TIMES: perftest compares the processor's clock with the time of day.
+# If they disagree, as on a busy emulator host, it measures nothing. So latencies are in cycles, and
+# a failed measurement is repeated.
 measured_by() {
     sed -n 's/^cpu MHz[^:]*/cycles a microsecond/p' /proc/cpuinfo | head -n 1
     for try in $(seq 12); do
@@ -98,11 +100,11 @@ measured_by() {
     cat /tmp/client
 }
 
-# has_measured BYTES: the fourth word of a line counts, or is beside what counts
+# has_measured BYTES: whether a line's fourth word is a measured value
 has_measured() { awk -v bytes="$1" '$1 == bytes && $4 ~ /[1-9]/ { found = 1 } END { exit !found }' /tmp/client; }
 
-# options PROGRAM BYTES TIMES: the path MTU is named, as perftest's own choice depends on the driver. -F: it continues
-# though it does not know the processor's clock.
+# options PROGRAM BYTES TIMES: sets the path MTU, because perftest's default depends on the driver.
+# With -F it continues although it does not know the processor's clock.
 options() {
     options_more=
     case $1 in
@@ -115,7 +117,7 @@ has_listener() {
     cat /proc/net/tcp /proc/net/tcp6 2> /dev/null | grep -q ":$control_port_hex 0*:0000 0A"
 }
 
-# gid_index DEVICE ADDRESS: of an IPv4 address, in two groups of four digits
+# gid_index DEVICE ADDRESS: index of an IPv4 address that is given in two groups of four digits
 gid_index() {
     for gid in "/sys/class/infiniband/$1/ports/1/gids/"*; do
         if grep -q ":ffff:$2\$" "$gid"; then

@@ -1,6 +1,6 @@
-# One machine, two hosts: the kernel's rdma_rxe on veth0 in the initial network namespace, and
-# opposite, on veth1 in the namespace `peer`, room for a RoCEv2 device in user space. On Linux 6.1
-# rdma_rxe owns UDP 4791 of the initial namespace only.
+# One machine, two hosts: the kernel's rdma_rxe on veth0 in the initial network namespace, and veth1
+# in the namespace `peer` for a RoCEv2 device in user space. On Linux 6.1 rdma_rxe owns UDP 4791 of
+# the initial namespace only.
 
 ip netns add peer
 # Duplicate address detection would keep the IPv6 addresses tentative for seconds.
@@ -15,7 +15,7 @@ ip -n peer link set lo up
 ip -n peer link set veth1 up
 ip link set veth0 up
 
-# A veth pair passes a UDP GSO packet on whole; a real network carries its segments.
+# A veth pair passes a whole UDP GSO packet; a real network carries its segments.
 ethtool -K veth0 tx-udp-segmentation off
 ip netns exec peer ethtool -K veth1 tx-udp-segmentation off
 

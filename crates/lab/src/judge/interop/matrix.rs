@@ -1,22 +1,22 @@
-//! What is played on which network.
+//! The matrix of exchanges and networks.
 
 use std::fmt;
 
-/// How much is played.
+/// How much of the matrix to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Everything.
     Whole,
-    /// What the tests have time for.
+    /// A selection that is fast enough for tests.
     Selected,
 }
 
-/// How the wire is made worse.
+/// Properties of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Network {
     /// The interfaces' MTU in bytes.
     pub(super) mtu: u32,
-    /// Packets in a hundred that are lost, each way.
+    /// Percentage of packets lost in each direction.
     pub(super) loss_percent: u32,
 }
 
@@ -36,34 +36,35 @@ pub(super) enum Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Our ping calls rping.
+    /// rping serves, our ping connects.
     RpingServes,
-    /// rping calls our listener.
+    /// Our listener serves, rping connects.
     RpingCalls,
-    /// Our datagrams go to udaddy and come back.
+    /// udaddy serves: it echoes our datagrams.
     UdaddyServes,
-    /// udaddy's datagrams come to our service and go back.
+    /// Our service echoes udaddy's datagrams.
     UdaddyCalls,
-    /// mckey sends to a group that we have joined.
+    /// mckey sends to a group that our program has joined.
     MckeySends,
-    /// We send to a group that mckey has joined.
+    /// Our program sends to a group that mckey has joined.
     MckeyJoins,
     /// Sends, writes, reads and atomics, each by either end.
     Verify,
-    /// Reads between two kernels' devices, for comparison.
+    /// For comparison: reads between two kernel devices.
     KernelsReads,
 }
 
-/// Iterations of rping: with losses many wait for a timer.
+/// Iterations of rping. With losses many of them wait for a timer.
 const ITERATIONS: u32 = 100;
 const ITERATIONS_LOSSY: u32 = 20;
-/// Several packets each way on either path MTU.
+/// Several packets each way on both path MTUs.
 const RPING_BYTES: u32 = 10_000;
 const DATAGRAMS: u32 = 20;
-/// Bytes of the longest read on a network that loses packets. In longer ones rdma_rxe waits for its timer again and
-/// again: two of them read a MiB of each other in half a minute and more ([`Kind::KernelsReads`]).
+/// Largest read in bytes on a network that loses packets. In longer reads rdma_rxe waits for its
+/// timer again and again: two of them need half a minute or more for a MiB
+/// ([`Kind::KernelsReads`]).
 pub(super) const LOSSY_READ_BYTES_MAX: u32 = 64 << 10;
-/// What two kernels read of each other on such a network, and how often.
+/// Size and number of reads between two kernels on such a network.
 const KERNELS_READ_BYTES: u32 = 1 << 20;
 const KERNELS_READS: u32 = 3;
 
@@ -76,7 +77,7 @@ impl Network {
         self.loss_percent > 0
     }
 
-    /// Bytes of a full packet's data, as Linux reckons them.
+    /// Payload of a full packet in bytes, as Linux computes it.
     fn path_mtu(self) -> u32 {
         match self.mtu {
             ..4192 => 1024,
@@ -85,7 +86,7 @@ impl Network {
     }
 }
 
-/// What is played, on one network after the other.
+/// The exchanges to play, grouped by network.
 pub(super) fn plan(extent: Extent) -> Vec<(Network, Vec<Play>)> {
     let networks = [
         Network::new(1500, 0),
@@ -128,7 +129,7 @@ impl Kind {
     fn is_played(self, family: Family, network: Network, extent: Extent) -> bool {
         let is_possible = match self {
             Self::RpingServes | Self::RpingCalls | Self::Verify => true,
-            // These end only when every datagram has come.
+            // These end only when every datagram has arrived.
             Self::UdaddyServes | Self::UdaddyCalls => !network.is_lossy(),
             // The kernel's rdma_cm refuses IPv6 groups over RoCEv2.
             Self::MckeySends | Self::MckeyJoins => !network.is_lossy() && family == Family::V4,
@@ -137,7 +138,7 @@ impl Kind {
         let is_selected = match self {
             Self::Verify => network != Network::new(9000, 2),
             Self::KernelsReads => false,
-            // Of these each family once, and one of the networks.
+            // The others: each family once, on one network.
             _ => network == Network::new(1500, 0),
         };
         is_possible && (extent == Extent::Whole || is_selected)
@@ -145,13 +146,13 @@ impl Kind {
 }
 
 impl Play {
-    /// The file with what `portolan-verify` tells.
+    /// Name of the file with `portolan-verify`'s report.
     pub(super) fn file_name(&self, network: Network) -> String {
         let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         format!("{self}, {network}").chars().map(word).collect()
     }
 
-    /// The leading machine's command for it.
+    /// The command for the leading machine.
     pub(super) fn script(&self, network: Network) -> String {
         let family = match self.family {
             Family::V4 => 4,

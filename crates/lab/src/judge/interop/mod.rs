@@ -1,7 +1,7 @@
-//! Our software device and Linux's rdma_rxe, in two machines joined by a wire: Debian's programs on one side and
-//! the `portolan` command on the other, and data that both ends look at.
+//! Our software device and Linux's rdma_rxe in two machines connected by a wire: Debian's programs
+//! on one side, the `portolan` command on the other, and data that both ends check.
 //!
-//! The machine of ours leads: it tells the other one over TCP what to do (`guest/interop_kernel.sh`).
+//! Our machine leads: it sends commands to the other one over TCP (`guest/interop_kernel.sh`).
 
 mod matrix;
 mod table;
@@ -21,19 +21,19 @@ const FOLLOWER: &str = include_str!("../guest/interop_kernel.sh");
 const FOLLOWER_PATH: &str = "/job/interop_kernel.sh";
 /// The C program's source.
 const VERIFY_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/verify.c");
-/// Its name in the machines.
+/// The program's name in the machines.
 const VERIFY: &str = "verify-peer";
-/// A step has programs with limits of their own, below this one.
+/// Time limit of a step, above those of its programs.
 const STEP_LIMIT: Duration = Duration::from_secs(900);
-/// Far above what the whole takes on a slow host.
+/// Far longer than everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(4 * 3600);
 
-/// What came of the whole matrix on one kernel.
+/// The results of the whole matrix on one kernel.
 #[derive(Debug)]
 pub struct Interop {
-    /// What failed, and how long everything took.
+    /// Failures and times.
     pub report: Report,
-    /// What was done, in order, and what came of it.
+    /// The exchanges in order, with their results.
     plays: Vec<Played>,
 }
 
@@ -44,11 +44,11 @@ struct Played {
     network: Network,
     has_passed: bool,
     time: Duration,
-    /// What `portolan-verify` told of each case, a JSON object a line.
+    /// `portolan-verify`'s report: a JSON object per case and line.
     told: String,
 }
 
-/// Compiles the C program that stands at the other end of `portolan-verify`.
+/// Compiles the C program for the other end of `portolan-verify`.
 ///
 /// # Errors
 /// [`MachineError::Unavailable`] if this host has no compiler and cannot install one.
@@ -56,12 +56,12 @@ pub fn verify_peer(cache: &Cache) -> Result<PathBuf, MachineError> {
     c_program::compile(cache, VERIFY, VERIFY_SOURCE)
 }
 
-/// Runs the matrix between the program `portolan`, on a software device, and the rdma_rxe of the kernel of
-/// `debian`; `verify` is our end, `verify_peer` the C program.
+/// Runs the matrix between the program `portolan` on a software device and the rdma_rxe of the
+/// kernel of `debian`. `verify` is the program at our end, `verify_peer` the C program.
 ///
 /// # Errors
-/// [`MachineError::Unavailable`] if this host cannot provide the machines; other variants if they could
-/// not do their work. What went wrong in them is in the report.
+/// [`MachineError::Unavailable`] if this host cannot provide the machines; other variants if the
+/// machines failed. Failures in them are in the report.
 pub fn interop(
     cache: &Cache,
     debian: Suite,
@@ -98,13 +98,10 @@ pub fn interop(
             leader = leader.step(step(&format!("packets were lost, {network}"), "has_lost"));
         }
     }
-    leader = leader.step(step(
-        "the kernel has nothing to complain of",
-        "the_other_ends",
-    ));
+    leader = leader.step(step("the kernel logs no bug or warning", "the_other_ends"));
     let (outcome, other) = match machine.run_pair([&leader, &follower], Wire::Plain)? {
         [Ok(outcome), other] => (outcome, other),
-        // Where both failed, the one that was left behind says less.
+        // If both failed, the one that was left behind has less to say.
         [Err(MachineError::LeftBehind { .. }), Err(error)] | [Err(error), _] => return Err(error),
     };
     let mut report = Report::new(machine.kernel_release(), &outcome, leader.step_names());
@@ -113,7 +110,7 @@ pub fn interop(
             other.keep();
         }
         Ok(_) => {}
-        // What the leader found is told all the same.
+        // The leader's results are reported anyway.
         Err(error) => report.add(Part {
             name: "the other machine".to_owned(),
             verdict: Err(error.to_string()),

@@ -1,4 +1,4 @@
-//! The matrix as a section of a document.
+//! Writes the matrix as a section of a document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::matrix::{Family, Kind, LOSSY_READ_BYTES_MAX, Network};
 use super::{Interop, Played};
 
-/// What came of the matrix on each kernel, and that it took `elapsed`.
+/// Formats the results of all kernels. The whole run took `elapsed`.
 #[must_use]
 pub fn section(results: &[Interop], elapsed: Duration) -> String {
     let mut text = String::new();
@@ -71,7 +71,7 @@ fn table(plays: &[Played]) -> String {
     text
 }
 
-/// The rows that an exchange has a cell in.
+/// The rows of the table that an exchange contributes to.
 fn cells(played: &Played) -> Vec<(String, String)> {
     if played.play.kind != Kind::Verify {
         let word = if played.has_passed {
@@ -109,14 +109,14 @@ fn cells(played: &Played) -> Vec<(String, String)> {
         .into_iter()
         .map(|(name, tally)| (name, tally.cell()))
         .collect();
-    // What was not even told fails the exchange all the same.
+    // An exchange that ended without a report has failed.
     if !played.has_passed {
         cells.push((played.play.kind.to_string(), "**failed**".to_owned()));
     }
     cells
 }
 
-/// Cases of one operation by one end.
+/// The cases of one operation by one end.
 #[derive(Debug, Default)]
 struct Tally {
     cases: u32,

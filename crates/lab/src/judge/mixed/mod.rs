@@ -1,6 +1,7 @@
-//! Debian's programs in pairs, each with one end on our libraries and the software device, and the other on Debian's
-//! libraries and rdma_rxe: in one kernel machine, each end in a network namespace of its own. Beside it the same with
-//! Debian's at both ends, to tell what is not ours, and with our librdmacm over rdma_rxe at both.
+//! Pairs of Debian's programs, one end on our libraries and the software device, the other on
+//! Debian's libraries and rdma_rxe. They run in one kernel machine, each end in its own network
+//! namespace. For comparison the same pairs run with Debian's libraries at both ends, and with our
+//! librdmacm over rdma_rxe at both ends.
 
 mod rows;
 mod table;
@@ -18,14 +19,14 @@ use rows::{Ends, Row};
 pub use table::mixed_section;
 
 const SCRIPT: &str = include_str!("../guest/mixed.sh");
-/// Where the steps find [`SCRIPT`].
+/// Guest path of [`SCRIPT`].
 const SCRIPT_PATH: &str = "/job/mixed.sh";
-/// Perftest is not among what every machine carries.
+/// Packages that the base machine lacks.
 const PACKAGES: &[Package] = &[Package {
     name: "perftest",
     purpose: "latency and bandwidth by every operation",
 }];
-/// Its programs, and where Debian has them.
+/// Perftest's programs, and their folder in Debian.
 const PERFTEST: [&str; 8] = [
     "/usr/bin/ib_atomic_bw",
     "/usr/bin/ib_atomic_lat",
@@ -36,27 +37,28 @@ const PERFTEST: [&str; 8] = [
     "/usr/bin/ib_write_bw",
     "/usr/bin/ib_write_lat",
 ];
-/// What a client of perftest's gives way by, see `guest/mixed.sh`; of coreutils, which every Debian has.
+/// The command that lowers the priority of perftest's clients, see `guest/mixed.sh`. It is in
+/// coreutils, which every Debian system has.
 const NICE: &str = "/usr/bin/nice";
-/// Of our libraries, which lie beside the command.
+/// Our libraries, which are beside the command.
 const LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 /// The name of our librdmacm for programs that keep Debian's libibverbs.
 const LIBRDMACM: &str = "librdmacm.so.1";
-/// A step has programs with limits of their own, below this one.
+/// Time limit of a step, above those of its programs.
 const STEP_LIMIT: Duration = Duration::from_secs(900);
-/// Far above what the whole takes on a slow host.
+/// Far longer than everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
 
-/// What came of the programs on one kernel.
+/// The results of the programs on one kernel.
 #[derive(Debug)]
 pub struct Mixed {
-    /// What failed, and how long everything took.
+    /// Failures and times.
     pub report: Report,
     group: Group,
     plays: Vec<Played>,
 }
 
-/// One row with its ends.
+/// A row of the table with its ends.
 #[derive(Debug)]
 struct Played {
     row: Row,
@@ -65,12 +67,13 @@ struct Played {
     time: Duration,
 }
 
-/// Plays the rows of `group`, or of them those whose names contain `only`, between the libraries beside the command `portolan` and
-/// those of Debian's over the rdma_rxe of the kernel of `debian`.
+/// Plays the rows of `group`, optionally only those whose names contain `only`, between the
+/// libraries beside the command `portolan` and Debian's over the rdma_rxe of the kernel of
+/// `debian`.
 ///
 /// # Errors
-/// [`MachineError::Unavailable`] if this host cannot provide the machine or perftest; other variants if the machine
-/// could not do its work. What went wrong in it is in the report.
+/// [`MachineError::Unavailable`] if this host cannot provide the machine or perftest; other
+/// variants if the machine failed. Failures in it are in the report.
 pub fn mixed(
     cache: &Cache,
     debian: Suite,
@@ -101,7 +104,7 @@ pub fn mixed(
         job = job.step(play(row, *ends).limit(STEP_LIMIT));
     }
     job = job.step(step(
-        "the kernel has nothing to complain of".to_owned(),
+        "the kernel logs no bug or warning".to_owned(),
         "no_fault_of_the_kernels",
     ));
     let outcome = machine.run(&job, &mut io::sink())?;
@@ -126,7 +129,7 @@ pub fn mixed(
     })
 }
 
-/// The job with what the steps of [`selected`] are made of, except the command and our librdmacm by itself.
+/// Adds the files of the steps of [`selected`] to the job, except the command and our librdmacm.
 pub(super) fn with_programs(job: Job, portolan: &Path) -> Job {
     let job = job.file(SCRIPT_PATH, SCRIPT);
     LIBRARIES.iter().fold(job, |job, name| {
@@ -134,7 +137,7 @@ pub(super) fn with_programs(job: Job, portolan: &Path) -> Job {
     })
 }
 
-/// What the tests play, in a machine with [`with_programs`].
+/// The rows that the tests play, in a machine prepared by [`with_programs`].
 pub(super) fn selected() -> Vec<Step> {
     let rows = rows::all();
     rows.iter()

@@ -1,16 +1,16 @@
-//! What is played, and with which ends.
+//! The rows: pairs of programs and their ends.
 
 use std::fmt;
 
-/// Clients of one persistent rping, and connections of one cmtime.
+/// Clients of one persistent rping, and connections of one cmtime run.
 const CROWD: u32 = 100;
 
 /// A pair of programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Under which heading it stands.
+    /// The heading of its table.
     pub(super) group: Group,
-    /// The programs with what matters of their options.
+    /// The programs and their significant options.
     pub(super) name: String,
     /// The function of `guest/mixed.sh` that plays it.
     script: String,
@@ -20,38 +20,39 @@ pub(super) struct Row {
     quick: &'static [Ends],
 }
 
-/// Whose programs they are.
+/// The package of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Rping and the others of rdmacm-utils.
+    /// rping and the others of rdmacm-utils.
     Librdmacm,
-    /// Those of ibverbs-utils.
+    /// The programs of ibverbs-utils.
     PingPongs,
-    /// Latency and bandwidth by every operation. What they move takes emulated processors most of the time.
+    /// perftest: latency and bandwidth of every operation. Moving its data takes most of the time
+    /// under emulation.
     Perftest,
 }
 
-/// What a play that went well has shown.
+/// What a successful play shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shows {
-    /// The programs compared what came with what was sent.
+    /// The programs compared the received data with the sent data.
     Data,
-    /// The programs ended well.
+    /// The programs ended successfully.
     End,
-    /// The programs were refused what no RoCE device has.
+    /// The programs were refused something that no RoCE device has.
     Refusal,
 }
 
-/// Whose the ends are.
+/// The libraries at the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ends {
-    /// Both have Debian's libraries, on rdma_rxe.
+    /// Debian's libraries at both, on rdma_rxe.
     Debians,
-    /// Both have our librdmacm over Debian's libibverbs, on rdma_rxe.
+    /// Our librdmacm over Debian's libibverbs at both, on rdma_rxe.
     OursOverTheKernels,
-    /// The server has our libraries, on the software device.
+    /// Our libraries at the server, on the software device.
     OursServes,
-    /// The client has.
+    /// Our libraries at the client.
     OursCalls,
 }
 
@@ -63,7 +64,7 @@ impl Ends {
         Self::OursCalls,
     ];
 
-    /// The sides of server and client, as the guest's functions name them.
+    /// The sides of server and client by their names in the guest's scripts.
     fn sides(self) -> &'static str {
         match self {
             Self::Debians => "kernel kernel",
@@ -115,7 +116,7 @@ impl Row {
         Self { quick, ..self }
     }
 
-    /// With which ends it is played. What takes long is played where the ends differ.
+    /// The ends with which it is played. Slow rows are played only with different ends.
     pub(super) fn ends(&self) -> impl Iterator<Item = Ends> {
         let (group, is_long) = (self.group, self.is_long);
         Ends::ALL.into_iter().filter(move |ends| match ends {
@@ -130,12 +131,12 @@ impl Row {
         self.quick.iter().copied()
     }
 
-    /// The name of the step.
+    /// The step's name.
     pub(super) fn step(&self, ends: Ends) -> String {
         format!("{}: {ends}", self.name)
     }
 
-    /// What the step does, after `guest/mixed.sh`.
+    /// The step's script, after `guest/mixed.sh`.
     pub(super) fn script(&self, ends: Ends) -> String {
         format!("ends {}\n{}\n", ends.sides(), self.script)
     }
@@ -210,7 +211,7 @@ fn perftest() -> Vec<Row> {
     for way in ["", " -R"] {
         for operation in ["send", "write", "read", "atomic"] {
             for measure in ["lat", "bw"] {
-                // Atomics are always of eight bytes.
+                // Atomics always have eight bytes.
                 let (last, options) = match operation {
                     "atomic" => (8, "-n 100"),
                     _ => (8 << 20, "-a -n 5"),

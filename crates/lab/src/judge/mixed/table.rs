@@ -1,4 +1,4 @@
-//! What came of the rows as a section of a document.
+//! Writes the results of the rows as a section of a document.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::rows::{Ends, Shows};
 use super::{Mixed, Played};
 
-/// What came of the programs on each kernel, and that it took `elapsed`.
+/// Formats the results of all kernels. The whole run took `elapsed`.
 #[must_use]
 pub fn mixed_section(results: &[Mixed], elapsed: Duration) -> String {
     let mut text = String::new();
@@ -89,7 +89,7 @@ mod tests {
         let line = "| ucmatose | ended, 1.2 s | ended, 1.2 s | **failed**, 1.2 s | ended, 1.2 s |";
         assert!(text.lines().any(|each| each == line), "{text}");
         assert_eq!(text.matches("**failed**").count(), 1, "{text}");
-        // Its programs do not use librdmacm.
+        // These programs do not use librdmacm.
         let line = "| ibv_ud_pingpong -g -c | data, 1.2 s |  | data, 1.2 s | data, 1.2 s |";
         assert!(text.lines().any(|each| each == line), "{text}");
     }

@@ -1,9 +1,9 @@
-//! What Debian's perftest measures on the software device beside rdma_rxe, in one kernel machine: unmodified programs,
-//! each over two rdma_rxe on the ends of a veth pair, and by `portolan exec` over the software device between two
-//! network namespaces that such a pair joins.
+//! Measures Debian's perftest on the software device compared with rdma_rxe, in one kernel machine.
+//! The unmodified programs run over two rdma_rxe on the ends of a veth pair, and through `portolan
+//! exec` over the software device between two network namespaces connected by another veth pair.
 //!
-//! They take turns, round by round: what disturbs the machine disturbs both, and what counts is the median of the
-//! rounds' ratios.
+//! They take turns, round by round, so that disturbances affect both. The result is the median of
+//! the rounds' ratios.
 
 mod printed;
 
@@ -20,20 +20,20 @@ use crate::machine::{
 };
 
 const SCRIPT: &str = include_str!("../guest/perftest.sh");
-/// Where the steps find [`SCRIPT`].
+/// Guest path of [`SCRIPT`].
 const SCRIPT_PATH: &str = "/job/perftest.sh";
-/// Has room for the longest packet of the path MTU that all use, 4096 bytes.
+/// Large enough for packets of the path MTU in use, 4096 bytes.
 const INTERFACE_MTU: u32 = 9000;
-/// The command, and the libraries for C programs where it looks for them: beside it.
+/// The command, and beside it the libraries for C programs.
 const OURS: [&str; 3] = ["portolan", "libibverbs.so", "librdmacm.so"];
-/// Many times what the whole takes on a slow host.
+/// Many times what everything takes on a slow host.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
 const PACKAGES: &[Package] = &[Package {
     name: "perftest",
     purpose: "the programs that measure",
 }];
 
-/// What is measured, in order.
+/// The measurements, in order.
 const MEASUREMENTS: [Measurement; 9] = [
     Measurement::new(Program::SendLatency, 64, 1000),
     Measurement::new(Program::SendLatency, 65_536, 100),
@@ -50,9 +50,9 @@ const MEASUREMENTS: [Measurement; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Measurement {
     program: Program,
-    /// Length of a message.
+    /// Message size in bytes.
     bytes: u32,
-    /// Messages.
+    /// Number of messages.
     times: u32,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// One of perftest's.
+/// A program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     SendLatency,
@@ -99,16 +99,16 @@ impl Program {
     }
 }
 
-/// Over what a program runs.
+/// The device that a program runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
-    /// The yardstick.
+    /// The reference.
     RdmaRxe,
     SoftwareDevice,
 }
 
 impl Subject {
-    /// In the order in which they take turns.
+    /// All subjects, in the order of their turns.
     const ALL: [Self; 2] = [Self::RdmaRxe, Self::SoftwareDevice];
 
     fn name(self) -> &'static str {
@@ -126,22 +126,22 @@ impl Subject {
     }
 }
 
-/// What every program measured in every round.
+/// The results of all programs in all rounds.
 #[derive(Clone, Debug)]
 pub struct Perftest {
-    /// The kernel, as `uname -r` names it.
+    /// The kernel's release, as `uname -r` prints it.
     kernel_release: String,
-    /// By round, by [`MEASUREMENTS`], by [`Subject::ALL`].
+    /// Indexed by round, then as [`MEASUREMENTS`], then as [`Subject::ALL`].
     rounds: Vec<Vec<[f64; 2]>>,
 }
 
-/// Has perftest's programs take turns over rdma_rxe and over the software device, for so many rounds. The folder
-/// `built` has the command and the libraries for C programs, as cargo leaves them. The figures are there if
-/// every turn went well.
+/// Runs perftest's programs in turns over rdma_rxe and over the software device, for `rounds`
+/// rounds. The folder `built` has the command and the libraries for C programs. Returns figures
+/// only if every turn succeeded.
 ///
 /// # Errors
-/// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the machine could
-/// not do its work. What went wrong in it is in the [`Report`].
+/// [`MachineError::Unavailable`] if this host cannot provide the machine; other variants if the
+/// machine failed. Failures in it are in the [`Report`].
 pub fn perftest(
     cache: &Cache,
     debian: Suite,
@@ -171,7 +171,7 @@ pub fn perftest(
     Ok((report.keep_if_failed(outcome), figures))
 }
 
-/// Steps before the first turn.
+/// Number of steps before the first turn.
 const SET_UP: usize = 2;
 
 fn job(built: &Path, rounds: u32) -> Job {
@@ -236,7 +236,7 @@ fn by_round(measured: &[f64]) -> Vec<Vec<[f64; 2]>> {
 }
 
 impl Perftest {
-    /// The whole as Markdown: a line for each program and size.
+    /// Formats the figures as Markdown: a line for each program and size.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!(
@@ -260,7 +260,7 @@ impl Perftest {
         text
     }
 
-    /// The median of the rounds' ratios of the software device's time to rdma_rxe's.
+    /// The median of the rounds' ratios between the software device's time and rdma_rxe's.
     fn ratio(&self, measurement: usize) -> f64 {
         let quantity = MEASUREMENTS[measurement].program.quantity();
         median(

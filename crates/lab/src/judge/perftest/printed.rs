@@ -1,20 +1,21 @@
-//! What perftest prints: a line for each size of a message. Times are in cycles (its option `-C`), and what the machine
-//! says of its processor's clock is before it.
+//! Parses perftest's output: a line for each message size. Times are in cycles (option `-C`); the
+//! machine prints its clock frequency before them.
 
-/// Begins the line that tells cycles in a microsecond.
+/// Start of the line with the cycles per microsecond.
 const CLOCK: &str = "cycles a microsecond:";
 
-/// What a program measures.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
-    /// The time of one message, microseconds: half a round trip, or a read's whole one.
+    /// Time of one message in microseconds: half a round trip, or for a read the whole one.
     Latency,
-    /// MB (2^20 bytes) a second.
+    /// MB (2^20 bytes) per second.
     Bandwidth,
 }
 
 impl Quantity {
-    /// Words in its line, and which of them counts: `t_typical`, the median, or `BW average`.
+    /// The number of words in a line, and the index of the result: `t_typical` (the median) or `BW
+    /// average`.
     fn column(self) -> (usize, usize) {
         match self {
             Self::Latency => (9, 4),
@@ -23,10 +24,10 @@ impl Quantity {
     }
 }
 
-/// Reads what counts of the line of messages of `bytes`.
+/// Parses the result from the line for messages of `bytes`.
 ///
 /// # Errors
-/// There is no such line, or what it says is no positive number.
+/// If there is no such line, or its result is not a positive number.
 pub(super) fn read(output: &str, bytes: u32, quantity: Quantity) -> Result<f64, String> {
     let (words, column) = quantity.column();
     let number = output.lines().find_map(|line| {
@@ -52,14 +53,14 @@ pub(super) fn read(output: &str, bytes: u32, quantity: Quantity) -> Result<f64, 
 mod tests {
     use super::*;
 
-    /// As ib_send_lat of perftest 4.5 prints it.
+    /// Output of ib_send_lat of perftest 4.5.
     const LATENCY: &str = "\
 cycles a microsecond: 2000.000
  Mtu             : 4096[B]
  #bytes #iterations    t_min[cycles]    t_max[cycles]  t_typical[cycles]    t_avg[cycles]    t_stdev[cycles]   99% percentile[cycles]   99.9% percentile[cycles] 
  64      1000          10220.00           602440.00       12500.00     \t       15000.00        \t6000.00   \t\t40000.00  \t\t602440.00 
 ";
-    /// As ib_write_bw does.
+    /// Output of ib_write_bw.
     const BANDWIDTH: &str = "\
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
  65536      300            512.50             498.75 \t\t   0.007980
