@@ -1,7 +1,7 @@
 /*
- * A libibverbs of one device, for programs on a simulated fabric that ask it for ports before they ask the subnet
- * administrator by libibumad: what libibumad says of the first port, and queue pairs that take work and
- * never complete any. Put before libibverbs by LD_PRELOAD.
+ * A minimal libibverbs for programs on a simulated fabric that look for ports before they query the subnet
+ * administrator through libibumad. It has one device, whose port is the first one of libibumad. Its queue pairs
+ * accept work but never complete any. Preloaded with LD_PRELOAD.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <infiniband/umad.h>
 #include <infiniband/verbs.h>
 
-/* The simulator has one port for each program. */
+/* The simulator gives each program one port. */
 static umad_port_t umad_port_of_this_host;
 static struct ibv_device device;
 static struct ibv_device *devices[] = { &device, NULL };
@@ -91,7 +91,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *of)
 		return NULL;
 	context->device = of;
 	context->cmd_fd = -1;
-	/* Nothing is ever written to it. */
+	/* Never written to. */
 	context->async_fd = events[0];
 	context->num_comp_vectors = 1;
 	context->ops.poll_cq = no_work;
@@ -247,7 +247,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
-/* No work completes, so there is no event: whoever waits, waits. */
+/* No work completes, so there are no events: callers wait forever. */
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
 	char byte;

@@ -1,6 +1,7 @@
 /*
- * Checks what MPI moves: around a ring, from all to all, and one-sided. It needs at least two processes. Each process compares
- * every byte that it gets; rank 0 prints "right" for each exchange, and the status is 0 if all were right.
+ * Checks data moved by MPI: around a ring, from all to all, and one-sided. Needs at least two processes. Each
+ * process compares every byte that it receives. Rank 0 prints "right" for each correct exchange; the status is 0 if
+ * all were.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -10,7 +11,7 @@
 
 enum { SIZE_MAX_BYTES = 1 << 20, WORDS = 1000, TURNS = 20, ADDS = 50, TAG = 7 };
 
-/* Around the edges of eager messages, packets and rendezvous. */
+/* Sizes around the limits of eager messages, packets and rendezvous. */
 static const int SIZES_BYTES[] = { 0, 1, 8, 1023, 1024, 4096, 8191, 65536, 100000, SIZE_MAX_BYTES };
 enum { SIZES = sizeof SIZES_BYTES / sizeof SIZES_BYTES[0] };
 
@@ -96,7 +97,7 @@ static int sum(void)
 	return wrong;
 }
 
-/* Each puts a row into every window, then gets what the others have put there. */
+/* Each process puts a row into every window, then gets the rows of the others. */
 static int put_and_get(void)
 {
 	int wrong = 0;
@@ -126,7 +127,7 @@ static int put_and_get(void)
 	return wrong;
 }
 
-/* All add to one word of rank 0, and take tickets of another: every ticket is given once. */
+/* All processes add to one word of rank 0 and draw tickets from another: no ticket may be drawn twice. */
 static int atomics(void)
 {
 	int64_t *window, one = 1, ticket, tickets = 0, all = 0, total = (int64_t)ADDS * ranks;

@@ -1,7 +1,7 @@
 /*
- * Plays a scenario of connection management with librdmacm, and prints what every call returned and
- * what every event carried: one JSON object a line. Its twin over the library of this project is
- * src/bin/play; what both understand is told there.
+ * Plays a connection management scenario with librdmacm. Prints what every call returned and what every event
+ * carried, one JSON object per line. Its twin over this project's library is src/bin/play, which documents the
+ * commands.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ enum {
 	WORDS_MAX = 16,
 	LINE_MAX_BYTES = 1024,
 	PRIVATE_DATA_MAX = 256,
-	/* Ports from here on are the system's choice. */
+	/* Ports from this one on are chosen by the system. */
 	EPHEMERAL_PORT = 32768,
 	RESOLVE_TIMEOUT_MS = 5000,
 	FLOW_LABEL_MASK = 0xfffff,
@@ -33,7 +33,7 @@ struct channel {
 	struct rdma_event_channel *channel;
 };
 
-/* An id, by its part in the scenario. */
+/* An id, under its name in the scenario. */
 struct role {
 	char name[16];
 	struct rdma_cm_id *id;
@@ -46,7 +46,7 @@ struct role {
 static struct channel channels[CHANNELS_MAX];
 static struct role roles[ROLES_MAX];
 static int line_number;
-/* How long an event may take. */
+/* Time limit of an event. */
 static int patience_ms;
 
 static void die(const char *format, ...)
@@ -100,7 +100,7 @@ static struct role *new_role(const char *name, struct rdma_cm_id *id)
 	return NULL;
 }
 
-/* "-": none. "WORD": its bytes. "WORD:LENGTH": as many bytes, repeating it. */
+/* "-": none. "WORD": its bytes. "WORD:LENGTH": LENGTH bytes that repeat WORD. */
 static uint8_t private_data(const char *text, unsigned char *data)
 {
 	const char *colon = strchr(text, ':');
@@ -153,7 +153,7 @@ static void print_address(const char *name, const struct sockaddr *address)
 	unsigned int port = 0;
 
 	if (is_unspecified(address) && !strcmp(name, "peer")) {
-		/* What C calls an address that is not known. */
+		/* An unknown address in C. */
 	} else if (address->sa_family == AF_INET) {
 		inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
 		port = ntohs(v4->sin_port);
@@ -174,7 +174,7 @@ static void print_gid(const char *name, const union ibv_gid *gid)
 	printf("\"");
 }
 
-/* A queue pair by whose it is; numbers that a scenario made up stay what they are. */
+/* The id that owns a queue pair, or the number itself if the scenario made it up. */
 static void print_qp(uint32_t qp_num)
 {
 	for (int at = 0; at < ROLES_MAX; at++) {
@@ -214,7 +214,7 @@ static void print_ud(struct rdma_cm_id *id, const struct rdma_ud_param *ud, int 
 	else
 		print_private_data(ud->private_data, ud->private_data_len);
 	print_gid("dgid", &grh->dgid);
-	/* Tables of GIDs differ: what counts is what stands at the index. */
+	/* GID tables differ between devices, so compare the GID and not its index. */
 	if (memcmp(&grh->dgid, &none, sizeof(none)) && id->verbs)
 		ibv_query_gid(id->verbs, ud->ah_attr.port_num, grh->sgid_index, &sgid);
 	print_gid("sgid", &sgid);
@@ -250,7 +250,7 @@ static long now_ms(void)
 	return now.tv_sec * 1000L + now.tv_nsec / 1000000;
 }
 
-/* The next event of the channel, or NULL if none comes in time. */
+/* The next event of the channel, or NULL if there is none in time. */
 static struct rdma_cm_event *next_event(struct channel *channel, int timeout_ms)
 {
 	long deadline = now_ms() + timeout_ms;
@@ -275,17 +275,17 @@ static void take_event(char **words, int count)
 	struct rdma_cm_event *event = next_event(channel_named(words[1]), patience_ms);
 
 	if (!event)
-		die("no event came");
+		die("no event in time");
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		if (count < 3)
-			die("a request that nobody names");
+			die("a request without a name");
 		new_role(words[2], event->id);
 	}
 	print_event(event);
 	rdma_ack_cm_event(event);
 }
 
-/* The next event of that name. Those before it are passed over: whether they come is a matter of luck. */
+/* The next event with this name. Skips the events before it, which depend on timing. */
 static void take_until(char **words)
 {
 	for (;;) {
@@ -293,7 +293,7 @@ static void take_until(char **words)
 		int is_it;
 
 		if (!event)
-			die("no such event came");
+			die("no such event in time");
 		is_it = !strcmp(rdma_event_str(event->event), words[2]);
 		if (is_it)
 			print_event(event);
@@ -395,7 +395,7 @@ static int destroy(struct role *role)
 	struct role gone = *role;
 	int result;
 
-	/* First its name: an event that names it later names nothing. */
+	/* Forget the name first: later events must not refer to it. */
 	memset(role, 0, sizeof(*role));
 	if (gone.id->qp)
 		rdma_destroy_qp(gone.id);

@@ -1,6 +1,6 @@
 /*
- * What the kernel's newest header says of the commands that rdma-core's headers of stable suites do not know. Compiling it is
- * the test; crates/kernel/src/rdma_cm has the same numbers.
+ * Checks commands in the kernel's newest header that rdma-core's headers in stable suites lack. The test is to
+ * compile this file. crates/kernel/src/rdma_cm uses the same numbers.
  */
 #include <stddef.h>
 #include <rdma/rdma_user_cm.h>

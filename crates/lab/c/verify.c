@@ -1,12 +1,12 @@
 /*
- * The far end of `portolan-verify`, over the machine's own libibverbs and librdmacm: it carries out
- * one operation after the other on request, and says whether the data that came is the data that was
- * sent. What the messages say is told in crates/cli/src/verify/message.rs.
+ * The far end of `portolan-verify`, over the machine's libibverbs and librdmacm. It executes one requested
+ * operation after the other and reports whether the received data are the sent data. The messages are documented in
+ * crates/cli/examples/verify/message.rs.
  *
  *   verify serve ADDRESS PORT                 serves one connection
- *   verify read ADDRESS PORT LENGTH COUNT     asks another `verify serve` for reads, and tells their times
+ *   verify read ADDRESS PORT LENGTH COUNT     asks another `verify serve` for reads, and prints their times
  *
- * Ends with 0 if the peer disconnected when nothing was under way, and all that was read was right.
+ * Exits with 0 if the peer disconnected while no operation was in progress, and all data read were right.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,17 +20,17 @@
 #include <time.h>
 
 enum {
-	/* The longest message that rdma_rxe takes. */
+	/* The longest message that rdma_rxe accepts. */
 	LENGTH_MAX = 8 << 20,
-	/* Around the data, to see what was written beside it. */
+	/* Around the data, to detect writes beside it. */
 	GUARD = 64,
 	GUARD_BYTE = 0xa5,
 	WORD = 8,
 	AREA = GUARD + WORD + LENGTH_MAX + GUARD,
-	/* Reads and atomics at once, each way. */
+	/* Concurrent reads and atomics, in each direction. */
 	READS_MAX = 16,
 	RESOLVE_TIMEOUT_MS = 20000,
-	/* Many times what the slowest operation takes on a network that loses packets. */
+	/* Far longer than the slowest operation takes on a network that loses packets. */
 	PATIENCE_MS = 600000,
 	COUNT_MAX = 1000000,
 };
@@ -50,7 +50,7 @@ struct message {
 	uint64_t addr, seed, operand, swap, offset, reserved;
 };
 
-/* What a work request is for: its wr_id. */
+/* The purpose of a work request: its wr_id. */
 enum work { RECEIVE_MESSAGE, SEND_MESSAGE, RECEIVE_DATA, MOVE_DATA, WORKS };
 
 struct connection {
@@ -60,7 +60,7 @@ struct connection {
 	struct ibv_cq *cq;
 	struct ibv_mr *area_mr, *messages_mr;
 	unsigned char *area;
-	/* One that comes, one that goes. */
+	/* A received message and a sent one. */
 	struct message *messages;
 	unsigned ended[WORKS];
 	uint32_t received_bytes;
@@ -85,7 +85,7 @@ static uint32_t number_of(const char *text, uint32_t max)
 	unsigned long value = strtoul(text, &end, 10);
 
 	if (*text < '0' || *text > '9' || *end || value < 1 || value > max)
-		die("%s is no number of 1 to %u", text, max);
+		die("%s is not a number from 1 to %u", text, max);
 	return value;
 }
 
@@ -106,7 +106,7 @@ static uint64_t pattern_word(uint64_t seed, uint64_t number)
 	return htole64(word ^ word >> 31);
 }
 
-/* Each byte of the data is `flip` beside the pattern's: 0, or 0xff, which no byte of it equals. */
+/* XORs each byte with `flip`: 0 for the pattern, or 0xff so that no byte equals the pattern's. */
 static void fill(unsigned char *data, uint32_t length, uint64_t seed, unsigned char flip)
 {
 	uint64_t flips = flip * 0x0101010101010101u;
@@ -138,7 +138,7 @@ static enum outcome check(const unsigned char *data, uint32_t length, uint64_t s
 	return RIGHT;
 }
 
-/* Where the data of a request is: words are aligned, other data need not be. */
+/* Address of a request's data. Words must be aligned, other data need not be. */
 static unsigned char *place(struct connection *c, const struct message *request)
 {
 	uint64_t offset = be64toh(request->offset);
@@ -226,7 +226,7 @@ static void sleep_until_something(struct connection *c)
 		take_event(c);
 }
 
-/* Waits for the end of a piece of work; 0 if the peer disconnected instead. */
+/* Waits until a piece of work completes; 0 if the peer disconnected instead. */
 static int await_work(struct connection *c, enum work work)
 {
 	for (;;) {
@@ -244,7 +244,7 @@ static int await_work(struct connection *c, enum work work)
 static void must_end(struct connection *c, enum work work)
 {
 	if (!await_work(c, work))
-		die("the peer disconnected while work was under way");
+		die("the peer disconnected while work was in progress");
 }
 
 /* --- messages --- */
@@ -271,8 +271,8 @@ static void tell(struct connection *c, struct message message, enum kind kind)
 }
 
 /*
- * The asker may disconnect once it has the last verdict. If its acknowledgement of that is lost, it comes no more; and
- * what the verdict was is the asker's to say.
+ * The asker may disconnect once it has the last verdict. If its acknowledgement is lost, it never arrives. The
+ * asker reports the verdict itself.
  */
 static void tell_verdict(struct connection *c, struct message verdict)
 {
@@ -280,7 +280,7 @@ static void tell_verdict(struct connection *c, struct message verdict)
 	await_work(c, SEND_MESSAGE);
 }
 
-/* Carries out an operation on the asker's memory, or sends to it. */
+/* Executes an operation on the asker's memory, or sends to it. */
 static void move_data(struct connection *c, const struct message *request, unsigned char *data)
 {
 	static const enum ibv_wr_opcode opcodes[] = {
@@ -325,7 +325,7 @@ static struct message checked(struct message message, const unsigned char *data)
 	return message;
 }
 
-/* The asker is to carry it out: what it is to find here, or what is to be overwritten. */
+/* The asker will execute the operation: prepares what it will find here, or what it will overwrite. */
 static void prepare(struct connection *c, struct message request)
 {
 	unsigned char *data = place(c, &request);
@@ -344,7 +344,7 @@ static void prepare(struct connection *c, struct message request)
 	tell(c, request, READY);
 }
 
-/* The asker has carried it out. */
+/* The asker has executed the operation. */
 static void judge(struct connection *c, struct message request)
 {
 	unsigned char *data = place(c, &request);
@@ -363,7 +363,7 @@ static void judge(struct connection *c, struct message request)
 	tell_verdict(c, verdict);
 }
 
-/* It is to be carried out here, on the asker's memory. */
+/* Executes the operation here, on the asker's memory. */
 static void carry_out(struct connection *c, struct message request)
 {
 	unsigned char *data = place(c, &request);
@@ -389,7 +389,7 @@ static void serve(struct connection *c)
 		if (message.magic != htonl(MAGIC) || message.operation < SEND ||
 		    message.operation > COMPARE_SWAP || ntohl(message.length) > LENGTH_MAX ||
 		    (message.operation >= FETCH_ADD && ntohl(message.length) != WORD))
-			die("a message that is none");
+			die("a malformed message");
 		if (message.kind == DONE && request.kind == REQUEST) {
 			judge(c, request);
 			request.kind = 0;
@@ -405,7 +405,7 @@ static void serve(struct connection *c)
 	}
 	printf("%u requests served\n", served);
 	if (request.kind)
-		die("the peer disconnected in the middle of one");
+		die("the peer disconnected in the middle of a request");
 }
 
 /* --- asking --- */
@@ -444,7 +444,7 @@ static void ask_for_reads(struct connection *c, uint32_t length, unsigned count)
 		fill(data, length, number + 1, 0xff);
 		tell(c, request, REQUEST);
 		ready = answer(c, READY);
-		/* Where it is, is all that the peer has to say. */
+		/* The peer's answer contains only the address. */
 		request.addr = ready.addr;
 		request.rkey = ready.rkey;
 		await_next_message(c);
@@ -488,7 +488,7 @@ static void make_queue_pair(struct connection *c)
 	must(c->cq != NULL, "ibv_create_cq");
 	must(!ibv_req_notify_cq(c->cq, 0), "ibv_req_notify_cq");
 	attributes.send_cq = attributes.recv_cq = c->cq;
-	/* Of the device's protection domain that librdmacm keeps. */
+	/* In the device's protection domain that librdmacm keeps. */
 	must(!rdma_create_qp(c->id, NULL, &attributes), "rdma_create_qp");
 	must(!posix_memalign((void **)&c->area, GUARD, AREA), "memory");
 	must(!posix_memalign((void **)&c->messages, GUARD, 2 * sizeof(struct message)), "memory");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Whether a GID can be reached, from each device in turn: on Ethernet a GID is an IP address.
+ * Checks from each device whether a GID can be reached. On Ethernet a GID is an IP address.
  *
  *   ibv_gid_reachable GID [DEVICE]
  */

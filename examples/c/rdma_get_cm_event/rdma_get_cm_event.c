@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Every event of a connection's life, on one channel: a listener, and an id that connects to it.
+ * Every event in a connection's life, on one channel: a listener, and an id that connects to it.
  *
- *   rdma_get_cm_event ADDRESS PORT        an address of this machine
+ *   rdma_get_cm_event ADDRESS PORT        a local address
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static int check(int failed, const char *what)
 	return failed;
 }
 
-/* What an event says; its data belongs to it, and goes with its acknowledgement. */
+/* Prints an event. Its data are valid until it is acknowledged. */
 static void print(const struct rdma_cm_event *event, const struct ends *ends)
 {
 	const struct rdma_conn_param *conn = &event->param.conn;
@@ -46,7 +46,7 @@ static void print(const struct rdma_cm_event *event, const struct ends *ends)
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 	case RDMA_CM_EVENT_ESTABLISHED:
 	case RDMA_CM_EVENT_REJECTED:
-		/* Padded with zeros to what the message carries. */
+		/* Padded with zeros to the length of the message's field. */
 		if (conn->private_data)
 			printf(", \"%.*s\"", conn->private_data_len,
 			       (const char *)conn->private_data);
@@ -60,7 +60,7 @@ static void print(const struct rdma_cm_event *event, const struct ends *ends)
 	printf("\n");
 }
 
-/* Takes the next step; gives what failed. */
+/* Takes the next step. Returns nonzero if a call failed. */
 static int step(struct rdma_cm_event *event, struct ends *ends)
 {
 	struct rdma_conn_param conn = { .responder_resources = 1, .initiator_depth = 1,
@@ -76,7 +76,7 @@ static int step(struct rdma_cm_event *event, struct ends *ends)
 		return check(rdma_create_qp(id, NULL, &attr), "rdma_create_qp") ||
 		       check(rdma_connect(id, &conn), "rdma_connect");
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		/* A new id: this program's from now on. */
+		/* A new id, which this program now owns. */
 		ends->passive = id;
 		conn.private_data = "aye";
 		conn.private_data_len = 4;
@@ -90,12 +90,12 @@ static int step(struct rdma_cm_event *event, struct ends *ends)
 	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 		return 0;
 	default:
-		fprintf(stderr, "the connection came to nothing\n");
+		fprintf(stderr, "the connection failed\n");
 		return 1;
 	}
 }
 
-/* Takes events, each in time, until both ends are disconnected. */
+/* Takes events, each within a time limit, until both ends are disconnected. */
 static int follow(struct rdma_event_channel *channel, struct ends *ends)
 {
 	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
@@ -128,7 +128,7 @@ static void destroy(struct rdma_cm_id *id)
 
 static int run(struct rdma_event_channel *channel, struct ends *ends, struct sockaddr *address)
 {
-	/* Without it rdma_get_cm_event waits. */
+	/* Otherwise rdma_get_cm_event blocks. */
 	int flags = fcntl(channel->fd, F_GETFL);
 
 	return check(fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK), "fcntl") ||
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
 	}
 	channel = rdma_create_event_channel();
 	failed = check(!channel, "rdma_create_event_channel") || run(channel, &ends, found->ai_addr);
-	/* Waits for acknowledgements: all events are. */
+	/* Waits until all events are acknowledged, which they are. */
 	destroy(ends.active);
 	destroy(ends.passive);
 	destroy(ends.listener);

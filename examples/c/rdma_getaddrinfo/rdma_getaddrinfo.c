@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Hints, a list of addresses, a connection to the first that answers, and the list given back.
+ * Hints, a list of addresses, a connection to the first that answers, and freeing the list.
  *
  *   rdma_getaddrinfo -l PORT [ADDRESS]    serves one connection
  *   rdma_getaddrinfo HOST PORT            connects, sends a message and prints the answer
@@ -15,7 +15,7 @@
 
 #define MESSAGE_LEN 64
 
-/* -1 has its reason in errno, and so has EAI_SYSTEM; other codes have their own text. */
+/* The reason is in errno for -1 and for EAI_SYSTEM; other codes have their own text. */
 static int complain(const char *what, int code)
 {
 	if (code == -1 || code == EAI_SYSTEM)
@@ -37,7 +37,7 @@ static const char *text_of(const struct sockaddr *address, socklen_t length)
 	return text;
 }
 
-/* One message in each direction at a time; every request tells of its end. */
+/* One message in each direction at a time; every request is signaled. */
 static struct ibv_qp_init_attr queues(void)
 {
 	struct ibv_qp_init_attr attr = {
@@ -58,13 +58,13 @@ static int succeeded(int count, const struct ibv_wc *wc)
 	return 0;
 }
 
-/* What a peer sent, which need not end with a zero. */
+/* Prints a peer's message, which may lack a terminating zero. */
 static void print(const char *what, const char *message, const struct ibv_wc *wc)
 {
 	printf("%s: %.*s\n", what, (int)wc->byte_len, message);
 }
 
-/* Connects an endpoint, then sends and receives; 0 if all went well. */
+/* Connects an endpoint, then sends and receives; 0 on success. */
 static int converse(struct rdma_cm_id *id)
 {
 	char out[MESSAGE_LEN] = "ahoy", in[MESSAGE_LEN] = "";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Looks up a name without waiting in the call: rdma_resolve_addrinfo, the event that tells of its end, and
- * rdma_query_addrinfo, which hands over the result.
+ * Looks up a name without blocking: rdma_resolve_addrinfo, the event at its end, and rdma_query_addrinfo, which
+ * returns the result.
  *
  *   rdma_resolve_addrinfo HOST PORT
  */
@@ -24,7 +24,7 @@ static void print(const char *what, const struct sockaddr *address, socklen_t le
 	printf(" %s [%s]:%s", what, host, port);
 }
 
-/* Waits for the event; a program would do something else meanwhile. Gives 0 if the name was found. */
+/* Waits for the event; a real program would do something else meanwhile. Returns 0 if the name was found. */
 static int await(struct rdma_event_channel *channel)
 {
 	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };

@@ -1,6 +1,7 @@
 /*
- * The calls of rdma_cma.h with right and wrong arguments: prints what each gives, and the events that follow. What differs from run to run (addresses of memory, ports, queue
- * pair numbers) is not printed, so that the output on one librdmacm can be compared with that on another.
+ * Makes the calls of rdma_cma.h with right and wrong arguments, and prints the results and the following events.
+ * Values that differ between runs (memory addresses, ports, queue pair numbers) are not printed, so that outputs of
+ * two librdmacms can be compared.
  *
  * Usage: calls LOCAL_IPV4 [MILLISECONDS_PER_EVENT]
  */
@@ -15,18 +16,18 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* Of rdma/rsocket.h, which has the socket calls beside it. */
+/* Declared in rdma/rsocket.h, which also declares socket calls. */
 int rpoll(struct pollfd *descriptors, nfds_t count, int timeout_ms);
 
-/* An answer that takes longer is a failure; nothing here waits for the network's own timeouts. */
+/* A slower answer is a failure: nothing here waits for the network's own timeouts. */
 #define PATIENCE_MS 20000
 #define LISTEN_PORT 7480
 
 static struct sockaddr_in local;
-/* For how long an event is waited for; the program ends then. */
+/* Time limit of an event. The program ends when it passes. */
 static int patience_ms = PATIENCE_MS;
 
-/* Prints what a call gives, and errno if it failed. */
+/* Prints what a call returns, and errno if it failed. */
 #define TELL(call)                                                              \
 	({                                                                      \
 		errno = 0;                                                      \
@@ -56,7 +57,7 @@ static struct sockaddr *here(int port)
 	return (struct sockaddr *)&made;
 }
 
-/* The next event of a channel; none within the patience ends the program. */
+/* The next event of a channel. Ends the program if there is none in time. */
 static struct rdma_cm_event *next(struct rdma_event_channel *channel)
 {
 	struct pollfd ready = { .fd = channel->fd, .events = POLLIN };
@@ -81,7 +82,7 @@ static void tell_connection(const struct rdma_conn_param *conn)
 	       conn->rnr_retry_count, conn->flow_control);
 }
 
-/* Prints an event; gives its id. */
+/* Prints an event and returns its id. */
 static struct rdma_cm_id *tell_event(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event = next(channel);
@@ -106,7 +107,7 @@ static struct rdma_cm_id *tell_event(struct rdma_event_channel *channel)
 	return id;
 }
 
-/* What a program can read in an id. */
+/* Prints what a program can read in an id. */
 static void tell_id(const char *what, struct rdma_cm_id *id)
 {
 	struct sockaddr *source = rdma_get_local_addr(id);
@@ -206,7 +207,7 @@ static void binding(struct rdma_event_channel *channel)
 	TELL(rdma_destroy_id(id));
 }
 
-/* Nobody has a route there: some say so by the call, some by the event that follows. */
+/* There is no route. Some libraries report that by the call, some by an event. */
 static void no_route(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id;
@@ -309,7 +310,7 @@ static void tell_completion(const char *what, int count, const struct ibv_wc *wc
 	       wc->opcode == IBV_WC_RECV || wc->opcode == IBV_WC_RDMA_READ ? wc->byte_len : 0);
 }
 
-/* A message, a write and a read, by the functions that are inline. */
+/* Sends a message, writes and reads, through the inline functions. */
 static void exchange(struct rdma_cm_id *client, struct rdma_cm_id *child)
 {
 	static char from[64] = "a message", to[64], remote[64];
@@ -373,7 +374,7 @@ static void connecting(struct rdma_event_channel *channel, struct rdma_event_cha
 	TELL(rdma_notify(child, IBV_EVENT_COMM_EST));
 	TELL(rdma_migrate_id(child, channel));
 	TELL(rdma_disconnect(client));
-	/* The child's, which has come to this channel; the caller's follows when the child agrees. */
+	/* The child's event, which has migrated to this channel. The caller's follows when the child agrees. */
 	tell_event(channel);
 	TELL(rdma_disconnect(child));
 	tell_event(channel);

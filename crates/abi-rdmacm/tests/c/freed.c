@@ -1,6 +1,6 @@
 /*
- * Memory that passes between the program and the library. Each part of it is malloc's, as in librdmacm: the library frees
- * records that the program made, and the program replaces parts of the library's.
+ * Memory that passes between the program and the library. As in librdmacm each part is allocated with malloc: the
+ * library frees records that the program made, and the program replaces parts of the library's records.
  *
  * Usage: freed LOCAL_IPV4
  */
@@ -35,7 +35,7 @@ static struct sockaddr *address(void)
 	return (struct sockaddr *)at;
 }
 
-/* A record of the program's, with all that one can have. */
+/* A record made by the program, with every optional part. */
 static struct rdma_addrinfo *whole_record(struct rdma_addrinfo *next)
 {
 	struct rdma_addrinfo *record = calloc(1, sizeof(*record));
@@ -68,7 +68,7 @@ static void records_of_the_program(void)
 
 	rdma_freeaddrinfo(calloc(1, sizeof(*list)));
 	rdma_freeaddrinfo(whole_record(whole_record(NULL)));
-	/* One of each in a list. */
+	/* One record of each kind in a list. */
 	rdma_freeaddrinfo(whole_record(looked_up(RAI_PASSIVE)));
 }
 
@@ -76,7 +76,7 @@ static void records_that_the_program_changed(void)
 {
 	struct rdma_addrinfo *list = looked_up(0), *rest;
 
-	/* The source is left out, or replaced, whether there was one or none. */
+	/* The source is removed or replaced, whether or not there was one. */
 	free(list->ai_src_addr);
 	list->ai_src_addr = NULL;
 	list->ai_src_len = 0;
@@ -96,13 +96,13 @@ static void records_that_the_program_changed(void)
 	list->ai_connect = calloc(1, CONNECT_BYTES);
 	rdma_freeaddrinfo(list);
 
-	/* A list is taken apart. */
+	/* The program takes a list apart. */
 	list = looked_up(RAI_PASSIVE);
 	rest = list->ai_next;
 	CHECK(rest);
 	list->ai_next = NULL;
 	rdma_freeaddrinfo(list);
-	/* And a record by the program alone. */
+	/* And frees a record by itself. */
 	CHECK(!rest->ai_next);
 	free(rest->ai_src_addr);
 	free(rest->ai_dst_addr);

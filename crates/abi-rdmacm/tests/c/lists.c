@@ -1,6 +1,6 @@
 /*
- * rdma_getaddrinfo and rdma_freeaddrinfo as C sees them: prints what each call gives and the lists, and frees so many lists
- * that what stayed behind of each would be seen.
+ * rdma_getaddrinfo and rdma_freeaddrinfo as C sees them. Prints the result of each call and the lists, and frees so
+ * many lists that a leak in each would be visible.
  *
  * Usage: lists LOCAL_IPV4
  */
@@ -15,10 +15,10 @@
 #include <rdma/rdma_cma.h>
 
 #define LISTS 2000
-/* Less than a byte of each list. */
+/* Less than a byte per list. */
 #define SLACK_BYTES 1999
 
-/* Prints the hints, and what comes of them. */
+/* Prints the hints and the result. */
 #define TELL(node, service, ...) tell(#__VA_ARGS__, node, service, &(struct rdma_addrinfo){ __VA_ARGS__ })
 
 static void tell_address(const char *whose, const struct sockaddr *address, socklen_t length)
@@ -83,7 +83,7 @@ static void free_lists(void)
 			exit(1);
 		}
 		rdma_freeaddrinfo(list);
-		/* The first one leaves what is made once. */
+		/* The first one leaves allocations that are made once. */
 		if (lists < 0)
 			before = in_use_bytes();
 	}

@@ -1,6 +1,6 @@
 /*
- * The calls of RDMACM_1.4, which rdma-core has since 60, and ibv_gid_reachable: prints what each gives, and the events
- * that follow.
+ * The calls of RDMACM_1.4, which rdma-core has since version 60, and ibv_gid_reachable. Prints the results and the
+ * following events.
  *
  * Usage: newer LOCAL_IPV4 UNREACHABLE_IPV4
  */
@@ -17,7 +17,7 @@
 
 #define PATIENCE_MS 40000
 
-/* Prints what a call gives, and errno if it failed. */
+/* Prints what a call returns, and errno if it failed. */
 #define TELL(call)                                                              \
 	({                                                                      \
 		errno = 0;                                                      \
@@ -91,14 +91,14 @@ static void names(const char *local)
 	rdma_freeaddrinfo(list);
 	TELL(rdma_query_addrinfo(id, &list));
 
-	/* Answered at once or in the background: the event comes all the same. */
+	/* Whether answered at once or in the background, there is an event. */
 	TELL(rdma_resolve_addrinfo(id, "localhost", "7471", &hints));
 	tell_event();
 	TELL(rdma_query_addrinfo(id, &list));
 	tell_list(list);
 	rdma_freeaddrinfo(list);
 
-	/* Nobody takes what this one finds. */
+	/* Nobody takes the result of this one. */
 	TELL(rdma_resolve_addrinfo(id, local, "7471", &hints));
 	TELL(rdma_destroy_id(id));
 

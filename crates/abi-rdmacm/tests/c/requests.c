@@ -1,9 +1,9 @@
 /*
- * Requests that follow each other on one channel. Ends with 0, or says which line was wrong.
+ * Requests that follow each other on one channel. Exits with 0, or prints the wrong line.
  *
  * Usage: requests LOCAL_IPV4 at-once|held
- *   at-once  the second is given while nobody has called for the first
- *   held     a request is called for before the next is given (PORTOLAN_HOLD_REQUESTS_MS)
+ *   at-once  the second request is delivered although nobody has asked for an event since the first
+ *   held     a request is delivered only after the program has asked for it (PORTOLAN_HOLD_REQUESTS_MS)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,7 +20,7 @@
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
 #define ROUNDS 4
-/* An event that waits already is given in less. */
+/* A waiting event is delivered within this time. */
 #define AT_ONCE_MS 125
 
 static void failed(int line, const char *what)
@@ -54,7 +54,7 @@ static void call_both(void)
 		calling[at] = call(77 + at);
 }
 
-/* Both were told no. */
+/* Expects that both were rejected, and destroys them. */
 static void end_both(struct rdma_cm_id *taken[2])
 {
 	struct rdma_cm_event *event;
@@ -86,7 +86,7 @@ static long now_ms(void)
 	return now.tv_sec * 1000L + now.tv_nsec / 1000000L;
 }
 
-/* The shortest of some rounds: a machine that is busy makes some of them long. */
+/* Takes the shortest of several rounds, because a busy machine makes some of them long. */
 static void at_once(void)
 {
 	struct rdma_cm_id *taken[2];
@@ -114,7 +114,7 @@ static void at_once(void)
 static struct rdma_cm_id *place;
 static sem_t placed;
 
-/* Leaves requests where there is room for one, as the thread of rping does. */
+/* Leaves requests where there is room for one, as rping's thread does. */
 static void *leave_requests(void *none)
 {
 	for (int at = 0; at < 2; at++) {
@@ -134,7 +134,7 @@ static void held(void)
 	CHECK(!pthread_create(&thread, NULL, leave_requests, NULL));
 	for (int at = 0; at < 2; at++) {
 		CHECK(!sem_wait(&placed));
-		/* The other thread has the time to go on. */
+		/* Gives the other thread time to run. */
 		usleep(100000);
 		taken[at] = place;
 		CHECK(!rdma_reject(taken[at], NULL, 0));

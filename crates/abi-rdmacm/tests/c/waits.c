@@ -1,6 +1,7 @@
 /*
- * Calls that wait, as read(2) does: a signal interrupts them or not, as its handler says, and the thread may be cancelled in
- * them. And pointers that some programs hand in after a call has failed. Ends with 0, or says which line was wrong.
+ * Calls that wait, as read(2) does: a signal interrupts them or not, depending on its handler, and the thread can
+ * be cancelled in them. Also tests pointers that some programs pass after a call has failed. Exits with 0, or
+ * prints the wrong line.
  *
  * Usage: waits LOCAL_IPV4 SILENT_IPV4
  */
@@ -18,7 +19,7 @@
 #include <rdma/rdma_cma.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
-/* A thread that is not back after this long waits still. */
+/* A thread that has not returned after this time is still waiting. */
 #define STILL_US 300000
 
 static void failed(int line, const char *what)
@@ -88,7 +89,7 @@ static void handle(int signal, int flags)
 	CHECK(!sigaction(signal, &action, NULL));
 }
 
-/* Whether a thread continues waiting. */
+/* Whether a thread is still waiting. */
 static int is_still_there(pthread_t thread)
 {
 	struct timespec until;
@@ -100,7 +101,7 @@ static int is_still_there(pthread_t thread)
 	return pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT;
 }
 
-/* Handlers of both kinds are installed; which of them runs decides. */
+/* Handlers of both kinds are installed; the one that runs decides. */
 static void interrupted(int (*call)(void))
 {
 	pthread_t thread;
@@ -136,7 +137,7 @@ static void no_ids(void)
 	CHECK(gone && !rdma_create_id(gone, &id, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_create_id(gone, &left, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_destroy_id(id));
-	/* Destroyed, and what memory that was given back may hold. */
+	/* A destroyed id, and values that freed memory may contain. */
 	struct rdma_cm_id *wrong[] = { id, (void *)(uintptr_t)0x55d3a1b, (void *)(uintptr_t)0x1000 };
 	for (int at = 0; at < 3; at++) {
 		CHECK(rdma_bind_addr(wrong[at], (struct sockaddr *)&here) == -1 && errno == EINVAL);
@@ -161,7 +162,7 @@ int main(int count, char **arguments)
 	handle(SIGUSR2, 0);
 	channel = rdma_create_event_channel();
 	CHECK(channel);
-	/* Without a channel: calls wait for their events. */
+	/* Without a channel, calls wait for their events. */
 	CHECK(!rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&here) && !rdma_listen(listener, 1));
 	context = listener->verbs;
@@ -173,7 +174,7 @@ int main(int count, char **arguments)
 	for (int at = 0; at < 4; at++) {
 		interrupted(calls[at]);
 		cancelled(calls[at]);
-		/* Nothing of the one that was cancelled is in the way. */
+		/* The cancelled call must not affect the next one. */
 		interrupted(calls[at]);
 	}
 	CHECK(!rdma_create_id(NULL, &caller, NULL, RDMA_PS_TCP));

@@ -1,5 +1,7 @@
-/* Children that are forked off while another thread is within the library: each of their calls comes back, with an error or
-   done, and what is the parent's goes on. Ends with 0, or says which line was wrong. */
+/*
+ * Forks children while another thread is inside the library. Each call of a child must return, with success or an
+ * error, and the parent must continue. Exits with 0, or prints the wrong line.
+ */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +16,7 @@
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
 #define CHILDREN 100
-/* What a child may take; the calls themselves take none. */
+/* Time limit of a child; the calls themselves take almost no time. */
 #define CHILD_S 20
 
 static void failed(int line, const char *what) {
@@ -27,7 +29,7 @@ static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static atomic_int ends;
 
-/* Is within the library nearly always. */
+/* Is inside the library nearly all the time. */
 static void *busy(void *none) {
 	struct ibv_cq *seen;
 	void *seen_context;

@@ -1,5 +1,7 @@
-/* Contexts, domains and regions that are imported by a copy of an open device's descriptor: in this process all of
-   them, in another none. Ends with 0, or says which line was wrong. */
+/*
+ * Contexts, domains and regions imported through a copy of an open device's descriptor: in this process all of
+ * them, in another process none. Exits with 0, or prints the wrong line.
+ */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +30,7 @@ static struct ibv_context *open_first(void) {
 	return context;
 }
 
-/* This program again, with a descriptor of its parent's. */
+/* Runs this program again with its parent's descriptor. */
 static void in_another_process(int cmd_fd, char *self) {
 	char number[16];
 	int status, copy = dup(cmd_fd);
@@ -47,7 +49,7 @@ int main(int count, char **arguments) {
 	if (count > 1) {
 		int inherited = atoi(arguments[1]);
 		CHECK(!ibv_import_device(inherited) && errno == EOPNOTSUPP);
-		/* It is the program's still. */
+		/* It still belongs to the program. */
 		CHECK(!close(inherited));
 		return 0;
 	}
@@ -74,19 +76,19 @@ int main(int count, char **arguments) {
 	CHECK(same->lkey == mr->lkey && same->rkey == mr->rkey && same->handle == mr->handle);
 	CHECK(!ibv_import_dm(imported, 0) && errno == EOPNOTSUPP);
 
-	/* What one context makes in the domain keeps the other from ending it. */
+	/* An object that one context makes in the domain prevents the other from destroying it. */
 	struct ibv_mr *more = ibv_reg_mr(again, memory, 64, 0);
 	CHECK(more && ibv_dealloc_pd(pd) == EBUSY && ibv_dealloc_pd(again) == EBUSY);
 	CHECK(!ibv_dereg_mr(more));
 	ibv_unimport_pd(third);
-	/* The first context and its structures go; what was imported stays. */
+	/* The first context and its structures go; imported objects stay. */
 	ibv_unimport_mr(mr);
 	ibv_unimport_pd(pd);
 	CHECK(!ibv_close_device(first));
 	CHECK(ibv_dealloc_pd(again) == EBUSY);
 	struct ibv_mr *twin = ibv_import_mr(again, same->handle);
 	CHECK(twin && !ibv_dereg_mr(same));
-	/* It is gone for all. */
+	/* It is gone for every context. */
 	CHECK(ibv_dereg_mr(twin) == ENOENT);
 	ibv_unimport_mr(twin);
 	CHECK(!ibv_dealloc_pd(again) && !ibv_close_device(imported));

@@ -1,5 +1,7 @@
-/* A program that ends each object a second time, as programs do whose ways out of an error overlap: the second end is
-   refused, and the other objects work on. Ends with 0, or says which line was wrong. */
+/*
+ * Destroys each object twice, as programs with overlapping error paths do. The second call must be refused, and the
+ * other objects must continue to work. Exits with 0, or prints the wrong line.
+ */
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -11,7 +13,7 @@
 #include <unistd.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
-/* A second end must not wait. Long, for machines that have other things to do. */
+/* The second call must not wait. Long, for busy machines. */
 #define DEADLINE_SECONDS 60
 #define ENDERS 4
 #define TURNS 200
@@ -60,7 +62,7 @@ static void *end_one(void *qp) {
 	return NULL;
 }
 
-/* Of threads that end the same queue pair one does. */
+/* If several threads destroy the same queue pair, one succeeds. */
 static void at_the_same_time(void) {
 	for (int turn = 0; turn < TURNS; turn++) {
 		pthread_t enders[ENDERS];
@@ -94,7 +96,7 @@ int main(void) {
 	CHECK(ah);
 
 	CHECK(!ibv_destroy_qp(qp) && ibv_destroy_qp(qp) == EINVAL && errno == EINVAL);
-	/* What is refused since it is in use is not ended by that. */
+	/* An object that is refused because it is in use must survive. */
 	CHECK(ibv_destroy_srq(srq) == EBUSY && ibv_destroy_srq(srq) == EBUSY);
 	CHECK(ibv_destroy_cq(cq) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
@@ -102,7 +104,7 @@ int main(void) {
 	at_the_same_time();
 	CHECK(!ibv_destroy_srq(srq) && ibv_destroy_srq(srq) == EINVAL);
 	CHECK(!ibv_destroy_ah(ah) && ibv_destroy_ah(ah) == EINVAL);
-	/* The call itself is a part of the program, and reads from the window. */
+	/* The inline call is part of the program and reads from the window. */
 	CHECK(!ibv_dealloc_mw(mw) && context->ops.dealloc_mw(mw) == EINVAL);
 	CHECK(!ibv_dereg_mr(mr) && ibv_dereg_mr(mr) == EINVAL);
 	CHECK(!ibv_destroy_cq(cq) && ibv_destroy_cq(cq) == EINVAL);

@@ -1,5 +1,7 @@
-/* What the programs of Debian do not do: both ends in one process, requests built by calls, every error that a
-   program may meet, events, windows, memory at another address. Ends with 0, or says which line was wrong. */
+/*
+ * Covers what Debian's programs do not: both ends in one process, requests built by calls, every error that a
+ * program may get, events, windows, memory at another address. Exits with 0, or prints the wrong line.
+ */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +13,7 @@
 #include <time.h>
 
 #define CHECK(is_so) ((is_so) ? (void)0 : failed(__LINE__, #is_so))
-/* Long, for machines that have other things to do. */
+/* Long, for busy machines. */
 #define DEADLINE_MS 60000
 
 static void failed(int line, const char *what) {
@@ -25,7 +27,7 @@ static struct ibv_mr *mr;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq_ex *cq;
 static union ibv_gid gid;
-/* Page-aligned, so that atomics are aligned, too. */
+/* Page-aligned, so that atomics are aligned too. */
 static char memory[8192] __attribute__((aligned(4096)));
 
 static struct ibv_context *open_loopback(void) {
@@ -67,7 +69,7 @@ static void queries(void) {
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED && !ibv_fork_init());
 }
 
-/* What rdma_rxe does not have either. */
+/* Features that rdma_rxe lacks too. */
 static void absent(void) {
 	struct ibv_alloc_dm_attr dm = {.length = 64};
 	struct ibv_td_init_attr td = {0};
@@ -112,7 +114,7 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer) {
 		.max_dest_rd_atomic = 4, .min_rnr_timer = 12, .ah_attr = {.port_num = 1}};
 	int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	/* RoCE has no way without a global route. */
+	/* RoCE requires a global route. */
 	CHECK(ibv_modify_qp(qp, &attr, rtr) == EINVAL && qp->state == IBV_QPS_INIT);
 	attr.ah_attr.is_global = 1;
 	attr.ah_attr.grh.dgid = gid;
@@ -139,7 +141,7 @@ static void wait_for(int fd) {
 	CHECK(poll(&ready, 1, DEADLINE_MS) == 1);
 }
 
-/* Walks over completions until so many were seen; the bits of those that were no success. */
+/* Polls until `wanted` completions were seen. Returns the bits of those that failed. */
 static unsigned walk(int wanted, uint32_t *imm_data) {
 	struct ibv_poll_cq_attr attr = {0};
 	unsigned errors = 0;
@@ -192,7 +194,7 @@ static void built_requests(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(imm_data == 0x01020304 && !strcmp(memory, "perils"));
 	CHECK(back[0] == 40 && back[1] == 42 && back[2] == 43 && words[0] == 43);
 	CHECK(!strcmp((char *)&words[1], "written"));
-	/* Given up, and wrong: nothing goes out. */
+	/* Aborted or wrong: nothing is sent. */
 	ibv_wr_start(qp);
 	ibv_wr_rdma_write(qp, mr->rkey, at);
 	ibv_wr_abort(qp);
@@ -203,7 +205,7 @@ static void built_requests(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}) == ENOENT);
 }
 
-/* More than the send queue holds: nothing goes out; as many as it holds: all. */
+/* A batch larger than the send queue: nothing is sent. A batch as large as the queue: everything is. */
 static void whole_batches(struct ibv_qp *from) {
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(from);
 	struct ibv_qp_attr attr;
@@ -222,7 +224,7 @@ static void whole_batches(struct ibv_qp *from) {
 		CHECK(walk(more ? 0 : (int)init.cap.max_send_wr, NULL) == 0);
 		CHECK(*word == !more);
 	}
-	/* Had any of the first batch gone out, there would be more. */
+	/* If any of the first batch had been sent, there would be more. */
 	CHECK(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}) == ENOENT);
 }
 
@@ -252,7 +254,7 @@ static void windows_and_addresses(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(low));
 }
 
-/* A region that changes: its keys stay, and a refused change leaves all as it was. */
+/* Re-registers a region: its keys stay, and a refused change leaves it as it was. */
 static void changed_regions(struct ibv_qp *from) {
 	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 	struct ibv_context *again = open_loopback();
@@ -285,7 +287,7 @@ static void changed_regions(struct ibv_qp *from) {
 	CHECK(!ibv_dereg_mr(region));
 }
 
-/* A write beyond what the peer opened: an error here, an event there. */
+/* A write beyond what the peer permits: an error here, an event there. */
 static void asynchronous_events(struct ibv_qp *from, struct ibv_qp *to) {
 	struct ibv_async_event event;
 	int flags = fcntl(context->async_fd, F_GETFL);
@@ -300,7 +302,7 @@ static void asynchronous_events(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(to->events_completed == 1);
 }
 
-/* A completion queue that is too small is told of, and the queue pair that completes there fails. */
+/* A completion queue overflow is reported, and the queue pair that completes there fails. */
 static void overrun(void) {
 	struct ibv_cq *small = ibv_create_cq(context, 2, NULL, NULL, 0);
 	CHECK(small);
@@ -339,7 +341,7 @@ static void completion_events(struct ibv_qp *from, struct ibv_qp *to) {
 	CHECK(!ibv_req_notify_cq(ibv_cq_ex_to_cq(cq), 1));
 	post_receive(to, 1, 64);
 	send_to(from, IBV_WR_SEND, 0, 0, 0);
-	/* Not solicited: the receive raises nothing, and no error is among them. */
+	/* Not solicited, so the receive raises no event, and there are no errors. */
 	CHECK(walk(2, NULL) == 0);
 	CHECK(!ibv_req_notify_cq(ibv_cq_ex_to_cq(cq), 0));
 	post_receive(to, 1, 64);
@@ -363,7 +365,7 @@ static uint64_t time_of_day(void) {
 	return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 
-/* Completions lie between what the clocks said before the work was posted and after it was polled, in order. */
+/* Time stamps of completions lie between the clock before posting and after polling, in order. */
 static void time_stamps(void) {
 	struct ibv_cq_ex *all = cq;
 	struct ibv_device_attr_ex attr;
@@ -433,7 +435,7 @@ static void shared_receives(void) {
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to) && !ibv_destroy_srq(srq));
 }
 
-/* A datagram, and one back to where it came from. */
+/* A datagram, and one back to its sender. */
 static void datagrams(void) {
 	struct ibv_qp *qp = make_qp(IBV_QPT_UD, NULL);
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11};

@@ -1,4 +1,4 @@
-/* Prints all that libibverbs says in words, and its rates. */
+/* Prints all of libibverbs' strings, and its rates. */
 
 #include <infiniband/verbs.h>
 #include <stdio.h>

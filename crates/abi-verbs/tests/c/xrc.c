@@ -1,5 +1,7 @@
-/* Extended reliable connections: domains that are shared by a file, shared receive queues with completion queues of
-   their own, queue pairs that several open. Ends with 0, or says which line was wrong. */
+/*
+ * Extended reliable connections: domains shared through a file, shared receive queues with their own completion
+ * queues, queue pairs opened several times. Exits with 0, or prints the wrong line.
+ */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +65,7 @@ static struct ibv_qp *open_again(struct ibv_xrcd *xrcd, uint32_t number) {
 	return ibv_open_qp(context, &attr);
 }
 
-/* Neither end has what the other's half needs. */
+/* Attributes of the other half are missing at either end. */
 static void connect_to(struct ibv_qp *qp, uint32_t peer) {
 	int receives = qp->qp_type == IBV_QPT_XRC_RECV;
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
@@ -98,7 +100,7 @@ static struct ibv_wc next(struct ibv_cq *cq) {
 	return wc;
 }
 
-/* By a list of requests, and by calls. */
+/* Sends with a list of requests, and with calls. */
 static void messages(struct ibv_qp *from, struct ibv_cq *sends, uint32_t number, const char *text, int by_calls) {
 	if (by_calls) {
 		struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(from);
@@ -134,7 +136,7 @@ static void domains(void) {
 	int copy = dup(fd);
 	struct ibv_xrcd *same = open_domain(copy, 0), *own = open_domain(-1, O_CREAT);
 	CHECK(same && own);
-	/* A queue pair of the file's domain is found by who opened that, and by nobody else. */
+	/* A queue pair of the file's domain can be opened only through that domain. */
 	struct ibv_qp *qp = make_receiver(first);
 	CHECK(!open_again(own, qp->qp_num) && errno == EINVAL);
 	CHECK(!open_again(same, qp->qp_num + 1) && errno == EINVAL);
@@ -147,7 +149,7 @@ static void domains(void) {
 	uint32_t number = again->qp_num;
 	CHECK(!ibv_destroy_qp(again) && !open_again(same, number));
 	CHECK(!ibv_close_xrcd(same) && !ibv_close_xrcd(own));
-	/* With the last who had it the domain is gone. */
+	/* The domain is gone with its last user. */
 	CHECK(!open_domain(fd, 0) && errno == EAGAIN);
 	CHECK(!close(fd) && !close(copy));
 }
@@ -190,7 +192,7 @@ int main(void) {
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)turn && wc.opcode == IBV_WC_RECV);
 		CHECK(wc.qp_num == to->qp_num && !strcmp(place, text));
 	}
-	/* The queue is its owner's to end, whoever sends to it. */
+	/* Only its owner destroys the queue, whoever sends to it. */
 	CHECK(ibv_destroy_cq(cqs[0]) == EBUSY && ibv_close_xrcd(xrcd) == EBUSY);
 	CHECK(!ibv_destroy_srq(srqs[0]) && !ibv_destroy_srq(srqs[1]));
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(to) && !ibv_close_xrcd(xrcd));

@@ -1,6 +1,6 @@
 /*
- * Threads that are cancelled (pthread_cancel(3)): those that wait for events end; those that are in another call end after
- * it, where they may be cancelled next.
+ * Cancels threads (pthread_cancel(3)). Those that wait for events end at once. Those in another call end after it,
+ * at their next cancellation point.
  */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
@@ -45,10 +45,10 @@ static void *of_connections(void *unused)
 	return unused;
 }
 
-/* A queue pair that is on the network, and with it its completion queue. */
+/* A queue pair that is on the network, with its completion queue. */
 static struct ibv_qp *sender;
 
-/* Sends to nobody: the call may go down to sendmsg(2). */
+/* Sends to an unreachable peer: the call may go down to sendmsg(2). */
 static int send_one(void)
 {
 	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1 };
@@ -62,7 +62,7 @@ static int send_one(void)
 	return ibv_destroy_ah(work.wr.ud.ah) || failed;
 }
 
-/* Is cancelled before it calls, and goes on to the end of its calls. */
+/* Is cancelled before its calls, and must still complete them. */
 static void *of_data(void *done)
 {
 	struct ibv_wc completion;
@@ -158,7 +158,7 @@ static int close_sender(void)
 	return !ibv_destroy_qp(sender) && !ibv_destroy_cq(queue) && !ibv_dealloc_pd(domain);
 }
 
-/* Whether the thread sleeps in a system call: its state is S. */
+/* Whether the thread sleeps in a system call (state S). */
 static int sleeps(long thread)
 {
 	char path[64], state = 0;
@@ -210,7 +210,7 @@ int main(void)
 	cancelled_after("data", of_data);
 	cancelled_after("names and ids", of_names);
 	cancelled_while_polling();
-	/* Nothing is held by who is gone. */
+	/* The cancelled threads hold nothing. */
 	rdma_destroy_event_channel(connections);
 	if (!close_sender() || ibv_destroy_comp_channel(completions) || ibv_close_device(context))
 		return 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Prints the devices that libibverbs tells, and those that /sys/class/infiniband has. */
+/* Prints the devices of libibverbs and those in /sys/class/infiniband. */
 #include <dirent.h>
 #include <stdio.h>
 #include <infiniband/verbs.h>
@@ -26,7 +26,7 @@ int main(void)
 			printf("sysfs %s\n", entry->d_name);
 	if (folder)
 		closedir(folder);
-	/* The connection manager is linked, too. */
+	/* The connection manager is linked too. */
 	printf("event %s\n", rdma_event_str(RDMA_CM_EVENT_ESTABLISHED));
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* What valgrind is there to find: `faults invalid`, `faults lost`, and neither. */
+/* Faults that valgrind must find: `faults invalid` and `faults lost`; without an argument none. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /*
- * Forks, while a thread of the parent pings on without a pause and so may hold any lock of the libraries.
+ * Forks while a thread of the parent pings without a pause and may hold any lock of the libraries.
  *
  *   fork KIND ADDRESS PORT      KIND is what each child does: touch, exit, exec
  */
@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #define CHILDREN 20
-/* A child that hangs is ended by the signal. */
+/* The signal ends a child that hangs. */
 #define CHILD_TIME_S 60
 
 static struct pinger pinger;
-/* What a waiter would wait for without end. */
+/* Something to wait for forever. */
 static struct rdma_event_channel *connections;
 static struct ibv_comp_channel *completions;
 static _Atomic int is_done;
@@ -37,7 +37,7 @@ static void refused(const char *call, int is_refused)
 
 #define REFUSED(call, answer) (errno = 0, refused(#call, (call) == (answer)))
 
-/* What the parent has is its own: each call says so. */
+/* The parent's objects belong to the parent: each call must be refused. */
 static int touch(void)
 {
 	struct rdma_conn_param param = depths;
@@ -58,7 +58,7 @@ static int touch(void)
 	REFUSED(rdma_get_cm_event(connections, &event), -1);
 	REFUSED(ibv_get_cq_event(completions, &cq, &context), -1);
 	REFUSED(ibv_get_cq_event(pinger.completions, &cq, &context), -1);
-	/* It says no more than that. */
+	/* ibv_poll_cq reports errors only as a negative number. */
 	if (ibv_poll_cq(pinger.cq, 1, &wc) >= 0 && ++mistakes)
 		printf("ibv_poll_cq: not refused\n");
 	REFUSED(ibv_req_notify_cq(pinger.cq, 0), EOPNOTSUPP);
@@ -76,7 +76,7 @@ static int touch(void)
 	REFUSED(rdma_resolve_route(pinger.id, RESOLVE_MS), -1);
 	REFUSED(rdma_connect(pinger.id, &param), -1);
 	REFUSED(rdma_disconnect(pinger.id), -1);
-	/* Its copies may be destroyed; nothing is said of what that gives. */
+	/* The copies may be destroyed; the results are undefined. */
 	rdma_destroy_qp(pinger.id);
 	ibv_dereg_mr(pinger.region);
 	ibv_destroy_cq(pinger.cq);
@@ -87,7 +87,7 @@ static int touch(void)
 	return mistakes;
 }
 
-/* In the stead of its parent, with a connection of its own. */
+/* Acts like the parent, with a connection of its own. */
 static int call(const char *host, const char *port)
 {
 	struct pinger own = { 0 };
@@ -106,11 +106,11 @@ static void child(char **argv)
 		execl("/proc/self/exe", argv[0], "call", argv[2], argv[3], NULL);
 		_exit(127);
 	}
-	/* Whatever the libraries do at the end of a process. */
+	/* Runs the libraries' exit handlers. */
 	exit(0);
 }
 
-/* Forks one child after the other; gives how many did not end well. */
+/* Forks the children one after the other. Returns how many failed. */
 static int fork_all(char **argv)
 {
 	int failed = 0, status;
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	/* A child is not to say again what its parent said. */
+	/* A child must not print its parent's buffered output again. */
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!strcmp(argv[1], "call"))
 		return call(argv[2], argv[3]) != 0;

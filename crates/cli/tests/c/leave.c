@@ -1,5 +1,5 @@
 /*
- * The process ends while a thread pings on without a pause, and the library's own thread works for it.
+ * Ends the process while a thread pings without a pause and the library's own thread works for it.
  *
  *   leave HOW ADDRESS PORT      HOW: return, exit, thread, main (whose thread ends before the process), at_once
  */
@@ -17,12 +17,12 @@ static void *ping_on(void *unused)
 	while (pinger_ping(&pinger) == 0)
 		if (pinger.pings == PINGS && !strcmp(how, "thread"))
 			exit(0);
-	/* It is not to break before the process has ended. */
+	/* The pings must not fail before the process has ended. */
 	_exit(1);
 	return unused;
 }
 
-/* At the end of the process, while the other thread pings. */
+/* Runs at the end of the process, while the other thread pings. */
 static void linger(void)
 {
 	usleep(10000);

@@ -1,6 +1,6 @@
 /*
- * A client of rping's protocol, as `portolan ping` is one: each ping is data that the server reads and writes back, and
- * that is compared.
+ * A client of rping's protocol, like `portolan ping`. In each ping the server reads data and writes them back, and
+ * the client compares them.
  */
 #ifndef PINGER_H
 #define PINGER_H
@@ -21,7 +21,7 @@
 #define DATA_BYTES 64
 #define RECEIVES 2
 
-/* Where a client's data is, in network order: each message of the protocol. */
+/* Where a client's data are, in network order. Every message of the protocol has this form. */
 struct advertisement {
 	uint64_t address;
 	uint32_t key, size;
@@ -44,7 +44,7 @@ struct pinger {
 	struct ibv_mr *region;
 	unsigned long pings;
 	int is_connected;
-	/* What the region covers. */
+	/* The region's memory. */
 	struct {
 		struct advertisement out, in[RECEIVES];
 		char source[DATA_BYTES], sink[DATA_BYTES];
@@ -77,7 +77,7 @@ static inline int post_receive(struct ibv_qp *qp, struct ibv_mr *region, struct 
 	return ibv_post_recv(qp, &wr, &bad);
 }
 
-/* Waits for this event and no other. */
+/* Waits for this event; any other is an error. */
 static int pinger_await(struct pinger *p, enum rdma_cm_event_type wanted)
 {
 	struct pollfd ready = { .fd = p->channel->fd, .events = POLLIN };
@@ -125,7 +125,7 @@ static int pinger_queues(struct pinger *p)
 	return 0;
 }
 
-/* Connects; the rest of `p` is zeros. */
+/* Connects. The rest of `p` must be zero. */
 static inline int pinger_connect(struct pinger *p, const char *host, const char *port)
 {
 	struct rdma_conn_param param = depths;
@@ -157,7 +157,7 @@ static inline int pinger_connect(struct pinger *p, const char *host, const char 
 	return failed;
 }
 
-/* Sleeps until there may be a completion; an event of the connection is its end. */
+/* Sleeps until there may be a completion. An event of the connection ends it. */
 static int pinger_sleep(struct pinger *p)
 {
 	struct pollfd ready[] = {
@@ -186,7 +186,7 @@ static int pinger_sleep(struct pinger *p)
 	return -1;
 }
 
-/* Waits for a message of the server's; gives its number, or -1. */
+/* Waits for a message of the server. Returns its number, or -1. */
 static int pinger_message(struct pinger *p)
 {
 	struct ibv_wc wc;
@@ -204,7 +204,7 @@ static int pinger_message(struct pinger *p)
 			return wc.wr_id;
 		if (found)
 			continue;
-		/* What came before the queue was armed is told by nobody. */
+		/* Completions from before the queue was armed raise no event. */
 		if (!armed) {
 			armed = !ibv_req_notify_cq(p->cq, 0);
 			if (!armed)
@@ -217,7 +217,7 @@ static int pinger_message(struct pinger *p)
 	}
 }
 
-/* Tells the server of a buffer, and waits until it has done its work with it. */
+/* Announces a buffer to the server and waits until the server is done with it. */
 static int pinger_offer(struct pinger *p, char *data)
 {
 	struct advertisement *out = &p->memory.out;
@@ -238,7 +238,7 @@ static int pinger_offer(struct pinger *p, char *data)
 	return 0;
 }
 
-/* One ping; an error is said. */
+/* One ping. Prints an error. */
 static inline int pinger_ping(struct pinger *p)
 {
 	int text = snprintf(p->memory.source, DATA_BYTES, "rdma-ping-%lu: ", p->pings);
@@ -257,7 +257,7 @@ static inline int pinger_ping(struct pinger *p)
 	return 0;
 }
 
-/* Ends it, whatever there is of it. */
+/* Closes whatever exists of the connection. */
 static inline void pinger_close(struct pinger *p)
 {
 	if (p->is_connected && rdma_disconnect(p->id) == 0)

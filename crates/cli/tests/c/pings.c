@@ -1,8 +1,8 @@
 /*
- * `portolan ping` and `portolan listen` in C: the same protocol, and the same lines of JSON as far as there are any.
+ * `portolan ping` and `portolan listen` in C: the same protocol, and the same lines of JSON where they print any.
  *
- *   pings listen ADDRESS PORT                     until it is ended
- *   pings ping ADDRESS PORT INTERVAL_MS [COUNT]   until SIGINT, and then well if all came back
+ *   pings listen ADDRESS PORT                     until it is killed
+ *   pings ping ADDRESS PORT INTERVAL_MS [COUNT]   until SIGINT; succeeds if every ping was answered
  */
 #include "pinger.h"
 #include <signal.h>
@@ -35,7 +35,7 @@ static int ping(const char *host, const char *port, int interval_ms, unsigned lo
 	return failed ? 1 : 0;
 }
 
-/* One connection of the listener's. */
+/* A connection of the listener. */
 struct session {
 	struct rdma_cm_id *id;
 	struct ibv_cq *cq;
@@ -48,7 +48,7 @@ struct session {
 struct listener {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
-	/* Of all sessions; there with the first. */
+	/* Shared by all sessions; created with the first. */
 	struct ibv_comp_channel *completions;
 };
 
@@ -70,7 +70,7 @@ static int post_message(struct session *s)
 	return post(s, IBV_WR_SEND, &s->out, sizeof(s->out), NULL);
 }
 
-/* A buffer of the client's: the first of two is read, the other written to. */
+/* A buffer of the client: the first of a pair is read, the second written to. */
 static int offered(struct session *s, int number)
 {
 	struct advertisement offer = s->in[number];
@@ -96,7 +96,7 @@ static int completed(struct session *s, const struct ibv_wc *wc)
 	return post_message(s);
 }
 
-/* Takes all completions. What breaks a session ends it by its event. */
+/* Takes all completions. A session that breaks ends through its event. */
 static int drain(struct session *s)
 {
 	struct ibv_wc wc;
@@ -171,8 +171,10 @@ static int serve(struct listener *l, struct rdma_cm_id *id)
 		return broken("calloc");
 	s->id = id;
 	id->context = s;
-	/* The peer may have gone meanwhile, with the request, which then has no queue pair any more (EINVAL): nobody's fault
-	 * here. One that is there is rejected, and complains. */
+	/*
+	 * The peer may have left meanwhile. Then the request has no queue pair (EINVAL), which is not an error
+	 * here. A peer that still exists is rejected and reports that.
+	 */
 	if (prepare(l, s) || (rdma_accept(id, &param) && broken("rdma_accept")))
 		end(id);
 	return 0;
@@ -194,7 +196,7 @@ static int take_events(struct listener *l)
 				return -1;
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
-			/* Answers the peer, if it waits for that. */
+			/* Answers a peer that waits for the disconnect. */
 			rdma_disconnect(id);
 			end(id);
 			break;

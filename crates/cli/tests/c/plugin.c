@@ -1,11 +1,11 @@
-/* A plug-in that has the libraries: what connects, pings and is done, or leaves all as it is. */
+/* A plug-in that uses the libraries: it connects, pings and cleans up, or leaves everything as it is. */
 #include "pinger.h"
 
 int use(const char *host, const char *port, int is_left);
 
 int use(const char *host, const char *port, int is_left)
 {
-	/* Registered memory outlives the plug-in where it is left. */
+	/* Registered memory that is left must outlive the plug-in. */
 	struct pinger *pinger = calloc(1, sizeof(*pinger));
 	int failed;
 

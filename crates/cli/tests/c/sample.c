@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * As tutorials of rdma_getaddrinfo show it: hints, an error's text, each address of the list, and the list freed. Nothing in it
- * knows of Portolan.
+ * Follows tutorials of rdma_getaddrinfo: hints, an error's text, each address in the list, freeing the list. It
+ * knows nothing of Portolan.
  */
 #include <netdb.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 static int connected;
 
-/* Connects to an address and leaves again. */
+/* Connects to an address and disconnects. */
 static void create_rdma_connection(struct rdma_addrinfo *info)
 {
 	struct ibv_qp_init_attr attr;

@@ -1,5 +1,5 @@
 /*
- * A program that has the libraries only by a plug-in, which it loads and unloads again and again.
+ * A program that uses the libraries only through a plug-in, which it loads and unloads repeatedly.
  *
  *   unload PLUGIN ADDRESS PORT
  */
@@ -20,12 +20,12 @@ int main(int argc, char **argv)
 			return 1;
 		}
 		*(void **)&use = dlsym(plugin, "use");
-		/* The last is left with all it has. */
+		/* The last time everything is left as it is. */
 		if (!use || use(argv[2], argv[3], i == TIMES - 1))
 			return 1;
 		if (dlclose(plugin))
 			return 1;
-		/* Time for threads that were left behind to run. */
+		/* Time for leftover threads to run. */
 		usleep(100000);
 	}
 	if (argc != 4)
