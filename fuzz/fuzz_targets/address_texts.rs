@@ -1,4 +1,4 @@
-//! Text forms of addresses: what is taken is printed, and read back as the same.
+//! Text forms of addresses: accepted text is printed and parsed again with the same result.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Management datagrams to a connection manager that listens, connects and waits: nothing panics, and
+//! Management datagrams for a connection manager that listens, connects and waits: nothing panics, and
 //! everything stays within its bounds.
 #![no_main]
 
@@ -19,7 +19,7 @@ const MAX_IDS: usize = 12;
 struct Datagram<'a> {
     after_ms: u16,
     attribute: u8,
-    /// Whether the header is made right, so that the body is looked at.
+    /// Whether to repair the header, so that the body is parsed.
     whole: bool,
     body: &'a [u8],
 }
@@ -84,7 +84,7 @@ fn round_trip(mad: &[u8; 256]) {
             .emit(header.tid, &mut again)
             .expect("what was parsed");
         let (_, reread) = CmMessage::parse(&again).expect("what was emitted");
-        assert_eq!(reread, message, "what is emitted says the same");
+        assert_eq!(reread, message, "emitting and parsing changes nothing");
     }
 }
 

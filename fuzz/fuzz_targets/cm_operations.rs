@@ -1,5 +1,5 @@
-//! Two connection managers, commands in any order and a network that loses, repeats and delays:
-//! nothing panics, nothing grows beyond its bound, and what is destroyed is forgotten.
+//! Two connection managers, commands in any order, and a network that loses, repeats and delays packets:
+//! nothing panics, nothing grows beyond its bounds, and destroyed ids are forgotten.
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use portolan_wire::cm::RejectReason;
 use portolan_wire::{Gid, PortSpace, Qpn};
 
 const MAX_IDS: u32 = 16;
-/// Longer than any repetition or timewait of the engines lasts.
+/// Longer than all retransmissions and timewaits of the engines.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[derive(Arbitrary, Debug)]
@@ -259,7 +259,7 @@ impl Net {
         self.flying.drain(..surplus);
     }
 
-    /// Destroys every id; once all timers have run, the engines hold nothing.
+    /// Destroys every id. Once all timers have expired, the engines must hold nothing.
     fn destroy_all(&mut self) {
         for index in 0..2 {
             let host = &mut self.hosts[index];

@@ -1,5 +1,5 @@
-//! Hints as C programs write them, with any node and service: refused with a code of the manual, or
-//! resolved, by scripted answers, to results that keep the manual's promises.
+//! Hints as C programs write them, with any node and service. They are refused with an error code of the
+//! manual, or resolved (with scripted answers) to results that keep the manual's promises.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -25,7 +25,7 @@ struct Input<'a> {
     family: i32,
     qp_type: i32,
     port_space: i32,
-    /// Known flags, families, types and port spaces only.
+    /// Use only known flags, families, types and port spaces.
     plausible: bool,
     src_addr: &'a [u8],
     dst_addr: &'a [u8],
@@ -58,7 +58,7 @@ impl Lookups for Answers {
             addr: *addr,
             canonical_name: self.canonical_name.then(|| "name.example".into()),
         };
-        // As libc does, of the family asked for and no other.
+        // As in libc, only addresses of the requested family.
         let fits = |addr: &&std::net::SocketAddr| match question.options.family {
             None => true,
             Some(NameFamily::V4) => addr.is_ipv4(),
@@ -156,7 +156,7 @@ fuzz_target!(|input: Input<'_>| {
     let (hints, found) = match found {
         Ok(found) => found,
         Err(error) => {
-            // Codes of the page, each with an errno and a text.
+            // The manual's codes, each with an errno and a text.
             assert!((-11..=-1).contains(&error.code().code()), "{error}");
             assert!(
                 error.errno() > 0 || input.answers.name_code == -11,

@@ -1,4 +1,4 @@
-//! Frames as a capture holds them. Whatever parses is printed, and comes out again byte for byte.
+//! Frames as in a capture. Whatever parses is printed and emitted again, byte for byte the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -40,5 +40,5 @@ fn transport(bytes: &[u8]) {
     let written = headers.emit(&mut again).expect("headers that were parsed");
     assert_eq!(written, again.len());
     let reread = Headers::parse(&again).expect("headers that were emitted");
-    assert_eq!(reread, *headers, "what is emitted says the same");
+    assert_eq!(reread, *headers, "emitting and parsing changes nothing");
 }

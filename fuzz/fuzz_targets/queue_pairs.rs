@@ -1,6 +1,6 @@
-//! Two queue pairs, work and state changes in any order, a network that loses, repeats, delays and
-//! reorders, and packets that somebody made up: nothing panics, no byte is read or written outside of
-//! registered memory, and no work request completes twice.
+//! Two queue pairs, work requests and state changes in any order, a network that loses, repeats, delays and
+//! reorders packets, and forged packets: nothing panics, no byte outside registered memory is accessed, and no
+//! work request completes twice.
 #![no_main]
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ const PD: PdId = PdId(7);
 const KEY: u32 = 0x1000_0001;
 const RAM_BYTES: usize = 1 << 14;
 const OPERATIONS_MAX: usize = 200;
-/// Packets under way at most; the oldest are lost.
+/// Packets in flight at most; the oldest are dropped.
 const FLYING_MAX: usize = 128;
 
 #[derive(Arbitrary, Debug)]
@@ -269,7 +269,7 @@ impl Host {
         if reliable && state == QpState::Rts {
             mask |= M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
         }
-        // Whether the transition is legal is the engine's to say.
+        // The engine decides whether the transition is legal.
         let _ = self.qp.modify(&attr, mask);
         self.drain();
     }
@@ -309,7 +309,7 @@ impl Host {
         self.drain();
     }
 
-    /// A slice of memory: outside of it, the engine asked for what it must not.
+    /// A slice of memory. Panics if the engine asks for bytes outside it.
     fn slice(&mut self, addr: u64, len: usize) -> &mut [u8] {
         let at = addr.checked_sub(self.base).expect("within the region") as usize;
         self.ram.get_mut(at..at + len).expect("within the region")
@@ -372,7 +372,7 @@ impl Host {
         while let Some(completion) = self.qp.poll_completion() {
             let is_send = completion.queue == Queue::Send;
             let wr_id = completion.wc.wr_id;
-            assert!(wr_id < self.posted, "a completion of what was posted");
+            assert!(wr_id < self.posted, "completions are of posted requests");
             assert!(
                 self.completed.insert((is_send, wr_id)),
                 "{wr_id} completed twice"

@@ -1,5 +1,5 @@
-//! Answers to a client of the subnet administrator, right ones and wrong ones: nothing panics, memory
-//! stays within its bound, every query is over at its deadline, and a table is whole or an error.
+//! Right and wrong answers to a client of the subnet administrator: nothing panics, memory stays bounded, every
+//! query ends by its deadline, and a table is complete or an error.
 #![no_main]
 
 use std::time::Duration;
@@ -18,12 +18,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Arbitrary, Debug)]
 struct Datagram<'a> {
     after_ms: u16,
-    /// Which of the questions it answers.
+    /// The number of the query that it answers.
     question: u8,
-    /// Whether the headers are made right, so that the rest is looked at.
+    /// Whether to repair the headers, so that the rest is parsed.
     whole: bool,
     status: u8,
-    /// From the multi-packet protocol's header on.
+    /// The packet from its multi-packet header on.
     body: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! The demo, run as an ordinary user, and three pairs of processes on one address.
+//! Runs the demo as an ordinary user.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -9,16 +9,16 @@ use portolan_lab::own_network;
 
 use crate::test::{Outcome, Workspace};
 
-/// `nobody`, where the tests run as root.
+/// `nobody`, used if the tests run as root.
 const ORDINARY_USER: u32 = 65_534;
-/// The promise of the README.
+/// The README's promise.
 const DEMO_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
-    // An ordinary user may not read the folder of root's build.
+    // An ordinary user may be unable to read the folder of root's build.
     let folder = std::env::temp_dir().join(format!("portolan-demo-{}", std::process::id()));
-    // Never one that exists: its owner would choose what is run.
+    // Never use an existing folder: its owner could replace the program.
     std::fs::create_dir(&folder)?;
     let program = folder.join("portolan");
     std::fs::copy(&workspace.portolan, &program).context("the command is not built")?;
@@ -27,7 +27,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let took = ran?;
     if took > DEMO_TIME_MAX {
         bail!(
-            "the demo took {:.1} s, promised are {DEMO_TIME_MAX:?}",
+            "the demo took {:.1} s, the limit is {DEMO_TIME_MAX:?}",
             took.as_secs_f64()
         );
     }

@@ -1,7 +1,7 @@
-//! `deny.toml`, held against what cargo resolves: licences, sources and versions of all dependencies.
+//! Checks all dependencies, as cargo resolves them, against `deny.toml`: licences, sources and versions.
 //!
-//! cargo-deny itself reads the same file and looks up advisories besides. It is not run by the tests: to build it takes
-//! as long as to build the project.
+//! cargo-deny reads the same file and also checks advisories. The tests do not run it, because building it
+//! takes as long as building the project.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::test::{Workspace, cargo};
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// Tests run on it; cargo need not fetch what others need.
+/// The platform of the tests. Cargo need not fetch dependencies of other platforms.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// Whether a licence expression (SPDX) can be met with `allowed` licences.
@@ -51,7 +51,7 @@ fn licence(tokens: &mut Tokens<'_>, allowed: &BTreeSet<String>) -> bool {
     }
 }
 
-/// The licences that `deny.toml` allows: its array is one of JSON's, too.
+/// The licences allowed by `deny.toml`. Its array is also valid JSON.
 fn allowed(workspace: &Workspace) -> BTreeSet<String> {
     let text = fs::read_to_string(workspace.root.join("deny.toml")).unwrap();
     let (_, list) = text.split_once("\nallow = ").unwrap();

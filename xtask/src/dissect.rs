@@ -1,4 +1,4 @@
-//! Our own captures before other eyes: tshark's dissector, and a CRC computed bit by bit.
+//! Checks our captures independently: with tshark's dissector and with a bitwise CRC.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::test::{Outcome, Workspace};
 
 /// Pings per capture.
 const PINGS: &str = "20";
-/// Bytes per ping: several packets each way.
+/// Bytes per ping: several packets in each direction.
 const PING_SIZE: &str = "10000";
 /// Link type of the captures: packets begin with the IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -38,7 +38,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} packets", judged?)))
 }
 
-/// Captures of both sides, over IPv4 and IPv6.
+/// Makes captures at both sides, over IPv4 and IPv6.
 fn captures(workspace: &Workspace, folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for (name, address) in [("v4", "127.0.0.1:7531"), ("v6", "[::1]:7531")] {
@@ -63,7 +63,7 @@ fn captures(workspace: &Workspace, folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Both judges on one capture; the number of packets.
+/// Checks a capture in both ways. Returns the number of packets.
 fn judge_capture(capture: &Path) -> Result<usize> {
     let name = capture.display();
     let dissection = judge::dissect(capture)?;
@@ -76,12 +76,12 @@ fn judge_capture(capture: &Path) -> Result<usize> {
         let (expected, found) = icrc(packet).with_context(|| format!("{name}: {number}"))?;
         ensure!(
             expected == found,
-            "{name}: packet {number} carries ICRC {found:#010x}, computed is {expected:#010x}"
+            "{name}: packet {number} has ICRC {found:#010x}, expected {expected:#010x}"
         );
     }
     ensure!(
         packets.len() == dissection.packets,
-        "{name}: tshark counts other packets"
+        "{name}: tshark's packet count differs"
     );
     Ok(packets.len())
 }
@@ -94,7 +94,7 @@ fn packets(file: &[u8]) -> Result<Vec<&[u8]>> {
     };
     ensure!(
         matches!(word(0)?, 0xa1b2_c3d4 | 0xa1b2_3c4d),
-        "not a pcap file of this machine"
+        "not a pcap file in host byte order"
     );
     ensure!(
         word(20)? == LINKTYPE_RAW,
@@ -113,8 +113,8 @@ fn packets(file: &[u8]) -> Result<Vec<&[u8]>> {
     Ok(packets)
 }
 
-/// The ICRC that a packet should carry and the one it does, from the text of IBTA annex A17: CRC-32
-/// over eight bytes of ones and the packet, with the fields that change on the way as ones.
+/// The expected ICRC of a packet and its actual one, following IBTA annex A17: CRC-32 over eight bytes of ones
+/// and the packet, with variable fields set to ones.
 fn icrc(packet: &[u8]) -> Result<(u32, u32)> {
     let version = packet.first().context("empty")? >> 4;
     let header = if version == 4 { 20 } else { 40 };
@@ -128,7 +128,7 @@ fn icrc(packet: &[u8]) -> Result<(u32, u32)> {
         masked[range.clone()].fill(0xff);
     }
     if version == 6 {
-        // The low half of the first byte is the traffic class's high half.
+        // The low half of the first byte is the high half of the traffic class.
         masked[0] |= 0x0f;
     }
     masked[header + 6..header + 8].fill(0xff);
@@ -139,13 +139,13 @@ fn icrc(packet: &[u8]) -> Result<(u32, u32)> {
     Ok((computed, u32::from_le_bytes(tail)))
 }
 
-/// The captures were made on loopback; anything else is not ours.
+/// Captures are made on loopback, so any other address is an error.
 fn check_addresses(packet: &[u8], version: u8) {
     let loopback = match version {
         4 => <[u8; 4]>::try_from(&packet[12..16]).is_ok_and(|ip| Ipv4Addr::from(ip).is_loopback()),
         _ => <[u8; 16]>::try_from(&packet[8..24]).is_ok_and(|ip| Ipv6Addr::from(ip).is_loopback()),
     };
-    assert!(loopback, "a packet of another interface is in the capture");
+    assert!(loopback, "the capture has a packet from another interface");
 }
 
 fn crc32(first: &[u8], rest: &[u8]) -> u32 {

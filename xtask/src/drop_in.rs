@@ -1,5 +1,5 @@
-//! The installed libraries: a C program is built by what `portolan cc-env` says, and run by `portolan exec`, both as an
-//! ordinary user.
+//! The installed libraries: builds a C program with the output of `portolan cc-env` and runs it with `portolan
+//! exec`, both as an ordinary user.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,18 +14,18 @@ use crate::install;
 use crate::processes::output_within;
 use crate::test::{Outcome, Workspace};
 
-/// The user that runs it where the tests run as root: not `nobody`, who gets no user namespace.
+/// User for the steps if the tests run as root. Not `nobody`, who gets no user namespace.
 const ORDINARY_USER: u32 = 60_001;
-/// How long a step may take; it takes a moment.
+/// Time limit of a step, which takes a moment.
 const STEP_TIME_MAX: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     let prefix =
         Prefix(std::env::temp_dir().join(format!("portolan-prefix-{}", std::process::id())));
-    // Never one that exists: its owner would choose what is run.
+    // Never use an existing folder: its owner could replace the programs.
     fs::create_dir(&prefix.0)?;
-    // A second time, as over an older one.
+    // Install twice, to cover replacing an older version.
     for _ in 0..2 {
         install::lay_out(workspace, &workspace.target.join("release"), &prefix.0)?;
     }
@@ -36,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let built = user.run(
         "eval \"$(bin/portolan cc-env)\" && cc -Wall -Wextra -Werror -o work/devices devices.c -lrdmacm -libverbs",
     );
-    built.context("a C program cannot be built")?;
+    built.context("cannot build a C program")?;
     let listed = user.run("bin/portolan devices --provider software --json")?;
     let expected: Vec<String> = listed
         .lines()
@@ -48,21 +48,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     println!("{told}");
     for name in &expected {
         let is_there = told.lines().any(|line| line == format!("verbs {name}"));
-        ensure!(is_there, "no {name} by libibverbs");
+        ensure!(is_there, "libibverbs does not list {name}");
     }
     let is_explained = told.contains("sees no devices in /sys/class/infiniband");
     let is_seen = expected
         .iter()
         .all(|name| told.lines().any(|line| line == format!("sysfs {name}")));
-    // What the machine allows, util-linux is asked.
+    // Ask util-linux what the machine permits.
     let is_allowed = user.run("unshare -Urm true 2>&1").is_ok();
     ensure!(
         is_seen || !is_allowed,
-        "no device in /sys/class/infiniband, though this machine allows mount namespaces"
+        "no device in /sys/class/infiniband, although this machine allows mount namespaces"
     );
     ensure!(
         is_seen || is_explained,
-        "no device in /sys/class/infiniband, and no word of it"
+        "no device in /sys/class/infiniband, and no warning"
     );
     let by_pkg_config = match Command::new("pkg-config").arg("--version").output() {
         Ok(_) => {
@@ -78,7 +78,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     };
     let view = match is_seen {
         true => "with /sys/class/infiniband",
-        false => "this machine lets it have no /sys/class/infiniband",
+        false => "/sys/class/infiniband is not possible on this machine",
     };
     Ok(Outcome::Passed(format!(
         "{} devices, {view}{by_pkg_config}",
@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     )))
 }
 
-/// Everybody may read it, and work in a folder of it.
+/// Lets everybody read it, and work in one of its folders.
 fn open_to_all(prefix: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
 
@@ -99,7 +99,7 @@ fn open_to_all(prefix: &Path) -> Result<()> {
     )?)
 }
 
-/// Whoever runs the steps.
+/// The user who runs the steps.
 struct User<'a> {
     is_root: bool,
     folder: &'a Path,
@@ -113,13 +113,13 @@ impl<'a> User<'a> {
         }
     }
 
-    /// What a script prints that runs in the folder.
+    /// Runs a script in the folder and returns its output.
     fn run(&self, script: &str) -> Result<String> {
         let mut command = Command::new("sh");
         command
             .args(["-c", script])
             .current_dir(self.folder)
-            // Where temporary files may be made by this user, and go with the folder.
+            // A folder in which this user may make temporary files, removed with the prefix.
             .env("TMPDIR", self.folder.join("work"))
             .env_remove("XDG_RUNTIME_DIR");
         if self.is_root {
@@ -136,7 +136,7 @@ impl<'a> User<'a> {
     }
 }
 
-/// A folder, gone when dropped.
+/// A folder that is removed on drop.
 struct Prefix(PathBuf);
 
 impl Drop for Prefix {

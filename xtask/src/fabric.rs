@@ -10,9 +10,9 @@ use crate::test::{Outcome, Workspace, test_program};
 
 /// The test target.
 const TARGET: &str = "root_fabric";
-/// Tells them which command to try.
+/// Environment variable that names the command for the tests.
 const COMMAND: &str = "PORTOLAN_COMMAND";
-/// What the names of its tests begin with, so that the part `tests` can leave them to this one.
+/// Prefix of the tests' names, so that the part `tests` can exclude them.
 pub(crate) const TESTS: &str = "on_the_fabric::";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
@@ -34,6 +34,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         .current_dir(workspace.root.join("crates/lab"))
         .status()
         .context("cannot start the tests")?;
-    ensure!(status.success(), "what failed is above ({status})");
+    ensure!(status.success(), "tests failed, see above ({status})");
     Ok(Outcome::Passed(String::new()))
 }

@@ -1,8 +1,7 @@
 //! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, built with libFuzzer and its coverage counters.
 //!
-//! The instrumentation is that of cargo-fuzz without a sanitizer, so that the project's own toolchain
-//! does: the fuzzed crates have no unsafe code; it looks for panics, overflows, broken
-//! promises, hangs and growth.
+//! The instrumentation is cargo-fuzz's without a sanitizer, so that the project's own toolchain suffices: the
+//! fuzzed crates have no unsafe code. The targets detect panics, overflows, broken promises, hangs and growth.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,7 +13,7 @@ use portolan_lab::machine::{MachineError, Package, ensure_installed};
 use crate::parallel::side_by_side;
 use crate::test::{Outcome, Workspace, cargo};
 
-/// The targets: each reads what a peer or a file may hold, or performs operations in any order.
+/// The targets. Each parses data of a peer or a file, or performs operations in any order.
 const TARGETS: [&str; 7] = [
     "packets",
     "cm_messages",
@@ -24,11 +23,11 @@ const TARGETS: [&str; 7] = [
     "address_texts",
     "sa_answers",
 ];
-/// Seconds that each target runs as a part of the tests.
+/// Seconds per target when run by the tests.
 const TEST_SECONDS: u32 = 10;
-/// Longest that a single input may take, in seconds.
+/// Time limit for a single input, in seconds.
 const INPUT_SECONDS_MAX: u32 = 5;
-/// libFuzzer is C++.
+/// libFuzzer is written in C++.
 const PACKAGES: [Package; 1] = [Package {
     name: "g++",
     purpose: "libFuzzer",
@@ -45,7 +44,7 @@ const INSTRUMENTATION: &str = "-Cpasses=sancov-module \
 pub(crate) struct Arguments {
     /// Only this target.
     target: Option<String>,
-    /// How long each target runs.
+    /// Seconds per target.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
 }
@@ -60,14 +59,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let targets: Vec<&str> = TARGETS.iter().filter(wanted).copied().collect();
     ensure!(
         !targets.is_empty(),
-        "no such target; there are {}",
+        "no such target; the targets are {}",
         TARGETS.join(", ")
     );
     fuzz(&Workspace::here()?, &targets, arguments.seconds)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each target for a short time, as a part of the tests.
+/// Runs each target for a short time, as a part of the tests.
 pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     match ensure_installed(&PACKAGES) {
         Ok(()) => {}
@@ -80,7 +79,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{runs} inputs")))
 }
 
-/// Builds and runs targets; how many inputs they took.
+/// Builds and runs targets. Returns the number of inputs.
 fn fuzz(workspace: &Workspace, targets: &[&str], seconds: u32) -> Result<u64> {
     let folder = workspace.target.join("fuzz");
     let triple = host_triple()?;
@@ -99,7 +98,8 @@ fn fuzz(workspace: &Workspace, targets: &[&str], seconds: u32) -> Result<u64> {
 }
 
 fn build(workspace: &Workspace, folder: &Path, triple: &str) -> Result<()> {
-    // A target triple, even the host's, keeps the flags from build scripts and procedural macros.
+    // With an explicit target triple, even the host's, build scripts and procedural macros do not get the
+    // flags.
     let status = Command::new(cargo())
         .args(["build", "--quiet", "--release", "--manifest-path"])
         .arg(workspace.root.join("fuzz/Cargo.toml"))
@@ -121,7 +121,7 @@ fn host_triple() -> Result<String> {
         .context("rustc names its host")
 }
 
-/// The frames of the golden capture as inputs of `packets`: which link type, then the frame.
+/// The frames of the golden capture as inputs of `packets`: the link type, then the frame.
 fn golden_seeds(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let seeds = folder.join("seeds");
     std::fs::create_dir_all(&seeds)?;
@@ -165,9 +165,9 @@ fn run_target(program: &Path, corpus: &Path, seeds: Option<&Path>, seconds: u32)
         .lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
         .and_then(|count| count.trim().parse().ok())
-        .context("libFuzzer tells how many inputs it ran")?;
+        .context("libFuzzer prints the number of inputs")?;
     let name = program.file_name().unwrap_or_default().display();
     println!("{name:<16} {runs:>10} inputs in {seconds} s, nothing found");
-    ensure!(runs > 1000, "so few inputs say nothing");
+    ensure!(runs > 1000, "too few inputs");
     Ok(runs)
 }

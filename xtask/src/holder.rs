@@ -1,4 +1,4 @@
-//! The processes that share the UDP port, and the one that holds it, as `portolan ps` lists them.
+//! The processes that share the UDP port and the one that holds it, from `portolan ps`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,21 +14,21 @@ pub(crate) struct Sharers {
     pub(crate) members: Vec<Sharer>,
 }
 
-/// One of them.
+/// A process that shares the port.
 #[derive(Debug)]
 pub(crate) struct Sharer {
     pub(crate) pid: u32,
-    /// Whether it answered when it was asked.
+    /// Whether it answered the query.
     pub(crate) answered: bool,
 }
 
 /// The process id of the holder.
 pub(crate) fn pid(portolan: &Path) -> Result<u32> {
     let sharers = sharers(Command::new(portolan))?;
-    Ok(sharers.context("`ps` knows of no group")?.holder)
+    Ok(sharers.context("`ps` lists no group")?.holder)
 }
 
-/// All of them, by this command; none if the port is free.
+/// Lists all of them with this command; `None` if the port is free.
 pub(crate) fn sharers(mut portolan: Command) -> Result<Option<Sharers>> {
     let output = portolan
         .args(["ps", "--json"])

@@ -1,4 +1,4 @@
-//! Processes that share the UDP port and have nothing to do: they are all that is listed, and they do nothing.
+//! Checks that processes that share the UDP port are idle, and that no others are listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,19 +11,19 @@ use anyhow::{Context, Result, ensure};
 use crate::holder::{self, Sharers};
 use crate::test::processor_time;
 
-/// How long the holder may take to hear of the dead, and the others to finish what they were doing.
+/// Time limit for the holder to notice deaths, and for the others to finish their work.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long processor time is watched.
+/// How long to watch processor time.
 const WATCHED: Duration = Duration::from_secs(4);
-/// Clock ticks (of which there are a hundred in a second) that one idle process may take meanwhile.
+/// Maximum clock ticks (hundredths of a second) of an idle process in that time.
 const TICKS_MAX: u64 = 1;
 
-/// What was seen of an idle group.
+/// Observations of an idle group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle {
     pub(crate) processes: usize,
-    /// Clock ticks of the one that took most.
+    /// Clock ticks of the busiest process.
     pub(crate) ticks: u64,
 }
 
@@ -38,8 +38,8 @@ impl std::fmt::Display for Idle {
     }
 }
 
-/// Waits until exactly these processes share the port, and answer; then sees that they are idle. `portolan` is the
-/// command, where they are.
+/// Waits until exactly these processes share the port and answer, then checks that they are idle. `portolan` is
+/// the command to run among them.
 pub(crate) fn check(portolan: impl Fn() -> Command, expected: &BTreeSet<u32>) -> Result<Idle> {
     let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
@@ -49,7 +49,7 @@ pub(crate) fn check(portolan: impl Fn() -> Command, expected: &BTreeSet<u32>) ->
         }
         ensure!(
             Instant::now() < deadline,
-            "processes {expected:?} are all that live, but `ps` lists {sharers:?}"
+            "processes {expected:?} are alive, but `ps` lists {sharers:?}"
         );
         thread::sleep(LOOK_AGAIN);
     }
@@ -70,19 +70,19 @@ pub(crate) fn check(portolan: impl Fn() -> Command, expected: &BTreeSet<u32>) ->
         }
         ensure!(
             Instant::now() < deadline,
-            "processes {expected:?} took {before:?} ticks, and {after:?} after {WATCHED:?} with nothing to do"
+            "processes {expected:?} took {before:?} ticks, and {after:?} after {WATCHED:?} without work"
         );
     }
 }
 
-/// Whether all of them answer, and there are no others.
+/// Whether exactly the expected processes are listed, and all answer.
 fn are(sharers: &Sharers, expected: &BTreeSet<u32>) -> bool {
     let answer = sharers.members.iter().all(|member| member.answered);
     let listed: Vec<u32> = sharers.members.iter().map(|member| member.pid).collect();
     answer && listed.len() == expected.len() && listed.iter().all(|pid| expected.contains(pid))
 }
 
-/// Clock ticks of processor time that each of them has taken.
+/// Processor time of each process, in clock ticks.
 fn ticks(pids: &BTreeSet<u32>) -> Result<Vec<u64>> {
     let ticks = |pid: &u32| {
         let path = format!("/proc/{pid}/stat");

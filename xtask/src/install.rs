@@ -1,4 +1,4 @@
-//! `cargo xtask install`: the command, the libraries for C programs, and their headers, in their places below a prefix.
+//! `cargo xtask install`: installs the command, the libraries for C programs and their headers below a prefix.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::test::Workspace;
 
-/// What is built for it.
+/// The packages to build.
 pub(crate) const PACKAGES: [&str; 6] = [
     "--package",
     "portolan-cli",
@@ -18,7 +18,7 @@ pub(crate) const PACKAGES: [&str; 6] = [
     "--package",
     "portolan-abi-verbs",
 ];
-/// The profile of installed and measured builds: optimized as a whole, which takes minutes that tests save.
+/// The profile of installed and measured builds. It optimizes the whole program, which takes minutes.
 const PROFILE: &str = "dist";
 const PROGRAM: u32 = 0o755;
 const TEXT: u32 = 0o644;
@@ -26,7 +26,7 @@ const TEXT: u32 = 0o644;
 /// Arguments of `install`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where `bin`, `lib/portolan` and `include/portolan` are made
+    /// Folder for `bin`, `lib/portolan` and `include/portolan`
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
@@ -35,11 +35,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     let built = build(&workspace, &PACKAGES)?;
     lay_out(&workspace, &built, &arguments.prefix)?;
-    println!("installed below {}", arguments.prefix.display());
+    println!("installed in {}", arguments.prefix.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds packages as they are installed; the folder where the programs and libraries are then.
+/// Builds packages as for an installation. Returns the folder with the programs and libraries.
 pub(crate) fn build(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
     workspace.cargo(&[&["build", "--quiet", "--profile", PROFILE], packages].concat())?;
     Ok(workspace.target.join(PROFILE))
@@ -64,7 +64,7 @@ pub(crate) fn lay_out(workspace: &Workspace, built: &Path, prefix: &Path) -> Res
         &alone.join("librdmacm.so.1"),
         PROGRAM,
     )?;
-    // Programs ask for the numbered names, linkers for the others.
+    // Programs ask for the versioned names, linkers for the others.
     link("../rdmacm/librdmacm.so.1", &full.join("librdmacm.so.1"))?;
     for folder in [&full, &alone] {
         link("librdmacm.so.1", &folder.join("librdmacm.so"))?;
@@ -92,7 +92,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file. One that is in use is replaced, not written to.
+/// Copies a file. A file in use is replaced and not overwritten.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let new = beside(to)?;
     fs::copy(from, &new).with_context(|| format!("{} is not built", from.display()))?;
@@ -106,14 +106,14 @@ fn link(to: &str, place: &Path) -> Result<()> {
     fs::rename(&new, place).with_context(|| format!("cannot make {}", place.display()))
 }
 
-/// A name beside a file that is to be; its folder is made.
+/// A temporary name beside a future file. Creates its folder.
 fn beside(place: &Path) -> Result<PathBuf> {
     let (Some(folder), Some(name)) = (place.parent(), place.file_name()) else {
-        bail!("{} is no file's name", place.display());
+        bail!("{} is not a file name", place.display());
     };
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let new = folder.join(format!(".{}.{}", name.display(), std::process::id()));
-    // Of an attempt that was broken off.
+    // Left by an interrupted attempt.
     let _ = fs::remove_file(&new);
     Ok(new)
 }

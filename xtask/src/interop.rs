@@ -1,5 +1,5 @@
-//! Our software device and the rdma_rxe of both kernels, each pair in two machines; C programs with an end on each,
-//! in one.
+//! Our software device with the rdma_rxe of both kernels, each pair in two machines. C programs with one end on
+//! each run in one machine.
 
 use std::fs;
 use std::process::ExitCode;
@@ -13,29 +13,29 @@ use crate::install;
 use crate::kernels;
 use crate::test::{Outcome, Workspace};
 
-/// Has the matrix of a whole run, below the workspace's root.
+/// The document with the results of the whole matrix, below the workspace's root.
 const DOCUMENT: &str = "docs/interop.md";
 
-/// The task that writes its section there; those of C programs are it with their option.
+/// The task named in its section. Sections of C programs name it with their option.
 const TASK: &str = "interop";
 
-/// Play everything that Linux's rdma_rxe and our software device can have with each other, and write
-/// the results to docs/interop.md.
+/// Play all exchanges between Linux's rdma_rxe and our software device, and write the results to
+/// docs/interop.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Play what the tests play, and write nothing
+    /// Play only the tests' selection, and write nothing
     #[arg(long, conflicts_with = "programs")]
     selected: bool,
-    /// Play C programs of Debian's instead, with one end on our libraries and the other on Debian's, and write their
-    /// section
+    /// Play Debian's C programs instead, with one end on our libraries and the other on Debian's, and write
+    /// their section
     #[arg(long, value_name = "WHOSE")]
     programs: Option<Programs>,
-    /// Of these programs play those whose rows contain this, and write nothing
+    /// Play only the rows that contain this, and write nothing
     #[arg(long, value_name = "TEXT", requires = "programs")]
     only: Option<String>,
 }
 
-/// The C programs, by what takes about as long.
+/// The C programs, in groups of similar duration.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Programs {
     /// Of rdmacm-utils
@@ -116,7 +116,7 @@ fn write(workspace: &Workspace, task: &str, section: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints what each kernel's judge said.
+/// Prints the reports of all kernels.
 fn told<'a>(reports: impl Iterator<Item = &'a Report>) -> ExitCode {
     let mut all_passed = true;
     for report in reports {
@@ -129,7 +129,7 @@ fn told<'a>(reports: impl Iterator<Item = &'a Report>) -> ExitCode {
     }
 }
 
-/// The part of the tests: a selection.
+/// The selection for the tests.
 pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     if !workspace.is_root {
         let why = "it boots kernel machines whose packages root installs";
@@ -145,7 +145,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
         .iter()
         .for_each(|result| println!("{}", result.report));
     let all_passed = results.iter().all(|result| result.report.passed());
-    ensure!(all_passed, "what failed is above");
+    ensure!(all_passed, "exchanges failed, see above");
     let judges = results
         .iter()
         .map(|result| format!("Linux {}", result.report.kernel_release));

@@ -1,4 +1,4 @@
-//! The same scenarios by librdmacm and by the library over both providers, in kernel machines.
+//! The same scenarios played by librdmacm and by the library over both providers, in kernel machines.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use portolan_lab::judge;
@@ -7,7 +7,7 @@ use portolan_lab::machine::{Cache, MachineError};
 use crate::kernels;
 use crate::test::{Outcome, Workspace, lab_program};
 
-/// Has the table of what the software device reports otherwise, below the workspace's root.
+/// The document with the table of differences, below the workspace's root.
 const DOCUMENTED: &str = "docs/compatibility.md";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
@@ -33,9 +33,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         all_passed &= report.passed();
         judges.push(format!("Linux {}", report.kernel_release));
     }
-    ensure!(all_passed, "what was not played to its end is above");
+    ensure!(
+        all_passed,
+        "scenarios were not played to their end, see above"
+    );
     let known = judge::documented(&documented, &found);
-    let known = known.map_err(|why| anyhow!("{DOCUMENTED} is not what was found: {why}"))?;
+    let known = known.map_err(|why| anyhow!("{DOCUMENTED} differs from the findings: {why}"))?;
     println!("{DOCUMENTED}: {known}");
     Ok(Outcome::Passed(judges.join(", ")))
 }

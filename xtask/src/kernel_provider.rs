@@ -1,4 +1,4 @@
-//! The library, the command, and C programs of Debian's on our librdmacm, over the kernel's own devices in kernel
+//! The library, the command, and Debian's C programs on our librdmacm, over the kernel's own devices in kernel
 //! machines.
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use portolan_lab::machine::{Cache, MachineError, Package, ensure_installed};
 use crate::kernels;
 use crate::test::{Outcome, Workspace, lab_program, test_program};
 
-/// What C programs are built with.
+/// Packages for building C programs.
 pub(crate) const C_PACKAGES: [Package; 3] = [
     Package {
         name: "libibverbs-dev",
@@ -25,7 +25,7 @@ pub(crate) const C_PACKAGES: [Package; 3] = [
         purpose: "the compiler of C programs",
     },
 ];
-/// The C program that makes every call, built as Debian's programs are.
+/// The C program that makes every call, built like Debian's programs.
 const CALLS: &str = "crates/abi-rdmacm/tests/c/calls.c";
 
 /// Our headers.
@@ -37,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::LeftOut(why.into()));
     }
     let suite = test_program(workspace, "conformance")?;
-    // Cargo leaves it beside its own tests.
+    // Cargo puts it beside the crate's own tests.
     let library = test_program(workspace, "symbols")?.with_file_name("librdmacm.so");
     match ensure_installed(&C_PACKAGES) {
         Err(MachineError::Unavailable(unavailable)) => {
@@ -69,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     };
     reports.iter().for_each(|report| println!("{report}"));
     let all_passed = reports.iter().all(|report| report.passed());
-    ensure!(all_passed, "what failed is above");
+    ensure!(all_passed, "checks failed, see above");
     let judges = reports
         .iter()
         .map(|report| format!("Linux {}", report.kernel_release));
@@ -77,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(judges.join(", ")))
 }
 
-/// Builds [`CALLS`] against Debian's library and headers, or those that `options` name before them.
+/// Builds [`CALLS`] against Debian's library and headers. `options` may name other headers to use first.
 fn every_call(workspace: &Workspace, name: &str, options: &[&str]) -> Result<PathBuf> {
     let program = workspace.target.join(name);
     let to = program.to_str().context("a path of UTF-8")?;

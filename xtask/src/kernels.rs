@@ -1,16 +1,16 @@
-//! Both kernels that judge: at once, since each machine waits much of its time, or in turn.
+//! Runs a judge on both kernels: in parallel, since machines wait much of their time, or one after the other.
 
 use portolan_lab::machine::{MachineError, Suite};
 
 use crate::parallel::side_by_side;
 
-/// Linux 6.1 and the newest of Debian's backports.
+/// Linux 6.1, and the newest kernel of Debian's backports.
 const SUITES: [Suite; 2] = [Suite::Bookworm, Suite::TrixieBackports];
 
-/// What each kernel's judge says.
+/// Runs a judge on each kernel in parallel.
 ///
 /// # Errors
-/// The first kernel's whose machine could not do its work.
+/// The first failure of a kernel's machine.
 pub(crate) fn on_each<R: Send>(
     judge: impl Fn(Suite) -> Result<R, MachineError> + Sync,
 ) -> Result<Vec<R>, MachineError> {
@@ -19,11 +19,11 @@ pub(crate) fn on_each<R: Send>(
         .collect()
 }
 
-/// What each kernel's judge says, one after the other: programs that wait for their peer by spinning leave a processor
-/// nothing.
+/// Runs a judge on each kernel, one after the other. For programs that spin while they wait for their peer and
+/// leave no processor time to others.
 ///
 /// # Errors
-/// As [`on_each`].
+/// As for [`on_each`].
 pub(crate) fn on_each_in_turn<R>(
     judge: impl Fn(Suite) -> Result<R, MachineError>,
 ) -> Result<Vec<R>, MachineError> {

@@ -1,4 +1,4 @@
-//! What looking up many names leaves behind: tests of the target `root_names` again, under valgrind.
+//! Checks for leaks after looking up many names: tests of the target `root_names` under valgrind.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::test::{Outcome, Workspace, test_program};
 
 /// The test target.
 const TARGET: &str = "root_names";
-/// Its tests that look up a thousand names at once, and drop ids meanwhile.
+/// The tests that look up a thousand names at once and drop ids meanwhile.
 const MANY: &str = "many::";
 
 const PACKAGES: [Package; 2] = [
@@ -38,8 +38,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let program = test_program(workspace, TARGET)?;
     let status = Command::new("valgrind")
         .args(["--quiet", "--leak-check=full", "--error-exitcode=1"])
-        // Libc's own clean-up at the end would take its resolver from threads that still have it; padding
-        // of structures that the kernel does not look at is not looked at here either.
+        // libc's clean-up at exit would free its resolver under threads that still use it. Padding of
+        // structures for the kernel is undefined but never read, so it is ignored.
         .args(["--run-libc-freeres=no", "--undef-value-errors=no"])
         .args(["--show-leak-kinds=definite,indirect"])
         .args(["--errors-for-leak-kinds=definite,indirect"])
@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         .context("cannot start valgrind")?;
     ensure!(status.success(), "valgrind's findings are above ({status})");
     Ok(Outcome::Passed(
-        "1000 names at once, and nothing is lost when ids go meanwhile".into(),
+        "1000 names at once, and no leak when ids are dropped meanwhile".into(),
     ))
 }
 

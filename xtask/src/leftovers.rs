@@ -1,5 +1,5 @@
-//! What processes that shared the UDP port may have left behind in this network namespace, and who
-//! still has it.
+//! Finds leftovers, in this network namespace, of processes that shared the UDP port, and the processes that
+//! hold them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,18 +7,18 @@ use std::io::ErrorKind;
 
 use anyhow::{Context, Result};
 
-/// The group's name, abstract.
+/// The group's name, an abstract socket.
 const NAME: &str = "@portolan/4791";
 /// UDP port 4791 in `/proc/net/udp`.
 const PORT: &str = ":12B7";
 
-/// One line for each thing that is there and would not be if none of our processes lived.
+/// A line for each leftover that should not exist when none of our processes is alive.
 pub(crate) fn find() -> Result<Vec<String>> {
     let mut found = Vec::new();
     let owners = socket_owners();
     let owner = |inode: &str| {
         let owner = owners.get(inode).map(String::as_str);
-        owner.unwrap_or("nobody that can be seen").to_owned()
+        owner.unwrap_or("an unknown process").to_owned()
     };
     let names = fs::read_to_string("/proc/net/unix").context("/proc/net/unix")?;
     for line in names.lines().skip(1) {
@@ -56,7 +56,7 @@ pub(crate) fn find() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Which process has each socket, by its inode.
+/// The process of each socket, by inode.
 fn socket_owners() -> BTreeMap<String, String> {
     let mut owners = BTreeMap::new();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -65,7 +65,7 @@ fn socket_owners() -> BTreeMap<String, String> {
         if !name.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        // One that ends meanwhile, or is another user's, has none that can be seen.
+        // A process that has ended or is another user's has no visible sockets.
         let descriptors = fs::read_dir(process.path().join("fd"));
         for descriptor in descriptors.into_iter().flatten().flatten() {
             let Ok(target) = fs::read_link(descriptor.path()) else {

@@ -1,8 +1,8 @@
-//! Links and paths in the documents lead somewhere.
+//! Checks that links and paths in the documents lead somewhere.
 //!
-//! A relative link must name a file or folder of the repository, and its fragment a heading of that document. A code span
-//! that begins with `crates/`, `xtask/`, `docs/` or `examples/` is a path and must exist as well: a file that moves takes its
-//! mentions along.
+//! A relative link must name a file or folder of the repository, and its fragment a heading of that document. A
+//! code span that begins with `crates/`, `xtask/`, `docs/` or `examples/` is a path and must exist too, so
+//! moving a file requires updating its mentions.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,14 +15,14 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::test::{Outcome, Workspace};
 
-/// Code spans that begin so are paths from the repository's root.
+/// Code spans with these prefixes are paths from the repository's root.
 const ROOMS: [&str; 4] = ["crates/", "xtask/", "docs/", "examples/"];
 
-/// A link or path that leads nowhere.
+/// A link or path whose target does not exist.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     document: PathBuf,
-    /// From 1.
+    /// The line, starting from 1.
     line: usize,
     target: String,
 }
@@ -81,8 +81,8 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.split_terminator('\0').map(PathBuf::from).collect())
 }
 
-/// The relative links of a document, and its code spans that are paths, with their lines. A path comes as a link from the root
-/// (`/crates/wire`).
+/// The relative links of a document, and its code spans that are paths, with their lines. A path is returned as
+/// a link from the root (`/crates/wire`).
 fn references(text: &str) -> Vec<(usize, String)> {
     let line = |offset: usize| text[..offset].matches('\n').count() + 1;
     let mut found = Vec::new();
@@ -92,7 +92,7 @@ fn references(text: &str) -> Vec<(usize, String)> {
                 dest_url.to_string()
             }
             Event::Code(code) if is_path(&code) => {
-                // Behind it stands the name of a test, or a line.
+                // The path may be followed by a test's name or a line.
                 format!("/{}", code.split(':').next().unwrap_or_default())
             }
             _ => continue,
@@ -102,7 +102,7 @@ fn references(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether a code span is one path, and no pattern of several (`crates/abi-*`, `crates/…/tests`).
+/// Whether a code span is a single path and not a pattern (`crates/abi-*`, `crates/…/tests`).
 fn is_path(code: &str) -> bool {
     ROOMS.iter().any(|room| code.starts_with(room)) && !code.contains(['*', '…', '{', ' ', '<'])
 }
@@ -121,8 +121,8 @@ fn exists(root: &Path, document: &Path, target: &str) -> bool {
         .is_ok_and(|text| anchors(&text).iter().any(|anchor| anchor == fragment))
 }
 
-/// The fragments of a document's headings, as public hosts make them: lower case, punctuation dropped, spaces as hyphens, and a
-/// number behind one that stands more than once.
+/// The fragments of a document's headings, as public hosts make them: lower case, without punctuation, spaces
+/// as hyphens, and a number after a repeated heading.
 fn anchors(text: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut anchors = Vec::new();
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_and_paths_are_found_with_their_lines_and_what_is_elsewhere_is_not() {
+    fn relative_links_and_paths_are_found_with_their_lines() {
         let text = "[a](b.md#c)\n\n| `crates/wire` | [out](https://example.org) |\n`crates/abi-*` `word`\n";
         let expected = vec![(1, "b.md#c".into()), (3, "/crates/wire".into())];
         assert_eq!(references(text), expected);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_missing_does_not_exist_and_one_that_is_there_does() {
+    fn a_target_exists_only_if_its_file_and_heading_do() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let document = Path::new("src/README.md");
         assert!(exists(root, document, "links.rs"));

@@ -51,25 +51,25 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Have 64 processes listen and ping, kill some all the time, and see that the others finish.
+    /// Run 64 processes that listen and ping, kill some all the time, and check that the others finish.
     Stress(stress::Arguments),
-    /// Measure connections beside librdmacm's, and write the figures into docs/performance.md.
+    /// Measure connections compared with librdmacm, and write the figures into docs/performance.md.
     Figures(figures::Arguments),
     /// Run the fuzz targets.
     Fuzz(fuzz::Arguments),
     /// Build and install the command, the libraries for C programs and their headers.
     Install(install::Arguments),
-    /// Play everything between Linux's rdma_rxe and ours, and write docs/interop.md.
+    /// Play all exchanges between Linux's rdma_rxe and our device, and write docs/interop.md.
     Interop(interop::Arguments),
     /// Print the files of a crate that use each other in a circle.
     Loops,
     /// Play Debian's C programs on our libraries, and write the table of docs/interop.md.
     Programs(programs::Arguments),
-    /// Run whole engines on a virtual clock and a network that follows from a seed.
+    /// Run whole engines on a virtual clock and a network determined by a seed.
     Simulate(simulate::Arguments),
-    /// Run everything that judges the project.
+    /// Run all checks of the project.
     Test(test::Arguments),
-    /// Run one part of the tests and write down what became of it.
+    /// Run one part of the tests and write its result to a file.
     #[command(hide = true)]
     Part(test::PartArguments),
     /// Boot a kernel machine with rdma_rxe and run a script in it.

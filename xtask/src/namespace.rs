@@ -1,4 +1,4 @@
-//! A network namespace with a UDP port 4791 and TCP ports of its own.
+//! A network namespace with its own UDP port 4791 and TCP ports.
 
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader};
@@ -9,35 +9,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
-/// Why there may be none.
+/// Why there may be no namespace.
 pub(crate) const UNAVAILABLE: &str =
-    "this machine lets ordinary users have no network namespace of their own";
-/// What an ordinary user needs to have one: to be root in a user namespace.
+    "this machine does not let ordinary users create network namespaces";
+/// An ordinary user must be root in a user namespace.
 const AS_ROOT_OF_ITS_OWN: [&str; 2] = ["--user", "--map-root-user"];
-/// Says that the namespace is there, and holds it until its standard input ends.
+/// Reports that the namespace is ready, and holds it until end of input.
 const HOLDER: &str = "ip link set lo up && echo ready && exec cat";
-/// Likewise, when there is an Ethernet link as well. Its addresses are usable at once: none is checked for duplicates.
+/// The same, with an Ethernet link. Its addresses are usable at once, because duplicate detection is off.
 const HOLDER_WITH_ETHERNET: &str = "ip link set lo up && \
     echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
     ip link add eth0 type veth peer name eth1 && \
     ip address add 10.77.0.1/24 dev eth0 && \
     ip link set eth1 up && ip link set eth0 up && echo ready && exec cat";
-/// Of the interface `eth0`, if there is one.
+/// The address of the interface `eth0`, if there is one.
 pub(crate) const ETHERNET_ADDRESS: &str = "10.77.0.1";
-/// Programs end with the thread that started them.
+/// Makes programs end with the thread that started them.
 const BOUND_TO_US: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
-/// A namespace, held by a process until it is dropped.
+/// A namespace, held by a process until drop.
 pub(crate) struct Namespace {
     holder: Child,
-    /// Its end is the holder's.
+    /// The holder ends when this is closed.
     _input: ChildStdin,
     is_root: bool,
     folder: Folder,
 }
 
 impl Namespace {
-    /// Whether this machine lets this user have one.
+    /// Whether this user may create one on this machine.
     pub(crate) fn is_possible(is_root: bool) -> Result<bool> {
         let probe = Command::new("unshare")
             .args(user(is_root))
@@ -47,12 +47,12 @@ impl Namespace {
         Ok(probe.status.success())
     }
 
-    /// With a loopback interface.
+    /// Creates one with a loopback interface.
     pub(crate) fn new(is_root: bool) -> Result<Self> {
         Self::made_by(HOLDER, is_root)
     }
 
-    /// With a loopback interface and an Ethernet link whose ends are `eth0` and `eth1`.
+    /// Creates one with a loopback interface and an Ethernet link with the ends `eth0` and `eth1`.
     pub(crate) fn with_ethernet(is_root: bool) -> Result<Self> {
         Self::made_by(HOLDER_WITH_ETHERNET, is_root)
     }
@@ -77,11 +77,14 @@ impl Namespace {
         };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        ensure!(line == "ready\n", "no network namespace, see above");
+        ensure!(
+            line == "ready\n",
+            "cannot create a network namespace, see above"
+        );
         Ok(namespace)
     }
 
-    /// A program in it.
+    /// A command that runs a program in it.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let target = self.holder.id().to_string();
@@ -92,13 +95,13 @@ impl Namespace {
         command.arg("--").args(BOUND_TO_US);
         // Rows name files of the workspace.
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        // The machine's has no owner in a user namespace, and `exec` leaves such a one alone.
+        // The machine's folder has no owner in a user namespace, and `exec` does not use such a folder.
         command.env("TMPDIR", &self.folder.0);
         command.env_remove("XDG_RUNTIME_DIR");
         command
     }
 
-    /// A table of its network in `/proc`.
+    /// A file of its network in `/proc`.
     pub(crate) fn table(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/net/{name}", self.holder.id()))
     }
@@ -106,7 +109,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -116,7 +119,7 @@ fn user(is_root: bool) -> &'static [&'static str] {
     if is_root { &[] } else { &AS_ROOT_OF_ITS_OWN }
 }
 
-/// Where programs have their temporary files: this user's alone, gone when dropped.
+/// The folder of temporary files: only for this user, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {

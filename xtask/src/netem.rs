@@ -1,4 +1,4 @@
-//! Two hosts of ours on a network that loses and reorders.
+//! Two of our hosts on a network that loses and reorders packets.
 
 use anyhow::Result;
 use portolan_lab::judge;
@@ -12,7 +12,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     match judge::bad_network(&cache, &workspace.portolan, &rdma_write) {
         Ok(report) => {
             println!("{report}");
-            anyhow::ensure!(report.passed(), "what failed is above");
+            anyhow::ensure!(report.passed(), "checks failed, see above");
             Ok(Outcome::Passed(
                 "1000 pings, 64 MiB, each over 3 kinds of address".into(),
             ))

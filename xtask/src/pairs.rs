@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed("3 × 1000 pings".into()))
 }
 
-/// The ping's summary.
+/// Returns the ping's summary.
 fn pair(workspace: &Workspace, address: &str) -> Result<String> {
     let listener = Listener::start(&workspace.portolan, address, None)?;
     let arguments = ["--count", "1000", "--interval", "0", "--quiet"].map(AsRef::as_ref);

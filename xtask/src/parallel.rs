@@ -1,13 +1,13 @@
-//! Work that may be done side by side.
+//! Runs work in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// How much is done at once.
+/// Number of threads.
 const THREADS: usize = 2;
 
-/// Does the same with each item, some at once; the results are in the items' order.
+/// Applies `work` to each item in parallel. The results are in the order of the items.
 pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let (send, done) = channel();

@@ -1,4 +1,4 @@
-//! The floors of performance, on this machine: each beside its yardstick in the same run.
+//! Performance floors on this machine: each subject is compared with a yardstick in the same run.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,22 +11,22 @@ use serde_json::Value;
 use crate::processes::output_within;
 use crate::test::{Outcome, Workspace};
 
-/// Attempts at each floor; the best one counts: other work of the machine can only make a
-/// ratio worse, and does so for a while at a time.
+/// Attempts at each floor. The best counts, because other work on the machine can only make a ratio worse, for
+/// a while at a time.
 const ATTEMPTS: usize = 3;
-/// Time for that other work to end before the next attempt.
+/// Time for other work to end before the next attempt.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How long an attempt may take; it takes a few seconds where nothing else runs.
+/// Time limit of an attempt, which takes a few seconds on an idle machine.
 const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What is held of a ratio of subject to yardstick.
+/// The required bound of the ratio of subject to yardstick.
 #[derive(Clone, Copy)]
 enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// A ratio that a bench tells.
+/// A ratio reported by a bench.
 struct Floor {
     bench: &'static [&'static str],
     subject: &'static str,
@@ -41,9 +41,9 @@ const FLOORS: &[Floor] = &[
         yardstick: "UDP, polled",
         bound: Bound::AtMost(3.0),
     },
-    // Three times TCP's bare connect is promised, and missed (docs/performance.md says why). Held here is
-    // what it costs beside the wake-ups it is made of, so that it does not get much worse: 2.7 times them
-    // was measured.
+    // The promise of three times TCP's bare connect is missed (docs/performance.md explains why). This gate
+    // keeps the cost from growing: it compares with the wake-ups that a connect needs. 2.7 times them was
+    // measured.
     Floor {
         bench: &["connect", "--rounds", "9", "--count", "100"],
         subject: "RDMA connect",
@@ -94,7 +94,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
 }
 
 impl Floor {
-    /// The best ratio of the attempts; the first that holds ends them. An error if none gave one.
+    /// The best ratio of the attempts. The first one within the bound ends them. An error if there is none.
     fn best_ratio(&self, workspace: &Workspace) -> Result<f64> {
         let mut best = self.ratio(workspace);
         for _ in 1..ATTEMPTS {
@@ -111,9 +111,9 @@ impl Floor {
         best
     }
 
-    /// The median of the rounds' ratios of one run.
+    /// The median of the rounds' ratios in one run.
     fn ratio(&self, workspace: &Workspace) -> Result<f64> {
-        // Where it may, it goes before whatever else runs.
+        // With root's permission it runs at a higher priority than everything else.
         let mut command = if workspace.is_root {
             let mut command = Command::new("nice");
             command.args(["-n", "-20"]).arg(&workspace.portolan);
@@ -143,7 +143,7 @@ impl Floor {
             }
         }
         bail!(
-            "`bench {}` told no ratio of {}",
+            "`bench {}` reported no ratio of {}",
             self.bench.join(" "),
             self.subject
         )

@@ -1,4 +1,4 @@
-//! The command's processes: listeners that are awaited, pings that wait for a listener to start.
+//! The command's processes: listeners that are awaited, and pings that wait until a listener has started.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-/// How long a listener may take to start or to end.
+/// Time limit for a listener to start or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a ping may take.
+/// Time limit of a ping.
 const PING_TIME_MAX: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A process of the command whose lines are read as they come, so that its pipe never fills. Killed when
-/// dropped.
+/// A process of the command. Its lines are read as they arrive, so that its pipe never fills. Killed on drop.
 pub(crate) struct Speaker {
     pub(crate) child: Child,
     pub(crate) lines: Receiver<String>,
-    /// What it was started with, for errors.
+    /// Its arguments, for error messages.
     pub(crate) arguments: String,
 }
 
@@ -32,7 +31,7 @@ impl Speaker {
         Self::spawn(command, arguments.join(" "), stderr)
     }
 
-    /// Starts a command; `arguments` are what errors show of it.
+    /// Starts a command. `arguments` are shown in error messages.
     pub(crate) fn spawn(mut command: Command, arguments: String, stderr: Stdio) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -60,13 +59,13 @@ impl Speaker {
 
 impl Drop for Speaker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A `portolan listen`; killed when dropped.
+/// A `portolan listen`, killed on drop.
 pub(crate) struct Listener {
     address: String,
     child: Child,
@@ -105,13 +104,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Gone already after `finish`.
+        // It has already ended after `finish`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs `portolan ping` with these arguments; a listener that is still starting is given time.
+/// Runs `portolan ping` with these arguments. Retries while the listener is starting.
 pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Result<Output> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -122,15 +121,15 @@ pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Resu
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start a ping")?;
-        // Its output is small enough for a pipe to hold: with --quiet a summary.
-        wait(&mut child, PING_TIME_MAX).with_context(|| format!("the ping of {address}"))?;
+        // With --quiet the output is only a summary, which fits a pipe.
+        wait(&mut child, PING_TIME_MAX).with_context(|| format!("pinging {address}"))?;
         let output = child.wait_with_output()?;
         if output.status.success() {
             return Ok(output);
         }
         if Instant::now() > deadline {
             bail!(
-                "no ping of {address}: {}",
+                "cannot ping {address}: {}",
                 String::from_utf8_lossy(&output.stderr)
             );
         }
@@ -138,13 +137,13 @@ pub(crate) fn ping(portolan: &Path, address: &str, arguments: &[&OsStr]) -> Resu
     }
 }
 
-/// Runs a command that writes to its standard output; it is killed if it takes longer.
+/// Runs a command and returns its output. Kills it after the time limit.
 pub(crate) fn output_within(command: &mut Command, time_max: Duration) -> Result<Output> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("it cannot be started")?;
+        .context("cannot start it")?;
     let mut stdout = child.stdout.take().context("its output is a pipe")?;
     // Ends with the process, whose end closes the pipe.
     let reader = thread::spawn(move || {

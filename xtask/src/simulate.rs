@@ -13,22 +13,22 @@ pub(crate) struct Arguments {
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "mutants"])]
     seed: Option<u64>,
-    /// With --seed: print all that happens, not only the end of a run that failed.
+    /// With --seed: print the whole trace, even if the run passes.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Run so many seeds, on all cores.
+    /// Run this many seeds, on all cores.
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0, requires = "seeds")]
     start: u64,
-    /// Threads; by default one for each core.
+    /// Number of threads; one per core by default.
     #[arg(long)]
     threads: Option<usize>,
-    /// Print which events happened in all runs, and how often.
+    /// Print how often each event happened in all runs.
     #[arg(long)]
     tally: bool,
-    /// Plant each known defect in the engines and look for it.
+    /// Plant each known defect in the engines and search for it.
     #[arg(long)]
     mutants: bool,
 }
@@ -68,7 +68,7 @@ fn one(seed: u64, trace: bool) -> ExitCode {
     let result = if trace {
         let (result, lines) = simulator::trace_seed(seed);
         lines.iter().for_each(|line| println!("{line}"));
-        // All of it was printed.
+        // The whole trace has been printed.
         result.map_err(|failure| {
             Box::new(Failure {
                 trace: Vec::new(),
@@ -81,7 +81,7 @@ fn one(seed: u64, trace: bool) -> ExitCode {
     match result {
         Ok(report) => {
             println!(
-                "seed {seed}: {:?}, nothing wrong in {:.3} s of its own time, digest {:016x}",
+                "seed {seed}: {:?}, passed, {:.3} s of simulated time, digest {:016x}",
                 report.class,
                 report.lasted.as_secs_f64(),
                 report.digest
@@ -125,7 +125,7 @@ fn line(summary: &Summary) -> String {
     )
 }
 
-/// Plants every defect; true if all were found.
+/// Plants every defect. Returns whether all were found.
 fn mutants(threads: usize) -> bool {
     let hunts = simulator::check_mutants(threads);
     for hunt in &hunts {

@@ -1,4 +1,4 @@
-//! Rules of the house that a program can check, as tests over every source file.
+//! House rules that a program can check, as tests over every source file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::loops;
 use crate::test::Workspace;
 
-/// The longest file that is read in one go.
+/// Longest permitted file.
 const FILE_LINES_MAX: usize = 600;
 
 /// All files of Rust below a folder, except build outputs.
@@ -21,7 +21,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether its code has the keyword, which `unsafe_code` in an attribute is not.
+/// Whether its code contains the keyword `unsafe`. `unsafe_code` in an attribute does not count.
 fn has_unsafe(text: &str) -> bool {
     let code = text
         .lines()
@@ -65,7 +65,7 @@ fn a_crate_without_unsafe_code_forbids_it() {
 }
 
 #[test]
-fn unsafe_code_is_told_from_words_about_it() {
+fn unsafe_code_differs_from_words_about_it() {
     assert!(has_unsafe("let x = unsafe { f() };"));
     assert!(!has_unsafe(
         "#![forbid(unsafe_code)]\n// unsafe would be\nfn safe() {}"

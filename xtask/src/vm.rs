@@ -9,10 +9,9 @@ use portolan_lab::machine::{Cache, Job, Machine, Step, Suite};
 
 /// Boot a kernel machine with rdma_rxe and run a script in it.
 ///
-/// The script runs as root under `sh -eu`; what it prints appears here, and its exit status is
-/// this command's. Without a script there is a shell on this terminal (`exit` ends the machine).
-/// In the machine are busybox's tools, iproute2, tcpdump, and the programs of rdmacm-utils and
-/// ibverbs-utils.
+/// The script runs as root under `sh -eu`. Its output appears here, and its exit status is this command's.
+/// Without a script it opens a shell on this terminal (`exit` ends the machine). The machine has busybox's
+/// tools, iproute2, tcpdump, and the programs of rdmacm-utils and ibverbs-utils.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Script to run in the machine.
@@ -21,16 +20,16 @@ pub(crate) struct Arguments {
     /// Program of this host to put into the machine's PATH, with its libraries; repeatable.
     #[arg(long = "program", value_name = "PATH")]
     programs: Vec<PathBuf>,
-    /// Debian release whose kernel it is: bookworm (Linux 6.1) or trixie-backports (Linux 7).
+    /// Debian release of the kernel: bookworm (Linux 6.1) or trixie-backports (Linux 7).
     #[arg(long, value_parser = suite, default_value = Suite::Bookworm.codename())]
     debian: Suite,
-    /// Have what the emulator makes far dearer than a real processor does not decide times, as in `figures perftest`.
+    /// Reduce the effect of operations that are far slower under emulation, as in `figures perftest`.
     #[arg(long)]
     measuring: bool,
-    /// Load the kernel's iWARP driver, siw, as well. It is built if it is not yet.
+    /// Also load the kernel's iWARP driver, siw, and build it if necessary.
     #[arg(long)]
     siw: bool,
-    /// Copy what the script leaves in the machine's $RESULTS folder to this one.
+    /// Copy the contents of the machine's $RESULTS folder to this folder.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Stop the machine after this many seconds, boot included.
@@ -42,7 +41,7 @@ fn suite(codename: &str) -> Result<Suite, String> {
     [Suite::Bookworm, Suite::TrixieBackports]
         .into_iter()
         .find(|suite| suite.codename() == codename)
-        .ok_or_else(|| "there is no machine with its kernel".to_owned())
+        .ok_or_else(|| "unknown Debian release".to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {

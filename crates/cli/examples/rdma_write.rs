@@ -1,7 +1,7 @@
-//! An RDMA write of many bytes, verified by their receiver.
+//! An RDMA write of many bytes, verified by the receiver.
 //!
-//! Moves much, to show on a bad network that nothing of it is lost. Without arguments it is both sides;
-//! `rdma_write at ADDR:PORT` is the receiver alone, `rdma_write to ADDR:PORT [MIB]` the writer.
+//! It moves much data to show that nothing is lost on a bad network. Without arguments it is both sides;
+//! `rdma_write at ADDR:PORT` is only the receiver, `rdma_write to ADDR:PORT [MIB]` only the writer.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -12,12 +12,12 @@ use portolan::{Access, Buffer, Cause, Connector, Listener, RemoteMemory, SharedM
 
 /// Bytes of each write.
 const CHUNK: usize = 1 << 20;
-/// Writes under way at once.
+/// Writes in flight at a time.
 const IN_FLIGHT: usize = 4;
-/// The most that the receiver makes room for.
+/// The most memory that the receiver allocates.
 const MAX_MIB: u64 = 1024;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the writer waits for a last word that says nothing new.
+/// How long the writer waits for the answer to its disconnect.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Makes room for as much as the writer says, and tells how much of it is as it should be.
+/// Allocates as much memory as the writer asks for, and reports how many bytes are right.
 fn receive(listener: &Listener) -> Result<()> {
     let connection = listener.accept_within(PATIENCE)?.accept()?;
     let mib = u64::from_be_bytes(connection.receive_within(PATIENCE)?[..].try_into()?);
@@ -59,7 +59,7 @@ fn receive(listener: &Listener) -> Result<()> {
     let answer = connection.buffer_from(&right.to_be_bytes())?;
     match connection.send(answer)?.wait() {
         Ok(_) => connection.wait_disconnected(PATIENCE)?,
-        // The writer disconnects once it has the answer, whether or not this side heard that it has.
+        // The writer disconnects once it has the answer, whether or not the acknowledgement arrived here.
         Err(failed) if matches!(failed.error.cause, Cause::Disconnected) => {}
         Err(failed) => return Err(failed.into()),
     }
@@ -69,7 +69,7 @@ fn receive(listener: &Listener) -> Result<()> {
     Ok(())
 }
 
-/// Writes `mib` MiB, and awaits the receiver's word that they are right.
+/// Writes `mib` MiB and waits until the receiver confirms them.
 fn write(address: &str, mib: u64) -> Result<()> {
     let connection = Connector::new().connect(address)?;
     connection
@@ -104,18 +104,18 @@ fn write(address: &str, mib: u64) -> Result<()> {
     let right = u64::from_be_bytes(connection.receive_within(PATIENCE)?[..].try_into()?);
     let all = mib * CHUNK as u64;
     if right != all {
-        return Err(format!("{right} of {all} bytes arrived as they were written").into());
+        return Err(format!("{right} of {all} bytes arrived unchanged").into());
     }
     println!(
         "{mib} MiB written in {:.1} s and verified",
         took.as_secs_f64()
     );
-    // The receiver ends when it gets this; it does not repeat a lost answer.
+    // The receiver ends when it gets this, and does not repeat a lost answer.
     let _ = connection.close(FAREWELL_TIMEOUT);
     Ok(())
 }
 
-/// What belongs at `start` and after it: no part of it is like another.
+/// The expected bytes from `start` on. No two parts are alike.
 fn fill(bytes: &mut [u8], start: u64) {
     for (word, at) in bytes.chunks_mut(8).zip((start / 8)..) {
         let value = (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
@@ -123,7 +123,7 @@ fn fill(bytes: &mut [u8], start: u64) {
     }
 }
 
-/// How many bytes are as they should be.
+/// The number of right bytes.
 fn verify(memory: &SharedMemory) -> u64 {
     let (mut got, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
     let chunks = (0..memory.len()).step_by(CHUNK);

@@ -1,6 +1,5 @@
-//! A posted buffer can be neither freed, nor reused, nor looked into: the compiler says so. That it comes back
-//! when its work ends is a test of the library's; a program here that compiles would have all that the library
-//! uses built once more.
+//! The compiler refuses to free, reuse or read a posted buffer. The library's tests show that the buffer comes
+//! back when its work ends; a program here that compiles would rebuild all dependencies of the library.
 
 #[test]
 fn a_buffer_is_out_of_reach_while_work_on_it_is_posted() {

@@ -1,5 +1,5 @@
-//! Three pairs of `listen` and `ping` in six processes, one of which is killed: each of the six in
-//! turn, so that the holder of the UDP port is among them; then two at once. The other pairs lose no ping.
+//! Three pairs of `listen` and `ping` in six processes. Each of the six is killed in turn, so the holder of the
+//! UDP port is among them; then two at once. The other pairs must not lose a ping.
 
 mod together;
 
@@ -20,22 +20,22 @@ use crate::processes::Speaker;
 use crate::test::{Outcome, Workspace};
 
 const ADDRESSES: [&str; 3] = ["127.0.0.1:7471", "127.0.0.1:7472", "127.0.0.1:7473"];
-/// Victims that are killed at once, of two pairs: the first listener, which holds the port, with another and with a
-/// ping.
+/// Two victims at once, from two pairs: the first listener, which holds the port, with another listener and
+/// with a ping.
 const VICTIMS_AT_ONCE: [[usize; 2]; 2] = [[0, 1], [0, 5]];
-/// Pings of each pair in a round: what takes one pair by itself [`PINGS_TIME`] on this machine, within these bounds.
+/// Pings of each pair in a round: as many as one pair alone makes in [`PINGS_TIME`], within these bounds.
 const PINGS: RangeInclusive<u64> = 4_000..=20_000;
 const PINGS_TIME: Duration = Duration::from_secs(1);
-/// How many one pair is timed by.
+/// Number of pings for measuring that.
 const PINGS_TIMED: u64 = 1_000;
-/// How many parts of them, of [`PARTS`], the fastest pair has had when the kill comes.
+/// The kill happens when the fastest pair has made this many of [`PARTS`] parts of its pings.
 const PARTS_BEFORE: u64 = 3;
 const PARTS: u64 = 5;
-/// How long a process may take to say that it listens, or is connected.
+/// Time limit for a process to report that it listens or is connected.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long it may take until the kill.
+/// Time limit for the time until the kill.
 const HALF_WAY_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long after the kill everybody may take to end.
+/// Time limit for all processes to end after the kill.
 const END_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         false => format!("no listeners killed at once: {}", namespace::UNAVAILABLE),
     };
     println!("{together}");
-    let pings = pings_of_a_round(&workspace.portolan).context("how fast pings are here")?;
+    let pings = pings_of_a_round(&workspace.portolan).context("measuring the speed of pings")?;
     let mut longest = 0.0_f64;
     let mut holders = 0;
     let single = (0..2 * ADDRESSES.len()).map(|victim| vec![victim]);
@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     )))
 }
 
-/// The victims by number: the listeners first.
+/// The victims by number: the listeners come first.
 fn name(victim: usize) -> String {
     let side = if victim < ADDRESSES.len() {
         "listen"
@@ -81,7 +81,7 @@ fn names(victims: &[usize]) -> String {
     names.join(" and ")
 }
 
-/// What came of one round.
+/// The result of a round.
 struct Round {
     victims: String,
     was_holder: bool,
@@ -108,7 +108,7 @@ impl std::fmt::Display for Round {
     }
 }
 
-/// How many pings take about [`PINGS_TIME`].
+/// Number of pings that take about [`PINGS_TIME`].
 fn pings_of_a_round(portolan: &Path) -> Result<u64> {
     let [address, ..] = ADDRESSES;
     let mut listener = Process::start(portolan, &["listen", address, "--once", "--json"])?;
@@ -129,7 +129,7 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
     for address in ADDRESSES {
         let listen = ["listen", address, "--once", "--json"];
         let mut listener = Process::start(portolan, &listen)?;
-        // One after the other: the first founds the group and holds the port.
+        // One after the other: the first one founds the group and holds the port.
         listener.await_line("listening")?;
         processes.push(listener);
     }
@@ -163,7 +163,7 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
         );
     }
     let mut was_holder = false;
-    // None is waited for before all are killed.
+    // All are killed before any is waited for.
     for victim in victims {
         let killed = processes
             .get_mut(*victim)
@@ -185,7 +185,7 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
         bereaved: Duration::ZERO,
         complaint: String::new(),
     };
-    // The peer of the killed first, for its time is taken.
+    // Wait for the peers of the victims first, because their time is measured.
     let mut numbered: Vec<_> = processes.iter_mut().enumerate().collect();
     numbered.sort_by_key(|(number, _)| !is_bereaved(*number));
     for (number, process) in numbered {
@@ -197,11 +197,11 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
         let error = said["error"].as_str();
         if is_bereaved(number) {
             let error = error.with_context(|| {
-                format!("the peer of the killed ended with {status} and no error: {said}")
+                format!("a victim's peer ended with {status} and no error: {said}")
             })?;
             ensure!(
                 status.code() == Some(1),
-                "the peer of the killed ended with {status}, expected exit code 1"
+                "a victim's peer ended with {status}, expected exit code 1"
             );
             (round.bereaved, round.complaint) = (took, error.to_owned());
         } else {
@@ -217,7 +217,7 @@ fn round(portolan: &Path, victims: &[usize], count: u64) -> Result<Round> {
             } else {
                 ensure!(
                     said["pings"] == count,
-                    "the listener counts otherwise: {said}"
+                    "the listener's counts are wrong: {said}"
                 );
             }
         }
@@ -229,7 +229,7 @@ fn check_summary(summary: &Value, count: u64) -> Result<()> {
     let counts = ["sent", "answered", "lost", "mismatched"].map(|key| summary[key].as_u64());
     ensure!(
         counts == [Some(count), Some(count), Some(0), Some(0)],
-        "not every ping came back as it went: {summary}"
+        "not every ping came back unchanged: {summary}"
     );
     Ok(())
 }
@@ -238,7 +238,7 @@ fn check_summary(summary: &Value, count: u64) -> Result<()> {
 struct Process {
     speaker: Speaker,
     last: Option<String>,
-    /// Lines of pings among those that were read.
+    /// Lines about pings among the lines read.
     pings: u64,
 }
 
@@ -280,7 +280,7 @@ impl Process {
         Ok(())
     }
 
-    /// How many pings it has told of.
+    /// The number of pings reported so far.
     fn answered(&mut self) -> u64 {
         while let Ok(line) = self.speaker.lines.try_recv() {
             self.pings += u64::from(line.contains("\"type\":\"ping\""));
@@ -289,7 +289,7 @@ impl Process {
         self.pings
     }
 
-    /// Waits for its end; how it ended, and how long after `since`.
+    /// Waits for its end. Returns its status and the time since `since`.
     fn await_end(&mut self, since: Instant) -> Result<(ExitStatus, Duration)> {
         loop {
             if let Some(status) = self.speaker.child.try_wait()? {
@@ -304,7 +304,7 @@ impl Process {
         }
     }
 
-    /// The last line it wrote, once it has ended.
+    /// The last line of a process that has ended.
     fn last_line(&mut self) -> Result<Value> {
         let last = self.speaker.lines.iter().last().or(self.last.take());
         let last = last.with_context(|| format!("`{}` said nothing", self.speaker.arguments))?;

@@ -1,5 +1,5 @@
-//! What connections cost beside librdmacm and rdma_rxe: measured, and written into the documentation. Below it, what
-//! perftest measures.
+//! Measures connections compared with librdmacm over rdma_rxe, and writes the figures into the documentation.
+//! The submodule does the same for perftest.
 
 mod perftest;
 
@@ -13,26 +13,25 @@ use portolan_lab::machine::{Cache, MachineError, Suite};
 use crate::install;
 use crate::test::{Outcome, Workspace};
 
-/// A thousand connections a turn, no more of them at once than fit into the 512 receives that Linux posts to queue
-/// pair 1: a request that is lost is repeated only after 4.3 seconds, and of what a library does nothing would be
-/// seen then.
+/// A thousand connections per turn. At most as many at a time as fit into the 512 receives that Linux posts to
+/// queue pair 1: a lost request is repeated only after 4.3 seconds, which would hide the cost of the library.
 const LOAD: Load = Load {
     at_once: 200,
     times: 5,
 };
-/// Of the tests: as many as show a step that got slower, and few enough for some seconds.
+/// The load in the tests: enough to show a step that got slower, and few enough for some seconds.
 const LOAD_IN_TESTS: Load = Load {
     at_once: 100,
     times: 1,
 };
-/// All steps beside librdmacm's in the tests. Promised is 1.0 of both; a round differs from the next by up to 0.02,
-/// however busy the host is, and one that is only a hundred connections has the beginnings of the program in it: the
-/// release build of the kernel provider takes 0.99 to 1.01 then.
+/// Bounds in the tests for the ratio of all steps to librdmacm's. The promise is 1.0 for both. Rounds differ by
+/// up to 0.02, however busy the host is. A round of only a hundred connections includes the program's start:
+/// the release build of the kernel provider then takes 0.99 to 1.01.
 const BOUNDS: [(Subject, f64); 2] = [
     (Subject::KernelProvider, 1.03),
     (Subject::SoftwareDevice, 1.0),
 ];
-/// Has the figures, below the workspace's root, between the marks.
+/// The document, below the workspace's root. The figures are between the marks.
 const DOCUMENT: &str = "docs/performance.md";
 /// Our cmtime.
 const CMTIME: &str = "portolan-cmtime";
@@ -41,38 +40,38 @@ const MARKS: Marks = Marks {
     end: "<!-- end: `cargo xtask figures` -->\n",
 };
 
-/// What figures lie between, in the document.
+/// The marks around figures in the document.
 #[derive(Clone, Copy)]
 struct Marks {
     begin: &'static str,
     end: &'static str,
 }
 
-/// Measures connections beside librdmacm's in a kernel machine, and writes the figures into docs/performance.md.
+/// Measures connections compared with librdmacm in a kernel machine, and writes docs/performance.md.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     other: Option<Other>,
-    /// Rounds, in which librdmacm, the kernel provider and the software device take turns.
+    /// Number of rounds, in which librdmacm, the kernel provider and the software device take turns.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Connections at once.
+    /// Simultaneous connections.
     #[arg(long, value_name = "N", default_value_t = LOAD.at_once,
           value_parser = clap::value_parser!(u32).range(1..=5000))]
     at_once: u32,
-    /// How often in a turn.
+    /// Repetitions per turn.
     #[arg(long, value_name = "N", default_value_t = LOAD.times,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     times: u32,
-    /// Print the figures and write nothing.
+    /// Only print the figures.
     #[arg(long)]
     print: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Other {
-    /// Have perftest measure the software device beside rdma_rxe, and write the figures into docs/performance.md.
+    /// Measures perftest on the software device and on rdma_rxe, and writes docs/performance.md.
     Perftest(perftest::Arguments),
 }
 
@@ -96,7 +95,7 @@ pub(crate) fn write(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The short form, held against its bounds.
+/// The short measurement, checked against the bounds.
 pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     if !workspace.is_root {
         let why = "it boots a kernel machine whose packages root installs";
@@ -116,7 +115,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Outcome> {
     println!("{}", figures.markdown());
     let ratios = BOUNDS.map(|(subject, most)| {
         let (name, ratio) = (subject.name(), figures.ratio(subject));
-        let text = format!("{name}: {ratio:.2} of librdmacm's, at most {most}");
+        let text = format!("{name}: {ratio:.2} of librdmacm's, limit {most}");
         (text, ratio <= most)
     });
     for (text, holds) in &ratios {
@@ -129,8 +128,8 @@ fn measure(cmtime: &Path, load: Load, rounds: u32) -> Result<Figures> {
     let cache = Cache::locate()?;
     let (report, figures) = judge::figures(&cache, Suite::Bookworm, cmtime, load, rounds)?;
     println!("{report}");
-    ensure!(report.passed(), "what failed is above");
-    figures.context("a round is missing")
+    ensure!(report.passed(), "the measurement failed, see above");
+    figures.context("a round has no figures")
 }
 
 /// Writes figures into the document.
@@ -142,7 +141,7 @@ fn document(workspace: &Workspace, marks: Marks, text: &str) -> Result<()> {
     std::fs::write(&path, written).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The document with this between the marks, each of which occurs once.
+/// Replaces the text between the marks, each of which must occur once.
 fn with_section(document: &str, marks: Marks, text: &str) -> Result<String> {
     let Marks { begin, end } = marks;
     let parts = document.split_once(begin).and_then(|(before, rest)| {
@@ -158,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_marks_is_written_anew() {
+    fn only_the_text_between_the_marks_is_replaced() {
         let Marks { begin, end } = MARKS;
         let document = format!("above\n{begin}old\n{end}below\n");
         let written = with_section(&document, MARKS, "new\n").unwrap();

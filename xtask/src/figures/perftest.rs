@@ -15,13 +15,14 @@ pub(super) const MARKS: Marks = Marks {
     end: "<!-- end: `cargo xtask figures perftest` -->\n",
 };
 
-/// Has Debian's perftest measure the software device beside rdma_rxe in a kernel machine, and writes the figures.
+/// Measures Debian's perftest on the software device and on rdma_rxe in a kernel machine, and writes the
+/// figures.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Rounds, in which rdma_rxe and the software device take turns.
+    /// Number of rounds, in which rdma_rxe and the software device take turns.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// Print the figures and write nothing.
+    /// Only print the figures.
     #[arg(long)]
     print: bool,
 }
@@ -32,8 +33,8 @@ pub(super) fn write(arguments: &Arguments) -> Result<ExitCode> {
     let cache = Cache::locate()?;
     let (report, figures) = judge::perftest(&cache, Suite::Bookworm, &built, arguments.rounds)?;
     println!("{report}");
-    ensure!(report.passed(), "what failed is above");
-    let text = figures.context("a round is missing")?.markdown();
+    ensure!(report.passed(), "the measurement failed, see above");
+    let text = figures.context("a round has no figures")?.markdown();
     println!("{text}");
     if !arguments.print {
         document(&workspace, MARKS, &text)?;

@@ -1,4 +1,4 @@
-//! Which file uses which, and the loops among them.
+//! Which files use which, and the loops among them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use super::modules::{Crate, FileId, ModuleId};
 
-/// Which file uses which, and what of it.
+/// The uses between the files of a crate.
 #[derive(Debug)]
 pub(super) struct Graph {
     files: Vec<PathBuf>,
-    /// By the file that uses, then the one that is used: the names.
+    /// The used names, by the using file and the used file.
     uses: Vec<BTreeMap<FileId, BTreeSet<String>>>,
 }
 
-/// Files of which each uses the next, and the last the first.
+/// Files of which each uses the next, and the last uses the first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loop {
     pub(super) steps: Vec<Step>,
@@ -39,7 +39,7 @@ impl fmt::Display for Loop {
 }
 
 impl Graph {
-    /// All uses, except those of files below the file in the tree of modules.
+    /// All uses, except of files below the using file in the module tree.
     pub(super) fn of(parsed: &Crate) -> Self {
         let mut uses = vec![BTreeMap::<FileId, BTreeSet<String>>::new(); parsed.files.len()];
         for (id, module) in parsed.modules.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Graph {
         }
     }
 
-    /// For each use that is part of a loop, the shortest such loop; each loop once, short ones first.
+    /// For each use in a loop, the shortest such loop. Each loop is listed once, short ones first.
     pub(super) fn loops(&self) -> Vec<Loop> {
         let mut found = BTreeSet::new();
         for (from, used) in self.uses.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Graph {
         found
     }
 
-    /// The shortest way by uses.
+    /// The shortest path along uses.
     fn way(&self, from: FileId, to: FileId) -> Option<Vec<FileId>> {
         let mut before = BTreeMap::from([(from, from)]);
         let mut next = VecDeque::from([from]);
@@ -93,7 +93,7 @@ impl Graph {
         Some(way)
     }
 
-    /// The loop of files of which the last uses the first, begun at the first by number.
+    /// The loop of these files, of which the last uses the first, rotated to begin at the smallest number.
     fn loop_of(&self, mut way: Vec<FileId>) -> Loop {
         let first = (0..way.len()).min_by_key(|at| way[*at]).unwrap_or(0);
         way.rotate_left(first);
@@ -109,7 +109,7 @@ impl Graph {
     }
 }
 
-/// Whether `file` is `top`, or a module of it is declared there or further below.
+/// Whether `file` is `top`, or a module declared below it.
 fn is_below(parsed: &Crate, file: FileId, top: FileId) -> bool {
     let mut at: Option<ModuleId> = parsed.modules.iter().position(|module| module.file == file);
     while let Some(id) = at {

@@ -1,9 +1,10 @@
-//! `cargo xtask loops`: files of a crate that use each other in a circle.
+//! `cargo xtask loops`: finds files of a crate that use each other in a circle.
 //!
-//! A file uses another if a path in it (`use`, `crate::…`, `super::…`, or of a module's name) leads to what the other
-//! defines, through re-exports. What a file uses of the modules below it does not count: a parent puts its children
-//! together, and they may use what it defines. Any other loop is a tangle: its files can only be read, tested and moved
-//! all at once. Code for tests does not count. Methods are not seen: the `impl` blocks of one type may be in many files.
+//! A file uses another if a path in it (`use`, `crate::…`, `super::…`, or starting with a module's name)
+//! resolves to a definition in the other, through re-exports. Uses of modules below the file do not count: a
+//! parent assembles its children, and they may use its definitions. Any other loop is a tangle: its files can
+//! only be read, tested and moved together. Code for tests does not count. Methods are not seen, because the
+//! `impl` blocks of a type may be in many files.
 
 mod graph;
 mod modules;
@@ -28,7 +29,7 @@ pub(crate) fn task() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints each loop; any is an error.
+/// Prints each loop. Any loop is an error.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let roots = roots(workspace, &[])?;
     let mut loops = BTreeSet::new();
@@ -60,8 +61,8 @@ pub(crate) fn files(workspace: &Workspace, root: &Path) -> Result<Vec<PathBuf>> 
     Ok(Crate::parse(root, &read)?.files)
 }
 
-/// The first file of every crate of the workspace of these kinds; of none given, of any: libraries, programs, tests,
-/// examples.
+/// The root files of the workspace's crates of these kinds, or of any kind if none is given: libraries,
+/// programs, tests, examples.
 pub(crate) fn roots(workspace: &Workspace, kinds: &[&str]) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new(cargo())
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -1,4 +1,4 @@
-//! The modules of a crate as its files declare them: what each defines, imports and names.
+//! The modules of a crate as declared in its files: what each defines, imports and mentions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use anyhow::{Context, Result, ensure};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{Attribute, Expr, Item, ItemMod, Lit, Meta, UseTree};
 
-/// A module's place in [`Crate::modules`].
+/// An index in [`Crate::modules`].
 pub(super) type ModuleId = usize;
-/// A file's place in [`Crate::files`].
+/// An index in [`Crate::files`].
 pub(super) type FileId = usize;
 
-/// More files than any crate has; a folder that includes itself ends here.
+/// More files than any crate has. Stops at a folder that includes itself.
 const FILES_MAX: usize = 2_000;
 
-/// A crate: the modules reached from its first file.
+/// A crate: the modules reachable from its root file.
 #[derive(Debug, Default)]
 pub(super) struct Crate {
     /// The first is the crate's root.
@@ -29,11 +29,11 @@ pub(super) struct Module {
     pub(super) file: FileId,
     pub(super) parent: Option<ModuleId>,
     pub(super) children: BTreeMap<String, ModuleId>,
-    /// What it defines, with the file: that of an exported macro is another than the crate's root.
+    /// Its definitions, with their files. An exported macro is in the crate's root but in another file.
     pub(super) items: BTreeMap<String, FileId>,
-    /// Names that `use` brings, with their paths.
+    /// Names that `use` imports, with their paths.
     pub(super) imports: BTreeMap<String, Vec<String>>,
-    /// Modules and enums that are imported by a glob.
+    /// Modules and enums imported with a glob.
     pub(super) globs: Vec<Vec<String>>,
     /// Every path of more than one segment in its code.
     pub(super) mentions: BTreeSet<Vec<String>>,
@@ -53,18 +53,18 @@ impl Module {
     }
 }
 
-/// Where a module's children are looked for.
+/// Folders in which a module's children are searched.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     module: ModuleId,
-    /// Of files named after a child.
+    /// For files named after a child.
     folder: &'a Path,
-    /// Of files that an attribute names.
+    /// For files named by an attribute.
     file_folder: &'a Path,
 }
 
 impl Crate {
-    /// Reads the crate whose first file is `root`, by `read`, which gives a file's text or none.
+    /// Parses the crate with the root file `root`. `read` returns a file's text, if it exists.
     pub(super) fn parse(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Self> {
         let mut parsed = Self::default();
         parsed.modules.push(Module::new(0, None));
@@ -168,7 +168,7 @@ impl Crate {
 }
 
 impl Module {
-    /// Takes a `use`; one inside a function gives its names to the function alone.
+    /// Handles a `use`. Inside a function it imports names only for the function.
     fn import(&mut self, tree: &UseTree, for_module: bool) {
         let mut leaves = Vec::new();
         flatten(tree, &mut Vec::new(), &mut leaves);
@@ -184,7 +184,7 @@ impl Module {
         }
     }
 
-    /// Collects the paths in code, macros' arguments included.
+    /// Collects the paths in code, including macro arguments.
     fn scan(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -217,7 +217,7 @@ impl Module {
     }
 }
 
-/// The paths of a `use`, each with the name it brings; none for `*`.
+/// The paths of a `use`, each with its imported name; without a name for `*`.
 fn flatten(
     tree: &UseTree,
     before: &mut Vec<String>,
@@ -255,7 +255,7 @@ fn flatten(
     }
 }
 
-/// The path that begins at `at`, and where it ends.
+/// The path that begins at `at`, and the index after it.
 fn path_at(tokens: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(ident)) = tokens.get(at) {
@@ -272,7 +272,7 @@ fn path_at(tokens: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
     (path, at)
 }
 
-/// Whether two colons stand before `at`: then no path begins there.
+/// Whether two colons precede `at`, so that no path begins there.
 fn follows_path(tokens: &[TokenTree], at: usize) -> bool {
     at >= 2 && is_punct(tokens.get(at - 1), ':') && is_punct(tokens.get(at - 2), ':')
 }
@@ -281,7 +281,7 @@ fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
-/// A path without the `..` that an attribute's has.
+/// A path without the `..` of an attribute's path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -310,7 +310,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     }
 }
 
-/// Whether it is built for tests alone, which may use all they test.
+/// Whether it is built only for tests, which may use everything they test.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {

@@ -1,13 +1,13 @@
-//! What a path names: the file that defines it, through re-exports.
+//! Resolves paths to the files with their definitions, through re-exports.
 
 use std::collections::BTreeSet;
 
 use super::modules::{Crate, FileId, ModuleId};
 
-/// The names that were looked for on the way to one: where re-exports lead in a circle, nothing is found.
+/// The names already being resolved. A circle of re-exports resolves to nothing.
 type Asked<'a> = BTreeSet<(ModuleId, &'a str)>;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Module(ModuleId),
@@ -15,7 +15,7 @@ enum Found {
 }
 
 impl Crate {
-    /// The file that defines what `path` names in `module`; none for other crates' names.
+    /// The file with the definition of `path` as seen in `module`; `None` for names of other crates.
     pub(super) fn file_of(&self, module: ModuleId, path: &[String]) -> Option<FileId> {
         Some(match self.follow(module, path, &mut Asked::new())? {
             Found::Module(module) => self.modules[module].file,
@@ -23,7 +23,7 @@ impl Crate {
         })
     }
 
-    /// A path as code in `module` writes it.
+    /// Resolves a path in the code of `module`.
     fn follow<'a>(
         &'a self,
         module: ModuleId,
@@ -40,7 +40,7 @@ impl Crate {
         self.descend(begin, rest, asked)
     }
 
-    /// The rest of a path, from where its beginning leads.
+    /// Resolves the rest of a path after its beginning.
     fn descend<'a>(
         &'a self,
         mut at: Found,
@@ -48,7 +48,7 @@ impl Crate {
         asked: &mut Asked<'a>,
     ) -> Option<Found> {
         for (place, name) in path.iter().enumerate() {
-            // A variant or an associated item is where its type is.
+            // A variant or associated item is defined with its type.
             let Found::Module(module) = at else {
                 return Some(at);
             };
@@ -56,7 +56,7 @@ impl Crate {
                 Found::Module(self.modules[module].parent?)
             } else {
                 let last = place + 1 == path.len();
-                // What a macro defines is where the macro is used.
+                // Definitions by a macro are attributed to the file that invokes the macro.
                 self.lookup(module, name, last, asked)
                     .unwrap_or(Found::Item(self.modules[module].file))
             };
@@ -64,7 +64,7 @@ impl Crate {
         Some(at)
     }
 
-    /// One name in a module; the last of a path is rather an item than a module.
+    /// Resolves one name in a module. The last name of a path is an item rather than a module.
     fn lookup<'a>(
         &'a self,
         module: ModuleId,

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::loops_of;
 
-/// The loops of a crate of these files, each as the names of its files with the used items.
+/// The loops of a crate with these files. Each is a list of file names with the used items.
 fn loops(files: &[(&str, &str)]) -> Vec<String> {
     let read = |path: &Path| {
         let (_, text) = files.iter().find(|(name, _)| Path::new(name) == path)?;
@@ -107,7 +107,7 @@ fn modules_inside_a_file_are_that_file() {
 }
 
 #[test]
-fn what_is_built_for_tests_alone_does_not_count() {
+fn code_built_only_for_tests_does_not_count() {
     let files = [
         ("lib.rs", "mod a; mod b;"),
         (
@@ -158,7 +158,7 @@ fn a_file_that_an_attribute_names_is_read() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_an_error_that_names_it() {
+fn a_missing_file_is_an_error_that_names_it() {
     let error = loops_of(Path::new("lib.rs"), &|path| {
         (path == Path::new("lib.rs")).then(|| "mod lost;".into())
     });

@@ -1,4 +1,4 @@
-//! What a row is: programs, and what must come of them.
+//! A row: programs, and what is expected of them.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -6,18 +6,18 @@ use std::net::Ipv4Addr;
 /// One end of a row, as words of a command line.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    /// A program of Debian's, run by `portolan exec`.
+    /// A Debian program, run with `portolan exec`.
     C(Vec<String>),
     /// The command itself.
     Ours(Vec<String>),
 }
 
-/// C program, by its command line.
+/// A C program with its command line.
 pub(super) fn c(text: &str) -> End {
     End::C(words(text))
 }
 
-/// The command, by its arguments.
+/// The command with its arguments.
 pub(super) fn ours(text: &str) -> End {
     End::Ours(words(text))
 }
@@ -27,7 +27,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 impl End {
-    /// The command line, for people.
+    /// The command line for display.
     pub(super) fn text(&self) -> String {
         match self {
             Self::C(words) => words.join(" "),
@@ -36,18 +36,18 @@ impl End {
     }
 }
 
-/// By what a server is known to be ready.
+/// How to tell that a server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// It listens at a port of the rdma_cm.
+    /// It listens on an rdma_cm port.
     Listener(u16),
-    /// It listens at a TCP port: both ends tell each other of their queue pairs by TCP.
+    /// It listens on a TCP port, over which both ends exchange their queue pairs.
     Tcp(u16),
     /// It is a member of the group.
     Member(Ipv4Addr),
 }
 
-/// The end that is there first.
+/// The end that is started first.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) end: End,
@@ -55,30 +55,30 @@ pub(super) struct Server {
     pub(super) expected: Expected,
 }
 
-/// What a row's network namespace has.
+/// The contents of a row's network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
-    /// The loopback interface alone.
+    /// Only the loopback interface.
     Loopback,
-    /// An Ethernet link, too: stacks on verbs leave loopback interfaces out.
+    /// Also an Ethernet link: libraries above verbs ignore loopback interfaces.
     Ethernet,
 }
 
-/// Text, and how many lines at least must have it.
+/// A text, and the minimum number of lines with it.
 pub(super) type Saying = (&'static str, usize);
 
-/// How an end ends.
+/// How an end must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// With status 0.
     Well,
-    /// Of itself with another one.
+    /// By itself with another status.
     Refused,
-    /// It is there still when the other end has ended.
+    /// It is still running when the other end has ended.
     Stays,
 }
 
-/// What must come of an end.
+/// The expected result of an end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) ending: Ending,
@@ -102,7 +102,7 @@ impl Expected {
     }
 }
 
-/// Who looks at the data that has come.
+/// Who checks the received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     None,
@@ -125,25 +125,25 @@ impl Data {
 /// A row.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// Under which heading it stands.
+    /// The heading of its table.
     pub(super) group: &'static str,
-    /// None for programs that have no other end.
+    /// `None` for programs without another end.
     pub(super) server: Option<Server>,
     pub(super) client: End,
-    /// As many clients at once.
+    /// Number of simultaneous clients.
     pub(super) clients: usize,
-    /// Of each client.
+    /// Expected result of each client.
     pub(super) expected: Expected,
     pub(super) data: Data,
     pub(super) network: Network,
-    /// What the client says before it fails if it was faster than its server: then the row is played again.
+    /// The client's output when it fails because it was faster than its server. The row is then repeated.
     pub(super) haste: Option<&'static str>,
-    /// Whether it is a part of the tests.
+    /// Whether the tests play it.
     pub(super) is_quick: bool,
 }
 
 impl Case {
-    /// Two ends that are to end well.
+    /// Two ends that must succeed.
     pub(super) fn pair(group: &'static str, server: End, ready: Ready, client: End) -> Self {
         Self {
             server: Some(Server {
@@ -155,7 +155,7 @@ impl Case {
         }
     }
 
-    /// A program that has no other end, and is to end well.
+    /// A program without another end that must succeed.
     pub(super) fn alone(group: &'static str, program: End) -> Self {
         Self {
             group,
@@ -190,13 +190,13 @@ impl Case {
         Self { expected, ..self }
     }
 
-    /// Both end well, and say this.
+    /// Both must succeed and print this.
     pub(super) fn both_say(self, says: &'static [Saying]) -> Self {
         let expected = Expected::well(says);
         self.server(expected).client(expected)
     }
 
-    /// The client ends well, and says this.
+    /// The client must succeed and print this.
     pub(super) fn client_says(self, says: &'static [Saying]) -> Self {
         self.client(Expected::well(says))
     }
@@ -208,11 +208,11 @@ impl Case {
         }
     }
 
-    /// The client's command line, and how many there are.
+    /// The client's command line, and the number of clients.
     pub(super) fn client_text(&self) -> String {
         let mut text = self.client.text();
         if self.clients > 1 {
-            write!(text, ", {} at once", self.clients).expect("text takes text");
+            write!(text, ", {} at once", self.clients).expect("writing to a string cannot fail");
         }
         text
     }

@@ -1,4 +1,4 @@
-//! The section of docs/interop.md that the rows are written to.
+//! Writes the rows to their section of docs/interop.md.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,14 +13,14 @@ const DOCUMENT: &str = "docs/interop.md";
 const BEGIN: &str = "<!-- Written by `cargo xtask programs` from its run: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask programs` writes. -->\n";
 
-/// What became of a row.
+/// The result of a row.
 pub(super) struct Row {
     pub(super) case: Case,
     pub(super) result: Result<(), String>,
     pub(super) took: Duration,
 }
 
-/// Replaces the section; the rest stays.
+/// Replaces the section and keeps the rest.
 pub(super) fn write(root: &Path, rows: &[Row], took: Duration) -> Result<()> {
     let path = root.join(DOCUMENT);
     let old = fs::read_to_string(&path).with_context(|| format!("no {DOCUMENT}"))?;
@@ -31,7 +31,7 @@ pub(super) fn write(root: &Path, rows: &[Row], took: Duration) -> Result<()> {
 
 fn replaced(old: &str, section: &str) -> Result<String> {
     let (Some(begin), Some(end)) = (old.find(BEGIN), old.find(END)) else {
-        anyhow::bail!("{DOCUMENT} has no marks of this section");
+        anyhow::bail!("{DOCUMENT} lacks the marks of this section");
     };
     let begin = begin + BEGIN.len();
     ensure!(begin <= end, "the marks in {DOCUMENT} are out of order");
@@ -46,9 +46,10 @@ fn section(rows: &[Row], took: Duration) -> String {
             group = row.case.group;
             let heading = first_upper(group);
             let columns = "| server | client | data | result |\n|---|---|---|---|";
-            write!(text, "\n### {heading}\n\n{columns}\n").expect("text takes text");
+            write!(text, "\n### {heading}\n\n{columns}\n")
+                .expect("writing to a string cannot fail");
         }
-        writeln!(text, "{}", line(row)).expect("text takes text");
+        writeln!(text, "{}", line(row)).expect("writing to a string cannot fail");
     }
     let as_expected = rows.iter().filter(|row| row.result.is_ok()).count();
     let minutes = took.as_secs_f64() / 60.0;
@@ -76,7 +77,7 @@ fn line(row: &Row) -> String {
     format!("| {server} | {client} | {data} | {result} |")
 }
 
-/// What the first end says that is to be refused.
+/// The expected error of an end that must be refused.
 fn refusal(case: &Case) -> Option<String> {
     let server = case.server.as_ref().map(|server| server.expected);
     let ends = server.into_iter().chain([case.expected]);

@@ -1,5 +1,5 @@
-//! C programs of Debian's, unmodified, on our libraries and software devices: `portolan exec`, both ends, and with one end
-//! of ours where the protocol is shared.
+//! Debian's unmodified C programs on our libraries and software devices, through `portolan exec`: at both ends,
+//! or with our command at one end where the protocol is shared.
 
 mod case;
 mod cases;
@@ -21,7 +21,7 @@ use crate::test::{Outcome, Workspace};
 use case::{Case, Network};
 use document::Row;
 
-/// Whose programs are run, and what makes the namespace that they run in.
+/// The programs' packages, and what their namespace needs.
 const PACKAGES: [Package; 11] = [
     Package {
         name: "rdmacm-utils",
@@ -96,7 +96,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     };
     let chosen: Vec<Case> = cases::all().into_iter().filter(chosen).collect();
     let rows = side_by_side(&chosen, |case| play(&workspace, case));
-    ensure!(!rows.is_empty(), "no row has this in its client's command");
+    ensure!(!rows.is_empty(), "no row's client command contains this");
     if arguments.only.is_none() {
         document::write(&workspace.root, &rows, started.elapsed())?;
     }
@@ -108,7 +108,7 @@ pub(crate) fn run_all(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The selection that the tests play.
+/// Plays the tests' selection.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     match ensure_installed(&PACKAGES) {
         Err(MachineError::Unavailable(unavailable)) => {
@@ -131,7 +131,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} rows", rows.len())))
 }
 
-/// Plays a row, in a network namespace of its own: rows run side by side, for some sleep for seconds.
+/// Plays a row in a network namespace of its own. Rows run in parallel, because some sleep for seconds.
 fn play(workspace: &Workspace, case: &Case) -> Row {
     let started = Instant::now();
     let namespace = match case.network {

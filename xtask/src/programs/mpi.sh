@@ -6,6 +6,6 @@ shift
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 "mpicc.$kind" -Wall -Wextra -O2 crates/lab/c/mpi.c -o "$folder/mpi"
-# Its processes are this user's, also when that is root, and there may be more of them than processors.
+# Allows root, and more processes than processors.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 "mpirun.$kind" "$@" "$folder/mpi"

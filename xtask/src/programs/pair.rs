@@ -1,4 +1,4 @@
-//! A row as it is played: the server, and when it is ready, its clients.
+//! Plays a row: starts the server and, when it is ready, the clients.
 
 use std::path::Path;
 use std::thread;
@@ -11,16 +11,16 @@ use super::namespace::Namespace;
 use super::ready::is_ready;
 use super::running::Running;
 
-/// How long a row may take.
+/// Time limit of a row.
 const ROW_TIME_MAX: Duration = Duration::from_secs(180);
-/// How often a row is played whose client is too hasty.
+/// How often a row is played if its client was faster than its server.
 const TRIES_MAX: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Plays a row; again, if its client was too hasty.
+/// Plays a row. Repeats it if its client was faster than its server.
 ///
 /// # Errors
-/// Which end failed, and what it said.
+/// The end that failed, and its output.
 pub(super) fn play(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> {
     let mut tries = 1;
     loop {
@@ -58,7 +58,7 @@ fn play_once(portolan: &Path, namespace: &Namespace, case: &Case) -> Result<()> 
     };
     match called {
         Ok(()) => finish_server(running, expected, deadline),
-        // It may wait without end for a client that failed.
+        // The server may wait forever for a client that failed.
         Err(error) => bail!("{error:#}; the server: {}", running.last_words()?),
     }
 }

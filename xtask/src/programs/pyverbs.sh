@@ -1,6 +1,6 @@
 #!/bin/sh
-# rdma-core's own tests of libibverbs and librdmacm, in Python, as Debian's python3-pyverbs has them, with the arguments
-# of their run_tests.py.
+# rdma-core's Python tests of libibverbs and librdmacm from Debian's python3-pyverbs, with the arguments of
+# their run_tests.py.
 set -e
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::case::Ready;
 use super::namespace::Namespace;
 
-/// A socket that listens, in the kernel's tables of TCP (proc(5)).
+/// State of a listening socket in the kernel's TCP tables (proc(5)).
 const LISTEN: &str = "0A";
 
 pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> Result<bool> {
@@ -29,8 +29,8 @@ pub(super) fn is_ready(portolan: &Path, namespace: &Namespace, ready: Ready) -> 
     }
 }
 
-/// Whether `portolan ps` lists an rdma_cm listener there. It fails if one that shares the port does not
-/// answer, and tells of the ports all the same.
+/// Whether `portolan ps` lists an rdma_cm listener on this port. `ps` fails if a process that shares the port
+/// does not answer, but prints the ports anyway.
 fn has_listener(portolan: &Path, namespace: &Namespace, port: u16) -> Result<bool> {
     let output = namespace
         .command()
@@ -66,7 +66,7 @@ fn has_tcp_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// The kernel prints an address as the number that its bytes are in memory.
+/// The kernel prints an address as the number that its bytes form in memory.
 fn has_member(table: &str, group: Ipv4Addr) -> bool {
     let printed = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     table
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_told_from_a_port_that_connects() {
+    fn a_listener_differs_from_a_port_that_connects() {
         let port = |listening| {
             format!(r#"{{"type":"port","address":"127.0.0.1:7471","listening":{listening}}}"#)
         };
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tcp_listener_is_told_from_a_connection() {
+    fn a_tcp_listener_differs_from_a_connection() {
         let line = |state| format!("   0: 00000000:4853 00000000:0000 {state} 00000000:00000000");
         assert!(has_tcp_listener(&line("0A"), 18_515));
         assert!(!has_tcp_listener(&line("01"), 18_515));

@@ -1,4 +1,4 @@
-//! A program that runs, and what it says.
+//! A running program and its output.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -15,18 +15,18 @@ use super::case::{End, Ending, Expected, Saying};
 use super::namespace::Namespace;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Bytes of a program's output that are shown when it fails.
+/// How many bytes of output are shown when a program fails.
 const SAID_MAX: usize = 2000;
-/// What programs say of data that is not as it was sent, and end well all the same.
+/// Messages of programs that find wrong data but exit with success.
 const WRONG_DATA: [&str; 2] = ["invalid data", "data mismatch"];
-/// At its very end rping destroys its event channel, though its other thread may be about to wait on it; if so it
-/// says this and ends with 255, on every libibverbs.
+/// At its end rping destroys its event channel while its other thread may be about to wait on it. Then it
+/// prints this and exits with 255, on every libibverbs.
 const HASTE: (&str, i32) = ("rdma_get_cm_event: Bad file descriptor", 255);
 
-/// It is killed when dropped.
+/// A process that is killed on drop.
 pub(super) struct Running {
     child: Child,
-    /// Apart: what a program says to one may come in the middle of a line to the other.
+    /// Separate from standard error, since output of one may be in the middle of a line of the other.
     stdout: File,
     stderr: File,
 }
@@ -53,7 +53,7 @@ impl Running {
         })
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -89,7 +89,7 @@ impl Running {
 
     fn must_be_there(&mut self) -> Result<()> {
         if let Some(status) = self.ended()? {
-            bail!("did not stay, {}: {}", text(status), self.last_words()?);
+            bail!("ended early, {}: {}", text(status), self.last_words()?);
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Running {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The end of what it has said, on one line.
+    /// The end of its output, on one line.
     pub(super) fn last_words(&mut self) -> Result<String> {
         Ok(short(&self.said()?))
     }
@@ -111,7 +111,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -127,7 +127,7 @@ fn must_say(said: &str, says: &[Saying]) -> Result<()> {
         );
     }
     let wrong = WRONG_DATA.iter().find(|wrong| said.contains(*wrong));
-    ensure!(wrong.is_none(), "the data is wrong: {}", short(said));
+    ensure!(wrong.is_none(), "the data are wrong: {}", short(said));
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn text(status: ExitStatus) -> String {
     }
 }
 
-/// A file that is gone when it is closed.
+/// A file that is deleted when it is closed.
 fn unnamed() -> Result<File> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ fn unnamed() -> Result<File> {
         .read(true)
         .append(true)
         .open(&path)
-        .context("no temporary file")?;
+        .context("cannot create a temporary file")?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_words_are_not_enough_and_wrong_data_is_too_much() {
+    fn too_few_lines_or_a_report_of_wrong_data_is_an_error() {
         let said = "ping data: 0\nping data: 1\n";
         assert!(must_say(said, &[("ping data", 2)]).is_ok());
         assert!(must_say(said, &[("ping data", 3)]).is_err());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_words_the_end_is_told() {
+    fn only_the_end_of_long_output_is_shown() {
         assert_eq!(short(" a\nb "), "a b");
         assert_eq!(short(&"ä".repeat(SAID_MAX)).chars().count(), SAID_MAX / 2);
     }

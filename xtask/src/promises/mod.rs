@@ -1,9 +1,9 @@
-//! `docs/promises.md` against the tests: each promise of the man pages names the tests that prove it,
-//! and these are there.
+//! Checks `docs/promises.md` against the tests. Each promise of the man pages names the tests that prove it,
+//! and these must exist.
 //!
-//! The file is made of pages (`## 1. name`), sections (`### 1.2 TITLE`) and rows
-//! (`| 1.2.3 | promise | tests |`). What a test promises is for people to read; that none is missing,
-//! none is named twice and every test is one that runs is checked here.
+//! The file consists of pages (`## 1. name`), sections (`### 1.2 TITLE`) and rows (`| 1.2.3 | promise | tests
+//! |`). Whether a test proves its promise is for readers to judge. This checks that no promise is missing or
+//! numbered twice, and that every named test runs.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use crate::test::{Outcome, Workspace};
 
 const FILE: &str = "docs/promises.md";
 
-/// The pages, in the file's order.
+/// The pages, in the order of the file.
 const PAGES: [&str; 5] = [
     "rdma_getaddrinfo(3)",
     "rdma_getaddrinfo, the Chinese page",
@@ -27,16 +27,16 @@ const PAGES: [&str; 5] = [
     "rdma_get_cm_event(3)",
 ];
 
-/// What stands in a section that promises nothing.
+/// The text of a section without promises.
 const NONE: &str = "No promises.";
 
 /// The attributes that make a function a test.
 const TEST_ATTRIBUTES: [&str; 2] = ["#[test]", "#[tokio::test"];
 
-/// Something wrong with the file, and where.
+/// An error in the file, and its line.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
-    /// From 1.
+    /// The line, starting from 1.
     line: usize,
     what: String,
 }
@@ -47,12 +47,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Debug, Default)]
 struct Findings {
     faults: Vec<Fault>,
     promises: usize,
-    /// Each test that is named, as `path::name`.
+    /// Each named test, as `path::name`.
     tests: BTreeSet<String>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     )))
 }
 
-/// Checks the whole text; `source` gives the text of a file of the workspace.
+/// Checks the whole text. `source` returns the text of a file of the workspace.
 fn check(text: &str, source: &dyn Fn(&str) -> Option<String>) -> Findings {
     let mut reader = Reader {
         source,
@@ -92,12 +92,12 @@ fn check(text: &str, source: &dyn Fn(&str) -> Option<String>) -> Findings {
     reader.end_page();
     if reader.page != PAGES.len() {
         let (found, expected) = (reader.page, PAGES.len());
-        reader.fault(format!("{found} pages, and there are {expected}"));
+        reader.fault(format!("{found} pages, expected {expected}"));
     }
     reader.findings
 }
 
-/// Where in the file it is, and what it found.
+/// The position in the file and the findings so far.
 struct Reader<'a> {
     source: &'a dyn Fn(&str) -> Option<String>,
     findings: Findings,
@@ -105,7 +105,7 @@ struct Reader<'a> {
     section: usize,
     row: usize,
     line: usize,
-    /// Whether the section says that it promises nothing.
+    /// Whether the section states that it promises nothing.
     said_none: bool,
 }
 
@@ -140,7 +140,7 @@ impl Reader<'_> {
         self.section = 0;
         let expected = format!("{}. {name}", self.page);
         if heading != expected {
-            self.fault(format!("page `{heading}` where `{expected}` belongs"));
+            self.fault(format!("page `{heading}` where `{expected}` is expected"));
         }
     }
 
@@ -151,7 +151,7 @@ impl Reader<'_> {
         self.said_none = false;
         let expected = self.section_number();
         if heading.split_once(' ').map(|(number, _)| number) != Some(&expected) {
-            self.fault(format!("section `{heading}` where {expected} belongs"));
+            self.fault(format!("section `{heading}` where {expected} is expected"));
         }
     }
 
@@ -170,7 +170,7 @@ impl Reader<'_> {
         if self.section > 0 && (self.row == 0) != self.said_none {
             let number = self.section_number();
             self.fault(format!(
-                "section {number} ends here: promises, or else the line `{NONE}`, are expected"
+                "section {number} has neither promises nor the line `{NONE}`"
             ));
         }
     }
@@ -181,15 +181,13 @@ impl Reader<'_> {
         let expected = format!("{}.{}", self.section_number(), self.row);
         let &[number, promise, proof] = cells else {
             let found = cells.len();
-            return self.fault(format!(
-                "{found} cells where number, promise and tests belong"
-            ));
+            return self.fault(format!("{found} cells, expected number, promise and tests"));
         };
         if self.section == 0 || number != expected {
-            self.fault(format!("promise {number} where {expected} belongs"));
+            self.fault(format!("promise {number} where {expected} is expected"));
         }
         if promise.is_empty() {
-            self.fault(format!("promise {number} says nothing"));
+            self.fault(format!("promise {number} is empty"));
         }
         self.read_tests(number, proof);
     }
@@ -219,7 +217,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a source has this function, and it is a test that runs.
+/// Checks that a source has this function and that it is a test that runs.
 fn find_test(source: &str, function: &str) -> Result<(), &'static str> {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let is_function = |line: &&str| {
@@ -228,8 +226,8 @@ fn find_test(source: &str, function: &str) -> Result<(), &'static str> {
             .and_then(|rest| rest.strip_prefix(function))
             .is_some_and(|rest| rest.starts_with(['(', '<']))
     };
-    let at = lines.iter().position(is_function).ok_or("is not there")?;
-    // Attributes and documentation are between the function and whatever ends before it.
+    let at = lines.iter().position(is_function).ok_or("does not exist")?;
+    // Attributes and documentation are between the function and the end of the previous item.
     let before = lines[..at].iter().rev();
     let attributes: Vec<&&str> = before
         .take_while(|line| !line.is_empty() && !line.ends_with(['{', '}', ';']))
@@ -240,7 +238,7 @@ fn find_test(source: &str, function: &str) -> Result<(), &'static str> {
         .iter()
         .any(|line| TEST_ATTRIBUTES.iter().any(|test| line.starts_with(test)))
     {
-        Err("is no test")
+        Err("is not a test")
     } else if has("ignore") {
         Err("is ignored")
     } else {

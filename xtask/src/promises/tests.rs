@@ -74,7 +74,7 @@ fn a_promise_without_a_test_is_a_fault() {
     assert_eq!(faults("| 1.2.1 | It holds. |\n").len(), 1);
     assert_eq!(
         faults("| 1.2.1 | | `a/b.rs::it_holds` |\n"),
-        ["promise 1.2.1 says nothing"]
+        ["promise 1.2.1 is empty"]
     );
     assert_eq!(faults("| 1.2.1 | It holds. | it_holds |\n").len(), 1);
     assert_eq!(faults("| 1.2.1 | It holds. | some day |\n").len(), 1);
@@ -84,9 +84,9 @@ fn a_promise_without_a_test_is_a_fault() {
 fn a_test_that_is_missing_or_does_not_run_is_a_fault() {
     for (test, why) in [
         ("a/c.rs::it_holds", "there is no file a/c.rs"),
-        ("a/b.rs::it_hold", "it_hold is not there"),
-        ("a/b.rs::helper", "helper is no test"),
-        ("a/b.rs::it_was_a_test", "it_was_a_test is no test"),
+        ("a/b.rs::it_hold", "it_hold does not exist"),
+        ("a/b.rs::helper", "helper is not a test"),
+        ("a/b.rs::it_was_a_test", "it_was_a_test is not a test"),
         ("a/b.rs::it_rests", "it_rests is ignored"),
     ] {
         let found = faults(&format!("| 1.2.1 | It holds. | `{test}` |\n"));
@@ -98,13 +98,13 @@ fn a_test_that_is_missing_or_does_not_run_is_a_fault() {
 }
 
 #[test]
-fn a_number_that_comes_twice_or_is_left_out_is_a_fault() {
+fn a_repeated_or_missing_number_is_a_fault() {
     let twice = faults(&GOOD.repeat(2));
-    assert_eq!(twice, ["promise 1.2.1 where 1.2.2 belongs"]);
+    assert_eq!(twice, ["promise 1.2.1 where 1.2.2 is expected"]);
     let gap = faults(&(GOOD.to_owned() + &GOOD.replace("1.2.1", "1.2.3")));
-    assert_eq!(gap, ["promise 1.2.3 where 1.2.2 belongs"]);
+    assert_eq!(gap, ["promise 1.2.3 where 1.2.2 is expected"]);
     let elsewhere = faults(&GOOD.replace("1.2.1", "1.3.1"));
-    assert_eq!(elsewhere, ["promise 1.3.1 where 1.2.1 belongs"]);
+    assert_eq!(elsewhere, ["promise 1.3.1 where 1.2.1 is expected"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A process of the stress test: it listens, or pings who does.
+//! A process of the stress test: a listener or a ping.
 
 use std::io::Read;
 use std::process::ExitStatus;
@@ -11,38 +11,38 @@ use serde_json::Value;
 use super::programs::{Language, Programs};
 use crate::processes::Speaker;
 
-/// How long a process may take to say that it listens: all share few cores.
+/// Time limit for a process to report that it listens. All processes share few cores.
 const START_TIME_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
 enum Role {
-    /// At this port.
+    /// Listens on this port.
     Listens(u16),
-    /// A listener of this language.
+    /// Pings a listener of this language on this port.
     Calls(u16, Language),
 }
 
-/// A process; killed when dropped.
+/// A process, killed on drop.
 pub(super) struct Member {
     speaker: Speaker,
     started: Instant,
     language: Language,
     role: Role,
-    /// Listens, or is connected.
+    /// Whether it listens or is connected.
     is_ready: bool,
     new_pings: u64,
-    /// What it says at its end.
+    /// Its final summary.
     summary: Option<Value>,
 }
 
 impl Member {
-    /// One that listens at a port.
+    /// Starts a listener on a port.
     pub(super) fn listener(programs: &Programs, language: Language, port: u16) -> Result<Self> {
         let speaker = programs.listen(language, port)?;
         Ok(Self::new(speaker, language, Role::Listens(port)))
     }
 
-    /// One that pings a listener.
+    /// Starts a ping of a listener.
     pub(super) fn caller(
         programs: &Programs,
         language: Language,
@@ -79,7 +79,7 @@ impl Member {
         }
     }
 
-    /// A listener that may be called, and its language.
+    /// The port and language of a listener that is ready.
     pub(super) fn ready_listener(&self) -> Option<(u16, Language)> {
         let port = self.listens_at().filter(|_| self.is_ready)?;
         Some((port, self.language))
@@ -93,7 +93,7 @@ impl Member {
         }
     }
 
-    /// Who pings whom.
+    /// The languages of a ping and of its listener.
     pub(super) fn languages(&self) -> Option<(Language, Language)> {
         match self.role {
             Role::Listens(_) => None,
@@ -101,20 +101,20 @@ impl Member {
         }
     }
 
-    /// Whether it was connected; a listener, whether it listened.
+    /// Whether a ping was connected or a listener listened.
     pub(super) fn is_connected(&self) -> bool {
         self.is_ready
     }
 
-    /// Pings answered since this was last asked.
+    /// Pings answered since the previous call.
     pub(super) fn take_pings(&mut self) -> u64 {
         std::mem::take(&mut self.new_pings)
     }
 
-    /// Asks one that pings to end, as Ctrl-C does.
+    /// Interrupts a ping, like Ctrl-C.
     pub(super) fn interrupt(&self) -> Result<()> {
         if !self.is_listener() {
-            // It is not waited for yet, so that its number is not another's, even if it has ended.
+            // It has not been waited for, so its process id is still valid, even if it has ended.
             kill_process(Pid::from_child(&self.speaker.child), Signal::INT)?;
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Member {
         self.speaker.child.id()
     }
 
-    /// Stops it for good: only a kill ends it.
+    /// Stops it until it is killed.
     pub(super) fn stop(&self) -> Result<()> {
         Ok(kill_process(
             Pid::from_child(&self.speaker.child),
@@ -132,12 +132,12 @@ impl Member {
         )?)
     }
 
-    /// Kills it, without waiting for its end.
+    /// Kills it without waiting for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         Ok(self.speaker.child.kill()?)
     }
 
-    /// How it ended, if it has; all that it said is read then.
+    /// Its exit status, if it has ended. All its output has been read then.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.speaker.child.try_wait()?;
         if status.is_some() {
@@ -148,7 +148,7 @@ impl Member {
         Ok(status)
     }
 
-    /// Whether it came to a good end, with each ping as it should be.
+    /// Whether it succeeded, with every ping answered unchanged.
     pub(super) fn has_finished(&self, status: ExitStatus) -> bool {
         let is_nothing = |key: &str| self.summary.as_ref().is_some_and(|said| said[key] == 0);
         status.success() && is_nothing("lost") && is_nothing("mismatched")
@@ -166,7 +166,7 @@ impl Member {
         ))
     }
 
-    /// Reads what it has said since the last time.
+    /// Reads its output since the previous call.
     pub(super) fn listen_in(&mut self) -> Result<()> {
         while let Ok(line) = self.speaker.lines.try_recv() {
             self.hear(&line)?;

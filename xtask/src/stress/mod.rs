@@ -1,10 +1,8 @@
-//! Sixty-four processes that listen and ping, half of them C programs on our libraries, some of which are killed all
-//! the
-//! time, often several at once and some while they are stopped, and replaced. The survivors finish, and are then idle
-//! and
-//! all that is listed; when all are gone nothing of theirs is left.
+//! Sixty-four processes that listen and ping, half of them C programs on our libraries. Some are killed and
+//! replaced all the time, often several at once and some while they are stopped. At the end the survivors
+//! finish and are idle, and `ps` lists nothing else; when all are gone nothing of theirs is left.
 //!
-//! All in a network namespace of their own, with a UDP port 4791 of its own.
+//! Everything runs in a network namespace with its own UDP port 4791.
 
 mod member;
 mod programs;
@@ -24,37 +22,37 @@ use crate::test::{Outcome, Workspace};
 use member::Member;
 use programs::{Language, Programs};
 
-/// Listeners, and as many pings; half of each in C.
+/// Number of listeners and of pings; half of each in C.
 const LISTENERS: usize = 32;
 const PART_TIME_S: u64 = 60;
-/// Time between two strikes, at most.
+/// Longest time between two strikes.
 const STRIKE_PAUSE_MAX_MS: u64 = 500;
-/// How many a strike kills, besides those that are stopped: one of these numbers.
+/// How many processes a strike kills besides the stopped ones: one of these numbers.
 const KILLED_AT_ONCE: [u64; 4] = [1, 1, 3, 6];
-/// How many are stopped until the next strike kills them, at most.
+/// How many processes at most are stopped until the next strike kills them.
 const STOPPED_MAX: u64 = 2;
-/// How long the survivors may take to finish.
+/// Time limit for the survivors to finish.
 const FINISH_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long the kernel may take to clear away what the killed had.
+/// Time limit for the kernel to clean up after killed processes.
 const CLEARING_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Each listener has a port of its own, from here on; below those that the kernel gives out.
+/// Port of the first listener; each has its own. Below the ports that the kernel allocates.
 const FIRST_PORT: u16 = 8000;
-/// Gives the seed of a run that is to be repeated.
+/// Environment variable with the seed of a run to repeat.
 const SEED_VARIABLE: &str = "PORTOLAN_STRESS_SEED";
 
 /// Arguments of `stress`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// For how long processes are killed and replaced.
+    /// How long to kill and replace processes, in seconds.
     #[arg(long, default_value_t = PART_TIME_S)]
     seconds: u64,
-    /// In this network namespace, whose UDP port 4791 must be free.
+    /// Run in this network namespace, whose UDP port 4791 must be free.
     #[arg(long)]
     here: bool,
 }
 
-/// The part of the tests.
+/// A part of the tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if !Namespace::is_possible(workspace.is_root)? {
         return Ok(Outcome::LeftOut(namespace::UNAVAILABLE.into()));
@@ -62,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     elsewhere(workspace, PART_TIME_S).map(Outcome::Passed)
 }
 
-/// The task.
+/// The task `stress`.
 pub(crate) fn task(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     if arguments.here {
@@ -74,7 +72,7 @@ pub(crate) fn task(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the task in a network namespace of its own; its last line.
+/// Runs the task in its own network namespace. Returns its last line.
 fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
     let namespace = Namespace::new(workspace.is_root)?;
     let mut child = namespace
@@ -97,7 +95,7 @@ fn elsewhere(workspace: &Workspace, seconds: u64) -> Result<String> {
 }
 
 fn live(workspace: &Workspace, time: Duration) -> Result<Tally> {
-    await_nothing().context("the stress test needs UDP port 4791 for itself, before it begins")?;
+    await_nothing().context("the stress test needs a free UDP port 4791")?;
     let seed = seed()?;
     println!("{SEED_VARIABLE}={seed}");
     let programs = Programs::build(workspace)?;
@@ -128,7 +126,7 @@ fn await_nothing() -> Result<()> {
         }
         if Instant::now() > deadline {
             bail!(
-                "everybody should be gone, and there is still\n{}",
+                "all processes have ended, but these remain:\n{}",
                 left.join("\n")
             );
         }
@@ -136,18 +134,18 @@ fn await_nothing() -> Result<()> {
     }
 }
 
-/// What happened.
+/// Counts of what happened.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     started: u32,
     kills: u32,
-    /// Of those killed, how many were stopped before.
+    /// Killed processes that were stopped before.
     stopped: u32,
-    /// Pings answered by processes that were not killed in the end: by the caller's language, then the listener's.
+    /// Pings answered by processes that survived, by the languages of caller and listener.
     pings: [[u64; 2]; 2],
-    /// Pinging processes that were told of their listener's death.
+    /// Pings that learned of their listener's death.
     bereaved: u32,
-    /// Pinging processes that ended well when asked to.
+    /// Pings that finished when interrupted.
     finished: u32,
 }
 
@@ -181,9 +179,9 @@ struct Stress<'a> {
     chance: Chance,
     next_port: u16,
     members: Vec<Member>,
-    /// Those that the next strike kills.
+    /// Processes that the next strike kills.
     stopped: Vec<Member>,
-    /// Where the listeners were that have been killed.
+    /// Ports of killed listeners.
     killed: HashSet<u16>,
     tally: Tally,
 }
@@ -201,7 +199,7 @@ impl<'a> Stress<'a> {
         }
     }
 
-    /// Keeps the number of processes up and kills some, for a time.
+    /// Replaces processes and kills some, for a time.
     fn live(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         let mut next_strike = Instant::now();
@@ -219,9 +217,8 @@ impl<'a> Stress<'a> {
         self.bury()
     }
 
-    /// Kills some at once, those that were stopped among them, and stops some others until the next time: what the
-    /// coordinator
-    /// has to tell those waits.
+    /// Kills some processes at once, including those that were stopped, and stops others until the next strike.
+    /// The coordinator's messages to stopped processes wait.
     fn strike(&mut self) -> Result<()> {
         let mut victims = std::mem::take(&mut self.stopped);
         self.tally.stopped += victims.len() as u32;
@@ -229,14 +226,14 @@ impl<'a> Stress<'a> {
         victims.extend(self.take_some(KILLED_AT_ONCE[at_once]));
         victims.iter_mut().try_for_each(Member::kill)?;
         self.tally.kills += victims.len() as u32;
-        // All have their signal before the first is waited for.
+        // All get their signal before the first is waited for.
         drop(victims);
         let count = self.chance.below(STOPPED_MAX + 1);
         self.stopped = self.take_some(count);
         self.stopped.iter().try_for_each(Member::stop)
     }
 
-    /// Takes out so many members to be killed.
+    /// Removes `count` members to be killed.
     fn take_some(&mut self, count: u64) -> Vec<Member> {
         let count = count.min(self.members.len() as u64);
         let mut taken = Vec::new();
@@ -249,9 +246,9 @@ impl<'a> Stress<'a> {
         taken
     }
 
-    /// Has those who ping come to their end: each ping came back as it went.
+    /// Lets the pings finish. Every ping must have been answered unchanged.
     fn finish(&mut self) -> Result<()> {
-        // Who is not connected yet has no work to finish.
+        // A process that is not connected yet has nothing to finish.
         self.members.retain(|member| member.is_connected());
         self.members.iter().try_for_each(Member::interrupt)?;
         let deadline = Instant::now() + FINISH_TIME_MAX;
@@ -266,19 +263,19 @@ impl<'a> Stress<'a> {
         Ok(())
     }
 
-    /// The listeners are all that is left, and do nothing.
+    /// Checks that only the listeners are left, and that they are idle.
     fn check_idle(&self) -> Result<Idle> {
         let pids = self.members.iter().map(Member::pid).collect();
         idle::check(|| Command::new(&self.programs.portolan), &pids)
     }
 
-    /// Kills the listeners all at once.
+    /// Kills all listeners at once.
     fn end(mut self) -> Result<()> {
         self.members.iter_mut().try_for_each(Member::kill)
     }
 
-    /// Takes out members that ended by themselves: pings whose listener was killed, those that were asked to, and none
-    /// else.
+    /// Removes members that ended by themselves. Only pings may: those whose listener was killed, and those
+    /// that were interrupted.
     fn bury(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.members.get_mut(at) {
@@ -297,7 +294,7 @@ impl<'a> Stress<'a> {
             if member.has_finished(status) {
                 self.tally.finished += 1;
             } else if lost_its_listener && status.code() == Some(1) {
-                // Exit code 1: it ran, and its peer did not stay, or was gone before it came.
+                // Exit code 1: its peer left, or was gone before it connected.
                 self.tally.bereaved += u32::from(member.is_connected());
             } else {
                 bail!("{}", member.obituary(status)?);
@@ -306,7 +303,7 @@ impl<'a> Stress<'a> {
         Ok(())
     }
 
-    /// Starts new processes in the stead of those that are gone.
+    /// Starts replacements for the processes that are gone.
     fn fill(&mut self) -> Result<()> {
         let listeners = self.members.iter().filter(|m| m.is_listener()).count();
         for _ in listeners..LISTENERS {
@@ -334,7 +331,7 @@ impl<'a> Stress<'a> {
         Ok(())
     }
 
-    /// The language that fewer of these are written in.
+    /// The language that fewer of these members use.
     fn rarer(&self, are: impl Fn(&Member) -> bool) -> Language {
         let members = || self.members.iter().filter(|member| are(member));
         let in_c = members().filter(|m| m.language() == Language::C).count();
@@ -345,7 +342,7 @@ impl<'a> Stress<'a> {
     }
 }
 
-/// A generator of chance numbers (xorshift64*): a run follows from its seed except timing.
+/// A pseudo-random generator (xorshift64*). Except for timing, a run is determined by its seed.
 struct Chance(u64);
 
 impl Chance {

@@ -1,4 +1,4 @@
-//! The programs of the stress test: the command, and one in C that speaks the same protocol.
+//! The programs of the stress test: the command, and a C program with the same protocol.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use crate::processes::Speaker;
 use crate::test::Workspace;
 
-/// The one in C.
+/// The C program.
 const SOURCE: &str = "crates/cli/tests/c/pings.c";
 /// Time between two pings.
 const INTERVAL_MS: &str = "20";
 const INTERVAL_S: &str = "0.02";
 
-/// What a program is written in.
+/// The language of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
     Rust,
@@ -25,20 +25,20 @@ pub(super) enum Language {
 /// The programs, built.
 pub(super) struct Programs {
     pub(super) portolan: PathBuf,
-    /// Gone when dropped.
+    /// Removed on drop.
     folder: PathBuf,
     in_c: String,
 }
 
 impl Programs {
-    /// Builds the one in C against our headers and libraries.
+    /// Builds the C program against our headers and libraries.
     pub(super) fn build(workspace: &Workspace) -> Result<Self> {
         let folder = format!("portolan-stress-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
-        // Never one that exists: its owner would choose what is run.
+        // Never use an existing folder: its owner could replace the programs.
         fs::create_dir(&folder)?;
         let in_c = folder.join("pings");
-        let in_c = in_c.to_str().context("a path that is text")?.to_owned();
+        let in_c = in_c.to_str().context("a path in UTF-8")?.to_owned();
         let programs = Self {
             portolan: workspace.portolan.clone(),
             folder,
@@ -52,11 +52,11 @@ impl Programs {
             .args(programs.option("--libs")?.split_whitespace())
             .status()
             .context("cannot start cc")?;
-        ensure!(status.success(), "{SOURCE} is not built: {status}");
+        ensure!(status.success(), "cannot build {SOURCE}: {status}");
         Ok(programs)
     }
 
-    /// The output of `cc-env` of one kind.
+    /// One kind of `cc-env`'s output.
     fn option(&self, kind: &str) -> Result<String> {
         let output = Command::new(&self.portolan)
             .args(["cc-env", kind])
@@ -71,7 +71,7 @@ impl Programs {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Listens at a port of the loopback address.
+    /// Listens on a port of the loopback address.
     pub(super) fn listen(&self, language: Language, port: u16) -> Result<Speaker> {
         let port = port.to_string();
         let address = format!("127.0.0.1:{port}");
@@ -81,7 +81,7 @@ impl Programs {
         }
     }
 
-    /// Pings who listens there.
+    /// Pings the listener on this port.
     pub(super) fn ping(&self, language: Language, port: u16) -> Result<Speaker> {
         let port = port.to_string();
         let address = format!("127.0.0.1:{port}");

@@ -1,5 +1,5 @@
-//! What `cargo xtask` builds is what the tests use: were one feature of one dependency another, cargo would build all
-//! that rests on it a second time.
+//! Checks that xtask is built with the same features as the tests. If one feature of a dependency differed,
+//! cargo would build everything above it twice.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn resolved(selection: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_this_task_was_built_with_has_the_features_that_the_whole_workspace_gives_it() {
+fn xtask_is_built_with_the_features_of_the_whole_workspace() {
     let own = resolved(&["--package", "xtask", "--edges", "normal,build"]);
     let all = resolved(&[
         "--workspace",
@@ -34,6 +34,9 @@ fn what_this_task_was_built_with_has_the_features_that_the_whole_workspace_gives
         "normal,build,dev",
     ]);
     let others: Vec<_> = own.difference(&all).collect();
-    assert!(others.is_empty(), "give xtask the features of: {others:?}");
+    assert!(
+        others.is_empty(),
+        "add to xtask the features of: {others:?}"
+    );
     assert!(own.len() > 20);
 }

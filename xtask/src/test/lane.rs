@@ -1,4 +1,4 @@
-//! Parts side by side, each a process of its own whose output is shown line by line behind its name.
+//! Runs parts in parallel, each in its own process. Its output is shown line by line with its name in front.
 
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::path::Path;
@@ -13,17 +13,17 @@ use anyhow::{Context, Result};
 use super::parts::Profile;
 use super::{Part, Place, Report, Workspace};
 
-/// How long output is awaited from a part that has ended, if a process that it left holds on to it.
+/// How long to wait for output of a part that has ended, if a process that it left holds the pipe.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(5);
-/// Programs on this host give way to machines, whose processors are emulated.
+/// Programs on this host run at a lower priority than machines, whose processors are emulated.
 const NICENESS_OF_HOST: &str = "5";
-/// What only computes gives way to both.
+/// Work that only computes has an even lower priority.
 const NICENESS_OF_COMPUTING: &str = "15";
-/// Lanes beside that of the host. What runs in them waits about half its time.
+/// Number of lanes besides the host's. Their parts wait about half the time.
 const LANES_ANYWHERE: usize = 2;
 
-/// Runs parts that build, those of one profile after each other and beside those of the other; the reports are in the
-/// parts' order.
+/// Runs the building parts: those of one profile one after the other, and the two profiles in parallel. The
+/// reports are in the order of the parts.
 pub(super) fn build(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -40,10 +40,10 @@ pub(super) fn build(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     in_order(done)
 }
 
-/// Runs the parts in lanes; the reports are in the parts' order.
+/// Runs the parts in lanes. The reports are in the order of the parts.
 ///
-/// Only one lane takes parts that need this host, so that there is one of them at a time. What may run
-/// anywhere is taken by the first free worker.
+/// Only one lane takes parts that need this host, so that there is one of them at a time. Any free lane takes
+/// the other parts.
 pub(super) fn run(parts: &[&Part], workspace: &Workspace) -> Vec<Report> {
     let waiting = Mutex::new(parts.iter().copied().enumerate().collect::<Vec<_>>());
     let done = Mutex::new(Vec::new());
@@ -79,7 +79,7 @@ fn in_order(done: Mutex<Vec<(usize, Report)>>) -> Vec<Report> {
     done.into_iter().map(|(_, report)| report).collect()
 }
 
-/// The next part for a lane: for the host's those of the host first.
+/// The next part for a lane. The host's lane prefers parts that need the host.
 fn next<'a>(waiting: &Mutex<Vec<(usize, &'a Part)>>, for_host: bool) -> Option<(usize, &'a Part)> {
     let mut waiting = lock(waiting);
     let of_host = |part: &Part| part.place == Place::Host;
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn watch(part: &Part, workspace: &Workspace) -> Report {
     let started = Instant::now();
     let verdict = workspace.target.join(format!("{}.verdict", part.name));
-    // That of an earlier run is none.
+    // Do not mistake an earlier run's verdict for this one's.
     let _ = std::fs::remove_file(&verdict);
     match run_in_process(part, &verdict) {
         Ok(()) => Report::read(part, started.elapsed(), &verdict),
@@ -120,7 +120,7 @@ fn run_in_process(part: &Part, verdict: &Path) -> Result<()> {
         .stdout(input.try_clone()?)
         .stderr(input);
     let mut child = command.spawn().context("cannot start nice")?;
-    // Its copies of the pipe's end.
+    // Drops the parent's copies of the pipe's end.
     drop(command);
     let name = part.name;
     let reader = thread::spawn(move || show(name, output));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_parallel_is_taken_once() {
+    fn each_parallel_part_is_taken_once() {
         let parallel = PARTS.iter().filter(|part| part.place.runs_in_parallel());
         assert_eq!(taken_by(true).len(), parallel.count());
     }

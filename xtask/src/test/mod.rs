@@ -1,10 +1,11 @@
-//! `cargo xtask test`: everything that judges the project, part by part, with the time that each took, and that
-//! processors took for it.
+//! `cargo xtask test`: all checks of the project, part by part, with the elapsed time and the processor time of
+//! each.
 //!
-//! First what is built, one profile beside the other; then what is held against the clock, one after the other. Then
-//! lanes side by side: one for what uses this host's UDP port 4791, others for what has a machine of its own or only
-//! computes. What fails there is run once more by itself: two processors under three lanes can keep a
-//! packet waiting for longer than a test allows for. The summary reports both runs.
+//! First the building parts run, with the two profiles in parallel; then the timing tests, one after the other.
+//! Then parts run in parallel lanes: one lane for parts that use this host's UDP port 4791, others for parts
+//! that have their own machine or only compute. A part that fails there is repeated alone, because two
+//! processors under three lanes can delay a packet for longer than a test permits. The summary reports both
+//! runs.
 
 #[cfg(test)]
 mod features;
@@ -31,7 +32,7 @@ pub(crate) use workspace::{Workspace, cargo, lab_program, test_program};
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Run only the parts whose names contain this.
+    /// Run only the parts whose names contain this text.
     #[arg(long)]
     only: Option<String>,
     /// List the parts and stop.
@@ -39,12 +40,12 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-/// Arguments of `part`, by which a lane runs each of its parts.
+/// Arguments of `part`, with which a lane runs each part.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PartArguments {
     /// The part's name.
     name: String,
-    /// Where to write what became of it.
+    /// File to write the result to.
     verdict: PathBuf,
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workspace = Workspace::here()?;
     let parts = parts::chosen(arguments.only.as_deref());
     if parts.is_empty() {
-        bail!("no part has this in its name; --list shows them");
+        bail!("no part's name contains this; --list shows them");
     }
     if arguments.list {
         parts
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(report::summarize(&reports, started.elapsed()))
 }
 
-/// Runs one part and writes down what became of it.
+/// Runs one part and writes its result.
 pub(crate) fn run_part(arguments: &PartArguments) -> Result<ExitCode> {
     let part = PARTS
         .iter()

@@ -1,8 +1,8 @@
-//! How parts end.
+//! Results of parts.
 
-/// How a part ended without failing.
+/// The result of a part that did not fail.
 pub(crate) enum Outcome {
     Passed(String),
-    /// It cannot run here: why. With `CI=true` this is a failure.
+    /// It cannot run here, for this reason. With `CI=true` this is a failure.
     LeftOut(String),
 }

@@ -9,14 +9,14 @@ pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(super) place: Place,
-    /// The part that builds what this one runs.
+    /// The part that builds what this part runs.
     needs: Option<&'static str>,
     pub(super) run: fn(&Workspace) -> Result<Outcome>,
 }
 
 #[cfg(test)]
 impl Part {
-    /// A part that only does this.
+    /// A part that only runs this function.
     pub(super) fn that(run: fn(&Workspace) -> Result<Outcome>) -> Self {
         Self {
             name: "for a test",
@@ -28,34 +28,34 @@ impl Part {
     }
 }
 
-/// What a part may run beside.
+/// What a part may run in parallel with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Others of its kind in the other [`Profile`]: what the compiler leaves idle at the end of one is taken by the
+    /// With building parts of the other [`Profile`]: processors that one compiler leaves idle are used by the
     /// other.
     Building(Profile),
-    /// Nothing: it is held against the clock, or its programs are.
+    /// With nothing: it measures time, or its programs do.
     Alone,
-    /// On this host, whose UDP port it uses or looks at: beside parts that may run anywhere.
+    /// With parts that may run anywhere. It uses or inspects this host's UDP port.
     Host,
-    /// In a machine of its own, or with little to do: beside all but those alone.
+    /// With all parts but those alone. It has its own machine, or little to do.
     Anywhere,
-    /// In a network namespace of its own, on the processors of this host: as [`Place::Anywhere`], and gives way to
-    /// machines.
+    /// Like [`Place::Anywhere`], at a lower priority than machines. It has its own network namespace but uses
+    /// this host's processors.
     Namespace,
-    /// As [`Place::Anywhere`], and without any network: it takes every processor for as long as there is
-    /// something to compute, and gives way to all others.
+    /// Like [`Place::Anywhere`], at the lowest priority. It uses no network, and every processor for as long as
+    /// there is something to compute.
     Computing,
 }
 
 impl Place {
-    /// Whether it may run beside others than builds.
+    /// Whether it may run in parallel with parts that do not build.
     pub(super) fn runs_in_parallel(self) -> bool {
         !matches!(self, Self::Building(_) | Self::Alone)
     }
 }
 
-/// What cargo builds with, each in a folder of its own, which one build at a time may use.
+/// Cargo's profiles. Each has its own folder, which only one build at a time may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Profile {
     Dev,
@@ -65,8 +65,8 @@ pub(super) enum Profile {
 const TEST_PROGRAMS: &str = "test-programs";
 const COMMAND: &str = "build";
 
-/// In their order; of those in lanes the longest first, for what is short fills the gap at the end, and before
-/// them the one whose programs have the least time to spare.
+/// The parts, in order. Those in lanes are sorted with the longest first, because short ones fill the gap at
+/// the end. Before them comes the part whose programs have the tightest time limits.
 pub(super) const PARTS: &[Part] = &[
     Part {
         name: "format",
@@ -126,14 +126,14 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "clock",
-        what: "those tests that measure how soon or how much",
+        what: "tests that measure time or quantity",
         place: Place::Alone,
         needs: Some(TEST_PROGRAMS),
         run: steps::clock,
     },
     Part {
         name: "perf-gates",
-        what: "latency, connects, bandwidth and resolution beside plain sockets and libc",
+        what: "latency, connects, bandwidth and resolution compared with plain sockets and libc",
         place: Place::Alone,
         needs: Some(COMMAND),
         run: crate::perf_gates::run,
@@ -147,14 +147,14 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "programs",
-        what: "Debian's C programs on our libraries and software devices: what `cargo xtask programs` has, in short",
+        what: "Debian's C programs on our libraries and software devices: a selection of `cargo xtask programs`",
         place: Place::Alone,
         needs: Some(COMMAND),
         run: crate::programs::run,
     },
     Part {
         name: "crash-test",
-        what: "of three pairs one process is killed, the port's holder too; the others lose no ping",
+        what: "one process of three pairs is killed, also the port's holder; the others lose no ping",
         place: Place::Alone,
         needs: Some(COMMAND),
         run: crate::crash_test::run,
@@ -189,7 +189,7 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "captures",
-        what: "tshark and a CRC of its own read our captures",
+        what: "tshark and an independent CRC check our captures",
         place: Place::Host,
         needs: Some(COMMAND),
         run: crate::dissect::run,
@@ -238,7 +238,7 @@ pub(super) const PARTS: &[Part] = &[
     },
     Part {
         name: "figures",
-        what: "what connections cost beside librdmacm, in instructions, over both providers",
+        what: "the cost of connections compared with librdmacm, in instructions, over both providers",
         place: Place::Anywhere,
         needs: Some(COMMAND),
         run: crate::figures::test,
@@ -273,8 +273,8 @@ pub(super) const PARTS: &[Part] = &[
     },
 ];
 
-/// The parts whose names contain `only`, and those that build what they run, so that none judges what was
-/// built before some change.
+/// The parts whose names contain `only`, and the parts that build what they run, so that no part tests an
+/// outdated build.
 pub(super) fn chosen(only: Option<&str>) -> Vec<&'static Part> {
     let named = |part: &Part| only.is_none_or(|only| part.name.contains(only));
     let needed: Vec<&str> = PARTS

@@ -1,9 +1,9 @@
-//! Processor time of this process: the cost of a run, wherever it waits.
+//! Processor time of this process: the cost of a run, regardless of where it waits.
 
 use std::time::Duration;
 
-/// What this process and those children that it has waited for have taken so far, in user mode and in the
-/// kernel; none where proc(5) has no `self/stat`.
+/// User and system time of this process and of its children that it has waited for. Zero if proc(5) has no
+/// `self/stat`.
 pub(super) fn so_far() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let ticks = ticks(&stat).unwrap_or_default();
@@ -11,9 +11,9 @@ pub(super) fn so_far() -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// utime, stime, cutime and cstime of a line of proc(5)'s `pid/stat`.
+/// The sum of utime, stime, cutime and cstime in a line of proc(5)'s `pid/stat`.
 pub(crate) fn ticks(stat: &str) -> Option<u64> {
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let times: Option<Vec<u64>> = after_name
         .split_whitespace()

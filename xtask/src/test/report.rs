@@ -1,4 +1,4 @@
-//! What became of the parts.
+//! Reports of parts.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::{Outcome, Part, Workspace, processor_time};
 
-/// What became of a part.
+/// The result of a part.
 pub(super) struct Report {
     name: &'static str,
     took: Duration,
-    /// What processors took for it.
+    /// Its processor time.
     processors: Duration,
     verdict: Verdict,
-    /// Why it failed beside others, if it was run again by itself.
+    /// Why it failed in parallel with others, if it was repeated alone.
     disturbed: Option<String>,
 }
 
@@ -27,8 +27,8 @@ enum Verdict {
     Failed(String),
 }
 
-/// Runs a part on a thread of its own: a network namespace that it enters ends with the thread, and the next part is
-/// on the host's network again.
+/// Runs a part on its own thread. A network namespace that it enters ends with the thread, so that the next
+/// part is on the host's network again.
 fn on_its_own_thread(part: &Part, workspace: &Workspace) -> Result<Outcome> {
     std::thread::scope(|scope| scope.spawn(|| (part.run)(workspace)).join())
         .unwrap_or_else(|_| bail!("the part panicked, see above"))
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// Writes down what [`Report::read`] reads.
+    /// Writes the report for [`Report::read`].
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let mut value = self.verdict.to_json();
         value["processors_s"] = json!(self.processors.as_secs_f64());
@@ -65,7 +65,7 @@ impl Report {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// What another process wrote down of a part; that it wrote nothing is a failure, too.
+    /// Reads another process's report of a part. A missing report is a failure.
     pub(super) fn read(part: &Part, took: Duration, path: &Path) -> Self {
         let value = std::fs::read_to_string(path)
             .ok()
@@ -91,7 +91,7 @@ impl Report {
         }
     }
 
-    /// This of a part that ran beside others; or, if it failed there, what becomes of it by itself.
+    /// Returns this report of a part that ran in parallel with others. If it failed, repeats the part alone.
     pub(super) fn or_alone(self, part: &Part, workspace: &Workspace) -> Self {
         let Verdict::Failed(why) = self.verdict else {
             return self;
@@ -103,7 +103,7 @@ impl Report {
         }
     }
 
-    /// In a word, with the time.
+    /// The result in one word, with the time.
     pub(super) fn word(&self) -> String {
         let (word, _) = self.verdict.parts();
         format!("{word} after {:.1} s", self.took.as_secs_f64())
@@ -135,7 +135,7 @@ impl Verdict {
     }
 }
 
-/// None for a text that is not a time.
+/// Zero for a text that is not a time.
 fn seconds(value: &Value) -> Duration {
     let seconds = value.as_f64().unwrap_or_default();
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
@@ -163,7 +163,7 @@ pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
         );
         if let Some(why) = &report.disturbed {
             println!(
-                "{:<16} {:>8} {:>10}  its second run; beside others it FAILED: {why}",
+                "{:<16} {:>8} {:>10}  second run; in parallel with others it FAILED: {why}",
                 "", "", ""
             );
         }
@@ -179,7 +179,7 @@ pub(super) fn summarize(reports: &[Report], took: Duration) -> ExitCode {
     let disturbed = reports.iter().filter(|report| report.disturbed.is_some());
     match disturbed.count() {
         0 => {}
-        count => println!("run a second time, by itself: {count}"),
+        count => println!("repeated alone: {count}"),
     }
     if failed == 0 {
         ExitCode::SUCCESS
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_beside_others_is_run_again_and_both_runs_are_told() {
+    fn a_part_that_fails_in_parallel_is_repeated_and_both_runs_are_reported() {
         let workspace = Workspace::here().unwrap();
         let beside_others = |part| Report::failure(part, Duration::ZERO, "late".into());
 
@@ -214,13 +214,13 @@ mod tests {
         let report = beside_others(&bad).or_alone(&bad, &workspace);
         assert_eq!(report.verdict, Verdict::Failed("wrong".into()));
 
-        let never = Part::that(|_| panic!("it has passed"));
+        let never = Part::that(|_| panic!("it has already passed"));
         let passed = Report::of(&good, &workspace).or_alone(&never, &workspace);
         assert_eq!(passed.disturbed, None);
     }
 
     #[test]
-    fn what_a_part_does_to_its_thread_ends_with_it_and_so_does_a_panic() {
+    fn changes_to_a_parts_thread_end_with_it_and_so_does_a_panic() {
         let workspace = Workspace::here().unwrap();
         let here = |_: &Workspace| {
             let thread = std::thread::current().id();

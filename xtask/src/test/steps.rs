@@ -1,4 +1,4 @@
-//! The parts that are a command of cargo's, or one of the laboratory's.
+//! The parts that are a command of cargo's or of the laboratory.
 
 use std::process::Command;
 
@@ -9,21 +9,21 @@ use portolan_lab::{judge, own_network};
 use super::workspace::{ALL_TESTS, cargo};
 use super::{Outcome, Workspace};
 
-/// What tests as root use beside what other parts install.
+/// Packages for tests as root, besides those that other parts install.
 const FOR_TESTS: [Package; 2] = [
     Package {
         name: "nftables",
-        purpose: "firewall rules that `portolan doctor` is to find",
+        purpose: "firewall rules that `portolan doctor` must find",
     },
     Package {
         name: "iptables",
-        purpose: "those of iptables",
+        purpose: "rules of iptables",
     },
 ];
 
 pub(super) fn format(workspace: &Workspace) -> Result<Outcome> {
     workspace.cargo(&["fmt", "--all", "--check"])?;
-    // A workspace of its own.
+    // A separate workspace.
     workspace.cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     Ok(Outcome::Passed(String::new()))
 }
@@ -60,19 +60,19 @@ pub(super) fn documentation(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(String::new()))
 }
 
-/// Builds all that the part `tests` runs.
+/// Builds everything that the part `tests` runs.
 pub(super) fn test_programs(workspace: &Workspace) -> Result<Outcome> {
     workspace.cargo(&[&ALL_TESTS[..], &["--no-run"]].concat())?;
     Ok(Outcome::Passed(String::new()))
 }
 
-/// What the names of tests that boot a machine contain.
+/// Part of the names of tests that boot a machine.
 const IN_MACHINES: &str = "in_machines::";
-/// What the names of tests contain that other work would spoil.
+/// Part of the names of tests that other work would disturb.
 const AGAINST_THE_CLOCK: &str = "against_the_clock::";
 
-/// Every test target; those that need root, named `root_…`, only as root. Those that are parts of their own are left
-/// to them.
+/// Runs every test target. Targets that need root, named `root_…`, run only as root. Tests that are separate
+/// parts are excluded.
 pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     let all = [&ALL_TESTS[..], &["--no-fail-fast"]].concat();
     let mut others = vec!["--"];
@@ -83,7 +83,7 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
         crate::leaks::install()?;
         ensure_installed(&FOR_TESTS)?;
         ensure_installed(&crate::kernel_provider::C_PACKAGES)?;
-        // From here on nothing is fetched.
+        // Nothing is fetched from here on.
         own_network::enter();
         workspace.cargo(&[&all[..], &others].concat())?;
         return Ok(Outcome::Passed(String::new()));
@@ -96,19 +96,19 @@ pub(super) fn tests(workspace: &Workspace) -> Result<Outcome> {
     workspace.cargo(&arguments)?;
     workspace.cargo(&[&all[..], &["--doc"]].concat())?;
     Ok(Outcome::Passed(format!(
-        "left out, for they need root: {}",
+        "skipped because they need root: {}",
         for_root.join(", ")
     )))
 }
 
-/// Those tests that measure how soon or how much.
+/// Runs the tests that measure time or quantity.
 pub(super) fn clock(workspace: &Workspace) -> Result<Outcome> {
     own_network::enter();
     workspace.cargo(&[&ALL_TESTS[..], &["--tests", "--", AGAINST_THE_CLOCK]].concat())?;
     Ok(Outcome::Passed(String::new()))
 }
 
-/// The laboratory's own tests in its machines.
+/// Runs the laboratory's own tests in machines.
 pub(super) fn machines(workspace: &Workspace) -> Result<Outcome> {
     match Machine::prepare(&Cache::locate()?, Suite::Bookworm) {
         Ok(_) => {}
@@ -122,7 +122,7 @@ pub(super) fn machines(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(String::new()))
 }
 
-/// The integration tests of the workspace: those that need root, and the others.
+/// The workspace's integration tests: those that need root, and the others.
 fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
     let output = Command::new(cargo())
         .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -148,7 +148,7 @@ fn test_targets(workspace: &Workspace) -> Result<(Vec<String>, Vec<String>)> {
         .partition(|name| name.starts_with("root_")))
 }
 
-/// The command, an example of it that a part runs, and the libraries for C programs.
+/// Builds the command, one of its examples that a part runs, and the libraries for C programs.
 pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
     let targets = ["--lib", "--bins", "--examples"];
     let examples = ["--package", "portolan-cli-examples"];
@@ -157,10 +157,10 @@ pub(super) fn build(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(String::new()))
 }
 
-/// By this build of the tasks: one more, optimized, would take longer than it saves.
+/// Runs in this build of xtask, since an optimized build would take longer than it saves.
 pub(super) fn simulator(workspace: &Workspace) -> Result<Outcome> {
     let tasks = std::env::current_exe()?;
-    let tasks = tasks.to_str().context("a path of UTF-8")?;
+    let tasks = tasks.to_str().context("a path in UTF-8")?;
     workspace.run(tasks, &["simulate", "--seeds", "10000"])?;
     Ok(Outcome::Passed("10000 seeds".into()))
 }
@@ -170,7 +170,7 @@ pub(super) fn kernel(workspace: &Workspace) -> Result<Outcome> {
     match judge::linux_interop(&cache, &workspace.portolan) {
         Ok(report) => {
             println!("{report}");
-            anyhow::ensure!(report.passed(), "the kernel's judgement is above");
+            anyhow::ensure!(report.passed(), "checks failed, see above");
             Ok(Outcome::Passed(String::new()))
         }
         Err(MachineError::Unavailable(unavailable)) => {

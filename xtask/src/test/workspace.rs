@@ -1,4 +1,4 @@
-//! Where things are, and how programs are run there.
+//! Folders of the workspace, and how to run programs in it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// What every build of test programs names, so that nothing is built twice with other features.
+/// Arguments of every build of tests, so that nothing is built twice with different features.
 pub(super) const ALL_TESTS: [&str; 4] = ["test", "--quiet", "--workspace", "--all-features"];
 
-/// Where things are.
+/// Folders of the workspace.
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// Where builds go.
+    /// Folder of builds.
     pub(crate) target: PathBuf,
     /// The release build of the command.
     pub(crate) portolan: PathBuf,
@@ -24,7 +24,7 @@ impl Workspace {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest
             .parent()
-            .context("xtask lies in the workspace")?
+            .context("xtask is in the workspace")?
             .to_owned();
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
@@ -37,7 +37,7 @@ impl Workspace {
         })
     }
 
-    /// Runs a program in the workspace; its output goes to ours.
+    /// Runs a program in the workspace. It inherits our output.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let status = Command::new(program)
             .args(arguments)
@@ -60,7 +60,7 @@ pub(crate) fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }
 
-/// The program of a test target, whose name cargo makes from a hash; built if it is not.
+/// Builds a test target and returns the path of its program, whose name contains a hash.
 pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBuf> {
     let output = Command::new(cargo())
         .args(ALL_TESTS)
@@ -82,12 +82,12 @@ pub(crate) fn test_program(workspace: &Workspace, target: &str) -> Result<PathBu
     messages
         .filter(|message: &Value| message["target"]["name"] == target)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .with_context(|| format!("cargo names no program of the tests {target}"))
+        .with_context(|| format!("cargo reports no program of the tests {target}"))
 }
 
-/// A program of the laboratory's; built if it is not.
+/// Builds a program of the laboratory and returns its path.
 pub(crate) fn lab_program(workspace: &Workspace, name: &str) -> Result<PathBuf> {
-    // The whole workspace's features, as in the part `tests`, so that nothing is built twice.
+    // With the whole workspace's features, as in the part `tests`, so that nothing is built twice.
     let build = ["build", "--quiet", "--workspace", "--all-features"];
     workspace.run(&cargo(), &[&build[..], &["--bin", name]].concat())?;
     Ok(workspace.target.join("debug").join(name))

@@ -1,5 +1,5 @@
-//! The side that connects: one thread takes a step for all connections, then waits for it; another takes the
-//! events. That is cmtime's division of labour, waiting included, so that what differs is the library.
+//! The connecting side. One thread starts a step for all connections and waits until it has ended; another
+//! takes the events. cmtime divides its work and waits in the same way, so differences come from the library.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,30 +16,29 @@ use portolan::provider::traits::Provider;
 use super::clock::{Clock, Step, Taken};
 use super::{create_queue_pair, queue_pair_plan};
 
-/// How long a step may take for all connections together.
+/// Time limit of a step for all connections together.
 const STEP_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long an address or a route may take to resolve before it is asked for again, and how often that is done:
-/// cmtime's defaults.
+/// Time limit for resolving an address or a route before a retry, and the number of retries: cmtime's defaults.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRIES: u32 = 2;
-/// In how many looks whether a step has ended the clock is read once: where no page shows it to programs, that is a
-/// system call.
+/// Number of polls for the end of a step between two readings of the clock. Without a vDSO clock each reading
+/// is a system call.
 const CLOCK_INTERVAL: u32 = 256;
 
-/// What is to be connected.
+/// The connections of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
     pub(super) destination: SocketAddr,
-    /// Bound to first, if given.
+    /// The address to bind to first, if given.
     pub(super) source: Option<IpAddr>,
     pub(super) connections: u32,
 }
 
-/// Takes every step for so many connections at once; what each step took.
+/// Takes every step for all connections at once. Returns the time of each step.
 ///
 /// # Errors
 ///
-/// A step fails for a connection, or does not end in time.
+/// If a step fails for a connection, or does not end in time.
 pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<Taken>> {
     let events = EventChannel::open_on(provider)?;
     let clock = Clock::new(round.connections);
@@ -68,7 +67,7 @@ pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<T
     });
     let taken = crew.take_steps();
     crew.is_over.store(true, Ordering::Release);
-    // Every address ends with an event, found or not. Without it, this waits until the process ends.
+    // Every resolution ends with an event, found or not. Without it, the thread waits until the process ends.
     let last = CmId::new(&events)?;
     if crew.resolve_address(&last).is_ok() {
         let _ = taker.join();
@@ -81,11 +80,11 @@ pub(super) fn measure(provider: Arc<dyn Provider>, round: Round) -> Result<Vec<T
 struct Crew {
     ids: Vec<CmId>,
     numbers: NumberMap<IdNumber, usize>,
-    /// Of the step that is resolved, by connection.
+    /// Retries left in the current resolution step, by connection.
     retries_left: Vec<AtomicU32>,
     round: Round,
     clock: Clock,
-    /// Looked at before the lock of what it was.
+    /// Checked before the lock of `failure` is taken.
     has_failed: AtomicBool,
     failure: Mutex<Option<anyhow::Error>>,
     is_over: AtomicBool,
@@ -121,7 +120,7 @@ impl Crew {
         id.resolve_addr(None, self.round.destination, RESOLVE_TIMEOUT)
     }
 
-    /// Takes a step that ends with its call.
+    /// Takes a step that ends when its call returns.
     fn each(&self, step: Step, mut take: impl FnMut(&CmId) -> portolan::Result<()>) -> Result<()> {
         self.clock.begin_all(step);
         for (connection, id) in self.ids.iter().enumerate() {
@@ -149,7 +148,7 @@ impl Crew {
             if self.has_failed.load(Ordering::Acquire) {
                 let failure = self.failure.lock();
                 let failure = failure.unwrap_or_else(PoisonError::into_inner).take();
-                return Err(failure.context("events could not be taken")?);
+                return Err(failure.context("cannot take events")?);
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
@@ -163,7 +162,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes events until all is over or something fails. It waits for them as cmtime does, without a limit.
+    /// Takes events until everything is done or something fails. Like cmtime it waits without a time limit.
     fn take_events(&self, events: &EventChannel) {
         loop {
             let taken = events.next_event().map_err(Into::into);
@@ -181,13 +180,13 @@ impl Crew {
 
     fn take(&self, event: &Event) -> Result<()> {
         let number = self.numbers.get(&event.id().number());
-        let connection = *number.context("an event of an id that is none of these")?;
+        let connection = *number.context("an event of an unknown id")?;
         let step = match event.event_type() {
             EventType::AddrResolved => Step::ResolveAddress,
             EventType::RouteResolved => Step::ResolveRoute,
             EventType::Established => Step::Connect,
             EventType::Disconnected => Step::Disconnect,
-            // The end of the wait for late packets.
+            // Late packets can no longer arrive.
             EventType::TimewaitExit => return Ok(()),
             EventType::AddrError if self.may_retry(connection) => {
                 return Ok(self.resolve_address(event.id())?);
@@ -196,14 +195,14 @@ impl Crew {
                 return Ok(event.id().resolve_route(RESOLVE_TIMEOUT)?);
             }
             other => {
-                let unexpected = || anyhow!("{other} was not expected");
+                let unexpected = || anyhow!("unexpected event {other}");
                 return Err(event.failure().map_or_else(unexpected, Into::into));
             }
         };
         if !self.clock.end(step, connection) {
             let name = step.name();
             bail!(
-                "{} of connection {connection}, whose {name} is not under way",
+                "{} of connection {connection}, whose {name} is not in progress",
                 event.event_type()
             );
         }

@@ -1,9 +1,9 @@
-//! When each step of each connection began and ended.
+//! Records when each step of each connection began and ended.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A step of a connection's life, in their order; numbered so.
+/// A step of a connection's life. The numbers follow the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Step {
@@ -13,16 +13,16 @@ pub(super) enum Step {
     ResolveRoute,
     CreateQueuePair,
     Connect,
-    /// With the end of the queue pair.
+    /// Includes the destruction of the queue pair.
     Disconnect,
     Destroy,
 }
 
-/// How many there are.
+/// Number of steps.
 const STEPS: usize = 8;
 
 impl Step {
-    /// All, in order.
+    /// All steps, in order.
     pub(super) const ALL: [Step; STEPS] = [
         Step::CreateId,
         Step::Bind,
@@ -34,7 +34,7 @@ impl Step {
         Step::Destroy,
     ];
 
-    /// As cmtime names it.
+    /// cmtime's name for it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Step::CreateId => "create id",
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// The times of so many connections. One thread begins steps, another one ends them.
+/// The times of a number of connections. One thread begins steps, another ends them.
 #[derive(Debug)]
 pub(super) struct Clock {
     epoch: Instant,
@@ -58,22 +58,22 @@ pub(super) struct Clock {
     ended: [AtomicU32; STEPS],
 }
 
-/// Nanoseconds since the clock's epoch; 0 is never.
+/// Nanoseconds since the clock's epoch; 0 means never.
 #[derive(Debug, Default)]
 struct Span {
     began: AtomicU64,
     ended: AtomicU64,
 }
 
-/// What a step took.
+/// The measured times of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Taken {
     pub(super) step: Step,
-    /// From the first connection's beginning to the last one's end.
+    /// Time from the beginning of the first connection's step to the end of the last one's.
     pub(super) total_us: f64,
-    /// The longest of a single connection.
+    /// The longest time of one connection.
     pub(super) max_us: f64,
-    /// The shortest of a single connection.
+    /// The shortest time of one connection.
     pub(super) min_us: f64,
 }
 
@@ -104,7 +104,8 @@ impl Clock {
         }
     }
 
-    /// The step has ended for a connection; `false`, and not counted, if it has not begun or had ended before.
+    /// The step has ended for a connection. Returns `false` and ignores it if the step has not begun or has
+    /// already ended.
     pub(super) fn end(&self, step: Step, connection: usize) -> bool {
         let spans = self.connections.get(connection);
         let is_ended = spans.is_some_and(|spans| spans[step as usize].end(self.epoch));
@@ -114,12 +115,12 @@ impl Clock {
         is_ended
     }
 
-    /// For how many connections the step has ended.
+    /// Number of connections for which the step has ended.
     pub(super) fn ended(&self, step: Step) -> u32 {
         self.ended[step as usize].load(Ordering::Acquire)
     }
 
-    /// What the steps took that were taken.
+    /// The times of the steps that were taken.
     pub(super) fn taken(&self) -> Vec<Taken> {
         let steps = Step::ALL.into_iter();
         steps.filter_map(|step| self.taken_by(step)).collect()
@@ -147,7 +148,7 @@ impl Span {
         self.began.store(now_ns(epoch), Ordering::Release);
     }
 
-    /// Whether that is the end of what began.
+    /// Whether this ends a span that has begun.
     fn end(&self, epoch: Instant) -> bool {
         let has_begun = self.began.load(Ordering::Acquire) > 0;
         has_begun
@@ -157,7 +158,7 @@ impl Span {
                 .is_ok()
     }
 
-    /// `None` if it has not ended.
+    /// Duration; `None` if it has not ended.
     fn us(&self) -> Option<f64> {
         let began = self.began.load(Ordering::Relaxed);
         let ended = self.ended.load(Ordering::Relaxed);
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_was_not_taken_is_not_told() {
+    fn a_step_that_was_not_taken_has_no_times() {
         let clock = Clock::new(2);
         clock.begin_all(Step::Connect);
         for connection in 0..2 {
@@ -183,7 +184,7 @@ mod tests {
             assert!(clock.end(Step::Connect, connection));
         }
         clock.end_all(Step::Connect);
-        // Begun and never ended.
+        // Begun but not ended.
         clock.begin_all(Step::Disconnect);
         let taken = clock.taken();
         assert_eq!(taken.len(), 1);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_none_of_the_clocks_is_not_counted() {
+    fn an_unknown_connection_is_not_counted() {
         let clock = Clock::new(1);
         clock.begin(Step::Connect, 1);
         assert!(!clock.end(Step::Connect, 1));
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_has_not_begun_or_has_ended_before_is_not_counted() {
+    fn the_end_of_a_step_counts_only_once_and_only_after_its_beginning() {
         let clock = Clock::new(2);
         clock.begin(Step::Connect, 0);
         assert!(!clock.end(Step::Connect, 1), "of another connection");

@@ -1,5 +1,5 @@
-//! What each step of many connections at once costs, as rdmacm-utils' cmtime measures it: `cargo xtask figures` runs
-//! both beside each other. `PORTOLAN_PROVIDER` chooses the provider.
+//! Measures each step of many simultaneous connections, like rdmacm-utils' cmtime. `cargo xtask figures`
+//! compares the two. `PORTOLAN_PROVIDER` selects the provider.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use portolan::provider::{at, towards};
 use active::{Round, measure};
 use passive::Server;
 
-/// Measures each step of many connections at once, as cmtime does.
+/// Measures each step of many simultaneous connections, like cmtime.
 #[derive(Debug, Parser)]
 struct Args {
     /// Address and port of a `portolan-cmtime --listen`
@@ -31,13 +31,13 @@ struct Args {
         required_unless_present = "listen"
     )]
     destination: Option<SocketAddr>,
-    /// Be the peer at this address and port, until ended
+    /// Be the peer at this address and port, until killed
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Bind ids to this address first, which is one more step
+    /// Bind ids to this address first, as an additional step
     #[arg(long, value_name = "ADDRESS", requires = "destination")]
     source: Option<IpAddr>,
-    /// Connections at once
+    /// Simultaneous connections
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     count: u32,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves until the process is ended.
+/// Serves until the process is killed.
 fn listen(address: SocketAddr) -> Result<()> {
     let chosen = at(address)?;
     let server = Server::start(chosen.provider.clone(), address)?;
@@ -84,12 +84,12 @@ fn connect(args: &Args, destination: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Tells on standard error.
+/// Prints to standard error.
 fn complain(error: &dyn std::fmt::Display) {
     eprintln!("portolan-cmtime: {error}");
 }
 
-/// What queue pairs are made from: room for one message each way.
+/// What queue pairs are created with: room for one message in each direction.
 fn queue_pair_plan() -> QueuePairPlan {
     QueuePairPlan {
         pd: None,
@@ -110,8 +110,8 @@ fn queue_pair_plan() -> QueuePairPlan {
     }
 }
 
-/// Gives an id a queue pair. The first one's completion queues are made along with it, and all that follow use
-/// them, as in cmtime.
+/// Creates an id's queue pair. The first one also creates the completion queues, which all others share, as in
+/// cmtime.
 fn create_queue_pair(id: &CmId, plan: &mut QueuePairPlan) -> portolan::Result<()> {
     id.create_planned_queue_pair(plan)?;
     if plan.send_cq.is_none() {

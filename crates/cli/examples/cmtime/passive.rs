@@ -1,4 +1,4 @@
-//! The side that is connected to: one thread takes events, one accepts, one ends connections, as in cmtime.
+//! The listening side. As in cmtime, one thread takes events, one accepts, one ends connections.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -15,23 +15,23 @@ use portolan::provider::traits::Provider;
 
 use super::{complain, create_queue_pair, queue_pair_plan};
 
-/// How long taken events of an id may stay unacknowledged.
+/// How long an id's taken events may stay unacknowledged.
 const DESTROY_TIME_MAX: Duration = Duration::from_secs(20);
-/// Requests that may wait: as many as the provider lets.
+/// Length of the queue of requests: the provider's maximum.
 const BACKLOG: i32 = 0;
 
-/// A listener whose connections are accepted, and ended when their peers end them.
+/// A listener that accepts every connection and ends it when its peer does.
 pub(super) struct Server {
     events: EventChannel,
     listener: CmId,
 }
 
 impl Server {
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
     ///
-    /// The address cannot be listened at.
+    /// If the address cannot be listened on.
     pub(super) fn start(provider: Arc<dyn Provider>, at: SocketAddr) -> Result<Server> {
         let events = EventChannel::open_on(provider)?;
         let listener = CmId::new(&events)?;
@@ -40,11 +40,11 @@ impl Server {
         Ok(Server { events, listener })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
     ///
-    /// The id is gone.
+    /// If the id is gone.
     pub(super) fn local_addr(&self) -> Result<SocketAddr> {
         let local = self.listener.addresses()?.local;
         local
@@ -56,7 +56,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The channel fails. The failure of one connection is reported, and the others go on.
+    /// If the channel fails. A failed connection is only reported.
     pub(super) fn run(&self) -> Result<()> {
         let (requests, requested) = channel();
         let (ends, ended) = channel();
@@ -65,7 +65,7 @@ impl Server {
         thread::scope(|scope| {
             scope.spawn(move || accept(requested, held));
             scope.spawn(move || end(ended));
-            // They end with their senders.
+            // The threads end with their senders.
             let (requests, ends) = (requests, ends);
             loop {
                 let event = self.events.next_event()?;
@@ -85,7 +85,7 @@ impl Server {
                         held.take(id.number());
                         match event.failure() {
                             Some(error) => complain(&error),
-                            None => complain(&format_args!("{other} was not expected")),
+                            None => complain(&format_args!("unexpected event {other}")),
                         }
                     }
                 }
@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// The ids of connections that are being made or are made. Dropping an id destroys it.
+/// The ids of connections. Dropping an id destroys it.
 #[derive(Default)]
 struct Held(Mutex<NumberMap<IdNumber, CmId>>);
 
@@ -124,9 +124,9 @@ fn accept(requested: Receiver<CmId>, held: &Held) {
     for id in requested {
         if let Err(error) = accept_one(&id, &mut plan, &param) {
             complain(&error);
-            // If its peer has given up meanwhile, there is nothing to report.
+            // Fails if the peer has given up meanwhile.
             let _ = id.reject(&[]);
-            // No event will report its end.
+            // No event will report the end of this id.
             held.take(id.number());
         }
     }
@@ -147,7 +147,7 @@ fn end(ended: Receiver<CmId>) {
 
 fn end_one(id: CmId) -> portolan::Result<()> {
     match id.disconnect() {
-        // Both sides have asked for it at once.
+        // Both sides have disconnected at the same time.
         Err(error) if matches!(error.cause, Cause::InvalidState { .. }) => {}
         disconnected => disconnected?,
     }

@@ -1,4 +1,4 @@
-//! The table that cmtime prints, and a line for all steps together.
+//! cmtime's table, with an additional line for all steps together.
 
 use super::clock::Taken;
 

@@ -1,4 +1,4 @@
-//! `portolan-cmtime`: the steps of many connections at once.
+//! `portolan-cmtime`: the steps of many simultaneous connections.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

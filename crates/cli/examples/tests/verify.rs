@@ -1,4 +1,4 @@
-//! `portolan-verify`: data that both ends check.
+//! `portolan-verify`: data checked by both ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,7 +16,7 @@ fn verify(args: &[&str]) -> Command {
     command
 }
 
-/// A peer that serves one connection, and where.
+/// A peer that serves one connection, and its address.
 fn peer(at: &str) -> (Child, String) {
     let mut child = verify(&["serve", at]).spawn().unwrap();
     let mut line = String::new();
@@ -47,7 +47,7 @@ fn all_operations_by_both_ends_are_verified_up_to_the_longest_message() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let told = objects(&output);
         let (summary, cases) = told.split_last().unwrap();
-        // Three operations of five sizes, two atomics at six places, one of them with two outcomes.
+        // Three operations of five sizes, two atomics at six offsets, one of them with two outcomes.
         assert_eq!(cases.len(), 2 * (3 * 5 + 6 + 12));
         assert!(cases.iter().all(|case| case["right"] == true));
         assert_eq!(summary["right"], cases.len());

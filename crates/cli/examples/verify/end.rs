@@ -1,4 +1,4 @@
-//! One end of a connection whose data is verified.
+//! One end of a connection whose data are verified.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use super::message::{Initiator, Kind, LENGTH_MAX, MESSAGE_LEN, Message, Operatio
 use super::pattern::Pattern;
 use super::plan::Case;
 
-/// Bytes around the data that must stay unchanged.
+/// Guard bytes around the data, which must stay unchanged.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
-/// Work under way: a message each way, and the operation.
+/// Work in flight: a message in each direction, and the operation.
 const DEPTH: u32 = 4;
 
-/// Why a run cannot go on.
+/// Why a run cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] portolan::Error),
-    /// The peer said something else than the protocol has it say.
+    /// The peer violated the protocol.
     #[error("the peer does not speak this protocol: {0}")]
     Protocol(&'static str),
-    /// An operation or an answer did not come.
-    #[error("{what} did not come within {timeout:?}")]
+    /// An operation or a message did not complete in time.
+    #[error("{what} did not complete within {timeout:?}")]
     Late {
         what: &'static str,
         timeout: Duration,
@@ -39,23 +39,23 @@ impl Broken {
     }
 }
 
-/// What was wrong with the data of a case.
+/// What was wrong in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Wrong {
-    /// A byte of it.
+    /// A byte of the data.
     #[error("byte {at} is wrong at {}", whose(.of))]
     Data { at: u64, of: Initiator },
-    /// Its length.
-    #[error("the message has another length than was sent, at {}", whose(.of))]
+    /// The length of the data.
+    #[error("the message does not have the sent length at {}", whose(.of))]
     Length { of: Initiator },
-    /// What is beside it.
+    /// Bytes beside the data.
     #[error("bytes beside the data were changed at {}", whose(.of))]
     Neighbour { of: Initiator },
-    /// An atomic gave back something else than was there.
-    #[error("an atomic gave back {found:#x}, where {expected:#x} was")]
+    /// An atomic returned something else than the word's value.
+    #[error("an atomic returned {found:#x}, expected {expected:#x}")]
     Original { expected: u64, found: u64 },
-    /// An atomic left something else than it should.
-    #[error("an atomic left {found:#x} instead of {expected:#x}")]
+    /// An atomic stored a wrong value.
+    #[error("an atomic stored {found:#x}, expected {expected:#x}")]
     Left { expected: u64, found: u64 },
 }
 
@@ -66,7 +66,7 @@ fn whose(side: &Initiator) -> &'static str {
     }
 }
 
-/// What both ends' connections are made with: every receive is posted by hand, in the order of the protocol.
+/// Options of both ends' connections: receives are posted by hand, in the order of the protocol.
 pub(super) fn options(timeout: Duration) -> Options {
     Options {
         send_depth: DEPTH,
@@ -77,20 +77,20 @@ pub(super) fn options(timeout: Duration) -> Options {
     }
 }
 
-/// An end, and the memory that its peer reaches.
+/// An end, with the memory that its peer accesses.
 #[derive(Debug)]
 pub(super) struct End {
     connection: Connection,
     area: SharedMemory,
     timeout: Duration,
-    /// The receive of the next message.
+    /// The receive for the next message.
     next: Option<Transfer>,
-    /// The receive of data that is to be sent.
+    /// The receive for data that will be sent.
     data: Option<Transfer>,
 }
 
 impl End {
-    /// Takes a connection that was made with [`options`]; each step may take `timeout`.
+    /// Wraps a connection made with [`options`]. `timeout` limits each step.
     pub(super) fn new(connection: Connection, timeout: Duration) -> portolan::Result<End> {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let area = connection.share(GUARD + (WORD + LENGTH_MAX) as usize + GUARD, access)?;
@@ -103,7 +103,7 @@ impl End {
         })
     }
 
-    /// Has a case done, as the side that asks. The outer error ends the run.
+    /// Runs a case as the asker. The outer error ends the run.
     pub(super) fn ask(&mut self, case: &Case, number: u64) -> Result<Result<(), Wrong>, Broken> {
         let request = case.request(number);
         match request.initiator {
@@ -131,12 +131,12 @@ impl End {
         }
     }
 
-    /// Serves until the peer disconnects between two requests; the number of them.
+    /// Serves until the peer disconnects between two requests. Returns the number of requests.
     pub(super) fn serve(&mut self) -> Result<u64, Broken> {
         self.serve_changed(|_| {})
     }
 
-    /// Serves, but something else than is asked for: so tests see that it is noticed.
+    /// Serves, but changes each request first. Tests use this to see that wrong data are noticed.
     pub(super) fn serve_changed(&mut self, change: fn(&mut Message)) -> Result<u64, Broken> {
         let mut served = 0;
         self.expect_message()?;
@@ -167,19 +167,19 @@ impl End {
             served += 1;
             match self.tell(verdict(request, found)) {
                 Ok(()) => {}
-                // It has the verdict; its acknowledgement was lost, and does not come again.
+                // The peer has the verdict; only its acknowledgement was lost, and is not repeated.
                 Err(broken) if broken.is_disconnected() => return Ok(served),
                 Err(broken) => return Err(broken),
             }
         }
     }
 
-    /// Ends the connection; the peer may take `timeout` to answer.
+    /// Closes the connection. `timeout` limits the peer's answer.
     pub(super) fn close(self, timeout: Duration) -> portolan::Result<()> {
         self.connection.close(timeout)
     }
 
-    // --- the side that carries it out ---
+    // --- the side that executes the operation ---
 
     fn carry_out(&self, request: &Message) -> Result<Finding, Broken> {
         let (connection, memory) = (&self.connection, request.memory());
@@ -203,10 +203,7 @@ impl End {
                 connection.compare_swap(buffer, memory, request.operand, request.swap)
             }
         };
-        let done = self.finish(
-            "the end of an operation",
-            posted.map_err(portolan::Error::from)?,
-        )?;
+        let done = self.finish("an operation", posted.map_err(portolan::Error::from)?)?;
         Ok(match request.operation {
             Operation::Send | Operation::Write => Finding::Right,
             Operation::Read => Finding::of_data(pattern, &done.buffer),
@@ -216,9 +213,9 @@ impl End {
         })
     }
 
-    // --- the side whose memory it is ---
+    // --- the side with the memory ---
 
-    /// Makes memory ready for what is carried out by the other side.
+    /// Prepares memory for the operation of the other side.
     fn prepare(&mut self, request: &Message) -> Result<RemoteMemory, Broken> {
         let (place, length) = (place(request), request.length as usize);
         let pattern = Pattern { seed: request.seed };
@@ -226,7 +223,7 @@ impl End {
             Operation::Send => {
                 let mut buffer = self.connection.buffer(length)?;
                 pattern.fill_with_complement(&mut buffer);
-                // Before that of the next message: receives are taken in their order.
+                // Posted before the receive of the next message: receives are taken in order.
                 self.data = Some(self.post_receive(buffer)?);
             }
             Operation::Write | Operation::Read => {
@@ -244,7 +241,7 @@ impl End {
             }
         }
         let memory = self.area.remote().slice(place as u32, request.length);
-        memory.ok_or(Broken::Protocol("a place beyond the memory"))
+        memory.ok_or(Broken::Protocol("an address outside the memory"))
     }
 
     fn look_at_memory(&mut self, request: &Message) -> Result<Finding, Broken> {
@@ -253,8 +250,8 @@ impl End {
         match request.operation {
             Operation::Send => {
                 let posted = self.data.take();
-                let posted = posted.ok_or(Broken::Protocol("data that was not awaited"))?;
-                let done = self.finish("data that was sent", posted)?;
+                let posted = posted.ok_or(Broken::Protocol("unexpected data"))?;
+                let done = self.finish("data", posted)?;
                 Ok(match done.length == length {
                     true => Finding::of_data(pattern, &done.buffer),
                     false => Finding::WrongLength,
@@ -284,7 +281,7 @@ impl End {
 
     // --- messages ---
 
-    /// Posts the receive of the next message.
+    /// Posts the receive for the next message.
     fn expect_message(&mut self) -> portolan::Result<()> {
         let buffer = self.connection.buffer(MESSAGE_LEN)?;
         self.next = Some(self.post_receive(buffer)?);
@@ -297,19 +294,19 @@ impl End {
             .connection
             .send(buffer)
             .map_err(portolan::Error::from)?;
-        self.finish("the end of a message's sending", posted)?;
+        self.finish("sending a message", posted)?;
         Ok(())
     }
 
     fn hear(&mut self, kind: Kind) -> Result<Message, Broken> {
         let posted = self.next.take();
-        let posted = posted.ok_or(Broken::Protocol("a message that was not awaited"))?;
+        let posted = posted.ok_or(Broken::Protocol("an unexpected message"))?;
         let done = self.finish("a message", posted)?;
         let bytes = done.buffer.get(..done.length).unwrap_or_default();
-        let message = Message::from_bytes(bytes).ok_or(Broken::Protocol("it is no message"))?;
+        let message = Message::from_bytes(bytes).ok_or(Broken::Protocol("a malformed message"))?;
         match message.kind == kind {
             true => Ok(message),
-            false => Err(Broken::Protocol("a message is out of turn")),
+            false => Err(Broken::Protocol("a message out of order")),
         }
     }
 
@@ -326,14 +323,14 @@ impl End {
     }
 }
 
-/// What one side found.
+/// The findings of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
     Right,
     WrongData(u64),
     WrongLength,
     WrongNeighbour,
-    /// Of an atomic: what it gave back, or left.
+    /// For an atomic: the value that it returned or stored.
     Word(u64),
 }
 
@@ -355,7 +352,7 @@ impl Finding {
     }
 }
 
-/// What the asked side says of it.
+/// The asked side's verdict.
 fn verdict(request: Message, found: Finding) -> Message {
     let verdict = Message {
         kind: Kind::Verdict,
@@ -374,7 +371,7 @@ fn verdict(request: Message, found: Finding) -> Message {
     }
 }
 
-/// What the asked side said.
+/// The asked side's finding.
 fn finding(verdict: &Message) -> Finding {
     match verdict.outcome {
         Outcome::Right if verdict.operation.is_atomic() => Finding::Word(verdict.operand),
@@ -385,7 +382,7 @@ fn finding(verdict: &Message) -> Finding {
     }
 }
 
-/// Whether what the side found that carried it out, and the side whose memory it was, is right.
+/// Judges the findings of both sides together: of the one that executed, and of the one with the memory.
 fn judge_together(request: &Message, initiator: Finding, target: Finding) -> Result<(), Wrong> {
     let (by, of) = match request.initiator {
         Initiator::Asker => (Initiator::Asker, Initiator::Asked),
@@ -417,10 +414,10 @@ fn judge_together(request: &Message, initiator: Finding, target: Finding) -> Res
     Ok(())
 }
 
-/// Where a request's data is in the area: words are aligned, other data need not be.
+/// Offset of a request's data in the area. Words must be aligned, other data need not be.
 fn place(request: &Message) -> usize {
     let offset = match request.operation.is_atomic() {
-        // Bounded when the message was read.
+        // Checked when the message was parsed.
         true => request.offset as usize,
         false => (request.length % WORD) as usize,
     };

@@ -1,24 +1,24 @@
-//! Sends, writes, reads and atomics whose data both ends of a connection check. The peer is another `portolan-verify
-//! serve`, or a C program over libibverbs (crates/lab/c/verify.c).
+//! Sends, writes, reads and atomics whose data are checked by both ends of a connection. The peer is another
+//! `portolan-verify serve`, or a C program over libibverbs (crates/lab/c/verify.c).
 //!
-//! One side asks, the other is asked. Every request names an operation, which side carries it out, and a seed from
-//! which both know the data:
+//! One side is the asker, the other the asked. Every request names an operation, the side that executes it, and
+//! the seed of the data:
 //!
 //! ```text
-//! the asker carries it out:        asker              the asked one does:  asker             
+//! the asker executes:              asker              the asked executes:  asker
 //!   REQUEST ->  prepares memory                         prepares memory, REQUEST ->
-//!           <-  READY, where it is                                               operation
+//!           <-  READY, with its address                                          operation
 //!   operation                                                    <- VERDICT on what it read
 //!   DONE    ->  looks at its memory                     looks at its memory
 //!           <-  VERDICT
 //! ```
 //!
-//! Messages are sends of 64 bytes over the same connection: the operation before a message is over when the message
-//! arrives. The memory holds the complement of the data before, so that no byte is right by chance. Memory around it
-//! is checked, too.
+//! Messages are sends of 64 bytes over the same connection, so an operation has ended when the next message
+//! arrives. Before the operation the memory holds the complement of the data, so that no byte is right by
+//! chance. The memory around it is checked too.
 //!
-//! Each line of the output is a JSON object: `listening`, `case`, `summary` or `served`. The exit code is 1 if data was
-//! wrong, or the peer failed.
+//! Each line of the output is a JSON object: `listening`, `case`, `summary` or `served`. The exit code is 1 if
+//! data were wrong or the peer failed.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ use end::{End, options};
 use message::{Initiator, LENGTH_MAX, Operation};
 use plan::{Case, SIZES, cases};
 
-/// How long the peer may take to disconnect: all cases are over by then.
+/// Time limit for the peer's disconnect. All cases are done by then.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Failure = Box<dyn std::error::Error>;
@@ -51,12 +51,12 @@ type Failure = Box<dyn std::error::Error>;
 enum Command {
     /// Serve one connection
     Serve {
-        /// Where to listen: ADDR:PORT
+        /// Address to listen on: ADDR:PORT
         address: String,
         #[command(flatten)]
         limit: Limit,
     },
-    /// Have a peer take part in every case
+    /// Run every case with a peer
     Ask {
         /// The peer: ADDR:PORT
         address: String,
@@ -78,7 +78,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Limit {
-    /// Seconds that each step may take
+    /// Time limit of each step, in seconds
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
@@ -117,13 +117,13 @@ fn serve(address: &str, timeout: Duration) -> Result<bool, Failure> {
     let connection = listener.accept()?.accept_with(&options(timeout))?;
     let mut end = End::new(connection, timeout)?;
     let requests = end.serve()?;
-    // The peer disconnects first. It need not hear the answer.
+    // The peer disconnects first and need not get the answer.
     let _ = end.close(DISCONNECT_TIMEOUT);
     print(&json!({ "type": "served", "requests": requests }))?;
     Ok(true)
 }
 
-/// Asks a peer for every case. Returns whether all data was right.
+/// Runs every case with a peer. Returns whether all data were right.
 fn ask(address: &str, timeout: Duration, cases: &[Case]) -> Result<bool, Failure> {
     let connection = Connector::new()
         .options(options(timeout))
@@ -157,7 +157,7 @@ fn ask(address: &str, timeout: Duration, cases: &[Case]) -> Result<bool, Failure
         bytes += u64::from(case.length);
     }
     let ms = started.elapsed().as_secs_f64() * 1e3;
-    // All cases are over: a lost answer changes none of them.
+    // All cases are done, so a lost answer does not matter.
     let _ = end.close(DISCONNECT_TIMEOUT);
     print(&json!({
         "type": "summary",
@@ -171,7 +171,7 @@ fn ask(address: &str, timeout: Duration, cases: &[Case]) -> Result<bool, Failure
     Ok(right == cases.len())
 }
 
-/// Prints a line at once: a test waits for it.
+/// Prints a line and flushes it, because tests wait for it.
 fn print(object: &Value) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{object}")?;

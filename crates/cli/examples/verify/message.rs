@@ -1,15 +1,15 @@
-//! What the two sides say to each other: 64 bytes each, in network order.
+//! The messages between the two sides: 64 bytes each, in network order.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..4 | [`MAGIC`] |
 //! | 4, 5, 6, 7 | kind, operation, initiator, outcome |
 //! | 8..12 | bytes of data |
-//! | 12..16, 16..24 | remote key and address of the memory at the side that does not carry it out |
-//! | 24..32 | seed of the data; of an atomic what is there at first |
-//! | 32..40 | what an atomic adds or compares; in a verdict what it gave back, or left |
-//! | 40..48 | what it swaps in |
-//! | 48..56 | where an atomic's word is in the memory of the asked side; in a verdict the first wrong byte |
+//! | 12..16, 16..24 | remote key and address of the memory at the side that does not execute the operation |
+//! | 24..32 | seed of the data; for an atomic the initial value |
+//! | 32..40 | operand that an atomic adds or compares; in a verdict the value that it returned or stored |
+//! | 40..48 | operand that it swaps in |
+//! | 48..56 | offset of an atomic's word in the asked side's memory; in a verdict the first wrong byte |
 
 use portolan::RemoteMemory;
 
@@ -22,21 +22,21 @@ pub(super) const LENGTH_MAX: u32 = 8 << 20;
 /// Bytes of an atomic.
 pub(super) const WORD: u32 = 8;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// The asker's: this is to be done.
+    /// From the asker: do this.
     Request = 1,
-    /// The asked side's: the memory is ready.
+    /// From the asked: the memory is ready.
     Ready = 2,
-    /// The asker's: the operation is over.
+    /// From the asker: the operation has ended.
     Done = 3,
-    /// The asked side's: this was found.
+    /// From the asked: the findings.
     Verdict = 4,
 }
 
-/// What is done to data.
+/// An operation on data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[repr(u8)]
 pub(super) enum Operation {
@@ -52,7 +52,7 @@ pub(super) enum Operation {
     CompareSwap = 5,
 }
 
-/// Who carries it out.
+/// The side that executes the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Initiator {
@@ -62,21 +62,21 @@ pub(super) enum Initiator {
     Asked = 2,
 }
 
-/// What one side found in its memory.
+/// The finding of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Outcome {
-    /// All was as it should be; of an atomic it tells what there was, and the asker judges.
+    /// Everything is right. For an atomic it carries the value, which the asker judges.
     Right = 0,
     /// A byte is wrong.
     WrongData = 1,
-    /// A message has another length than was told.
+    /// A message does not have the announced length.
     WrongLength = 2,
     /// Bytes beside the data were changed.
     WrongNeighbour = 3,
 }
 
-/// A message; which fields count is its kind's and operation's.
+/// A message. Its kind and operation determine which fields are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: Kind,
@@ -120,7 +120,7 @@ impl Operation {
 }
 
 impl Message {
-    /// The memory that it names.
+    /// The memory that it describes.
     pub(super) fn memory(&self) -> RemoteMemory {
         RemoteMemory {
             addr: self.addr,
@@ -129,7 +129,7 @@ impl Message {
         }
     }
 
-    /// The same with this memory.
+    /// The same message with this memory.
     pub(super) fn with_memory(mut self, memory: RemoteMemory) -> Self {
         (self.addr, self.rkey) = (memory.addr, memory.rkey);
         self
@@ -151,7 +151,7 @@ impl Message {
         bytes
     }
 
-    /// What a peer sent; `None` if it is no such message, or asks for something impossible.
+    /// Parses a peer's message; `None` if it is malformed or asks for something impossible.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (head, words) = bytes.first_chunk::<MESSAGE_LEN>()?.split_at(16);
         let short = |at: usize| {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_do_is_no_message() {
+    fn an_impossible_request_is_refused() {
         let atomic = Message {
             operation: Operation::FetchAdd,
             length: 8,
@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let mut bytes = bytes;
             let _ = Message::from_bytes(&bytes);
             if bytes.len() >= 4 {

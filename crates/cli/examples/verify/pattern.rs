@@ -1,6 +1,6 @@
-//! Data that follows from a seed: each byte tells where it belongs.
+//! Data generated from a seed. Each byte depends on its offset.
 
-/// Bytes of a word of it.
+/// Bytes of a word of the pattern.
 const WORD: usize = 8;
 
 /// The words of SplitMix64 from a seed, in little-endian order.
@@ -25,13 +25,13 @@ impl Pattern {
         }
     }
 
-    /// Fills with what differs from the pattern in every byte.
+    /// Fills with bytes that all differ from the pattern.
     pub(super) fn fill_with_complement(self, data: &mut [u8]) {
         self.fill(data);
         data.iter_mut().for_each(|byte| *byte = !*byte);
     }
 
-    /// The place of the first byte that is not the pattern's.
+    /// The offset of the first byte that differs from the pattern.
     pub(super) fn first_wrong(self, data: &[u8]) -> Option<usize> {
         for (number, part) in data.chunks(WORD).enumerate() {
             let word = self.word(number);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_pattern_is_the_one_of_the_c_peer() {
-        // SplitMix64's finalizer of 1, as its reference gives it for the state 1.
+        // SplitMix64's first output for the state 1, from its reference implementation.
         let mut data = [0; 8];
         Pattern { seed: 1 }.fill(&mut data);
         assert_eq!(u64::from_le_bytes(data), 0x5692_161d_100b_05e5);

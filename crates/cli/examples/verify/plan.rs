@@ -1,16 +1,16 @@
-//! What is done in a run: every operation, by either side, of every size.
+//! The cases of a run: every operation, by each side, of every size.
 
 use super::message::{Initiator, Kind, LENGTH_MAX, Message, Operation, Outcome, WORD};
 
-/// Bytes of an operation's data, unless told otherwise: all powers of two up to the longest message of rdma_rxe,
-/// the neighbours of those that fill packets of the usual path MTUs, and odd ones.
+/// Default sizes: all powers of two up to the longest message of rdma_rxe, the sizes around full packets of the
+/// usual path MTUs, and odd ones.
 pub(super) const SIZES: [u32; 40] = [
     1, 2, 3, 4, 5, 7, 8, 9, 16, 32, 63, 64, 65, 128, 255, 256, 512, 1000, 1023, 1024, 1025, 2048,
     4095, 4096, 4097, 8192, 10_007, 16_384, 32_768, 65_535, 65_536, 65_537, 131_072, 262_144,
     524_288, 1_000_003, 1_048_576, 2_097_152, 4_194_304, LENGTH_MAX,
 ];
 
-/// Where atomics work, from the beginning of the asked side's memory to its end.
+/// Offsets of atomics, from the beginning of the asked side's memory to its end.
 const ATOMIC_OFFSETS: [u32; 6] = [0, WORD, 4096 - WORD, 4096, 1 << 20, LENGTH_MAX - WORD];
 
 /// One operation.
@@ -20,16 +20,16 @@ pub(super) struct Case {
     pub(super) initiator: Initiator,
     /// Bytes of data.
     pub(super) length: u32,
-    /// Of an atomic: where its word is.
+    /// For an atomic: offset of its word.
     pub(super) offset: u32,
-    /// Of compare-swap: whether the comparison is to succeed.
+    /// For compare-swap: whether the comparison must succeed.
     pub(super) is_equal: bool,
 }
 
 impl Case {
-    /// What asks for it; data and operands follow from the number of the case.
+    /// The request for it. Data and operands are derived from the case's number.
     pub(super) fn request(&self, number: u64) -> Message {
-        // An addition wraps around for every second number or so.
+        // An addition wraps around for about every second number.
         let seed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let operand = match self.operation {
             Operation::CompareSwap if self.is_equal => seed,
@@ -51,8 +51,8 @@ impl Case {
     }
 }
 
-/// The cases of a run, in their order. Sizes are for all operations but the atomics, whose length is fixed: they
-/// are done at several places instead.
+/// The cases of a run, in order. The sizes apply to all operations except atomics, which have a fixed size and
+/// run at several offsets instead.
 pub(super) fn cases(operations: &[Operation], sizes: &[u32]) -> Vec<Case> {
     let initiators = [Initiator::Asker, Initiator::Asked];
     let of = |operation: Operation, initiator| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_fails_when_it_is_to_and_no_seed_is_used_twice() {
+    fn a_comparison_fails_when_it_must_and_no_seed_is_used_twice() {
         let case = |is_equal| Case {
             operation: Operation::CompareSwap,
             initiator: Initiator::Asker,

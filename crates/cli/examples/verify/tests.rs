@@ -1,4 +1,4 @@
-//! Ends of one process, and peers that lie.
+//! Two ends in one process, and peers that lie.
 
 use std::sync::Arc;
 use std::thread;
@@ -35,7 +35,7 @@ fn pair() -> (Connection, Connection) {
     (active.unwrap(), passive.join().unwrap())
 }
 
-/// What an asker finds of each case, while a peer serves that `spoils` what it is asked.
+/// The asker's findings in each case, with a peer that `spoil`s each request before it executes it.
 fn found(cases: Vec<Case>, spoil: fn(&mut Message)) -> Vec<Result<(), Wrong>> {
     let (active, passive) = pair();
     let serving = thread::spawn(move || {
@@ -46,7 +46,7 @@ fn found(cases: Vec<Case>, spoil: fn(&mut Message)) -> Vec<Result<(), Wrong>> {
     let asked = (0..).zip(&cases);
     let found = asked.map(|(number, case)| end.ask(case, number).unwrap());
     let found: Vec<_> = found.collect();
-    // That of the end is its own.
+    // The findings do not depend on how the end closes.
     let _ = end.close(PATIENCE);
     assert_eq!(serving.join().unwrap(), cases.len() as u64);
     found
@@ -60,12 +60,12 @@ fn every_operation_by_either_end_is_right() {
 }
 
 #[test]
-fn a_peer_with_other_data_is_found_out() {
+fn a_peer_with_wrong_data_is_detected() {
     for operation in [Operation::Send, Operation::Write, Operation::Read] {
         for found in found(cases(&[operation], &[1000]), |request| {
             request.seed ^= 1 << 40
         }) {
-            let wrong = found.expect_err("it has other data");
+            let wrong = found.expect_err("the peer has wrong data");
             assert!(
                 matches!(wrong, Wrong::Data { .. }),
                 "{operation:?}: {wrong}"
@@ -75,17 +75,17 @@ fn a_peer_with_other_data_is_found_out() {
 }
 
 #[test]
-fn a_peer_whose_atomics_do_something_else_is_found_out() {
+fn a_peer_with_wrong_atomics_is_detected() {
     for operation in [Operation::FetchAdd, Operation::CompareSwap] {
         let mut cases = cases(&[operation], &[]);
-        // A comparison that fails as it should changes nothing, with other operands, too.
+        // A comparison that fails as it must changes nothing, even with wrong operands.
         cases.retain(|case| case.is_equal);
         let spoil = |request: &mut Message| {
             request.seed ^= 1 << 40;
             request.operand ^= 1 << 40;
         };
         for (found, case) in found(cases.clone(), spoil).into_iter().zip(cases) {
-            let wrong = found.expect_err("it does something else");
+            let wrong = found.expect_err("the peer's atomic is wrong");
             match case.initiator {
                 Initiator::Asker => assert!(matches!(wrong, Wrong::Original { .. }), "{wrong}"),
                 Initiator::Asked => assert!(matches!(wrong, Wrong::Left { .. }), "{wrong}"),

@@ -80,7 +80,7 @@ as_nobody="PATH=$PATH LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} PORTOLAN_PROVIDER=ker
 status=0
 su nobody -c "$as_nobody" > /tmp/told || status=$?
 cat /tmp/told
-[ "$status" = 1 ] || fail "nobody is told nothing"
+[ "$status" = 1 ] || fail "doctor ended with $status for the user nobody, not 1"
 told '"code":"node-unusable"'
 chmod 666 /dev/infiniband/rdma_cm
 "#;

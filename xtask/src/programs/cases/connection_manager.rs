@@ -4,10 +4,10 @@ use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use super::ADDRESS;
 
 const GROUP: &str = "librdmacm's programs";
-/// The programs' own ports.
+/// The port of librdmacm's programs.
 pub(super) const RPING_PORT: u16 = 7174;
 const PORT: u16 = 7471;
-/// What the examples say at their end.
+/// The examples' last line on success.
 pub(super) const WELL: &[Saying] = &[("return status 0", 1)];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,14 +21,14 @@ fn rping() -> Vec<Case> {
         Case::pair(GROUP, server, Ready::Listener(RPING_PORT), client)
     };
     let pair = |server: &str, client: &str| pair_by("", server, client);
-    // It ends well if its peer goes, too: so its pings are counted.
+    // rping also succeeds if its peer leaves early, so its pings are counted.
     let hundred = Expected::well(&[("ping data: rdma-ping-", 100)]);
     let persistent = |by, client| {
         pair_by(by, "-P", client)
             .server(Expected::stays())
             .data(Data::ComparedByClient)
     };
-    // It has room for one request: without the setting a second one overwrites the first.
+    // The server has room for one request: without this setting a second one overwrites the first.
     let one_by_one = "env PORTOLAN_HOLD_REQUESTS_MS=250";
     vec![
         pair("-C 100 -v", "-C 100 -v")
@@ -111,7 +111,7 @@ fn others() -> Vec<Case> {
         .server(Expected::well(&[("rdma_server: end 0", 1)]))
         .client(Expected::well(&[("rdma_client: end 0", 1)]))
         .quick(),
-        // Shared receives, by a reliable connection and by an extended one.
+        // Shared receives over a reliable connection and over an extended one.
         with_shared_receives("r"),
         with_shared_receives("x"),
     ]

@@ -1,16 +1,16 @@
-//! libfabric's provider of verbs: connections, datagrams, and the layers that make reliable messages of each. The provider leaves
-//! out loopback interfaces.
+//! libfabric's verbs provider: connections, datagrams, and the layers that provide reliable messages over each.
+//! The provider ignores loopback interfaces.
 
 use super::super::case::{Case, Data, Ready, Saying, c};
 use super::ETHERNET_DEVICE;
 use crate::namespace::ETHERNET_ADDRESS;
 
 const GROUP: &str = "libfabric on verbs";
-/// Where both ends tell each other what they need, by TCP.
+/// TCP port on which the ends exchange their addresses.
 const PORT: u16 = 47_592;
-/// A line of the table of results for each size, up to this one.
+/// Lines of the table of results for sizes up to 1 MiB.
 const UP_TO_1_MIB: &[Saying] = &[("bytes ", 1), ("64 ", 1), ("64k ", 1), ("1m ", 1)];
-/// A datagram is a packet.
+/// A datagram fits one packet.
 const UP_TO_A_PACKET: &[Saying] = &[("bytes ", 1), ("64 ", 1), ("1k ", 1)];
 
 pub(super) fn cases() -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! Programs whose protocol the command has, too: each way round.
+//! Programs whose protocol the command also speaks, in both directions.
 
 use super::super::case::{Case, Data, Expected, Ready, c, ours};
 use super::ADDRESS;
@@ -6,7 +6,7 @@ use super::connection_manager::WELL;
 
 const GROUP: &str = "with one end of ours";
 const PORT: u16 = super::connection_manager::RPING_PORT;
-/// Groups, one for each way round.
+/// Groups, one for each direction.
 const GROUPS: [[u8; 4]; 2] = [[239, 7, 0, 10], [239, 7, 0, 11]];
 
 pub(super) fn cases() -> Vec<Case> {

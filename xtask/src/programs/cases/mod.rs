@@ -11,7 +11,7 @@ mod ucx;
 
 use super::case::{Case, c};
 
-/// The address of the loopback interface, and its software device.
+/// The address of the loopback interface and of its software device.
 const ADDRESS: &str = "127.0.0.1";
 const DEVICE: &str = "sw_lo";
 /// The software device of the Ethernet link.
@@ -33,7 +33,7 @@ pub(super) fn all() -> Vec<Case> {
     .concat()
 }
 
-/// What rdma_rxe says of itself, except XRC, its name and its GIDs.
+/// Devices must have the same properties as rdma_rxe, except XRC, name and GIDs.
 fn devices() -> Vec<Case> {
     const GROUP: &str = "devices";
     vec![

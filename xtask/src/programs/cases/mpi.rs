@@ -1,5 +1,5 @@
-//! MPI: a program that checks what moves around a ring, from all to all and one-sided (crates/lab/c/mpi.c), over UCX and over libfabric.
-//! All processes are here; shared memory between them is left out.
+//! MPI over UCX and over libfabric: a program that checks data moved around a ring, from all to all and
+//! one-sided (crates/lab/c/mpi.c). All processes are on this host; shared memory between them is disabled.
 
 use super::super::case::{Case, Data, Expected, Saying, c};
 use super::ETHERNET_DEVICE;
@@ -55,7 +55,7 @@ fn mpich(processes: u32, transport: &str) -> Case {
     ))
 }
 
-/// Debian's has one way to connect, which is not for RoCE.
+/// Debian's openib can only connect in a way that RoCE does not support.
 fn openib() -> Case {
     let case = run(&format!(
         "openmpi -np 2 --mca pml ob1 --mca btl openib,self --mca btl_openib_allow_ib 1 \

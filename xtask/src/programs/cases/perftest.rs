@@ -1,23 +1,23 @@
-//! perftest: every operation, by what it takes (latency) and by how much passes (bandwidth).
+//! perftest: latency and bandwidth of every operation.
 
 use super::super::case::{Case, Data, Ready, Saying, c};
 use super::{ADDRESS, DEVICE};
 
 const GROUP: &str = "perftest, 2 bytes to 8 MiB";
 const PORT: u16 = 18_515;
-/// What is in the table of results after all sizes.
+/// The last line of the table of results over all sizes.
 const LARGEST: &[Saying] = &[("#bytes", 1), (" 8388608 ", 1)];
 const TABLE: &[Saying] = &[("#bytes", 1)];
-/// With `-R` the ends first tell each other that they will connect, by another connection; then the client connects at once. If the
-/// server does not listen again by then, the client is rejected, tries again with ids that it has destroyed, and crashes; with
-/// Debian's librdmacm on rdma_rxe as well.
+/// With `-R` the ends first announce over another connection that they will connect; then the client connects
+/// at once. If the server does not listen again yet, the client is rejected, retries with destroyed ids, and
+/// crashes. That happens with Debian's librdmacm on rdma_rxe too.
 const HASTE: &str = "RDMA_CM_EVENT_REJECTED; error: 8.";
 
 pub(super) fn cases() -> Vec<Case> {
     [operations(), options()].concat()
 }
 
-/// Connected by TCP and by the rdma_cm (`-R`), every size (`-a`) except atomics, which have one.
+/// Connected over TCP and over the rdma_cm (`-R`), with every size (`-a`) except for atomics, which have one.
 fn operations() -> Vec<Case> {
     let mut cases = Vec::new();
     for by_cm in [false, true] {
@@ -36,7 +36,7 @@ fn operations() -> Vec<Case> {
     cases
 }
 
-/// Other ways of the same: events, other transports, inline data, more queue pairs, each atomic operation.
+/// Variants: events, other transports, inline data, more queue pairs, each atomic operation.
 fn options() -> Vec<Case> {
     [
         "ib_send_lat -n 20 -e",

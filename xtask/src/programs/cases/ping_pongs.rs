@@ -1,4 +1,4 @@
-//! libibverbs's ping-pongs.
+//! libibverbs' ping-pongs.
 
 use super::super::case::{Case, Data, Expected, Ready, Saying, c};
 use super::{ADDRESS, DEVICE};
@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(with_gid(kind, events));
         }
     }
-    // Requests built by calls, and completions of an extended queue.
+    // Requests built with calls, and completions of an extended queue.
     cases.push(with_gid("rc", " -N"));
     // Completions with time stamps.
     let stamped = &[
@@ -56,8 +56,8 @@ fn of_xrc(events: &str) -> Case {
         .quick()
 }
 
-/// On RoCE an address needs a GID: without one they are refused, as by rdma_rxe. The client of the shared receive
-/// queue's then reads from a closed socket without end.
+/// RoCE requires a GID: without one the programs are refused, as on rdma_rxe. With the shared receive queue,
+/// the client then reads from a closed socket forever.
 fn without_gid(kind: &str, options: &str) -> Case {
     let server: &[Saying] = match kind {
         "ud" => &[("Failed to create AH", 1)],

@@ -1,5 +1,5 @@
-//! rdma-core's own tests, which are written in Python. What needs hardware of one vendor they leave out themselves; those of
-//! the connection manager use devices in forked children, which is not supported here.
+//! rdma-core's tests in Python. They skip what needs a vendor's hardware. Those of the connection manager use
+//! devices in forked children, which is not supported, and are left out.
 
 use super::super::case::{Case, c};
 use super::DEVICE;
@@ -13,11 +13,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::alone(GROUP, c(&format!("{script} --dev {DEVICE} --gid 0{tests}")))
     };
     vec![
-        // Regions that change, windows, imports.
+        // Re-registered regions, windows, imports.
         run(" test_mr test_shared_pd test_pd")
             .client_says(&[("... ok", 17)])
             .quick(),
-        // Every type of queue pair, XRC among them.
+        // Every type of queue pair, including XRC.
         run(" test_atomic test_cq test_qp test_relaxed")
             .client_says(&[("... ok", 63)])
             .quick(),
