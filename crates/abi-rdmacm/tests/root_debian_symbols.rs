@@ -7,7 +7,7 @@ mod symbols;
 
 use debian::lacking;
 
-/// The socket calls that are not there yet: all but `rpoll`.
+/// The missing socket calls: all but `rpoll`.
 const SOCKET_CALLS: [&str; 26] = [
     "raccept",
     "rbind",
@@ -38,7 +38,7 @@ const SOCKET_CALLS: [&str; 26] = [
 ];
 
 #[test]
-fn every_symbol_of_debians_librdmacm_is_there_in_its_version_but_for_the_socket_calls() {
+fn every_symbol_of_debians_librdmacm_exists_in_its_version_except_the_socket_calls() {
     let left_out = SOCKET_CALLS.map(|name| format!("{name}@@RDMACM_1.0"));
     let lacking = lacking("librdmacm.so.1", "librdmacm.so");
     assert_eq!(lacking, left_out.into_iter().collect());

@@ -1,10 +1,11 @@
-//! C programs that make every call, on both of our libraries, over a software device in a network namespace of the test's own.
+//! C programs that make every call, with both of our libraries, over a software device in the test's own
+//! network namespace.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What each script begins with: an interface to have a device on, and how to wait.
+/// The beginning of each script: an interface for the device, and a function that waits.
 const BEGINNING: &str = r#"
 set -u
 ip link set lo up
@@ -22,14 +23,14 @@ fail() {
 }
 "#;
 
-/// Runs a script in a network namespace of its own, with both libraries before Debian's.
+/// Runs a script in its own network namespace, with both of our libraries before Debian's.
 fn run_in(folder: &Folder, name: &str, script: &str) {
     let here = std::env::current_exe().unwrap();
     for (library, soname) in [
         ("librdmacm.so", "librdmacm.so.1"),
         ("libibverbs.so", "libibverbs.so.1"),
     ] {
-        // Cargo leaves them beside the tests.
+        // Cargo puts them beside the tests.
         let built = here.with_file_name(library);
         assert!(built.exists(), "{} is not built", built.display());
         std::os::unix::fs::symlink(built, folder.0.join(soname)).unwrap();
@@ -45,7 +46,7 @@ fn run_in(folder: &Folder, name: &str, script: &str) {
     assert!(output.status.success(), "{name}: {said}{erred}");
 }
 
-/// A folder of its own, gone when dropped.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -63,7 +64,7 @@ impl Drop for Folder {
     }
 }
 
-/// Builds a C program of ours against our headers and our libraries.
+/// Builds one of our C programs against our headers and libraries.
 fn build(folder: &Folder, source: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.0.join("program");
@@ -91,7 +92,7 @@ fn build(folder: &Folder, source: &str) -> PathBuf {
 }
 
 #[test]
-fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_give_what_their_pages_say() {
+fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_work_as_documented() {
     let folder = Folder::new("newer");
     build(&folder, "newer.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/newer.txt");
@@ -103,7 +104,7 @@ fn the_calls_of_rdmacm_1_4_and_ibv_gid_reachable_give_what_their_pages_say() {
 }
 
 #[test]
-fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
+fn rdma_getaddrinfo_returns_lists_that_c_walks_and_frees_or_an_error() {
     let folder = Folder::new("lists");
     build(&folder, "lists.c");
     let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/lists.txt");
@@ -115,7 +116,7 @@ fn rdma_getaddrinfo_gives_lists_that_c_walks_and_frees_whole_or_says_why_not() {
 }
 
 #[test]
-fn what_the_program_made_or_replaced_is_freed_as_malloc_has_it() {
+fn memory_that_the_program_made_or_replaced_is_freed_with_free() {
     let folder = Folder::new("freed");
     build(&folder, "freed.c");
     let script = "timeout 240 valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect \\
@@ -125,16 +126,16 @@ fn what_the_program_made_or_replaced_is_freed_as_malloc_has_it() {
 }
 
 #[test]
-fn calls_that_wait_are_interrupted_and_cancelled_as_read_is_and_what_is_no_id_is_refused() {
+fn waiting_calls_are_interrupted_and_cancelled_like_read_and_bad_ids_are_refused() {
     let folder = Folder::new("waits");
     build(&folder, "waits.c");
-    // Nobody answers for the second address.
+    // No host has the second address.
     let script = "timeout 120 $folder/program $here 10.7.0.99 2>&1 || fail \"ended with $?\"";
     run_in(&folder, "waits", script);
 }
 
 #[test]
-fn a_request_is_given_while_nobody_has_called_for_the_one_before() {
+fn a_request_is_delivered_before_the_program_asks_for_the_next_event() {
     let folder = Folder::new("at-once");
     build(&folder, "requests.c");
     let script = "timeout 120 $folder/program $here at-once 2>&1 || fail \"ended with $?\"";
@@ -142,7 +143,7 @@ fn a_request_is_given_while_nobody_has_called_for_the_one_before() {
 }
 
 #[test]
-fn a_request_waits_until_the_one_before_was_called_for_if_the_environment_says_so() {
+fn the_environment_can_hold_a_request_until_the_program_asks_for_the_next_event() {
     let folder = Folder::new("held");
     build(&folder, "requests.c");
     let script = "PORTOLAN_HOLD_REQUESTS_MS=20000 timeout 120 $folder/program $here held 2>&1 \
@@ -150,7 +151,7 @@ fn a_request_waits_until_the_one_before_was_called_for_if_the_environment_says_s
     run_in(&folder, "held", script);
 }
 
-/// The lines of [`CALLS`] that differ on software devices, as the table of docs/compatibility.md has them.
+/// The lines of [`CALLS`] that differ on software devices, from the table in docs/compatibility.md.
 fn listed_differences() -> BTreeSet<(String, String)> {
     let text = include_str!("../../../docs/compatibility.md");
     let table = text
@@ -167,11 +168,11 @@ fn listed_differences() -> BTreeSet<(String, String)> {
     pairs.collect()
 }
 
-/// What calls.c prints on Debian's librdmacm over rdma_rxe, Linux 6.1.
+/// Output of calls.c with Debian's librdmacm over rdma_rxe on Linux 6.1.
 const CALLS: &str = include_str!("c/calls.txt");
 
 #[test]
-fn every_call_gives_what_it_gives_on_debians_over_rdma_rxe_but_for_what_is_listed() {
+fn every_call_gives_the_same_as_debians_over_rdma_rxe_except_listed_differences() {
     let folder = Folder::new("calls");
     build(&folder, "calls.c");
     let script = "timeout 120 $folder/program $here > $folder/said; echo \"ended with $?\"

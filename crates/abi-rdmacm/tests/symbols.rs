@@ -1,4 +1,4 @@
-//! The library exports what its map says, under the versions it says.
+//! The library exports the symbols of its map, in the map's versions.
 
 #[path = "../../abi-layout/tests/support/map.rs"]
 mod map;
@@ -12,7 +12,7 @@ const LIBRARY: &str = "librdmacm.so";
 const MAP: &str = include_str!("../librdmacm.map");
 
 #[test]
-fn the_library_exports_what_its_map_says_and_nothing_else() {
+fn the_library_exports_exactly_the_symbols_of_its_map() {
     let map = Map::read(MAP);
     let establish = "rdma_establish@@RDMACM_1.2";
     assert!(map.symbols.contains(establish), "{map:?}");
@@ -31,6 +31,6 @@ fn the_library_defines_the_versions_of_its_map_and_no_others() {
 fn programs_find_the_library_under_librdmacms_name() {
     let said = said_of(&built(LIBRARY), "readelf", &["-d"]);
     assert!(said.contains("soname: [librdmacm.so.1]"), "{said}");
-    // Threads of its look-ups would run on in memory that is gone.
+    // Otherwise its threads could run in unmapped memory.
     assert!(said.contains("NODELETE"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! The C programs of `calls_in_c` under valgrind (package valgrind): no access is invalid, and nothing is lost but what
-//! the process keeps.
+//! The C programs of `calls_in_c` under valgrind (package valgrind): no invalid access, and no leak except what
+//! the process keeps on purpose.
 
 mod c;
 
@@ -13,17 +13,17 @@ const VALGRIND: [&str; 6] = [
 ];
 
 #[test]
-fn the_calls_touch_no_memory_that_is_not_theirs_and_lose_none() {
+fn the_calls_access_no_invalid_memory_and_leak_none() {
     c::run("valgrind", include_str!("c/verbs.c"), &VALGRIND);
 }
 
 #[test]
-fn a_second_end_of_an_object_reads_nothing_of_what_is_gone() {
+fn destroying_an_object_twice_reads_no_freed_memory() {
     c::run("valgrind-twice", include_str!("c/twice.c"), &VALGRIND);
 }
 
 #[test]
-fn what_is_imported_or_shared_by_a_domain_is_given_back_once() {
+fn imported_or_shared_objects_are_freed_once() {
     c::run("valgrind-imports", include_str!("c/imports.c"), &VALGRIND);
     c::run("valgrind-xrc", include_str!("c/xrc.c"), &VALGRIND);
 }

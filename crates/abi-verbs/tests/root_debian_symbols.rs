@@ -1,5 +1,5 @@
-//! Debian's libibverbs (package libibverbs1) exports nothing that this library lacks, except old versions and what
-//! only drivers call that no program is linked to.
+//! Debian's libibverbs (package libibverbs1) exports nothing that this library lacks, except old versions and
+//! symbols for drivers that no program is linked to.
 
 #[path = "../../abi-layout/tests/support/debian.rs"]
 mod debian;
@@ -8,7 +8,8 @@ mod symbols;
 
 use debian::lacking;
 
-/// What only other drivers call: libmlx5, libmlx4, libefa and libmana, to which programs are linked, do not.
+/// Symbols for other drivers. libmlx5, libmlx4, libefa and libmana, to which programs are linked, do not use
+/// them.
 const FOR_OTHER_DRIVERS: [&str; 7] = [
     "__ioctl_final_num_attrs@@IBVERBS_PRIVATE_34",
     "ibv_cmd_poll_cq@@IBVERBS_PRIVATE_34",
@@ -18,7 +19,7 @@ const FOR_OTHER_DRIVERS: [&str; 7] = [
     "ibv_cmd_req_notify_cq@@IBVERBS_PRIVATE_34",
     "ibv_read_ibdev_sysfs_file@@IBVERBS_PRIVATE_34",
 ];
-/// The registration of drivers before the private version; nothing of Debian's is linked to it.
+/// The registration of drivers before the private version; nothing in Debian is linked to it.
 const OLD_REGISTRATION: &str = "ibv_register_driver@IBVERBS_1.1";
 
 #[test]

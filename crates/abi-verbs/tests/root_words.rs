@@ -1,4 +1,4 @@
-//! The library's words are those of Debian's (package libibverbs-dev).
+//! The library's strings equal those of Debian's library (package libibverbs-dev).
 
 #[path = "../../abi-layout/tests/support/compiler.rs"]
 mod compiler;
@@ -8,7 +8,7 @@ use std::process::Command;
 use compiler::{Compiler, said};
 
 #[test]
-fn numbers_are_put_into_the_words_of_debians_library() {
+fn numbers_have_the_same_names_as_in_debians_library() {
     let compiler = Compiler::new("words");
     let options = ["-Wall", "-Werror", "-libverbs"];
     let program = compiler.build("words", include_str!("c/words.c"), &options);

@@ -1,4 +1,4 @@
-//! Questions that have no answer, each with the code that the manual has for it.
+//! Queries without an answer, each with the error code of the manual.
 
 use portolan_addrinfo::lookups::{SaService, ServiceRecord};
 use portolan_addrinfo::{
@@ -36,7 +36,7 @@ fn unknown_flags_are_eai_badflags() {
 }
 
 #[test]
-fn hints_that_contradict_each_other_are_told_apart() {
+fn contradicting_hints_have_different_errors() {
     let hints = Hints::new();
     let sa_and_dns = hints.clone().flags(Flags::SA | Flags::DNS);
     refused(None, PORT, &sa_and_dns, Eai::BadFlags);
@@ -88,7 +88,7 @@ fn empty_names_and_embedded_nuls_are_refused() {
 }
 
 #[test]
-fn what_is_no_port_is_eai_service() {
+fn a_service_that_is_not_a_port_is_eai_service() {
     let given = Hints::new().dst_addr(inet("127.0.0.1:0"));
     for port in ["65536", "-1", "+7", " 7", "99999999999999999999"] {
         for family in [None, Some(Family::Ib)] {
@@ -102,7 +102,7 @@ fn what_is_no_port_is_eai_service() {
         refused(None, Some(port), &given, Eai::Service);
         refused(None, Some(port), &Hints::new().passive(), Eai::Service);
     }
-    // A service id where only ports are.
+    // A service id instead of a port.
     let by_ip = Hints::new().port_space(PortSpace::Ib);
     refused(NODE, Some("65536"), &by_ip, Eai::Service);
     refused(None, Some("0x10000"), &given, Eai::Service);
@@ -136,7 +136,7 @@ fn a_zone_of_a_missing_interface_is_eai_noname() {
 }
 
 #[test]
-fn with_af_ib_what_is_no_gid_is_eai_noname() {
+fn with_af_ib_a_node_that_is_not_a_gid_is_eai_noname() {
     let ib = Hints::new().family(Family::Ib);
     for node in [
         "localhost",
@@ -194,14 +194,14 @@ fn a_source_of_another_machine_cannot_be_pinned() {
 }
 
 #[test]
-fn rai_sa_without_infiniband_says_so_and_takes_no_node() {
+fn rai_sa_without_infiniband_is_an_error_and_takes_no_node() {
     let sa = Hints::new().flags(Flags::SA);
     refused(NODE, PORT, &sa, Eai::System(errno::EOPNOTSUPP));
     refused(None, None, &sa, EINVAL);
     refused(None, Some(""), &sa, EINVAL);
     refused(None, Some(&"a".repeat(64)), &sa, EINVAL);
     refused(None, Some("a\0b"), &sa, Eai::NoName);
-    // No port of InfiniBand is here that could ask.
+    // This machine has no InfiniBand port for the query.
     refused(None, Some("storage"), &sa, Eai::System(errno::ENOENT));
 }
 
@@ -272,7 +272,7 @@ impl Lookups for Crossed {
 }
 
 #[test]
-fn a_source_of_another_family_than_the_destination_is_none() {
+fn a_source_of_another_family_than_the_destination_is_ignored() {
     let found = get_addrinfo_with(&Crossed, NODE, PORT, None).expect("an address");
     assert_eq!(found[0].src_addr, None);
     assert_eq!(found[0].dst_addr, Some(inet("127.0.0.1:7471")));

@@ -1,5 +1,5 @@
-//! After fork(2) the child has neither the threads of resolver and pool nor a socket of its own: the library
-//! must notice and make new ones.
+//! After fork(2) the child has neither the threads of resolver and pool nor its own socket. The library must
+//! notice that and create new ones.
 
 #[path = "../../threads/tests/support/child.rs"]
 mod child;
@@ -73,7 +73,7 @@ fn parent_child_and_grandchild_each_resolve() {
         if grandchild != 0 {
             return grandchild;
         }
-        // What the parent made can be dropped here without disturbing it.
+        // The parent's resolver can be dropped here without disturbing the parent.
         drop(own);
         0
     });
@@ -97,7 +97,7 @@ fn a_child_has_a_pool_of_its_own_and_leaves_its_parents_alone() {
         if !matches!(run(pool), Err(Cause::InvalidState { .. })) {
             return 1;
         }
-        // The parent's job is not the child's to cancel; nor does it wait for the parent's lock.
+        // The child cannot cancel the parent's job, and does not wait for the parent's lock.
         drop(pending);
         match Pool::shared().and_then(run) {
             Ok(42) => 0,
@@ -109,7 +109,7 @@ fn a_child_has_a_pool_of_its_own_and_leaves_its_parents_alone() {
     assert_eq!(run(pool), Ok(42));
 }
 
-/// Has the pool run a job.
+/// Runs a job in the pool.
 fn run(pool: &Pool) -> Result<u32, Cause> {
     let (send, receive) = channel();
     let done = move |outcome| {

@@ -17,7 +17,7 @@ fn reason(node: Option<&str>, service: Option<&str>, options: NameOptions) -> Re
 #[test]
 fn localhost_is_loopback_with_the_port_asked_for() {
     let results = resolve(Some("localhost"), Some("7471"), NameOptions::default());
-    let addresses = addresses(&results.expect("every machine knows localhost"));
+    let addresses = addresses(&results.expect("every machine resolves localhost"));
     assert!(!addresses.is_empty());
     for address in addresses {
         assert!(
@@ -71,7 +71,7 @@ fn without_a_node_listening_means_any_and_connecting_means_loopback() {
 }
 
 #[test]
-fn a_canonical_name_comes_when_asked_for_and_only_then() {
+fn a_canonical_name_is_returned_only_when_requested() {
     for node in ["localhost", "127.0.0.1"] {
         let options = NameOptions {
             canonical_name: true,
@@ -85,7 +85,7 @@ fn a_canonical_name_comes_when_asked_for_and_only_then() {
             "{node}"
         );
     }
-    // Without a node there is nothing to name; libc would call the flag an error.
+    // Without a node there is no name; libc would reject the flag.
     let options = NameOptions {
         canonical_name: true,
         ..Default::default()
@@ -100,7 +100,7 @@ fn numeric_hosts_only_means_no_name_is_ever_looked_up() {
         ..Default::default()
     };
     assert_eq!(reason(Some("localhost"), None, options), Reason::NotNumeric);
-    // The other numeric forms of inet_aton(3) count as numeric.
+    // The other numeric forms of inet_aton(3) are numeric too.
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
     for node in ["127.0.0.1", "127.1", "0x7f000001", "2130706433"] {
         let results = resolve(Some(node), Some("9"), options).expect(node);

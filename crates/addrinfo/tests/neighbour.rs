@@ -1,4 +1,4 @@
-//! The resolver's thread and its promises, on loopback.
+//! The resolver's thread and its guarantees, on loopback.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::channel;
@@ -46,7 +46,7 @@ fn a_missing_interface_is_no_device() {
 }
 
 #[test]
-fn what_is_no_next_hop_is_refused_at_once() {
+fn an_address_that_cannot_be_a_next_hop_is_refused_at_once() {
     let resolver = Resolver::shared().expect("resolver");
     let index = loopback_index();
     for address in ["0.0.0.0", "::", "239.1.2.3", "ff02::1", "255.255.255.255"] {
@@ -79,7 +79,7 @@ fn a_completion_may_call_the_resolver_and_may_panic() {
         resolver
             .resolve(LOCALHOST, index, DEADLINE, done)
             .expect("accepted");
-        panic!("as a careless completion does");
+        panic!("a completion panics");
     };
     resolver
         .resolve(LOCALHOST, index, DEADLINE, Box::new(again))
@@ -158,8 +158,5 @@ fn an_idle_resolver_sleeps() {
     std::thread::sleep(Duration::from_millis(100));
     let before = switches();
     std::thread::sleep(Duration::from_millis(500));
-    assert!(
-        switches() - before <= 1,
-        "nothing wakes a thread that has nothing to do"
-    );
+    assert!(switches() - before <= 1, "an idle thread must not wake up");
 }

@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Two hosts on one link: 192.0.2.1 and fe80::1 here, 192.0.2.2 and fe80::2 there.
 fn link() -> (Namespace, Namespace, u32) {
     let (here, there) = (Namespace::new(), Namespace::new());
-    // No waiting for duplicate address detection, and failure within 300 ms rather than 3 s.
+    // Without waiting for duplicate address detection, and with failure within 300 ms instead of 3 s.
     for namespace in [&here, &there] {
         for name in [
             "net/ipv6/conf/default/accept_dad",
@@ -117,7 +117,7 @@ fn an_absent_neighbour_is_host_unreachable_before_the_deadline() {
     let (here, _there, index) = link();
     let resolver = here.run(Resolver::start).expect("resolver");
     for next_hop in ["192.0.2.99", "fe80::99", "2001:db8::99"] {
-        // Twice: the second look-up meets the failed entry of the first, and tries anew.
+        // The second look-up meets the failed entry of the first and tries again.
         for attempt in ["first", "second"] {
             let started = Instant::now();
             let (_, receiver) = begin(&resolver, ip(next_hop), index);
@@ -128,7 +128,7 @@ fn an_absent_neighbour_is_host_unreachable_before_the_deadline() {
                 "{next_hop}, {attempt}"
             );
             assert!(started.elapsed() < DEADLINE, "{next_hop}, {attempt}");
-            // Three probes are 100 ms apart: an answer sooner is an old entry's.
+            // Three probes are 100 ms apart, so an earlier answer comes from an old entry.
             assert!(
                 started.elapsed() > Duration::from_millis(150),
                 "{next_hop}, {attempt}"
@@ -168,7 +168,7 @@ fn a_deadline_shorter_than_discovery_is_timed_out() {
 fn many_look_ups_at_once_all_end_and_share_the_work() {
     let (here, _there, index) = link();
     let resolver = here.run(Resolver::start).expect("resolver");
-    // Four waiters on each of 200 hosts: most absent, one there.
+    // Four waiters for each of 200 hosts, most of which are absent.
     let pending: Vec<_> = (0..800)
         .map(|n| {
             let last = 2 + (n % 200) as u8;
@@ -218,7 +218,7 @@ fn dropping_the_resolver_fails_what_is_pending() {
 #[test]
 fn links_without_neighbours_need_no_address() {
     let namespace = Namespace::new();
-    // One link has link-layer addresses but no ARP, a tunnel has neither.
+    // One link has link-layer addresses but no ARP; a tunnel has neither.
     namespace.ip("link add quiet type veth peer name end\n\
                   link set quiet arp off up\n\
                   addr add 192.0.2.1/24 dev quiet\n\
@@ -234,7 +234,7 @@ fn links_without_neighbours_need_no_address() {
 }
 
 #[test]
-fn permanent_entries_answer_although_nobody_is_there() {
+fn permanent_entries_answer_for_absent_hosts() {
     let (here, _there, index) = link();
     here.ip("neigh add 192.0.2.50 lladdr 02:00:00:00:00:50 dev eth0 nud permanent");
     let resolver = here.run(Resolver::start).expect("resolver");
@@ -267,9 +267,9 @@ fn an_interface_that_is_down_or_goes_away_ends_the_look_up() {
 }
 
 #[test]
-fn a_probe_that_the_system_refuses_says_so() {
+fn a_probe_that_the_system_refuses_is_an_error() {
     let (here, _there, index) = link();
-    // A rule that prohibits the destination stands for any refusal on the way out.
+    // A rule that prohibits the destination is an example of a local refusal.
     here.ip("-6 rule add to 2001:db8::2 prohibit pref 1");
     let resolver = here.run(Resolver::start).expect("resolver");
     let (_, receiver) = begin(&resolver, ip("2001:db8::2"), index);
@@ -283,7 +283,7 @@ fn a_probe_that_the_system_refuses_says_so() {
 #[test]
 fn an_ipv4_next_hop_off_the_subnet_is_looked_for_on_the_link() {
     let (here, there, index) = link();
-    // As behind `ip route add … via 198.51.100.1 dev eth0 onlink`: no route leads to the router.
+    // As after `ip route add … via 198.51.100.1 dev eth0 onlink`: no route leads to the router.
     there.ip("addr add 198.51.100.1/32 dev eth0");
     let resolver = here.run(Resolver::start).expect("resolver");
     let (_, receiver) = begin(&resolver, ip("198.51.100.1"), index);
@@ -293,11 +293,11 @@ fn an_ipv4_next_hop_off_the_subnet_is_looked_for_on_the_link() {
 #[test]
 fn a_storm_of_other_changes_does_not_hide_the_answer() {
     let (here, there, index) = link();
-    // The kernel is still asking when the storm is over, however long that takes.
+    // The kernel still probes when the storm ends, however long that takes.
     here.sysctl("net/ipv4/neigh/eth0/mcast_solicit", "100");
     let resolver = here.run(Resolver::start).expect("resolver");
     let (_, receiver) = begin(&resolver, ip("192.0.2.77"), index);
-    // A storm of changes on this link, while the look-up is under way.
+    // A storm of changes on this link during the look-up.
     here.run(|| {
         for round in 0..3 {
             let nud = if round % 2 == 0 { "permanent" } else { "stale" };
@@ -317,7 +317,7 @@ fn a_storm_of_other_changes_does_not_hide_the_answer() {
     }
 }
 
-/// A watch of the other host, and what it hears.
+/// A watch of the other host, with the addresses that it reports.
 fn watch(resolver: &Resolver, index: u32) -> (Watch, Receiver<LinkAddress>) {
     let (send, receive) = channel();
     let send = std::sync::Mutex::new(send);
@@ -331,7 +331,7 @@ fn watch(resolver: &Resolver, index: u32) -> (Watch, Receiver<LinkAddress>) {
 }
 
 #[test]
-fn a_watched_neighbour_s_new_address_is_told_and_after_the_watch_nothing_is() {
+fn a_watched_neighbours_new_address_is_reported_until_the_watch_ends() {
     let (here, _there, index) = link();
     let resolver = here.run(Resolver::start).expect("resolver");
     let (_, receiver) = begin(&resolver, ip("192.0.2.2"), index);
@@ -359,7 +359,7 @@ fn a_watched_neighbour_s_new_address_is_told_and_after_the_watch_nothing_is() {
 }
 
 #[test]
-fn an_address_that_changed_before_the_watch_began_is_told() {
+fn an_address_that_changed_before_the_watch_began_is_reported() {
     let (here, _there, index) = link();
     here.ip("neigh replace 192.0.2.2 lladdr 02:00:00:00:00:77 dev eth0 nud permanent");
     let resolver = here.run(Resolver::start).expect("resolver");

@@ -14,8 +14,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
 }
 
-/// Waits until the kernel has taken the addresses into its local table, which for IPv6 it does in
-/// the background.
+/// Waits until the addresses are in the kernel's local table. For IPv6 the kernel adds them in the background.
 fn await_local(namespace: &Namespace, addresses: &[(&str, Option<u32>)]) {
     let give_up = Instant::now() + Duration::from_secs(5);
     for (address, interface_index) in addresses {
@@ -94,7 +93,7 @@ fn rules_on_the_source_and_the_user_apply_as_for_connect() {
 
     namespace.ip("rule add uidrange 0-0 lookup 1234");
     let route = lookup(&namespace, destination).expect("by user");
-    assert_eq!(route.table, 1234, "the rule for root counts for root");
+    assert_eq!(route.table, 1234, "the rule for root applies to root");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn ipv6_loopback_is_reached_exactly_where_the_machine_has_it() {
 
 #[test]
 fn a_source_of_another_machine_is_not_available() {
-    // TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849) are nobody's.
+    // TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849) belong to no host.
     let foreign_v6: Ipv6Addr = "2001:db8::77".parse().expect("address");
     for query in [
         Query::to(LOCALHOST).with_source([203, 0, 113, 77].into()),
@@ -54,7 +54,7 @@ fn a_source_of_another_machine_is_not_available() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_no_device() {
+fn a_missing_interface_is_an_error() {
     let outcome = lookup(&Query::to([192, 0, 2, 1].into()).on_interface(i32::MAX as u32));
     assert!(
         matches!(outcome, Err(Cause::NoDevice { .. })),

@@ -1,4 +1,4 @@
-//! `portolan bench`: its figures, its plots, and storms that end well.
+//! `portolan bench`: its figures, its plots, and its storms.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use common::{eventually, output_of, portolan, stderr, stdout};
 use serde_json::Value;
 
-/// Held while a bench runs: two at once would measure each other.
+/// Held while a bench runs, because two benches would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The objects that a bench tells, with what it measured.
+/// The objects in a bench's output.
 fn bench(args: &[&str]) -> Vec<Value> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let child = portolan()
@@ -34,12 +34,12 @@ fn of<'a>(objects: &'a [Value], name: &'a str) -> Vec<&'a Value> {
     objects.iter().filter(|each| each["type"] == name).collect()
 }
 
-/// A file of its own, in a folder that is removed with the test's process's others.
+/// A file for this test in a folder that is removed with all files of the test process.
 fn plot(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("portolan-bench-{}-{name}.svg", std::process::id()))
 }
 
-/// What other work would spoil: run with nothing beside it.
+/// Timing tests, which run alone.
 mod against_the_clock {
     use super::{bench, of};
 
@@ -85,18 +85,18 @@ mod against_the_clock {
         ]);
         let held = of(&told, "held")[0];
         assert_eq!(held["connections"], 10_000);
-        assert_eq!(held["messages"], 1000, "each came back as it was sent");
+        assert_eq!(held["messages"], 1000, "every message came back unchanged");
         for side in ["bytes_per_connection", "peer_bytes_per_connection"] {
             let each = held[side].as_u64().unwrap();
             println!("{side}: {each}");
-            // A queue pair's rings, an id with its path and timers: kilobytes, not pages by the dozen.
+            // A queue pair's rings, an id with its path and timers: kilobytes instead of dozens of pages.
             assert!((256..65_536).contains(&each), "{side}: {each}");
         }
     }
 
     #[test]
     fn sixteen_senders_to_one_receiver_keep_half_of_what_one_gets() {
-        /// A machine that is busy with other things disturbs some attempts, hardly all.
+        /// A busy machine disturbs some attempts, but hardly all.
         const ATTEMPTS: usize = 3;
         let mut best = 0.0_f64;
         for _ in 0..ATTEMPTS {
@@ -168,7 +168,7 @@ fn each_ratio_is_printed_with_its_rounds() {
         let [subject, yardstick, ratio] =
             ["subject", "yardstick", "ratio"].map(|name| round[name].as_f64().unwrap());
         assert!(subject > 0.0 && yardstick > 0.0);
-        // Told with three decimals.
+        // Printed with three decimals.
         assert!((ratio - subject / yardstick).abs() <= 0.001, "{round}");
     }
     for times in of(&told, "times") {
@@ -180,7 +180,7 @@ fn each_ratio_is_printed_with_its_rounds() {
 }
 
 #[test]
-fn connects_and_streams_are_measured_beside_their_yardsticks() {
+fn connects_and_streams_are_compared_with_their_yardsticks() {
     let told = bench(&["connect", "--rounds", "2", "--count", "5"]);
     let names: Vec<&str> = of(&told, "times")
         .iter()
@@ -198,7 +198,7 @@ fn connects_and_streams_are_measured_beside_their_yardsticks() {
     let file = plot("bandwidth");
     let svg = file.to_str().unwrap();
     let told = bench(&["bandwidth", "--rounds", "1", "--time", "200", "--svg", svg]);
-    assert_eq!(of(&told, "ratio").len(), 3, "a size each");
+    assert_eq!(of(&told, "ratio").len(), 3, "one for each size");
     for rate in of(&told, "rate") {
         assert!(rate["bytes_per_second"].as_f64().unwrap() > 1e6, "{rate}");
     }
@@ -207,7 +207,7 @@ fn connects_and_streams_are_measured_beside_their_yardsticks() {
 }
 
 #[test]
-fn people_see_rounds_as_they_come_and_the_shape_of_what_was_measured() {
+fn rounds_are_printed_as_they_finish_followed_by_plots() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let output = common::run(&["bench", "latency", "--rounds", "2", "--count", "100"]);
     let text = stdout(&output);
@@ -224,7 +224,7 @@ fn people_see_rounds_as_they_come_and_the_shape_of_what_was_measured() {
 }
 
 #[test]
-fn resolutions_are_told_beside_libc_round_by_round() {
+fn resolutions_are_compared_with_libc_in_each_round() {
     let told = bench(&["resolve", "--rounds", "2", "--count", "20"]);
     let ratios = of(&told, "ratio");
     assert_eq!(ratios.len(), 3);

@@ -30,7 +30,7 @@ fn datagrams_come_back_whole_over_ipv4_and_ipv6_with_their_times() {
 }
 
 #[test]
-fn each_side_is_told_the_private_data_of_the_other() {
+fn each_side_prints_the_private_data_of_the_other() {
     let listening = Listening::start(
         "127.0.0.1",
         &["--ud", "--once", "--private-data", "from the service"],
@@ -44,7 +44,7 @@ fn each_side_is_told_the_private_data_of_the_other() {
 }
 
 #[test]
-fn json_tells_each_datagram_and_the_sum_and_so_does_the_service() {
+fn json_has_each_datagram_and_a_summary_at_both_sides() {
     let listening = Listening::start("127.0.0.1", &["--ud", "--count", "5", "--json"]);
     let output = run(&["ping", "--ud", &listening.address, "-c", "5", "--json"]);
     let told = objects(&stdout(&output));
@@ -61,10 +61,10 @@ fn json_tells_each_datagram_and_the_sum_and_so_does_the_service() {
     assert_eq!(told.last().unwrap()["answered"], 5);
 }
 
-/// udaddy's server waits for all datagrams, and answers as many, with data of its own; whom to answer
-/// it learns from the immediate data of the first.
+/// udaddy's server waits for all datagrams and then sends as many answers with its own data. It learns the
+/// client's queue pair from the immediate data of the first datagram.
 #[test]
-fn a_server_that_answers_at_the_end_and_with_other_data_is_a_peer() {
+fn udaddys_server_which_answers_at_the_end_with_other_data_is_supported() {
     const COUNT: usize = 30;
     own_network::enter();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
@@ -97,7 +97,7 @@ fn a_server_that_answers_at_the_end_and_with_other_data_is_a_peer() {
     assert!(text.contains("30 answers are no echo"), "{text}");
 }
 
-/// udaddy's client sends all datagrams at once, and awaits as many.
+/// udaddy's client sends all datagrams at once and waits for as many answers.
 #[test]
 fn a_client_that_sends_all_at_once_gets_as_many_answers() {
     let listening = Listening::start("127.0.0.1", &["--ud", "--count", "100"]);
@@ -119,7 +119,7 @@ fn a_client_that_sends_all_at_once_gets_as_many_answers() {
 }
 
 #[test]
-fn answers_that_never_come_are_lost_and_the_loss_is_told() {
+fn missing_answers_are_counted_as_lost() {
     own_network::enter();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
@@ -133,7 +133,7 @@ fn answers_that_never_come_are_lost_and_the_loss_is_told() {
                 count += 1;
                 if count % 2 == 0 {
                     let sender = service.sender(&datagram, qpn).unwrap();
-                    // Twice, as a network may bring it.
+                    // Twice, as a network may deliver it.
                     for _ in 0..2 {
                         service.send(qpn, &sender, &datagram.data, None).unwrap();
                     }
@@ -151,7 +151,7 @@ fn answers_that_never_come_are_lost_and_the_loss_is_told() {
 }
 
 #[test]
-fn a_service_that_is_not_there_or_silent_is_a_failed_ping() {
+fn a_missing_or_silent_service_is_a_failed_ping() {
     let output = run(&["ping", "--ud", "127.0.0.1:9", "-c", "1"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
@@ -182,7 +182,7 @@ fn sizes_and_private_data_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn ctrl_c_ends_the_service_with_its_sum() {
+fn ctrl_c_ends_the_service_with_a_summary() {
     let listening = Listening::start("127.0.0.1", &["--ud"]);
     let output = run(&["ping", "--ud", &listening.address, "-c", "3", "-q"]);
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));

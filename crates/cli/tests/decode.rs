@@ -1,5 +1,4 @@
-//! `portolan decode`, run as a program: on the capture of a real kernel's traffic, and on what is no
-//! capture.
+//! `portolan decode` as a process: on a capture of a real kernel's traffic, and on files that are not captures.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs it with `input` on standard input.
+/// Runs it with `input` as standard input.
 fn fed(args: &[&str], input: &[u8]) -> Output {
     let mut child = portolan()
         .args(args)
@@ -85,9 +84,9 @@ fn standard_input_is_read_and_json_is_written_for_machines() {
 }
 
 #[test]
-fn a_corrupted_capture_exits_with_1_and_says_how_many() {
+fn a_corrupted_capture_exits_with_1_and_counts_the_bad_packets() {
     let mut input = std::fs::read(golden()).unwrap();
-    // Some way behind the last occurrence of UDP port 4791: in the last packet's private data.
+    // In the last packet's private data, after the last occurrence of UDP port 4791.
     let port = 4791_u16.to_be_bytes();
     let last = input.windows(2).rposition(|bytes| bytes == port).unwrap();
     input[last + 100] ^= 1;
@@ -99,7 +98,7 @@ fn a_corrupted_capture_exits_with_1_and_says_how_many() {
 }
 
 #[test]
-fn what_is_no_capture_exits_with_2_and_a_reason() {
+fn a_file_that_is_not_a_capture_exits_with_2_and_a_reason() {
     let output = fed(&["decode", "-"], b"this is no capture");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("not a capture file"));
@@ -113,7 +112,7 @@ fn what_is_no_capture_exits_with_2_and_a_reason() {
 }
 
 #[test]
-fn color_is_for_terminals_and_for_those_who_insist() {
+fn color_is_for_terminals_unless_forced() {
     let plain = portolan().arg("decode").arg(golden()).output().unwrap();
     assert!(!text(&plain.stdout).contains('\x1b'));
     let always = portolan()
@@ -125,8 +124,8 @@ fn color_is_for_terminals_and_for_those_who_insist() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_crash() {
-    // Closed before the child starts: otherwise a quick child has written all of it by then.
+fn a_closed_output_pipe_is_not_a_crash() {
+    // Closed before the child starts; otherwise a fast child might already have written everything.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = portolan()
@@ -143,7 +142,7 @@ fn a_reader_that_has_enough_is_no_crash() {
 }
 
 #[test]
-fn an_error_that_nobody_can_be_told_is_still_an_exit_code() {
+fn an_error_that_cannot_be_printed_still_sets_the_exit_code() {
     let full = std::fs::File::options()
         .write(true)
         .open("/dev/full")

@@ -1,4 +1,4 @@
-//! `portolan demo`, as a newcomer runs it.
+//! `portolan demo`, as a new user runs it.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn the_demonstration_works_and_shows_what_it_promises() {
 }
 
 #[test]
-fn the_demonstration_takes_the_software_device_whatever_is_pinned() {
+fn the_demonstration_uses_the_software_device_whatever_is_pinned() {
     let output = portolan()
         .arg("demo")
         .env("PORTOLAN_PROVIDER", "kernel")
@@ -47,7 +47,7 @@ fn the_demonstration_takes_the_software_device_whatever_is_pinned() {
 }
 
 #[test]
-fn the_demonstration_speaks_json_to_machines() {
+fn the_demonstration_can_print_json() {
     let output = run(&["demo", "--json"]);
     let text = stdout(&output);
     let types: Vec<String> = text

@@ -1,4 +1,4 @@
-//! `portolan doctor` on this machine, whatever it is like.
+//! `portolan doctor` on this machine, whatever its state.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn has_problem(told: &Value) -> bool {
 }
 
 #[test]
-fn the_exit_code_and_the_count_tell_whether_there_are_problems() {
+fn the_exit_code_and_the_count_show_whether_there_are_problems() {
     let (code, told) = doctor(&[]);
     assert_eq!(
         (&told["type"], &told["version"]),
@@ -38,7 +38,7 @@ fn the_exit_code_and_the_count_tell_whether_there_are_problems() {
 }
 
 #[test]
-fn a_destination_is_told_with_its_way() {
+fn a_destination_is_reported_with_its_route() {
     let (_, told) = doctor(&["127.0.0.1:7471"]);
     let way = &told["destination"]["ways"][0];
     assert_eq!(way["address"], "127.0.0.1:7471");
@@ -56,10 +56,10 @@ fn a_destination_is_told_with_its_way() {
 }
 
 #[test]
-fn a_process_that_holds_the_port_is_told() {
+fn a_process_that_holds_the_port_is_reported() {
     let listening = Listening::start("127.0.0.1", &[]);
     let pid = listening.child.id();
-    // Other tests' processes come and go, and may be electing another holder.
+    // Other tests' processes start and end, and may be electing a new holder.
     let deadline = Instant::now() + PATIENCE;
     loop {
         let (_, told) = doctor(&[]);
@@ -74,7 +74,7 @@ fn a_process_that_holds_the_port_is_told() {
 }
 
 #[test]
-fn people_read_of_the_provider_first_and_of_what_is_in_the_way_last() {
+fn the_text_begins_with_the_provider_and_ends_with_the_problems() {
     let text = stdout(&run(&["doctor", "127.0.0.1"]));
     let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
     let order = [

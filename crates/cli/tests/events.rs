@@ -10,7 +10,7 @@ fn listening(ip: &str, args: &[&str]) -> Listening {
     Listening::command(&[&["events", "listen", &at], args].concat())
 }
 
-/// The names of the events that were told, without their common beginning.
+/// The names of the reported events, without their common prefix.
 fn names(text: &str) -> Vec<String> {
     let events = objects(text)
         .into_iter()
@@ -42,7 +42,7 @@ fn both_sides_of_a_connection_see_their_events_in_order_over_ipv4_and_ipv6() {
 }
 
 #[test]
-fn a_connection_is_followed_to_the_end_of_its_time_of_waiting() {
+fn a_connection_is_followed_to_the_end_of_timewait() {
     let listener = listening("127.0.0.1", &["--accept", "--count", "2"]);
     let output = run(&["events", "connect", &listener.address, "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -56,7 +56,7 @@ fn a_connection_is_followed_to_the_end_of_its_time_of_waiting() {
 }
 
 #[test]
-fn every_field_of_a_request_is_told_to_machines_and_to_people() {
+fn every_field_of_a_request_is_printed_as_json_and_as_text() {
     let listener = listening("127.0.0.1", &["--json", "--count", "1"]);
     let connect = ["events", "connect", &listener.address];
     let asked = ["--private-data", "who is there", "--timeout", "2"];
@@ -91,7 +91,7 @@ fn every_field_of_a_request_is_told_to_machines_and_to_people() {
 }
 
 #[test]
-fn a_rejection_is_told_with_its_reason_and_private_data() {
+fn a_rejection_is_printed_with_its_reason_and_private_data() {
     let listener = listening(
         "127.0.0.1",
         &["--reject", "--private-data", "not today", "--count", "1"],
@@ -118,7 +118,7 @@ fn a_request_without_an_answer_is_followed_until_the_time_is_up() {
 }
 
 #[test]
-fn the_answer_is_to_accept_or_to_reject_and_the_count_is_at_least_one() {
+fn the_answer_must_be_accept_or_reject_and_the_count_at_least_one() {
     for wrong in [
         &["events", "listen", ":0", "--accept", "--reject"][..],
         &["events", "listen", ":0", "--count", "0"],
@@ -131,7 +131,7 @@ fn the_answer_is_to_accept_or_to_reject_and_the_count_is_at_least_one() {
 }
 
 #[test]
-fn a_group_is_joined_and_everything_that_is_needed_to_send_to_it_is_told() {
+fn joining_a_group_prints_everything_needed_to_send_to_it() {
     let join = ["events", "join", "239.77.3.1", "--bind", "127.0.0.1"];
     for how in [&[][..], &["--send-only"]] {
         let until = ["--json", "--count", "2"];
@@ -154,11 +154,11 @@ fn a_group_is_joined_and_everything_that_is_needed_to_send_to_it_is_told() {
 }
 
 #[test]
-fn a_membership_is_followed_until_interrupted_and_what_cannot_be_joined_says_why() {
+fn a_membership_is_followed_until_interrupted_and_a_failed_join_has_a_reason() {
     let join = ["events", "join", "239.77.3.2", "--bind", "127.0.0.1"];
     let output = run(&[&join[..], &["--json", "--timeout", "1"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(names(&stdout(&output)).len(), 2, "nothing befalls it");
+    assert_eq!(names(&stdout(&output)).len(), 2, "no other event");
     // The loopback interface has no route to IPv6 groups.
     let output = run(&["events", "join", "ff15::77", "--bind", "::1"]);
     assert_eq!(output.status.code(), Some(1));

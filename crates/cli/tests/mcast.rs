@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use common::{objects, output_of, portolan, run, stderr, stdout};
 
-/// An `mcast join` that has joined.
+/// A running `mcast join` that has joined.
 struct Member {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -27,7 +27,7 @@ impl Member {
         let mut joined = String::new();
         stdout.read_line(&mut joined).unwrap();
         if joined.is_empty() {
-            panic!("it does not join: {}", stderr(&output_of(child)));
+            panic!("cannot join: {}", stderr(&output_of(child)));
         }
         Member {
             child,
@@ -36,7 +36,7 @@ impl Member {
         }
     }
 
-    /// Its exit code and what it said after it joined.
+    /// Its exit code, and its output after joining.
     fn finish(mut self) -> (Option<i32>, String) {
         let mut text = String::new();
         std::io::Read::read_to_string(&mut self.stdout, &mut text).unwrap();
@@ -68,9 +68,9 @@ fn every_member_of_a_group_gets_what_is_sent_to_it() {
     }
 }
 
-/// The loopback interface has no route to groups of IPv6, so that nothing sent there would come.
+/// The loopback interface has no route to IPv6 groups, so datagrams to them would be lost.
 #[test]
-fn a_group_of_ipv6_is_refused_where_nothing_can_be_sent_to_it_and_it_is_said_why() {
+fn an_ipv6_group_without_a_route_is_refused_with_a_reason() {
     for (local, why) in [
         ("::1", "no route"),
         ("127.0.0.1", "an address of the source's family"),
@@ -83,7 +83,7 @@ fn a_group_of_ipv6_is_refused_where_nothing_can_be_sent_to_it_and_it_is_said_why
 }
 
 #[test]
-fn one_who_joins_only_to_send_reaches_the_members_and_machines_are_told_all() {
+fn a_send_only_member_reaches_the_members_and_json_has_everything() {
     let (group, local) = ("239.77.1.2", "127.0.0.1");
     let member = Member::start(group, local, &["--count", "3", "--json"]);
     let send = ["mcast", "send", group, "--bind", local, "--json"];
@@ -120,7 +120,7 @@ fn another_group_and_one_that_was_left_get_nothing() {
 }
 
 #[test]
-fn a_count_that_does_not_come_in_time_is_a_failure() {
+fn too_few_datagrams_in_time_are_a_failure() {
     let join = ["mcast", "join", "239.77.1.5", "--bind", "127.0.0.1"];
     let output = run(&[&join[..], &["--count", "1", "--timeout", "0.3"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -128,7 +128,7 @@ fn a_count_that_does_not_come_in_time_is_a_failure() {
 }
 
 #[test]
-fn what_is_no_group_and_what_no_packet_holds_is_refused() {
+fn bad_groups_and_oversized_datagrams_are_refused() {
     for wrong in ["127.0.0.1", "::1", "all", "239.1.2.3%lo"] {
         let output = run(&["mcast", "join", wrong]);
         assert_eq!(output.status.code(), Some(2), "{wrong}");

@@ -1,4 +1,4 @@
-//! What cannot be written is an error of every command that writes.
+//! Every command reports output that cannot be written.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::fs::File;
 use common::{portolan, stderr};
 
 #[test]
-fn output_that_the_disk_has_no_room_for_is_an_error() {
+fn a_full_disk_is_an_error() {
     let commands: [&[&str]; 6] = [
         &["cc-env"],
         &["cc-env", "--json"],

@@ -1,4 +1,4 @@
-//! `portolan ping` and `portolan listen`, as two and more processes over the software device.
+//! `portolan ping` and `portolan listen`, as processes over the software device.
 
 mod common;
 
@@ -74,7 +74,7 @@ fn private_data_too_long_for_its_message_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn json_tells_each_ping_and_the_sum_and_so_does_the_listener() {
+fn json_has_each_ping_and_a_summary_at_both_sides() {
     let listening = Listening::start("127.0.0.1", &["--once", "--json"]);
     let output = run(&["ping", &listening.address, "-c", "5", "--json"]);
     let told = objects(&stdout(&output));
@@ -139,7 +139,7 @@ fn several_pingers_are_served_at_once() {
 }
 
 #[test]
-fn where_nobody_listens_the_rejection_is_decoded() {
+fn the_rejection_of_a_port_without_listener_is_decoded() {
     let output = run(&["ping", "127.0.0.1:9", "-c", "1", "--trace"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
@@ -155,7 +155,7 @@ fn where_nobody_listens_the_rejection_is_decoded() {
 }
 
 #[test]
-fn a_port_in_use_and_an_unknown_host_are_told_as_such() {
+fn a_port_in_use_and_an_unknown_host_have_clear_errors() {
     let listening = Listening::start("127.0.0.1", &[]);
     let output = run(&["listen", &listening.address]);
     assert_eq!(output.status.code(), Some(2));
@@ -175,7 +175,7 @@ fn a_port_in_use_and_an_unknown_host_are_told_as_such() {
 }
 
 #[test]
-fn ctrl_c_ends_a_ping_with_its_sum_and_a_listener_in_good_order() {
+fn ctrl_c_ends_a_ping_with_a_summary_and_a_listener_cleanly() {
     let listening = Listening::start("127.0.0.1", &[]);
     let mut pinger = portolan()
         .args(["ping", &listening.address, "--interval", "0.05"])
@@ -195,7 +195,7 @@ fn ctrl_c_ends_a_ping_with_its_sum_and_a_listener_in_good_order() {
 }
 
 #[test]
-fn a_listener_that_ends_breaks_the_ping_which_says_so() {
+fn a_ping_reports_that_its_listener_ended() {
     let listening = Listening::start("127.0.0.1", &[]);
     let mut pinger = portolan()
         .args(["ping", &listening.address, "--interval", "0.05"])
@@ -216,7 +216,7 @@ fn a_listener_that_ends_breaks_the_ping_which_says_so() {
 }
 
 #[test]
-fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
+fn a_ping_reports_that_its_listener_was_killed() {
     let mut listening = Listening::start("127.0.0.1", &[]);
     let mut pinger = portolan()
         .args([
@@ -244,7 +244,7 @@ fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
     );
     let text = stdout(&output);
     assert!(text.contains("the process at the other end died"), "{text}");
-    // Long before the ping's own deadline.
+    // Much earlier than the ping's own deadline.
     assert!(
         killed.elapsed() < Duration::from_secs(15),
         "{:?}",
@@ -253,7 +253,7 @@ fn a_listener_that_is_killed_ends_the_ping_which_says_so() {
 }
 
 #[test]
-fn a_pinger_that_is_killed_between_two_pings_is_noticed_and_one_that_is_slow_is_not_lost() {
+fn a_listener_notices_a_killed_ping_and_keeps_a_slow_one() {
     let listening = Listening::start("127.0.0.1", &["--count", "2"]);
     let ping = |args: &[&str]| {
         portolan()
@@ -280,7 +280,7 @@ fn a_pinger_that_is_killed_between_two_pings_is_noticed_and_one_that_is_slow_is_
 }
 
 #[test]
-fn one_who_asks_for_a_connection_and_never_confirms_it_is_not_counted() {
+fn a_request_that_is_never_confirmed_is_not_counted() {
     let listening = Listening::start("127.0.0.1", &["--once"]);
     let channel = EventChannel::open().unwrap();
     let id = CmId::new(&channel).unwrap();
@@ -298,7 +298,7 @@ fn one_who_asks_for_a_connection_and_never_confirms_it_is_not_counted() {
         ..ConnParam::default()
     };
     id.connect(&external).unwrap();
-    // Without a queue pair of the id's own it is ours to confirm; instead we go.
+    // The id has no queue pair, so this program must confirm the connection; it leaves instead.
     next(EventType::ConnectResponse);
     drop(id);
     let output = run(&["ping", &listening.address, "-c", "3", "--timeout", "30"]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use common::*;
 
-/// A process of the command that has said one line. Killed when dropped.
+/// A running command that has printed a line. Killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -18,7 +18,7 @@ impl Running {
         Self::start_with(args, "")
     }
 
-    /// With `PORTOLAN_LOCAL` set.
+    /// Starts it with `PORTOLAN_LOCAL` set.
     fn start_with(args: &[&str], way: &str) -> (Self, Value) {
         let mut child = portolan()
             .args(args)
@@ -27,7 +27,7 @@ impl Running {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        // Kept open, so that the process can go on writing.
+        // Kept open so that the process can continue to write.
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         lines.read_line(&mut line).unwrap();
         std::thread::spawn(move || lines.lines().map_while(Result::ok).count());
@@ -42,8 +42,8 @@ impl Drop for Running {
     }
 }
 
-/// What `ps` tells once it tells of these processes: other tests' processes share the port, and where
-/// one of them held it and ends, those that stay need a moment to gather around another.
+/// The output of `ps` once it lists these processes. Other tests' processes share the port. When the holder
+/// among them ends, the others need a moment to elect a new one.
 fn listed_with(pids: &[u32]) -> Vec<Value> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -69,7 +69,7 @@ fn listed_with(pids: &[u32]) -> Vec<Value> {
 }
 
 #[test]
-fn ps_tells_who_holds_the_port_who_listens_and_who_is_connected() {
+fn ps_lists_the_holder_of_the_port_listeners_and_connections() {
     let (listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
     let address = told["address"].as_str().unwrap().to_owned();
     let (ping, told) = Running::start(&["ping", &address, "--interval", "3600", "--json"]);
@@ -104,7 +104,7 @@ fn ps_tells_who_holds_the_port_who_listens_and_who_is_connected() {
     assert_eq!(connection["remote"], address.as_str());
     assert_eq!(connection["state"], "established");
     assert_eq!(connection["qpn"], *qpn);
-    // For people, too.
+    // The output for people too.
     let text = stdout(&run(&["ps"]));
     let pid = ping.0.id().to_string();
     assert!(text.contains(&format!("{pid} portolan, user ")), "{text}");
@@ -116,7 +116,7 @@ fn ps_tells_who_holds_the_port_who_listens_and_who_is_connected() {
 }
 
 #[test]
-fn ps_tells_which_way_packets_go_and_why() {
+fn ps_shows_how_packets_travel_and_why() {
     let (_listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
     let address = told["address"].as_str().unwrap().to_owned();
     let pings = ["ping", &address, "--interval", "0.01", "--json"];
@@ -143,9 +143,9 @@ fn ps_tells_which_way_packets_go_and_why() {
 }
 
 #[test]
-fn a_process_that_was_killed_is_not_listed_and_ps_itself_never_is() {
+fn a_killed_process_and_ps_itself_are_not_listed() {
     let (listener, told) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
-    // So that there is a group afterwards.
+    // Keeps the group alive.
     let (_other, _) = Running::start(&["listen", "127.0.0.1:0", "--json"]);
     let pid = listener.0.id();
     drop(listener);

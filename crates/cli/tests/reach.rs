@@ -32,8 +32,8 @@ fn gids_of_this_host_are_reachable_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn one_that_is_not_reachable_is_told_with_its_errno() {
-    // From the loopback's device there is no way out.
+fn an_unreachable_gid_is_printed_with_its_errno() {
+    // The loopback device has no route out.
     let args = [
         "reach",
         "192.0.2.1",
@@ -53,7 +53,7 @@ fn one_that_is_not_reachable_is_told_with_its_errno() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_errors() {
+fn senseless_queries_are_errors() {
     for (args, why) in [
         (&["reach", "x"][..], "a GID expected"),
         (
@@ -83,7 +83,7 @@ fn questions_that_make_no_sense_are_errors() {
 }
 
 #[test]
-fn gids_come_from_a_file_too_and_are_told_in_their_order() {
+fn gids_can_be_read_from_a_file_and_are_printed_in_order() {
     let path = std::env::temp_dir().join(format!("portolan-gids-{}", std::process::id()));
     let gids: Vec<String> = (1..=1000)
         .map(|n| format!("127.0.{}.{}", n / 250, n % 250 + 1))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use common::{output_of, portolan, run, stderr, stdout};
 
-/// The fields of `struct rdma_addrinfo`; `ai_next` is the array that the object is in.
+/// The fields of `struct rdma_addrinfo`. The array of objects takes the place of `ai_next`.
 const FIELDS: [&str; 14] = [
     "ai_flags",
     "ai_family",
@@ -27,7 +27,7 @@ const FIELDS: [&str; 14] = [
     "ai_connect",
 ];
 
-/// The results of a target, which must be found.
+/// The results for a target, which must be found.
 #[track_caller]
 fn results(args: &[&str]) -> Vec<Value> {
     let output = run(&[&["resolve", "--json"], args].concat());
@@ -38,7 +38,7 @@ fn results(args: &[&str]) -> Vec<Value> {
     }
 }
 
-/// What a command that fails says, which must be with this exit code.
+/// The error of a command that must fail with this exit code.
 #[track_caller]
 fn refused(args: &[&str], code: i32) -> String {
     let output = run(&[&["resolve"], args].concat());
@@ -100,7 +100,7 @@ fn the_table_names_addresses_device_and_kind_of_service() {
 }
 
 #[test]
-fn explain_tells_rule_route_device_and_gid() {
+fn explain_prints_rule_route_device_and_gid() {
     let args = ["127.0.0.1", "7471", "--explain"];
     let text = stdout(&run(&[&["resolve"], &args[..]].concat()));
     for part in [
@@ -173,7 +173,7 @@ fn flags_families_types_and_spaces_are_those_of_the_results() {
 }
 
 #[test]
-fn errors_have_the_code_of_the_manual_and_say_what_to_do() {
+fn errors_have_the_code_of_the_manual_and_a_suggestion() {
     let unknown = refused(&["no-such-host.invalid", "7471"], 1);
     assert!(unknown.contains("no-such-host.invalid"), "{unknown}");
     assert!(unknown.contains("EAI_"), "{unknown}");
@@ -219,7 +219,7 @@ fn errors_have_the_code_of_the_manual_and_say_what_to_do() {
 }
 
 #[test]
-fn a_target_that_is_not_found_is_an_object_for_machines() {
+fn a_target_that_is_not_found_is_a_json_object() {
     let output = run(&["resolve", "--json", "127.0.0.1", "65536"]);
     assert_eq!(output.status.code(), Some(1));
     let told: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -232,16 +232,16 @@ fn a_target_that_is_not_found_is_an_object_for_machines() {
 }
 
 #[test]
-fn hints_that_make_no_sense_for_any_of_several_targets_are_wrong_usage() {
+fn hints_that_make_no_sense_for_any_target_are_wrong_usage() {
     let wrong = ["--qp-type", "rc", "--port-space", "udp"];
     let targets = ["127.0.0.1", "1", "--target", "127.0.0.2:2"];
     let text = refused(&[&targets[..], &wrong].concat(), 2);
-    // Each is told, and what it comes to.
+    // Each error is printed, and the result.
     assert_eq!(text.lines().count(), 3, "{text}");
 }
 
 #[test]
-fn several_targets_are_told_in_their_order_and_one_that_fails_harms_no_other() {
+fn several_targets_are_printed_in_order_and_a_failure_affects_no_other() {
     let args = [
         "resolve",
         "127.0.0.1",

@@ -1,5 +1,5 @@
-//! The examples for C are programs of rdma-core's, too: they compile with Debian's headers, and take from ours only what
-//! those lack.
+//! The C examples also work with rdma-core: they compile with Debian's headers and use ours only for what those
+//! lack.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -23,7 +23,7 @@ fn the_examples_for_c_compile_with_debians_headers_without_a_warning() {
     for source in sources {
         let compiler = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"])
-            // Debian's are found before ours.
+            // Debian's headers are found before ours.
             .args(["-idirafter", &format!("{ROOT}/include")])
             .arg(&source)
             .stdout(Stdio::piped())

@@ -1,5 +1,5 @@
-//! The examples for C, both ends, under valgrind (package valgrind): no access is invalid, and nothing is lost. What the
-//! process keeps until its end, the device with its thread and memory, is reachable then.
+//! The C examples, both ends, under valgrind (package valgrind): no invalid access and no leak. Objects that
+//! the process keeps until its end (the device with its thread and memory) are reachable then.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -13,8 +13,8 @@ use std::process::Command;
 use common::{output_of, stderr, stdout, wait};
 use compiler::{Compiled, exec};
 
-/// Of what is watched, over other work of the machine: it takes some thirty times as long as by itself, which the
-/// library's own time limits and the examples' do not expect.
+/// Niceness of the programs under valgrind, which take about thirty times longer. The time limits of the
+/// library and of the examples do not allow for more.
 const PRECEDENCE: &str = "-19";
 const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/valgrind.supp");
 
@@ -22,7 +22,7 @@ fn example(compiled: &Compiled, name: &str) -> PathBuf {
     compiled.program(&format!("examples/c/{name}/{name}.c"))
 }
 
-/// An example on our libraries, watched; it ends badly if there is anything to say of it.
+/// An example on our libraries under valgrind. It fails if valgrind reports an error.
 fn watched(program: &Path, arguments: &[&str]) -> Command {
     let suppressions = format!("--suppressions={SUPPRESSIONS}");
     let valgrind = [
@@ -40,7 +40,7 @@ fn watched(program: &Path, arguments: &[&str]) -> Command {
     exec(Path::new("nice"), &[&valgrind[..], arguments].concat())
 }
 
-/// What an example prints that ends well.
+/// The output of an example, which must succeed.
 fn printed(program: &Path, arguments: &[&str]) -> String {
     let output = output_of(watched(program, arguments).spawn().unwrap());
     let (text, complaint) = (stdout(&output), stderr(&output));
@@ -49,7 +49,7 @@ fn printed(program: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn valgrind_finds_what_is_invalid_and_what_is_lost() {
+fn valgrind_finds_invalid_accesses_and_leaks() {
     let compiled = Compiled::new("valgrind-faults");
     let program = compiled.plain_program("crates/cli/tests/c/faults.c");
     for (fault, finding) in [("invalid", "Invalid read"), ("lost", "definitely lost")] {

@@ -23,8 +23,8 @@ const UPLINK: &str = "link add up0 type veth peer name up1
     addr add 192.0.2.1/24 dev up0
     route add default via 192.0.2.254 dev up0";
 
-/// A namespace with these interfaces, in which `act` makes trouble before the doctor comes. What `act`
-/// gives stays until the doctor has gone.
+/// Runs the doctor in a namespace with these interfaces after `act` has made trouble. The value returned by
+/// `act` lives until the doctor has ended.
 fn doctor_after<T>(
     interfaces: &'static str,
     act: impl FnOnce() -> T + Send + 'static,
@@ -40,7 +40,7 @@ fn doctor_after<T>(
     })
 }
 
-/// The finding of this code, which there is.
+/// The finding with this code, which must exist.
 #[track_caller]
 fn finding(told: &Value, code: &str) -> Value {
     let mut findings = told["findings"].as_array().unwrap().iter();
@@ -65,7 +65,7 @@ fn sh(script: &str) {
 }
 
 #[test]
-fn a_namespace_with_an_uplink_has_nothing_in_the_way() {
+fn a_namespace_with_an_uplink_has_no_problems() {
     let (code, told) = doctor_after(UPLINK, || (), &["192.0.2.7:7471"]);
     assert_eq!((code, problems(&told)), (Some(0), vec![]), "{told:#}");
     let way = &told["destination"]["ways"][0];
@@ -83,7 +83,7 @@ fn a_namespace_with_an_uplink_has_nothing_in_the_way() {
 }
 
 #[test]
-fn a_program_that_holds_the_port_is_named_and_the_device_indeed_cannot_start() {
+fn a_program_that_holds_the_port_is_named_and_the_device_cannot_start() {
     let holds = || UdpSocket::bind("0.0.0.0:4791").unwrap();
     let (code, told) = doctor_after(UPLINK, holds, &[]);
     assert_eq!(
@@ -101,7 +101,7 @@ fn a_program_that_holds_the_port_is_named_and_the_device_indeed_cannot_start() {
     assert_eq!(failed, Some(2));
 }
 
-/// A program of that name that holds the software device's port.
+/// A program with this name that holds the software device's port.
 fn holder_called(name: &str) -> Child {
     let folder = std::env::temp_dir().join(format!("portolan-holder-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -117,7 +117,7 @@ fn holder_called(name: &str) -> Child {
 }
 
 #[test]
-fn what_a_program_calls_itself_cannot_write_to_the_terminal() {
+fn a_programs_name_cannot_write_to_the_terminal() {
     let told = Namespace::new().run(|| {
         let mut holder = holder_called("\u{1b}[31mX");
         let output = run(&["doctor"]);
@@ -129,7 +129,7 @@ fn what_a_program_calls_itself_cannot_write_to_the_terminal() {
     assert!(!told.contains('\u{1b}'), "{told:?}");
 }
 
-/// Takes the names of all places in the group, as a user who is not trusted.
+/// Takes all names of places in the group as an untrusted user.
 fn all_places_taken() -> Vec<OwnedFd> {
     let stranger = Uid::from_raw(40_018);
     let take = move |place: u8| {
@@ -140,7 +140,7 @@ fn all_places_taken() -> Vec<OwnedFd> {
         socket
     };
     let taking = std::thread::spawn(move || {
-        // Of this thread alone, which ends here.
+        // Affects only this thread, which ends here.
         set_thread_res_uid(stranger, stranger, stranger).unwrap();
         (1..=127).map(take).collect()
     });
@@ -148,7 +148,7 @@ fn all_places_taken() -> Vec<OwnedFd> {
 }
 
 #[test]
-fn strangers_who_hold_all_places_are_in_the_way() {
+fn strangers_that_hold_all_places_are_a_problem() {
     let (code, told) = doctor_after(UPLINK, all_places_taken, &[]);
     assert_eq!(code, Some(1), "{told:#}");
     let told = finding(&told, "group-unusable").to_string();
@@ -156,7 +156,7 @@ fn strangers_who_hold_all_places_are_in_the_way() {
 }
 
 #[test]
-fn rules_of_nftables_are_told_and_what_is_said_to_help_does() {
+fn rules_of_nftables_are_reported_and_the_suggested_remedy_helps() {
     const RULES: &str = "nft -f - <<END
         table inet house {
             chain own { udp dport { 53, 4000-5000 } counter reject; }
@@ -193,7 +193,7 @@ fn rules_of_nftables_are_told_and_what_is_said_to_help_does() {
 }
 
 #[test]
-fn rules_of_iptables_old_and_new_are_told_and_what_is_said_to_help_does() {
+fn rules_of_iptables_old_and_new_are_reported_and_the_suggested_remedy_helps() {
     for tool in ["iptables", "iptables-legacy", "ip6tables"] {
         let rules = format!("{tool} -A OUTPUT -p udp -m multiport --dports 53,4791 -j DROP");
         let again = rules.clone();
@@ -220,7 +220,7 @@ fn rules_of_iptables_old_and_new_are_told_and_what_is_said_to_help_does() {
 }
 
 #[test]
-fn a_policy_of_drop_with_exceptions_for_others_is_in_the_way() {
+fn a_policy_of_drop_with_exceptions_for_others_is_a_problem() {
     const RULES: &str = "iptables -P INPUT DROP; iptables -A INPUT -i lo -j ACCEPT
         iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
         iptables -A INPUT -p tcp --dport 22 -j ACCEPT";
@@ -231,7 +231,7 @@ fn a_policy_of_drop_with_exceptions_for_others_is_in_the_way() {
 }
 
 #[test]
-fn destinations_without_a_route_and_interfaces_without_a_carrier_are_told() {
+fn destinations_without_a_route_and_interfaces_without_a_carrier_are_reported() {
     const NO_DEFAULT: &str = "link add up0 type veth peer name up1
         link set up0 up
         addr add 192.0.2.1/24 dev up0";
@@ -247,9 +247,9 @@ fn destinations_without_a_route_and_interfaces_without_a_carrier_are_told() {
     assert_eq!((code, problems(&told).len()), (Some(1), 1), "{told:#}");
 }
 
-/// `doctor` as an ordinary user, under a limit.
+/// Runs `doctor` as an ordinary user, under a limit.
 fn as_user(name: &str, uid: u32, limit: &[&str]) -> Output {
-    // The folder of the build may be root's alone.
+    // Only root may be able to read the build folder.
     let copy = std::env::temp_dir().join(format!("portolan-{name}-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_portolan"), &copy).unwrap();
     sh(&format!("chmod 755 {}", copy.display()));
@@ -267,7 +267,7 @@ fn as_user(name: &str, uid: u32, limit: &[&str]) -> Output {
 }
 
 #[test]
-fn a_user_who_may_start_no_thread_is_told_so() {
+fn a_user_who_may_start_no_thread_gets_a_finding() {
     const USER: u32 = 40_017;
     for processes in 1..=4 {
         let limit = format!("--nproc={processes}");
@@ -285,7 +285,7 @@ fn a_user_who_may_start_no_thread_is_told_so() {
 }
 
 #[test]
-fn a_user_without_privilege_is_told_what_was_not_seen() {
+fn an_unprivileged_user_learns_what_could_not_be_examined() {
     let output = Namespace::new().run(|| {
         ip_batch(UPLINK);
         sh("iptables -P INPUT DROP");

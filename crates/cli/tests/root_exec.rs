@@ -1,5 +1,5 @@
-//! `portolan exec` where a user namespace is not to be had, or would do harm: the program runs as who it was, and hears why it
-//! sees no devices in sysfs.
+//! `portolan exec` where a user namespace is impossible or would do harm. The program keeps its user, and is
+//! told why it sees no devices in sysfs.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -11,13 +11,13 @@ use std::process::Command;
 
 use installed::{Installed, as_user};
 
-/// An ordinary user, of whom the machine knows nothing.
+/// An ordinary user that is unknown to the machine.
 const USER: u32 = 60_001;
-/// What the kernel calls users without a number.
+/// The kernel's overflow user id, for users that have no mapping.
 const OVERFLOW: u32 = 65_534;
 const UNSEEN: &str = "sees no devices in /sys/class/infiniband";
 
-/// The first namespace's map, or whichever this is.
+/// The user mapping of this namespace, usually the initial one.
 fn own_map() -> String {
     fs::read_to_string("/proc/self/uid_map").unwrap()
 }
@@ -25,9 +25,9 @@ fn own_map() -> String {
 const WHO: &str = "id -u; cat /proc/self/uid_map";
 
 #[test]
-fn a_user_namespace_that_cannot_be_finished_is_not_entered() {
+fn a_user_namespace_whose_map_cannot_be_written_is_not_entered() {
     let installed = Installed::new("unfinished");
-    // It can be made, and then its map cannot be written, as where AppArmor restricts them.
+    // It can be created but its map cannot be written, as with AppArmor's restrictions.
     let around = format!(
         "exec unshare -m sh -ec 'mount -o remount,bind,ro /proc; exec {} \"$0\" \"$@\"'",
         as_user(USER)
@@ -48,7 +48,7 @@ fn root_that_may_not_mount_stays_out_of_user_namespaces() {
 }
 
 #[test]
-fn the_user_that_stands_for_all_unknown_ones_stays_out_of_user_namespaces() {
+fn the_overflow_user_stays_out_of_user_namespaces() {
     let installed = Installed::new("overflow");
     let (text, complaint) = installed.run(&as_user(OVERFLOW), WHO);
     assert_eq!(text, format!("{OVERFLOW}\n{}", own_map()), "{complaint}");

@@ -1,5 +1,5 @@
-//! Multicast groups of IPv6 between software devices: two hosts, which are network namespaces joined by a veth pair, and one
-//! host alone. The members are the command and Debian's mckey, which knows nothing of us, under `portolan exec`.
+//! IPv6 multicast groups between software devices: between two hosts (network namespaces connected by a veth
+//! pair) and within one host. The members are the command and Debian's mckey under `portolan exec`.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use common::{output_of, stderr, stdout};
 use installed::Installed;
 
-/// Two hosts, of which this one is fd77::1 and the other fd77::2. A member, `$1`, in one of them; when the kernel shows the
-/// membership, a sender, `$2`, in the other (`two`) or in the same (`one`).
+/// Two hosts: fd77::1 (this one) and fd77::2. A member, `$1`, runs in one of them. When the kernel shows the
+/// membership, a sender, `$2`, runs in the other (`two`) or in the same (`one`).
 const SCRIPT: &str = r#"
 cd "$0"
 export TMPDIR="$0/work"
@@ -72,7 +72,7 @@ const MCKEY_SENDER: &str = "PORTOLAN exec -- mckey -s -m GROUP -b LOCAL";
 const GID_MEMBER: &str = "PORTOLAN exec -- mckey -M GROUP -b LOCAL";
 const GID_SENDER: &str = "PORTOLAN exec -- mckey -s -M GROUP -b LOCAL";
 
-/// Plays member and sender of the group ff15::NUMBER; what both said.
+/// Runs member and sender in the group ff15::NUMBER. Returns the output of both.
 fn play(hosts: &str, number: u16, member: &str, sender: &str) -> String {
     let installed = Installed::new(&format!("ipv6-groups-{number:x}"));
     let group = format!("ff15::{number:x}");
@@ -94,7 +94,7 @@ fn play(hosts: &str, number: u16, member: &str, sender: &str) -> String {
 }
 
 #[test]
-fn a_group_of_ipv6_carries_our_datagrams_between_two_hosts_and_on_one() {
+fn an_ipv6_group_carries_our_datagrams_between_two_hosts_and_on_one() {
     for (hosts, number) in [("two", 0x10), ("one", 0x11)] {
         let said = play(hosts, number, OUR_MEMBER, OUR_SENDER);
         assert!(said.contains("10 datagrams received, 0 missing"), "{said}");
@@ -102,7 +102,7 @@ fn a_group_of_ipv6_carries_our_datagrams_between_two_hosts_and_on_one() {
 }
 
 #[test]
-fn debians_mckey_and_ours_hear_each_other_in_a_group_of_ipv6_between_two_hosts() {
+fn debians_mckey_and_our_command_receive_each_other_in_an_ipv6_group_between_two_hosts() {
     let said = play("two", 0x20, OUR_MEMBER, MCKEY_SENDER);
     assert!(said.contains("10 datagrams received, 0 missing"), "{said}");
     let said = play("two", 0x21, MCKEY_MEMBER, OUR_SENDER);
@@ -110,7 +110,7 @@ fn debians_mckey_and_ours_hear_each_other_in_a_group_of_ipv6_between_two_hosts()
 }
 
 #[test]
-fn debians_mckey_hears_itself_in_a_group_of_ipv6_by_address_and_by_gid() {
+fn debians_mckey_receives_itself_in_an_ipv6_group_by_address_and_by_gid() {
     for (hosts, number, member, sender) in [
         ("two", 0x30, MCKEY_MEMBER, MCKEY_SENDER),
         ("one", 0x31, MCKEY_MEMBER, MCKEY_SENDER),

@@ -11,18 +11,18 @@ use support::{Namespace, ip_batch};
 
 const ADVICE: &str = "the loopback interface lo is down; bring it up: ip link set lo up";
 
-/// Loopback is down, as in a new namespace: it never had an address.
+/// Loopback is down, as in a new namespace, and never had an address.
 const DOWN: &str = "link set lo down
     addr flush dev lo";
-/// Loopback is down and kept its address.
+/// Loopback is down but kept its address.
 const DOWN_WITH_ADDRESS: &str = "link set lo down";
-/// An interface of another kind makes the host have a device.
+/// Another kind of interface, so that the host has a device.
 const UPLINK: &str = "link add up0 type veth peer name up1
     link set up1 up
     link set up0 up
     addr add 192.0.2.1/24 dev up0";
 
-/// What a command that fails complains of, in a namespace with these interfaces.
+/// The error of a command that must fail in a namespace with these interfaces.
 fn complaint(interfaces: &[&'static str], args: &'static [&'static str]) -> String {
     let interfaces = interfaces.join("\n");
     Namespace::new().run(move || {
@@ -34,7 +34,7 @@ fn complaint(interfaces: &[&'static str], args: &'static [&'static str]) -> Stri
 }
 
 #[test]
-fn each_command_that_needs_loopback_says_that_it_is_down_and_how_to_bring_it_up() {
+fn each_command_that_needs_loopback_reports_that_it_is_down_and_how_to_bring_it_up() {
     let demo: &[&str] = &["demo"];
     let ping: &[&str] = &["ping", "127.0.0.1:7471", "--count", "1", "--timeout", "1"];
     for interfaces in [&[DOWN][..], &[DOWN_WITH_ADDRESS], &[DOWN, UPLINK]] {
@@ -49,7 +49,7 @@ fn each_command_that_needs_loopback_says_that_it_is_down_and_how_to_bring_it_up(
 }
 
 #[test]
-fn a_listener_that_nobody_can_reach_for_loopback_is_down_says_so() {
+fn a_listener_that_is_unreachable_because_loopback_is_down_reports_it() {
     let listen: [&[&str]; 2] = [
         &["listen", "127.0.0.1:0"],
         &["listen", "--ud", "127.0.0.1:0"],
@@ -72,10 +72,10 @@ fn a_listener_that_nobody_can_reach_for_loopback_is_down_says_so() {
 }
 
 #[test]
-fn a_failure_that_loopback_has_no_part_in_says_nothing_of_it() {
+fn a_failure_unrelated_to_loopback_does_not_mention_it() {
     let text = complaint(&[DOWN, UPLINK], &["listen", "192.0.2.9:0"]);
     assert!(!text.contains("loopback"), "{text}");
-    // Loopback is up, and nothing listens there.
+    // Loopback is up, but there is no listener.
     let text = complaint(&[UPLINK], &["ping", "127.0.0.1:7471", "--count", "1"]);
     assert!(!text.contains("loopback"), "{text}");
 }

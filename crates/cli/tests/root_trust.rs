@@ -1,5 +1,5 @@
-//! Users who share UDP port 4791 with root, or not, and a stranger who holds the name by which it is shared. Each test has a
-//! network namespace of its own.
+//! Users who share UDP port 4791 with root or may not, and a stranger who holds the name of the port's group.
+//! Each test has its own network namespace.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -22,7 +22,7 @@ const ROOT: u32 = 0;
 const ALICE: u32 = 60_001;
 const STRANGER: u32 = 60_009;
 const ADDRESS: &str = "127.0.0.1:7471";
-/// Every command that says whether the port can be shared.
+/// The commands that report whether the port can be shared.
 const COMMANDS: [&[&str]; 6] = [
     &["listen", "127.0.0.1:0"],
     &["ping", ADDRESS, "--count", "3"],
@@ -31,14 +31,14 @@ const COMMANDS: [&[&str]; 6] = [
     &["doctor"],
     &["ps"],
 ];
-/// Well below the five seconds that a process waits for a slow group, on a slow machine too.
+/// Well below the five seconds that a process waits for a slow group, even on a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-/// Runs a test where nobody else is on the network.
+/// Runs a test in an empty network.
 fn alone(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // Of this thread, and of the processes it starts.
+            // For this thread and the processes that it starts.
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let up = Command::new("ip")
                 .args(["link", "set", "lo", "up"])
@@ -50,7 +50,7 @@ fn alone(test: impl FnOnce() + Send) {
     });
 }
 
-/// The command as a user runs it who trusts these.
+/// The command as run by a user who trusts these users.
 fn command(installed: &Installed, user: u32, trust: &str, args: &[&str]) -> Command {
     let mut command = Command::new(installed.0.join("portolan"));
     command.args(args).uid(user).gid(user).stdin(Stdio::null());
@@ -76,14 +76,14 @@ fn said(output: &Output) -> String {
     format!("{}{}", stdout(output), stderr(output))
 }
 
-/// Somebody who listens; killed when dropped.
+/// A listening process, killed on drop.
 struct Listener(Child);
 
 impl Listener {
     fn start(installed: &Installed, user: u32, trust: &str) -> Self {
         let mut command = command(installed, user, trust, &["listen", ADDRESS]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // Kept open, so that it can go on writing.
+        // Kept open so that the process can continue to write.
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
@@ -101,7 +101,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn root_and_a_user_share_the_port_in_both_orders_where_root_trusts_the_user() {
+fn root_and_a_user_share_the_port_in_both_orders_if_root_trusts_the_user() {
     let installed = Installed::new("trusted");
     let alice = ALICE.to_string();
     for (listener, caller) in [
@@ -114,7 +114,7 @@ fn root_and_a_user_share_the_port_in_both_orders_where_root_trusts_the_user() {
                 let output = run(&installed, caller.0, caller.1, args);
                 let said = said(&output);
                 assert!(!said.contains("PORTOLAN_TRUST"), "{args:?}: {said}");
-                // The doctor has its own opinion of the rest of this machine.
+                // The doctor may have other findings about this machine.
                 assert!(
                     output.status.success() || args[0] == "doctor",
                     "{args:?}: {said}"
@@ -125,7 +125,7 @@ fn root_and_a_user_share_the_port_in_both_orders_where_root_trusts_the_user() {
 }
 
 #[test]
-fn a_program_that_exec_runs_shares_the_port_with_roots_where_it_trusts_root_by_number() {
+fn a_program_run_by_exec_shares_the_port_with_root_if_it_trusts_root_by_number() {
     let installed = Installed::new("numbered");
     let program = installed.0.join("portolan");
     let program = program.to_str().unwrap();
@@ -134,7 +134,7 @@ fn a_program_that_exec_runs_shares_the_port_with_roots_where_it_trusts_root_by_n
         let _listener = Listener::start(&installed, ROOT, &ALICE.to_string());
         let output = run(&installed, ALICE, "0", &args);
         assert!(output.status.success(), "{}", said(&output));
-        // Without, it is in a user namespace, if the machine gives it one, in which root has no number.
+        // Without it, the program may be in a user namespace in which root has no number.
         let output = run(&installed, ALICE, "", &args);
         let said = said(&output);
         let is_told = said.contains("set PORTOLAN_TRUST to the number of that user");
@@ -143,7 +143,7 @@ fn a_program_that_exec_runs_shares_the_port_with_roots_where_it_trusts_root_by_n
 }
 
 #[test]
-fn every_command_of_root_names_the_setting_that_would_have_it_join_a_users_group() {
+fn every_command_of_root_names_the_setting_with_which_it_would_join_a_users_group() {
     let installed = Installed::new("roots");
     alone(|| {
         let listener = Listener::start(&installed, ALICE, "");
@@ -155,14 +155,14 @@ fn every_command_of_root_names_the_setting_that_would_have_it_join_a_users_group
             assert!(said.contains(&who), "{args:?}: {said}");
             let what = format!("set PORTOLAN_TRUST={ALICE}");
             assert!(said.contains(&what), "{args:?}: {said}");
-            // Root may look all the same: what it sees is that user's word.
+            // Root may query the group; it only has that user's word for the answer.
             assert_eq!(output.status.success(), args == ["ps"], "{args:?}: {said}");
         }
     });
 }
 
 #[test]
-fn every_command_of_a_user_names_the_setting_that_would_have_roots_group_admit_it() {
+fn every_command_of_a_user_names_the_setting_with_which_roots_group_would_admit_it() {
     let installed = Installed::new("users");
     alone(|| {
         let listener = Listener::start(&installed, ROOT, "");
@@ -180,13 +180,13 @@ fn every_command_of_a_user_names_the_setting_that_would_have_roots_group_admit_i
 }
 
 #[test]
-fn every_command_names_a_stranger_who_holds_the_name_and_does_so_at_once() {
+fn every_command_names_a_stranger_who_holds_the_name_without_delay() {
     let installed = Installed::new("squatted");
     alone(|| {
         let squat = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let uid = Uid::from_raw(STRANGER);
-                // Of this thread alone, which ends here.
+                // Affects only this thread, which ends here.
                 set_thread_res_uid(uid, uid, uid).unwrap();
                 let flags = SocketFlags::CLOEXEC;
                 let kind = SocketType::SEQPACKET;
@@ -208,7 +208,7 @@ fn every_command_names_a_stranger_who_holds_the_name_and_does_so_at_once() {
                 );
                 assert!(!output.status.success(), "{args:?}: {said}");
                 assert!(took < AT_ONCE, "{args:?}: {took:?}");
-                // Only root sees whose descriptor it is.
+                // Only root can see the owner of the descriptor.
                 let pid = format!("process {} (", std::process::id());
                 assert_eq!(said.contains(&pid), user == ROOT, "{args:?}: {said}");
             }

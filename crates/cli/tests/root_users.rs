@@ -1,5 +1,5 @@
-//! Two users' C programs on one host, in a network namespace of the test's own: they share UDP port 4791 where both trust
-//! the other, and are told why where they do not.
+//! C programs of two users on one host, in the test's own network namespace. They share UDP port 4791 if each
+//! trusts the other; otherwise they are told why not.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -14,12 +14,12 @@ use common::{output_of, stderr, stdout};
 use compiler::Compiled;
 use installed::{Installed, as_user};
 
-/// Ordinary users, of whom the machine knows nothing.
+/// Ordinary users that are unknown to the machine.
 const ALICE: u32 = 60_001;
 const BOB: u32 = 60_002;
 
-/// Starts the listener, waits until it says something, and has the client call it: `$1` is how Alice is started, `$2` how
-/// Bob is.
+/// Starts the listener, waits for its first output, and runs the client. `$1` is the command that starts a
+/// program as Alice, `$2` as Bob.
 const SCRIPT: &str = r#"
 ip link set lo up
 cd "$0"
@@ -39,7 +39,7 @@ kill $listener
 exit $status
 "#;
 
-/// What Bob's program says and how it ends, if Alice has her program trust `alices`, and he his `bobs`.
+/// Bob's result and output, if Alice trusts `alices` and Bob trusts `bobs`.
 fn call(name: &str, alices: &str, bobs: &str) -> (bool, String) {
     let installed = Installed::new(name);
     let compiled = Compiled::new(name);
@@ -67,10 +67,10 @@ fn assert_all_answered((is_good, said): &(bool, String)) {
 }
 
 #[test]
-fn two_users_who_name_each_other_are_connected_and_hear_what_they_miss() {
+fn two_users_who_name_each_other_are_connected_and_learn_what_they_miss() {
     let called = call("named", &BOB.to_string(), &ALICE.to_string());
     assert_all_answered(&called);
-    // Other users have numbers only where there is no user namespace, so that there is no view either.
+    // Other users have numbers only outside a user namespace; so the program has no view of sysfs either.
     assert!(called.1.contains("PORTOLAN_TRUST names"), "{}", called.1);
 }
 
@@ -80,7 +80,7 @@ fn two_users_who_trust_anyone_are_connected() {
 }
 
 #[test]
-fn a_user_who_is_not_trusted_or_does_not_trust_is_refused_and_told_why() {
+fn a_user_who_is_not_trusted_or_does_not_trust_is_refused_with_a_reason() {
     let (is_good, said) = call("stranger", "", &ALICE.to_string());
     let (who, what) = (
         format!("does not trust user {BOB}"),
@@ -91,7 +91,7 @@ fn a_user_who_is_not_trusted_or_does_not_trust_is_refused_and_told_why() {
         "{said}"
     );
     let (is_good, said) = call("timid", &BOB.to_string(), "");
-    // Alice has no number in Bob's user namespace, if the machine gives him one.
+    // Alice has no number in Bob's user namespace, if he gets one.
     let named = format!("set PORTOLAN_TRUST={ALICE}");
     let unnamed = "set PORTOLAN_TRUST to the number of that user";
     assert!(

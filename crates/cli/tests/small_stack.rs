@@ -1,4 +1,4 @@
-//! The command under a small `ulimit -s`, which services and containers may have.
+//! The command with a small `ulimit -s`, which services and containers may have.
 
 mod common;
 
@@ -6,10 +6,10 @@ use std::process::{Output, Stdio};
 
 use common::*;
 
-/// KiB; the stack that the process begins with.
+/// KiB; the initial size of the process's stack.
 const STACK_KIB: u32 = 64;
 
-/// The command with arguments, under the limit.
+/// Runs the command with arguments under the limit.
 fn run_limited(args: &[&str]) -> Output {
     let command = portolan();
     let mut limited = std::process::Command::new("sh");
@@ -42,7 +42,7 @@ fn runs(args: &[&str]) -> String {
 }
 
 #[test]
-fn the_help_of_every_command_is_told_on_a_small_stack() {
+fn every_command_prints_its_help_on_a_small_stack() {
     let help = runs(&["--help"]);
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = lines.map_while(|line| line.split_whitespace().next());
@@ -71,7 +71,7 @@ fn commands_work_on_a_small_stack() {
     runs(&["ping", &listening.address, "--count", "1"]);
     assert!(listening.finish().0.success());
     runs(&["ps"]);
-    // It may find something on this machine: that it tells so is all that is asked.
+    // The doctor may have findings on this machine; it only has to report them.
     let doctor = run_limited(&["doctor"]);
     assert!(doctor.status.code().is_some(), "{}", stderr(&doctor));
 }

@@ -1,24 +1,24 @@
-//! What headers declare, read from what the preprocessor makes of them.
+//! Parses declarations from preprocessed headers.
 
 use std::collections::BTreeMap;
 
 use super::tokens::{closing, end, is_word, tokens, without_attributes};
 
-/// What some headers declare.
+/// The declarations of some headers.
 #[derive(Debug, Default)]
 pub(crate) struct Declarations {
-    /// Structures and unions by their names in C, with their fields and the fields of those.
+    /// Structures and unions by their C names, with their fields and nested fields.
     pub(crate) structures: BTreeMap<String, Vec<String>>,
-    /// Names of numbers.
+    /// Names of enumerators.
     pub(crate) enumerators: Vec<String>,
-    /// Functions by their names, with the types of pointers to them.
+    /// Functions by name, with the types of pointers to them.
     pub(crate) functions: BTreeMap<String, String>,
     /// Macros, and whether each is a number.
     pub(crate) macros: BTreeMap<String, bool>,
 }
 
 impl Declarations {
-    /// Reads what comes from `headers` of all that the preprocessor gives.
+    /// Collects the declarations of `headers` from the preprocessor's output.
     pub(crate) fn read(preprocessed: &str, headers: &[&str]) -> Self {
         let mut declared = Self::default();
         let mut text = String::new();
@@ -46,7 +46,7 @@ impl Declarations {
             .find(|sign: char| !sign.is_alphanumeric() && sign != '_')
             .unwrap_or(definition.len());
         let (name, body) = definition.split_at(name_end);
-        // A parenthesis right behind the name begins parameters.
+        // A parenthesis right after the name begins parameters.
         let is_number = body.starts_with(' ')
             && body
                 .trim()
@@ -61,7 +61,7 @@ impl Declarations {
         }
     }
 
-    /// Reads one declaration; gives where the next begins.
+    /// Parses one declaration. Returns the index of the next.
     fn read_one(&mut self, tokens: &[String], from: usize) -> usize {
         let brace = tokens[from..].iter().position(|token| token == "{");
         let brace = brace.map_or(usize::MAX, |brace| from + brace);
@@ -125,7 +125,7 @@ impl Declarations {
     }
 }
 
-/// Adds the fields of a structure, each as an expression of C's.
+/// Adds the fields of a structure, each as a C expression.
 fn read_fields(body: &[String], prefix: &str, fields: &mut Vec<String>) {
     let mut at = 0;
     while at < body.len() {
@@ -149,7 +149,7 @@ fn read_fields(body: &[String], prefix: &str, fields: &mut Vec<String>) {
     }
 }
 
-/// The name that a declaration of a field declares.
+/// The name declared by a field's declaration.
 fn name_of(field: &[String]) -> &str {
     let of_function = field
         .windows(3)

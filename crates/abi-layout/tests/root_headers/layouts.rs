@@ -1,17 +1,17 @@
-//! The crate's structures held against what a compiler makes of the headers.
+//! Compares the crate's structures with a compiler's layout of the headers.
 
 use std::collections::BTreeMap;
 
 use portolan_abi_layout::{Field, Structure, nested, structures};
 
-/// It grows at its beginning: what programs have of it is counted from its end.
+/// A structure that grows at its beginning. Programs find their fields by the distance from its end.
 const GROWS_AT_ITS_BEGINNING: &str = "struct verbs_context";
 
-/// What the C program of `super::program` prints, by name: of a structure size and alignment, of a field (behind its
-/// structure and a dot) place and size, in bytes.
+/// Output of the C program of `super::program`, by name. For a structure: size and alignment. For a field
+/// (structure, dot, field): offset and size. All in bytes.
 pub(crate) type Measures = BTreeMap<String, [usize; 2]>;
 
-/// Reads what the C program printed.
+/// Parses the C program's output.
 pub(crate) fn measures(printed: &str) -> Measures {
     let lines = printed.lines().map(|line| {
         let mut words = line.rsplitn(3, ' ');
@@ -22,7 +22,7 @@ pub(crate) fn measures(printed: &str) -> Measures {
     lines.collect()
 }
 
-/// Every difference between our structures and the header's; `declared` has the names of its fields.
+/// Every difference between our structures and the header's. `declared` has the names of its fields.
 pub(crate) fn differences(
     declared: &BTreeMap<String, Vec<String>>,
     measured: &Measures,
@@ -31,7 +31,7 @@ pub(crate) fn differences(
     for ours in structures() {
         match declared.get(ours.name) {
             Some(fields) => found.extend(differences_of(&ours, fields, measured)),
-            None => found.push(format!("{} is not the header's", ours.name)),
+            None => found.push(format!("the header has no {}", ours.name)),
         }
     }
     for (structure, ours) in nested() {
@@ -57,7 +57,7 @@ fn differences_of(ours: &Structure, fields: &[String], measured: &Measures) -> V
     for field in &ours.fields {
         found.extend(difference_of_field(name, field, grown, measured));
     }
-    // Members of unions lie within one field of ours; a field that is missing lies in none.
+    // Members of a union are within one of our fields. A missing field is within none.
     for field in fields {
         let [offset, size] = measured[&format!("{name}.{field}")];
         let has = |ours: &Field| {
@@ -80,11 +80,12 @@ fn difference_of_field(
     let name = format!("{structure}.{}", ours.name);
     let here = [ours.offset + grown, ours.size];
     let theirs = measured.get(&name);
-    (theirs != Some(&here)).then(|| format!("{name}: place and size {here:?}, theirs {theirs:?}"))
+    (theirs != Some(&here))
+        .then(|| format!("{name}: offset and size {here:?}, the header's {theirs:?}"))
 }
 
 #[test]
-fn a_structure_that_is_wrong_in_any_way_is_told() {
+fn any_difference_of_a_structure_is_reported() {
     let field = |name, offset, size| Field { name, offset, size };
     let right = Structure {
         name: "struct a",

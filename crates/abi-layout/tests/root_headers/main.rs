@@ -1,8 +1,8 @@
-//! Our structures and our headers for C are those of Debian's packages libibverbs-dev and librdmacm-dev: each structure
-//! of theirs is in both, each number, macro and function in our headers, and all are the same.
+//! Our structures and our C headers match Debian's packages libibverbs-dev and librdmacm-dev. Each of their
+//! structures exists in both; each number, macro and function exists in our headers; and all are the same.
 //!
-//! What there is comes from Debian's headers at the time of the test: a C program is made that names all of it, and is
-//! compiled once with each.
+//! The list comes from Debian's headers at the time of the test. A generated C program names everything and is
+//! compiled with both sets of headers.
 
 #[path = "../support/compiler.rs"]
 mod compiler;
@@ -18,7 +18,7 @@ use compiler::{Compiler, said};
 use declarations::Declarations;
 use portolan_abi_layout::structures;
 
-/// What both have.
+/// Headers that exist in both.
 const HEADERS: [&str; 8] = [
     "infiniband/verbs.h",
     "infiniband/verbs_api.h",
@@ -29,16 +29,16 @@ const HEADERS: [&str; 8] = [
     "rdma/rdma_cma.h",
     "rdma/rdma_verbs.h",
 ];
-/// The kernel's, of which libibverbs has one structure in its calls.
+/// A kernel header. libibverbs uses one of its structures in calls.
 const KERNELS: &str = "rdma/ib_user_sa.h";
-/// By which Debian's header makes its own numbers, and no program any.
+/// A macro with which Debian's header defines its own numbers. Programs do not use it.
 const INNER_MACRO: &str = "IBV_OPCODE";
 /// Our headers.
 const OURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
-/// Structures of Debian's headers that this crate does not have, each with the reason.
+/// Structures of Debian's headers that this crate lacks, with the reasons.
 const LEFT_OUT: [(&str, &str); 0] = [];
 
-/// What Debian's headers declare.
+/// The declarations of Debian's headers.
 fn declared(compiler: &Compiler, headers: &[&str]) -> Declarations {
     let lines = headers
         .iter()
@@ -50,7 +50,7 @@ fn declared(compiler: &Compiler, headers: &[&str]) -> Declarations {
     Declarations::read(&said(&mut preprocessor), headers)
 }
 
-/// What a C program prints that is compiled with these options.
+/// The output of a C program compiled with these options.
 fn printed(compiler: &Compiler, name: &str, source: &str, options: &[&str]) -> String {
     let usual = ["-O1", "-Werror=incompatible-pointer-types"];
     let program = compiler.build(name, source, &[&usual, options].concat());
@@ -96,7 +96,7 @@ fn everything_that_debians_headers_declare_is_in_our_headers_and_the_same() {
     let compiler = Compiler::new("headers");
     let mut declared = declared(&compiler, &HEADERS);
     assert!(declared.macros.remove(INNER_MACRO).is_some());
-    // If the reader of headers overlooked what it should see, nothing would be compared.
+    // A parser that overlooks declarations would compare nothing.
     assert!(declared.structures.len() > 100, "{:?}", declared.structures);
     assert!(declared.enumerators.len() > 500);
     assert!(declared.functions.len() > 200, "{:?}", declared.functions);
@@ -120,7 +120,7 @@ fn our_headers_compile_alone_without_a_warning() {
 }
 
 #[test]
-fn what_is_new_can_be_had_with_debians_headers() {
+fn new_declarations_can_be_added_to_debians_headers() {
     let compiler = Compiler::new("new");
     let source = "#include <portolan.h>\n\
                   int main(void) {\n\

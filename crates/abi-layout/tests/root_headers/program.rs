@@ -1,11 +1,11 @@
-//! The C program that names all that headers declare, and prints what the compiler makes of it.
+//! Generates a C program that names all declarations of headers and prints their layout.
 
 use std::fmt::Write;
 
 use super::declarations::Declarations;
 
-/// A program that prints each structure's size and alignment, each field's place and size, and each number; it is
-/// compiled only if there are all functions, with their types, and all macros.
+/// A program that prints the size and alignment of each structure, the offset and size of each field, and each
+/// number. It compiles only if all functions exist with their types, and all macros.
 pub(crate) fn source(headers: &[&str], declared: &Declarations) -> String {
     let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
     for header in headers {
@@ -14,7 +14,7 @@ pub(crate) fn source(headers: &[&str], declared: &Declarations) -> String {
     for name in declared.macros.keys() {
         writeln!(text, "#ifndef {name}\n#error \"no macro {name}\"\n#endif").unwrap();
     }
-    // The optimizer takes them away again, so that no library is needed.
+    // The optimizer removes them again, so that no library is needed.
     for (name, pointer) in &declared.functions {
         let pointer = pointer.replacen("(*)", &format!("(*of_{name})"), 1);
         writeln!(text, "static {pointer} = {name};").unwrap();

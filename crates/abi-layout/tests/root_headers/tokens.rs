@@ -1,6 +1,6 @@
-//! C text as words and signs, and what is enclosed in brackets.
+//! Splits C text into tokens, and matches brackets.
 
-/// The words and signs of preprocessed C, without strings.
+/// The tokens of preprocessed C, without strings.
 pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut word = String::new();
@@ -22,12 +22,12 @@ pub(crate) fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Whether it is a name or a keyword.
+/// Whether the token is a name or a keyword.
 pub(crate) fn is_word(token: &str) -> bool {
     token.starts_with(|sign: char| sign.is_alphabetic() || sign == '_')
 }
 
-/// Where the bracket at `open` is closed.
+/// Index of the bracket that closes the one at `open`.
 pub(crate) fn closing(tokens: &[String], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -43,7 +43,7 @@ pub(crate) fn closing(tokens: &[String], open: usize) -> usize {
     panic!("not closed: {:?}", &tokens[open..]);
 }
 
-/// Where a declaration that begins at `from` ends: at the semicolon that no bracket encloses, or with the text.
+/// Index of the end of a declaration: the first semicolon outside of brackets, or the end of the text.
 pub(crate) fn end(tokens: &[String], from: usize) -> usize {
     let mut at = from;
     while at < tokens.len() && tokens[at] != ";" {

@@ -1,9 +1,9 @@
-//! The C compiler, and a folder for what it makes.
+//! The C compiler, with a folder for its output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A compiler with a folder of its own, gone when dropped.
+/// A compiler with its own folder, which is removed on drop.
 pub(crate) struct Compiler(PathBuf);
 
 impl Compiler {
@@ -14,12 +14,12 @@ impl Compiler {
         Self(folder)
     }
 
-    /// Where its programs are.
+    /// The folder of its programs.
     pub(crate) fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// The program `name` of a C text, compiled with these options.
+    /// Compiles the C text to the program `name` with these options.
     pub(crate) fn build(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
         let program = self.0.join(name);
         let path = program.with_extension("c");
@@ -40,7 +40,7 @@ impl Drop for Compiler {
     }
 }
 
-/// What a program prints, which must end well.
+/// The output of a program, which must succeed.
 pub(crate) fn said(command: &mut Command) -> String {
     let output = command.output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));

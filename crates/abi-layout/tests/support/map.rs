@@ -1,4 +1,4 @@
-//! What the map of a library's symbols promises.
+//! Parses the map file of a library's symbols.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl Map {
     }
 }
 
-/// The versions that a library defines, of what `readelf -V` says of it; except the first, which is its own name.
+/// The versions that a library defines, from the output of `readelf -V`, except the first, which is its name.
 pub(crate) fn versions_defined(said: &str) -> BTreeSet<String> {
     let defined = said.split("Version needs section").next();
     let lines = defined.into_iter().flat_map(str::lines);

@@ -1,15 +1,15 @@
-//! What a library for C programs exports.
+//! The symbols that a library for C programs exports.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library that the test's own build made.
+/// A library built together with the test.
 pub(crate) fn built(file_name: &str) -> PathBuf {
     std::env::current_exe().unwrap().with_file_name(file_name)
 }
 
-/// What one of the binary utilities says of a library.
+/// The output of a binary utility about a library.
 pub(crate) fn said_of(library: &Path, utility: &str, options: &[&str]) -> String {
     let output = Command::new(utility).args(options).arg(library).output();
     let output = output.unwrap_or_else(|error| panic!("{utility} (package binutils): {error}"));
@@ -17,8 +17,8 @@ pub(crate) fn said_of(library: &Path, utility: &str, options: &[&str]) -> String
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `symbol@@VERSION` of everything that a library exports, with one `@` if it is an old version; except its versions
-/// themselves.
+/// `symbol@@VERSION` of everything that a library exports, with a single `@` for an old version. Without the
+/// version symbols themselves.
 pub(crate) fn exported(library: &Path) -> BTreeSet<String> {
     let text = said_of(library, "nm", &["-D", "--defined-only"]);
     let symbols = text.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! The C program that makes every call, built and run.
+//! Builds and runs the C programs that make every call.
 
 #[path = "../../../abi-layout/tests/support/compiler.rs"]
 mod compiler;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use compiler::{Compiler, said};
 
-/// Builds the program against our header and runs it, under a command if one is given.
+/// Builds the program against our header and runs it, optionally under a command.
 pub(crate) fn run(name: &str, source: &str, under: &[&str]) {
     own_network::enter();
     let compiler = Compiler::new(&format!("verbs-{name}"));
@@ -22,7 +22,7 @@ pub(crate) fn run(name: &str, source: &str, under: &[&str]) {
     let strict = ["-g", "-Wall", "-Wextra", "-Werror", headers];
     let options = [&strict[..], &[library.to_str().unwrap()]].concat();
     let program = compiler.build("verbs", source, &options);
-    // It takes less than a second; the limit is for machines that have other things to do.
+    // It takes less than a second; the limit is for busy machines.
     let mut command = Command::new("timeout");
     let run = command
         .arg("240")

@@ -28,7 +28,7 @@ fn transaction(asked: &[u8]) -> u64 {
 }
 
 #[test]
-fn an_ibacm_that_knows_a_path_tells_it() {
+fn an_ibacm_that_knows_a_path_returns_it() {
     let (client, serving) = ibacm(|asked| answer(transaction(&asked), &record()));
     let paths = client.paths(&question()).expect("a path");
     assert_eq!(paths.len(), 1);
@@ -37,7 +37,7 @@ fn an_ibacm_that_knows_a_path_tells_it() {
 }
 
 #[test]
-fn an_ibacm_that_knows_none_says_so_and_is_asked_again() {
+fn an_ibacm_that_knows_no_path_is_asked_again() {
     let (client, serving) = ibacm(|asked| {
         let mut bytes = answer(transaction(&asked), &record());
         bytes[2] = 3;
@@ -49,7 +49,7 @@ fn an_ibacm_that_knows_none_says_so_and_is_asked_again() {
 }
 
 #[test]
-fn without_an_ibacm_there_is_nothing_to_wait_for() {
+fn without_an_ibacm_the_query_does_not_wait() {
     let missing = std::env::temp_dir().join("portolan-no-such-ibacm.sock");
     for server in [
         Server::Unix(missing),
@@ -57,7 +57,7 @@ fn without_an_ibacm_there_is_nothing_to_wait_for() {
         Server::Tcp(closed_port()),
     ] {
         let client = Client::at(server.clone());
-        let error = client.paths(&question()).expect_err("no ibacm is there");
+        let error = client.paths(&question()).expect_err("no ibacm is running");
         let expected_too_long = matches!(error, Cause::Os { .. });
         let is_absent = matches!(error, Cause::NoSuchObject(_));
         assert!(is_absent || expected_too_long, "{server:?}: {error}");
@@ -71,7 +71,7 @@ fn closed_port() -> u16 {
 }
 
 #[test]
-fn an_ibacm_that_says_nonsense_is_left_alone_for_a_while() {
+fn an_ibacm_that_sends_nonsense_is_not_asked_for_a_while() {
     let cases: [fn(Vec<u8>) -> Vec<u8>; 4] = [
         |_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
         // The connection ends in the middle of the answer.
@@ -85,7 +85,7 @@ fn an_ibacm_that_says_nonsense_is_left_alone_for_a_while() {
         let error = client.paths(&question()).expect_err("nonsense");
         assert!(matches!(error, Cause::Os { .. }), "{error}");
         serving.join().expect("served");
-        let next = client.paths(&question()).expect_err("it is left alone");
+        let next = client.paths(&question()).expect_err("ibacm is not asked");
         assert!(matches!(next, Cause::NoSuchObject(_)), "{next}");
     }
 }

@@ -25,7 +25,7 @@ fn numeric_text_is_decided_without_the_resolver() {
 }
 
 #[test]
-fn wildcards_are_decided_without_the_resolver_and_are_what_libc_gives() {
+fn wildcards_are_decided_without_the_resolver_and_match_libc() {
     for family in [None, Some(Family::V4), Some(Family::V6)] {
         for (numeric_host, canonical_name) in [(false, false), (true, false), (false, true)] {
             let options = NameOptions {
@@ -45,7 +45,7 @@ fn wildcards_are_decided_without_the_resolver_and_are_what_libc_gives() {
 }
 
 #[test]
-fn what_the_machine_or_its_services_decide_is_asked_for_wildcards_too() {
+fn wildcards_that_depend_on_the_machine_or_on_service_names_are_queried() {
     let passive = NameOptions {
         passive: true,
         ..DEFAULT

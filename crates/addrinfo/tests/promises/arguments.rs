@@ -1,4 +1,4 @@
-//! NAME, ARGUMENTS, DESCRIPTION and the sample program.
+//! The sections NAME, ARGUMENTS and DESCRIPTION, and the sample program.
 
 use std::net::ToSocketAddrs;
 
@@ -23,7 +23,7 @@ fn addresses_of_ipv4_ipv6_and_infiniband_are_resolved_by_the_same_call() {
         let results = script.found(node, &Hints::new().family(family));
         assert_eq!(destinations(&results), [expected]);
         assert_eq!(results[0].family, family);
-        // Of the source as well.
+        // The source has the family too.
         assert_eq!(results[0].src_addr.as_ref().map(Family::of), Some(family));
     }
 }
@@ -41,7 +41,7 @@ fn the_node_may_be_a_name_or_a_numeric_address_of_either_family() {
 }
 
 #[test]
-fn without_a_node_it_is_this_machine() {
+fn without_a_node_the_results_are_for_this_machine() {
     let script = Script::ethernet();
     let results = script.resolve(None, Some("7471"), &Hints::new()).unwrap();
     for result in &results {
@@ -82,7 +82,7 @@ fn hints_decide_the_kind_of_service_of_every_result() {
             assert_eq!((result.qp_type, result.port_space), (qp_type, port_space));
         }
     }
-    // One of the two decides the other.
+    // The queue pair type determines the port space, and vice versa.
     let ud = script.found(HOST_V4, &Hints::new().qp_type(Q::Ud));
     assert_eq!(ud[0].port_space, P::Udp);
     let udp = script.found(HOST_V4, &Hints::new().port_space(P::Udp));
@@ -95,7 +95,7 @@ fn the_results_are_a_list_of_every_address_in_the_resolvers_order() {
     let results = script.found(HOST, &Hints::new());
     let expected = ["[fd00::2]:7471", "10.0.0.2:7471", "10.0.0.3:7471"];
     assert_eq!(destinations(&results), expected);
-    // From each to the next, and nothing after the last.
+    // The iterator walks the list and then ends.
     let mut list = results.iter();
     assert_eq!(list.by_ref().take(3).count(), 3);
     assert!(list.next().is_none());
@@ -126,7 +126,7 @@ fn the_answers_are_those_of_getaddrinfo() {
 }
 
 #[test]
-fn whoever_succeeds_has_at_least_one_result() {
+fn success_has_at_least_one_result() {
     let script = Script::ethernet();
     let source = inet("10.0.0.9:1").unwrap();
     let questions = [

@@ -1,18 +1,18 @@
-//! RETURN VALUE: each code, by what leads to it.
+//! RETURN VALUE: each code, with its cause.
 
 use portolan_addrinfo::{Eai, Family, Flags, Hints, QpType, RawHints};
 use portolan_wire::addr::PortSpace;
 
 use crate::script::*;
 
-/// What any name ends with where the resolver fails in this way.
+/// The result of any look-up if the resolver fails in this way.
 fn code_of(code: Eai) -> (Eai, String) {
     let error = Script::failing(code).resolve(Some("any.example"), Some("1"), &Hints::new());
     let error = error.unwrap_err();
     (error.code(), error.to_string())
 }
 
-/// What node, service and hints are refused with.
+/// The error for this node, service and hints.
 fn refused(node: Option<&str>, service: Option<&str>, hints: &Hints) -> Eai {
     Script::ethernet()
         .resolve(node, service, hints)
@@ -182,7 +182,7 @@ fn every_code_has_an_errno_and_a_text_of_its_own() {
     texts.dedup();
     assert_eq!(texts.len(), codes.len());
     for code in codes {
-        // The numbers are those by which gai_strerror(3) of the C library knows them.
+        // gai_strerror(3) of the C library knows the codes by these numbers.
         assert!((-11..0).contains(&code.code()), "{code}");
         assert_eq!(Eai::from_code(code.code(), 5), code);
         let error = Script::failing(code).resolve(Some("any.example"), None, &Hints::new());

@@ -1,4 +1,4 @@
-//! `ai_flags`, `ai_family`, and addresses of the passive side.
+//! `ai_flags`, `ai_family`, and addresses for the passive side.
 
 use portolan_addrinfo::lookups::SaService;
 use portolan_addrinfo::{Eai, Family, Flags, Hints, Plan, Question};
@@ -23,7 +23,7 @@ fn passive_gives_addresses_to_listen_at_and_no_destination() {
             .iter()
             .all(|one| one.src_addr.unwrap().is_unspecified())
     );
-    // Without the flag they are for connecting.
+    // Without the flag the addresses are for connecting.
     let active = script.found(HOST, &Hints::new());
     assert!(
         active

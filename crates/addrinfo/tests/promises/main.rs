@@ -1,5 +1,4 @@
-//! The statements of rdma_getaddrinfo(3), one after the other, with look-ups that answer from a script:
-//! see `docs/promises.md`.
+//! The statements of rdma_getaddrinfo(3) in order, tested with scripted look-ups; see `docs/promises.md`.
 
 mod arguments;
 mod errors;

@@ -104,7 +104,7 @@ fn hints_may_have_an_array_of_either_kind_of_record() {
 }
 
 #[test]
-fn connection_data_of_the_hints_is_the_results_and_there_is_none_else() {
+fn results_have_the_connection_data_of_the_hints_and_no_other() {
     let script = Script::ethernet();
     let hints = Hints::new().connect(*b"header");
     for result in script.found(HOST, &hints) {
@@ -121,7 +121,7 @@ const FAR: &str = "fe80::10:2";
 fn ib(address: Option<Address>) -> SockaddrIb {
     match address {
         Some(Address::Ib(ib)) => ib,
-        other => panic!("an address of InfiniBand: {other:?}"),
+        other => panic!("expected an InfiniBand address: {other:?}"),
     }
 }
 
@@ -138,7 +138,7 @@ fn a_gid_of_the_fabric_has_the_port_that_leads_there_and_its_paths() {
     assert_eq!((to.pkey.0, from.pkey.0), (0x8001, 0x8001));
     assert_eq!(to.sid, 0x0106_1D2F);
     assert_eq!(result.connect, b"mine");
-    // The same, by the name of the port's device.
+    // The same with the device name of the port.
     let script = Script::infiniband(vec![path(1)]);
     let found = script.found(&format!("{FAR}%ib0"), &Hints::new().family(Family::Ib));
     assert_eq!(script.asked(), ["device", "paths"]);
@@ -164,7 +164,7 @@ fn a_route_of_the_hints_leads_over_the_fabric_from_its_source() {
 }
 
 #[test]
-fn a_gid_that_no_port_leads_to_is_roces() {
+fn a_gid_that_no_fabric_port_reaches_is_resolved_over_roce() {
     let script = Script::infiniband(vec![path(1)]);
     let results = script.found("fd00::2", &Hints::new().family(Family::Ib));
     assert_eq!(script.asked(), ["route", "device", "paths"]);

@@ -1,4 +1,4 @@
-//! Look-ups that answer from a script and remember what they were asked.
+//! Look-ups that answer from a script and record the queries.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -17,36 +17,36 @@ use portolan_wire::Gid;
 
 /// A host with addresses of both families.
 pub(crate) const HOST: &str = "host.example";
-/// What `HOST` is an alias of.
+/// The canonical name of `HOST`.
 pub(crate) const CANONICAL: &str = "canonical.example";
 /// A host with one IPv4 address.
 pub(crate) const HOST_V4: &str = "v4.example";
-/// A service that is there for connections alone, and its port.
+/// A service that exists only for connections, and its port.
 pub(crate) const SERVICE: &str = "rdma";
 pub(crate) const PORT: u16 = 7471;
-/// Where no route leads to.
+/// An address without a route.
 pub(crate) const UNREACHABLE: &str = "203.0.113.9";
 
-/// The sources that routing chooses.
+/// The source addresses chosen by routing.
 pub(crate) const SOURCE_V4: &str = "10.0.0.1";
 pub(crate) const SOURCE_V6: &str = "fd00::1";
 
-/// The GID of the fabric's port here: of the default subnet prefix, as most have it.
+/// The GID of this host's fabric port, with the default subnet prefix that most ports have.
 pub(crate) const PORT_GID: Gid = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 1]);
 
-/// What to answer.
+/// The answers to give.
 pub(crate) struct Script {
-    /// What the resolver says of any other name.
+    /// The resolver's error for any other name.
     pub(crate) names: Eai,
-    /// The link of the devices; without any, no address has a device.
+    /// The link layer of the devices. `None` means that no address has a device.
     pub(crate) devices: Option<LinkLayer>,
-    /// The paths that the fabric has; the reason why it cannot be asked otherwise.
+    /// The paths of the fabric, or why it cannot be queried.
     pub(crate) paths: Result<Vec<PathData>, Cause>,
     asked: RefCell<Vec<&'static str>>,
 }
 
 impl Script {
-    /// An Ethernet with RDMA devices.
+    /// An Ethernet network with RDMA devices.
     pub(crate) fn ethernet() -> Self {
         Self {
             names: Eai::NoName,
@@ -56,7 +56,7 @@ impl Script {
         }
     }
 
-    /// A fabric of InfiniBand with these paths.
+    /// An InfiniBand fabric with these paths.
     pub(crate) fn infiniband(paths: Vec<PathData>) -> Self {
         Self {
             devices: Some(LinkLayer::InfiniBand),
@@ -73,7 +73,7 @@ impl Script {
         }
     }
 
-    /// The kinds of questions, in the order in which they came.
+    /// The kinds of queries, in order.
     pub(crate) fn asked(&self) -> Vec<&'static str> {
         self.asked.borrow().clone()
     }
@@ -208,7 +208,7 @@ impl Lookups for Script {
     }
 }
 
-/// The port of InfiniBand with this GID.
+/// The InfiniBand port with this GID.
 fn port(gid: Gid) -> DeviceChoice {
     DeviceChoice {
         name: "ib0".into(),
@@ -225,7 +225,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An internet address with its port.
+/// An IP address with its port.
 pub(crate) fn inet(text: &str) -> Option<Address> {
     Some(Address::Inet(text.parse().unwrap()))
 }

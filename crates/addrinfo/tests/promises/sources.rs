@@ -1,4 +1,4 @@
-//! Addresses, their lengths and names: `ai_src_addr`, `ai_dst_addr`, and what is found without a node.
+//! Addresses, their lengths and names: `ai_src_addr`, `ai_dst_addr`, and results without a node.
 
 use portolan_addrinfo::{Decision, Eai, Family, Hints, PathData};
 use portolan_provider::Address;
@@ -26,7 +26,7 @@ fn the_source_is_what_routing_chooses_on_a_device_that_has_it() {
 }
 
 #[test]
-fn there_is_no_source_where_there_is_no_route_or_no_device() {
+fn without_a_route_or_a_device_there_is_no_source() {
     let script = Script::ethernet();
     assert_eq!(sources(&script.found(UNREACHABLE, &Hints::new())), ["-"]);
     let mut bare = Script::ethernet();
@@ -52,7 +52,7 @@ fn addresses_have_the_length_of_their_family() {
 }
 
 #[test]
-fn canonical_names_are_those_of_the_name_and_else_the_addresses() {
+fn canonical_names_are_those_of_the_name_or_else_the_addresses() {
     let script = Script::ethernet();
     for result in script.found(HOST, &Hints::new()) {
         assert_eq!(result.dst_canonname.as_deref(), Some(CANONICAL));
@@ -86,7 +86,7 @@ fn without_a_node_the_destination_of_the_hints_is_resolved_with_its_source() {
     let results = script.resolve(None, None, &hints).unwrap();
     assert_eq!(destinations(&results), ["192.0.2.1:7"]);
     assert_eq!(sources(&results), ["10.0.0.1:0"]);
-    // A service gives it another port.
+    // A service sets another port.
     let served = script.resolve(None, Some("7471"), &hints).unwrap();
     assert_eq!(destinations(&served), ["192.0.2.1:7471"]);
 }
@@ -110,7 +110,7 @@ fn without_a_node_the_route_of_the_hints_has_both_gids() {
 }
 
 #[test]
-fn gids_of_a_route_that_stand_for_addresses_of_two_families_pin_no_source() {
+fn gids_of_a_route_in_two_families_pin_no_source() {
     let script = Script::ethernet();
     let gid = |text| Address::Inet(std::net::SocketAddr::new(ip(text), 0)).gid();
     let path = |from, to| {
@@ -125,24 +125,24 @@ fn gids_of_a_route_that_stand_for_addresses_of_two_families_pin_no_source() {
     let mixed = hints.clone().route(path("10.0.0.9", "fd00::2"));
     let results = script.resolve(None, None, &mixed).unwrap();
     assert_eq!(destinations(&results), ["[fd00::2]:0"]);
-    // The source is routing's, of the destination's family.
+    // Routing chooses the source, in the destination's family.
     assert_eq!(sources(&results), ["[fd00::1]:0"]);
     let alike = hints.clone().route(path("fd00::9", "fd00::2"));
     let results = script.resolve(None, None, &alike).unwrap();
     assert_eq!(sources(&results), ["[fd00::9]:0"]);
-    // A destination of another family than the one asked for is none.
+    // A destination of another family than the requested one is not used.
     let other = hints.route(path("10.0.0.9", "10.0.0.2"));
     let refused = script.resolve(None, None, &other).unwrap_err();
     assert_eq!(refused.code(), Eai::AddrFamily);
 }
 
 #[test]
-fn this_machine_has_no_address_of_infiniband_that_stands_for_itself() {
+fn this_machine_has_no_infiniband_loopback_address() {
     let script = Script::ethernet();
     let hints = Hints::new().family(Family::Ib);
     let refused = script.resolve(None, Some("7471"), &hints).unwrap_err();
     assert_eq!(refused.code(), Eai::AddrFamily);
-    // To listen there is the wildcard.
+    // The passive side has the wildcard address.
     let passive = script.resolve(None, Some("7471"), &hints.passive());
     assert_eq!(passive.unwrap()[0].family, Family::Ib);
 }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
-/// Two uplinks for ip(8): `one` with the default route, `two` for those that policy rules send to table
+/// ip(8) commands for two uplinks: `one` has the default route; policy rules can select `two` through table
 /// 1234.
 pub(crate) const TWO_UPLINKS: &str = "link add one type veth peer name one-end
     link set one-end up
@@ -27,7 +27,7 @@ pub(crate) const TWO_UPLINKS: &str = "link add one type veth peer name one-end
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network namespace with loopback up. It lives as long as the value.
+/// A network namespace with loopback up, which lives until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     jobs: Sender<Job>,
@@ -35,16 +35,15 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace.
+    /// Creates a namespace.
     ///
     /// # Panics
-    /// Without root: these tests are left out by the test runner, never passed unrun.
+    /// Without root. The test runner skips these tests and reports that.
     pub(crate) fn new() -> Self {
         Self::made_by(|| unshare(libc::CLONE_NEWNET))
     }
 
-    /// Makes a namespace with files of its own: each path, which must exist, has this content there
-    /// and nowhere else.
+    /// Creates a namespace with its own files: each path, which must exist, has this content inside it.
     ///
     /// # Panics
     /// As [`Namespace::new`].
@@ -52,7 +51,7 @@ impl Namespace {
         Self::made_by(|| {
             unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS);
             run("mount", "--make-rprivate /");
-            // Gone with the namespace.
+            // Removed with the namespace.
             run("mount", "-t tmpfs files /mnt");
             for (at, (path, content)) in files.iter().enumerate() {
                 let file = format!("/mnt/{at}");
@@ -65,7 +64,7 @@ impl Namespace {
     fn made_by(make: impl FnOnce() + Send + 'static) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
-            "this test makes network namespaces: run it as root"
+            "this test creates network namespaces: run it as root"
         );
         let (jobs, queue) = channel::<Job>();
         let (ready, thread_id) = channel();
@@ -83,8 +82,8 @@ impl Namespace {
         Self { jobs, thread_id }
     }
 
-    /// Runs `f` in the namespace; a panic there is a panic here. Threads and processes that it
-    /// starts are in the namespace too.
+    /// Runs `f` in the namespace and propagates its panics. Threads and processes that it starts are in the
+    /// namespace too.
     pub(crate) fn run<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> R {
         let (result, outcome) = channel();
         let job = move || {
@@ -99,7 +98,7 @@ impl Namespace {
         }
     }
 
-    /// Runs ip(8) with these arguments in the namespace, a command a line.
+    /// Runs ip(8) in the namespace with these commands, one per line.
     pub(crate) fn ip(&self, commands: &'static str) {
         self.run(move || {
             commands
@@ -118,7 +117,7 @@ impl Namespace {
         });
     }
 
-    /// Joins two namespaces by a veth pair, called `eth0` in each, and both up.
+    /// Connects two namespaces with a veth pair, named `eth0` and up in both.
     pub(crate) fn join(&self, peer: &Self) {
         let peer_id = peer.thread_id;
         self.run(move || {
@@ -130,7 +129,7 @@ impl Namespace {
         peer.ip("link set eth0 up");
     }
 
-    /// A thread that is in the namespace, which ip(8) takes as its name.
+    /// The id of a thread in the namespace, with which ip(8) can name the namespace.
     pub(crate) fn thread_id(&self) -> u32 {
         self.thread_id
     }
@@ -150,9 +149,9 @@ pub(crate) fn interface_index(name: &str) -> u32 {
     index
 }
 
-/// Runs `f` on a thread that has given up root, as have the threads that it starts.
+/// Runs `f` on a thread without root privileges, which threads started by it lack too.
 pub(crate) fn without_privilege<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    /// `nobody` of Debian and most others.
+    /// `nobody` on Debian and most other systems.
     const NOBODY: libc::uid_t = 65534;
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -165,7 +164,7 @@ pub(crate) fn without_privilege<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Runs many commands with one ip(8), which is far quicker.
+/// Runs many commands with one ip(8), which is much faster.
 pub(crate) fn ip_batch(commands: &str) {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
@@ -180,9 +179,9 @@ pub(crate) fn ip_batch(commands: &str) {
     assert!(child.wait().expect("ip ends").success(), "ip -batch");
 }
 
-/// Gives this thread namespaces of its own.
+/// Moves this thread into its own namespaces.
 fn unshare(namespaces: libc::c_int) {
-    // SAFETY: the call changes what this thread is in and nothing else.
+    // SAFETY: the call only changes the namespaces of this thread.
     let result = unsafe { libc::unshare(namespaces) };
     assert_eq!(result, 0, "unshare: {}", std::io::Error::last_os_error());
 }
@@ -191,7 +190,7 @@ fn ip(arguments: &str) {
     run("ip", arguments);
 }
 
-/// Runs a program that every Debian has, or its package iproute2.
+/// Runs a program of the base system or of the package iproute2.
 fn run(program: &str, arguments: &str) {
     let output = Command::new(program)
         .args(arguments.split_whitespace())

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A record with its bytes owned, to outlive the reader.
+/// A record that owns its bytes, so that it outlives the reader.
 type Owned = (u64, u64, LinkType, usize, Vec<u8>);
 
 fn read_all(file: &[u8]) -> Result<Vec<Owned>> {
@@ -182,7 +182,7 @@ fn a_new_pcapng_section_forgets_the_interfaces_of_the_last() {
 }
 
 #[test]
-fn simple_packets_and_unknown_blocks_are_taken_in_their_stride() {
+fn simple_packets_are_read_and_unknown_blocks_skipped() {
     let mut simple = 4_u32.to_le_bytes().to_vec();
     simple.extend(b"wxyz");
     let file = [
@@ -212,7 +212,7 @@ fn pcapng_of_another_library_reads_back() {
     writer
         .write_pcapng_block(EnhancedPacketBlock {
             interface_id: 0,
-            // This library writes raw clock units, which are microseconds by default.
+            // This library writes raw clock units, by default microseconds.
             timestamp: Duration::from_nanos(1234),
             original_len: 5,
             data: b"hello".as_slice().into(),
@@ -290,7 +290,7 @@ fn absurd_lengths_are_refused_before_memory_is_taken_for_them() {
 }
 
 #[test]
-fn other_files_are_named_for_what_they_are() {
+fn errors_of_other_files_describe_them() {
     let error = |file: &[u8]| read_all(file).unwrap_err().to_string();
     assert!(error(b"\x7fELF....").contains("not a capture file"));
     assert!(error(&[0x1F, 0x8B, 8, 0]).contains("gzip"));

@@ -18,7 +18,7 @@ use crate::terminal::Theme;
 
 const IDENTIFICATION: u16 = 0x1234;
 
-/// A writer whose bytes can be looked at afterwards.
+/// A writer whose bytes can be read afterwards.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -32,7 +32,7 @@ impl Write for Shared {
     }
 }
 
-/// Decodes a capture of these raw IP packets, a millisecond apart: the output, and the outcome.
+/// Decodes a capture of these raw IP packets, one per millisecond. Returns the output and the outcome.
 fn decode_packets(packets: &[Vec<u8>], trace: bool, json: bool) -> (String, Result<Outcome>) {
     let mut file = Vec::new();
     let mut writer = PcapWriter::new(&mut file).unwrap();
@@ -135,7 +135,7 @@ fn sound_packets_over_ipv4_and_ipv6_are_good() {
 #[test]
 fn one_flipped_bit_anywhere_in_the_datagram_fails_the_check() {
     let good = send("10.0.0.1", "10.0.0.2", 1000, b"abcd");
-    // After the IP and UDP headers; byte 4 of the BTH is not covered, by the standard.
+    // After the IP and UDP headers. Byte 4 of the BTH is not covered, as in the standard.
     for at in (28..good.len()).filter(|&at| at != 28 + 4) {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
@@ -347,7 +347,7 @@ fn other_traffic_is_counted_by_kind() {
 }
 
 proptest! {
-    /// Random and cut frames, of every link type, through all of decoding.
+    /// Random and truncated frames of every link type go through the whole decoder.
     #[test]
     fn no_frame_panics(
         link in prop::sample::select(vec![0, 1, 101, 108, 113, 276, 999]),

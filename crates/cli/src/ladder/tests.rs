@@ -23,7 +23,7 @@ fn arrow(at: u64, from: Lane, to: Lane, kind: Kind, label: &str, payload_len: u6
     }
 }
 
-/// A connection, `pings` exchanges, a large write and the end.
+/// A connection with `pings` exchanges, a large write and a disconnect.
 fn conversation(pings: u64) -> Ladder {
     let mut ladder = Ladder::new();
     let a = ladder.lane("10.0.0.1");

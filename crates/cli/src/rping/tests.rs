@@ -34,7 +34,7 @@ fn a_client_and_a_server_ping_until_the_client_stops() {
         assert!(server.is_busy());
         assert_eq!(server.read_done(), Ok(()));
         let Ok(ClientStep::Send(sink)) = client.message(&GO_AHEAD) else {
-            panic!("the client has its sink to advertise");
+            panic!("the client must advertise its sink");
         };
         assert_eq!(server.message(&sink), Ok(ServerStep::Write(SINK)));
         assert_eq!(server.write_done(), Ok(()));
@@ -45,7 +45,7 @@ fn a_client_and_a_server_ping_until_the_client_stops() {
 }
 
 #[test]
-fn a_client_takes_any_sixteen_bytes_as_the_servers_word() {
+fn a_client_accepts_any_sixteen_bytes_from_the_server() {
     let mut client = Client::new(SOURCE, SINK);
     client.start().unwrap();
     assert_eq!(
@@ -99,7 +99,7 @@ fn buffers_of_no_size_or_an_absurd_one_are_refused() {
 }
 
 #[test]
-fn each_side_refuses_what_is_out_of_turn() {
+fn each_side_refuses_messages_out_of_order() {
     fn out_of_turn<T>(result: Result<T, Error>) -> bool {
         matches!(result, Err(Error::OutOfTurn { .. }))
     }
@@ -109,7 +109,7 @@ fn each_side_refuses_what_is_out_of_turn() {
     server.message(&SOURCE.emit()).unwrap();
     assert!(
         out_of_turn(server.message(&SINK.emit())),
-        "before our read is done"
+        "before our read has completed"
     );
     assert!(out_of_turn(server.write_done()));
 
@@ -131,7 +131,7 @@ fn the_data_is_rpings() {
     let mut long = [0; 200];
     fill(&mut long, 1);
     assert_eq!(long[13], b'B');
-    assert_eq!(&long[13 + 57..13 + 59], b"AB", "after z comes A");
+    assert_eq!(&long[13 + 57..13 + 59], b"AB", "A follows z");
 }
 
 #[test]

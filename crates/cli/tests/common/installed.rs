@@ -1,4 +1,4 @@
-//! The command as other users have it.
+//! The command as installed for other users.
 
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use crate::common::{output_of, own_network, stderr, stdout};
 
-/// The command and its libraries where every user can reach them; gone when dropped. The folder is never one that is there
-/// already: whoever made it would choose what root runs.
+/// The command and its libraries in a folder that every user can read; removed on drop. The folder must not
+/// exist before: its owner could replace the programs that root runs.
 pub(crate) struct Installed(pub(crate) PathBuf);
 
 impl Installed {
@@ -33,7 +33,7 @@ impl Installed {
         Self(folder)
     }
 
-    /// Runs a program by `exec` and gives what both say; `around` starts it, given as words of a shell.
+    /// Runs a program with `exec` and returns stdout and stderr. The shell words `around` start it.
     pub(crate) fn run(&self, around: &str, script: &str) -> (String, String) {
         let shell = format!("{around} \"$0\" exec -- sh -c \"$1\"");
         own_network::enter();
@@ -61,7 +61,7 @@ impl Drop for Installed {
     }
 }
 
-/// What starts a program as a user, in a shell.
+/// Shell words that start a program as a user.
 pub(crate) fn as_user(user: u32) -> String {
     format!("setpriv --reuid {user} --regid {user} --clear-groups --")
 }

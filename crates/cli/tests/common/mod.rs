@@ -1,4 +1,4 @@
-//! Running the command, and waiting for it within bounds.
+//! Runs the command and waits for it with time limits.
 
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
@@ -6,14 +6,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long any one command may take, under valgrind and on a machine that has other things to do.
+/// Time limit of any command, even under valgrind and on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 #[path = "../../../lab/src/own_network.rs"]
 #[allow(unreachable_pub, reason = "it is public where it belongs")]
 pub(crate) mod own_network;
 
-/// The command, in a plain environment and a network of the test's own.
+/// The command with a plain environment, in the test's own network.
 pub(crate) fn portolan() -> Command {
     own_network::enter();
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
@@ -24,7 +24,7 @@ pub(crate) fn portolan() -> Command {
     command
 }
 
-/// The command with arguments, run to its end.
+/// Runs the command with arguments to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     let child = portolan()
         .args(args)
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
     output_of(child)
 }
 
-/// What a child with piped output writes until its end, which must come in time.
+/// The output of a child with piped output, which must end in time.
 pub(crate) fn output_of(mut child: Child) -> Output {
     let stdout = child.stdout.take().map(drain);
     let stderr = child.stderr.take().map(drain);
@@ -50,7 +50,7 @@ pub(crate) fn output_of(mut child: Child) -> Output {
     }
 }
 
-/// Waits until a ping has told of its first answer; what it tells after that is still to be read.
+/// Waits until a ping has reported its first answer. Its later output remains to be read.
 pub(crate) fn await_answer(pinger: &mut Child) {
     let stdout = pinger.stdout.as_mut().unwrap();
     let mut told = Vec::new();
@@ -69,7 +69,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8
     })
 }
 
-/// Waits for a child's end; kills it and panics if that does not come in time.
+/// Waits for a child to end. After the time limit it kills the child and panics.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -85,23 +85,23 @@ pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Sends SIGINT, as Ctrl-C does.
+/// Sends SIGINT, like Ctrl-C.
 pub(crate) fn interrupt(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// What a finished command wrote to standard output.
+/// The standard output of a finished command.
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What a finished command wrote to standard error.
+/// The standard error of a finished command.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The JSON objects of a command's output, one a line.
+/// The JSON objects in a command's output, one per line.
 pub(crate) fn objects(text: &str) -> Vec<serde_json::Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -111,19 +111,19 @@ pub(crate) fn objects(text: &str) -> Vec<serde_json::Value> {
 /// A command that listens on a free port of a loopback address.
 pub(crate) struct Listening {
     pub(crate) child: Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) address: String,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Listening {
-    /// Starts `portolan listen` on port 0 of `ip` and waits until it tells its port.
+    /// Starts `portolan listen` on port 0 of `ip` and waits until it prints its port.
     pub(crate) fn start(ip: &str, args: &[&str]) -> Listening {
         let at = format!("{ip}:0");
         Listening::command(&[&["listen", &at], args].concat())
     }
 
-    /// Starts a command that listens on a port 0, and waits until it tells its port.
+    /// Starts a command that listens on port 0, and waits until it prints its port.
     pub(crate) fn command(args: &[&str]) -> Listening {
         let mut child = portolan()
             .args(args)
@@ -148,7 +148,7 @@ impl Listening {
         }
     }
 
-    /// Waits for its end: how it ended, and what it wrote after its first line.
+    /// Waits for its end. Returns its status and its output after the first line.
     pub(crate) fn finish(mut self) -> (ExitStatus, String) {
         let reader = drain(self.stdout.take().unwrap());
         let status = wait(&mut self.child);
@@ -163,14 +163,14 @@ impl Drop for Listening {
     }
 }
 
-/// Waits for something that comes soon.
+/// Waits until `look` returns something, within a time limit.
 pub(crate) fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "it does not come");
+        assert!(Instant::now() < deadline, "not in time");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! The C compiler, told by `portolan cc-env` where things are.
+//! The C compiler with the paths from `portolan cc-env`.
 
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::{output_of, portolan, run, stderr, stdout};
 
-/// A folder for what is compiled, gone when dropped.
+/// A folder for compiled programs, removed on drop.
 pub(crate) struct Compiled {
     folder: PathBuf,
 }
@@ -20,17 +20,17 @@ impl Compiled {
         Self { folder }
     }
 
-    /// The program of a C file, given from the workspace's folder. No warning is let pass.
+    /// Compiles a C file, given by its path in the workspace. Warnings are errors.
     pub(crate) fn program(&self, source: &str) -> PathBuf {
         self.compile(source, &[], &option("--libs"))
     }
 
-    /// As [`Self::program`], for one that is not linked to our libraries.
+    /// Like [`Self::program`], without linking our libraries.
     pub(crate) fn plain_program(&self, source: &str) -> PathBuf {
         self.compile(source, &[], "")
     }
 
-    /// What a program may load that has our libraries.
+    /// Compiles a plug-in that links our libraries.
     pub(crate) fn plug_in(&self, source: &str) -> PathBuf {
         self.compile(source, &["-shared", "-fPIC"], &option("--libs"))
     }
@@ -57,7 +57,7 @@ impl Compiled {
     }
 }
 
-/// What `cc-env` tells of one kind.
+/// One kind of `cc-env`'s output.
 fn option(kind: &str) -> String {
     stdout(&run(&["cc-env", kind])).trim().to_owned()
 }
@@ -68,7 +68,7 @@ impl Drop for Compiled {
     }
 }
 
-/// `portolan exec` of a program with its output piped.
+/// `portolan exec` of a program, with piped output.
 pub(crate) fn exec(program: &Path, arguments: &[&str]) -> Command {
     let mut command = portolan();
     command.args(["exec", "--"]).arg(program).args(arguments);

@@ -1,4 +1,4 @@
-//! What a program finds when it is run.
+//! The environment of a program run by `exec`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::common::{objects, output_of, portolan, run, stderr, stdout};
 use crate::compiler::{Compiled, exec};
 
-/// Names of the software devices, as the command lists them.
+/// The software devices, from the command's list.
 fn devices() -> Vec<String> {
     let output = run(&["devices", "--provider", "software", "--json"]);
     let names = objects(&stdout(&output)).into_iter();
@@ -15,14 +15,14 @@ fn devices() -> Vec<String> {
         .collect()
 }
 
-/// What is said where a program cannot have a view of its own.
+/// The warning if a program cannot have its own view of sysfs.
 const UNSEEN: &str = "sees no devices in /sys/class/infiniband";
 
-/// Whether this machine lets this user have a mount namespace, as util-linux finds it.
+/// Whether this user may create a mount namespace on this machine, according to util-linux.
 fn may_have_a_view() -> bool {
     let options = match rustix::process::geteuid().as_raw() {
         0 => "-m",
-        // `exec` makes none for it, whatever the machine lets it have.
+        // `exec` creates none for this user, even if the machine permits it.
         65_534 => return false,
         _ => "-Urm",
     };
@@ -78,7 +78,7 @@ fn the_folder_of_the_devices_is_the_programs_alone_and_the_rest_of_sysfs_stays()
     assert!(text.contains(gid), "{text}");
     let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
     assert!(text.contains(&mtu), "{text}");
-    // It is not to be written to.
+    // The folder must not be writable.
     assert_eq!(output.status.code(), Some(1), "{text}");
     let still = std::path::Path::new("/sys/class/infiniband/sw_lo");
     assert!(!still.exists());
@@ -130,7 +130,7 @@ fn a_program_keeps_its_exit_code_its_signals_and_its_user() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
+fn a_missing_program_is_127_and_one_that_cannot_be_run_126() {
     let missing = run(&["exec", "--", "no-such-program"]);
     assert_eq!(missing.status.code(), Some(127));
     assert!(stderr(&missing).contains("no-such-program: no such program"));
@@ -140,7 +140,7 @@ fn a_program_that_is_not_there_is_127_and_one_that_cannot_be_run_126() {
 }
 
 #[test]
-fn libraries_go_before_those_of_the_environment_and_a_dry_run_tells_all() {
+fn our_libraries_precede_the_environments_and_a_dry_run_prints_everything() {
     let mut command = portolan();
     command
         .args(["exec", "--dry-run", "--json", "--", "sh"])

@@ -1,4 +1,4 @@
-//! What C programs do as processes while the libraries work: fork, run other programs, end, unload.
+//! C programs that fork, run other programs, exit or unload while the libraries work.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,14 +7,14 @@ use crate::common::Listening;
 use crate::compiler::Compiled;
 use crate::programs::printed;
 
-/// A listener for the pings of C programs, and its port.
+/// A listener for pings of C programs, and its port.
 fn listener() -> (Listening, String) {
     let listening = Listening::start("127.0.0.1", &["--provider", "software"]);
     let port = listening.address.rsplit(':').next().unwrap().to_owned();
     (listening, port)
 }
 
-/// Has a C program fork while a thread of it pings, and each child do this.
+/// Runs a C program that forks while one of its threads pings. Each child does `what`.
 fn fork(what: &str) {
     let compiled = Compiled::new(&format!("fork-{what}"));
     let program = compiled.program("crates/cli/tests/c/fork.c");
@@ -24,17 +24,17 @@ fn fork(what: &str) {
 }
 
 #[test]
-fn a_forked_child_is_refused_what_its_parent_has_at_once_and_the_parent_goes_on() {
+fn a_forked_child_is_refused_its_parents_objects_at_once_and_the_parent_continues() {
     fork("touch");
 }
 
 #[test]
-fn a_forked_child_that_ends_as_programs_do_takes_nothing_from_its_parent() {
+fn a_forked_child_that_exits_does_not_affect_its_parent() {
     fork("exit");
 }
 
 #[test]
-fn a_forked_child_that_runs_a_program_has_connections_of_its_own_beside_its_parents() {
+fn a_forked_child_that_runs_a_program_can_have_its_own_connections() {
     fork("exec");
 }
 
@@ -51,7 +51,7 @@ fn a_process_may_end_in_every_way_while_its_threads_work() {
 }
 
 #[test]
-fn a_plug_in_that_has_the_libraries_may_be_unloaded_while_their_threads_work() {
+fn a_plug_in_that_links_the_libraries_may_be_unloaded_while_their_threads_work() {
     let compiled = Compiled::new("unload");
     let plug_in = compiled.plug_in("crates/cli/tests/c/plugin.c");
     let program = compiled.plain_program("crates/cli/tests/c/unload.c");
@@ -61,7 +61,7 @@ fn a_plug_in_that_has_the_libraries_may_be_unloaded_while_their_threads_work() {
     assert_eq!(text, "unloaded 4 times\n");
 }
 
-/// Else its libraries would stay for the program's sake.
+/// A program linked to our libraries would keep them loaded.
 fn is_linked_to_us(program: &Path) -> bool {
     let output = Command::new("readelf")
         .arg("-d")

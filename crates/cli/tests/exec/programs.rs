@@ -1,4 +1,4 @@
-//! The examples for C, and a program as tutorials have it, built and run on the software devices.
+//! The C examples and a program from tutorials, built and run on the software devices.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,7 +10,7 @@ fn example(compiled: &Compiled, name: &str) -> std::path::PathBuf {
     compiled.program(&format!("examples/c/{name}/{name}.c"))
 }
 
-/// What a program prints that must end well.
+/// The output of a program, which must succeed.
 pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
     let output = output_of(exec(program, arguments).spawn().unwrap());
     let (text, complaint) = (stdout(&output), stderr(&output));
@@ -55,7 +55,7 @@ fn the_example_of_rdma_get_cm_event_sees_a_connections_whole_life() {
 }
 
 #[test]
-fn a_program_as_tutorials_have_it_connects_to_the_command() {
+fn a_program_from_tutorials_connects_to_the_command() {
     let compiled = Compiled::new("tutorial");
     let program = compiled.program("crates/cli/tests/c/sample.c");
     let listening = Listening::start("127.0.0.1", &["--provider", "software"]);

@@ -47,7 +47,7 @@ fn many_jobs_share_few_threads_and_each_gets_its_own_result() {
         assert_eq!((number, result), (at, Ok(at * 2)));
     }
     assert!(pending.iter().all(Result::is_ok));
-    assert!(told.try_recv().is_err(), "each is told once");
+    assert!(told.try_recv().is_err(), "each job has one outcome");
 }
 
 #[test]
@@ -69,15 +69,15 @@ fn jobs_queued_and_running_are_answered_at_their_deadlines_while_every_thread_is
         let (number, outcome) = told.recv_timeout(PATIENCE).expect("by the timer");
         assert_eq!(outcome, Err(Unanswered::Expired), "job {number}");
     }
-    assert_eq!(pool.threads(), 2, "nothing was started for them");
+    assert_eq!(pool.threads(), 2, "no thread was started for them");
     drop(gates);
     let _next = pool.submit(PATIENCE, || {}, done(99)).expect("room");
     let next = told.recv_timeout(PATIENCE);
-    assert_eq!(next, Ok((99, Ok(()))), "the threads are back");
+    assert_eq!(next, Ok((99, Ok(()))), "the threads serve again");
 }
 
 #[test]
-fn a_job_that_is_dropped_is_told_nothing_and_does_not_run_if_it_was_queued() {
+fn a_dropped_job_has_no_outcome_and_does_not_run_if_it_was_queued() {
     let pool = Pool::start(1).expect("pool");
     let (done, told) = outcomes();
     let (open, has_begun, work) = gate();
@@ -90,7 +90,7 @@ fn a_job_that_is_dropped_is_told_nothing_and_does_not_run_if_it_was_queued() {
     assert_eq!(
         Arc::strong_count(&owned),
         1,
-        "what it owned is gone at once"
+        "its resources are freed at once"
     );
     drop((running, open));
     let _last = pool.submit(PATIENCE, || {}, done(2)).expect("room");
@@ -101,7 +101,7 @@ fn a_job_that_is_dropped_is_told_nothing_and_does_not_run_if_it_was_queued() {
 }
 
 #[test]
-fn a_job_that_panics_is_told_so_and_its_thread_serves_the_next() {
+fn a_job_that_panics_reports_it_and_its_thread_serves_the_next() {
     let pool = Pool::start(1).expect("pool");
     let (done, told) = outcomes();
     let panics = || -> usize { std::panic::panic_any("on purpose") };
@@ -207,7 +207,7 @@ fn deadlines_are_kept_after_a_job_that_panics_when_it_is_dropped_unrun() {
 }
 
 #[test]
-fn who_is_told_may_look_up_the_next_name_at_once() {
+fn a_completion_may_look_up_the_next_name_at_once() {
     let pool = Arc::new(Pool::start(1).expect("pool"));
     let (done, told) = outcomes();
     let (again, next) = (Arc::clone(&pool), done(1));

@@ -96,7 +96,7 @@ fn a_known_address_is_given_without_a_probe() {
 }
 
 #[test]
-fn anything_else_in_the_table_is_probed_then_looked_at_again() {
+fn other_table_entries_are_probed_and_then_read_again() {
     for first in [Entry::Absent, Entry::Incomplete, Entry::Failed] {
         let mut bench = Bench::new();
         bench.add(hop(1), SECOND, "a");
@@ -186,7 +186,7 @@ fn an_entry_that_the_kernel_forgot_is_probed_again_but_not_in_a_loop() {
 }
 
 #[test]
-fn an_icmp_error_hurries_the_look_but_does_not_decide() {
+fn an_icmp_error_triggers_a_check_but_does_not_decide() {
     let mut bench = Bench::new();
     bench.discover(hop(1), "a");
     bench.pending.handle_icmp_error(hop(2).address);
@@ -201,7 +201,7 @@ fn an_icmp_error_hurries_the_look_but_does_not_decide() {
 }
 
 #[test]
-fn lost_notifications_are_made_good_by_asking_again_soon() {
+fn after_lost_notifications_the_table_is_read_again_soon() {
     let mut bench = Bench::new();
     bench.discover(hop(1), "a");
     bench.pending.handle_loss(bench.now);

@@ -1,4 +1,4 @@
-//! What is in the way of the kernel's devices.
+//! Problems of the kernel's devices.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The object for programs, and its keys in the document.
+//! The keys of the JSON object must be documented.
 
 use super::*;
 use crate::commands::doctor::object::object;
@@ -16,12 +16,12 @@ fn the_object_has_the_documented_keys() {
     facts.host.container = Some("lxc".into());
     facts.unseen.push(Unseen {
         what: "firewall rules".into(),
-        why: "root alone sees them".into(),
+        why: "only root sees them".into(),
     });
     let found = judge(&facts);
     let mut keys = BTreeSet::new();
     collect_keys(&object(&facts, &found), "", &mut keys);
-    // The names of modules are keys of the machine's own.
+    // Module names are specific to the machine.
     keys.retain(|key| !key.starts_with("kernel.modules."));
     let rows = DOCUMENT.lines().take_while(|line| *line != "## Findings");
     let documented: BTreeSet<String> = rows
@@ -30,7 +30,7 @@ fn the_object_has_the_documented_keys() {
     assert_eq!(keys, documented);
 }
 
-/// The paths of all keys; an item of a list is `key[]`.
+/// The paths of all keys. An item of a list is written `key[]`.
 fn collect_keys(value: &serde_json::Value, path: &str, keys: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(object) => {

@@ -1,4 +1,4 @@
-//! Machines on which all is well, and what may be found on others.
+//! Healthy machines, and facts that other machines may have.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,7 +30,7 @@ pub(super) fn device(interface: &str, index: u32, address: &str) -> DevicePrevie
     }
 }
 
-/// A machine without RDMA hardware, on which nothing is in the way of the software device.
+/// A machine without RDMA hardware where the software device has no problems.
 pub(super) fn healthy() -> Facts {
     Facts {
         provider: Some(Ok(Choice::Software)),
@@ -60,7 +60,7 @@ pub(super) fn healthy() -> Facts {
     }
 }
 
-/// A machine on which nothing is in the way of the kernel's devices.
+/// A machine where the kernel's devices have no problems.
 pub(super) fn healthy_kernel() -> Facts {
     let mut facts = healthy();
     facts.provider = Some(Ok(Choice::Kernel));

@@ -1,4 +1,4 @@
-//! Each finding, from facts that differ from those of a healthy machine in one respect.
+//! Each finding, from facts that differ in one respect from a healthy machine's.
 
 mod kernel;
 mod keys;
@@ -20,13 +20,13 @@ use machines::*;
 struct Case {
     code: &'static str,
     severity: Severity,
-    /// A part of the report.
+    /// Text that the report must contain.
     text: &'static str,
     remedy: &'static str,
     facts: Facts,
 }
 
-/// A case on one of the healthy machines, changed.
+/// A case: one of the healthy machines with a change.
 fn case(
     (code, severity): (&'static str, Severity),
     text: &'static str,
@@ -85,7 +85,7 @@ fn each_finding_is_made_of_its_facts_and_of_no_others() {
 }
 
 #[test]
-fn every_code_is_tried_here_and_documented() {
+fn every_code_is_tested_here_and_documented() {
     const DOCUMENT: &str = include_str!("../../../../../../../docs/doctor.md");
     let tried: BTreeSet<&str> = cases().iter().map(|case| case.code).collect();
     let rows = DOCUMENT.lines().skip_while(|line| *line != "## Findings");
@@ -96,14 +96,14 @@ fn every_code_is_tried_here_and_documented() {
 }
 
 #[test]
-fn the_kernels_own_port_is_no_news_to_whoever_uses_its_devices() {
+fn the_kernels_own_port_is_no_finding_for_users_of_its_devices() {
     let mut facts = healthy_kernel();
     facts.port.sockets.push(socket(Owner::Kernel, 0));
     assert_eq!(judge(&facts), []);
 }
 
 #[test]
-fn the_members_own_sockets_are_nobodys_trouble() {
+fn the_members_own_sockets_are_no_finding() {
     let mut facts = healthy();
     facts.port.group = Some(Ok(PortGroup {
         holder_pid: 7,
@@ -114,7 +114,7 @@ fn the_members_own_sockets_are_nobodys_trouble() {
         .port
         .sockets
         .push(socket(Owner::Process { pid: 7, program }, 0));
-    // Parked in a message, where no process has it.
+    // In flight in a message, so that no process has it.
     facts.port.sockets.push(socket(Owner::Kernel, 0));
     assert_eq!(judge(&facts), []);
 }

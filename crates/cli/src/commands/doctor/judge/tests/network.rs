@@ -1,4 +1,4 @@
-//! What is in the way on the network.
+//! Problems of the network.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is in the way of the software device.
+//! Problems of the software device.
 
 use super::*;
 
