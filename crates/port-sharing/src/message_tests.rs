@@ -8,7 +8,7 @@ fn encoded(message: &Message<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A message that owns its bytes, for proptest to make.
+/// A message that owns its bytes, for proptest.
 #[derive(Clone, Debug)]
 struct Owned {
     kind: u8,
@@ -79,7 +79,7 @@ impl Owned {
     }
 }
 
-/// A socket address without a flow label, which is not carried.
+/// A socket address without a flow label, which messages do not carry.
 fn socket_addr() -> impl Strategy<Value = SocketAddr> {
     (any::<IpAddr>(), any::<u16>(), any::<u32>()).prop_map(|(ip, port, scope)| match ip {
         IpAddr::V4(v4) => SocketAddr::V4(SocketAddrV4::new(v4, port)),
@@ -111,7 +111,7 @@ fn message() -> impl Strategy<Value = Owned> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_decodes_to_the_same(owned in message()) {
+    fn an_encoded_message_decodes_to_the_same(owned in message()) {
         let bytes = encoded(&owned.message());
         prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
         prop_assert_eq!(Message::decode(&bytes), Ok(owned.message()));
@@ -120,7 +120,7 @@ proptest! {
     #[test]
     fn any_bytes_decode_to_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
         if let Ok(message) = Message::decode(&bytes) {
-            // One message has one encoding, except for the scope id of an IPv4 source.
+            // A message has one encoding, except for the scope id of an IPv4 source.
             let again = encoded(&message);
             prop_assert_eq!(Message::decode(&again), Ok(message));
         }

@@ -16,12 +16,12 @@ fn credentials(uid: u32) -> Credentials {
     Credentials { pid: 42, uid }
 }
 
-/// The registry of a founder, with block 1.
+/// The registry of a group's founder, which has block 1.
 fn founder(now: Instant) -> Registry {
     Registry::new(block(1), Own::certain(USER), set([]), set([]), now)
 }
 
-/// A connection that has not said hello.
+/// A connection that has not sent its hello.
 fn connect(registry: &mut Registry, id: ConnectionId, now: Instant) {
     registry
         .connected(id, credentials(USER), &Trust::SameUser, now)
@@ -54,7 +54,7 @@ fn a_newcomer_gets_a_block_and_may_ask() {
 }
 
 #[test]
-fn a_block_just_left_is_the_last_to_be_given_again() {
+fn a_block_just_left_is_the_last_to_be_reused() {
     let now = Instant::now();
     let mut registry = founder(now);
     connect(&mut registry, 20, now);
@@ -86,7 +86,7 @@ fn an_untrusted_user_and_another_version_are_refused() {
 }
 
 #[test]
-fn only_so_many_strangers_are_listened_to_and_only_for_so_long() {
+fn strangers_are_limited_in_number_and_time() {
     let now = Instant::now();
     let mut registry = founder(now);
     let ids = 20..20 + STRANGERS_MAX as u64;
@@ -108,7 +108,7 @@ fn only_so_many_strangers_are_listened_to_and_only_for_so_long() {
 }
 
 #[test]
-fn a_new_coordinator_answers_when_all_have_registered_again() {
+fn a_new_coordinator_answers_when_all_members_have_registered_again() {
     let now = Instant::now();
     let mut registry = Registry::new(
         block(1),
@@ -127,14 +127,14 @@ fn a_new_coordinator_answers_when_all_have_registered_again() {
     registry.replayed(block(5));
     assert!(
         matches!(registry.asks(20, now), Ask::Later(_)),
-        "its own are missing"
+        "its own registrations are missing"
     );
     registry.replayed(block(1));
     assert_eq!(registry.asks(20, now), Ask::Answer(block(5)));
 }
 
 #[test]
-fn a_new_coordinator_does_not_wait_for_ever_for_those_who_do_not_come_back() {
+fn a_new_coordinator_does_not_wait_forever_for_missing_members() {
     let now = Instant::now();
     let mut registry = Registry::new(
         block(1),
@@ -153,7 +153,7 @@ fn a_new_coordinator_does_not_wait_for_ever_for_those_who_do_not_come_back() {
         Ask::Later(_)
     ));
     assert_eq!(registry.asks(20, late), Ask::Answer(block(6)));
-    // One that comes back later still can.
+    // A member that returns later is still accepted.
     connect(&mut registry, 21, late);
     assert_eq!(
         registry.hello(21, VERSION, Some(block(5))),
@@ -172,7 +172,7 @@ fn a_member_that_dies_before_it_registered_again_is_not_waited_for() {
 }
 
 #[test]
-fn a_member_that_dies_before_it_came_back_to_a_new_coordinator_is_found_dead_and_not_waited_for() {
+fn a_new_coordinator_detects_a_member_that_died_before_it_returned_and_does_not_wait_for_it() {
     let now = Instant::now();
     let mut registry = Registry::new(
         block(1),
@@ -184,7 +184,7 @@ fn a_member_that_dies_before_it_came_back_to_a_new_coordinator_is_found_dead_and
     registry.replayed(block(1));
     assert_eq!(registry.take_retiring(now), [block(5)]);
     assert_eq!(registry.next_timeout(now), Some(now + RETIRE_INTERVAL));
-    assert!(registry.grace(now).is_some(), "its name is still held");
+    assert!(registry.grace(now).is_some(), "its name is still bound");
     registry.retired(block(5));
     assert_eq!(registry.dead(), set([block(5)]));
     assert_eq!(registry.grace(now), None);
@@ -192,7 +192,7 @@ fn a_member_that_dies_before_it_came_back_to_a_new_coordinator_is_found_dead_and
 }
 
 #[test]
-fn a_block_that_is_connected_is_not_given_back_twice() {
+fn a_connected_block_cannot_be_reclaimed_twice() {
     let now = Instant::now();
     let mut registry = founder(now);
     connect(&mut registry, 20, now);
@@ -207,7 +207,7 @@ fn a_block_that_is_connected_is_not_given_back_twice() {
 }
 
 #[test]
-fn a_block_is_put_out_of_use_once_its_name_is_free() {
+fn a_block_is_retired_once_its_name_is_free() {
     let now = Instant::now();
     let mut registry = founder(now);
     connect(&mut registry, 20, now);
@@ -215,7 +215,10 @@ fn a_block_is_put_out_of_use_once_its_name_is_free() {
     assert!(registry.take_retiring(now).is_empty());
     registry.closed(20, now);
     assert_eq!(registry.take_retiring(now), [block(2)]);
-    assert!(registry.take_retiring(now).is_empty(), "not again at once");
+    assert!(
+        registry.take_retiring(now).is_empty(),
+        "not repeated at once"
+    );
     assert_eq!(registry.next_timeout(now), Some(now + RETIRE_INTERVAL));
     assert_eq!(registry.take_retiring(now + RETIRE_INTERVAL), [block(2)]);
     registry.retired(block(2));
@@ -223,7 +226,7 @@ fn a_block_is_put_out_of_use_once_its_name_is_free() {
 }
 
 #[test]
-fn a_new_coordinator_waits_no_longer_once_the_last_has_registered_or_is_found_dead() {
+fn a_new_coordinator_stops_waiting_once_the_last_member_has_registered_or_is_dead() {
     let now = Instant::now();
     let mut registry = Registry::new(
         block(1),
@@ -240,7 +243,7 @@ fn a_new_coordinator_waits_no_longer_once_the_last_has_registered_or_is_found_de
     assert_eq!(registry.asks(20, now), Ask::Answer(block(5)));
 }
 
-/// Something that happens to a coordinator.
+/// An event at a coordinator.
 #[derive(Clone, Debug)]
 enum Happening {
     Connect {
@@ -281,13 +284,13 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #[test]
-    fn whatever_happens_each_block_has_one_connection_and_asks_are_for_its_own(
+    fn in_any_sequence_of_events_each_block_has_one_connection_and_asks_for_itself(
         happenings in proptest::collection::vec(happening(), 0..200)
     ) {
         let mut now = Instant::now();
         let own = block(3);
         let mut registry = Registry::new(own, Own::certain(USER), set([own, block(4), block(5)]), set([]), now);
-        // What each connection has: nothing yet, or a block.
+        // The block of each connection, if it has one.
         let mut model: Vec<(ConnectionId, Option<Block>)> = Vec::new();
         let mut next_id = 16;
         for happening in happenings {
@@ -370,7 +373,7 @@ proptest! {
 }
 
 #[test]
-fn the_dead_are_known_until_their_block_is_given_away() {
+fn dead_processes_are_remembered_until_their_block_is_reused() {
     let now = Instant::now();
     let mut registry = Registry::new(
         block(1),
@@ -393,7 +396,7 @@ fn the_dead_are_known_until_their_block_is_given_away() {
 }
 
 #[test]
-fn observers_are_few_and_have_their_time() {
+fn observers_are_limited_in_number_and_time() {
     let now = Instant::now();
     let mut registry = founder(now);
     for id in 0..=OBSERVERS_MAX as u64 {

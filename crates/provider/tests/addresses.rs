@@ -32,12 +32,12 @@ fn address() -> impl Strategy<Value = Address> {
 
 proptest! {
     #[test]
-    fn an_ib_address_that_is_printed_is_read_as_the_same(address in ib()) {
+    fn a_printed_ib_address_parses_to_the_same_address(address in ib()) {
         prop_assert_eq!(address.to_string().parse(), Ok(address));
     }
 
     #[test]
-    fn the_order_of_keys_says_nothing(address in ib()) {
+    fn the_order_of_keys_does_not_matter(address in ib()) {
         let text = address.to_string();
         let (gid, keys) = text.split_once(',').expect("keys");
         let mut keys: Vec<_> = keys.split(',').collect();
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn an_address_that_is_written_as_bytes_is_read_as_the_same(address in address()) {
+    fn an_address_written_as_bytes_parses_to_the_same_address(address in address()) {
         let bytes = address.to_sockaddr();
         prop_assert!(bytes.len() <= SOCKADDR_LEN_MAX);
         prop_assert_eq!(Address::from_sockaddr(&bytes), Ok(address));

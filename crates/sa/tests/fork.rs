@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const EINVAL: i32 = 22;
 
 #[test]
-fn a_child_hears_that_the_client_is_its_parents_and_the_parent_goes_on() {
+fn a_childs_calls_fail_and_the_parent_continues() {
     let port = Port {
         device: "ib0".into(),
         port_num: 1,

@@ -161,7 +161,7 @@ fn every_ip_and_udp_header_is_emitted_again_byte_for_byte() {
 }
 
 #[test]
-fn the_first_request_says_what_rping_asked_for() {
+fn the_first_request_has_rpings_parameters() {
     let Some(CmMessage::Req(req)) = cm_messages().into_iter().next() else {
         panic!("the capture begins with a REQ");
     };
@@ -228,7 +228,7 @@ fn the_capture_holds_the_operations_it_was_made_for() {
 }
 
 #[test]
-fn packets_read_well_in_a_trace() {
+fn packets_are_readable_in_a_trace() {
     let mut lines = Vec::new();
     for_each_golden_datagram(|datagram| {
         let packet = Packet::parse(datagram.payload).unwrap();

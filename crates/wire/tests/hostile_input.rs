@@ -124,7 +124,7 @@ fn every_prefix_of_every_real_packet_is_an_error_or_parses() {
 }
 
 #[test]
-fn a_truncated_packet_says_how_much_is_missing() {
+fn a_truncated_packet_reports_how_much_is_missing() {
     assert_eq!(
         Packet::parse(&[0x04; 11]),
         Err(Error::Truncated {
@@ -191,7 +191,7 @@ fn other_classes_versions_and_methods_are_unsupported_not_misread() {
 }
 
 #[test]
-fn a_fragment_is_refused_by_name_and_its_sequel_is_no_datagram() {
+fn a_first_fragment_is_a_specific_error_and_later_fragments_are_ignored() {
     let frame = golden_frames()
         .into_iter()
         .find(|frame| matches!(Datagram::parse(frame.link, &frame.bytes), Ok(Some(_))))

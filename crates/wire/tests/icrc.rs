@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn pieces_give_what_the_whole_gives(flow in flow(), ip_id: u16, body in body(), cuts in vec(any::<Index>(), 0..6)) {
+    fn pieces_have_the_same_icrc_as_the_whole(flow in flow(), ip_id: u16, body in body(), cuts in vec(any::<Index>(), 0..6)) {
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
         cuts.extend([0, body.len()]);
         cuts.sort_unstable();
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn the_congestion_byte_may_change_on_the_way(flow in flow(), ip_id: u16, body in vec(any::<u8>(), 12..99), ecn: u8) {
+    fn the_congestion_byte_may_change_in_transit(flow in flow(), ip_id: u16, body in vec(any::<u8>(), 12..99), ecn: u8) {
         let mut packet = sealed(&flow, ip_id, &body);
         packet[4] = ecn;
         prop_assert!(icrc::verify(&flow, Identification::Hidden, &packet).is_ok());

@@ -214,7 +214,7 @@ fn a_tagged_frame_carries_the_same_datagram_and_its_icrc_does_not_cover_the_tag(
 }
 
 #[test]
-fn other_traffic_is_no_datagram_and_no_error() {
+fn other_traffic_is_neither_a_datagram_nor_an_error() {
     let mut arp = vec![0; 42];
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
     assert_eq!(Datagram::parse(LinkType::Ethernet, &arp), Ok(None));

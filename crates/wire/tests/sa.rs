@@ -76,7 +76,7 @@ fn header() -> MadHeaderRepr {
 }
 
 #[test]
-fn a_datagram_has_its_headers_where_the_standard_has_them() {
+fn a_datagram_has_its_headers_at_the_standards_offsets() {
     let sa = SaHeader {
         rmpp: RmppHeader::INACTIVE,
         sm_key: 0x1112_1314_1516_1718,
@@ -95,7 +95,7 @@ fn a_datagram_has_its_headers_where_the_standard_has_them() {
 }
 
 #[test]
-fn another_class_or_version_is_no_subnet_administration() {
+fn another_class_or_version_is_not_subnet_administration() {
     let sa = SaHeader {
         rmpp: RmppHeader::INACTIVE,
         sm_key: 0,
@@ -114,7 +114,7 @@ fn another_class_or_version_is_no_subnet_administration() {
 }
 
 #[test]
-fn a_query_gives_each_component_the_bit_that_the_standard_numbers() {
+fn a_query_sets_the_standards_bit_for_each_component() {
     let path = Query::<PathRecord>::new()
         .dgid(Gid([1; 16]))
         .sgid(Gid([2; 16]))

@@ -1,4 +1,4 @@
-//! Every cell of the table, walked: what the engine does is what the table says.
+//! Walks every cell of the transition table: the engine must do what the table says.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use portolan_wire::{PKey, PortSpace, QKey, Qpn, ServiceId};
 
 use crate::net::*;
 
-/// An id that was brought into a state, with what a peer needs to speak to it.
+/// An id in a certain state, with what its peer needs to talk to it.
 struct Subject {
     net: Net,
     host: usize,
     id: IdNumber,
-    /// The id's communication id, and its peer's.
+    /// The communication ids of the id and of its peer.
     comm_ids: (u32, u32),
     own_qpn: u32,
 }
 
-/// Whether the cell is of an id for datagrams.
+/// Whether the cell is about datagram ids.
 fn is_of_datagrams(state: State, event: Event) -> bool {
     let resolving = matches!(
         state,
@@ -39,9 +39,9 @@ fn is_of_datagrams(state: State, event: Event) -> bool {
     resolving || of_datagrams
 }
 
-/// Brings an id into `state` by the ordinary means.
+/// Brings an id into `state` through ordinary calls and messages.
 fn subject(state: State, event: Event) -> Subject {
-    // One half-open connection, which the next displaces at once.
+    // One half-open connection, which the next one displaces at once.
     let full = Config {
         max_half_open: 1,
         half_open_grace: Duration::ZERO,
@@ -56,7 +56,7 @@ fn subject(state: State, event: Event) -> Subject {
     }
     let (now, service) = (net.now, net.service);
     let befalls = matches!(event, Event::DeviceRemoved | Event::HardwareAddressChanged);
-    // Who listens on a wildcard is bound to no device.
+    // A wildcard listener is not bound to a device.
     let listener = match befalls && state == State::Listen {
         true => net.listen_on(SocketAddr::new(ip(1), PORT), 0),
         false => net.listen(0),
@@ -89,7 +89,7 @@ fn subject(state: State, event: Event) -> Subject {
         State::SidrReplied => (1, net.served().1),
         State::MraReqRcvd => {
             let (active, _) = net.requested();
-            // The request is repeated, and its copy acknowledged.
+            // The request is repeated and the copy acknowledged.
             net.run_for(Duration::from_secs(1));
             (0, active)
         }
@@ -107,7 +107,7 @@ fn subject(state: State, event: Event) -> Subject {
             (1, passive)
         }
         State::Established => match net.connected() {
-            // Only who connected knows its neighbour.
+            // Only the active side knows its neighbour.
             (active, _) if event == Event::NeighbourChanged => (0, active),
             (_, passive) => (1, passive),
         },
@@ -150,7 +150,7 @@ fn subject(state: State, event: Event) -> Subject {
     };
     net.drain();
     let state_now = net.hosts[host].cm.state(id).unwrap();
-    // Draining answers the query, so this one is looked at before.
+    // Draining answers the query, so this state is checked before.
     if state != State::AddrQuery {
         assert_eq!(state_now, state);
     } else {
@@ -177,7 +177,7 @@ fn subject(state: State, event: Event) -> Subject {
     }
 }
 
-/// The communication ids that the log shows for the one connection there is; 1 and 2 without one.
+/// The communication ids of the only connection in the log; 1 and 2 if there is none.
 fn comm_ids_of(net: &Net, host: usize) -> (u32, u32) {
     let said_by = |from| {
         let mut said = net.log.iter().filter(|passing| passing.from == from);
@@ -190,7 +190,7 @@ fn comm_ids_of(net: &Net, host: usize) -> (u32, u32) {
     (active, passive)
 }
 
-/// What must not change when an event is not legal.
+/// State that an illegal event must not change.
 fn snapshot(subject: &Subject) -> impl PartialEq + std::fmt::Debug + use<> {
     let cm = &subject.net.hosts[subject.host].cm;
     let id = subject.id;
@@ -203,7 +203,7 @@ fn snapshot(subject: &Subject) -> impl PartialEq + std::fmt::Debug + use<> {
     )
 }
 
-/// Makes `event` happen to the subject. Commands give their result.
+/// Makes `event` happen to the subject. Returns the result of a command.
 fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
     let (host, id, now) = (subject.host, subject.id, subject.net.now);
     let (own, peers) = subject.comm_ids;
@@ -280,7 +280,7 @@ fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
             });
             return None;
         }
-        // Time passes: long enough for what is due in the state, by which it is distinguished.
+        // Lets enough time pass for what is due in the state, which tells the events apart.
         Event::AddressTimeout | Event::Unanswered | Event::TimewaitOver => {
             while let Some(due) = cm.deadline(id).unwrap() {
                 let state = cm.state(id).unwrap();
@@ -408,7 +408,7 @@ fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
                         tid = sent_tid;
                         req.into()
                     }
-                    // Of a service that nobody serves.
+                    // A SIDR REQ for a service without listener.
                     None => SidrReqRepr::default().into(),
                 },
                 Event::SidrRepReceived | Event::SidrRepRefused => SidrRepRepr {
@@ -423,7 +423,7 @@ fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
                     ..SidrRepRepr::default()
                 }
                 .into(),
-                other => unreachable!("{other:?} is no message"),
+                other => unreachable!("{other:?} is not a message"),
             };
             let mut mad = [0; 256];
             message.emit(tid, &mut mad).unwrap();
@@ -434,7 +434,7 @@ fn happen(subject: &mut Subject, event: Event) -> Option<Result<()>> {
     })
 }
 
-/// A REQ from the peer's queue pair under another communication id: the peer has begun anew.
+/// A REQ from the peer's queue pair under another communication id, as after a restart of the peer.
 fn stale_req(host: usize, known: ReqRepr) -> ReqRepr {
     ReqRepr {
         local_comm_id: 0x6666,
@@ -456,7 +456,7 @@ fn sidr_req() -> SidrReqRepr {
     }
 }
 
-/// A REQ to a host that nobody sent one.
+/// A REQ to a host that was sent none.
 fn req_to(host: usize) -> ReqRepr {
     ReqRepr {
         local_comm_id: 0x4444,
@@ -476,19 +476,19 @@ fn rep_to(own: u32, peers: u32, host: usize) -> RepRepr {
     }
 }
 
-/// Cells that no run can make: the event means something else in the state, or nothing at all.
+/// Cells that no run reaches: the event means something else in the state, or nothing.
 fn cannot_happen(state: State, event: Event) -> bool {
-    // A child goes through Idle inside one call.
+    // A child passes through Idle within one call.
     (state, event) == (State::Idle, Event::ReqReceived)
-        // A repeated REP of one that never came is a first REP, and the reverse.
+        // A repeated REP whose first copy was lost is a first REP, and vice versa.
         || (event == Event::RepRepeated && matches!(state, State::ReqSent | State::MraReqRcvd))
         || (event == Event::RepReceived && matches!(state, State::RepRcvd | State::Established))
         || (event == Event::RepStale && !matches!(state, State::ReqSent | State::MraReqRcvd))
-        // A new REQ, and one that shows a connection to be stale, need a listener to come to.
+        // A new REQ, and one that shows a stale connection, require a listener.
         || (event == Event::ReqReceived && state != State::Listen)
         || (event == Event::SidrReqReceived && state != State::Listen)
         || (event == Event::FoundStale && state == State::Listen)
-        // It befalls what is half-open alone.
+        // Only half-open connections are displaced.
         || (event == Event::Displaced && !is_half_open(state))
         // In time-wait the peer may use its queue pair for another connection.
         || (event == Event::FoundStale && state == State::Timewait)

@@ -1,4 +1,4 @@
-//! Questions for datagram services and their answers, lost, repeated, late and from strangers.
+//! Questions to datagram services and their answers: lost, repeated, late and from strangers.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::net::*;
 const TIMEOUT: Duration = Duration::from_millis(4096);
 const SENDS: usize = 16;
 
-/// Repeats the question of host 0, as if the network had kept a copy.
+/// Repeats host 0's question, as if the network had copied it.
 fn repeat_question(net: &mut Net) {
     let (tid, req) = question(net);
     hand(net, 1, &path(1), tid, req);
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_asked_sixteen_times_and_is_unreachable_when_linux_says_so() {
+fn an_absent_peer_is_asked_sixteen_times_and_is_unreachable_at_the_same_time_as_on_linux() {
     let mut net = Net::datagrams();
     net.disturb(|_| Fate::Drop);
     let start = net.now;
@@ -42,7 +42,7 @@ fn a_peer_that_is_not_there_is_asked_sixteen_times_and_is_unreachable_when_linux
 }
 
 #[test]
-fn either_message_may_be_lost_or_come_twice_and_each_event_comes_once() {
+fn either_message_may_be_lost_or_duplicated_and_each_event_comes_once() {
     for kind in [AttributeId::SidrReq, AttributeId::SidrRep] {
         for fate in [|| Fate::Drop, || Fate::Duplicate] {
             let mut net = Net::datagrams();
@@ -111,14 +111,14 @@ fn an_answer_outlives_its_id_as_long_as_the_peer_may_ask() {
 }
 
 #[test]
-fn a_peer_that_began_anew_and_drew_the_same_number_is_asked_about_again() {
+fn the_question_of_a_restarted_peer_with_the_same_number_is_reported_again() {
     let mut net = Net::datagrams();
     net.listen(0);
     net.served();
     let (tid, req) = question(&net);
     hand(&mut net, 1, &path(1), tid + 1, req);
     net.expect(1, EventType::ConnectRequest);
-    // And so is another host that draws it.
+    // The same for another host that draws the same number.
     let stranger = [192, 168, 7, 77].into();
     let mut data = *req.private_data.as_array();
     data[19] = 77;
@@ -141,7 +141,7 @@ fn a_peer_that_began_anew_and_drew_the_same_number_is_asked_about_again() {
 }
 
 #[test]
-fn an_answer_counts_once_and_from_the_one_who_was_asked() {
+fn only_the_first_answer_from_the_asked_host_counts() {
     let mut net = Net::datagrams();
     let active = net.connecting(10, 0);
     net.disturb(|_| Fate::Drop);

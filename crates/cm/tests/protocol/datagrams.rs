@@ -1,4 +1,4 @@
-//! Datagram services: which queue pair serves a port (SIDR).
+//! Datagram services: lookup of the queue pair that serves a port (SIDR).
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use portolan_wire::{Gid, PKey, PortSpace, QKey, Qpn};
 
 use crate::net::*;
 
-/// The first SIDR REQ that passed, with its transaction.
+/// The first SIDR REQ, with its transaction id.
 pub(crate) fn question(net: &Net) -> (u64, SidrReqRepr) {
     let found = net.log.iter().find_map(|passing| match passing.message {
         CmMessage::SidrReq(req) => Some((passing.tid, req)),
@@ -26,7 +26,7 @@ pub(crate) fn question(net: &Net) -> (u64, SidrReqRepr) {
     found.expect("a SIDR REQ")
 }
 
-/// The SIDR REPs that passed.
+/// All SIDR REPs so far.
 pub(crate) fn answers(net: &Net) -> Vec<SidrRepRepr> {
     let reps = net.log.iter().filter_map(|passing| match passing.message {
         CmMessage::SidrRep(rep) => Some(rep),
@@ -55,7 +55,7 @@ fn padded(data: &[u8], length: usize) -> Vec<u8> {
     padded
 }
 
-/// An id of host 0 whose question was answered by this.
+/// An id of host 0 whose question was answered with `rep`.
 fn answered(net: &mut Net, rep: SidrRepRepr) -> IdNumber {
     let active = net.connecting(10, 0);
     net.drain();
@@ -70,7 +70,7 @@ fn answered(net: &mut Net, rep: SidrRepRepr) -> IdNumber {
 }
 
 #[test]
-fn both_sides_are_told_what_linux_tells_them() {
+fn both_sides_get_the_same_events_as_on_linux() {
     let mut net = Net::datagrams();
     net.listen(0);
     let active = net.connecting(10, 0);
@@ -124,7 +124,7 @@ fn both_sides_are_told_what_linux_tells_them() {
     assert_ne!(route.flow_label, 0);
     net.assert_state(0, active, State::SidrResolved);
 
-    // Two messages, and nothing to wait for.
+    // Two messages and no timer.
     assert_eq!(net.log.len(), 2);
     assert_eq!(
         [net.cm(0).poll_timeout(), net.cm(1).poll_timeout()],
@@ -180,7 +180,7 @@ fn vendor_options_travel_with_the_answer() {
 }
 
 #[test]
-fn a_key_that_the_listener_was_given_goes_to_every_peer() {
+fn the_listeners_key_is_sent_to_every_peer() {
     let mut net = Net::datagrams();
     let listener = net.listen(0);
     net.cm(1).set_qkey(listener, QKey(0x77)).unwrap();
@@ -193,7 +193,7 @@ fn a_key_that_the_listener_was_given_goes_to_every_peer() {
 }
 
 #[test]
-fn a_key_is_set_once_is_not_zero_and_is_for_datagrams_alone() {
+fn a_key_is_set_once_is_not_zero_and_is_only_for_datagrams() {
     let mut net = Net::datagrams();
     let id = net.resolved(10);
     net.cm(0).set_qkey(id, QKey(5)).unwrap();
@@ -255,9 +255,9 @@ fn a_rejection_is_unreachable_with_its_status_and_private_data() {
 }
 
 #[test]
-fn a_port_that_nobody_serves_in_its_port_space_is_unsupported() {
+fn a_port_without_a_service_in_its_port_space_is_unsupported() {
     let mut net = Net::datagrams();
-    // The same port, for connections and for another port space.
+    // The same port for connections, and for another port space.
     for service in [
         RC,
         Service {
@@ -278,7 +278,7 @@ fn a_port_that_nobody_serves_in_its_port_space_is_unsupported() {
 }
 
 #[test]
-fn what_a_listener_cannot_take_is_rejected_without_its_hearing_of_it() {
+fn a_question_that_a_listener_cannot_take_is_rejected_without_an_event() {
     let mut net = Net::datagrams();
     net.listen(0);
     net.disturb(|_| Fate::Drop);
@@ -404,8 +404,8 @@ fn private_data_may_fill_its_field_and_no_more() {
 }
 
 #[test]
-fn destroying_a_side_tells_the_other_only_what_it_waits_for() {
-    // Asking: no owner is told, and a late answer finds nobody.
+fn destroying_one_side_sends_only_the_message_that_the_other_waits_for() {
+    // While asking: no event, and a late answer is dropped.
     let mut net = Net::datagrams();
     net.listen(0);
     let (active, passive) = net.requested();
@@ -417,7 +417,7 @@ fn destroying_a_side_tells_the_other_only_what_it_waits_for() {
     assert_eq!(net.cm(0).table_sizes(), TableSizes::default());
     assert_eq!(net.log.len(), 2);
 
-    // Asked, and not answered: rejected. So are those that wait with their listener.
+    // Asked but not answered: it is rejected. The same for those that wait at the listener.
     for with_listener in [false, true] {
         let mut net = Net::datagrams();
         let listener = net.listen(0);
@@ -431,7 +431,7 @@ fn destroying_a_side_tells_the_other_only_what_it_waits_for() {
         assert_eq!(net.cm(1).table_sizes().remote_requests, 0);
     }
 
-    // Answered: nothing is left to say.
+    // Answered: no message is needed.
     let mut net = Net::datagrams();
     net.listen(0);
     let (active, passive) = net.served();

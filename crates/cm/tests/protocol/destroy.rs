@@ -1,4 +1,4 @@
-//! Destroying an id, in every state: what the peer is told, and that nothing is left.
+//! Destroying an id in every state: the message to the peer, and nothing left behind.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use portolan_wire::cm::{AttributeId, CmMessage, RejMessage, RejectReason};
 
 use crate::net::*;
 
-/// Destroys an id; gives what it says to its peer.
+/// Destroys an id. Returns its messages to the peer.
 fn destroy(net: &mut Net, host: usize, id: IdNumber) -> Vec<CmMessage> {
     net.drain();
     let said = net.log.len();
@@ -41,7 +41,7 @@ fn assert_kinds(said: &[CmMessage], kinds: &[AttributeId]) {
 }
 
 #[test]
-fn before_a_connection_is_asked_for_nobody_is_told() {
+fn before_a_request_destroying_an_id_sends_nothing() {
     let mut net = Net::new();
     let listener = net.listen(0);
     let idle = net.cm(0).create_id(UserId(1), RC).unwrap();
@@ -64,7 +64,7 @@ fn before_a_connection_is_asked_for_nobody_is_told() {
 }
 
 #[test]
-fn an_unanswered_request_is_taken_back_with_the_senders_guid() {
+fn an_unanswered_request_is_withdrawn_with_the_senders_guid() {
     let mut net = Net::new();
     net.listen(0);
     let (active, child) = net.requested();
@@ -75,7 +75,7 @@ fn an_unanswered_request_is_taken_back_with_the_senders_guid() {
 }
 
 #[test]
-fn an_unanswered_request_is_rejected_by_the_one_it_was_for() {
+fn an_unanswered_request_is_rejected_by_its_receiver() {
     let mut net = Net::new();
     net.listen(0);
     let (active, child) = net.requested();
@@ -86,7 +86,7 @@ fn an_unanswered_request_is_rejected_by_the_one_it_was_for() {
 }
 
 #[test]
-fn a_reply_is_rejected_by_the_one_who_asked() {
+fn a_reply_is_rejected_by_the_requester() {
     let mut net = Net::new();
     net.listen(0);
     let (active, _) = net.replied();
@@ -122,7 +122,7 @@ fn a_connection_is_disconnected_by_one_dreq_that_is_not_repeated() {
 }
 
 #[test]
-fn a_dreq_that_is_unanswered_is_answered_and_one_that_is_sent_is_not_sent_again() {
+fn an_unanswered_dreq_is_answered_and_a_sent_one_is_not_repeated() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();
@@ -134,7 +134,7 @@ fn a_dreq_that_is_unanswered_is_answered_and_one_that_is_sent_is_not_sent_again(
 }
 
 #[test]
-fn in_time_wait_and_after_nobody_is_told() {
+fn in_time_wait_and_after_it_nothing_is_sent() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();
@@ -151,7 +151,7 @@ fn in_time_wait_and_after_nobody_is_told() {
 }
 
 #[test]
-fn the_number_of_a_destroyed_id_is_nobodys() {
+fn the_number_of_a_destroyed_id_is_unknown() {
     let mut net = Net::new();
     let first = net.cm(0).create_id(UserId(1), RC).unwrap();
     let now = net.now;

@@ -1,4 +1,4 @@
-//! Devices that go, and hardware addresses that change, under ids in every state.
+//! Removed devices and changed hardware addresses, with ids in every state.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use portolan_wire::cm::AttributeId;
 
 use crate::net::*;
 
-/// The device that both hosts' ids are bound to, each host having its own.
+/// The device index of each host's ids; each host has its own device.
 const DEVICE: u32 = 0;
 const OTHER_DEVICE: u32 = 1;
 
@@ -34,7 +34,7 @@ fn changed(host: usize) -> Neighbour {
 }
 
 #[test]
-fn the_owner_hears_of_a_removed_device_once_and_can_only_destroy_the_id() {
+fn a_removed_device_is_reported_once_and_the_id_can_only_be_destroyed() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();
@@ -70,13 +70,13 @@ fn the_owner_hears_of_a_removed_device_once_and_can_only_destroy_the_id() {
     assert_eq!(
         net.log.len(),
         sent,
-        "something was said over a device that is gone"
+        "a message was sent over a removed device"
     );
     net.assert_state(0, active, State::Established);
 }
 
 #[test]
-fn ids_of_other_devices_and_wildcard_listeners_go_on() {
+fn ids_of_other_devices_and_wildcard_listeners_continue() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();
@@ -89,7 +89,7 @@ fn ids_of_other_devices_and_wildcard_listeners_go_on() {
     net.drain();
     net.expect(1, EventType::DeviceRemoval);
     net.cm(1).destroy_id(now, passive).unwrap();
-    // The listener serves whatever address the host has now.
+    // The listener serves any address of the host.
     let again = net.resolved(30);
     net.cm(0)
         .connect(now, again, &param(0x11, b""), Default::default())
@@ -100,11 +100,11 @@ fn ids_of_other_devices_and_wildcard_listeners_go_on() {
 }
 
 #[test]
-fn a_listener_of_the_device_hears_of_it_and_its_address_is_free_for_another() {
+fn a_listener_of_the_device_gets_an_event_and_its_address_is_free_for_another() {
     let mut net = Net::new();
     let local = SocketAddr::new(ip(1), PORT);
     let old = net.listen_on(local, 0);
-    // One request that the owner has not taken, and one that it has taken and not answered.
+    // One request that the owner has not taken, and one that it has taken but not answered.
     let (_, taken) = net.requested();
     net.cm(1).request_taken(taken);
     net.connecting(11, 0x11);
@@ -112,7 +112,7 @@ fn a_listener_of_the_device_hears_of_it_and_its_address_is_free_for_another() {
     let untaken = net.expect(1, EventType::ConnectRequest).id;
     let now = net.now;
     net.cm(1).device_removed(now, DEVICE);
-    // Children have no owner's name before they are accepted, and nobody to tell.
+    // Children have no user id before they are accepted, so they have no events.
     assert_eq!(told(&mut net, 1), [(old, EventType::DeviceRemoval, 0)]);
     for child in [taken, untaken] {
         let accepted = net
@@ -142,7 +142,7 @@ fn a_listener_of_the_device_hears_of_it_and_its_address_is_free_for_another() {
 }
 
 #[test]
-fn a_query_and_a_repetition_under_way_end_with_the_device() {
+fn a_pending_query_and_repetition_end_with_the_device() {
     let mut net = Net::new();
     net.disturb(|_| Fate::Drop);
     let (now, service) = (net.now, net.service);
@@ -156,8 +156,8 @@ fn a_query_and_a_repetition_under_way_end_with_the_device() {
     cm.resolve_addr(now, asking, None, destination, Duration::from_secs(2))
         .unwrap();
     cm.device_removed(now, DEVICE);
-    assert_eq!(cm.poll_query(), None, "nobody waits for the answer");
-    assert_eq!(cm.poll_timeout(), None, "a deadline is left");
+    assert_eq!(cm.poll_query(), None, "no query is left");
+    assert_eq!(cm.poll_timeout(), None, "no deadline is left");
     let removal = EventType::DeviceRemoval;
     assert_eq!(
         told(&mut net, 0),
@@ -170,7 +170,7 @@ fn a_query_and_a_repetition_under_way_end_with_the_device() {
 }
 
 #[test]
-fn every_id_is_told_even_if_the_queue_of_events_is_full_but_hints_are_dropped() {
+fn every_id_gets_the_removal_even_if_the_event_queue_is_full_but_hints_are_dropped() {
     let mut net = Net::with_config(Config {
         max_events_queued: 2,
         ..Config::default()
@@ -193,7 +193,7 @@ fn every_id_is_told_even_if_the_queue_of_events_is_full_but_hints_are_dropped() 
 }
 
 #[test]
-fn a_changed_hardware_address_is_told_to_the_ids_of_that_device_alone() {
+fn a_changed_hardware_address_is_reported_only_to_ids_of_that_device() {
     let mut net = Net::new();
     net.listen(0);
     let (active, _) = net.connected();
@@ -213,7 +213,7 @@ fn a_changed_hardware_address_is_told_to_the_ids_of_that_device_alone() {
 }
 
 #[test]
-fn a_neighbour_s_new_address_is_told_once_to_those_who_connect_through_it() {
+fn a_neighbours_new_address_is_reported_once_to_connections_through_it() {
     let mut net = Net::new();
     net.listen(0);
     let (active, _) = net.connected();
@@ -222,11 +222,7 @@ fn a_neighbour_s_new_address_is_told_once_to_those_who_connect_through_it() {
         net.cm(0).neighbour_changed(&neighbour);
         told(net, 0)
     };
-    assert_eq!(
-        hear(&mut net, neighbour(0)),
-        [],
-        "the address that is known"
-    );
+    assert_eq!(hear(&mut net, neighbour(0)), [], "the known address");
     for other in [
         Neighbour {
             interface_index: 9,
@@ -237,7 +233,7 @@ fn a_neighbour_s_new_address_is_told_once_to_those_who_connect_through_it() {
             ..changed(0)
         },
     ] {
-        assert_eq!(hear(&mut net, other), [], "{other:?} is no one's next hop");
+        assert_eq!(hear(&mut net, other), [], "{other:?} is not a next hop");
     }
     let unreachable = |id| (id, EventType::Unreachable, -ETIMEDOUT);
     let both = [unreachable(active), unreachable(resolved)];
@@ -270,7 +266,7 @@ fn a_thousand_removals_leave_nothing_behind() {
     }
     let now = net.now;
     net.cm(1).destroy_id(now, listener).unwrap();
-    // Connections that are remembered for their time-wait are forgotten when it is over.
+    // Remembered connections are forgotten when their time-wait ends.
     net.run_for(Duration::from_secs(60));
     net.listen(0);
     assert_eq!(net.hosts[0].cm.table_sizes(), before);

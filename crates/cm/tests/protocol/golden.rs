@@ -16,10 +16,10 @@ const CAPTURE: &[u8] = include_bytes!(concat!(
     "/../../wire/tests/golden/rxe-linux-6.1.pcap"
 ));
 
-/// Ethernet, IPv4 without options, UDP, BTH and DETH stand before a MAD.
+/// Length of Ethernet, IPv4 (without options), UDP, BTH and DETH in front of a MAD.
 const MAD_AT: usize = 14 + 20 + 8 + 12 + 8;
 
-/// Every MAD of the connection manager in the capture: source address and bytes.
+/// Every CM MAD in the capture: source address and bytes.
 fn captured() -> Vec<(Ipv4Addr, [u8; 256])> {
     let mut reader = pcap_file::pcap::PcapReader::new(CAPTURE).unwrap();
     let mut mads = Vec::new();
@@ -43,7 +43,7 @@ fn of_kind(kind: AttributeId) -> impl Iterator<Item = (Ipv4Addr, [u8; 256], CmMe
     })
 }
 
-/// The captured machine 192.168.7.1, to which all requests went.
+/// The captured machine 192.168.7.1, which received all requests.
 fn server() -> (Cm, MadPath) {
     let local = IpAddr::from([192, 168, 7, 1]);
     let remote = IpAddr::from([192, 168, 7, 2]);
@@ -92,11 +92,14 @@ fn every_request_of_linux_reaches_its_listener_with_its_addresses() {
         assert_ne!(remote.port(), 0);
         requests += 1;
     }
-    assert_eq!(requests, 4, "rping, ucmatose twice, rping against nobody");
+    assert_eq!(
+        requests, 4,
+        "rping, ucmatose twice, rping without a listener"
+    );
 }
 
 #[test]
-fn a_request_to_nobody_is_refused_byte_for_byte_as_linux_refuses_it() {
+fn a_request_without_a_listener_is_refused_byte_for_byte_as_by_linux() {
     let (_, rej, _) = of_kind(AttributeId::Rej)
         .next()
         .expect("the capture has a REJ");
@@ -115,7 +118,7 @@ fn a_request_to_nobody_is_refused_byte_for_byte_as_linux_refuses_it() {
 }
 
 #[test]
-fn a_stray_dreq_is_answered_byte_for_byte_as_linux_answers_its_own() {
+fn a_stray_dreq_is_answered_byte_for_byte_as_by_linux() {
     let mut answered = 0;
     for (source, dreq, _) in of_kind(AttributeId::Dreq) {
         let tid = &dreq[8..16];
@@ -130,7 +133,7 @@ fn a_stray_dreq_is_answered_byte_for_byte_as_linux_answers_its_own() {
     assert!(answered > 0, "the capture has a DREQ that was answered");
 }
 
-/// The question of the captured udaddy and the answer it got, with what they say.
+/// The captured udaddy's question and the answer, with their contents.
 fn captured_resolution() -> ([u8; 256], SidrReqRepr, [u8; 256], SidrRepRepr) {
     let (_, question, message) = of_kind(AttributeId::SidrReq)
         .next()
@@ -200,7 +203,7 @@ fn a_datagram_service_is_asked_for_byte_for_byte_as_linux_asks() {
     };
     cm.connect(now, id, &param, Ece::default()).unwrap();
     let mut asked = cm.poll_transmit().expect("a question").mad;
-    // Transaction and request id are each side's own.
+    // Each side chooses its own transaction and request ids.
     assert_ne!(asked[8..16], question[8..16]);
     asked[8..16].copy_from_slice(&question[8..16]);
     asked[24..28].copy_from_slice(&question[24..28]);

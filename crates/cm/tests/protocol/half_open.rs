@@ -1,5 +1,5 @@
-//! Connections that no peer confirms: how many there may be, which one goes for a new one, and who hears
-//! of it.
+//! Connections that the peer does not confirm: how many there may be, which one is displaced, and who learns of
+//! it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::net::*;
 
 const GRACE: Duration = Duration::from_millis(250);
 
-/// An engine that listens, to which strangers ask for connections.
+/// A listening engine to which strangers send requests.
 struct Server {
     cm: Cm,
     now: Duration,
-    /// An ordinary REQ, to be given other faces.
+    /// An ordinary REQ, to be modified.
     req: ReqRepr,
 }
 
-/// Places for eight half-open connections at each of two listeners, twelve in all.
+/// Places for eight half-open connections at each of two listeners, twelve in total.
 fn config() -> Config {
     Config {
         max_half_open_per_listener: 8,
@@ -56,7 +56,7 @@ impl Server {
         }
     }
 
-    /// A second listener.
+    /// Opens a second listener.
     fn listen_at(&mut self, port: u16) {
         let id = self.cm.create_id(UserId(port.into()), RC).unwrap();
         let local = (IpAddr::from([0, 0, 0, 0]), port).into();
@@ -64,7 +64,7 @@ impl Server {
         self.cm.listen(self.now, id, 0).unwrap();
     }
 
-    /// A REQ of a stranger; `number` names it and its queue pair.
+    /// A REQ from a stranger. `number` is its communication id and queue pair number.
     fn ask_at(&mut self, port: u16, host: u8, number: u32) {
         let from = stranger(host);
         let mut private_data = [0; 92];
@@ -95,7 +95,7 @@ impl Server {
         self.cm.handle_mad(self.now, &path, &mad);
     }
 
-    /// Takes the next event as its owner does.
+    /// Takes the next event as its owner.
     fn take(&mut self) -> Option<CmEvent> {
         let event = self.cm.poll_event()?;
         if event.event == EventType::ConnectRequest {
@@ -104,7 +104,7 @@ impl Server {
         Some(event)
     }
 
-    /// Takes every request and accepts it; the ids, named by their numbers.
+    /// Takes and accepts every request. Returns the ids, indexed by their numbers.
     fn accept_all(&mut self) -> Vec<IdNumber> {
         let mut accepted = Vec::new();
         while let Some(event) = self.take() {
@@ -131,7 +131,7 @@ impl Server {
         self.cm.counters().dropped(reason)
     }
 
-    /// Nothing is left of the children, whatever became of them.
+    /// Checks that nothing is left of the children in any state.
     fn assert_all_forgotten(&mut self, children: &[IdNumber]) {
         for child in children {
             self.cm.destroy_id(self.now, *child).unwrap();
@@ -153,7 +153,7 @@ impl Server {
 }
 
 #[test]
-fn of_too_many_that_were_accepted_the_oldest_goes_without_a_word_and_its_owner_hears_of_it() {
+fn of_too_many_accepted_connections_the_oldest_is_displaced_silently_and_its_owner_gets_an_event() {
     let mut server = Server::new(config());
     let mut children = Vec::new();
     for number in 0..8 {
@@ -168,7 +168,7 @@ fn of_too_many_that_were_accepted_the_oldest_goes_without_a_word_and_its_owner_h
     assert_eq!((told.event, told.id), (EventType::Unreachable, children[0]));
     assert_eq!(told.status, -103, "ECONNABORTED");
     assert_eq!(server.cm.state(children[0]).unwrap(), State::Closed);
-    assert_eq!(server.messages(), [], "nothing is said to it");
+    assert_eq!(server.messages(), [], "no message is sent to it");
     children.extend(server.accept_all());
     assert_eq!(server.cm.table_sizes().half_open, 8);
     assert_eq!(server.dropped(DropReason::Displaced), 1);
@@ -176,7 +176,7 @@ fn of_too_many_that_were_accepted_the_oldest_goes_without_a_word_and_its_owner_h
 }
 
 #[test]
-fn one_that_is_established_is_none_of_them() {
+fn an_established_connection_does_not_count_as_half_open() {
     let mut server = Server::new(config());
     let mut children = Vec::new();
     for number in 0..100 {
@@ -194,7 +194,7 @@ fn one_that_is_established_is_none_of_them() {
 }
 
 #[test]
-fn while_all_are_young_a_new_request_is_dropped_and_its_copy_is_taken_later() {
+fn while_all_are_recent_a_new_request_is_dropped_and_its_copy_is_accepted_later() {
     let mut server = Server::new(config());
     for number in 0..8 {
         server.ask(number, number.into());
@@ -212,7 +212,7 @@ fn while_all_are_young_a_new_request_is_dropped_and_its_copy_is_taken_later() {
 }
 
 #[test]
-fn a_displaced_peer_that_asks_again_has_a_new_connection_and_one_that_confirms_is_told() {
+fn a_displaced_peer_that_retries_gets_a_new_connection_and_one_that_confirms_is_rejected() {
     let mut server = Server::new(config());
     for number in 0..8 {
         server.ask(number, number.into());
@@ -225,7 +225,7 @@ fn a_displaced_peer_that_asks_again_has_a_new_connection_and_one_that_confirms_i
     server.ask(8, 8);
     server.accept_all();
     server.messages();
-    // Its REP was not lost, only its RTU was slow.
+    // Its REP arrived; only its RTU was slow.
     server.hear(
         0,
         RtuRepr {
@@ -234,7 +234,7 @@ fn a_displaced_peer_that_asks_again_has_a_new_connection_and_one_that_confirms_i
             ..RtuRepr::default()
         },
     );
-    // The id is still its owner's; who destroyed it need not wait.
+    // The id still belongs to its owner, who can destroy it without waiting.
     assert_eq!(server.messages(), []);
     server.cm.destroy_id(server.now, children[0]).unwrap();
     server.hear(
@@ -262,12 +262,12 @@ fn a_displaced_peer_that_asks_again_has_a_new_connection_and_one_that_confirms_i
 }
 
 #[test]
-fn a_child_that_nobody_has_taken_goes_without_a_trace() {
+fn a_displaced_child_that_was_not_taken_leaves_no_trace() {
     let mut server = Server::new(config());
     for number in 0..8 {
         server.ask(number, number.into());
     }
-    // One event is on its way to its taker, who has not taken it yet.
+    // One event has been polled but not taken.
     let offered = server.cm.poll_event().unwrap();
     assert_eq!(server.cm.poll_displaced(), None);
     server.now += GRACE;
@@ -280,13 +280,13 @@ fn a_child_that_nobody_has_taken_goes_without_a_trace() {
     assert_eq!(server.cm.table_sizes().ids, 1 + 8);
     let left = server.accept_all();
     assert_eq!(left.len(), 8);
-    assert!(!left.contains(&second), "its event is gone with it");
+    assert!(!left.contains(&second), "its event is removed too");
     server.messages();
     server.assert_all_forgotten(&left);
 }
 
 #[test]
-fn who_has_taken_a_request_and_not_answered_finds_it_withdrawn() {
+fn a_request_that_was_taken_but_not_answered_is_withdrawn() {
     let mut server = Server::new(config());
     for number in 0..8 {
         server.ask(number, number.into());
@@ -308,7 +308,7 @@ fn who_has_taken_a_request_and_not_answered_finds_it_withdrawn() {
 }
 
 #[test]
-fn who_was_put_off_is_refused_when_it_is_displaced_for_it_would_not_ask_again_for_a_minute() {
+fn a_displaced_peer_that_was_sent_an_mra_is_rejected_since_it_would_not_retry_for_a_minute() {
     let mut server = Server::new(config());
     for number in 0..8 {
         server.ask(number, number.into());
@@ -344,7 +344,7 @@ fn all_listeners_together_have_a_bound_too() {
 }
 
 #[test]
-fn a_host_that_floods_displaces_its_own_and_never_those_of_another() {
+fn a_host_that_floods_displaces_only_its_own_requests() {
     let mut server = Server::new(config());
     server.ask(1, 0x1000);
     let [honest] = server.accept_all()[..] else {
@@ -360,17 +360,17 @@ fn a_host_that_floods_displaces_its_own_and_never_those_of_another() {
 }
 
 #[test]
-fn a_host_that_has_most_places_gives_way_to_others_at_once() {
+fn a_host_with_most_places_yields_to_others_at_once() {
     let mut server = Server::new(config());
     for number in 0..1000 {
         server.ask(2, number);
         server.accept_all();
     }
     assert_eq!(server.cm.table_sizes().half_open, 8);
-    // No time has passed since.
+    // Without any time having passed.
     server.ask(1, 0x1000);
     assert_eq!(server.accept_all().len(), 1);
-    // But no further than to a half.
+    // But only down to half.
     for host in 3..20 {
         server.ask(host, 0x1000 + u32::from(host));
     }
@@ -389,7 +389,7 @@ fn a_full_backlog_has_room_for_a_host_whose_requests_are_fewer() {
     assert_eq!(server.dropped(DropReason::BacklogFull), 96);
     server.ask(1, 0x1000);
     server.ask(1, 0x1001);
-    // Two each: the next is dropped, whoever it is from.
+    // Two each: the next one is dropped, whoever sends it.
     server.ask(1, 0x1002);
     server.ask(2, 0x1003);
     assert_eq!(server.dropped(DropReason::BacklogFull), 98);
@@ -411,7 +411,7 @@ fn a_full_backlog_has_room_for_a_host_whose_requests_are_fewer() {
 
 #[test]
 fn an_honest_client_is_served_amid_ten_times_as_many_forged_requests_as_there_are_places() {
-    // 2000 a second for ten seconds, each from a host of its own, and a client every 100 ms.
+    // 2000 forged requests a second for ten seconds, each from another host, and a client every 100 ms.
     let mut server = Server::new(Config::default());
     let places = Config::default().max_half_open_per_listener;
     let (mut established, mut asked) = (0, 0);
@@ -484,11 +484,11 @@ fn questions_for_datagrams_have_the_same_bound() {
     net.now += GRACE;
     ask(&mut net, 8);
     net.assert_state(1, taken, State::Closed);
-    // Its sender repeats it, and it is a new one.
+    // Its sender repeats it, and it counts as a new one.
     ask(&mut net, 0);
     let sizes = net.cm(1).table_sizes();
     assert_eq!((sizes.half_open, sizes.ids), (8, 1 + 8 + 1));
     let now = net.now;
     net.cm(1).destroy_id(now, taken).unwrap();
-    assert!(net.cm(1).poll_transmit().is_none(), "no word to it");
+    assert!(net.cm(1).poll_transmit().is_none(), "no message to it");
 }

@@ -1,4 +1,4 @@
-//! The handshake when nothing goes wrong, and what both ends learn from it.
+//! The handshake without faults, and what both ends learn from it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -148,7 +148,7 @@ fn the_request_on_the_wire_is_what_linux_would_send() {
 }
 
 #[test]
-fn the_queue_pairs_of_both_ends_are_told_matching_numbers() {
+fn the_queue_pairs_of_both_ends_get_matching_numbers() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();
@@ -168,7 +168,7 @@ fn the_queue_pairs_of_both_ends_are_told_matching_numbers() {
         (active_rtr.path_mtu, passive_rtr.path_mtu),
         (Mtu::Mtu1024, Mtu::Mtu1024)
     );
-    // The acceptor said responder 4, initiator 2; so the active side has them swapped.
+    // The acceptor sent responder 4, initiator 2; the active side has them swapped.
     assert_eq!(
         (active_rtr.max_dest_rd_atomic, active_rts.max_rd_atomic),
         (2, 4)
@@ -196,11 +196,11 @@ fn the_queue_pairs_of_both_ends_are_told_matching_numbers() {
 }
 
 #[test]
-fn before_it_answers_the_passive_side_is_told_what_the_peer_needs() {
+fn before_its_answer_the_passive_side_knows_what_the_peer_needs() {
     let mut net = Net::new();
     net.listen(0);
     let (_, passive) = net.requested();
-    // The request said responder 4, initiator 2.
+    // The request had responder 4, initiator 2.
     let (rtr, _) = net.cm(1).init_qp_attr(passive, QpState::Rtr).unwrap();
     let (rts, _) = net.cm(1).init_qp_attr(passive, QpState::Rts).unwrap();
     assert_eq!((rtr.max_dest_rd_atomic, rts.max_rd_atomic), (2, 4));
@@ -300,7 +300,7 @@ fn data_before_the_rtu_establishes_the_connection_and_the_late_rtu_changes_nothi
     net.cm(0).establish(now, active).unwrap();
     net.exchange();
     net.expect_silence(1);
-    // Told twice, as a queue pair may do.
+    // Reported twice, as a queue pair may do.
     net.cm(1).notify_established(now, passive).unwrap();
     net.drain();
     net.expect_silence(1);
@@ -352,7 +352,7 @@ fn a_host_connects_to_itself() {
 }
 
 #[test]
-fn unreliable_connections_say_so_and_leave_reliable_attributes_out() {
+fn unreliable_connections_are_marked_and_lack_reliable_attributes() {
     let uc = Service {
         port_space: PortSpace::Tcp,
         qp_type: QpType::Uc,

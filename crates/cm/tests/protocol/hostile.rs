@@ -1,5 +1,4 @@
-//! Whatever comes: random bytes and random messages. Nothing panics, and nothing grows beyond its
-//! bound.
+//! Random bytes and random messages: nothing panics, and nothing grows beyond its bound.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::net::*;
 
-/// Small bounds, so that sequences of a few hundred steps reach them.
+/// Small bounds that sequences of a few hundred steps reach.
 pub(crate) fn tight() -> Config {
     Config {
         max_ids: 12,
@@ -56,7 +55,7 @@ proptest! {
             mad[17] = *attribute;
             mad[24..].copy_from_slice(body);
             if small_ids {
-                // Few communication ids, so that messages meet.
+                // Few communication ids, so that messages refer to each other.
                 mad[24..27].fill(0);
                 mad[28..31].fill(0);
             }
@@ -68,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_with_random_faces_stay_within_the_bounds(
+    fn requests_with_random_fields_stay_within_the_bounds(
         requests in prop::collection::vec((0u32..6, 2u32..6, 0u8..32, 0u8..16), 1..80),
     ) {
         let mut net = Net::new();
@@ -106,7 +105,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn questions_with_random_faces_stay_within_the_bounds(
+    fn questions_with_random_fields_stay_within_the_bounds(
         questions in prop::collection::vec((0u32..6, 0u64..3, any::<bool>(), 0u8..4), 1..80),
     ) {
         let mut net = Net::datagrams();

@@ -60,7 +60,7 @@ fn device(host: u16) -> BoundDevice {
     }
 }
 
-/// The path from host 0 to host 1, as the subnet administrator has it.
+/// The path from host 0 to host 1, as the subnet administrator returns it.
 fn path() -> PathRecord {
     PathRecord {
         dgid: gid(1),
@@ -76,7 +76,7 @@ fn path() -> PathRecord {
     }
 }
 
-/// How a message from the port with this LID arrives at `host`: without a global route.
+/// The path of a message that arrives at `host` from the port with this LID: without a global route.
 fn from_lid(host: u16, remote: u16) -> MadPath {
     MadPath {
         local: IpAddr::V6(gid(host).to_ipv6()),
@@ -92,7 +92,7 @@ fn from_lid(host: u16, remote: u16) -> MadPath {
 
 struct Subnet {
     hosts: [Cm; 2],
-    /// All that was sent.
+    /// All messages sent.
     log: Vec<Transmit>,
 }
 
@@ -104,7 +104,7 @@ impl Subnet {
         }
     }
 
-    /// A listener at host 1, and an id at host 0 with a route to it.
+    /// A listener on host 1, and an id on host 0 with a route to it.
     fn with_route(qp_type: QpType) -> (Self, IdNumber) {
         let mut subnet = Self::new();
         let [active, passive] = &mut subnet.hosts;
@@ -131,14 +131,14 @@ impl Subnet {
         (subnet, id)
     }
 
-    /// Carries messages until there are none.
+    /// Carries messages until there are no more.
     fn carry(&mut self) {
         for _ in 0..100 {
             let mut quiet = true;
             for host in [0, 1] {
                 while let Some(transmit) = self.hosts[usize::from(host)].poll_transmit() {
                     quiet = false;
-                    let lids = transmit.path.lids.expect("a way by LIDs");
+                    let lids = transmit.path.lids.expect("a path with LIDs");
                     assert_eq!((lids.local, lids.remote), (lid(host), lid(1 - host)));
                     let peer = &mut self.hosts[usize::from(1 - host)];
                     peer.handle_mad(NOW, &from_lid(1 - host, lids.local), &transmit.mad);
@@ -149,7 +149,7 @@ impl Subnet {
                 return;
             }
         }
-        panic!("they talk without end");
+        panic!("the exchange does not end");
     }
 
     fn event(&mut self, host: usize) -> CmEvent {
@@ -245,7 +245,7 @@ fn a_datagram_service_is_asked_for_its_queue_pair() {
 }
 
 #[test]
-fn a_service_id_that_nobody_has_is_refused() {
+fn an_unknown_service_id_is_refused() {
     let (mut subnet, id) = Subnet::with_route(QpType::Rc);
     subnet.hosts[1] = Cm::new(Config::default(), [9; 32]);
     let param = param(0x100, b"");
@@ -262,7 +262,7 @@ fn a_service_id_that_nobody_has_is_refused() {
 }
 
 #[test]
-fn a_listener_at_every_port_takes_the_request_and_knows_the_port_it_came_to() {
+fn a_listener_at_every_port_takes_the_request_and_knows_its_port() {
     let (mut subnet, id) = Subnet::with_route(QpType::Rc);
     subnet.hosts[1] = Cm::new(Config::default(), [9; 32]);
     let passive = &mut subnet.hosts[1];
@@ -278,7 +278,7 @@ fn a_listener_at_every_port_takes_the_request_and_knows_the_port_it_came_to() {
 }
 
 #[test]
-fn what_another_port_says_of_the_connection_is_not_heard() {
+fn messages_from_another_port_do_not_affect_the_connection() {
     let (mut subnet, id) = Subnet::with_route(QpType::Rc);
     let request = subnet.connect(id, b"");
     let child = request.id;
@@ -293,7 +293,7 @@ fn what_another_port_says_of_the_connection_is_not_heard() {
 }
 
 #[test]
-fn a_request_on_another_way_than_its_own_is_refused() {
+fn a_request_on_another_path_than_its_own_is_refused() {
     let (mut subnet, id) = Subnet::with_route(QpType::Rc);
     let param = param(0x100, b"");
     subnet.hosts[0]

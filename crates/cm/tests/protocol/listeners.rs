@@ -1,4 +1,4 @@
-//! Who gets a request, who does not, and what becomes of it.
+//! Which listener gets a request, which requests are refused, and what happens to them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// The answer of host 1 to the REQ of an ordinary request, changed.
+/// Host 1's answer to an ordinary REQ modified by `change`.
 fn answer_to(change: impl FnOnce(&mut ReqRepr)) -> (Net, Option<CmMessage>) {
     let mut net = Net::new();
     net.listen(0);
@@ -54,7 +54,7 @@ fn assert_refused(change: impl FnOnce(&mut ReqRepr), reason: RejectReason, info:
 }
 
 #[test]
-fn a_request_to_a_port_where_nobody_listens_is_rejected_with_reason_8() {
+fn a_request_to_a_port_without_listener_is_rejected_with_reason_8() {
     let mut net = Net::new();
     let active = net.connecting(10, 0x10);
     net.exchange();
@@ -112,7 +112,7 @@ fn another_transport_service_than_the_listeners_is_refused() {
 }
 
 #[test]
-fn gids_that_are_not_those_of_the_two_hosts_are_refused_and_the_right_one_is_told() {
+fn gids_of_other_hosts_are_refused_and_the_right_one_is_returned() {
     let (reason, own) = (RejectReason::INVALID_GID, Gid::from(ip(1)));
     assert_refused(
         |req| req.primary.remote_gid = Gid::from(ip(0)),
@@ -127,7 +127,7 @@ fn gids_that_are_not_those_of_the_two_hosts_are_refused_and_the_right_one_is_tol
 }
 
 #[test]
-fn a_path_mtu_beyond_the_ports_is_refused_and_the_largest_is_told() {
+fn a_path_mtu_beyond_the_ports_is_refused_and_the_largest_is_returned() {
     let reason = RejectReason::INVALID_MTU;
     assert_refused(|req| req.path_mtu = PathMtu(4), reason, &[3 << 4]);
     assert_refused(|req| req.path_mtu = PathMtu(0), reason, &[3 << 4]);
@@ -143,7 +143,7 @@ fn a_request_for_the_fabrics_own_queue_pairs_is_dropped_as_malformed() {
 }
 
 #[test]
-fn the_listener_of_the_very_address_goes_before_the_wildcard() {
+fn the_listener_of_the_exact_address_precedes_the_wildcard() {
     let mut net = Net::new();
     let wildcard = net.listen_on(at("0.0.0.0:7471"), 0);
     let now = net.now;
@@ -186,7 +186,7 @@ fn a_wildcard_of_ipv6_serves_ipv4_unless_it_keeps_to_its_family() {
 }
 
 #[test]
-fn two_ids_cannot_listen_at_one_address_and_the_first_goes_on() {
+fn two_ids_cannot_listen_at_one_address_and_the_first_keeps_it() {
     let mut net = Net::new();
     let first = net.listen(0);
     let now = net.now;
@@ -218,7 +218,7 @@ fn an_id_without_a_port_cannot_listen() {
 }
 
 #[test]
-fn requests_beyond_the_backlog_are_dropped_in_silence_and_come_again_when_there_is_room() {
+fn requests_beyond_the_backlog_are_dropped_silently_and_accepted_when_repeated_with_room() {
     let mut net = Net::new();
     net.listen(2);
     for request in 0..3 {
@@ -236,8 +236,8 @@ fn requests_beyond_the_backlog_are_dropped_in_silence_and_come_again_when_there_
         "a listener and two children"
     );
     net.cm(1).request_taken(first);
-    // The third is repeated and finds room; the first two, which are still unanswered, are
-    // acknowledged and make no further events.
+    // The third is repeated and finds room. The first two, still unanswered, are acknowledged and cause no
+    // further events.
     net.run_for(Duration::from_secs(1));
     net.expect(1, EventType::ConnectRequest);
     net.expect_silence(1);
@@ -265,7 +265,7 @@ fn answering_or_destroying_a_child_frees_its_place_in_the_backlog() {
 }
 
 #[test]
-fn a_listener_takes_the_requests_that_nobody_took_with_it() {
+fn requests_that_were_not_taken_end_with_their_listener() {
     let mut net = Net::new();
     let listener = net.listen(0);
     let taken = net.connecting(10, 0x10);
@@ -282,7 +282,7 @@ fn a_listener_takes_the_requests_that_nobody_took_with_it() {
     assert_eq!((rejected.id, rejected.status), (untaken, 28));
     net.expect_silence(0);
     assert!(net.cm(1).state(lost).is_err());
-    // The one that was taken can still be accepted.
+    // The request that was taken can still be accepted.
     net.accept(child);
     net.exchange();
     assert_eq!(net.expect(0, EventType::ConnectResponse).id, taken);
@@ -345,7 +345,7 @@ fn a_full_engine_drops_requests_and_answers_them_when_there_is_room_again() {
 }
 
 #[test]
-fn while_the_events_are_not_taken_messages_count_as_lost_and_nothing_is_forgotten() {
+fn while_events_are_not_taken_messages_count_as_lost_and_nothing_is_forgotten() {
     let config = Config {
         max_events_queued: 1,
         ..Config::default()
@@ -368,7 +368,7 @@ fn while_the_events_are_not_taken_messages_count_as_lost_and_nothing_is_forgotte
     net.cm(1).handle_mad(now, &path(1), &mads[1]);
     assert!(
         net.cm(1).poll_event().is_some(),
-        "the copy is taken as the first was not"
+        "the copy is taken because the first was not"
     );
 }
 
@@ -441,7 +441,7 @@ fn private_data_that_does_not_fit_is_an_error_of_the_command_and_the_id_stays_us
 }
 
 #[test]
-fn queue_pair_numbers_and_vendor_ids_that_cannot_be_are_refused() {
+fn impossible_queue_pair_numbers_and_vendor_ids_are_refused() {
     let mut net = Net::new();
     let active = net.resolved(10);
     let now = net.now;

@@ -1,4 +1,4 @@
-//! Messages lost, repeated and delayed; peers that are slow or gone.
+//! Lost, repeated and delayed messages, and slow or absent peers.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use portolan_wire::{Qpn, cm::DreqRepr};
 
 use crate::net::*;
 
-/// Twice the lifetime of a packet, and the time the peer has to answer.
+/// Twice a packet's lifetime plus the peer's response time.
 const REQ_TIMEOUT: Duration = Duration::from_millis(6144);
-/// What the passive side grants the active one.
+/// The response time that the passive side grants to the active side.
 const REP_TIMEOUT: Duration = Duration::from_millis(4096);
 const SENDS: usize = 16;
 
@@ -38,7 +38,7 @@ fn lose_all(kind: AttributeId) -> impl FnMut(&Passing) -> Fate {
 }
 
 #[test]
-fn any_one_message_may_be_lost_and_the_connection_lives_and_ends_all_the_same() {
+fn any_one_message_may_be_lost_and_the_connection_still_works() {
     use AttributeId::*;
     for kind in [Req, Rep, Rtu, Dreq, Drep] {
         let mut net = Net::new();
@@ -66,7 +66,7 @@ fn any_one_message_may_be_lost_and_the_connection_lives_and_ends_all_the_same() 
 }
 
 #[test]
-fn every_message_may_come_twice_and_each_event_comes_once() {
+fn every_message_may_be_duplicated_and_each_event_comes_once() {
     let mut net = Net::new();
     net.listen(0);
     net.disturb(|_| Fate::Duplicate);
@@ -87,7 +87,7 @@ fn every_message_may_come_twice_and_each_event_comes_once() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_gets_sixteen_requests_and_is_unreachable_when_linux_says_so() {
+fn an_absent_peer_gets_sixteen_requests_and_is_unreachable_at_the_same_time_as_on_linux() {
     let mut net = Net::new();
     net.disturb(|_| Fate::Drop);
     let start = net.now;
@@ -104,9 +104,9 @@ fn a_peer_that_is_not_there_gets_sixteen_requests_and_is_unreachable_when_linux_
     let unreachable = net.expect(0, EventType::Unreachable);
     assert_eq!((unreachable.id, unreachable.status), (active, -ETIMEDOUT));
     net.assert_state(0, active, State::Closed);
-    // The peer, were it there, is told.
+    // The absent peer is sent a rejection.
     let CmMessage::Rej(rej) = net.log.last().unwrap().message else {
-        panic!("a REJ is the last")
+        panic!("the last message must be a REJ")
     };
     assert_eq!(
         (rej.reason, rej.message),
@@ -149,14 +149,14 @@ fn without_back_off_the_interval_is_the_kernels_from_the_start() {
 }
 
 #[test]
-fn an_acceptor_whose_replies_are_lost_reports_unreachable_and_tells_the_active_side() {
+fn an_acceptor_whose_replies_are_lost_reports_unreachable_and_rejects_the_active_side() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.requested();
     net.disturb(lose_all(AttributeId::Rep));
     net.accept(passive);
     net.run_for(REP_TIMEOUT * SENDS as u32 + Duration::from_secs(1));
-    // Each copy of the request was answered, too.
+    // Each copy of the request was answered too.
     let copies = net.sent(0, AttributeId::Req) - 1;
     assert_eq!(net.sent(1, AttributeId::Rep), SENDS + copies);
     let unreachable = net.expect(1, EventType::Unreachable);
@@ -169,7 +169,7 @@ fn an_acceptor_whose_replies_are_lost_reports_unreachable_and_tells_the_active_s
 }
 
 #[test]
-fn a_disconnect_that_nobody_answers_ends_with_a_timeout_and_then_the_time_wait() {
+fn an_unanswered_disconnect_ends_with_a_timeout_and_then_the_time_wait() {
     let mut net = Net::new();
     net.listen(0);
     let (active, _) = net.connected();
@@ -191,7 +191,7 @@ fn a_repeated_request_is_acknowledged_while_its_owner_thinks_and_the_active_side
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.requested();
-    // One repetition, answered by MRA; then the time it asks for passes without another.
+    // One repetition, which is answered with an MRA; then the time that it asks for passes without another.
     net.run_for(Duration::from_secs(60));
     assert_eq!(net.sent(0, AttributeId::Req), 2);
     assert_eq!(net.sent(1, AttributeId::Mra), 1);
@@ -214,13 +214,13 @@ fn a_peer_that_acknowledged_and_died_is_given_up_in_the_end() {
     net.requested();
     net.run_for(Duration::from_secs(1));
     net.disturb(|_| Fate::Drop);
-    // The time it asked for, once, beside the ordinary.
+    // The time that it asked for, once, in addition to the ordinary time.
     net.run_for(time_of_exponent(24) + REQ_TIMEOUT * (SENDS as u32 + 1));
     net.expect(0, EventType::Unreachable);
 }
 
 #[test]
-fn acknowledgements_without_end_do_not_stretch_the_wait_without_end() {
+fn endless_acknowledgements_do_not_extend_the_wait_endlessly() {
     let mut net = Net::new();
     let active = net.connecting(10, 0x10);
     net.disturb(|_| Fate::Drop);
@@ -272,7 +272,7 @@ fn a_copy_of_the_request_makes_a_lost_reply_come_again_at_once() {
     let (_, passive) = net.requested();
     net.disturb(lose_first(AttributeId::Rep));
     net.accept(passive);
-    // The active side's repetition comes after 768 ms, the passive one's own after 512 ms more.
+    // The active side repeats after 768 ms, the passive side after 512 ms more.
     net.exchange();
     net.expect_silence(0);
     let req = net.log[0].message;
@@ -327,7 +327,7 @@ fn a_cancelled_request_that_crosses_the_reply_ends_both_sides() {
     let (active, passive) = net.requested();
     net.accept(passive);
     net.drain();
-    // The REP is on its way when the active side loses patience.
+    // The active side gives up while the REP is in flight.
     let now = net.now;
     net.cm(0).destroy_id(now, active).unwrap();
     net.exchange();
@@ -342,11 +342,11 @@ fn a_cancelled_request_that_crosses_the_reply_ends_both_sides() {
 }
 
 #[test]
-fn a_reply_to_a_request_that_is_forgotten_is_refused_so_that_nobody_waits() {
+fn a_reply_to_a_forgotten_request_is_refused_so_that_the_peer_does_not_wait() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.requested();
-    // The REJ by which the active side leaves is lost.
+    // The REJ with which the active side leaves is lost.
     net.disturb(lose_first(AttributeId::Rej));
     let now = net.now;
     net.cm(0).destroy_id(now, active).unwrap();
@@ -379,7 +379,7 @@ fn a_request_cancelled_while_its_owner_thinks_makes_the_accept_fail_with_the_sta
 }
 
 #[test]
-fn a_dreq_to_nobody_is_answered_and_one_for_another_queue_pair_is_not() {
+fn a_dreq_for_an_unknown_id_is_answered_and_one_for_another_queue_pair_is_not() {
     let mut net = Net::new();
     net.listen(0);
     let (_, passive) = net.connected();
@@ -502,7 +502,7 @@ fn answers_from_another_host_do_not_touch_a_request() {
 }
 
 #[test]
-fn a_request_that_grants_no_time_does_not_have_its_reply_sent_in_a_burst() {
+fn the_reply_to_a_request_that_grants_no_time_is_not_repeated_in_a_burst() {
     let mut net = Net::new();
     net.listen(0);
     net.disturb(|_| Fate::Drop);
@@ -532,7 +532,7 @@ fn a_request_that_grants_no_time_does_not_have_its_reply_sent_in_a_burst() {
     assert_eq!(
         net.sent(1, AttributeId::Rep),
         SENDS,
-        "as many as it asked for"
+        "as many as it requested"
     );
     net.expect(1, EventType::Unreachable);
 }

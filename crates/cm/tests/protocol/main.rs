@@ -1,5 +1,5 @@
-//! The connection protocol, tested from outside: two engines on a virtual clock, and single ones fed
-//! with whatever a peer might send.
+//! Tests of the connection protocol from outside: two engines on a virtual clock, and single engines fed with
+//! arbitrary messages.
 
 mod cells;
 mod datagram_loss;

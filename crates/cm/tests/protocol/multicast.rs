@@ -1,4 +1,4 @@
-//! Multicast groups: joined, left, and what both sides of the engine hear of it.
+//! Multicast groups: joining, leaving, and the resulting events and queries.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn group() -> IpAddr {
     [239, 1, 2, 3].into()
 }
 
-/// An engine with an id for datagrams that is bound to a device.
+/// An engine with a datagram id that is bound to a device.
 fn bound_with(config: Config) -> (Cm, IdNumber) {
     let mut cm = Cm::new(config, [1; 32]);
     let id = cm.create_id(UserId(5), UDP).unwrap();
@@ -36,17 +36,17 @@ fn join(cm: &mut Cm, id: IdNumber, kind: JoinKind) -> MembershipNumber {
     cm.join(NOW, id, JOINS, group(), kind).unwrap()
 }
 
-/// Joins, and takes the question.
+/// Joins, and takes the query.
 fn asked(cm: &mut Cm, id: IdNumber, kind: JoinKind) -> Membership {
     let number = join(cm, id, kind);
     match cm.poll_group_query() {
         Some(GroupQuery::Join(membership)) if membership.number == number => membership,
-        other => panic!("the join expected, found {other:?}"),
+        other => panic!("expected the join, found {other:?}"),
     }
 }
 
 #[test]
-fn the_host_is_asked_and_the_owner_told_how_to_reach_the_group() {
+fn the_host_is_queried_and_the_owner_learns_how_to_reach_the_group() {
     for kind in [JoinKind::FullMember, JoinKind::SendOnlyFullMember] {
         let (mut cm, id) = bound();
         let membership = asked(&mut cm, id, kind);
@@ -96,7 +96,7 @@ fn the_host_is_asked_and_the_owner_told_how_to_reach_the_group() {
 }
 
 #[test]
-fn a_key_that_was_set_is_the_groups() {
+fn the_ids_key_is_used_for_the_group() {
     let (mut cm, id) = bound();
     cm.set_qkey(id, QKey(9)).unwrap();
     let membership = asked(&mut cm, id, JoinKind::FullMember);
@@ -121,7 +121,7 @@ fn a_group_that_the_host_cannot_join_is_multicast_error_and_is_not_left() {
 }
 
 #[test]
-fn a_joined_group_whose_device_is_gone_is_multicast_error_and_the_host_leaves_it() {
+fn a_joined_group_whose_device_is_removed_is_multicast_error_and_the_host_leaves_it() {
     let (mut cm, id) = bound();
     let joined = asked(&mut cm, id, JoinKind::FullMember);
     cm.group_joined(NOW, joined.number, Ok(())).unwrap();
@@ -142,15 +142,19 @@ fn a_joined_group_whose_device_is_gone_is_multicast_error_and_the_host_leaves_it
     assert_eq!(removal, Some(EventType::DeviceRemoval));
     assert_eq!(cm.poll_event(), None);
     assert_eq!(cm.poll_group_query(), Some(GroupQuery::Leave(joined)));
-    assert_eq!(cm.poll_group_query(), None, "of the other it waits to hear");
+    assert_eq!(
+        cm.poll_group_query(),
+        None,
+        "the other query is not answered yet"
+    );
 
-    // Leaving afterwards has nothing to tell the host.
+    // Leaving afterwards causes no query.
     cm.leave(NOW, id, joined.number).unwrap();
     cm.group_joined(NOW, waits.number, Err(ENODEV)).unwrap();
     assert_eq!(
         cm.poll_event().map(|event| event.status),
         Some(-ENODEV),
-        "its own answer"
+        "the answer to its own query"
     );
     cm.destroy_id(NOW, id).unwrap();
     assert_eq!(cm.poll_group_query(), None);
@@ -162,7 +166,7 @@ fn an_answer_counts_once() {
     let (mut cm, id) = bound();
     let number = join(&mut cm, id, JoinKind::FullMember);
     cm.group_joined(NOW, number, Ok(())).unwrap();
-    assert_eq!(cm.poll_event(), None, "nobody was asked yet");
+    assert_eq!(cm.poll_event(), None, "no query has been made");
     cm.poll_group_query().expect("the join");
     cm.group_joined(NOW, number, Ok(())).unwrap();
     cm.group_joined(NOW, number, Err(ENODEV)).unwrap();
@@ -171,19 +175,19 @@ fn an_answer_counts_once() {
 }
 
 #[test]
-fn leaving_early_takes_back_what_is_under_way() {
-    // The question was not taken: there is none, and nothing to leave.
+fn leaving_early_withdraws_a_pending_join() {
+    // The query was not taken: it is dropped, and there is nothing to leave.
     let (mut cm, id) = bound();
     let number = join(&mut cm, id, JoinKind::FullMember);
     cm.leave(NOW, id, number).unwrap();
     assert_eq!(cm.poll_group_query(), None);
-    // It was taken: the host leaves, and its late answer is nobody's.
+    // It was taken: the host is asked to leave, and its late answer is ignored.
     let membership = asked(&mut cm, id, JoinKind::FullMember);
     cm.leave(NOW, id, membership.number).unwrap();
     assert_eq!(cm.poll_group_query(), Some(GroupQuery::Leave(membership)));
     cm.group_joined(NOW, membership.number, Ok(())).unwrap();
     assert_eq!(cm.poll_event(), None);
-    // It was answered, and the owner not told: it will not be.
+    // It was answered but the event not taken: the event is dropped.
     let membership = asked(&mut cm, id, JoinKind::FullMember);
     cm.group_joined(NOW, membership.number, Ok(())).unwrap();
     cm.leave(NOW, id, membership.number).unwrap();
@@ -289,7 +293,7 @@ fn a_group_is_one_of_the_ids_ip_version_however_it_is_written() {
         .cause;
     assert!(
         matches!(cause, Cause::InvalidArgument { .. }),
-        "the id's address is one of IPv4: {cause}"
+        "the id has an IPv4 address: {cause}"
     );
     let mapped = "::ffff:239.1.2.3".parse().unwrap();
     cm.join(NOW, id, JOINS, mapped, kind).unwrap();
@@ -341,7 +345,7 @@ fn memberships_and_questions_about_them_are_bounded() {
     for membership in held {
         cm.leave(NOW, id, membership.number).unwrap();
     }
-    // Three leaves wait. Joins that are given up at once wait, too, until they are in the way.
+    // Three leaves wait. Joins that are given up at once also wait until their place is needed.
     for _ in 0..3 {
         let number = join(&mut cm, id, kind);
         cm.leave(NOW, id, number).unwrap();

@@ -1,4 +1,4 @@
-//! Two hosts on a virtual clock, and a network between them that a test can disturb.
+//! Two hosts on a virtual clock, connected by a network that tests can disturb.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub(crate) enum Fate {
     Duplicate,
 }
 
-/// A message as it passes: from which host (0 or 1), when, and what it says.
+/// A message in flight: the sending host (0 or 1), the time, and the content.
 pub(crate) struct Passing {
     pub(crate) from: usize,
     pub(crate) at: Duration,
@@ -58,9 +58,9 @@ pub(crate) struct Host {
 pub(crate) struct Net {
     pub(crate) now: Duration,
     pub(crate) hosts: [Host; 2],
-    /// Of the ids that are made below.
+    /// The service of ids created below.
     pub(crate) service: Service,
-    /// Everything that was sent, in order.
+    /// Every message sent, in order.
     pub(crate) log: Vec<Passing>,
     flying: Vec<(Duration, u64, usize, Transmit)>,
     sequence: u64,
@@ -87,7 +87,7 @@ pub(crate) fn device_with(ip: IpAddr, node_guid: u64) -> BoundDevice {
     }
 }
 
-/// The other host, as `host`'s neighbour table has it.
+/// The other host's entry in `host`'s neighbour table.
 pub(crate) fn neighbour(host: usize) -> Neighbour {
     Neighbour {
         interface_index: 4,
@@ -96,7 +96,7 @@ pub(crate) fn neighbour(host: usize) -> Neighbour {
     }
 }
 
-/// The way between the hosts, seen from `host`.
+/// The path between the hosts, as seen from `host`.
 pub(crate) fn path(host: usize) -> MadPath {
     MadPath {
         local: ip(host),
@@ -141,7 +141,7 @@ impl Net {
         }
     }
 
-    /// Hosts whose ids are for datagrams.
+    /// Hosts with datagram ids.
     pub(crate) fn datagrams() -> Self {
         Self {
             service: UDP,
@@ -157,7 +157,7 @@ impl Net {
         &mut self.hosts[host].cm
     }
 
-    /// Drains both engines' outputs: messages into the network, queries answered, events kept.
+    /// Drains both engines: sends messages, answers queries, keeps events.
     pub(crate) fn drain(&mut self) {
         for from in 0..2 {
             while let Some(query) = self.hosts[from].cm.poll_query() {
@@ -166,7 +166,7 @@ impl Net {
             while let Some(query) = self.hosts[from].cm.poll_group_query() {
                 if let GroupQuery::Join(membership) = query {
                     let (now, number) = (self.now, membership.number);
-                    // Without room for the event the join is not answered, which harms nobody.
+                    // If there is no room for the event, the join stays unanswered, which is harmless.
                     let _ = self.hosts[from].cm.group_joined(now, number, Ok(()));
                 }
             }
@@ -232,7 +232,7 @@ impl Net {
         }
     }
 
-    /// Runs until nothing is due before `until`, and sets the clock there.
+    /// Runs everything that is due before `until`, and sets the clock to it.
     pub(crate) fn run_until(&mut self, until: Duration) {
         self.drain();
         loop {
@@ -285,7 +285,7 @@ impl Net {
         self.run_until(self.now + time);
     }
 
-    /// Runs long enough for messages to be exchanged, but not for any repetition.
+    /// Runs long enough to exchange messages, but too short for any repetition.
     pub(crate) fn exchange(&mut self) {
         self.run_for(LATENCY * 20);
     }
@@ -299,7 +299,7 @@ impl Net {
         next
     }
 
-    /// Runs until a host has an event, which must be of this type, for ten seconds at most.
+    /// Runs until a host has an event, which must be of this type; at most ten seconds.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, host: usize, event: EventType) -> CmEvent {
         let deadline = self.now + Duration::from_secs(10);
@@ -318,7 +318,7 @@ impl Net {
         );
     }
 
-    /// How many messages of a kind a host sent.
+    /// Number of messages of this kind that a host sent.
     pub(crate) fn sent(&self, from: usize, kind: AttributeId) -> usize {
         self.log
             .iter()
@@ -341,7 +341,7 @@ impl Net {
         id
     }
 
-    /// An id of host 0 whose route to host 1 is resolved.
+    /// An id of host 0 with a resolved route to host 1.
     pub(crate) fn resolved(&mut self, uid: u64) -> IdNumber {
         let service = self.service;
         let id = self.cm(0).create_id(UserId(uid), service).unwrap();
@@ -377,7 +377,7 @@ impl Net {
         id
     }
 
-    /// Both ends of a request that host 1's owner has seen and not answered.
+    /// Both ends of a request that host 1's owner has taken but not answered.
     pub(crate) fn requested(&mut self) -> (IdNumber, IdNumber) {
         let active = self.connecting(10, 0x10);
         self.exchange();
@@ -398,7 +398,7 @@ impl Net {
             .unwrap();
     }
 
-    /// Both ends of a request whose REP host 0's owner has seen, RTU not yet sent.
+    /// Both ends of a request whose REP host 0's owner has taken; the RTU is not sent yet.
     pub(crate) fn replied(&mut self) -> (IdNumber, IdNumber) {
         let (active, passive) = self.requested();
         self.accept(passive);
@@ -417,7 +417,7 @@ impl Net {
         (active, passive)
     }
 
-    /// Both ends of a datagram service that is resolved.
+    /// Both ends of a resolved datagram service.
     pub(crate) fn served(&mut self) -> (IdNumber, IdNumber) {
         let (active, passive) = self.requested();
         self.accept(passive);
@@ -435,13 +435,13 @@ impl Net {
 pub(crate) fn ud(event: &CmEvent) -> &UdParam {
     match &event.param {
         EventParam::Ud(ud) => ud,
-        other => panic!("datagram parameters expected, found {other:?}"),
+        other => panic!("expected datagram parameters, found {other:?}"),
     }
 }
 
 pub(crate) fn conn(event: &CmEvent) -> &ConnParam {
     match &event.param {
         EventParam::Conn(conn) => conn,
-        other => panic!("connection parameters expected, found {other:?}"),
+        other => panic!("expected connection parameters, found {other:?}"),
     }
 }

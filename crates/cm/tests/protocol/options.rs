@@ -1,4 +1,4 @@
-//! Options of an id: when they may be set, and what they do.
+//! Options of an id: when they may be set, and their effect.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use portolan_wire::cm::CmMessage;
 
 use crate::net::*;
 
-/// An id of host 0 with these options, its route resolved.
+/// An id of host 0 with these options and a resolved route.
 fn resolved_with(net: &mut Net, options: &[IdOption]) -> portolan_provider::cm::IdNumber {
     let service = net.service;
     let id = net.cm(0).create_id(UserId(10), service).unwrap();
@@ -75,7 +75,7 @@ fn an_ack_timeout_goes_into_path_and_queue_pair_unless_it_is_none() {
     };
     assert_eq!(lifetime_and_timeout(&[]), (18, 19));
     assert_eq!(lifetime_and_timeout(&[IdOption::AckTimeout(12)]), (11, 12));
-    // None at all: the queue pair waits without end, the connection manager as usual.
+    // No timeout at all: the queue pair waits forever, the connection manager as usual.
     assert_eq!(lifetime_and_timeout(&[IdOption::AckTimeout(0)]), (18, 0));
 }
 

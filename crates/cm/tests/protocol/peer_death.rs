@@ -1,4 +1,4 @@
-//! A peer process that is known to have died, in every state of its connection.
+//! The death of a peer process, in every state of its connection.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use portolan_wire::cm::AttributeId;
 
 use crate::net::*;
 
-/// The block that both hosts' communication ids lie in.
+/// The block of both hosts' communication ids.
 const BLOCK: u8 = 5;
 
 fn net() -> Net {
@@ -22,7 +22,7 @@ fn net() -> Net {
     net
 }
 
-/// Tells a host that the other one's process is dead; the ids that this concerns.
+/// Reports to a host that the other host's process is dead. Returns the affected ids.
 fn tell(net: &mut Net, host: usize) -> Vec<IdNumber> {
     let now = net.now;
     let found = net
@@ -36,7 +36,7 @@ fn tell(net: &mut Net, host: usize) -> Vec<IdNumber> {
 }
 
 #[test]
-fn a_connection_ends_on_either_side_as_by_the_peers_disconnect() {
+fn a_connection_ends_on_either_side_as_if_the_peer_had_disconnected() {
     for host in [0, 1] {
         let mut net = net();
         let (active, passive) = net.connected();
@@ -45,7 +45,7 @@ fn a_connection_ends_on_either_side_as_by_the_peers_disconnect() {
         let event = net.expect(host, EventType::Disconnected);
         assert_eq!((event.id, event.status), (id, -ECONNRESET));
         net.assert_state(host, id, State::DreqRcvd);
-        // Told again, or by a second witness, it is told once.
+        // A second report has no effect.
         tell(&mut net, host);
         net.expect_silence(host);
         let now = net.now;
@@ -55,13 +55,13 @@ fn a_connection_ends_on_either_side_as_by_the_peers_disconnect() {
         assert_eq!(
             net.sent(host, AttributeId::Dreq),
             0,
-            "nobody is there to be asked"
+            "no message is sent to a dead peer"
         );
     }
 }
 
 #[test]
-fn a_disconnect_that_waits_for_the_dead_is_over_at_once() {
+fn a_disconnect_that_waits_for_a_dead_peer_ends_at_once() {
     let mut net = net();
     let (active, _) = net.connected();
     net.disturb(|_| Fate::Drop);
@@ -78,8 +78,8 @@ fn a_disconnect_that_waits_for_the_dead_is_over_at_once() {
 }
 
 #[test]
-fn whoever_waits_for_the_dead_to_confirm_is_rejected() {
-    // The passive side has replied; the active one dies before its RTU.
+fn a_side_that_waits_for_a_dead_peers_confirmation_is_rejected() {
+    // The passive side has replied; the active side dies before its RTU.
     let mut net = net();
     let (_, passive) = net.replied();
     tell(&mut net, 1);
@@ -91,7 +91,7 @@ fn whoever_waits_for_the_dead_to_confirm_is_rejected() {
 }
 
 #[test]
-fn whoever_has_the_deads_reply_is_rejected() {
+fn a_side_that_has_a_dead_peers_reply_is_rejected() {
     let mut net = net();
     let (active, _) = net.replied();
     tell(&mut net, 0);
@@ -103,7 +103,7 @@ fn whoever_has_the_deads_reply_is_rejected() {
 }
 
 #[test]
-fn a_request_of_the_dead_can_no_longer_be_accepted() {
+fn a_request_of_a_dead_peer_cannot_be_accepted() {
     let mut net = net();
     let (_, child) = net.requested();
     assert_eq!(tell(&mut net, 1), [child]);
@@ -115,7 +115,7 @@ fn a_request_of_the_dead_can_no_longer_be_accepted() {
 }
 
 #[test]
-fn other_blocks_and_other_hosts_are_not_concerned() {
+fn other_blocks_and_other_hosts_are_not_affected() {
     let mut net = net();
     let (active, _) = net.connected();
     assert_eq!(net.cm(0).ids_with_peer(|_, block| block != BLOCK), []);

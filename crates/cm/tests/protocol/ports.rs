@@ -1,4 +1,4 @@
-//! The port table's rules.
+//! The rules of the port table.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -108,7 +108,7 @@ fn link_local_addresses_of_two_links_do_not_conflict() {
 }
 
 #[test]
-fn a_port_is_shared_if_both_say_so_and_only_until_one_wants_to_listen() {
+fn a_port_is_shared_if_both_agree_and_only_until_one_listens() {
     let shared = BindOptions {
         reuse_addr: true,
         ..PLAIN_V4
@@ -123,7 +123,7 @@ fn a_port_is_shared_if_both_say_so_and_only_until_one_wants_to_listen() {
     assert_eq!(ports.listen(second.binding), Err(in_use_by(1)));
     ports.release(first.binding);
     ports.listen(second.binding).unwrap();
-    // A listener shares with nobody, whatever it said before.
+    // A listener shares its port with nobody, whatever its options were.
     assert_eq!(
         ports.bind(3, TCP, at("0.0.0.0:7471"), shared, 0),
         Err(in_use_by(2))
@@ -194,7 +194,7 @@ fn the_last_free_ephemeral_port_is_found_wherever_the_search_begins() {
             assert_eq!(found.port, free, "from {seed}");
             let none = ports.bind(1, TCP, at("10.0.0.1:0"), PLAIN_V4, seed);
             assert!(matches!(none, Err(Cause::PortsExhausted { .. })));
-            // Other port spaces have ports of their own.
+            // Each port space has its own ports.
             let udp = ports.bind(1, PortSpace::Udp, at("10.0.0.1:0"), PLAIN_V4, seed);
             assert_eq!(udp.unwrap().port, 32_768 + seed as u16);
             ports.release(found.binding);
@@ -203,7 +203,7 @@ fn the_last_free_ephemeral_port_is_found_wherever_the_search_begins() {
 }
 
 #[test]
-fn a_shared_ephemeral_port_is_free_once_nobody_holds_it() {
+fn a_shared_ephemeral_port_is_free_after_its_last_holder() {
     let config = PortConfig {
         ephemeral: 50_000..=50_000,
         ..PortConfig::default()
@@ -227,9 +227,9 @@ fn a_shared_ephemeral_port_is_free_once_nobody_holds_it() {
 #[test]
 fn a_bind_costs_no_more_when_all_ephemeral_ports_are_taken() {
     const BINDS: u32 = 50;
-    // A search through the range port by port would cost some ten thousand times as much.
+    // Searching the range port by port would cost about ten thousand times as much.
     const DEARER_MAX: u32 = 20;
-    /// The shortest of a few runs, which the machine's load disturbs least.
+    /// The shortest of several runs, which the machine's load disturbs least.
     fn time(ports: &mut PortTable<u32>) -> Duration {
         let run = |_| {
             let start = Instant::now();
@@ -288,7 +288,7 @@ fn a_full_table_refuses_and_a_release_makes_room() {
 }
 
 #[test]
-fn a_request_goes_to_the_listener_of_its_very_address_and_else_to_the_wildcard() {
+fn a_request_goes_to_the_listener_of_its_exact_address_or_else_to_the_wildcard() {
     let v6_only = BindOptions {
         af_only: true,
         ..PLAIN_V6
@@ -300,7 +300,11 @@ fn a_request_goes_to_the_listener_of_its_very_address_and_else_to_the_wildcard()
         .unwrap();
     let service = ServiceId::from_port(TCP, 7471);
     let v4: IpAddr = [10, 0, 0, 1].into();
-    assert_eq!(ports.lookup(service, v4), None, "bound is not listening");
+    assert_eq!(
+        ports.lookup(service, v4),
+        None,
+        "a bound id does not listen"
+    );
     ports.listen(wildcard.binding).unwrap();
     ports.listen(specific.binding).unwrap();
     assert_eq!(ports.lookup(service, v4), Some(2));
@@ -329,7 +333,7 @@ fn a_wildcard_of_both_families_serves_both() {
 }
 
 #[test]
-fn a_dead_owner_loses_all_its_ports_and_nobody_else_any() {
+fn a_dead_owner_loses_all_its_ports_and_no_other_owner_any() {
     let mut ports = table();
     for port in 7000..7010 {
         let address = SocketAddr::new([10, 0, 0, 1].into(), port);

@@ -1,5 +1,5 @@
-//! Random commands on a network that loses and repeats. Nothing panics, nothing grows beyond its
-//! bound, owners are told what makes sense, and what is destroyed is forgotten.
+//! Random commands on a network that loses and repeats messages. Nothing panics, nothing grows beyond its
+//! bound, owners get sensible events, and destroyed ids are forgotten.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use crate::hostile::tight;
 use crate::net::*;
 
-/// A step of a run: a command to one of a host's ids, or time.
+/// A step of a run: a command to one of a host's ids, or the passing of time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Create { host: usize, datagrams: bool },
@@ -60,14 +60,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (2u32..6).prop_map(|qpn| Step::Shake { qpn }),
         1 => (0u8..4).prop_map(|part| Step::Lose { part }),
         2 => (0u64..20_000).prop_map(|ms| Step::Wait { ms }),
-        // Seldom: it ends everything that the run has come to.
+        // Rare, because it ends everything that the run has reached.
         1 => (0usize..24, prop::bool::weighted(0.1))
             .prop_map(|(host, lazy)| Step::RemoveDevice { host, lazy }),
         1 => (0usize..2, 0u8..3).prop_map(|(host, last)| Step::ChangeAddresses { host, last }),
     ]
 }
 
-/// What the owner of an id has been told, to check that it makes sense.
+/// The events of an id's owner, to check that they make sense.
 #[derive(Default)]
 struct Told {
     requests: usize,
@@ -97,7 +97,7 @@ impl Run {
         ids.get(which % ids.len().max(1)).copied()
     }
 
-    /// Takes a step. A command may fail; then the id must be as it was.
+    /// Takes a step. A command may fail, but then it must not change the id.
     fn take(&mut self, step: Step) {
         let now = self.net.now;
         let (host, which) = match step {
@@ -136,7 +136,7 @@ impl Run {
                 self.net.cm(host).device_removed(now, index);
                 self.net.drain();
                 self.listen_to_events();
-                // Most owners do as they are told.
+                // Most owners destroy ids of removed devices.
                 let removed = self.told[host].removed.clone();
                 for id in removed.into_iter().filter(|_| !lazy) {
                     let _ = self.net.cm(host).destroy_id(now, id);
@@ -210,7 +210,7 @@ impl Run {
                 cm.request_taken(id);
                 Ok(())
             }
-            // Done above.
+            // Handled above.
             Step::Create { .. }
             | Step::Exchange
             | Step::Shake { .. }
@@ -230,12 +230,12 @@ impl Run {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let _ = cm.init_qp_attr(id, state);
         }
-        // An engine's owner drains it after each call.
+        // The owner of an engine drains it after each call.
         self.net.drain();
         self.listen_to_events();
     }
 
-    /// Tries to connect, all steps in a row: single ones seldom come to that by chance.
+    /// Takes all steps of a connection in a row, which random steps seldom do.
     fn shake_hands(&mut self, qpn: u32) {
         let now = self.net.now;
         let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
@@ -247,7 +247,7 @@ impl Run {
         let [Some(active), Some(listener)] = created else {
             return;
         };
-        // Another may listen already.
+        // Another id may already listen.
         let cm = self.net.cm(1);
         let _ = cm.bind(now, listener, any, None);
         let _ = cm.listen(now, listener, 2);
@@ -285,7 +285,7 @@ impl Run {
                 let told = &mut self.told[host];
                 assert!(
                     !told.removed.contains(&event.id),
-                    "its device is gone: {event:?}"
+                    "its device was removed: {event:?}"
                 );
                 match event.event {
                     EventType::DeviceRemoval => told.removed.push(event.id),
@@ -343,7 +343,7 @@ proptest! {
             run.take(step);
             run.check_bounds();
         }
-        // Whatever is under way comes to an end by itself: every wait has one.
+        // Everything in progress must end by itself, because every wait has a limit.
         run.net.run_for(Duration::from_secs(3600));
         run.listen_to_events();
         for host in 0..2 {
@@ -359,12 +359,12 @@ proptest! {
                 .collect();
             prop_assert!(waiting.is_empty(), "{waiting:?}");
         }
-        // And what is destroyed leaves nothing.
+        // Destroying all ids must leave nothing.
         for host in 0..2 {
             let now = run.net.now;
             let all: Vec<_> = run.net.cm(host).ids().map(|(id, _)| id).collect();
             for id in all {
-                // A listener may have taken it along.
+                // Destroying a listener may have destroyed it already.
                 let _ = run.net.cm(host).destroy_id(now, id);
                 run.net.drain();
             }
@@ -386,7 +386,7 @@ proptest! {
     }
 }
 
-/// Guards the strategy: a run that never connects would keep every promise, too.
+/// Checks the strategy itself: a run that never connects would prove nothing.
 #[test]
 fn random_runs_reach_every_state_and_every_kind_of_message() {
     use proptest::strategy::ValueTree;
@@ -412,7 +412,7 @@ fn random_runs_reach_every_state_and_every_kind_of_message() {
         }
         kinds.extend(run.net.log.iter().map(Passing::kind));
     }
-    // The harness answers queries at once, so nothing is seen to wait for one.
+    // The harness answers queries at once, so no id is seen waiting for one.
     let missing: Vec<_> = State::ALL
         .iter()
         .filter(|state| !states.contains(state))

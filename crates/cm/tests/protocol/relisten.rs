@@ -1,4 +1,4 @@
-//! A listener that closes and opens again: requests that come in between wait for it, for a moment.
+//! A listener that closes and reopens: requests that arrive in between wait for a moment.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use portolan_wire::cm::{AttributeId, RejectReason};
 use crate::net::*;
 
 const WAIT: Duration = Duration::from_millis(500);
-/// perftest has no listener for so long.
+/// How long perftest has no listener.
 const CLOSED: Duration = Duration::from_secs(1);
 const GAP: Duration = Duration::from_millis(50);
 
-/// Two hosts; host 1 had a listener until now.
+/// Two hosts; host 1's listener has just closed.
 fn just_closed(mut net: Net) -> Net {
     let listener = net.listen(0);
     close(&mut net, listener);
@@ -28,7 +28,7 @@ fn close(net: &mut Net, listener: IdNumber) {
 }
 
 #[test]
-fn a_request_that_comes_just_after_its_listener_has_closed_waits_for_the_next() {
+fn a_request_just_after_its_listener_has_closed_waits_for_the_next() {
     let mut net = just_closed(Net::new());
     let active = net.connecting(10, 0x10);
     net.run_for(GAP);
@@ -43,11 +43,15 @@ fn a_request_that_comes_just_after_its_listener_has_closed_waits_for_the_next() 
     net.accept(request.id);
     net.exchange();
     assert_eq!(net.expect(0, EventType::ConnectResponse).id, active);
-    assert_eq!(net.sent(0, AttributeId::Req), 1, "it need not ask again");
+    assert_eq!(
+        net.sent(0, AttributeId::Req),
+        1,
+        "it need not repeat the request"
+    );
 }
 
 #[test]
-fn a_request_is_refused_when_nobody_has_listened_again_within_the_moment() {
+fn a_request_is_refused_if_the_listener_does_not_reopen_in_time() {
     let mut net = just_closed(Net::new());
     let active = net.connecting(10, 0x10);
     net.run_for(WAIT);
@@ -56,7 +60,7 @@ fn a_request_is_refused_when_nobody_has_listened_again_within_the_moment() {
     let rejected = net.expect(0, EventType::Rejected);
     let reason = i32::from(RejectReason::INVALID_SERVICE_ID.0);
     assert_eq!((rejected.id, rejected.status), (active, reason));
-    // In a while it is as if nobody had ever listened.
+    // After a while the closed listener is forgotten.
     net.run_for(Duration::from_secs(5));
     net.connecting(11, 0x11);
     net.exchange();
@@ -67,7 +71,7 @@ fn a_request_is_refused_when_nobody_has_listened_again_within_the_moment() {
 }
 
 #[test]
-fn a_port_beside_the_one_that_closed_refuses_at_once() {
+fn other_ports_than_the_closed_one_refuse_at_once() {
     let mut net = Net::new();
     let beside = net.listen_on(SocketAddr::new(ip(1), PORT + 1), 0);
     close(&mut net, beside);
@@ -77,7 +81,7 @@ fn a_port_beside_the_one_that_closed_refuses_at_once() {
 }
 
 #[test]
-fn without_a_moment_to_wait_a_request_is_refused_at_once() {
+fn without_a_waiting_time_a_request_is_refused_at_once() {
     let mut net = just_closed(Net::with_config(Config {
         relisten_wait: Duration::ZERO,
         ..Config::default()
@@ -106,7 +110,7 @@ fn a_copy_of_a_request_that_waits_is_one_request() {
 }
 
 #[test]
-fn a_request_that_its_sender_takes_back_waits_no_longer() {
+fn a_withdrawn_request_stops_waiting() {
     let mut net = just_closed(Net::new());
     let active = net.connecting(10, 0x10);
     net.run_for(GAP);
@@ -120,7 +124,7 @@ fn a_request_that_its_sender_takes_back_waits_no_longer() {
 }
 
 #[test]
-fn no_more_requests_wait_than_may() {
+fn the_number_of_waiting_requests_is_bounded() {
     let mut net = just_closed(Net::with_config(Config {
         max_held_requests: 3,
         ..Config::default()
@@ -164,7 +168,7 @@ fn only_the_listeners_that_closed_last_are_remembered() {
 }
 
 #[test]
-fn a_listener_takes_up_no_more_than_its_backlog() {
+fn a_reopened_listener_takes_no_more_than_its_backlog() {
     let mut net = just_closed(Net::new());
     for number in 0..4 {
         net.connecting(10 + u64::from(number), 0x10 + number);

@@ -141,7 +141,7 @@ fn an_address_that_cannot_be_resolved_is_an_event_and_the_id_may_try_again() {
 }
 
 #[test]
-fn a_route_that_is_gone_is_an_event_and_the_id_may_try_again() {
+fn a_lost_route_is_an_event_and_the_id_may_try_again() {
     let mut net = Net::new();
     let id = net.cm(0).create_id(UserId(2), RC).unwrap();
     let (now, timeout) = (net.now, Duration::from_secs(1));
@@ -170,7 +170,7 @@ fn a_route_that_is_gone_is_an_event_and_the_id_may_try_again() {
 }
 
 #[test]
-fn an_address_query_that_nobody_answers_times_out_and_its_late_answer_is_ignored() {
+fn an_unanswered_address_query_times_out_and_its_late_answer_is_ignored() {
     let mut net = Net::new();
     let id = net.cm(0).create_id(UserId(2), RC).unwrap();
     let destination = SocketAddr::new(ip(1), PORT);
@@ -189,7 +189,7 @@ fn an_address_query_that_nobody_answers_times_out_and_its_late_answer_is_ignored
         net.expect(0, EventType::AddrError).status,
         -errno::ETIMEDOUT
     );
-    // The id asks again; the answer to its first question must not serve for the second.
+    // The id queries again. The answer to the first query must not serve for the second.
     let now = net.now;
     net.cm(0)
         .resolve_addr(now, id, None, destination, second)
@@ -203,7 +203,7 @@ fn an_address_query_that_nobody_answers_times_out_and_its_late_answer_is_ignored
 }
 
 #[test]
-fn destinations_that_are_no_host_are_refused_at_once() {
+fn destinations_that_cannot_be_hosts_are_refused_at_once() {
     let mut net = Net::new();
     let now = net.now;
     for destination in ["0.0.0.0:1", "239.1.2.3:1", "[::]:1", "[ff02::1]:1"] {

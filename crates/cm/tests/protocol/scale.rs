@@ -1,4 +1,4 @@
-//! Ten thousand ids in one engine are ordinary.
+//! Ten thousand ids in one engine.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use crate::net::*;
 
 const CONNECTIONS: u32 = 10_000;
 
-/// Far more than it takes, so that only a scan over all ids (10⁸ steps) can exceed it.
+/// Far longer than needed, so that only a scan over all ids (10⁸ steps) exceeds it.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// A burst of messages at a time, as often as it takes for all connections.
+/// Time for a burst of messages, repeated until all connections have had theirs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Carries every message of one engine to the other, at the pace of the sender.
+/// Carries all messages from one engine to the other at the sender's pace.
 fn carry(from: usize, cms: &mut [Cm; 2], now: &mut Duration) {
     let end = *now + PATIENCE;
     loop {
@@ -193,7 +193,7 @@ fn a_thousand_requests_at_once_leave_in_bursts() {
     assert_eq!(
         net.log.len(),
         1000 * 2,
-        "all were sent, and refused by nobody's listener"
+        "all were sent, and refused because there is no listener"
     );
 }
 
@@ -241,14 +241,14 @@ fn ten_thousand_unanswered_requests_are_repeated_and_given_up_by_their_timers_al
             None => break,
         }
     }
-    // Sixteen requests, and a REJ at the end.
+    // Sixteen requests, and a final REJ.
     assert_eq!((sent, unreachable), (CONNECTIONS * 17, CONNECTIONS));
     let took = started.elapsed();
     assert!(took < REAL_TIME_MAX, "took {took:?}");
 }
 
 #[test]
-fn while_held_back_messages_leave_no_room_it_is_waited_until_they_may_leave() {
+fn while_paced_messages_fill_the_queue_the_engine_waits_for_room() {
     const REQUESTS: u32 = 20;
     let mut net = Net::with_config(Config {
         max_transmits_queued: 4,
@@ -261,7 +261,7 @@ fn while_held_back_messages_leave_no_room_it_is_waited_until_they_may_leave() {
         net.run_for(Duration::from_millis(2));
     }
     assert_eq!(net.log.len() as u32, REQUESTS);
-    // All are to be repeated at once, by a queue that has room for a few.
+    // All must be repeated at once, through a queue with room for few.
     let mut now = net.now + Duration::from_millis(800);
     let cm = net.cm(0);
     cm.handle_timeout(now);
@@ -274,7 +274,7 @@ fn while_held_back_messages_leave_no_room_it_is_waited_until_they_may_leave() {
             break;
         }
         looks += 1;
-        assert!(looks <= 2 * REQUESTS, "{sent} sent: it looks in vain");
+        assert!(looks <= 2 * REQUESTS, "only {sent} sent: too many wake-ups");
         now = now.max(cm.poll_timeout().expect("requests are unanswered"));
         cm.handle_timeout(now);
     }

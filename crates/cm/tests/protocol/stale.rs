@@ -1,4 +1,4 @@
-//! Connections that one side has forgotten, and copies of what is long over.
+//! Connections that one side has forgotten, and copies of old messages.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn a_request_from_a_queue_pair_that_is_connected_is_refused_and_the_old_connecti
     let mut net = Net::new();
     net.listen(0);
     let (_, passive) = net.connected();
-    // The peer lost its memory and tries again with the same queue pair.
+    // The peer has restarted and tries again with the same queue pair.
     let fresh = ReqRepr {
         local_comm_id: 0x0123_4567,
         ..first_req(&net)
@@ -48,12 +48,12 @@ fn a_request_from_a_queue_pair_that_is_connected_is_refused_and_the_old_connecti
     net.assert_state(1, passive, State::DreqSent);
     net.exchange();
     assert_eq!(net.sent(1, AttributeId::Dreq), 1);
-    // The old peer answers, if it lives.
+    // The old peer answers if it still exists.
     net.expect(0, EventType::Disconnected);
 }
 
 #[test]
-fn a_peer_that_restarted_and_drew_the_same_number_is_refused_and_the_old_connection_ended() {
+fn a_restarted_peer_with_the_same_number_is_refused_and_the_old_connection_ended() {
     let mut net = Net::new();
     net.listen(0);
     let (_, passive) = net.connected();
@@ -85,7 +85,7 @@ fn a_host_that_claims_anothers_guid_and_queue_pair_does_not_end_its_connection()
 }
 
 #[test]
-fn a_reply_from_a_queue_pair_that_is_connected_is_refused_and_the_request_goes_on() {
+fn a_reply_from_a_queue_pair_that_is_connected_is_refused_and_the_request_continues() {
     let mut net = Net::new();
     net.listen(0);
     let (old, _) = net.connected();
@@ -108,7 +108,7 @@ fn a_reply_from_a_queue_pair_that_is_connected_is_refused_and_the_request_goes_o
 }
 
 #[test]
-fn being_told_that_a_connection_is_stale_is_a_rejection_followed_by_a_silent_time_wait() {
+fn a_stale_connection_rejection_is_followed_by_a_silent_time_wait() {
     let mut net = Net::new();
     net.listen(0);
     net.connected();
@@ -197,7 +197,7 @@ fn an_acceptor_that_gave_up_unheard_answers_the_disconnect_of_a_peer_that_is_con
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.replied();
-    // Neither the confirmation nor word of the giving up gets through.
+    // Both the RTU and the REJ of the giving up are lost.
     let is_lost = |kind| matches!(kind, AttributeId::Rtu | AttributeId::Rej);
     net.disturb(move |passing| match is_lost(passing.kind()) {
         true => Fate::Drop,
@@ -223,7 +223,7 @@ fn an_acceptor_that_gave_up_unheard_answers_the_disconnect_of_a_peer_that_is_con
 
 /// Linux reports REJECTED here.
 #[test]
-fn who_disconnects_hears_of_the_end_if_the_peer_only_refuses_a_late_copy_of_its_rep() {
+fn a_disconnecting_side_gets_its_event_even_if_the_peer_only_refuses_a_late_copy_of_its_rep() {
     let mut net = Net::new();
     net.listen(0);
     let (active, passive) = net.connected();

@@ -1,12 +1,12 @@
-//! The table of transitions against a second list.
+//! Compares the transition table with a second list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_cm::State;
 use portolan_cm::state::{Event, Next, Source, transition};
 
-/// Every legal transition, written down by state, from the state diagrams and Linux's handlers; the
-/// table in the engine is written by what happens.
+/// Every legal transition by state, written from the state diagrams and Linux's handlers. The engine's table is
+/// organised by event.
 fn legal(state: State) -> Vec<(Event, State)> {
     use Event as E;
     use State as S;

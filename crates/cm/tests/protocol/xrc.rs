@@ -1,4 +1,4 @@
-//! Extended reliable connections: an end that sends and one that receives (IBTA annex A14).
+//! Extended reliable connections: a sending end and a receiving end (IBTA annex A14).
 
 use portolan_cm::State;
 use portolan_provider::cm::{Ece, EventType, IdNumber, Service};
@@ -17,7 +17,7 @@ fn service(qp_type: QpType) -> Service {
     }
 }
 
-/// A request of host 0 to a listener of host 1; the connecting id.
+/// A request from host 0 to a listener on host 1. Returns the connecting id.
 fn requested(active: QpType, listening: QpType) -> (Net, IdNumber) {
     let mut net = Net::new();
     net.service = service(listening);
@@ -45,14 +45,14 @@ fn rep(net: &Net) -> RepRepr {
 }
 
 #[test]
-fn a_request_and_its_answer_say_what_linux_has_them_say() {
+fn a_request_and_its_reply_have_the_same_fields_as_on_linux() {
     let (mut net, active) = requested(QpType::XrcSend, QpType::XrcRecv);
     let request = net.expect(1, EventType::ConnectRequest);
     let req = req(&net);
     assert_eq!(req.transport, TransportService::Extended);
     assert_eq!(req.extended_transport, EXTENDED_XRC);
     assert_eq!(req.local_qpn, Qpn::new(0x10));
-    // An end that only sends has nothing to say of a responder, and the peer never sends again.
+    // A sending end has no responder resources, and its peer never sends.
     let responders = (
         req.responder_resources,
         req.retry_count,

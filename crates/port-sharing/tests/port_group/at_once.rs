@@ -1,4 +1,4 @@
-//! Processes that die at the same moment: one is gone before the coordinator can tell it of another's death.
+//! Processes that die at the same moment, so that the coordinator cannot announce one's death to the other.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,11 @@ use super::harness::*;
 use super::hostile::{HELLO, OBSERVE, call};
 use super::process::Process;
 
-/// Turns a coordinator may take until it has nothing to do: a few for each connection.
+/// Limit on the turns until a coordinator has nothing to do: a few per connection.
 const TURNS_MAX: usize = 100;
 
-/// A coordinator service that lets others die when a member leaves, before the coordinator tells them of that.
+/// A coordinator service that kills other members when a member leaves, before the coordinator can announce
+/// that.
 #[derive(Debug, Default)]
 struct Fate {
     names: Names,
@@ -43,7 +44,7 @@ impl CoordinatorService for Fate {
     }
 }
 
-/// A coordinator without a thread: it does something only when the test has it.
+/// A coordinator without a thread: it runs only when the test calls it.
 struct SteppedCoordinator {
     config: GroupConfig,
     group: PortGroup,
@@ -71,7 +72,7 @@ impl SteppedCoordinator {
         self.group.process(&mut |_| {});
     }
 
-    /// Gives it turns until it has nothing to do, neither at once nor later.
+    /// Runs it until it has nothing to do and no timer.
     fn settle(&self) {
         for _ in 0..TURNS_MAX {
             let limit = self.group.next_timeout();
@@ -84,7 +85,7 @@ impl SteppedCoordinator {
         panic!("the coordinator still has something to do after {TURNS_MAX} turns: {status:?}");
     }
 
-    /// Somebody who is welcome, and has not read that.
+    /// A member that has been admitted but has not read its welcome.
     fn member(&self) -> OwnedFd {
         let connection = call(&self.config);
         send(&connection, &HELLO, SendFlags::empty()).unwrap();
@@ -97,17 +98,18 @@ impl SteppedCoordinator {
         members.iter().map(|member| member.block).collect()
     }
 
-    /// Gives it turns until it has this many members, itself among them, and then nothing to do. A process that
-    /// another test is just starting has a copy of each connection for a moment.
+    /// Runs it until it has this many members, including itself, and then nothing to do. A process that another
+    /// test is starting holds copies of all connections for a moment.
     fn settle_with(&self, members: usize) {
-        eventually("the ends of all others", || {
+        eventually("the ends of all other members", || {
             self.turn();
             self.members().len() == members
         });
         self.settle();
     }
 
-    /// Nobody is left but the coordinator; all others are known to be dead, and the next gets a place.
+    /// Checks that only the coordinator is left, that all others are known to be dead, and that a newcomer gets
+    /// a place.
     fn is_alone_after(&self, before: &[Block]) {
         self.settle_with(1);
         let dead: Vec<_> = before
@@ -125,15 +127,15 @@ impl SteppedCoordinator {
     }
 }
 
-/// Takes what waits on a connection.
+/// Reads everything that waits on a connection.
 fn read_all(connection: &OwnedFd) {
     let mut buffer = [0; 8192];
     while recv(connection, &mut buffer, RecvFlags::DONTWAIT).is_ok_and(|(bytes, _)| bytes > 0) {}
 }
 
 #[test]
-fn members_that_die_while_another_death_is_told_are_dead_too() {
-    // What was not read when a connection closes decides which error the other end gets.
+fn members_that_die_while_another_death_is_announced_are_dead_too() {
+    // The error at the other end depends on whether data were unread when a connection closed.
     for has_read in [false, true] {
         let coordinator = SteppedCoordinator::found();
         let first = coordinator.member();
@@ -150,7 +152,7 @@ fn members_that_die_while_another_death_is_told_are_dead_too() {
 }
 
 #[test]
-fn a_member_that_dies_with_answers_and_news_waiting_for_it_is_dead() {
+fn a_member_that_dies_with_unread_answers_and_announcements_is_dead() {
     let coordinator = SteppedCoordinator::found();
     let (deaf, other) = (coordinator.member(), coordinator.member());
     let before = coordinator.members();
@@ -170,7 +172,7 @@ fn a_member_that_dies_with_answers_and_news_waiting_for_it_is_dead() {
 }
 
 #[test]
-fn an_observer_that_is_gone_before_its_answer_leaves_nothing() {
+fn an_observer_that_leaves_before_its_answer_leaves_nothing_behind() {
     let coordinator = SteppedCoordinator::found();
     let member = coordinator.member();
     for turns in 0..3 {
@@ -186,14 +188,14 @@ fn an_observer_that_is_gone_before_its_answer_leaves_nothing() {
 }
 
 #[test]
-fn a_newcomer_that_is_gone_before_its_welcome_leaves_no_socket_in_use() {
+fn a_newcomer_that_leaves_before_its_welcome_leaves_no_socket_in_use() {
     let coordinator = SteppedCoordinator::found();
     let newcomer = call(&coordinator.config);
     send(&newcomer, &HELLO, SendFlags::empty()).unwrap();
     drop(newcomer);
     coordinator.settle();
     coordinator.settle_with(1);
-    // The kernel keeps next to nothing for a block without a process.
+    // The kernel keeps almost nothing for a block without a process.
     let [target, _] = loopbacks(coordinator.config.port);
     let sender = sender_to(target);
     for index in 1..4u32 {
@@ -205,10 +207,13 @@ fn a_newcomer_that_is_gone_before_its_welcome_leaves_no_socket_in_use() {
         }
     }
     let waiting = received_bytes(coordinator.config.port);
-    assert!(waiting < 20_000, "{waiting} bytes wait for nobody");
+    assert!(
+        waiting < 20_000,
+        "{waiting} bytes are left on the port's sockets"
+    );
 }
 
-/// Bytes that wait on the sockets of a port, as the kernel counts them.
+/// Bytes waiting on the sockets of a port, from the kernel's table.
 fn received_bytes(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/udp").unwrap();
     let lines = table.lines().skip(1).map(str::split_whitespace);
@@ -235,7 +240,7 @@ fn processes_killed_at_once_leave_an_idle_coordinator_alone() {
         for (process, claim) in processes.iter_mut().zip(&names) {
             eventually(claim, || process.ask(claim) == "yours");
         }
-        // Every other time some are stopped, and have not read the news of the others.
+        // In every other round some are stopped and have not read the announcements about the others.
         for process in processes.iter().take(round % 2 * KILLED / 2) {
             process.stop();
         }
@@ -248,6 +253,6 @@ fn processes_killed_at_once_leave_an_idle_coordinator_alone() {
     let (ticks, since) = (coordinator.processor_ticks(), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let ticks = coordinator.processor_ticks() - ticks;
-    // This harness's own thread looks every 5 ms.
+    // This harness's own thread wakes up every 5 ms.
     assert!(ticks < 20, "{ticks} ticks in {:?}", since.elapsed());
 }

@@ -1,16 +1,16 @@
-//! Members that come, go and claim in an order of chance, against a model of who owns what.
+//! Members that join, leave and claim names in random order, compared with a model of the owners.
 
 use std::collections::BTreeMap;
 
 use super::harness::*;
 
-/// Members at the same time, at most.
+/// Maximum number of members at a time.
 const MEMBERS_MAX: usize = 8;
-/// Names to claim; few, so that they are fought for.
+/// Names to claim. They are few, so that members compete.
 const NAMES: u64 = 12;
 const STEPS: usize = 250;
 
-/// A generator of chance numbers (xorshift64*): a run is a function of its seed except timing.
+/// A pseudo-random generator (xorshift64*). Except for timing, a run is determined by its seed.
 struct Chance(u64);
 
 impl Chance {
@@ -22,7 +22,7 @@ impl Chance {
     }
 }
 
-/// Claims a name and checks the answer against the owner there is.
+/// Claims a name and checks the answer against the model.
 fn claim(member: &Member, name: &str, owners: &mut BTreeMap<String, u8>) {
     let own = member.group.block().index();
     match owners.get(name) {
@@ -34,7 +34,7 @@ fn claim(member: &Member, name: &str, owners: &mut BTreeMap<String, u8>) {
             );
         }
         _ => {
-            // Its last owner may be gone for so short a time that the coordinator does not know yet.
+            // The coordinator may not have noticed yet that its last owner is gone.
             eventually(name, || member.claim(name) == "yours");
             owners.insert(name.to_owned(), own);
         }
@@ -63,7 +63,7 @@ fn run(seed: u64) {
                 owners.retain(|_, owner| *owner != gone.group.block().index());
             }
             3 if members.len() > 1 => {
-                // The coordinator, whoever it is, and a claim at once.
+                // Kills the coordinator, whichever it is, and claims at once.
                 let gone = members.swap_remove(the_coordinator(&members));
                 owners.retain(|_, owner| *owner != gone.group.block().index());
                 drop(gone);
@@ -76,7 +76,7 @@ fn run(seed: u64) {
             }
         }
     }
-    // Every owner is known to everybody.
+    // Every member knows every owner.
     for (name, owner) in &owners {
         for member in &members {
             assert_eq!(
@@ -93,7 +93,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn claims_stay_exclusive_and_blocks_unique_whoever_comes_and_goes() {
+fn claims_stay_exclusive_and_blocks_unique_while_members_join_and_leave() {
     std::thread::scope(|scope| {
         for seed in [0x5eed, 0xcafe, 0xf00d, 0xbead] {
             scope.spawn(move || run(seed));

@@ -1,4 +1,4 @@
-//! Processes that are killed.
+//! Killed processes.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::harness::*;
 use super::process::Process;
 
-/// A child that a process forked, asleep; ended when dropped.
+/// A sleeping child forked by a process; killed on drop.
 struct Sleeper(Pid);
 
 impl Sleeper {
@@ -21,7 +21,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = kill_process(self.0, Signal::KILL);
     }
 }
@@ -50,7 +50,7 @@ impl Stream {
         self.sent += 1;
     }
 
-    /// What should have been received.
+    /// The numbers that should have been received.
     fn expected(&self) -> String {
         (0..self.sent)
             .map(|n| n.to_string())
@@ -59,7 +59,7 @@ impl Stream {
     }
 }
 
-/// Kills the coordinator, with packets to the others under way before, during and after.
+/// Kills the coordinator while packets to the others arrive before, during and after.
 fn kill_the_coordinator(processes: &mut Vec<Process>, port: u16) -> Duration {
     let coordinator = processes
         .iter_mut()
@@ -111,13 +111,13 @@ fn survivors_of_a_killed_coordinator_miss_no_packet_and_elect_another_in_time() 
             .count();
         assert_eq!(coordinators, 1);
     }
-    // The last one still lets newcomers in.
+    // The last one still admits newcomers.
     let newcomer = Process::spawn(port);
     assert_ne!(newcomer.block, processes[0].block);
 }
 
 #[test]
-fn a_killed_member_disturbs_nobody_and_its_claims_and_block_become_free() {
+fn a_killed_member_affects_no_other_and_its_claims_and_block_become_free() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let mut member = Process::spawn(config.port);
@@ -139,7 +139,7 @@ fn a_killed_member_disturbs_nobody_and_its_claims_and_block_become_free() {
 }
 
 #[test]
-fn management_datagrams_go_on_after_the_coordinator_is_killed() {
+fn management_datagrams_are_delivered_after_the_coordinator_is_killed() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let members: Vec<_> = (0..2).map(|_| Member::join(&config).unwrap()).collect();
@@ -205,7 +205,7 @@ fn sixteen_processes_starting_at_once_become_one_group() {
 }
 
 #[test]
-fn newcomers_get_in_while_coordinators_are_killed() {
+fn newcomers_are_admitted_while_coordinators_are_killed() {
     let config = config();
     let mut processes = vec![Process::spawn(config.port), Process::spawn(config.port)];
     for _ in 0..6 {
@@ -254,14 +254,14 @@ fn a_forked_child_does_not_keep_the_port() {
     let mut only = Process::spawn(config.port);
     let _child = Sleeper::forked_by(&mut only);
     only.kill();
-    // The child sleeps for a minute, which is longer than this waits.
+    // The child sleeps for a minute, longer than this waits.
     eventually("freeing the port", || {
         !port_is_bound(config.port) && !name_exists(&config)
     });
 }
 
 #[test]
-fn while_members_may_come_back_a_new_coordinator_answers_for_none_of_them() {
+fn while_members_may_return_a_new_coordinator_answers_for_none_of_them() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let stopped = Process::spawn(config.port);
@@ -270,7 +270,7 @@ fn while_members_may_come_back_a_new_coordinator_answers_for_none_of_them() {
     let sender = sender_to(target);
     stopped.stop();
     coordinator.kill();
-    // Of no member that has registered: they wait on block 0's socket for the new coordinator.
+    // They belong to no registered member and wait on block 0's socket for the new coordinator.
     for _ in 0..20 {
         sender.send(&packet(1, &[0, 1])).unwrap();
     }
@@ -323,7 +323,7 @@ fn a_new_owner_of_a_block_sees_no_packet_of_the_former() {
     let mut former = Process::spawn(config.port);
     let block = former.block;
     let mut stream = Stream::to(config.port, block);
-    // Some are read, some wait in the socket when it dies, some come when nobody has the block.
+    // Some are read, some wait in the socket when it dies, some arrive while the block is free.
     (0..20).for_each(|_| stream.send());
     former.ask("read");
     (0..20).for_each(|_| stream.send());
@@ -332,21 +332,17 @@ fn a_new_owner_of_a_block_sees_no_packet_of_the_former() {
     eventually("the coordinator's farewell", || {
         coordinator.group.status().members.len() == 1
     });
-    // Blocks are given in turn, so it takes a full round to come back to this one.
+    // Blocks are allocated in turn, so it takes a full round to reuse this one.
     for _ in 0..200 {
         let newcomer = Member::join(&config).unwrap();
         if newcomer.group.block().index() == block {
             assert_eq!(newcomer.read_block(), Vec::<Vec<u8>>::new());
             stream.send();
-            assert_eq!(
-                newcomer.read_block().len(),
-                1,
-                "and its own packets do come"
-            );
+            assert_eq!(newcomer.read_block().len(), 1, "its own packets arrive");
             return;
         }
     }
-    panic!("block {block} was never given again");
+    panic!("block {block} was never reused");
 }
 
 #[test]
@@ -360,7 +356,7 @@ fn a_group_whose_processes_are_all_stopped_is_not_taken_for_a_foreign_owner() {
         join_timeout: Duration::from_secs(1),
         ..config.clone()
     };
-    let error = Member::join(&hasty).expect_err("nobody can let it in");
+    let error = Member::join(&hasty).expect_err("no process can admit it");
     let Cause::GroupRefused(why) = &error.cause else {
         panic!("{error}")
     };
@@ -372,7 +368,7 @@ fn a_group_whose_processes_are_all_stopped_is_not_taken_for_a_foreign_owner() {
 }
 
 #[test]
-fn members_are_told_of_a_death_and_of_no_other() {
+fn members_learn_of_a_death_and_of_no_other() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let witness = Member::join(&config).unwrap();
@@ -391,7 +387,7 @@ fn members_are_told_of_a_death_and_of_no_other() {
 }
 
 #[test]
-fn a_new_coordinator_tells_who_comes_back_that_the_old_one_is_dead() {
+fn a_new_coordinator_announces_the_old_ones_death_to_returning_members() {
     let config = config();
     let mut old = Process::spawn(config.port);
     let members = [(); 3].map(|()| Member::join(&config).unwrap());
@@ -411,7 +407,7 @@ fn a_new_coordinator_tells_who_comes_back_that_the_old_one_is_dead() {
 }
 
 #[test]
-fn a_member_that_reads_nothing_for_a_while_is_told_of_every_death_in_the_end() {
+fn a_member_that_reads_nothing_for_a_while_finally_learns_of_every_death() {
     let config = config();
     let _coordinator = Member::join(&config).unwrap();
     let mut stopped = Process::spawn(config.port);
@@ -432,7 +428,7 @@ fn a_member_that_reads_nothing_for_a_while_is_told_of_every_death_in_the_end() {
 }
 
 #[test]
-fn a_member_that_dies_before_it_came_back_to_a_new_coordinator_is_told_of_too() {
+fn the_death_of_a_member_before_it_returned_to_a_new_coordinator_is_announced_too() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let mut stopped = Process::spawn(config.port);
@@ -441,21 +437,24 @@ fn a_member_that_dies_before_it_came_back_to_a_new_coordinator_is_told_of_too() 
     coordinator.kill();
     the_coordinator(&members);
     for member in &members {
-        eventually("the news of the coordinator", || {
+        eventually("the announcement of the coordinator's death", || {
             member.knows_dead(coordinator.block)
         });
-        assert!(!member.knows_dead(stopped.block), "it is only stopped");
+        assert!(
+            !member.knows_dead(stopped.block),
+            "it is stopped but not dead"
+        );
     }
     stopped.kill();
     for member in &members {
-        eventually("the news of the member", || {
+        eventually("the announcement of the member's death", || {
             member.knows_dead(stopped.block)
         });
     }
 }
 
 #[test]
-fn a_claim_that_goes_to_another_while_its_owner_is_stopped_is_waited_for_and_told_to_the_owner() {
+fn a_claim_of_a_stopped_owner_is_given_away_only_after_a_wait_and_the_owner_learns_of_it() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let mut stopped = Process::spawn(config.port);
@@ -466,7 +465,7 @@ fn a_claim_that_goes_to_another_while_its_owner_is_stopped_is_waited_for_and_tol
     stopped.stop();
     let killed = Instant::now();
     coordinator.kill();
-    // It lives, as its name tells: so it is waited for.
+    // Its bound name shows that it is alive, so the coordinator waits for it.
     assert_eq!(witness.claim("lost"), "yours");
     let waited = killed.elapsed();
     assert!(waited >= Duration::from_secs(2), "only {waited:?}");

@@ -1,4 +1,4 @@
-//! A member with a progress thread, and a coordinator service that knows who claimed what.
+//! A member with a progress thread, and a coordinator service that records who claimed what.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,17 +17,17 @@ use portolan_provider::Result;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, recv};
 
-/// How long anything may take that should take milliseconds.
+/// Time limit for anything that should take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// Far more than an election takes on a slow machine, and less than nobody electing anybody.
+/// Longer than an election on a slow machine, and shorter than a failed one.
 pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(8);
-/// How long a request waits.
+/// Time limit of a request.
 pub(crate) const ASK: Duration = Duration::from_secs(10);
 
-/// Ports for tests: below those that the kernel takes for senders, and apart from other tests'.
+/// Ports for tests: below the kernel's ephemeral ports, and different from other tests' ports.
 const PORTS: std::ops::Range<u16> = 5_400..9_800;
 
-/// A group of this test's own: a port that nobody has, and its own names.
+/// A group for this test: an unused port, with its own names.
 pub(crate) fn config() -> GroupConfig {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -43,35 +43,35 @@ pub(crate) fn config() -> GroupConfig {
     }
 }
 
-/// Keeps a port from the tests of other runs for as long as this process lives.
+/// Reserves a port among concurrent test runs for the lifetime of this process.
 fn reserve(port: u16) -> bool {
     let name = format!("portolan-test-port/{port}");
     let address = UnixAddr::from_abstract_name(name).unwrap();
-    // Left open on purpose; the kernel frees the name at the end of the process.
+    // Left open on purpose; the kernel frees the name when the process ends.
     UnixDatagram::bind_addr(&address)
         .map(std::mem::forget)
         .is_ok()
 }
 
-/// The same group's settings, for another process.
+/// Settings of the same group for another process.
 pub(crate) fn config_on(port: u16) -> GroupConfig {
     GroupConfig {
         port,
         name_prefix: "portolan-test".into(),
-        // Tests run side by side on few cores.
+        // Tests run in parallel on few cores.
         join_timeout: PATIENCE,
         ..GroupConfig::default()
     }
 }
 
-/// Names every process in a management datagram.
+/// Stands for every process in a management datagram.
 pub(crate) const EVERYONE: u8 = 200;
 
-/// A coordinator service that gives each name to the first who claims it.
+/// A coordinator service that gives each name to the first claimant.
 ///
-/// Requests: `claim NAME` answers `yours` or `taken by BLOCK`; `owner NAME` answers the block or
-/// `nobody`; `echo TEXT` answers `TEXT`. A management datagram's first byte after the headers names
-/// the block it is for, 0 the coordinator's own process, [`EVERYONE`] every process.
+/// Requests: `claim NAME` returns `yours` or `taken by BLOCK`; `owner NAME` returns the block or `nobody`;
+/// `echo TEXT` returns `TEXT`. The first byte after a management datagram's headers is the block it is for: 0
+/// means the coordinator's own process, [`EVERYONE`] every process.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     owners: BTreeMap<String, Block>,
@@ -117,20 +117,23 @@ impl CoordinatorService for Names {
     }
 }
 
-/// What a member claimed, to be claimed again, and of whose deaths it was told.
+/// A member's claims, to be replayed, and the deaths that it learned of.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) held: Mutex<Vec<Vec<u8>>>,
     pub(crate) dead: Mutex<Vec<Block>>,
     /// Claims that a new coordinator did not grant again.
     pub(crate) lost: Mutex<Vec<String>>,
-    /// Has it panic whatever it is asked.
+    /// Whether every callback must panic.
     pub(crate) panics: AtomicBool,
 }
 
 impl Claims {
     fn may_panic(&self) {
-        assert!(!self.panics.load(Ordering::Relaxed), "the test wants it");
+        assert!(
+            !self.panics.load(Ordering::Relaxed),
+            "a panic requested by the test"
+        );
     }
 }
 
@@ -159,7 +162,7 @@ impl MemberService for Claims {
     }
 }
 
-/// A datagram as it was delivered.
+/// A delivered datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub(crate) source: SocketAddr,
@@ -168,7 +171,7 @@ pub(crate) struct Delivered {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A member and the thread that drives it.
+/// A member with the thread that drives it.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) group: Arc<PortGroup>,
@@ -219,7 +222,7 @@ impl Member {
         String::from_utf8(answer).unwrap()
     }
 
-    /// Claims a name for good: with the next coordinator too.
+    /// Claims a name permanently: the claim is replayed to later coordinators.
     pub(crate) fn claim(&self, name: &str) -> String {
         let answer = self.ask(&format!("claim {name}"));
         if answer == "yours" {
@@ -232,13 +235,13 @@ impl Member {
         answer
     }
 
-    /// Whether it was told that no living process has a block.
+    /// Whether it learned that no living process has this block.
     pub(crate) fn knows_dead(&self, block: u8) -> bool {
         let dead = self.claims.dead.lock().unwrap();
         dead.iter().any(|dead| dead.index() == block)
     }
 
-    /// The payloads that wait on the block's sockets.
+    /// The payloads waiting on the block's sockets.
     pub(crate) fn read_block(&self) -> Vec<Vec<u8>> {
         let mut payloads = Vec::new();
         for socket in self.group.sockets() {
@@ -259,7 +262,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // A panic of the thread has already been reported.
             let _ = thread.join();
         }
     }
@@ -289,7 +292,7 @@ fn drive(group: &PortGroup, delivered: &Mutex<Vec<Delivered>>, stop: &AtomicBool
 /// Bytes of the base and datagram transport headers.
 const HEADERS_BYTES: usize = 20;
 
-/// Something the size of a RoCEv2 packet: only the destination QPN and the body mean something.
+/// A datagram of the size of a RoCEv2 packet. Only its destination QPN and its body are meaningful.
 pub(crate) fn packet(qpn: u32, body: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x64, 0, 0xff, 0xff, 0];
     packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
@@ -304,7 +307,7 @@ pub(crate) fn body(packet: &[u8]) -> &[u8] {
     &packet[HEADERS_BYTES..packet.len() - 4]
 }
 
-/// Loopback's two addresses with a port.
+/// Loopback's two addresses with this port.
 pub(crate) fn loopbacks(port: u16) -> [SocketAddr; 2] {
     [
         (Ipv4Addr::LOCALHOST, port).into(),
@@ -323,7 +326,7 @@ pub(crate) fn sender_to(target: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Waits until `done` or fails, saying what for.
+/// Waits until `done` returns true. On failure it prints `what`.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -346,7 +349,7 @@ pub(crate) fn name_exists(config: &GroupConfig) -> bool {
     })
 }
 
-/// Whether any UDP socket is bound to the port in this network namespace.
+/// Whether a UDP socket is bound to the port in this network namespace.
 pub(crate) fn port_is_bound(port: u16) -> bool {
     let needle = format!(":{port:04X} ");
     ["/proc/net/udp", "/proc/net/udp6"].iter().any(|table| {
@@ -359,12 +362,12 @@ pub(crate) fn port_is_bound(port: u16) -> bool {
     })
 }
 
-/// How many descriptors this process has open.
+/// Number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The one member of several that is the coordinator.
+/// Index of the member that is the coordinator.
 pub(crate) fn the_coordinator(members: &[Member]) -> usize {
     let mut found = None;
     eventually("an election", || {
@@ -381,7 +384,7 @@ pub(crate) fn the_coordinator(members: &[Member]) -> usize {
     found.unwrap()
 }
 
-/// Borrow of a descriptor for poll.
+/// Polls a descriptor for reading.
 pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     let limit = limit.try_into().unwrap();
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).expect("poll") > 0

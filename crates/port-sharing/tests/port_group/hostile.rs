@@ -1,4 +1,4 @@
-//! Strangers on the group's name.
+//! Strangers that use the group's name.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use rustix::net::{
 
 use super::harness::*;
 
-/// The version of the group's protocol that this program speaks.
+/// The protocol version of this program.
 const VERSION: u8 = 3;
-/// What a newcomer says first.
+/// A newcomer's first message.
 pub(crate) const HELLO: [u8; 7] = [1, b'P', b'R', b'T', b'L', VERSION, 0];
-/// What an observer says first.
+/// An observer's first message.
 pub(crate) const OBSERVE: [u8; 6] = [12, b'P', b'R', b'T', b'L', VERSION];
 
 fn name(config: &GroupConfig) -> SocketAddrUnix {
@@ -30,7 +30,7 @@ fn seqpacket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-/// A connection of somebody who need not be a member.
+/// A connection of a process that need not be a member.
 pub(crate) fn call(config: &GroupConfig) -> OwnedFd {
     let socket = seqpacket();
     eventually("a connection", || connect(&socket, &name(config)).is_ok());
@@ -38,7 +38,7 @@ pub(crate) fn call(config: &GroupConfig) -> OwnedFd {
 }
 
 fn is_well(coordinator: &Member, config: &GroupConfig) {
-    let member = Member::join(config).expect("the coordinator still lets members in");
+    let member = Member::join(config).expect("the coordinator still admits members");
     assert_eq!(member.ask("echo well"), "well");
     assert_eq!(coordinator.ask("echo well"), "well");
 }
@@ -54,7 +54,7 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         hello[..4].to_vec(),
         [&hello[..], b"and more"].concat(),
-        // Things that only a member may say, and things that only a coordinator may.
+        // Messages that only a member may send, and messages that only a coordinator may send.
         vec![5, 0, 0, 0, 0, 0, 0, 0, 1, b'x'],
         vec![6, b'x'],
         vec![7],
@@ -73,7 +73,7 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
         send(&connection, &bytes, SendFlags::empty()).unwrap();
         assert!(
             readable(&connection, PATIENCE),
-            "the coordinator closes it: {bytes:?}"
+            "the coordinator must close the connection: {bytes:?}"
         );
     }
     eventually("counting", || {
@@ -83,7 +83,7 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_member_that_breaks_the_protocol_loses_its_place_and_no_one_else_does() {
+fn a_member_that_breaks_the_protocol_loses_its_place_and_no_other_does() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let member = Member::join(&config).unwrap();
@@ -110,11 +110,11 @@ fn a_member_that_breaks_the_protocol_loses_its_place_and_no_one_else_does() {
 }
 
 #[test]
-fn nobody_comes_back_with_a_block_that_is_not_theirs() {
+fn no_process_returns_with_another_processes_block() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let member = Member::join(&config).unwrap();
-    // A block nobody has, the coordinator's, the member's.
+    // An unused block, the coordinator's, the member's.
     for block in [
         99,
         coordinator.group.block().index(),
@@ -153,7 +153,10 @@ fn connections_that_say_nothing_are_closed_and_do_not_keep_members_out() {
         joined.elapsed()
     );
     for connection in &silent {
-        assert!(readable(connection, PATIENCE), "the coordinator closes it");
+        assert!(
+            readable(connection, PATIENCE),
+            "the coordinator must close the connection"
+        );
     }
     let counters = coordinator.group.status().counters;
     assert!(
@@ -166,7 +169,7 @@ fn connections_that_say_nothing_are_closed_and_do_not_keep_members_out() {
 fn a_member_that_reads_nothing_does_not_stop_the_coordinator() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
-    // Welcomed, and silent ever after.
+    // It is welcomed and then stays silent.
     let deaf = call(&config);
     send(
         &deaf,
@@ -196,7 +199,7 @@ fn a_member_that_reads_nothing_does_not_stop_the_coordinator() {
         }
         coordinator.group.status().counters.queue_full > 0
     });
-    // It asks much, too, and reads no answer.
+    // It also sends many requests and reads no answer.
     let ask = [&[5, 0, 0, 0, 0, 0, 0, 0, 1][..], b"echo ", &[b'x'; 1000]].concat();
     for _ in 0..10_000 {
         if send(&deaf, &ask, SendFlags::empty()).is_err() {
@@ -207,7 +210,7 @@ fn a_member_that_reads_nothing_does_not_stop_the_coordinator() {
 }
 
 #[test]
-fn a_process_of_another_version_is_told_which_one_is_spoken() {
+fn a_process_of_another_version_learns_this_version() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let connection = call(&config);
@@ -223,24 +226,24 @@ fn a_process_of_another_version_is_told_which_one_is_spoken() {
     assert_eq!(
         answer[..bytes],
         [3, 2, 0, 0, 0, VERSION],
-        "refused, for its version; and which it is here"
+        "refused because of its version; the answer names this version"
     );
     is_well(&coordinator, &config);
 }
 
 #[test]
-fn a_process_that_finds_a_group_of_another_version_says_which_versions_do_not_meet() {
+fn a_process_that_finds_a_group_of_another_version_reports_both_versions() {
     let config = config();
     let coordinator = seqpacket();
     bind(&coordinator, &name(&config)).unwrap();
     listen(&coordinator, 8).unwrap();
     std::thread::scope(|scope| {
-        // As a coordinator of the version before answers, whoever asks.
+        // Answers like a coordinator of the previous version.
         let answering = scope.spawn(|| {
             for _ in 0..2 {
                 assert!(readable(&coordinator, PATIENCE), "somebody calls");
                 let caller = accept(&coordinator).unwrap();
-                assert!(readable(&caller, PATIENCE), "it says something");
+                assert!(readable(&caller, PATIENCE), "the caller sends a message");
                 let mut hello = [0; 16];
                 let (bytes, _) = recv(&caller, &mut hello, RecvFlags::empty()).unwrap();
                 assert_eq!((&hello[1..5], hello[5]), (&b"PRTL"[..], VERSION), "{bytes}");
@@ -332,7 +335,7 @@ fn settings_that_cannot_work_are_refused() {
 }
 
 #[test]
-fn a_member_that_speaks_for_another_loses_its_place() {
+fn a_member_that_reports_for_another_block_loses_its_place() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let member = Member::join(&config).unwrap();
@@ -353,7 +356,7 @@ fn a_member_that_speaks_for_another_loses_its_place() {
 }
 
 #[test]
-fn an_observer_is_told_of_everybody_and_may_ask_for_nothing_else() {
+fn an_observer_gets_the_list_of_members_and_nothing_else() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let member = Member::join(&config).unwrap();
@@ -366,7 +369,7 @@ fn an_observer_is_told_of_everybody_and_may_ask_for_nothing_else() {
     assert_eq!(report(coordinator.group.block()), b"a member");
     assert_eq!(report(member.group.block()), b"a member");
     assert_eq!(seen.coordinator_report.concat(), b"the coordinator");
-    // One that goes on to ask is sent away, and has taken no block.
+    // An observer that sends a request is disconnected, and has not taken a block.
     let connection = call(&config);
     let observe = [12, b'P', b'R', b'T', b'L', VERSION];
     send(&connection, &observe, SendFlags::empty()).unwrap();
@@ -390,7 +393,7 @@ fn a_member_whose_service_panics_stays_in_the_group() {
     let look = || observe(&config, PATIENCE).unwrap().expect("a group");
     let _ = look();
     drop(gone);
-    eventually("news of the death", || {
+    eventually("the announcement of the death", || {
         coordinator.claims.dead.lock().unwrap().contains(&dead)
     });
     member.claims.panics.store(false, Ordering::Relaxed);

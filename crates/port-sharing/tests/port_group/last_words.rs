@@ -1,4 +1,4 @@
-//! What a process sent before it died comes before the news of its death.
+//! Datagrams that a process sent before its death are delivered before the announcement of its death.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use portolan_port_sharing::{Block, GroupConfig, MemberService, PortGroup};
 use super::harness::*;
 use super::process::Process;
 
-/// What came to a member.
+/// A delivery to a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Came {
     Datagram,
     Death(u8),
 }
 
-/// A member that has nothing to register, and notes what comes in its order.
+/// A member without registrations that records deliveries in order.
 #[derive(Debug, Default)]
 struct Notes(Mutex<Vec<Came>>);
 
@@ -47,7 +47,7 @@ impl MemberService for Notes {
     }
 }
 
-/// A member without a thread: it does something only when the test has it.
+/// A member without a thread: it runs only when the test calls it.
 struct Still {
     group: PortGroup,
     notes: Arc<Notes>,
@@ -73,7 +73,8 @@ impl Still {
         self.notes.all().contains(&Came::Death(block))
     }
 
-    /// What came, except the deaths of others than `block`: a new coordinator holds all that it does not find for dead.
+    /// Deliveries, without the deaths of others than `block`: a new coordinator takes every process it does not
+    /// find for dead.
     fn came(&self, block: u8) -> Vec<Came> {
         let mut came = self.notes.all();
         came.retain(|came| match came {
@@ -83,7 +84,7 @@ impl Still {
         came
     }
 
-    /// A management datagram for it, as any process of the host sends one.
+    /// Sends it management datagrams as any process of the host could.
     fn is_sent(&self, config: &GroupConfig, count: usize) {
         let index = self.group.block().index();
         let [target, _] = loopbacks(config.port);
@@ -94,7 +95,7 @@ impl Still {
     }
 }
 
-/// Has the coordinator stopped, then sends it the datagram of each, then kills it.
+/// Stops the coordinator, sends it a datagram for each member, then kills it.
 fn coordinator_dies_with_datagrams_unread(
     config: &GroupConfig,
     coordinator: &mut Process,
@@ -108,7 +109,7 @@ fn coordinator_dies_with_datagrams_unread(
 }
 
 #[test]
-fn a_new_coordinator_hears_what_the_old_one_left_unread_before_it_hears_of_its_death() {
+fn a_new_coordinator_gets_the_old_ones_unread_datagrams_before_its_death() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let members = [Still::join(&config)];
@@ -123,20 +124,19 @@ fn a_new_coordinator_hears_what_the_old_one_left_unread_before_it_hears_of_its_d
 }
 
 #[test]
-fn a_member_that_comes_back_to_a_new_coordinator_hears_what_came_meanwhile_before_it_hears_of_a_death()
- {
+fn a_member_that_returns_to_a_new_coordinator_gets_pending_datagrams_before_a_death() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let members = [Still::join(&config), Still::join(&config)];
     coordinator_dies_with_datagrams_unread(&config, &mut coordinator, &members);
     let [successor, other] = members;
-    eventually("the news at the new coordinator", || {
+    eventually("the announcement at the new coordinator", || {
         successor.process();
         successor.knows_dead(coordinator.block)
     });
     assert!(successor.group.status().is_coordinator);
-    assert!(other.notes.all().is_empty(), "it did nothing yet");
-    eventually("the news at the other", || {
+    assert!(other.notes.all().is_empty(), "it has not run yet");
+    eventually("the announcement at the other member", || {
         other.process();
         successor.process();
         other.knows_dead(coordinator.block)
@@ -146,7 +146,7 @@ fn a_member_that_comes_back_to_a_new_coordinator_hears_what_came_meanwhile_befor
 }
 
 #[test]
-fn what_waits_for_a_member_that_does_not_come_back_is_given_up_and_bounded() {
+fn datagrams_for_a_member_that_does_not_return_are_bounded_and_dropped() {
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let mut lost = Process::spawn(config.port);
@@ -166,8 +166,8 @@ fn what_waits_for_a_member_that_does_not_come_back_is_given_up_and_bounded() {
         successor.process();
     }
     let unheld = successor.group.status().counters.no_member;
-    assert!(unheld >= 1_000, "{unheld} of 2000 were let go at once");
-    eventually("the end of its time to come back", || {
+    assert!(unheld >= 1_000, "{unheld} of 2000 were released at once");
+    eventually("the end of its time to return", || {
         successor.process();
         std::thread::sleep(Duration::from_millis(5));
         successor.group.status().counters.no_member == 2_000
@@ -176,8 +176,8 @@ fn what_waits_for_a_member_that_does_not_come_back_is_given_up_and_bounded() {
 }
 
 #[test]
-fn the_coordinator_hears_all_that_a_member_sent_before_it_hears_of_its_death() {
-    // More than the coordinator reads in a turn.
+fn the_coordinator_gets_all_that_a_member_sent_before_its_death() {
+    // More than the coordinator reads in one turn.
     const COUNT: usize = 600;
     let config = config();
     let coordinator = Still::join(&config);

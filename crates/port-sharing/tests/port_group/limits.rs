@@ -1,4 +1,4 @@
-//! Few descriptors to be had.
+//! Shortage of descriptors.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::harness::*;
 use super::process::Process;
 
 #[test]
-fn a_low_soft_limit_of_open_files_is_raised_where_the_hard_one_allows() {
+fn a_low_soft_limit_of_open_files_is_raised_if_the_hard_limit_permits() {
     let config = config();
     let mut coordinator = Process::start_with_open_files(config.port, 24, 1024).joined();
     assert!(coordinator.is_coordinator());
@@ -53,7 +53,8 @@ fn a_coordinator_out_of_descriptors_neither_spins_nor_forgets_its_members() {
         ..config.clone()
     };
     let error = Member::join(&hasty).expect_err("no descriptor for the connection");
-    // The coordinator may have come by one descriptor since, and can accept, but give nothing.
+    // The coordinator may have gained a descriptor since, and can accept the connection, but cannot pass any
+    // descriptors.
     let is_told = match &error.cause {
         Cause::GroupSilent { stopped, .. } => !stopped,
         Cause::GroupRefused(why) => why.contains("none gave it a place"),

@@ -1,6 +1,5 @@
-//! Many processes on one UDP port: the group by its public interface, with real sockets and with
-//! processes that are killed. Everything stays on loopback; each test has a port and names of its
-//! own.
+//! Many processes on one UDP port: the group's public interface with real sockets and killed processes.
+//! Everything stays on loopback; each test has its own port and names.
 
 mod at_once;
 mod chaos;

@@ -1,4 +1,4 @@
-//! Members in processes of their own, which can be killed.
+//! Members in separate processes, which can be killed.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::AsRawFd;
@@ -11,16 +11,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::harness::*;
 
-/// Tells a process of this test program which port's group to join.
+/// Environment variable with the port whose group to join.
 const PORT_VARIABLE: &str = "PORTOLAN_TEST_GROUP_PORT";
-/// Tells it to bound its open files first: the soft limit, and the hard one.
+/// Environment variable with limits on open files: soft and hard.
 const OPEN_FILES_VARIABLE: &str = "PORTOLAN_TEST_OPEN_FILES";
-/// Tells it which other user to trust.
+/// Environment variable with another user to trust.
 const TRUST_VARIABLE: &str = "PORTOLAN_TEST_TRUST";
-/// Begins the lines that a member says; the test runner says others.
+/// Prefix of a member's output lines, because the test runner prints too.
 const MARK: &str = "@member ";
 
-/// A member in a process of its own. Killed when dropped.
+/// A member in a separate process. Killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -40,21 +40,21 @@ impl Process {
         Self::run(Self::command(port))
     }
 
-    /// Starts a process with few open files to have.
+    /// Starts a process with a low limit on open files.
     pub(crate) fn start_with_open_files(port: u16, soft: u64, hard: u64) -> Self {
         let mut command = Self::command(port);
         command.env(OPEN_FILES_VARIABLE, format!("{soft} {hard}"));
         Self::run(command)
     }
 
-    /// Starts a process of another user. Needs root.
+    /// Starts a process as another user. Needs root.
     #[allow(dead_code, reason = "used by the tests that need root")]
     pub(crate) fn start_as(port: u16, uid: u32, trusted: Option<u32>) -> Self {
         let trust = trusted.map(|trusted| (TRUST_VARIABLE, trusted.to_string()));
         Self::start_as_with(port, uid, trust)
     }
 
-    /// Starts a process of another user, with few open files to have. Needs root.
+    /// Starts a process as another user, with a low limit on open files. Needs root.
     #[allow(dead_code, reason = "used by the tests that need root")]
     pub(crate) fn start_as_with_open_files(port: u16, uid: u32, soft: u64, hard: u64) -> Self {
         Self::start_as_with(
@@ -66,7 +66,7 @@ impl Process {
 
     fn start_as_with(port: u16, uid: u32, setting: Option<(&str, String)>) -> Self {
         use std::os::unix::process::CommandExt;
-        // The user may not be allowed into the build's directory.
+        // The user may have no access to the build folder.
         static COPIES: AtomicU32 = AtomicU32::new(0);
         let copy = COPIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("portolan-group-{}-{copy}", std::process::id());
@@ -101,8 +101,8 @@ impl Process {
 
     fn run(mut command: Command) -> Self {
         let mut spawned = None;
-        // A copy just written cannot be run while a child that another test is starting still has
-        // it open for writing.
+        // A new copy cannot be executed while a child that another test is starting still has it open for
+        // writing.
         eventually("a process", || match command.spawn() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
             result => {
@@ -128,7 +128,7 @@ impl Process {
         self
     }
 
-    /// Waits until the process could not join, and why.
+    /// Waits until the process has failed to join, and returns the reason.
     pub(crate) fn refused(mut self) -> String {
         let line = self.answer();
         line.strip_prefix("refused ").expect(&line).to_owned()
@@ -146,13 +146,13 @@ impl Process {
         self.ask("coordinator?") == "true"
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.answer()
     }
 
-    /// Gives a command.
+    /// Sends a command.
     pub(crate) fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").unwrap();
     }
@@ -167,26 +167,26 @@ impl Process {
                 0,
                 "the member process ended"
             );
-            // The runner's own words may stand before it on the same line.
+            // The runner's output may precede it on the same line.
             if let Some(at) = line.find(MARK) {
                 return line[at + MARK.len()..].trim_end().to_owned();
             }
         }
     }
 
-    /// Kills it, as by `kill -9`, and waits for its end.
+    /// Kills it (`kill -9`) and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Stops it, as by `kill -STOP`, and waits until it has stopped.
+    /// Stops it (`kill -STOP`) and waits until it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         eventually("a stop", || self.has_stopped());
     }
 
-    /// Whether all its threads have: one of them may have a datagram in its hands.
+    /// Whether all its threads have stopped: one of them may be handling a datagram.
     fn has_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         threads.into_iter().all(|thread| {
@@ -200,7 +200,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The fields of proc_pid_stat(5) from the third, the state, on.
+    /// The fields of proc_pid_stat(5), from the third (the state) on.
     fn stat(&self) -> String {
         stat_in(&format!("/proc/{}", self.child.id()))
     }
@@ -214,13 +214,13 @@ impl Drop for Process {
     }
 }
 
-/// What follows the name in the `stat` of a process or thread.
+/// The part of a process's or thread's `stat` after the name.
 fn stat_in(directory: &str) -> String {
     let stat = std::fs::read_to_string(format!("{directory}/stat")).unwrap();
     stat.rsplit(") ").next().unwrap().to_owned()
 }
 
-/// What runs in a member process: joins, and obeys commands until its input ends.
+/// The main function of a member process: joins, and executes commands until end of input.
 #[test]
 #[ignore = "runs as a process of its own, started by other tests"]
 fn member_process() {
@@ -251,14 +251,14 @@ fn member_process() {
             "coordinator?" => say(&member.is_coordinator().to_string()),
             "claim" => say(&member.claim(rest)),
             "ask" => say(&member.ask(rest)),
-            // The numbers in the bodies of the packets that wait.
+            // The numbers in the bodies of waiting packets.
             "read" => say(&numbers(&member.read_block())),
             "delivered" => {
                 let payloads: Vec<_> = member.delivered().into_iter().map(|d| d.payload).collect();
                 say(&numbers(&payloads));
             }
             "exhaust" => {
-                // The next number there would be is the lowest free one.
+                // The next descriptor would be the lowest free one.
                 let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
                 limit_open_files(next, next);
                 say("used up");
@@ -292,7 +292,7 @@ fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
-/// The big-endian numbers that packets carry in the last four bytes of their bodies.
+/// The big-endian numbers in the last four bytes of packet bodies.
 fn numbers(packets: &[Vec<u8>]) -> String {
     let number = |packet: &Vec<u8>| {
         let body = body(packet);
@@ -301,15 +301,15 @@ fn numbers(packets: &[Vec<u8>]) -> String {
     packets.iter().map(number).collect::<Vec<_>>().join(" ")
 }
 
-/// Forks a child that outlives this process for a while, with all it inherited.
+/// Forks a child that outlives this process for a while, with all inherited descriptors.
 #[allow(unsafe_code, reason = "fork(2) has no safe form")]
 fn fork_a_sleeper() {
-    // SAFETY: the child only writes, sleeps and leaves by `_exit`.
+    // SAFETY: the child only writes, sleeps and ends with `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         std::thread::sleep(Duration::from_secs(60));
-        // SAFETY: ends the child at once, running nothing of the parent's.
+        // SAFETY: ends the child at once, without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     say(&child.to_string());

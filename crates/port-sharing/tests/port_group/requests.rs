@@ -1,4 +1,4 @@
-//! Requests to the coordinator, wherever it is.
+//! Requests to the coordinator, in whichever process it is.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ fn claims_outlive_the_coordinator_and_stay_exclusive() {
         let gone = members.swap_remove(coordinator);
         let gone_name = format!("{round}-{}", gone.group.block());
         drop(gone);
-        // Straight after the coordinator's end, and from everybody at once: nobody gets another's name.
+        // Right after the coordinator's end, from all members at once: no member gets another's name.
         let asked = Instant::now();
         std::thread::scope(|scope| {
             for member in &members {
@@ -113,13 +113,13 @@ fn requests_need_no_progress_thread_and_may_come_from_many_threads() {
         }
     });
     drop(coordinator);
-    // This process becomes the coordinator in the midst of a request.
+    // This process becomes the coordinator during a request.
     assert_eq!(group.request(b"echo alone", ASK).unwrap(), b"alone");
     assert!(group.status().is_coordinator);
 }
 
 #[test]
-fn requests_under_way_survive_a_change_of_coordinator() {
+fn pending_requests_survive_a_change_of_coordinator() {
     let config = config();
     let mut members: Vec<_> = (0..5).map(|_| Member::join(&config).unwrap()).collect();
     let stop = AtomicBool::new(false);
@@ -139,14 +139,14 @@ fn requests_under_way_survive_a_change_of_coordinator() {
                 }
             });
         }
-        // One coordinator after the other goes, until only the asker is left.
+        // Coordinators leave one after the other until only the asker is left.
         while members.len() > 1 {
             let before = answered.load(Ordering::Relaxed);
             eventually("some answers", || {
                 answered.load(Ordering::Relaxed) > before + 20
             });
             let coordinator = the_coordinator(&members);
-            // The asker stays, even as the coordinator.
+            // The asker stays, even when it is the coordinator.
             drop(members.remove(if coordinator == members.len() - 1 {
                 0
             } else {
@@ -195,7 +195,7 @@ fn a_delivery_may_make_requests() {
 #[test]
 fn a_request_without_an_answer_ends_at_its_deadline() {
     let config = config();
-    // A coordinator that nobody drives.
+    // A coordinator that is not driven.
     let coordinator = PortGroup::join(
         config.clone(),
         Box::new(Names::default()),

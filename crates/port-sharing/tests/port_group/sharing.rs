@@ -1,4 +1,4 @@
-//! Joining, and each packet to its process.
+//! Joining the group, and delivery of each packet to its process.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -136,7 +136,7 @@ fn a_packet_that_arrived_at_the_wrong_member_is_passed_on() {
 }
 
 #[test]
-fn what_belongs_to_nobody_is_dropped_and_counted() {
+fn packets_without_a_recipient_are_dropped_and_counted() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let [target, _] = loopbacks(config.port);
@@ -151,10 +151,10 @@ fn what_belongs_to_nobody_is_dropped_and_counted() {
     assert!(coordinator.delivered().is_empty());
 }
 
-/// It was dropped once, and the dead one's peer, on another host perhaps, asked without success until it gave up:
-/// that there is no such connection any more is an answer that somebody has to give.
+/// If the datagram were dropped, the dead process's peer on another host would retry until it gives up. The
+/// coordinator answers that the connection does not exist.
 #[test]
-fn a_management_datagram_for_a_dead_process_comes_to_the_coordinators_own_which_answers_for_it() {
+fn the_coordinator_answers_management_datagrams_for_a_dead_process() {
     let config = config();
     let coordinator = Member::join(&config).unwrap();
     let living = Member::join(&config).unwrap();
@@ -180,13 +180,13 @@ fn a_management_datagram_for_a_dead_process_comes_to_the_coordinators_own_which_
 }
 
 #[test]
-fn a_management_datagram_for_everyone_comes_to_each_process_once() {
+fn a_management_datagram_for_everyone_is_delivered_to_each_process_once() {
     let config = config();
     let members: Vec<_> = (0..3).map(|_| Member::join(&config).unwrap()).collect();
     let sender = sender_to(loopbacks(config.port)[0]);
     let sent = packet(1, &[EVERYONE, 1, 2]);
     sender.send(&sent).unwrap();
-    // What comes after it comes behind it.
+    // Later datagrams must arrive after it.
     for member in &members {
         let index = match member.is_coordinator() {
             true => 0,
@@ -200,7 +200,7 @@ fn a_management_datagram_for_everyone_comes_to_each_process_once() {
     }
 }
 
-/// The port is this process's, which is named.
+/// Checks that the error names this process as the port's owner.
 fn assert_is_own(error: &Error, port: u16) {
     let Cause::PortOwnedElsewhere {
         port: found,
@@ -213,7 +213,7 @@ fn assert_is_own(error: &Error, port: u16) {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_is_reported_as_such() {
+fn a_port_held_by_another_program_is_reported() {
     let config = config();
     for address in [
         std::net::SocketAddr::from((Ipv4Addr::UNSPECIFIED, config.port)),
@@ -228,7 +228,7 @@ fn a_port_that_somebody_else_has_is_reported_as_such() {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_in_ipv6_alone_is_reported_as_such() {
+fn a_port_held_by_another_program_only_in_ipv6_is_reported() {
     let config = config();
     let foreign = rustix::net::socket(
         rustix::net::AddressFamily::INET6,
@@ -244,7 +244,7 @@ fn a_port_that_somebody_else_has_in_ipv6_alone_is_reported_as_such() {
 }
 
 #[test]
-fn the_hundred_and_twenty_eighth_process_is_told_that_there_is_no_room() {
+fn the_128th_process_is_refused_because_there_is_no_room() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
@@ -254,7 +254,7 @@ fn the_hundred_and_twenty_eighth_process_is_told_that_there_is_no_room() {
 
     let config = config();
     let coordinator = Member::join(&config).unwrap();
-    // The others need no thread of their own to be members.
+    // The others are members without a thread of their own.
     let join = || {
         PortGroup::join(
             config.clone(),
@@ -278,7 +278,7 @@ fn the_hundred_and_twenty_eighth_process_is_told_that_there_is_no_room() {
     );
     let text = "the limit of 127 processes sharing the UDP port of one network namespace";
     assert!(error.to_string().contains(text), "{error}");
-    // A place that becomes free can be had again.
+    // A freed place can be reused.
     let mut others = others;
     let freed = others.pop().unwrap();
     let block = freed.block();
@@ -286,7 +286,7 @@ fn the_hundred_and_twenty_eighth_process_is_told_that_there_is_no_room() {
     assert_eq!(join().expect("the freed block").block(), block);
 }
 
-/// Spells out a member service for groups without a harness.
+/// Names a member service for groups without a harness.
 trait DefaultClaims {
     fn default_claims() -> std::sync::Arc<Claims>;
 }
@@ -297,13 +297,13 @@ impl DefaultClaims for Default {
     }
 }
 
-/// Names the trait above.
+/// Implements the trait above.
 struct Default;
 
 #[test]
 fn joining_and_leaving_leaves_no_descriptor_behind() {
     let config = config();
-    // In a process of its own: the tests beside this one open descriptors too.
+    // In a separate process, because other tests open descriptors too.
     let mut process = Process::spawn(config.port);
     process.ask("churn 1");
     let before = process.ask("descriptors");
@@ -313,15 +313,15 @@ fn joining_and_leaving_leaves_no_descriptor_behind() {
 
 #[test]
 fn a_member_needs_few_descriptors() {
-    // In a process of its own: the tests beside this one open descriptors too.
+    // In a separate process, because other tests open descriptors too.
     let config = config();
     let mut coordinator = Process::spawn(config.port);
     let mut member = Process::spawn(config.port);
     assert!(coordinator.is_coordinator());
     let of_member = member.ask("descriptors").parse::<usize>().unwrap();
     let of_coordinator = coordinator.ask("descriptors").parse::<usize>().unwrap();
-    // Group: two epoll descriptors, two counters, the connection, the descriptor store, the name, two sockets,
-    // and a placeholder. The rest is standard streams, the directory being read, and such.
+    // Group: two epoll descriptors, two counters, the connection, the descriptor store, the name, two sockets
+    // and a placeholder. Others: standard streams, the directory being read, and such.
     assert!(of_member <= 10 + 8, "{of_member}");
     assert!(of_coordinator <= of_member + 4, "{of_coordinator}");
 }

@@ -1,22 +1,22 @@
-//! What the kernel lets one ordinary user keep in unix sockets, in all network namespaces together.
+//! The kernel's limit on descriptors that one ordinary user keeps in unix sockets, over all network namespaces.
 
 use super::harness::*;
 use super::process::Process;
 
 #[test]
-fn one_user_can_have_as_many_groups_as_the_hard_limit_of_descriptors_has_room_for() {
+fn one_user_can_have_as_many_groups_as_the_hard_limit_of_descriptors_permits() {
     const USER: u32 = 40_011;
     const GROUPS: usize = 18;
-    // A group keeps 256 descriptors, and 16 groups 4096.
+    // A group keeps 256 descriptors, so 16 groups keep 4096.
     let start = || Process::start_as_with_open_files(config().port, USER, 1024, 8192);
     let groups: Vec<_> = (0..GROUPS).map(|_| start().joined()).collect();
     drop(groups);
 }
 
 #[test]
-fn a_user_whose_limit_has_no_room_for_a_group_is_told_which_and_how_high_it_is() {
+fn a_limit_too_low_for_a_group_is_named_with_its_value() {
     const USER: u32 = 40_012;
-    // 255 have room for the store, and not for letting anybody in.
+    // A limit of 255 has room for the store, but not for admitting anybody.
     for limit in [200, 253, 254, 255] {
         let started = Process::start_as_with_open_files(config().port, USER, 100, limit);
         let refused = started.refused();

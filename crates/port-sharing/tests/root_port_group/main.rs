@@ -1,4 +1,4 @@
-//! The group among processes of several users, which only root can start.
+//! The group with processes of several users, which only root can start.
 
 #[path = "../port_group/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no root")]

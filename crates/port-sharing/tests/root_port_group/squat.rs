@@ -1,5 +1,5 @@
-//! Strangers who hold what a group needs: its names, its places, its port. None may stop a process for long without being
-//! named, and none is given anything.
+//! Strangers that hold what a group needs: its names, its places, its port. None may block a process for long
+//! without being named, and none gets any packets.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::harness::*;
 use super::process::Process;
 
 const STRANGER: u32 = 40_009;
-/// Well below the five seconds that a process waits for a slow group, on a slow machine too.
+/// Well below the five seconds that a process waits for a slow group, even on a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
-/// What a thread of that user makes.
+/// Runs `make` on a thread of that user.
 fn as_user<T: Send>(user: u32, make: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let uid = Uid::from_raw(user);
-            // Of this thread alone, which ends here.
+            // Affects only this thread, which ends here.
             set_thread_res_uid(uid, uid, uid).unwrap();
             make()
         });
@@ -47,8 +47,8 @@ fn name(config: &GroupConfig) -> String {
     format!("{}/{}", config.name_prefix, config.port)
 }
 
-/// A name that was just given up is in use for a moment longer where another test's child has not yet begun its program:
-/// it still has its parent's descriptors.
+/// Binds a name. A name just released stays in use while a child of another test has not executed its program
+/// and still has its parent's descriptors.
 fn take_name(name: &str) -> OwnedFd {
     let socket = seqpacket();
     let deadline = Instant::now() + PATIENCE;
@@ -60,7 +60,7 @@ fn take_name(name: &str) -> OwnedFd {
     socket
 }
 
-/// Settings of a program, whose users do not wait for twenty seconds.
+/// Settings of a program whose users do not wait for twenty seconds.
 fn hasty() -> GroupConfig {
     GroupConfig {
         join_timeout: GroupConfig::default().join_timeout,
@@ -68,12 +68,12 @@ fn hasty() -> GroupConfig {
     }
 }
 
-/// What a process that joins is told, and in time.
+/// The error that a joining process gets, which must be in time.
 fn refusal(config: &GroupConfig) -> String {
     let started = Instant::now();
     let error = Member::join(config)
         .map(|_| ())
-        .expect_err("a stranger is in the way");
+        .expect_err("a stranger blocks the group");
     let (text, took) = (error.to_string(), started.elapsed());
     assert!(took < AT_ONCE, "{took:?}: {text}");
     text
@@ -89,7 +89,7 @@ fn a_stranger_who_holds_the_name_and_does_not_listen_is_named_at_once() {
     let squat = as_user(STRANGER, || take_name(&name(&config)));
     let text = refusal(&config);
     assert_names_stranger(&text);
-    // Root may see whose descriptor it is.
+    // Root can see who owns the descriptor.
     let pid = std::process::id();
     assert!(text.contains(&format!("process {pid} (")), "{text}");
     let looked = observe(&config, AT_ONCE).expect_err("the name is held");
@@ -100,7 +100,7 @@ fn a_stranger_who_holds_the_name_and_does_not_listen_is_named_at_once() {
 }
 
 #[test]
-fn a_stranger_who_listens_and_lets_nobody_in_is_named_at_once() {
+fn a_stranger_who_listens_and_admits_nobody_is_named_at_once() {
     let config = hasty();
     let squat = as_user(STRANGER, || {
         let squat = take_name(&name(&config));
@@ -136,7 +136,7 @@ fn a_stranger_whose_queue_is_full_is_named_at_once() {
 }
 
 #[test]
-fn a_stranger_who_holds_all_places_is_named_to_the_founder_and_to_who_comes_later() {
+fn a_stranger_who_holds_all_places_is_named_to_the_founder_and_to_newcomers() {
     let config = hasty();
     let places = |range: std::ops::Range<usize>| {
         as_user(STRANGER, || {
@@ -168,7 +168,7 @@ fn a_stranger_who_takes_the_name_of_a_dead_coordinator_is_named_to_the_members()
     let config = hasty();
     let mut coordinator = Process::spawn(config.port);
     let member = Member::join(&config).unwrap();
-    // Stopped, so that it does not lead.
+    // Stopped, so that it does not become the coordinator.
     let group: Arc<PortGroup> = Arc::clone(&member.group);
     drop(member);
     coordinator.kill();
@@ -187,7 +187,7 @@ fn a_stranger_who_takes_the_name_of_a_dead_member_does_not_pass_for_it() {
     let coordinator = Process::spawn(config.port);
     let member = Member::join(&config).unwrap();
     let mut victim = Process::spawn(config.port);
-    // Stopped, so that the stranger comes first.
+    // Stopped, so that the stranger is first.
     coordinator.stop();
     victim.kill();
     let squat = as_user(STRANGER, || {
@@ -216,7 +216,7 @@ fn a_stranger_who_holds_the_port_is_named() {
     let pid = std::process::id();
     assert!(text.contains(&format!("process {pid} (")), "{text}");
     drop(squat);
-    // The places of a stranger do not pass for a group's living members.
+    // A stranger's places do not count as living members of a group.
     let squat = as_user(STRANGER, || {
         let place = take_name(&format!("{}/1", name(&config)));
         (place, UdpSocket::bind(("::", config.port)).unwrap())

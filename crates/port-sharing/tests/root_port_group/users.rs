@@ -1,4 +1,4 @@
-//! Users that are not trusted.
+//! Untrusted users.
 
 use std::time::Duration;
 
@@ -40,21 +40,21 @@ fn processes_of_several_users_share_the_port_only_if_both_trust_each_other() {
 }
 
 #[test]
-fn a_member_that_does_not_trust_the_new_coordinator_keeps_its_packets_and_says_why_it_has_no_answers()
- {
+fn a_member_that_distrusts_the_new_coordinator_keeps_its_packets_and_reports_why_it_has_no_answers()
+{
     const ALICE: u32 = 40_001;
     const BOB: u32 = 40_002;
     let config = config();
     let mut alice = Process::start_as(config.port, ALICE, Some(BOB)).joined();
     let mut bob = Process::start_as(config.port, BOB, Some(ALICE)).joined();
-    // Root joins Alice's group, trusting her and not Bob.
+    // Root joins Alice's group; it trusts her but not Bob.
     let trust = Trust::Users(vec![ALICE]);
     let root = Member::join(&GroupConfig {
         trust,
         ..config.clone()
     })
     .unwrap();
-    // Stopped, so that Bob leads.
+    // Stopped, so that Bob becomes the coordinator.
     let root_block = root.group.block();
     let group = std::sync::Arc::clone(&root.group);
     drop(root);

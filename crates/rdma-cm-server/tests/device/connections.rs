@@ -1,5 +1,5 @@
-//! Connections between two channels, by queue pairs that are somebody else's. Their numbers, as the names of ids,
-//! differ from test to test: a second connection of a queue pair makes the first one stale.
+//! Connections between two channels with external queue pairs. Their numbers and the ids' names differ between
+//! tests, because a second connection of a queue pair makes the first one stale.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -46,7 +46,7 @@ fn qp_attr(device: &Opened, id: u32, qp_state: u32) -> Result<QpAttr, Errno> {
 }
 
 #[test]
-fn a_connection_is_made_and_ended_and_each_event_is_counted() {
+fn each_event_of_a_connection_is_counted() {
     let (server, client) = (open_channel(), open_channel());
     let (listener, port) = server.listener(110, TCP);
     let caller = client.caller(120, TCP, port);
@@ -72,7 +72,7 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
     let response = client.expect(CONNECT_RESPONSE);
     assert_eq!((response.uid, conn(&response).qp_num), (120, 178));
     assert_eq!(qp_attr(&client, caller, 3).unwrap().qp_attr_mask & 1, 1);
-    // Parameters that are not valid: the reply is confirmed.
+    // Invalid parameters: this confirms the reply.
     accept(&client, 0, caller, ConnParam::zeroed()).unwrap();
     assert_eq!(server.expect(ESTABLISHED).uid, 130);
 
@@ -80,10 +80,10 @@ fn a_connection_is_made_and_ended_and_each_event_is_counted() {
     assert_eq!(client.expect(DISCONNECTED).uid, 120);
     client.command(&Disconnect { id: caller }).unwrap();
     assert_eq!(server.expect(DISCONNECTED).uid, 130);
-    // The request is the listener's.
+    // The request counts for the listener.
     assert_eq!(server.destroy(child), Ok(2));
     assert_eq!(server.destroy(listener), Ok(1));
-    // Two of the way, response, disconnect.
+    // Two for address and route, one response, one disconnect.
     assert_eq!(client.destroy(caller), Ok(4));
 }
 
@@ -128,7 +128,11 @@ fn an_id_moves_with_its_waiting_events_and_the_count_of_those_taken() {
         |fd: i32| -> Result<EventsReported, Errno> { to.ask(number::MIGRATE_ID, migrate(fd)) };
     assert_eq!(moved(-1), Err(Errno::NOENT));
     let foreign = server.channel.as_fd().as_raw_fd();
-    assert_eq!(moved(foreign), Err(Errno::INVAL), "the id is another's");
+    assert_eq!(
+        moved(foreign),
+        Err(Errno::INVAL),
+        "the id belongs to another channel"
+    );
     let from = client.channel.as_fd().as_raw_fd();
     assert_eq!(moved(from), Ok(EventsReported { events_reported: 3 }));
     assert_eq!(client.destroy(caller), Err(Errno::INVAL));
@@ -140,7 +144,7 @@ fn an_id_moves_with_its_waiting_events_and_the_count_of_those_taken() {
 }
 
 #[test]
-fn the_ids_of_a_closed_channel_are_gone_and_their_peers_hear_of_it() {
+fn closing_a_channel_destroys_its_ids_and_disconnects_their_peers() {
     let (server, client) = (open_channel(), open_channel());
     let (_, port) = server.listener(410, TCP);
     let caller = client.caller(420, TCP, port);
@@ -157,7 +161,7 @@ fn the_ids_of_a_closed_channel_are_gone_and_their_peers_hear_of_it() {
 }
 
 #[test]
-fn a_datagram_service_tells_its_queue_pair_and_key() {
+fn a_datagram_service_returns_its_queue_pair_and_key() {
     let (server, client) = (open_channel(), open_channel());
     let (_, port) = server.listener(510, UDP);
     let caller = client.caller(520, UDP, port);

@@ -46,7 +46,7 @@ fn a_group_is_joined_and_left_by_the_number_of_the_membership() {
     assert_eq!(leave(&other, membership), Err(Errno::INVAL));
     assert_eq!(leave(&device, membership), Ok(1));
     assert_eq!(leave(&device, membership), Err(Errno::NOENT));
-    // It counts among the id's as well, beside that of the address.
+    // It also counts for the id, in addition to the address event.
     assert_eq!(device.destroy(id), Ok(2));
 }
 

@@ -1,4 +1,4 @@
-//! Ids alone: what is refused, what is known of them, and events that are written to them.
+//! Ids alone: refused commands, queries, and written events.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::support::*;
 
 #[test]
-fn a_command_that_is_not_whole_or_not_served_is_refused() {
+fn an_incomplete_or_unknown_command_is_refused() {
     let device = open_channel();
     let nothing = |number| device.write(number, &[], 0, &[]).unwrap_err();
     assert_eq!(nothing(number::BIND), Errno::INVAL);
@@ -24,7 +24,7 @@ fn a_command_that_is_not_whole_or_not_served_is_refused() {
     };
     let written = device.write(number::CREATE_ID, &create.to_bytes(), 3, &[]);
     assert_eq!(written.unwrap_err(), Errno::NOSPC);
-    // The place for the answer is nowhere.
+    // The answer's address is invalid.
     let written = device.write(number::CREATE_ID, &create.to_bytes(), 4, &[]);
     assert_eq!(written.unwrap_err(), Errno::FAULT);
 }
@@ -54,7 +54,7 @@ fn bytes_without_a_whole_header_are_refused() {
 }
 
 #[test]
-fn an_id_that_is_not_there_and_one_of_another_channel_are_told_apart() {
+fn an_unknown_id_and_one_of_another_channel_have_different_errors() {
     let (device, other) = (open_channel(), open_channel());
     let id = device.create(1, TCP);
     assert_eq!(other.bind(id, "127.0.0.1:0"), Err(Errno::INVAL));
@@ -65,7 +65,7 @@ fn an_id_that_is_not_there_and_one_of_another_channel_are_told_apart() {
 }
 
 #[test]
-fn port_spaces_and_types_that_there_are_not_make_no_id() {
+fn unknown_port_spaces_and_types_are_refused() {
     let device = open_channel();
     let create = |ps, qp_type| {
         let create = CreateId {
@@ -76,7 +76,7 @@ fn port_spaces_and_types_that_there_are_not_make_no_id() {
         };
         device.ask::<_, CreateIdResp>(number::CREATE_ID, create)
     };
-    // RDMA_PS_IB takes the type that it is given; the others know theirs.
+    // RDMA_PS_IB uses the given type; the others have fixed types.
     let in_ib = [2, 4, 9, 10].map(|qp_type| (0x013F, qp_type));
     let fixed = [(TCP, 99), (UDP, 99), (0x0002, 0)];
     for (ps, qp_type) in fixed.into_iter().chain(in_ib) {
@@ -189,7 +189,7 @@ fn a_route_that_is_given_must_be_between_the_ids_gids() {
 }
 
 #[test]
-fn written_events_come_back_and_others_than_the_owners_are_refused() {
+fn written_events_are_returned_and_events_for_foreign_ids_are_refused() {
     let device = open_channel();
     let id = device.create(9, TCP);
     let write = |event, arg| {
@@ -222,7 +222,7 @@ fn taking_an_event_waits_for_it_unless_the_descriptor_is_nonblocking() {
     let id = device.create(9, TCP);
     thread::scope(|scope| {
         let taker = scope.spawn(|| device.get_event().unwrap());
-        // Whether it waits already or not, it gets the event.
+        // It gets the event whether or not it is already waiting.
         thread::sleep(Duration::from_millis(20));
         let user = WriteCmEvent {
             id,

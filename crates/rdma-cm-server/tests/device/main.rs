@@ -1,4 +1,4 @@
-//! Raw commands of the kernel's ABI, carried out by the software provider on loopback.
+//! Raw commands of the kernel's ABI, executed by the software provider on loopback.
 
 mod connections;
 mod groups;

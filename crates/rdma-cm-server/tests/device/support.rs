@@ -1,4 +1,4 @@
-//! A program that writes commands, with memory of its own that they have addresses in.
+//! A program that writes commands, with memory for the addresses in them.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ pub(crate) fn open_channel() -> Opened {
 }
 
 impl Opened {
-    /// Writes a command; memory is one page, with the value at its beginning.
+    /// Writes a command. Memory is one page, with `value` at its beginning.
     pub(crate) fn write(
         &self,
         number: u32,
@@ -170,13 +170,13 @@ impl Opened {
         self.ask(number::QUERY, query)
     }
 
-    /// The port that an id is bound to.
+    /// The port of a bound id.
     pub(crate) fn port(&self, id: u32) -> u16 {
         let known: QueryAddrResp = self.query(id, QUERY_ADDR).unwrap();
         u16::from_be_bytes([known.src_addr[2], known.src_addr[3]])
     }
 
-    /// The next event, which must come within the patience.
+    /// The next event, which must arrive in time.
     pub(crate) fn event(&self) -> EventResp {
         let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&PATIENCE)), Ok(1), "no event");
@@ -212,7 +212,7 @@ impl Opened {
         (id, self.port(id))
     }
 
-    /// An id whose route to a port of loopback is resolved.
+    /// An id with a resolved route to a port of loopback.
     pub(crate) fn caller(&self, uid: u64, ps: u16, port: u16) -> u32 {
         let id = self.create(uid, ps);
         self.resolve(id, &format!("127.0.0.1:{port}")).unwrap();

@@ -10,7 +10,7 @@ use portolan_wire::{PKey, ServiceId};
 use crate::administrator::{PATIENCE, Subnet, gid};
 
 #[test]
-fn each_question_has_its_method_and_is_answered_with_its_record() {
+fn each_query_has_its_method_and_is_answered_with_its_record() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let client = subnet.client();
     let path = Query::<PathRecord>::new().dgid(gid(2)).numb_path(1);
@@ -58,7 +58,7 @@ fn a_value_that_its_field_does_not_hold_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_known_path_is_not_asked_for_again_until_the_subnet_changes() {
+fn a_known_path_is_not_queried_again_until_the_subnet_changes() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let client = subnet.client();
     let path = Query::<PathRecord>::new().dgid(gid(2));
@@ -78,7 +78,7 @@ fn a_known_path_is_not_asked_for_again_until_the_subnet_changes() {
 }
 
 #[test]
-fn a_thousand_questions_at_one_time_have_each_its_own_answer() {
+fn each_of_a_thousand_parallel_queries_gets_its_own_answer() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let (send, receive) = channel();
     let mut pending = Vec::new();
@@ -99,7 +99,7 @@ fn a_thousand_questions_at_one_time_have_each_its_own_answer() {
 }
 
 #[test]
-fn a_question_that_is_dropped_is_never_answered_and_others_go_on() {
+fn a_dropped_query_is_never_answered_and_others_continue() {
     let subnet = Subnet::new(|question| match question.mask {
         1 => None,
         _ => Some((0, question.data.clone())),

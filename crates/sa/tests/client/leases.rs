@@ -85,7 +85,7 @@ fn a_service_is_registered_renewed_before_its_lease_ends_and_withdrawn_when_it_i
 }
 
 #[test]
-fn a_service_that_was_withdrawn_is_not_renewed_by_a_client_that_goes_on() {
+fn a_withdrawn_service_is_not_renewed_while_the_client_continues() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let registration = subnet
         .client()
@@ -106,7 +106,7 @@ fn a_service_that_was_withdrawn_is_not_renewed_by_a_client_that_goes_on() {
 }
 
 #[test]
-fn however_much_is_asked_withdrawals_and_changes_of_the_subnet_are_not_lost() {
+fn withdrawals_and_changes_of_the_subnet_are_not_lost_under_any_load() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let client = subnet.client();
     let register = |name: &str| {
@@ -155,7 +155,7 @@ fn however_much_is_asked_withdrawals_and_changes_of_the_subnet_are_not_lost() {
 }
 
 #[test]
-fn a_withdrawal_that_is_waited_for_is_over_when_it_returns() {
+fn waiting_for_a_withdrawal_returns_after_its_end() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let registration = subnet
         .client()
@@ -169,7 +169,7 @@ fn a_withdrawal_that_is_waited_for_is_over_when_it_returns() {
 }
 
 #[test]
-fn another_administrator_is_told_of_the_service_at_once() {
+fn the_service_is_registered_with_a_new_administrator_at_once() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let registration = subnet
         .client()
@@ -183,7 +183,7 @@ fn another_administrator_is_told_of_the_service_at_once() {
 }
 
 #[test]
-fn a_renewal_that_fails_is_told_of_and_tried_again() {
+fn a_failed_renewal_is_reported_and_retried() {
     let mut sets = 0;
     let subnet = Subnet::new(move |question| {
         sets += usize::from(question.method == Method::SET);

@@ -43,7 +43,7 @@ fn a_gid_with_a_path_is_reachable_and_one_without_is_enxio() {
 }
 
 #[test]
-fn zero_groups_and_ports_of_ethernet_are_einval_and_nothing_is_asked() {
+fn zero_groups_and_ports_of_ethernet_are_einval_without_a_query() {
     let subnet = subnet(|_| true);
     let group = Gid::from_ipv6("ff12:401b:ffff::1".parse().expect("an address"));
     for bad in [Gid::UNSPECIFIED, group] {
@@ -92,7 +92,7 @@ fn a_port_that_is_down_or_without_a_manager_is_eio_at_once() {
 }
 
 #[test]
-fn an_administrator_that_is_silent_busy_or_answers_nonsense_is_eio_by_the_deadline() {
+fn a_silent_busy_or_nonsensical_administrator_is_eio_by_the_deadline() {
     type Says = fn() -> Option<(u16, Vec<u8>)>;
     let silent: Says = || None;
     let busy: Says = || Some((1, Vec::new()));
@@ -130,7 +130,7 @@ fn an_administrator_that_is_silent_busy_or_answers_nonsense_is_eio_by_the_deadli
 }
 
 #[test]
-fn what_the_system_says_when_it_cannot_ask_is_the_errno_of_the_manual() {
+fn errors_of_the_system_become_the_errno_of_the_manual() {
     for (errno, expected) in [(12, 12), (105, 12), (4, 4), (13, EIO)] {
         let client = Client::new(ClientConfig::default(), move || {
             let call = "open (scripted)";
@@ -142,7 +142,7 @@ fn what_the_system_says_when_it_cannot_ask_is_the_errno_of_the_manual() {
 }
 
 #[test]
-fn an_answer_may_be_waited_for_as_long_as_can_be_said() {
+fn the_longest_possible_deadline_works() {
     let subnet = subnet(|_| true);
     gid_reachable(subnet.client(), gid(2), Duration::MAX).expect("reachable");
 }
@@ -163,7 +163,7 @@ fn a_fabric_that_partitions_in_mid_query_is_eio_by_the_deadline() {
 }
 
 #[test]
-fn a_port_that_goes_ends_what_is_asked_at_once_and_one_that_comes_back_is_asked_again() {
+fn a_port_that_goes_down_ends_queries_at_once_and_works_again_when_it_is_up() {
     let subnet = Subnet::new(|question| match question.mask {
         1 => None,
         _ => Some((0, question.data.clone())),
@@ -185,7 +185,7 @@ fn a_port_that_goes_ends_what_is_asked_at_once_and_one_that_comes_back_is_asked_
 }
 
 #[test]
-fn many_gids_are_asked_for_at_one_time() {
+fn many_gids_are_queried_in_parallel() {
     let subnet = subnet(|dgid| dgid.0[15] % 3 != 0);
     let client = subnet.client();
     let all: Vec<_> = (1..=250)

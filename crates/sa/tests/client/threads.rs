@@ -20,7 +20,7 @@ fn node() -> Request {
 }
 
 #[test]
-fn nothing_is_opened_before_the_first_question_and_a_failure_to_open_is_its_answer() {
+fn the_device_is_opened_by_the_first_query_which_fails_if_that_fails() {
     let opened = Arc::new(AtomicUsize::new(0));
     let count = opened.clone();
     let client = Client::new(ClientConfig::default(), move || {
@@ -37,7 +37,7 @@ fn nothing_is_opened_before_the_first_question_and_a_failure_to_open_is_its_answ
 }
 
 #[test]
-fn the_last_handle_ends_the_thread_and_what_was_asked() {
+fn dropping_the_last_handle_ends_the_thread_and_its_queries() {
     let mut subnet = Subnet::new(|_| None);
     let (send, receive) = channel();
     let pending = subnet.client().ask(node(), PATIENCE, move |outcome| {
@@ -59,7 +59,7 @@ fn the_last_handle_ends_the_thread_and_what_was_asked() {
 }
 
 #[test]
-fn a_callback_may_ask_again_and_hold_the_last_handle_but_not_wait() {
+fn a_callback_may_query_and_hold_the_last_handle_but_not_wait() {
     let mut subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let client = subnet.client.take().expect("there");
     let (send, receive) = channel();
@@ -83,7 +83,7 @@ fn a_callback_may_ask_again_and_hold_the_last_handle_but_not_wait() {
 }
 
 #[test]
-fn a_callback_that_panics_harms_nobody_else() {
+fn a_callback_that_panics_affects_no_other_query() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let pending = subnet
         .client()
@@ -99,7 +99,7 @@ fn a_callback_that_panics_harms_nobody_else() {
 }
 
 #[test]
-fn a_callback_that_blocks_holds_up_a_waiting_caller_no_longer_than_its_deadline() {
+fn a_blocking_callback_delays_a_waiting_caller_only_until_its_deadline() {
     let subnet = Subnet::new(|question| Some((0, question.data.clone())));
     let (release, held) = channel::<()>();
     let (started, start) = channel();
@@ -141,7 +141,7 @@ impl Transport for Deaf {
 }
 
 #[test]
-fn a_transport_that_cannot_be_interrupted_serves_many_questions_at_one_time() {
+fn a_transport_that_cannot_be_interrupted_serves_many_parallel_queries() {
     let (transport, script) = pair(port());
     let transport = Mutex::new(Some(transport));
     let client = Client::new(ClientConfig::default(), move || {
@@ -169,7 +169,7 @@ fn a_transport_that_cannot_be_interrupted_serves_many_questions_at_one_time() {
 }
 
 #[test]
-fn a_client_that_is_dropped_at_once_hangs_on_nothing() {
+fn a_client_that_is_dropped_at_once_does_not_hang() {
     for _ in 0..50 {
         let subnet = Subnet::new(|question| Some((0, question.data.clone())));
         let pending = subnet.client().ask(node(), PATIENCE, |_| {});

@@ -111,7 +111,7 @@ fn an_answer_after_the_deadline_is_dropped() {
 }
 
 #[test]
-fn every_status_of_the_administrator_is_an_error_of_its_own() {
+fn every_status_of_the_administrator_is_a_distinct_error() {
     for (status, errno) in [
         (0x0100, 12),
         (0x0200, 22),
@@ -224,7 +224,7 @@ fn a_table_of_one_packet_that_announces_more_is_cut_off() {
 }
 
 #[test]
-fn a_table_that_stops_coming_is_an_error_at_the_deadline() {
+fn a_table_that_stalls_is_an_error_at_the_deadline() {
     let (failure, said) = segments(&[7; 1920], 1..=5, |_, _| {});
     assert_eq!(failure, None, "and it timed out");
     assert_eq!(said.expect("acknowledged").rmpp_type, RmppType::ACK);
@@ -344,7 +344,7 @@ fn segments_that_contradict_each_other_are_aborted_with_the_standards_code() {
 }
 
 #[test]
-fn an_abort_is_an_error_and_one_that_may_pass_makes_the_table_be_asked_for_again() {
+fn an_abort_is_an_error_and_a_temporary_one_restarts_the_query() {
     let (mut engine, request) = asked(Config::default(), true);
     let bad = RmppStatus::BAD_TYPE;
     engine.handle_mad(NOW, &SA, &segment(&request, &[7; 1920], STRIDE, 1));
@@ -372,7 +372,7 @@ fn an_abort_is_an_error_and_one_that_may_pass_makes_the_table_be_asked_for_again
 }
 
 #[test]
-fn a_segment_that_comes_again_is_acknowledged_again_at_once() {
+fn a_repeated_segment_is_acknowledged_again_at_once() {
     let (mut engine, request) = asked(Config::default(), true);
     let first = segment(&request, &[7; 1920], STRIDE, 1);
     for _ in 0..2 {
@@ -384,7 +384,7 @@ fn a_segment_that_comes_again_is_acknowledged_again_at_once() {
 }
 
 #[test]
-fn the_end_of_a_table_that_comes_again_is_acknowledged_again() {
+fn the_repeated_end_of_a_table_is_acknowledged_again() {
     let (mut engine, request) = asked(Config::default(), true);
     let last = segment(&request, &[7; 192], STRIDE, 1);
     engine.handle_mad(NOW, &SA, &last);
@@ -403,7 +403,7 @@ fn the_end_of_a_table_that_comes_again_is_acknowledged_again() {
 
 proptest! {
     #[test]
-    fn no_datagrams_break_the_engine_and_every_query_is_over_at_its_deadline(
+    fn no_datagrams_break_the_engine_and_every_query_ends_by_its_deadline(
         steps in vec((any::<[u8; 12]>(), 0..12u32, 0..30u64, 0..6u8, any::<[u8; 2]>()), 0..40),
         table: bool,
     ) {

@@ -11,7 +11,7 @@ use portolan_sa::transport::Mad;
 use crate::administrator::Administrator;
 
 pub(crate) const SA: MadAddress = MadAddress::gsi(7, 0, 0);
-/// A byte in the upper half of a datagram's transaction id, and the agent's number that it holds.
+/// A byte in the upper half of a datagram's transaction id, and the agent's number stored in it.
 const AGENT_AT: usize = 9;
 const AGENT: u8 = 0x77;
 /// Number of steps after which a run counts as endless.

@@ -58,7 +58,7 @@ fn ten_thousand_queries_with_256_in_flight_lose_none_over_a_network_that_loses_5
 }
 
 #[test]
-fn no_more_than_the_bound_are_asked_at_one_time_and_the_rest_wait_their_turn() {
+fn queries_beyond_the_bound_wait_for_their_turn() {
     let config = Config {
         in_flight_max: 256,
         queries_max: 300,
@@ -88,7 +88,7 @@ fn no_more_than_the_bound_are_asked_at_one_time_and_the_rest_wait_their_turn() {
 }
 
 #[test]
-fn transaction_ids_are_unlike_each_other_and_depend_on_the_seed() {
+fn transaction_ids_differ_and_depend_on_the_seed() {
     let draw = |seed| {
         let mut engine = Engine::new(Config::default(), [seed; 32]);
         engine.set_target(Duration::ZERO, Some(SA));
@@ -112,7 +112,7 @@ fn transaction_ids_are_unlike_each_other_and_depend_on_the_seed() {
 }
 
 #[test]
-fn a_busy_administrator_is_asked_again_after_a_pause_until_it_answers() {
+fn a_busy_administrator_is_queried_again_after_a_pause_until_it_answers() {
     let mut administrator = Administrator::new(Vec::new(), 0);
     administrator.busy = 4;
     let mut network = Network::new(Config::default(), 1, administrator, Faults::None);
@@ -135,7 +135,7 @@ fn a_busy_administrator_is_asked_again_after_a_pause_until_it_answers() {
 }
 
 #[test]
-fn an_administrator_that_is_busy_for_ever_is_an_error_at_the_deadline_that_says_so() {
+fn an_administrator_that_stays_busy_is_a_specific_error_at_the_deadline() {
     let mut administrator = Administrator::new(Vec::new(), 0);
     administrator.busy = usize::MAX;
     let mut network = Network::new(Config::default(), 1, administrator, Faults::None);
@@ -192,7 +192,7 @@ fn set_and_delete_are_answered_by_the_methods_of_the_standard() {
 }
 
 #[test]
-fn without_an_administrator_nothing_is_asked_and_the_caller_hears_at_once() {
+fn without_an_administrator_a_query_fails_at_once() {
     let mut engine = Engine::new(Config::default(), [3; 32]);
     let refused = engine.submit(Duration::ZERO, path(1), DEADLINE);
     assert_eq!(refused, Err(Failure::NoAdministrator));
@@ -200,7 +200,7 @@ fn without_an_administrator_nothing_is_asked_and_the_caller_hears_at_once() {
 }
 
 #[test]
-fn a_new_administrator_is_asked_at_once_what_the_old_one_was() {
+fn a_new_administrator_gets_the_pending_queries_at_once() {
     let mut engine = engine(Config::default());
     let now = Duration::from_secs(1);
     engine.submit(now, path(1), now + DEADLINE).expect("room");
@@ -225,7 +225,7 @@ fn a_new_administrator_is_asked_at_once_what_the_old_one_was() {
 }
 
 #[test]
-fn an_administrator_that_goes_in_the_middle_is_named_at_the_deadline() {
+fn an_administrator_that_leaves_during_a_query_is_named_at_the_deadline() {
     let mut engine = engine(Config::default());
     let now = Duration::from_secs(1);
     engine.submit(now, path(1), now + DEADLINE).expect("room");
@@ -238,7 +238,7 @@ fn an_administrator_that_goes_in_the_middle_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_driver_that_says_so_makes_the_retry_come_at_the_end_of_its_time_and_not_sooner() {
+fn a_driver_timeout_makes_the_retry_come_at_its_time_and_not_sooner() {
     let mut engine = engine(Config::default());
     let now = Duration::from_secs(1);
     engine.submit(now, path(1), now + DEADLINE).expect("room");
@@ -259,7 +259,7 @@ fn a_driver_that_says_so_makes_the_retry_come_at_the_end_of_its_time_and_not_soo
 }
 
 #[test]
-fn a_question_that_cannot_be_delivered_is_asked_again_and_at_last_says_why() {
+fn an_undeliverable_query_is_retried_and_finally_fails_with_the_reason() {
     let mut engine = engine(Config::default());
     let (mut now, start) = (Duration::from_secs(1), Duration::from_secs(1));
     engine.submit(now, path(1), start + DEADLINE).expect("room");

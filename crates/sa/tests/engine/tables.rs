@@ -59,7 +59,7 @@ fn is_whole(answer: &Answer) -> bool {
 }
 
 #[test]
-fn a_hundred_segments_come_whole_over_a_good_network() {
+fn a_hundred_segments_arrive_complete_over_a_good_network() {
     let (network, outcome) = ask(Faults::None, 1, DEADLINE);
     assert!(is_whole(&outcome.expect("whole")));
     assert_eq!(network.administrator.questions, 1);
@@ -69,7 +69,7 @@ fn a_hundred_segments_come_whole_over_a_good_network() {
 }
 
 #[test]
-fn whichever_datagram_is_lost_the_table_comes_whole() {
+fn whichever_datagram_is_lost_the_table_arrives_complete() {
     let (network, _) = ask(Faults::None, 1, DEADLINE);
     for lost in 0..network.sent() {
         let (_, outcome) = ask(Faults::LoseOne(lost), 1, DEADLINE);
@@ -78,7 +78,7 @@ fn whichever_datagram_is_lost_the_table_comes_whole() {
 }
 
 #[test]
-fn whichever_datagram_is_late_the_table_comes_whole() {
+fn whichever_datagram_is_late_the_table_arrives_complete() {
     let (network, _) = ask(Faults::None, 1, DEADLINE);
     for late in 0..network.sent() {
         let (_, outcome) = ask(Faults::SwapOne(late), 1, DEADLINE);
@@ -141,7 +141,7 @@ fn a_network_that_loses_everything_is_an_error_at_the_deadline() {
 }
 
 #[test]
-fn an_empty_table_has_no_records_and_is_no_error() {
+fn an_empty_table_has_no_records_and_is_not_an_error() {
     let administrator = Administrator::new(Vec::new(), 0);
     let mut network = Network::new(Config::default(), 1, administrator, Faults::None);
     let request = Request::table(&Query::<PathRecord>::new()).expect("fits");
@@ -156,7 +156,7 @@ fn an_empty_table_has_no_records_and_is_no_error() {
 }
 
 #[test]
-fn many_tables_at_one_time_stay_within_the_bound_on_memory() {
+fn many_parallel_tables_stay_within_the_bound_on_memory() {
     let config = Config {
         reassembly_bytes_max: 3 * SEGMENTS * SA_DATA_LEN,
         ..Config::default()

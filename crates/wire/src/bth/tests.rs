@@ -70,7 +70,7 @@ const TABLE: &[(u8, &str)] = &[
 ];
 
 #[test]
-fn every_opcode_brings_the_headers_of_the_standards_table() {
+fn every_opcode_has_the_headers_of_the_standards_table() {
     for (value, headers) in TABLE {
         let opcode = Opcode::from_value(*value).unwrap();
         let brings = [
@@ -104,7 +104,7 @@ fn an_opcode_outside_of_the_table_is_unsupported() {
 }
 
 #[test]
-fn the_name_tells_transport_and_part() {
+fn the_name_contains_transport_and_operation() {
     for opcode in Opcode::ALL {
         let name = opcode.name();
         assert!(name.starts_with(&opcode.transport().to_string()), "{name}");
@@ -146,7 +146,7 @@ fn the_name_tells_transport_and_part() {
 }
 
 #[test]
-fn the_header_is_read_from_its_bits() {
+fn the_header_is_parsed_from_its_bits() {
     let bytes = [
         0x04, 0xD0, 0xFF, 0xFF, 0x80, 0x00, 0x00, 0x12, 0x80, 0x00, 0x00, 0x64,
     ];
@@ -177,7 +177,7 @@ fn values_wider_than_their_fields_are_refused() {
 }
 
 #[test]
-fn an_xrc_send_has_its_queue_right_behind_the_base_header() {
+fn an_xrc_send_has_its_queue_right_after_the_base_header() {
     use crate::rocev2::Packet;
     let bytes = [
         0xA5, 0x40, 0xFF, 0xFF, 0x00, 0x01, 0x9C, 0xBF, 0x80, 0x97, 0x99, 0x40, // BTH

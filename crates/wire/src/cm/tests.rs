@@ -38,7 +38,7 @@ fn path() -> PathRepr {
 }
 
 #[test]
-fn mra_lies_as_in_ibta_12_6_6() {
+fn mra_is_laid_out_as_in_ibta_12_6_6() {
     let mra = MraRepr {
         local_comm_id: 0x0102_0304,
         remote_comm_id: 0x0506_0708,
@@ -58,7 +58,7 @@ fn mra_lies_as_in_ibta_12_6_6() {
 }
 
 #[test]
-fn lap_lies_as_in_ibta_12_8_1() {
+fn lap_is_laid_out_as_in_ibta_12_8_1() {
     let lap = LapRepr {
         local_comm_id: 0x0102_0304,
         remote_comm_id: 0x0506_0708,
@@ -83,7 +83,7 @@ fn lap_lies_as_in_ibta_12_8_1() {
 }
 
 #[test]
-fn apr_lies_as_in_ibta_12_8_2() {
+fn apr_is_laid_out_as_in_ibta_12_8_2() {
     let apr = AprRepr {
         local_comm_id: 0x0102_0304,
         remote_comm_id: 0x0506_0708,
@@ -143,7 +143,7 @@ fn a_req_holds_all_small_fields_in_their_bits() {
 }
 
 #[test]
-fn the_vendor_id_lies_in_pieces_in_rep_and_sidr_rep_and_its_options_in_the_mad_header() {
+fn the_vendor_id_is_split_in_rep_and_sidr_rep_and_its_options_are_in_the_mad_header() {
     let ece = Ece {
         vendor_id: 0x0A_0B0C,
         options: 0x0102_0304,
@@ -165,7 +165,7 @@ fn the_vendor_id_lies_in_pieces_in_rep_and_sidr_rep_and_its_options_in_the_mad_h
 }
 
 #[test]
-fn messages_read_well_in_a_trace() {
+fn messages_are_readable_in_a_trace() {
     let req = ReqRepr {
         local_comm_id: 0x1234,
         service_id: ServiceId::from_port(PortSpace::Tcp, 7471),
@@ -195,7 +195,7 @@ fn messages_read_well_in_a_trace() {
 }
 
 #[test]
-fn a_request_of_xrc_says_so_in_the_bits_of_its_transport() {
+fn a_request_of_xrc_is_marked_in_its_transport_bits() {
     let plain = body(ReqRepr::default());
     let mut xrc = body(ReqRepr {
         transport: TransportService::Extended,

@@ -29,7 +29,7 @@ fn an_xrceth_holds_a_reserved_byte_and_the_queue() {
 }
 
 #[test]
-fn syndromes_are_told_apart_by_their_class_bits() {
+fn syndromes_are_distinguished_by_their_class_bits() {
     assert_eq!(
         Syndrome::from_value(0x1F),
         Syndrome::Ack {

@@ -1,5 +1,5 @@
-//! What a channel writes to the device, seen at the other end of a socket that takes its place. A
-//! socket answers nothing, so that answers are what they were prefilled with: zeros.
+//! Checks the bytes that a channel writes to the device, through a socket in place of the device. A socket
+//! gives no answers, so answers keep their prefilled zeros.
 
 use std::os::fd::OwnedFd;
 
@@ -12,11 +12,11 @@ use super::*;
 
 const ID: IdNumber = IdNumber(0);
 
-/// The socket's end that stands for the kernel.
+/// The kernel's end of the socket.
 struct Kernel(OwnedFd);
 
 impl Kernel {
-    /// Number, announced length of the answer, and body of the next command.
+    /// Number of the next command, announced length of its answer, and its body.
     #[track_caller]
     fn command(&self) -> (u32, u16, Vec<u8>) {
         let mut bytes = [0; 1024];
@@ -118,7 +118,7 @@ fn accepting_has_valid_parameters_and_establishing_has_none() {
 }
 
 #[test]
-fn addresses_are_told_with_their_exact_sizes() {
+fn addresses_are_sent_with_their_exact_sizes() {
     let (channel, kernel) = channel();
     let destination = "[fe80::1%7]:80".parse().unwrap();
     channel
@@ -167,7 +167,7 @@ fn an_id_moves_by_a_command_on_the_new_channel_that_names_the_old_one() {
     let (other, _) = channel();
     assert!(
         to.migrate_id(&other, IdNumber(6)).is_err(),
-        "of another provider"
+        "an id of another provider"
     );
 }
 
@@ -187,7 +187,7 @@ fn a_group_is_joined_under_a_name_of_its_own() {
 }
 
 #[test]
-fn a_written_event_is_the_users_or_the_librarys_and_only_where_the_kernel_has_it() {
+fn events_can_be_written_only_if_the_kernel_supports_it() {
     let (channel, kernel) = channel();
     channel.write_event(ID, EventType::User, -5, 77).unwrap();
     let written = WriteCmEvent::from_bytes(&kernel.command().2);
@@ -227,7 +227,7 @@ fn waiting_ends_at_its_deadline_and_at_once_on_a_nonblocking_descriptor() {
     assert!(channel.wait_event(None).unwrap_err().is_would_block());
 }
 
-/// An id by the name that a socket's answers bear.
+/// An id with the number in the socket's (zero) answers.
 fn id_of_answers(channel: &KernelChannel, kernel: &Kernel) {
     let service = Service {
         port_space: PortSpace::Tcp,
@@ -238,10 +238,10 @@ fn id_of_answers(channel: &KernelChannel, kernel: &Kernel) {
 }
 
 #[test]
-fn who_waits_without_a_limit_does_so_in_the_command_that_takes_an_event() {
+fn waiting_without_a_limit_happens_in_the_command_that_takes_an_event() {
     let (channel, kernel) = channel();
     id_of_answers(&channel, &kernel);
-    // Nothing can be read, and yet it is taken: no thread has looked.
+    // The event is taken although nothing is readable: no poll came first.
     let event = channel.wait_event(None).unwrap();
     assert_eq!(event.event, EventType::AddrResolved);
     assert_eq!(kernel.command().0, number::GET_EVENT);
@@ -250,17 +250,17 @@ fn who_waits_without_a_limit_does_so_in_the_command_that_takes_an_event() {
 }
 
 #[test]
-fn an_event_of_an_id_that_was_destroyed_meanwhile_is_passed_over() {
+fn an_event_of_a_destroyed_id_is_skipped() {
     let (channel, kernel) = channel();
     rustix::fs::fcntl_setfl(channel.as_fd(), rustix::fs::OFlags::NONBLOCK).unwrap();
-    // One after the other, until the socket is full.
+    // One after the other until the socket is full.
     assert!(channel.wait_event(None).unwrap_err().is_would_block());
     assert_eq!(kernel.command().0, number::GET_EVENT);
     assert_eq!(kernel.command().0, number::GET_EVENT);
 }
 
 #[test]
-fn who_looks_first_takes_what_those_who_wait_in_the_kernel_have_left() {
+fn a_polling_thread_takes_only_events_left_by_threads_waiting_in_the_kernel() {
     let (channel, kernel) = channel();
     id_of_answers(&channel, &kernel);
     channel.taking.lock().waiting = 1;
