@@ -1,9 +1,9 @@
-//! The examples run to their end and print what they promise.
+//! The examples run to their end and print the documented output.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs an example; cargo has built it next to this test.
+/// Runs an example, which cargo has built beside this test.
 fn output_of(example: &str) -> String {
     let test = std::env::current_exe().unwrap();
     let profile: PathBuf = test.ancestors().nth(2).unwrap().into();

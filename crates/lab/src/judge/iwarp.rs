@@ -56,8 +56,8 @@ const TESTS: [&str; 12] = [
     "events::an_id_takes_its_queued_events_to_another_channel",
     "events::waiting_for_an_event_ends_at_its_deadline",
     "transfers::a_send_arrives_in_the_receive_that_was_posted_first",
-    "transfers::what_was_posted_is_flushed_when_the_connection_ends",
-    "verbs::an_armed_completion_queue_tells_on_its_channel_and_by_its_name",
+    "transfers::posted_work_is_flushed_when_the_connection_ends",
+    "verbs::an_armed_completion_queue_raises_an_event_with_its_name_on_its_channel",
     "verbs::inline_bytes_are_copied_when_they_are_posted",
 ];
 

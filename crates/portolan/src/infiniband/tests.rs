@@ -131,7 +131,7 @@ fn param(qpn: u32) -> ConnParam {
 }
 
 #[test]
-fn a_connection_is_made_and_ended_though_its_first_messages_are_lost() {
+fn a_connection_is_made_and_ended_even_if_its_first_messages_are_lost() {
     let mut subnet = Subnet::new();
     subnet.to_lose = 1;
     let (id, request) = subnet.connecting(QpType::Rc);
@@ -147,7 +147,7 @@ fn a_connection_is_made_and_ended_though_its_first_messages_are_lost() {
 }
 
 #[test]
-fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to() {
+fn a_message_leaves_from_the_lid_of_its_path_and_is_answered_from_the_lid_it_arrived_at() {
     let (transport, script) = pair(Port {
         lid: 4,
         lmc: 2,
@@ -167,7 +167,7 @@ fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to
     manager.connect(id, &param(0x100)).unwrap();
     let request = script.sent(PATIENCE).unwrap();
     assert_eq!((request.to.lid, request.to.path_bits), (2, 2));
-    // The request returns to the port itself, at its last LID; there is no listener.
+    // The request returns to the port itself, at its last LID, where there is no listener.
     let from = MadAddress {
         path_bits: 3,
         ..MadAddress::gsi(2, 0, 0)
@@ -175,7 +175,7 @@ fn a_message_leaves_by_the_lid_of_its_path_and_is_answered_by_the_one_it_came_to
     script.say(from, &request.mad);
     let answer = loop {
         manager.next_event(SLICE).unwrap();
-        // A REJ; the request may be retransmitted meanwhile.
+        // A REJ, possibly after a retransmission of the request.
         let sent = script.sent(Duration::ZERO);
         if let Some(sent) = sent.filter(|sent| sent.mad[16..18] == [0, 0x12]) {
             break sent;
@@ -199,7 +199,7 @@ fn a_rejection_and_the_answer_of_a_datagram_service_arrive() {
 }
 
 #[test]
-fn an_event_that_does_not_come_is_waited_for_no_longer_than_said() {
+fn waiting_for_an_event_ends_at_the_time_limit() {
     let mut subnet = Subnet::new();
     let started = Instant::now();
     let wait = Duration::from_millis(120);
@@ -208,7 +208,7 @@ fn an_event_that_does_not_come_is_waited_for_no_longer_than_said() {
 }
 
 #[test]
-fn a_port_without_a_lid_cannot_be_managed_and_one_that_goes_is_told() {
+fn a_port_without_a_lid_cannot_be_managed_and_a_port_that_goes_down_is_reported() {
     let (transport, script) = pair(port(1));
     script.change_port(|port| port.lid = 0);
     let error = PortManager::over(Box::new(transport), Config::default(), [1; 32]);
@@ -252,7 +252,7 @@ fn administrator(status: u16) -> (Client, std::thread::JoinHandle<Vec<Method>>) 
 }
 
 #[test]
-fn a_registered_listener_is_connected_to_and_withdrawn_when_its_registration_is_dropped() {
+fn a_registered_listener_is_found_and_withdrawn_when_its_registration_is_dropped() {
     let (client, serving) = administrator(0);
     let mut subnet = Subnet::new();
     let service = Service {
@@ -281,7 +281,7 @@ fn a_registered_listener_is_connected_to_and_withdrawn_when_its_registration_is_
 }
 
 #[test]
-fn an_offer_that_no_record_holds_or_the_administrator_refuses_is_an_error() {
+fn an_offer_that_does_not_fit_a_record_or_is_refused_is_an_error() {
     let mut subnet = Subnet::new();
     let service = Service {
         port_space: PortSpace::Ib,
@@ -297,7 +297,7 @@ fn an_offer_that_no_record_holds_or_the_administrator_refuses_is_an_error() {
     ] {
         let id = subnet.hosts[1].create_id(UserId(1), service).unwrap();
         let error = subnet.hosts[1].listen_registered(id, &wrong, 4, &client);
-        let error = error.expect_err("nothing was asked");
+        let error = error.expect_err("no query was made");
         assert!(
             matches!(error.cause, Cause::InvalidArgument { .. }),
             "{error}"

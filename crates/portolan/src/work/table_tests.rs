@@ -3,7 +3,7 @@ use portolan_provider::traits::Provider;
 use super::*;
 use crate::software::{SoftwareConfig, SoftwareProvider};
 
-/// A buffer of a device in the test's own group of processes.
+/// A buffer of a device in a group of its own.
 fn buffer() -> Buffer {
     let mut config = SoftwareConfig::default();
     config.stack.group.name_prefix = "portolan-work-test".into();

@@ -9,7 +9,7 @@ use portolan::{Cause, Step};
 use crate::pair::*;
 
 #[test]
-fn port_zero_takes_a_free_port_and_the_address_tells_which() {
+fn port_zero_takes_a_free_port_that_the_address_shows() {
     let channel = channel();
     let ids = [0, 1].map(|_| CmId::new(&channel).unwrap());
     let ports = ids.each_ref().map(|id| {
@@ -67,7 +67,7 @@ fn a_port_in_use_cannot_be_bound_and_is_free_again_when_its_id_is_destroyed() {
 fn an_address_of_no_device_cannot_be_bound() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
-    // Of the documentation's range: nobody's (RFC 5737).
+    // From the documentation range, which belongs to no host (RFC 5737).
     let error = id.bind("192.0.2.77:0".parse().unwrap()).unwrap_err();
     assert_eq!(error.step, Step::Bind);
 }

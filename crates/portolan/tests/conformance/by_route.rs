@@ -1,9 +1,9 @@
-//! Which provider serves: the pinned one, else that of the way to the destination or of the address that is
-//! listened at.
+//! The choice of the provider: the pinned one; otherwise the one that serves the route to the destination or
+//! the listener's address.
 //!
-//! `PORTOLAN_TEST_ROUTES` names local addresses with the providers that serve them, such as
-//! `10.7.0.1=kernel,10.8.0.1=software`; without it there is the loopback address alone, which is software's on
-//! any machine.
+//! `PORTOLAN_TEST_ROUTES` lists local addresses with their providers, such as
+//! `10.7.0.1=kernel,10.8.0.1=software`. The default is only the loopback address, which the software device
+//! serves on any machine.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -16,12 +16,12 @@ use portolan::{Connector, Listener};
 
 use crate::pair::*;
 
-/// The variable that says which address is whose.
+/// Environment variable with the addresses and their providers.
 const ROUTES_ENV: &str = "PORTOLAN_TEST_ROUTES";
-/// A UDP port for the software device where the kernel's rdma_rxe has RoCE's own.
+/// A UDP port for the software device if the kernel's rdma_rxe holds RoCE's own port.
 const SOFTWARE_PORT: u16 = 14_791;
 
-/// Local addresses and the names of the providers that serve them.
+/// Local addresses and the names of their providers.
 fn routes() -> Vec<(IpAddr, String)> {
     static MOVED: Once = Once::new();
     let pinned = std::env::var(provider::PROVIDER_ENV).ok();
@@ -41,7 +41,7 @@ fn routes() -> Vec<(IpAddr, String)> {
     each.collect()
 }
 
-/// Connects to the listener at this address, without a word on providers, and moves bytes.
+/// Connects to the listener without naming a provider, and moves bytes.
 fn moves_bytes(listener: &Listener, to: SocketAddr) {
     let connector = Connector::new().timeout(PATIENCE);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn moves_bytes(listener: &Listener, to: SocketAddr) {
 }
 
 #[test]
-fn each_destination_is_the_providers_that_its_route_leads_to() {
+fn each_destination_uses_the_provider_of_its_route() {
     for (ip, name) in routes() {
         let listener = Listener::bind_to(SocketAddr::new(ip, 0)).unwrap();
         assert_eq!(listener.providers().collect::<Vec<_>>(), [&name], "{ip}");
@@ -89,7 +89,7 @@ fn a_listener_at_the_wildcard_address_is_reached_at_the_addresses_of_every_provi
 }
 
 #[test]
-fn resolving_tells_the_provider_and_why() {
+fn resolving_reports_the_provider_and_why() {
     for (ip, name) in routes() {
         let text = ip.to_string();
         let request = Request::new(Some(&text), Some("7471")).hints(Hints::new());
@@ -101,10 +101,10 @@ fn resolving_tells_the_provider_and_why() {
 }
 
 #[test]
-fn a_provider_that_the_program_pins_is_taken_whatever_the_route() {
+fn a_pinned_provider_is_used_whatever_the_route() {
     if std::env::var_os(ROUTES_ENV).is_none() {
-        // Other tests of this process must not be moved to another provider meanwhile: where there is but
-        // one, pinning it moves none.
+        // Other tests of this process must not be moved to another provider. If there is only one provider,
+        // pinning it moves none.
         let to = SocketAddr::new(local_ip(), 7471);
         let name = provider().name();
         let all = [provider::Choice::Kernel, provider::Choice::Software];

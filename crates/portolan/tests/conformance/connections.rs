@@ -10,7 +10,7 @@ use portolan::wire::cm::RejectReason;
 
 use crate::pair::*;
 
-/// Most that a connection request, its acceptance and its rejection carry (rdma_connect(3),
+/// Largest private data of a connection request, an acceptance and a rejection (rdma_connect(3),
 /// rdma_accept(3), rdma_reject(3)).
 const REQUEST_MAX: usize = 56;
 const ACCEPT_MAX: usize = 196;
@@ -52,10 +52,10 @@ fn depths_are_seen_from_the_receiver() {
 }
 
 #[test]
-fn the_peer_may_write_and_may_read_where_responder_resources_are_its() {
+fn the_peer_may_write_and_may_read_if_responder_resources_permit() {
     let writes = Access::REMOTE_WRITE;
     let reads = writes | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    // Which side lets its peer read.
+    // The side that lets its peer read.
     for (of_active, of_passive) in [(reads, writes), (writes, reads)] {
         let with = |ours: Access, theirs: Access| ConnParam {
             responder_resources: u8::from(ours == reads),
@@ -90,7 +90,7 @@ fn private_data_that_does_not_fit_is_an_error_and_the_id_stays_usable() {
 }
 
 #[test]
-fn a_rejection_tells_its_reason_and_carries_private_data() {
+fn a_rejection_carries_its_reason_and_private_data() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let active = End::new(channel, id);
@@ -116,7 +116,7 @@ fn a_port_without_listener_rejects_with_an_invalid_service_id() {
 }
 
 #[test]
-fn a_disconnect_is_told_to_both_sides_and_both_leave_timewait() {
+fn a_disconnect_is_reported_to_both_sides_and_both_leave_timewait() {
     let (active, passive) = connected();
     active.id.disconnect().unwrap();
     next(&passive.channel, EventType::Disconnected);

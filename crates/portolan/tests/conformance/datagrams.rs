@@ -1,4 +1,4 @@
-//! Datagrams: to a service that was asked for, and to a group.
+//! Datagrams to a service and to a group.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,16 +13,16 @@ use portolan::wire::cm::SidrStatus;
 
 use crate::pair::*;
 
-/// The area in front of what a datagram queue pair receives (IBTA 11.4.1.2).
+/// Bytes in front of the data in a datagram queue pair's receives (IBTA 11.4.1.2).
 const GRH_LEN: usize = 40;
-/// Private data that the answer to a question for a service holds (rdma_accept(3)).
+/// Largest private data in the answer to a service lookup (rdma_accept(3)).
 const ANSWER_LEN: usize = 136;
-/// And the question itself (rdma_connect(3)).
+/// Largest private data in the lookup (rdma_connect(3)).
 const QUESTION_LEN: usize = 180;
 
-/// Sends to where an event says.
+/// Sends to the destination in an event.
 fn send(from: &End, to: &Event, wr_id: u64, len: usize) {
-    let ud = to.ud().expect("an event of datagrams");
+    let ud = to.ud().expect("a datagram event");
     let ah = from.pd.create_ah(&ud.ah_attr).unwrap();
     let sges = [from.sge(0, len)];
     let datagram = SendWr {
@@ -38,7 +38,7 @@ fn send(from: &End, to: &Event, wr_id: u64, len: usize) {
         srq: None,
     };
     from.qp.post_send(&datagram).unwrap();
-    // The handle goes before the datagram has; that is allowed.
+    // The address handle is dropped before the datagram is sent, which is permitted.
 }
 
 fn assert_came(received: &WorkCompletion, from: &End, len: usize) {
@@ -50,7 +50,7 @@ fn assert_came(received: &WorkCompletion, from: &End, len: usize) {
 }
 
 #[test]
-fn a_service_is_asked_for_and_datagrams_reach_it() {
+fn a_service_is_resolved_and_datagrams_reach_it() {
     let passive = Passive::listen_for(DATAGRAMS);
     let (channel, id) = routed_for(DATAGRAMS, passive.address);
     let mut active = End::new(channel, id);
@@ -78,7 +78,7 @@ fn a_service_is_asked_for_and_datagrams_reach_it() {
 }
 
 #[test]
-fn a_service_that_rejects_or_is_not_there_is_unreachable_with_its_status() {
+fn a_rejecting_or_missing_service_is_unreachable_with_its_status() {
     let passive = Passive::listen_for(DATAGRAMS);
     let ask = |address: SocketAddr| {
         let (channel, id) = routed_for(DATAGRAMS, address);
@@ -100,7 +100,7 @@ fn a_service_that_rejects_or_is_not_there_is_unreachable_with_its_status() {
     assert_eq!(event.status(), i32::from(SidrStatus::UNSUPPORTED.0));
 }
 
-/// A member of a group, on an IPv4 address of the device under test: Linux's rdma_rxe has no groups of IPv6.
+/// A member of a group, on an IPv4 address of the device under test, because rdma_rxe has no IPv6 groups.
 fn member(group: IpAddr, kind: JoinKind) -> (End, Event) {
     let (device, _) = provider().device_of(local_ip()).unwrap();
     let mut gids = device.gids(1).unwrap().into_iter();
@@ -159,7 +159,7 @@ fn a_group_of_ipv6_is_refused_on_loopback_and_by_linux_on_every_device() {
     let joined = id.join_multicast(group, JoinKind::FullMember, 0);
     if is_software {
         joined.unwrap();
-        // Linux has no route to such groups there by itself.
+        // Linux has no route to such groups there by default.
         let event = next(&channel, EventType::MulticastError);
         assert_eq!(event.status(), -ENETUNREACH);
     } else {

@@ -1,4 +1,4 @@
-//! Event channels: waiting, acknowledging, moving.
+//! Event channels: waiting, acknowledging, migrating.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn readable(channel: &EventChannel, within: Duration) -> bool {
 }
 
 #[test]
-fn a_channel_is_readable_while_an_event_waits_and_no_longer() {
+fn a_channel_is_readable_exactly_while_an_event_waits() {
     let passive = Passive::listen();
     assert!(!readable(&passive.channel, Duration::ZERO));
     assert!(passive.channel.try_next_event().unwrap().is_none());
@@ -53,7 +53,7 @@ fn an_id_is_not_destroyed_before_its_events_are_acknowledged() {
 }
 
 #[test]
-fn a_channel_that_closes_with_events_pending_takes_its_ids_along() {
+fn a_channel_that_closes_with_events_pending_destroys_its_ids() {
     let passive = Passive::listen();
     let mut channels = Vec::new();
     for _ in 0..4 {
@@ -67,7 +67,7 @@ fn a_channel_that_closes_with_events_pending_takes_its_ids_along() {
     id.resolve_addr(None, passive.address, PATIENCE).unwrap();
     assert!(readable(&other, PATIENCE));
     assert!(readable(&passive.channel, PATIENCE));
-    // Nobody takes the events: the ids, the requests that wait and the channels go as they are.
+    // Nobody takes the events: ids, waiting requests and channels are dropped as they are.
     drop((id, other));
     let address = passive.address;
     drop(passive);
@@ -100,19 +100,19 @@ fn an_id_takes_its_queued_events_to_another_channel() {
 }
 
 #[test]
-fn a_look_up_that_ends_while_its_id_moves_is_told_at_the_channel_where_the_id_is() {
+fn a_look_up_that_ends_while_its_id_migrates_is_reported_at_the_ids_channel() {
     const TURNS: usize = 60;
     let channels = [channel(), channel()];
     let id = portolan::cm::CmId::new(&channels[0]).unwrap();
     if let Err(error) = id.resolve_addrinfo(Some("127.0.0.1"), Some("7471"), None) {
-        // A kernel before 6.18, which has no events that a library writes.
+        // A kernel before 6.18, to which a library cannot write events.
         assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
         return;
     }
     let mut at = 0;
     for turn in 0..=TURNS {
         if turn > 0 {
-            // Whatever becomes of it: the end is what is to be told. Another thread tells it, meanwhile.
+            // Only its end matters, not the result. Another thread reports it meanwhile.
             id.resolve_addrinfo(Some("localhost"), Some("7471"), None)
                 .unwrap();
             at = turn % 2;

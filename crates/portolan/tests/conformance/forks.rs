@@ -1,4 +1,4 @@
-//! A forked child is told that the devices are its parent's, and does them no harm.
+//! A forked child is refused its parent's devices and does not affect them.
 #![allow(unsafe_code, reason = "fork has no safe form")]
 
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use portolan::{Access, Cause, Error};
 
 use crate::pair::*;
 
-/// Runs `told` in a forked child; what it says.
+/// Runs `told` in a forked child and returns its result.
 fn in_child(told: impl FnOnce() -> String) -> String {
     use std::io::{Read, Write};
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: of the child's memory the closure touches only what no other thread of the parent's holds a
-    // lock of, which is what the test proves; it leaves by `_exit`, running nothing of the parent's.
+    // SAFETY: the closure uses no lock that another thread of the parent may hold, which is what the test
+    // proves. The child ends with `_exit`, without running the parent's exit handlers.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
@@ -28,10 +28,10 @@ fn in_child(told: impl FnOnce() -> String) -> String {
     drop(write);
     let deadline = Instant::now() + PATIENCE;
     let mut status = 0;
-    // SAFETY: the child made above; `status` is valid for the write.
+    // SAFETY: the child created above; `status` is valid for the write.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > deadline {
-            // SAFETY: the child made above, which was not waited for.
+            // SAFETY: the child created above, which has not been waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
             panic!("the child hangs");
         }
@@ -43,7 +43,7 @@ fn in_child(told: impl FnOnce() -> String) -> String {
     text
 }
 
-/// Nothing if an error says that the device is the parent's.
+/// Returns an empty text if an error says that the device is the parent's.
 fn refused(what: &str, error: Option<Error>) -> String {
     match error {
         Some(Error {
@@ -56,7 +56,7 @@ fn refused(what: &str, error: Option<Error>) -> String {
 }
 
 #[test]
-fn a_forked_child_is_refused_and_what_it_drops_stays_its_parents() {
+fn a_forked_child_is_refused_and_its_drops_do_not_affect_its_parent() {
     let (active, passive) = connected();
     let window = active.pd.alloc_mw(MwType::Type1).unwrap();
     let opened = provider();
@@ -71,7 +71,7 @@ fn a_forked_child_is_refused_and_what_it_drops_stays_its_parents() {
         text += &refused("poll", active.cq.poll(&mut completion).err());
         text += &refused("event", active.comp_channel.take_event().err());
         text += &refused("domain", active.device.alloc_pd().err());
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let region = unsafe { active.pd.register(start, 64, Access::LOCAL_WRITE) };
         text += &refused("register", region.err());
         text += &refused("query", active.qp.query().err());
@@ -86,7 +86,7 @@ fn a_forked_child_is_refused_and_what_it_drops_stays_its_parents() {
         text
     });
     assert_eq!(said, "");
-    let (mut active, passive, window) = copies.expect("the parent's are its own");
+    let (mut active, passive, window) = copies.expect("the parent still has its own");
     active.memory[..4].copy_from_slice(b"ahoy");
     active.post_send(2, SendOp::Send, 0, 4);
     assert_eq!(active.complete().status, WcStatus::Success);

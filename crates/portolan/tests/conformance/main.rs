@@ -1,8 +1,8 @@
-//! What every provider keeps, written once against the provider's traits.
+//! Tests that every provider must pass, written against the provider's traits.
 //!
-//! `PORTOLAN_PROVIDER` chooses the provider (the software device by default), and
-//! `PORTOLAN_TEST_ADDRESS` a local address that one of its devices serves (127.0.0.1 by default). The
-//! program of these tests runs by itself on any machine.
+//! `PORTOLAN_PROVIDER` chooses the provider (by default the software device), and `PORTOLAN_TEST_ADDRESS` a
+//! local address of one of its devices (by default 127.0.0.1). This test program needs nothing else and runs on
+//! any machine.
 
 mod addresses;
 mod by_route;

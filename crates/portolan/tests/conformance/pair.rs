@@ -1,4 +1,4 @@
-//! Two ids that connect to each other, each on a channel of its own.
+//! Two connected ids, each on its own channel.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use portolan::provider::verbs::{
 };
 use portolan::wire::addr::PortSpace;
 
-/// The variable that names a local address of an RDMA device.
+/// Environment variable with a local address of an RDMA device.
 const ADDRESS_ENV: &str = "PORTOLAN_TEST_ADDRESS";
-/// Longest wait for anything that is sure to come.
+/// Time limit for anything that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The name of an end's completion queue on its channel.
+/// The name of an end's completion queue in the events of its channel.
 pub(crate) const COOKIE: u64 = 0xfeed_0000_0000_4711;
 /// Bytes of memory at each end.
 pub(crate) const MEMORY_LEN: usize = 1 << 16;
@@ -40,7 +40,7 @@ pub(crate) fn provider() -> Arc<dyn Provider> {
     default_provider().unwrap()
 }
 
-/// A local address of one of its devices, without a port.
+/// A local address of one of the provider's devices, without a port.
 pub(crate) fn local_ip() -> IpAddr {
     let text = std::env::var(ADDRESS_ENV);
     text.as_deref()
@@ -60,7 +60,7 @@ pub(crate) fn next(channel: &EventChannel, expected: EventType) -> Event {
     event
 }
 
-/// Has an id come to the device that serves an address. Binding does so but at loopback, which leaves the device open.
+/// Moves an id to the device of an address. Binding does that except on loopback, where the device stays open.
 pub(crate) fn place(channel: &EventChannel, id: &CmId, at: IpAddr) {
     if !at.is_loopback() {
         return id.bind(SocketAddr::new(at, 0)).unwrap();
@@ -70,7 +70,7 @@ pub(crate) fn place(channel: &EventChannel, id: &CmId, at: IpAddr) {
     next(channel, EventType::AddrResolved);
 }
 
-/// A listening id on a channel of its own.
+/// A listening id on its own channel.
 pub(crate) struct Passive {
     pub(crate) channel: EventChannel,
     pub(crate) listener: CmId,
@@ -101,7 +101,7 @@ impl Passive {
         next(&self.channel, EventType::ConnectRequest).id().clone()
     }
 
-    /// The end of a request, on a channel of its own.
+    /// The end of a request, on its own channel.
     pub(crate) fn end(&self, child: CmId) -> End {
         self.end_drawing_on(child, None)
     }
@@ -113,12 +113,12 @@ impl Passive {
     }
 }
 
-/// An id that knows its route, on a channel of its own.
+/// An id with a resolved route, on its own channel.
 pub(crate) fn routed(to: SocketAddr) -> (EventChannel, CmId) {
     routed_for(CONNECTIONS, to)
 }
 
-/// The same for a service.
+/// The same for a given service.
 pub(crate) fn routed_for(service: Service, to: SocketAddr) -> (EventChannel, CmId) {
     let channel = channel();
     let id = CmId::with_service(&channel, service).unwrap();
@@ -129,7 +129,7 @@ pub(crate) fn routed_for(service: Service, to: SocketAddr) -> (EventChannel, CmI
     (channel, id)
 }
 
-/// Parameters with which either side can do with the other's.
+/// Parameters that suit both sides.
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: private_data.into(),
@@ -152,9 +152,9 @@ pub(crate) struct End {
     pub(crate) comp_channel: Arc<dyn CompChannel>,
     pub(crate) srq: Option<Arc<dyn Srq>>,
     pub(crate) pd: Arc<dyn Pd>,
-    // Behind the registration, so that it is dropped after it.
+    // Declared after the registration, so that it is dropped after it.
     pub(crate) memory: Box<[u8]>,
-    /// The process that made it.
+    /// The process that created it.
     pid: u32,
 }
 
@@ -163,7 +163,7 @@ impl End {
         Self::drawing_on(channel, id, None)
     }
 
-    /// An end that draws its receives from a shared queue of its own.
+    /// An end that takes its receives from its own shared queue.
     pub(crate) fn drawing_on(channel: EventChannel, id: CmId, srq: Option<SrqAttr>) -> Self {
         let device: Arc<dyn Device> = id.device().unwrap();
         let pd = device.alloc_pd().unwrap();
@@ -196,8 +196,7 @@ impl End {
             | Access::REMOTE_ATOMIC
             | Access::MW_BIND;
         let (start, len) = (memory.as_mut_ptr() as u64, MEMORY_LEN as u64);
-        // SAFETY: the memory outlives the region (`Drop`), and is looked at only while nothing is under
-        // way.
+        // SAFETY: the memory outlives the region (`Drop`), and is read only while no work is in progress.
         #[allow(unsafe_code, reason = "verbs work on plain memory")]
         let mr = unsafe { pd.register(start, len, access) }.unwrap();
         Self {
@@ -260,7 +259,7 @@ impl End {
         let deadline = Instant::now() + PATIENCE;
         let mut found = [WorkCompletion::EMPTY];
         while self.cq.poll(&mut found).unwrap() == 0 {
-            assert!(Instant::now() < deadline, "no completion came");
+            assert!(Instant::now() < deadline, "no completion in time");
             std::thread::yield_now();
         }
         found[0]
@@ -276,12 +275,12 @@ impl Drop for End {
     }
 }
 
-/// Both ends of a connection that is established.
+/// Both ends of an established connection.
 pub(crate) fn connected() -> (End, End) {
     connected_drawing_on(None)
 }
 
-/// The same; the passive end draws its receives from a shared queue.
+/// The same; the passive end takes its receives from a shared queue.
 pub(crate) fn connected_drawing_on(srq: Option<SrqAttr>) -> (End, End) {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);

@@ -4,9 +4,9 @@ use portolan::provider::verbs::{RemoteAddr, SendOp, WcOpcode, WcStatus};
 
 use crate::pair::*;
 
-/// Longer than a packet, and not a multiple of anything.
+/// Longer than a packet, and not a multiple of its size.
 const LEN: usize = 10_007;
-/// Where the second half of an end's memory begins.
+/// Offset of the second half of an end's memory.
 const HALF: usize = MEMORY_LEN / 2;
 
 fn fill(end: &mut End, len: usize) -> Vec<u8> {
@@ -103,8 +103,8 @@ fn a_message_longer_than_its_receive_is_an_error_on_both_sides() {
     assert_eq!(told, too_long(&passive));
 }
 
-/// What both sides are told of a message that is too long: what IBTA 9.9.3 says, except by rdma_rxe, which
-/// calls it an operation error of the responder (docs/compatibility.md).
+/// The statuses at both sides for a message that is too long: those of IBTA 9.9.3, except that rdma_rxe reports
+/// an operation error of the responder (docs/compatibility.md).
 fn too_long(passive: &End) -> (WcStatus, WcStatus) {
     let is_rxe = provider().name() == "kernel" && passive.device.name().starts_with("rxe");
     match is_rxe {
@@ -114,7 +114,7 @@ fn too_long(passive: &End) -> (WcStatus, WcStatus) {
 }
 
 #[test]
-fn what_was_posted_is_flushed_when_the_connection_ends() {
+fn posted_work_is_flushed_when_the_connection_ends() {
     let (active, passive) = connected();
     passive.post_recv(1, 0, 16);
     passive.id.disconnect().unwrap();

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::pair::*;
 
-/// A multiple of eight in an end's memory, wherever that lies.
+/// An offset in an end's memory whose address is a multiple of eight.
 fn aligned(end: &End) -> usize {
     end.memory.as_ptr().align_offset(8)
 }
@@ -19,7 +19,7 @@ fn word(end: &End, at: usize) -> u64 {
 }
 
 #[test]
-fn atomics_add_and_swap_in_the_peers_memory_and_bring_back_what_was_there() {
+fn atomics_add_and_swap_in_the_peers_memory_and_return_the_old_value() {
     let (active, mut passive) = connected();
     let (here, there) = (aligned(&active), aligned(&passive));
     passive.memory[there..][..8].copy_from_slice(&40u64.to_ne_bytes());
@@ -85,13 +85,13 @@ fn a_full_receive_queue_is_an_error_and_loses_nothing() {
         sges: &sges,
     };
     let mut posted = u64::from(limit);
-    // A provider may have rounded the size up further than it says.
+    // A provider may have rounded the size up further than it reports.
     let error = loop {
         match passive.qp.post_recv(&wr) {
             Ok(()) => posted += 1,
             Err(error) => break error,
         }
-        assert!(posted < 1 << 16, "a queue without end");
+        assert!(posted < 1 << 16, "the queue never fills");
     };
     assert!(
         matches!(error.cause, portolan::Cause::LimitReached { .. }),
@@ -102,7 +102,7 @@ fn a_full_receive_queue_is_an_error_and_loses_nothing() {
 }
 
 #[test]
-fn an_armed_completion_queue_tells_on_its_channel_and_by_its_name() {
+fn an_armed_completion_queue_raises_an_event_with_its_name_on_its_channel() {
     let (active, passive) = connected();
     assert_eq!(passive.comp_channel.take_event().unwrap(), None);
     passive.cq.arm(false).unwrap();
@@ -120,7 +120,7 @@ fn an_armed_completion_queue_tells_on_its_channel_and_by_its_name() {
 }
 
 #[test]
-fn a_completion_queue_holds_what_was_asked_for_and_more_when_resized() {
+fn a_completion_queue_has_the_requested_size_and_can_grow() {
     let (active, _passive) = connected();
     assert!(active.cq.capacity() >= 64);
     active.cq.resize(200).unwrap();
@@ -128,7 +128,7 @@ fn a_completion_queue_holds_what_was_asked_for_and_more_when_resized() {
 }
 
 #[test]
-fn receives_are_drawn_from_a_shared_queue() {
+fn receives_are_taken_from_a_shared_queue() {
     let attr = SrqAttr {
         max_wr: 8,
         max_sge: 1,
@@ -147,7 +147,7 @@ fn receives_are_drawn_from_a_shared_queue() {
     let received = passive.complete();
     assert_eq!((received.wr_id, received.status), (5, WcStatus::Success));
     assert_eq!(received.qp_num, passive.qp.qpn());
-    assert!(srq.destroy().is_err(), "a queue pair draws on it");
+    assert!(srq.destroy().is_err(), "a queue pair uses it");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Memory windows, and the regions beneath them.
+//! Memory windows and their regions.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use portolan::{Access, Cause};
 
 use crate::pair::*;
 
-/// The part of an end's memory that windows open.
+/// The part of an end's memory that windows open: offset and length.
 const PART: (usize, usize) = (4096, 64);
 
 fn bind_of(end: &End) -> MwBind {
@@ -20,7 +20,7 @@ fn bind_of(end: &End) -> MwBind {
     }
 }
 
-/// A window of type 2 that opens the part, and its key.
+/// A type 2 window that opens the part, with its key.
 fn opened(end: &End) -> (Arc<dyn Mw>, u32) {
     let mw = end.pd.alloc_mw(MwType::Type2).unwrap();
     let (rkey, new_rkey) = (mw.rkey(), mw.rkey() ^ 0x55);
@@ -42,7 +42,7 @@ fn write_through(active: &End, passive: &End, rkey: u32) -> WcStatus {
 }
 
 #[test]
-fn a_window_of_type_1_is_bound_by_a_call_and_has_a_key_of_its_own_each_time() {
+fn a_window_of_type_1_is_bound_by_a_call_and_has_a_new_key_each_time() {
     let (active, passive) = connected();
     let mw = passive.pd.alloc_mw(MwType::Type1).unwrap();
     let bind = bind_of(&passive);
@@ -57,7 +57,7 @@ fn a_window_of_type_1_is_bound_by_a_call_and_has_a_key_of_its_own_each_time() {
 }
 
 #[test]
-fn a_window_of_one_type_is_not_bound_in_the_way_of_the_other() {
+fn a_window_of_one_type_cannot_be_bound_like_the_other() {
     let (_active, passive) = connected();
     let mw = passive.pd.alloc_mw(MwType::Type2).unwrap();
     let bind = bind_of(&passive);
@@ -70,12 +70,12 @@ fn a_window_of_one_type_is_not_bound_in_the_way_of_the_other() {
 }
 
 #[test]
-fn a_window_that_was_deallocated_is_bound_no_more_even_if_another_took_its_place() {
+fn a_deallocated_window_cannot_be_bound_even_if_another_has_its_place() {
     let (_active, passive) = connected();
     let gone = passive.pd.alloc_mw(MwType::Type1).unwrap();
     gone.deallocate().unwrap();
     gone.deallocate().unwrap();
-    // More than the allocator and the kernel's table of keys have free places before the old one.
+    // More windows than the allocator and the kernel's table of keys have free places before the old one.
     let others: Vec<_> = (0..16)
         .map(|_| passive.pd.alloc_mw(MwType::Type1).unwrap())
         .collect();
@@ -86,7 +86,7 @@ fn a_window_that_was_deallocated_is_bound_no_more_even_if_another_took_its_place
         bound.unwrap();
         assert_eq!(passive.complete().status, WcStatus::Success);
     }
-    // Refused at once, or told by the completion.
+    // Refused at once, or by the completion.
     let bound = passive.qp.bind_mw(&gone, 1, &bind, SendFlags::SIGNALED);
     assert!(bound.is_err() || passive.complete().status != WcStatus::Success);
     let _ = passive.qp.destroy();
@@ -107,7 +107,7 @@ fn a_region_with_bound_windows_is_in_use_until_they_are_gone() {
 }
 
 #[test]
-fn a_window_gives_rights_that_its_region_does_not_give_and_may_name_those_of_its_owner() {
+fn a_window_may_grant_rights_that_its_region_does_not_grant_and_its_owners() {
     let (active, passive) = connected();
     let mut memory = vec![0u8; 4096].into_boxed_slice();
     let addr = memory.as_mut_ptr() as u64;
@@ -134,7 +134,7 @@ fn a_window_gives_rights_that_its_region_does_not_give_and_may_name_those_of_its
 }
 
 #[test]
-fn a_region_that_is_dropped_takes_the_windows_on_it_along() {
+fn dropping_a_region_invalidates_its_windows() {
     let (active, passive) = connected();
     let mut memory = vec![0u8; 4096].into_boxed_slice();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;

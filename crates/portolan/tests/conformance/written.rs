@@ -1,5 +1,5 @@
-//! Events that the program writes to an id (`rdma_write_cm_event(3)`), and names looked up with an event
-//! of the id's; where the provider has them (docs/compatibility.md).
+//! Events that the program writes to an id (`rdma_write_cm_event(3)`), and name look-ups that end with an
+//! event. Only if the provider supports them (docs/compatibility.md).
 
 use std::thread;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use portolan::resolve::{Flags, Hints};
 
 use crate::pair::*;
 
-/// Whether events can be written. Where they cannot, a kernel before Linux 6.18 says so.
+/// Whether events can be written, which a kernel before Linux 6.18 refuses.
 fn can_write(id: &CmId) -> bool {
     match id.write_event(0, 0) {
         Ok(()) => true,
         Err(error) => {
             assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
             assert_eq!(provider().name(), "kernel");
-            assert!(before_linux_6_18(), "this kernel has them");
+            assert!(before_linux_6_18(), "this kernel supports them");
             false
         }
     }
@@ -38,7 +38,7 @@ fn id() -> (EventChannel, CmId) {
 }
 
 #[test]
-fn written_events_bring_status_and_argument_in_their_order() {
+fn written_events_carry_status_and_argument_in_order() {
     let (channel, id) = id();
     if !can_write(&id) {
         return;
@@ -55,7 +55,7 @@ fn written_events_bring_status_and_argument_in_their_order() {
 }
 
 #[test]
-fn a_written_event_wakes_who_waits_at_the_channel() {
+fn a_written_event_wakes_a_thread_that_waits_on_the_channel() {
     let (channel, id) = id();
     if !can_write(&id) {
         return;
@@ -70,7 +70,7 @@ fn a_written_event_wakes_who_waits_at_the_channel() {
 }
 
 #[test]
-fn written_events_that_nobody_takes_are_bounded() {
+fn untaken_written_events_are_bounded() {
     let (channel, id) = id();
     if !can_write(&id) {
         return;
@@ -90,7 +90,7 @@ fn written_events_that_nobody_takes_are_bounded() {
 }
 
 #[test]
-fn the_id_of_a_request_is_written_to_once_it_is_accepted_and_refused_before() {
+fn events_can_be_written_to_a_requests_id_only_after_it_is_accepted() {
     let passive = Passive::listen();
     if !can_write(&passive.listener) {
         return;

@@ -1,4 +1,4 @@
-//! Atomics on the peer's memory: what they change, what they give back, and what is refused.
+//! Atomics on the peer's memory: effects, results and refusals.
 
 use std::thread;
 
@@ -27,7 +27,7 @@ fn place(memory: &SharedMemory, at: u32) -> RemoteMemory {
 }
 
 #[test]
-fn fetch_add_gives_what_was_there_and_wraps_around() {
+fn fetch_add_returns_the_old_value_and_wraps_around() {
     let (active, passive) = pair();
     let memory = shared(&passive, &[7, u64::MAX - 1, 9]);
     let mut buffer = active.buffer(8).unwrap();
@@ -47,7 +47,7 @@ fn fetch_add_gives_what_was_there_and_wraps_around() {
 }
 
 #[test]
-fn compare_swap_swaps_only_what_is_as_expected() {
+fn compare_swap_swaps_only_if_the_value_is_as_expected() {
     let (active, passive) = pair();
     let memory = shared(&passive, &[5, 6]);
     let mut buffer = active.buffer(16).unwrap();
@@ -70,7 +70,7 @@ fn additions_of_several_connections_are_all_counted() {
     const THREADS: usize = 4;
     const ADDITIONS: u64 = 100;
     let pairs: Vec<_> = (0..THREADS).map(|_| pair()).collect();
-    // One word, which each connection reaches by a region of its own protection domain: they share it.
+    // One word that each connection accesses through a region of its own protection domain.
     let memory = shared(&pairs[0].1, &[0]);
     let at = place(&memory, 0);
     thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn an_atomic_at_a_wrong_place_is_refused_and_its_buffer_comes_back() {
             other => panic!("{other:?}"),
         }
     }
-    // The connection is as good as before.
+    // The connection still works.
     let posted = active.fetch_add(active.buffer(8).unwrap(), place(&memory, 1), 1);
     assert_eq!(posted.unwrap().wait().unwrap().original(), Some(2));
 }

@@ -1,5 +1,4 @@
-//! Every future of the library, dropped at every point where it waits: nothing stays behind, and
-//! nothing is lost.
+//! Drops every future of the library at every point where it waits: nothing is left behind and nothing is lost.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,14 +14,13 @@ use tokio::time::timeout;
 
 use crate::harness::*;
 
-/// Runs of a future until each of its waits was the last of one, at most.
+/// Limit on the runs of a future until every wait has been the last one.
 const RUNS_MAX: u32 = 1000;
 
 /// Bytes that take longer than a future's first poll.
 const LONG: usize = 8 << 20;
 
-/// Drives a future until it has had to wait `waits` times, and drops it then; its output, if it ended
-/// before.
+/// Drives a future until it has waited `waits` times, then drops it. Returns its output if it ended earlier.
 async fn dropped_after<T>(waits: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = waits;
@@ -37,9 +35,9 @@ async fn dropped_after<T>(waits: u32, future: impl Future<Output = T>) -> Option
     .await
 }
 
-/// Runs what `make` gives again and again, dropped one wait later each time, until it has ended by
-/// itself three times. What is fast may end without ever waiting; then all is done once more.
-/// `clean_up` restores what each run found; it is told what came out.
+/// Runs the future from `make` repeatedly and drops it one wait later each time, until it has completed three
+/// times. A fast future may complete without ever waiting; then everything is repeated. `clean_up` gets each
+/// outcome and restores the state before the run.
 async fn at_every_wait<T, F: Future<Output = T>>(
     mut make: impl FnMut() -> F,
     mut clean_up: impl AsyncFnMut(Option<T>),
@@ -48,7 +46,7 @@ async fn at_every_wait<T, F: Future<Output = T>>(
     for _ in 0..RUNS_MAX {
         let outcome = timeout(PATIENCE, dropped_after(waits, make()))
             .await
-            .expect("it goes on");
+            .expect("it makes progress");
         ended += u32::from(outcome.is_some());
         dropped += u32::from(outcome.is_none());
         waits += 1;
@@ -59,14 +57,14 @@ async fn at_every_wait<T, F: Future<Output = T>>(
             _ => {}
         }
     }
-    panic!("in {RUNS_MAX} runs {dropped} waited; it did not end by itself three times after that");
+    panic!("{dropped} of {RUNS_MAX} runs were dropped, and fewer than three completed after that");
 }
 
 async fn returns_to(provider: &SoftwareProvider, usage: Usage) {
     settles(provider, usage, || {}).await;
 }
 
-/// As `returns_to`, for a connection that nobody waits for: `look` takes what has ended.
+/// Like `returns_to`, for a connection without a waiting task. `look` takes completed work.
 async fn settles(provider: &SoftwareProvider, usage: Usage, mut look: impl FnMut()) {
     let settled = timeout(PATIENCE, async {
         while provider.usage() != usage {
@@ -79,12 +77,12 @@ async fn settles(provider: &SoftwareProvider, usage: Usage, mut look: impl FnMut
     }
 }
 
-/// Takes the ends of posted work, of which nobody waits for any.
+/// Takes completed work of which nobody waits.
 fn collect(connection: &AsyncConnection) {
     assert!(connection.get_ref().try_receive().unwrap().is_none());
 }
 
-/// Both ends of a connection, and what is held while it is idle.
+/// Both ends of a connection, and the resources held while it is idle.
 async fn pair(
     provider: &Arc<SoftwareProvider>,
     options: Options,
@@ -107,7 +105,7 @@ async fn connecting_may_be_dropped_at_every_wait() {
     let listener = AsyncListener::new(listener_on(provider.clone(), "127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let idle = provider.usage();
-    // A peer that accepts whoever still is there.
+    // A peer that accepts every request.
     let accepting = tokio::spawn(async move {
         loop {
             let incoming = listener.accept().await.unwrap();
@@ -148,7 +146,7 @@ async fn accepting_may_be_dropped_at_every_wait() {
     at_every_wait(
         || async {
             let (connector, address) = (connector.clone(), address.clone());
-            // Later than the accept begins. Whoever drops that lets the request be rejected.
+            // Starts after the accept. Dropping the accept rejects the request.
             let connecting = async move {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 connector.connect_async(&address).await.map(drop)
@@ -163,7 +161,7 @@ async fn accepting_may_be_dropped_at_every_wait() {
             if let Some(Err(error)) = accepted {
                 panic!("{error}");
             }
-            // Requests that came too late for the accept that was dropped.
+            // Requests that arrived too late for the dropped accept.
             while provider.usage() != idle {
                 let waiting = timeout(Duration::from_millis(20), listener.accept());
                 drop(waiting.await);
@@ -176,7 +174,7 @@ async fn accepting_may_be_dropped_at_every_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sending_may_be_dropped_at_every_wait_and_goes_on() {
+async fn sending_may_be_dropped_at_every_wait_and_continues() {
     let provider = own_provider();
     let none = Options {
         receive_depth: 0,
@@ -187,7 +185,7 @@ async fn sending_may_be_dropped_at_every_wait_and_goes_on() {
     let receiving = RefCell::new(None);
     at_every_wait(
         || {
-            // Posted when the send has begun to wait for it.
+            // Posted after the send has begun to wait for it.
             let peer = passive.clone();
             let late = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -199,7 +197,7 @@ async fn sending_may_be_dropped_at_every_wait_and_goes_on() {
             active.send(active.get_ref().buffer_from(b"ahoy").unwrap())
         },
         async |sent| {
-            // With it the buffer, if it came back.
+            // Also drops the buffer, if it came back.
             drop(sent);
             let late = receiving.take().expect("one for each send");
             assert_eq!(timeout(PATIENCE, late).await.unwrap().unwrap(), 4);
@@ -229,7 +227,7 @@ async fn receiving_may_be_dropped_at_every_wait_and_loses_no_message() {
         async |received| {
             let message = match received {
                 Some(message) => message,
-                // It is there for the next receive.
+                // The message is there for the next receive.
                 None => timeout(PATIENCE, passive.receive()).await.unwrap(),
             };
             assert_eq!(message.unwrap()[..], *b"ahoy");

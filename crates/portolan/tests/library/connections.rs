@@ -1,4 +1,4 @@
-//! What an application does: connect, send, write, read, close.
+//! What applications do: connect, send, write, read, close.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn send_all(from: &Connection, bytes: &[u8]) {
 }
 
 #[test]
-fn messages_of_every_length_arrive_as_they_were_sent() {
+fn messages_of_every_length_arrive_unchanged() {
     let (active, passive) = pair_with(&options(), &big_receives());
     for (seed, length) in LENGTHS.into_iter().enumerate() {
         let bytes = pattern(length, seed as u8);
@@ -118,7 +118,7 @@ fn reads_of_every_length_give_the_peers_bytes() {
 }
 
 #[test]
-fn a_write_with_immediate_data_tells_the_peer_that_it_is_there() {
+fn a_write_with_immediate_data_notifies_the_peer() {
     let (active, passive) = pair();
     let memory = passive.share(100_000, Access::REMOTE_WRITE).unwrap();
     let bytes = pattern(memory.len(), 5);
@@ -137,7 +137,7 @@ fn a_write_with_immediate_data_tells_the_peer_that_it_is_there() {
 }
 
 #[test]
-fn shared_memory_that_is_withdrawn_becomes_a_buffer_with_what_the_peer_wrote() {
+fn withdrawn_shared_memory_becomes_a_buffer_with_the_peers_data() {
     let (active, passive) = pair();
     let memory = passive.share(4096, Access::REMOTE_WRITE).unwrap();
     let remote = memory.remote();
@@ -207,7 +207,7 @@ fn private_data_travels_both_ways_padded_to_the_messages_length() {
 }
 
 #[test]
-fn messages_keep_their_order_with_many_under_way() {
+fn messages_keep_their_order_with_many_in_flight() {
     const MESSAGES: u32 = 2000;
     let (active, passive) = pair();
     thread::scope(|scope| {
@@ -299,11 +299,11 @@ fn threads_share_a_connection() {
 }
 
 #[test]
-fn what_one_thread_finds_for_another_wakes_it() {
+fn a_completion_found_by_another_thread_wakes_its_waiter() {
     let (active, passive) = pair();
     let memory = active.share(8, Access::REMOTE_READ).unwrap();
     for round in 0..300u32 {
-        // Each posts, then one waits by sleeping while the other's polling finds both ends.
+        // Both post. Then one waits asleep while the other's polling finds both completions.
         let read = passive
             .read(passive.buffer(8).unwrap(), memory.remote())
             .unwrap();
@@ -311,7 +311,10 @@ fn what_one_thread_finds_for_another_wakes_it() {
             let sleeping = scope.spawn(|| read.wait_within(PATIENCE).map(Result::unwrap));
             send_all(&active, &round.to_be_bytes());
             while passive.try_receive().unwrap().is_none() {}
-            sleeping.join().unwrap().expect("it is woken");
+            sleeping
+                .join()
+                .unwrap()
+                .expect("the polling thread wakes it");
         });
     }
 }
@@ -404,7 +407,7 @@ fn a_sender_waits_for_a_receive_that_is_posted_late() {
     let transfer = active.send(active.buffer_from(b"early").unwrap()).unwrap();
     let transfer = transfer
         .wait_within(std::time::Duration::from_millis(100))
-        .expect_err("nobody has posted a receive");
+        .expect_err("no receive is posted");
     let receive = passive.post_receive(passive.buffer(64).unwrap()).unwrap();
     let done = receive.wait().unwrap();
     assert_eq!(&done.buffer[..done.length], b"early");
@@ -412,7 +415,7 @@ fn a_sender_waits_for_a_receive_that_is_posted_late() {
 }
 
 #[test]
-fn receives_posted_by_hand_neither_displace_nor_diminish_the_connections_own() {
+fn receives_posted_by_hand_do_not_affect_the_connections_own() {
     let few = Options {
         receive_depth: 2,
         posted_receives: 2,
@@ -432,7 +435,8 @@ fn receives_posted_by_hand_neither_displace_nor_diminish_the_connections_own() {
         "{refused}"
     );
     drop(held);
-    // Order of the queue: the own receive that was left, the two by hand, the own one posted again.
+    // Order of the queue: the connection's remaining receive, the two posted by hand, the connection's reposted
+    // one.
     for text in [b"2", b"3", b"4", b"5"] {
         send_all(&active, text);
     }
@@ -445,7 +449,7 @@ fn receives_posted_by_hand_neither_displace_nor_diminish_the_connections_own() {
 }
 
 #[test]
-fn either_side_may_close_and_the_other_is_told() {
+fn either_side_may_close_and_the_other_learns_of_it() {
     for active_closes in [true, false] {
         let (active, passive) = pair();
         let (closing, told) = match active_closes {
@@ -473,7 +477,7 @@ fn both_sides_may_close_at_once() {
 }
 
 #[test]
-fn messages_that_arrived_before_the_peer_closed_are_still_there() {
+fn messages_that_arrived_before_the_peer_closed_can_be_received() {
     let (active, passive) = pair();
     for number in 0..5u8 {
         send_all(&active, &[number]);
@@ -488,7 +492,7 @@ fn messages_that_arrived_before_the_peer_closed_are_still_there() {
 }
 
 #[test]
-fn dropping_a_connection_disconnects_though_messages_and_transfers_of_it_are_kept() {
+fn dropping_a_connection_disconnects_even_if_its_messages_and_transfers_are_kept() {
     let (active, passive) = pair();
     send_all(&passive, b"kept");
     let message = active.receive_within(PATIENCE).unwrap();
@@ -502,7 +506,7 @@ fn dropping_a_connection_disconnects_though_messages_and_transfers_of_it_are_kep
 }
 
 #[test]
-fn a_closed_listeners_port_is_free_and_its_connections_go_on() {
+fn a_closed_listeners_port_is_free_and_its_connections_continue() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let (active, passive) = pair_at(connector(), &listener, address, &options());
@@ -517,7 +521,7 @@ fn a_closed_listeners_port_is_free_and_its_connections_go_on() {
 }
 
 #[test]
-fn the_offer_of_memory_reads_back_as_it_was_written() {
+fn an_offer_of_memory_is_parsed_as_it_was_written() {
     let (active, passive) = pair();
     let memory = passive.share(4096, Access::REMOTE_READ).unwrap();
     memory.store(0, b"here");
@@ -535,14 +539,14 @@ fn the_offer_of_memory_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn the_id_of_a_connection_gives_away_neither_its_queue_pair_nor_its_completions() {
+fn the_id_of_a_connection_exposes_neither_its_queue_pair_nor_its_completions() {
     let (active, passive) = pair();
     for connection in [&active, &passive] {
         let id = connection.id().clone();
         assert!(id.queue_pair().is_none());
         assert!(id.send_completions().is_none());
         assert!(id.recv_completions().is_none());
-        assert!(id.device().is_ok(), "it is of use otherwise");
+        assert!(id.device().is_ok(), "other calls work");
     }
     active
         .send(active.buffer_from(b"ahoy").unwrap())

@@ -7,7 +7,7 @@ use portolan::datagram::{Arrival, Options, Service, Socket};
 
 use crate::harness::*;
 
-/// The next datagram of a service, after `asked` questions.
+/// The next datagram of a service, after exactly `asked` questions.
 fn next_datagram(
     service: &mut Service,
 ) -> (portolan::datagram::Datagram, portolan::wire::addr::Qpn) {
@@ -21,7 +21,7 @@ fn next_datagram(
 }
 
 #[test]
-fn aservice_is_found_gets_datagrams_and_answers_their_senders_over_both_families() {
+fn a_service_is_found_gets_datagrams_and_answers_their_senders_over_both_families() {
     for ip in ["127.0.0.1", "[::1]"] {
         let offered = Options {
             private_data: b"at your service".to_vec(),
@@ -55,7 +55,7 @@ fn aservice_is_found_gets_datagrams_and_answers_their_senders_over_both_families
 }
 
 #[test]
-fn one_queue_pair_serves_all_who_ask_and_each_gets_its_own_answer() {
+fn one_queue_pair_serves_all_askers_and_each_gets_its_own_answer() {
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
     let serving = std::thread::spawn(move || {
@@ -87,7 +87,7 @@ fn one_queue_pair_serves_all_who_ask_and_each_gets_its_own_answer() {
 }
 
 #[test]
-fn a_datagram_that_one_packet_does_not_hold_is_refused_and_the_longest_one_goes() {
+fn a_datagram_too_long_for_one_packet_is_refused_and_the_longest_one_is_sent() {
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let address = service.local_addr().unwrap().to_string();
     let serving = std::thread::spawn(move || next_datagram(&mut service).0);
@@ -131,7 +131,7 @@ fn more_datagrams_than_may_wait_are_all_sent() {
 }
 
 #[test]
-fn where_noservice_is_offered_the_refusal_is_told_and_silence_ends_at_the_deadline() {
+fn a_missing_service_is_refused_and_a_silent_one_times_out_at_the_deadline() {
     let error = Socket::connect("127.0.0.1:9", &Options::default()).unwrap_err();
     assert!(matches!(error.cause, Cause::SidrRefused(_)), "{error}");
 
@@ -147,14 +147,14 @@ fn where_noservice_is_offered_the_refusal_is_told_and_silence_ends_at_the_deadli
 }
 
 #[test]
-fn of_several_addresses_one_that_refuses_or_says_nothing_holds_the_next_up_for_a_moment_only() {
+fn of_several_addresses_a_refusing_or_silent_one_delays_the_next_only_for_a_moment() {
     let silent = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let mut service = Service::bind("127.0.0.1:0", &Options::default()).unwrap();
     let live = service.local_addr().unwrap();
     let refusing = "127.0.0.1:9".parse().unwrap();
     let addresses = [refusing, silent.local_addr().unwrap(), live];
     let serving = std::thread::spawn(move || {
-        // Answers, and is there until the datagram came.
+        // Answers, and stays until the datagram has arrived.
         next_datagram(&mut service)
     });
     let patient = Options {
@@ -163,7 +163,7 @@ fn of_several_addresses_one_that_refuses_or_says_nothing_holds_the_next_up_for_a
     };
     let asked = std::time::Instant::now();
     let (mut socket, reached) = Socket::connect_to(&addresses, &patient).unwrap();
-    // One third of the time each, as they had once, would be more.
+    // A third of the time limit for each address would be longer.
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
     assert_eq!(reached.address, live);
     socket.send(&reached.destination, b"ahoy", None).unwrap();

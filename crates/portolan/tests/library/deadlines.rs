@@ -1,4 +1,4 @@
-//! Deadlines are kept though the peer says nothing: its process is stopped.
+//! Deadlines are kept even if the peer is silent: its process is stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use portolan::{Cause, Connection, Error, Options, Step};
 use crate::harness::*;
 use crate::process::Peer;
 
-/// Long enough to resolve an address, and to come to the step that is to miss it, on a busy machine.
+/// Long enough to resolve an address and to reach the step that must time out, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How late a thread may be woken where tests share few cores.
+/// How late a thread may wake up when tests share few cores.
 const LATE: Duration = Duration::from_secs(15);
 
-/// That something took its deadline and reports it.
+/// Checks that an operation took its whole deadline and reports that.
 #[track_caller]
 fn timed_out(started: Instant, step: Step, error: &Error) {
     let took = started.elapsed();
@@ -27,7 +27,7 @@ fn timed_out(started: Instant, step: Step, error: &Error) {
         panic!("{error:?}");
     };
     let reported = Duration::from_millis(after_ms);
-    // An attempt's time begins when its address is known.
+    // An attempt's time starts when its address is known.
     let plausible = DEADLINE / 4..=took;
     assert!(plausible.contains(&reported), "after {took:?}: {error}");
     assert_eq!(error.errno(), 110, "ETIMEDOUT");
@@ -60,7 +60,7 @@ fn connecting_to_a_listener_that_does_not_answer_ends_at_the_deadline() {
     let started = Instant::now();
     let error = connector.connect(&address.to_string()).unwrap_err();
     timed_out(started, Step::Connect, &error);
-    // Awake again, it is not confused by requests that were given up.
+    // When it runs again, the abandoned requests do not confuse it.
     drop(stopped);
     peer.tell("connect 127.0.0.1:1");
     assert!(peer.answer().starts_with("error 111"), "it works");
@@ -68,7 +68,7 @@ fn connecting_to_a_listener_that_does_not_answer_ends_at_the_deadline() {
 }
 
 #[test]
-fn a_coordinator_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() {
+fn a_silent_coordinator_delays_no_connect_beyond_its_deadline() {
     let port = free_port();
     let coordinator = Peer::start(port);
     let ours = start(port);
@@ -83,12 +83,12 @@ fn a_coordinator_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() 
         .unwrap_err();
     assert!(started.elapsed() < LATE, "{:?}", started.elapsed());
     assert_eq!(error.step, Step::ResolveAddress);
-    // It says whose fault it is.
+    // The error names the culprit.
     assert!(
         matches!(error.cause, Cause::GroupSilent { stopped: true, .. }),
         "{error}"
     );
-    // What is connected does not need it, nor does giving a port back.
+    // Established connections and the release of ports do not need the coordinator.
     passive
         .send(passive.buffer_from(b"hi").unwrap())
         .unwrap()
@@ -103,7 +103,7 @@ fn a_coordinator_that_does_not_answer_holds_up_no_connect_beyond_its_deadline() 
 
 #[test]
 fn a_connect_waits_within_its_deadline_for_a_coordinator_that_answers_late() {
-    /// Longer than one turn of resolving an address.
+    /// Longer than one round of address resolution.
     const SILENCE: Duration = Duration::from_millis(1500);
     let port = free_port();
     let coordinator = Peer::start(port);
@@ -122,7 +122,7 @@ fn a_connect_waits_within_its_deadline_for_a_coordinator_that_answers_late() {
 }
 
 #[test]
-fn accepting_ends_at_the_deadline_when_nobody_comes_and_when_the_peer_does_not_confirm() {
+fn accepting_ends_at_the_deadline_without_a_request_and_without_a_confirmation() {
     let port = free_port();
     let ours = start(port);
     let listener = listener_on(ours, "127.0.0.1:0");
@@ -144,7 +144,7 @@ fn accepting_ends_at_the_deadline_when_nobody_comes_and_when_the_peer_does_not_c
 }
 
 #[test]
-fn receiving_ends_at_the_deadline_and_the_connection_goes_on() {
+fn receiving_ends_at_the_deadline_and_the_connection_still_works() {
     let (active, passive) = pair();
     let started = Instant::now();
     let error = active.receive_within(DEADLINE).unwrap_err();
@@ -158,7 +158,7 @@ fn receiving_ends_at_the_deadline_and_the_connection_goes_on() {
 }
 
 #[test]
-fn several_threads_wait_each_by_its_own_deadline() {
+fn several_threads_wait_each_until_its_own_deadline() {
     let (active, _passive) = pair();
     thread::scope(|scope| {
         for number in 1..=4u32 {
@@ -177,7 +177,7 @@ fn several_threads_wait_each_by_its_own_deadline() {
 }
 
 #[test]
-fn a_transfer_comes_back_at_the_deadline_and_ends_well_when_the_peer_wakes() {
+fn a_transfer_is_returned_at_the_deadline_and_completes_when_the_peer_wakes() {
     let (mut peer, connection) = peer();
     let memory = peer.share(4096);
     let stopped = peer.stop();
@@ -186,7 +186,7 @@ fn a_transfer_comes_back_at_the_deadline_and_ends_well_when_the_peer_wakes() {
     let started = Instant::now();
     let transfer = match transfer.wait_within(DEADLINE) {
         Err(transfer) => transfer,
-        Ok(ended) => panic!("the peer is stopped: {ended:?}"),
+        Ok(ended) => panic!("the peer is stopped, but the transfer ended: {ended:?}"),
     };
     assert!(started.elapsed() >= DEADLINE);
     drop(stopped);
@@ -198,7 +198,7 @@ fn a_transfer_comes_back_at_the_deadline_and_ends_well_when_the_peer_wakes() {
 }
 
 #[test]
-fn closing_ends_at_the_deadline_when_the_peer_says_nothing() {
+fn closing_ends_at_the_deadline_if_the_peer_is_silent() {
     let (peer, connection) = peer();
     let _stopped = peer.stop();
     let started = Instant::now();
@@ -207,7 +207,7 @@ fn closing_ends_at_the_deadline_when_the_peer_says_nothing() {
 }
 
 #[test]
-fn no_time_at_all_is_a_deadline_that_has_passed() {
+fn zero_is_a_deadline_that_has_passed() {
     let (active, passive) = pair();
     let error = active.receive_within(Duration::ZERO).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
@@ -232,7 +232,7 @@ fn no_time_at_all_is_a_deadline_that_has_passed() {
 }
 
 #[test]
-fn the_longest_time_there_is_is_a_deadline_too() {
+fn the_longest_duration_is_a_deadline_too() {
     let longest = Options {
         timeout: Duration::MAX,
         ..options()

@@ -1,5 +1,5 @@
-//! A peer process that is killed, at each stage: the survivor hears of it by a typed error within
-//! its deadline, and nothing else is harmed.
+//! A peer process is killed at each stage: the survivor gets a typed error within its deadline, and no other
+//! connection is affected.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use portolan::{Cause, Connection, Options, Step};
 use crate::harness::*;
 use crate::process::Peer;
 
-/// Deadline of what is expected to fail by its deadline.
+/// Deadline of operations that must fail in time.
 const DEADLINE: Duration = Duration::from_millis(1500);
-/// How long the news of a death may take that the kernel brings: far less than any retry.
+/// Time limit for a death that the kernel reports; far shorter than any retry.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A connection to a peer process that echoes.
@@ -58,17 +58,17 @@ fn nobody_listens(provider: &Arc<SoftwareProvider>, address: SocketAddr) {
 }
 
 #[test]
-fn a_killed_listener_listens_no_more() {
+fn a_killed_listener_stops_listening() {
     for peer_is_coordinator in [true, false] {
         let port = free_port();
-        // Whoever comes first is the coordinator.
+        // The first process becomes the coordinator.
         let early = (!peer_is_coordinator).then(|| start(port));
         let mut peer = Peer::start(port);
         let ours = early.unwrap_or_else(|| start(port));
         let address = peer.listen();
         peer.kill();
         nobody_listens(&ours, address);
-        // Its port is free, and connections work.
+        // The port is free again, and connections work.
         let listener = listener_on(ours.clone(), &address.to_string());
         drop(pair_at(
             connector_on(ours.clone()),
@@ -158,7 +158,7 @@ fn a_peer_killed_while_idle_ends_the_connection_at_once() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_found_out_by_the_next_send() {
+fn a_silent_peer_is_detected_by_the_next_send() {
     let port = free_port();
     let ours = start(port);
     let mut peer = Peer::start(port);
@@ -168,7 +168,7 @@ fn a_peer_that_falls_silent_is_found_out_by_the_next_send() {
         ..options()
     };
     let connection = connected(&ours, &mut peer, &soon);
-    // As a machine without power would be: nobody tells of it.
+    // Like a machine without power: nothing reports it.
     let _stopped = peer.stop();
     let error = connection
         .receive_within(Duration::from_millis(100))
@@ -221,7 +221,7 @@ fn a_peer_killed_in_the_middle_of_transfers_fails_those_and_no_others() {
 }
 
 #[test]
-fn the_coordinators_death_harms_no_connection_of_others_and_new_ones_are_made() {
+fn the_coordinators_death_affects_no_other_connections_and_new_ones_are_made() {
     let port = free_port();
     let coordinator = Peer::start(port);
     let ours = start(port);
@@ -237,7 +237,7 @@ fn the_coordinators_death_harms_no_connection_of_others_and_new_ones_are_made() 
             });
         }
         coordinator.kill();
-        // Listeners from before the coordinator's death are found, and new ones.
+        // Listeners from before the coordinator's death are found, and new ones too.
         for (peer, address) in peers.iter_mut().zip(addresses) {
             peer.tell("accept");
             drop(connector_on(ours.clone()).connect_to(address).unwrap());
@@ -251,7 +251,7 @@ fn the_coordinators_death_harms_no_connection_of_others_and_new_ones_are_made() 
 }
 
 #[test]
-fn a_process_that_ends_in_order_disconnects_its_connections() {
+fn a_process_that_exits_normally_disconnects_its_connections() {
     let port = free_port();
     let ours = start(port);
     let mut peer = Peer::start(port);

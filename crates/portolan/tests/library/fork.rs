@@ -1,4 +1,4 @@
-//! A forked child is told that the devices are its parent's, and does them no harm.
+//! A forked child is refused its parent's devices and does not affect them.
 #![allow(unsafe_code, reason = "fork has no safe form")]
 
 use std::fs::File;
@@ -9,12 +9,11 @@ use portolan::{Cause, Error};
 
 use crate::harness::*;
 
-/// What `told` says in a forked child.
+/// Runs `told` in a forked child and returns its result.
 fn in_child(told: impl FnOnce() -> String) -> String {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: of the child's memory the closure touches only what no other thread of the parent's
-    // holds a lock of, which is what the tests prove; it leaves by `_exit`, running nothing of the
-    // parent's.
+    // SAFETY: the closure uses no lock that another thread of the parent may hold, which is what the tests
+    // prove. The child ends with `_exit`, without running the parent's exit handlers.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
@@ -33,14 +32,14 @@ fn in_child(told: impl FnOnce() -> String) -> String {
     let deadline = std::time::Instant::now() + PATIENCE;
     while !text.is_finished() {
         if std::time::Instant::now() > deadline {
-            // SAFETY: the child made above, which was not waited for.
+            // SAFETY: the child created above, which has not been waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
             panic!("the child hangs");
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above; `status` is valid for the write.
+    // SAFETY: waits for the child created above; `status` is valid for the write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     text.join().unwrap()
@@ -59,7 +58,7 @@ fn refused(what: &str, error: Option<Error>) -> String {
 }
 
 #[test]
-fn a_forked_child_is_refused_everything_and_its_parent_goes_on() {
+fn a_forked_child_is_refused_everything_and_its_parent_continues() {
     let provider = own_provider();
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
@@ -125,7 +124,7 @@ fn a_forked_child_is_refused_everything_and_its_parent_goes_on() {
 }
 
 #[test]
-fn a_forked_child_that_drops_its_copies_disconnects_nobody() {
+fn a_forked_child_that_drops_its_copies_disconnects_nothing() {
     let (active, passive) = pair();
     let (mut copies, text) = (Some((active, passive)), "dropped");
     let said = in_child(|| {
@@ -133,7 +132,7 @@ fn a_forked_child_that_drops_its_copies_disconnects_nobody() {
         text.into()
     });
     assert_eq!(said, text);
-    let (active, passive) = copies.expect("the parent's are its own");
+    let (active, passive) = copies.expect("the parent still has its own");
     active
         .send(active.buffer_from(b"still there").unwrap())
         .unwrap()
@@ -146,7 +145,7 @@ fn a_forked_child_that_drops_its_copies_disconnects_nobody() {
 }
 
 #[test]
-fn the_processes_own_provider_is_refused_to_a_forked_child() {
+fn the_processs_own_provider_is_refused_to_a_forked_child() {
     portolan::provider::software_provider().unwrap();
     let text = in_child(|| refused("open", portolan::provider::software_provider().err()));
     assert_eq!(text, "");

@@ -14,14 +14,14 @@ use crate::harness::*;
 use crate::low::*;
 use crate::survey::look;
 
-/// Holds up whatever a provider receives while it is shut.
+/// Blocks a provider's receiving thread while it is shut.
 #[derive(Debug, Default)]
 struct Gate {
     is_shut: Mutex<bool>,
     turned: Condvar,
 }
 
-/// A gate that is shut until this is dropped.
+/// Keeps a gate shut until it is dropped.
 struct Shut(Arc<Gate>);
 
 impl Gate {
@@ -50,7 +50,7 @@ impl Tap for Gate {
     }
 }
 
-/// Waits until a process of a group says that an id with this local port is in one of some states.
+/// Waits until an id with this local port is in one of these states, according to the group's processes.
 fn reaches(group: u16, local_port: u16, states: &[&str]) {
     eventually("the state", || {
         let seen = look(group).unwrap().expect("a group");
@@ -69,7 +69,7 @@ fn local_port(id: &CmId) -> u16 {
 }
 
 #[test]
-fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() {
+fn a_connection_ends_if_its_acceptor_gives_up_before_the_confirmation() {
     let port = free_port();
     let ours = start(port);
     let theirs = start(port);
@@ -80,7 +80,7 @@ fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() 
     let child = passive.request();
     let _shut = Gate::shut(&theirs);
     child.accept(&param(b"")).unwrap();
-    let active = connecting.join().unwrap().expect("the reply came");
+    let active = connecting.join().unwrap().expect("the reply arrived");
     drop(child);
     let error = active.receive_within(PATIENCE).unwrap_err();
     assert_eq!(error.cause, Cause::Disconnected, "{error}");
@@ -89,7 +89,7 @@ fn a_connection_ends_whose_acceptor_gives_up_before_it_hears_the_confirmation() 
 }
 
 #[test]
-fn a_rejection_that_overtakes_the_program_is_told_with_its_reason_and_data() {
+fn a_rejection_after_the_reply_is_reported_with_its_reason_and_data() {
     let port = free_port();
     let provider = start(port);
     let open = || EventChannel::open_on(provider.clone()).unwrap();
@@ -100,7 +100,7 @@ fn a_rejection_that_overtakes_the_program_is_told_with_its_reason_and_data() {
     let child = passive.request();
     child.accept(&param(b"")).unwrap();
     child.reject(b"not today").unwrap();
-    // The reply and the rejection have come before the program looks.
+    // Reply and rejection have arrived before the program looks.
     reaches(port, local_port(&id), &["time-wait", "closed"]);
     let rejected = next(&channel, EventType::Rejected);
     let reason = RejectReason::CONSUMER_DEFINED;
@@ -110,7 +110,7 @@ fn a_rejection_that_overtakes_the_program_is_told_with_its_reason_and_data() {
 }
 
 #[test]
-fn a_request_that_is_withdrawn_is_closed_at_the_listener_whichever_process_it_is() {
+fn a_withdrawn_request_is_closed_at_the_listener_in_whichever_process_it_is() {
     let port = free_port();
     let coordinator = start(port);
     let other = start(port);

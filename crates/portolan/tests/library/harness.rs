@@ -1,4 +1,4 @@
-//! Providers, connected pairs and bytes that tell where they came from.
+//! Providers, connected pairs, and byte patterns that depend on their offset.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,19 +10,19 @@ use portolan::provider::traits::Provider;
 use portolan::software::{SoftwareConfig, SoftwareProvider};
 use portolan::{Connection, Connector, Listener, Options};
 
-/// How long anything may take that should take milliseconds: the tests share few cores.
+/// Time limit for anything that should take milliseconds, because the tests share few cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// First part of the names of the tests' groups.
+/// Prefix of the names of the tests' groups.
 pub(crate) const GROUP_PREFIX: &str = "portolan-library-test";
 
-/// The provider that most tests share, as the connections of a program do.
+/// The provider that most tests share, like the connections of a program.
 pub(crate) fn provider() -> Arc<dyn Provider> {
     static SHARED: OnceLock<Arc<SoftwareProvider>> = OnceLock::new();
     SHARED.get_or_init(|| start(free_port())).clone()
 }
 
-/// A provider in a group of its own.
+/// A provider in its own group.
 pub(crate) fn own_provider() -> Arc<SoftwareProvider> {
     start(free_port())
 }
@@ -32,7 +32,7 @@ pub(crate) fn start(port: u16) -> Arc<SoftwareProvider> {
     start_with(port, SoftwareConfig::default())
 }
 
-/// A provider that gives up soon on a peer that does not answer: within a second.
+/// A provider that gives up on a silent peer within a second.
 pub(crate) fn start_impatient(port: u16) -> Arc<SoftwareProvider> {
     let mut config = SoftwareConfig::default();
     // 4.096 µs × 2^13, 34 ms.
@@ -49,12 +49,12 @@ pub(crate) fn start_with(port: u16, mut config: SoftwareConfig) -> Arc<SoftwareP
     SoftwareProvider::start(config).expect("the software device starts")
 }
 
-/// A UDP port that nobody has; each call gives another.
+/// An unused UDP port; each call returns another.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        // Below the ports that the kernel gives out by itself.
+        // Below the kernel's ephemeral ports.
         let port = 10_000 + ((std::process::id() * 97 + step * 13) % 20_000) as u16;
         if UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
             return port;
@@ -78,7 +78,7 @@ pub(crate) fn listener_on(provider: Arc<dyn Provider>, address: &str) -> Listene
     Listener::bind_on(provider, address.parse().unwrap()).expect("the address is free")
 }
 
-/// Both ends of a connection over IPv4 loopback: the active one, the passive one.
+/// Both ends of a connection over IPv4 loopback: active, passive.
 pub(crate) fn pair() -> (Connection, Connection) {
     pair_with(&options(), &options())
 }
@@ -94,7 +94,7 @@ pub(crate) fn pair_with(active: &Options, passive: &Options) -> (Connection, Con
     )
 }
 
-/// Connects to `address`, which `listener` serves, and accepts.
+/// Connects to `address` of `listener`, and accepts.
 pub(crate) fn pair_at(
     connector: Connector,
     listener: &Listener,
@@ -116,7 +116,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on the offset and the seed.
 pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
     let byte = |at: usize| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0];
     (0..length)
@@ -124,22 +124,22 @@ pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < deadline, "{what} did not come about");
+        assert!(Instant::now() < deadline, "{what} did not happen");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Whether two runs of bytes are equal, without printing megabytes if not.
+/// Asserts that two byte sequences are equal, without printing megabytes.
 #[track_caller]
 pub(crate) fn assert_same(found: &[u8], expected: &[u8]) {
     assert_eq!(found.len(), expected.len(), "lengths differ");
     if let Some(at) = (0..found.len()).find(|at| found[*at] != expected[*at]) {
         panic!(
-            "byte {at} of {} is {:#04x} and not {:#04x}",
+            "byte {at} of {} is {:#04x}, expected {:#04x}",
             found.len(),
             found[at],
             expected[at]

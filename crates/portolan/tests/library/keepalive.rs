@@ -1,5 +1,5 @@
-//! Keepalive: an idle connection asks its peer for a sign of life, if its options say so. A peer
-//! process that is stopped stands for one whose machine is gone: nothing of it answers any more.
+//! Keepalive: an idle connection probes its peer, if its options say so. A stopped peer process behaves like
+//! one whose machine is gone: it answers nothing.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::death::connected;
 use crate::harness::*;
 use crate::process::Peer;
 
-/// Shorter than all retries of a queue pair take.
+/// Shorter than all retries of a queue pair.
 const KEEPALIVE: Keepalive = Keepalive {
     interval: Duration::from_millis(300),
     timeout: Duration::from_millis(700),
 };
-/// Several questions and answers long.
+/// Several probes and answers long.
 const IDLE: Duration = Duration::from_secs(2);
 
 fn watchful() -> Options {
@@ -29,7 +29,11 @@ fn watchful() -> Options {
 fn sent(connection: &Connection) -> u64 {
     let counters = connection.counters().unwrap();
     let packets = |counter: &&Counter| counter.name == "tx_packets";
-    counters.iter().find(packets).expect("it is counted").value
+    counters
+        .iter()
+        .find(packets)
+        .expect("the counter exists")
+        .value
 }
 
 #[track_caller]
@@ -45,7 +49,7 @@ fn is_silent(error: &portolan::Error, connection: &Connection, stopped: Instant)
 }
 
 #[test]
-fn an_idle_connection_whose_peer_answers_no_more_ends_within_the_time_set() {
+fn an_idle_connection_whose_peer_stops_answering_ends_within_the_time_limit() {
     let port = free_port();
     let provider = start(port);
     let mut peer = Peer::start(port);
@@ -53,7 +57,7 @@ fn an_idle_connection_whose_peer_answers_no_more_ends_within_the_time_set() {
     let stopped = peer.stop();
     let since = Instant::now();
     thread::scope(|scope| {
-        // Another that waits, for something else.
+        // Another caller waits for something else.
         scope.spawn(|| connection.wait_disconnected(PATIENCE).unwrap());
         is_silent(&connection.receive().unwrap_err(), &connection, since);
     });
@@ -67,7 +71,7 @@ fn an_idle_connection_whose_peer_answers_no_more_ends_within_the_time_set() {
 }
 
 #[test]
-fn a_caller_that_only_looks_now_and_then_is_told_too() {
+fn a_caller_that_polls_occasionally_gets_the_error_too() {
     let port = free_port();
     let provider = start(port);
     let mut peer = Peer::start(port);
@@ -83,13 +87,13 @@ fn a_caller_that_only_looks_now_and_then_is_told_too() {
 }
 
 #[test]
-fn an_idle_connection_whose_peer_answers_goes_on() {
+fn an_idle_connection_whose_peer_answers_continues() {
     let (near, far) = pair_with(&watchful(), &options());
     let before = sent(&near);
     let error = near.receive_within(IDLE).unwrap_err();
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
-    assert!(sent(&near) >= before + 2, "it was asked");
-    // The peer's program is told nothing of it.
+    assert!(sent(&near) >= before + 2, "the peer was probed");
+    // The peer's program notices nothing.
     assert!(far.try_receive().unwrap().is_none());
     let posted = near.send(near.buffer_from(b"ahoy").unwrap()).unwrap();
     assert_eq!(&far.receive_within(PATIENCE).unwrap()[..], b"ahoy");
@@ -106,16 +110,16 @@ fn without_the_option_nothing_is_sent() {
 }
 
 #[test]
-fn a_peer_that_is_slow_to_receive_is_not_given_up() {
+fn a_peer_that_is_slow_to_receive_is_not_considered_dead() {
     let none = Options {
         receive_depth: 0,
         ..options()
     };
     let (near, far) = pair_with(&watchful(), &none);
     let posted = near.send(near.buffer_from(b"patience").unwrap()).unwrap();
-    // The message waits for a receive far longer than a peer may be silent.
+    // The message waits for a receive much longer than a peer may be silent.
     let Err(posted) = posted.wait_within(IDLE) else {
-        panic!("nothing takes it");
+        panic!("no receive is posted");
     };
     let taking = far.post_receive(far.buffer(64).unwrap()).unwrap();
     assert_eq!(taking.wait().unwrap().length, 8);
@@ -123,14 +127,14 @@ fn a_peer_that_is_slow_to_receive_is_not_given_up() {
 }
 
 #[test]
-fn all_of_the_send_queue_is_the_callers() {
+fn the_caller_can_use_the_whole_send_queue() {
     let shallow = Options {
         send_depth: 1,
         ..watchful()
     };
     let (near, far) = pair_with(&shallow, &options());
     for _ in 0..3 {
-        // Posted beside a question, whose answer need not have come.
+        // Posted beside a probe, whose answer may be outstanding.
         let _ = near.receive_within(KEEPALIVE.interval);
         let posted = near.send(near.buffer_from(b"mine").unwrap()).unwrap();
         assert_eq!(&far.receive_within(PATIENCE).unwrap()[..], b"mine");
@@ -139,7 +143,7 @@ fn all_of_the_send_queue_is_the_callers() {
 }
 
 #[test]
-fn times_of_nothing_and_of_ages_are_refused() {
+fn zero_and_excessive_times_are_refused() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let day = Duration::from_secs(24 * 60 * 60);
@@ -162,7 +166,7 @@ fn times_of_nothing_and_of_ages_are_refused() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_task_that_waits_is_told_that_its_peer_answers_no_more() {
+fn a_waiting_task_learns_that_its_peer_stopped_answering() {
     use portolan::tokio::AsyncConnection;
 
     let port = free_port();

@@ -29,8 +29,8 @@ pub(crate) const UDP: Service = Service {
     qp_type: QpType::Ud,
 };
 
-/// Parameters that name a queue pair that nobody has. Each call names another: two connections of one
-/// queue pair cannot be.
+/// Parameters with a queue pair number that does not exist. Each call uses another one, because a queue pair
+/// cannot have two connections.
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     static NEXT: AtomicU32 = AtomicU32::new(0x50_0000);
     ConnParam {
@@ -59,7 +59,7 @@ pub(crate) fn readable(channel: &EventChannel) -> bool {
     poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
 }
 
-/// A listening id on a channel of its own.
+/// A listening id on its own channel.
 pub(crate) struct Passive {
     pub(crate) channel: EventChannel,
     pub(crate) listener: CmId,
@@ -89,7 +89,7 @@ impl Passive {
     }
 }
 
-/// A datagram id that has come to the loopback device: binding alone leaves the device open there.
+/// A datagram id on the loopback device. Binding alone does not choose the device there.
 pub(crate) fn on_loopback(channel: &EventChannel) -> CmId {
     let id = CmId::with_service(channel, UDP).unwrap();
     let anyone = "127.0.0.1:7471".parse().unwrap();
@@ -98,7 +98,7 @@ pub(crate) fn on_loopback(channel: &EventChannel) -> CmId {
     id
 }
 
-/// An id that knows its route, on a channel of its own.
+/// An id with a resolved route, on its own channel.
 pub(crate) fn routed(to: SocketAddr) -> (EventChannel, CmId) {
     routed_on(channel(), TCP, to)
 }
@@ -116,7 +116,7 @@ pub(crate) fn routed_on(
     (channel, id)
 }
 
-/// What a queue pair is made of.
+/// The objects that a queue pair needs.
 pub(crate) struct Verbs {
     pub(crate) pd: Arc<dyn Pd>,
     pub(crate) cq: Arc<dyn Cq>,
@@ -152,12 +152,12 @@ impl Verbs {
         }
     }
 
-    /// The id's own queue pair.
+    /// Creates the id's own queue pair.
     pub(crate) fn give(&self, id: &CmId) -> Arc<dyn Qp> {
         id.create_queue_pair(&self.new_queue_pair()).unwrap()
     }
 
-    /// A queue pair that the id does not know of.
+    /// Creates a queue pair that the id does not know.
     pub(crate) fn external(&self) -> Arc<dyn Qp> {
         self.pd.create_qp(&INIT, &self.cq, &self.cq, None).unwrap()
     }

@@ -1,7 +1,6 @@
 //! The library over the software device.
 //!
-//! Every test uses a UDP port and a group of processes of its own, so that nothing else on the
-//! machine takes part.
+//! Every test uses its own UDP port and group of processes, so that nothing else on the machine interferes.
 
 mod atomics;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Shared memory copies exactly what is asked for, whatever the offset and length.
+//! Shared memory copies exactly the requested bytes, whatever the offset and length.
 
 use portolan::{Access, RemoteMemory, SharedMemory};
 use proptest::prelude::*;
@@ -31,14 +31,14 @@ proptest! {
     }
 
     #[test]
-    fn an_offer_survives_being_written_and_read(addr: u64, length: u32, rkey: u32) {
+    fn an_offer_is_parsed_as_it_was_written_as_bytes(addr: u64, length: u32, rkey: u32) {
         let remote = RemoteMemory { addr, length, rkey };
         prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()), Some(remote));
         prop_assert_eq!(RemoteMemory::from_bytes(&remote.to_bytes()[..RemoteMemory::LEN - 1]), None);
     }
 
     #[test]
-    fn a_slice_of_an_offer_is_inside_of_it_or_none(length: u32, offset: u32, part: u32) {
+    fn a_slice_of_an_offer_is_inside_it_or_refused(length: u32, offset: u32, part: u32) {
         let remote = RemoteMemory { addr: 1 << 40, length, rkey: 7 };
         let fits = u64::from(offset) + u64::from(part) <= u64::from(length);
         let expected = fits.then_some(RemoteMemory {

@@ -1,4 +1,4 @@
-//! A peer in a process of its own, which can be stopped and killed.
+//! A peer in a separate process, which can be stopped and killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::harness::*;
 use crate::low::*;
 
-/// Tells a process of this test program which UDP port's group to join.
+/// Environment variable with the UDP port whose group to join.
 const GROUP_VARIABLE: &str = "PORTOLAN_TEST_LIBRARY_GROUP";
-/// Begins the lines that a peer says; the test runner says others.
+/// Prefix of a peer's output lines, because the test runner prints too.
 const MARK: &str = "@peer ";
 
 /// A peer process. Killed when dropped.
@@ -27,7 +27,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts a process in the group of a UDP port; it has joined when this returns.
+    /// Starts a process in the group of a UDP port. It has joined when this returns.
     pub(crate) fn start(port: u16) -> Self {
         let test = [
             "--ignored",
@@ -53,20 +53,20 @@ impl Peer {
         peer
     }
 
-    /// Has it do something; its answer.
+    /// Sends a command and returns the answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.answer()
     }
 
-    /// Has it listen on a free port of the loopback address.
+    /// Makes it listen on a free port of the loopback address.
     pub(crate) fn listen(&mut self) -> SocketAddr {
         self.ask("listen 127.0.0.1:0").parse().unwrap()
     }
 
-    /// Has it do something, without waiting for its answer.
+    /// Sends a command without waiting for the answer.
     pub(crate) fn tell(&mut self, command: &str) {
-        let commands = self.commands.as_mut().expect("it was not told to end");
+        let commands = self.commands.as_mut().expect("its input is still open");
         writeln!(commands, "{command}").unwrap();
     }
 
@@ -82,7 +82,7 @@ impl Peer {
         }
     }
 
-    /// Has it share memory on its connection.
+    /// Makes it share memory on its connection.
     pub(crate) fn share(&mut self, length: usize) -> RemoteMemory {
         let answer = self.ask(&format!("share {length}"));
         let numbers: Vec<u64> = answer
@@ -96,10 +96,10 @@ impl Peer {
         }
     }
 
-    /// Lets it end by itself: what it made is dropped.
+    /// Lets it end by itself, which drops all its objects.
     pub(crate) fn end(self) {
         let mut peer = self;
-        // It reads commands until there are no more.
+        // It reads commands until end of input.
         peer.commands = None;
         assert!(peer.child.wait().unwrap().success());
     }
@@ -113,7 +113,7 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
-    /// Takes the processor from it; dropping the guard gives it back.
+    /// Stops it; dropping the guard resumes it.
     pub(crate) fn stop(&self) -> Stopped {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -137,18 +137,18 @@ impl Drop for Peer {
     }
 }
 
-/// A process that is stopped.
+/// A stopped process.
 #[derive(Debug)]
 pub(crate) struct Stopped(Pid);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // It is a child that is waited for later, so the number is still its own.
+        // It is a child that has not been waited for, so the process id is valid.
         let _ = kill_process(self.0, Signal::CONT);
     }
 }
 
-/// What a peer process has made so far.
+/// Objects that a peer process has made.
 #[derive(Default)]
 struct Deeds {
     listener: Option<Listener>,
@@ -180,7 +180,7 @@ impl Deeds {
                 .unwrap()
                 .count()
                 .to_string()),
-            other => panic!("no such command: {other}"),
+            other => panic!("unknown command: {other}"),
         };
         outcome.unwrap_or_else(|error| format!("error {} {error}", error.errno()))
     }
@@ -192,7 +192,7 @@ impl Deeds {
         Ok(address.to_string())
     }
 
-    /// Offers a datagram service, and answers nobody.
+    /// Offers a datagram service without answering questions.
     fn serve(&mut self, provider: &std::sync::Arc<dyn Provider>, at: &str) -> Answer {
         assert_eq!(at, "127.0.0.1:0");
         let channel = EventChannel::open_on(provider.clone())?;
@@ -251,7 +251,7 @@ pub(crate) fn echo(connection: &Connection) {
 }
 
 #[test]
-#[ignore = "runs as a process of its own, started by other tests"]
+#[ignore = "runs as a separate process, started by other tests"]
 fn peer_process() {
     let Ok(port) = std::env::var(GROUP_VARIABLE) else {
         return;

@@ -1,4 +1,4 @@
-//! Addresses with the devices behind them.
+//! Addresses with their devices.
 
 use std::net::SocketAddr;
 
@@ -76,7 +76,7 @@ fn a_zone_of_a_gid_names_a_device_whose_gid_is_the_source() {
         Some("7471"),
         Some(&hints),
     );
-    let found = found.expect("sw_lo is there");
+    let found = found.expect("sw_lo exists");
     let (Some(Address::Ib(to)), Some(Address::Ib(from))) = (found[0].dst_addr, found[0].src_addr)
     else {
         panic!("{found:?}")

@@ -1,4 +1,4 @@
-//! The sample program of rdma_getaddrinfo's Chinese page: every result is good for a connection.
+//! The sample program of rdma_getaddrinfo's Chinese manual page: every result can be connected to.
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::EventType;

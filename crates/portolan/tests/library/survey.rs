@@ -10,7 +10,7 @@ use portolan::software::survey::{Survey, survey};
 use crate::harness::*;
 use crate::process::Peer;
 
-/// How long the members have to answer.
+/// Time limit for the members' answers.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn look(port: u16) -> portolan::Result<Option<Survey>> {
@@ -21,7 +21,7 @@ pub(crate) fn look(port: u16) -> portolan::Result<Option<Survey>> {
 }
 
 #[test]
-fn a_survey_names_everybody_their_ports_their_connections_and_what_they_counted() {
+fn a_survey_lists_all_processes_with_ports_connections_and_counters() {
     let port = free_port();
     let ours = start(port);
     let mut peer = Peer::start(port);
@@ -61,7 +61,7 @@ fn a_survey_names_everybody_their_ports_their_connections_and_what_they_counted(
 }
 
 #[test]
-fn whoever_looks_joins_nothing_and_an_empty_port_is_no_error() {
+fn a_survey_joins_no_group_and_an_unused_port_is_not_an_error() {
     let port = free_port();
     assert_eq!(look(port).unwrap(), None);
     let only = start(port);
@@ -93,7 +93,7 @@ fn a_stopped_process_is_listed_as_not_answering_and_the_others_answer() {
 }
 
 #[test]
-fn a_stopped_holder_of_the_port_is_named_to_whoever_waits_for_it_and_data_flows_on() {
+fn a_stopped_holder_of_the_port_is_named_to_waiting_callers_and_data_still_flow() {
     let port = free_port();
     let holder = Peer::start(port);
     let ours = start(port);

@@ -1,4 +1,4 @@
-//! Tasks of tokio: futures may be dropped at any await point, and nothing is lost.
+//! Tokio tasks: futures may be dropped at any await point, and nothing is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn elapsed_ms(started: Instant) -> u64 {
     started.elapsed().as_millis() as u64
 }
 
-/// A future that hangs fails its test.
+/// Fails a test whose future hangs.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("it ends in time")
 }
@@ -68,7 +68,7 @@ async fn atomics_are_awaited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
+async fn a_receive_that_is_dropped_repeatedly_loses_no_message() {
     const MESSAGES: u32 = 300;
     let (active, passive) = soon(async_pair()).await;
     let mut dropped = 0u32;
@@ -79,7 +79,7 @@ async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
     let sending = tokio::spawn(async move {
         for number in 0..MESSAGES {
             if number % 8 == 0 {
-                // Time to drop some that wait.
+                // Gives some waiting receives time to be dropped.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let buffer = active.get_ref().buffer_from(&number.to_be_bytes()).unwrap();
@@ -90,7 +90,7 @@ async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
     for number in 0..MESSAGES {
         let message = soon(async {
             loop {
-                // From nothing at all to longer than a message takes.
+                // From zero to longer than a message takes.
                 let patience = Duration::from_micros(u64::from(dropped % 8) * 20);
                 match timeout(patience, passive.receive()).await {
                     Ok(message) => break message.unwrap(),
@@ -105,13 +105,13 @@ async fn a_receive_that_is_dropped_again_and_again_loses_no_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_send_that_is_dropped_goes_on_and_its_buffer_lives_as_long_as_it() {
+async fn a_dropped_send_continues_and_its_buffer_lives_as_long_as_it() {
     const MESSAGES: usize = 40;
     let (active, passive) = soon(async_pair()).await;
     for number in 0..MESSAGES {
         let bytes = pattern(4096, number as u8);
         let buffer = active.get_ref().buffer_from(&bytes).unwrap();
-        // Polled at least once, so it is posted; most are dropped before they end.
+        // Polled at least once, so it is posted. Most are dropped before they end.
         let _ = timeout(Duration::ZERO, active.send(buffer)).await;
     }
     for number in 0..MESSAGES {
@@ -121,7 +121,7 @@ async fn a_send_that_is_dropped_goes_on_and_its_buffer_lives_as_long_as_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn buffers_of_dropped_transfers_are_freed_when_these_end() {
+async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
     let provider = own_provider();
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
@@ -153,7 +153,7 @@ async fn buffers_of_dropped_transfers_are_freed_when_these_end() {
         let receive = passive.get_ref().post_receive(buffer).unwrap();
         drop(soon(passive.finish(receive)).await.unwrap());
     }
-    // The sends end in their order: once this one has, the dropped ones have.
+    // Sends end in order: once this one has ended, so have the dropped ones.
     let receive = passive
         .get_ref()
         .post_receive(passive.get_ref().buffer(64).unwrap())
@@ -253,7 +253,7 @@ async fn connects_and_accepts_that_are_dropped_midway_leave_nothing_behind() {
     let address = listener.local_addr().unwrap().to_string();
     let connector: Connector = connector_on(provider.clone());
     for step in 0..60u64 {
-        // Longer and longer, so that each step of the handshake is the last of some.
+        // Increasing, so that each step of the handshake is sometimes the last one.
         let patience = Duration::from_micros(step * 50);
         let (connected, accepted) = tokio::join!(
             timeout(patience, connector.connect_async(&address)),
@@ -274,13 +274,13 @@ async fn connects_and_accepts_that_are_dropped_midway_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_missed_deadline_of_a_connect_is_told_with_step_and_addresses() {
+async fn a_missed_deadline_of_a_connect_is_reported_with_step_and_addresses() {
     let port = free_port();
     let ours = start(port);
     let mut peer = crate::process::Peer::start(port);
     let address = peer.listen();
     let _stopped = peer.stop();
-    // Long enough to come to the step that misses it.
+    // Long enough to reach the step that times out.
     let connector = connector_on(ours).timeout(Duration::from_secs(3));
     let started = Instant::now();
     let error = soon(connector.connect_async(&address.to_string()))
@@ -289,7 +289,7 @@ async fn a_missed_deadline_of_a_connect_is_told_with_step_and_addresses() {
     let Cause::TimedOut { after_ms, .. } = error.cause else {
         panic!("{error:?}");
     };
-    // Counted from the attempt at this address, which begins after the name is resolved.
+    // Counted from the attempt at this address, which begins after name resolution.
     assert!((100..=elapsed_ms(started)).contains(&after_ms), "{error}");
     assert_eq!(error.step, portolan::Step::Connect);
     assert_eq!(error.context.remote, Some(address.into()));

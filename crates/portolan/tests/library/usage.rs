@@ -1,4 +1,4 @@
-//! What ends is given back: ids, ports, queues and memory, in whatever state it ends.
+//! Everything is released at its end: ids, ports, queues and memory, in every state.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use portolan::{Access, Listener, Options};
 
 use crate::harness::*;
 
-/// Nothing is held any more; rejections and farewells need a moment to be read.
+/// Checks that nothing is held. Rejections and disconnects take a moment to be read.
 #[track_caller]
 fn assert_all_given_back(provider: &SoftwareProvider) {
     let started = std::time::Instant::now();
@@ -26,7 +26,7 @@ fn next(channel: &EventChannel) -> portolan::cm::Event {
     channel.next_event_within(PATIENCE).unwrap()
 }
 
-/// An id that has got to each state on the way to a connection, given up there.
+/// An id is brought into each state on the way to a connection and dropped there.
 #[test]
 fn ids_and_channels_dropped_in_every_state_leave_nothing_behind() {
     let provider = own_provider();
@@ -44,7 +44,7 @@ fn ids_and_channels_dropped_in_every_state_leave_nothing_behind() {
                     id.bind(any).unwrap();
                     id.listen(0).unwrap();
                 }
-                // The event waits in the channel when it goes.
+                // The event waits in the channel when the channel is dropped.
                 3 => id.resolve_addr(None, address, PATIENCE).unwrap(),
                 _ => {
                     id.resolve_addr(None, address, PATIENCE).unwrap();
@@ -61,7 +61,7 @@ fn ids_and_channels_dropped_in_every_state_leave_nothing_behind() {
                     ..Default::default()
                 };
                 id.connect(&param).unwrap();
-                // Taken, so that the request is there, and dropped: the peer hears a rejection.
+                // The request is taken, so that it exists, and dropped: the peer gets a rejection.
                 drop(listener.accept_within(PATIENCE).unwrap());
             }
             if channel_first {
@@ -98,7 +98,7 @@ fn connections_leave_nothing_behind_however_they_end() {
         });
     }
     {
-        // Dropped with work posted, a message held and memory shared.
+        // Dropped with posted work, a held message and shared memory.
         let (active, passive) = connect();
         let memory = passive.share(1 << 20, Access::REMOTE_WRITE).unwrap();
         let buffer = active.buffer(1 << 20).unwrap();
@@ -157,7 +157,7 @@ fn refused_and_failed_connects_leave_nothing_behind() {
 }
 
 #[test]
-fn a_hundred_connections_in_a_row_hold_as_much_as_one() {
+fn a_hundred_connections_in_a_row_hold_no_more_than_one() {
     let provider = own_provider();
     let listener = listener_on(provider.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
@@ -179,7 +179,7 @@ fn a_hundred_connections_in_a_row_hold_as_much_as_one() {
         listeners: 1,
         ports: 2,
         memberships: 0,
-        // Both ends are on the loopback device, whose connections share a domain.
+        // Both ends are on the loopback device, whose connections share a protection domain.
         protection_domains: 1,
         completion_queues: 2,
         queue_pairs: 2,
@@ -193,11 +193,15 @@ fn a_hundred_connections_in_a_row_hold_as_much_as_one() {
     drop((both, listener));
     assert_all_given_back(&provider);
     let provider: Arc<SoftwareProvider> = provider;
-    assert_eq!(Arc::strong_count(&provider), 1, "nobody keeps the provider");
+    assert_eq!(
+        Arc::strong_count(&provider),
+        1,
+        "the provider is still held"
+    );
 }
 
 #[test]
-fn an_id_that_two_threads_bind_at_once_has_one_port() {
+fn an_id_bound_by_two_threads_at_once_has_one_port() {
     let provider = own_provider();
     let channel = EventChannel::open_on(provider.clone()).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -219,7 +223,7 @@ fn an_id_that_two_threads_bind_at_once_has_one_port() {
     assert_all_given_back(&provider);
 }
 
-/// Holds up whoever shows it a packet.
+/// Blocks the thread that shows it a packet.
 #[derive(Debug, Default)]
 struct Stall {
     is_shut: std::sync::Mutex<bool>,
@@ -238,7 +242,7 @@ impl portolan::software::Tap for Stall {
 }
 
 #[test]
-fn ports_given_back_while_the_coordinator_is_busy_are_free_afterwards() {
+fn ports_released_while_the_coordinator_is_busy_are_free_afterwards() {
     // More than may wait for the coordinator at a time.
     const PORTS: usize = 1100;
     let port = free_port();
@@ -256,7 +260,7 @@ fn ports_given_back_while_the_coordinator_is_busy_are_free_afterwards() {
     let stall = Arc::new(Stall::default());
     *stall.is_shut.lock().unwrap() = true;
     coordinator.set_tap(Some(stall.clone()));
-    // A request to a port that nobody has is the coordinator's to refuse.
+    // The coordinator refuses requests to ports without listener.
     let connector = connector_on(member.clone()).timeout(Duration::from_secs(1));
     let nobody = SocketAddr::new(addresses[0].ip(), 1);
     assert!(connector.connect_to(nobody).is_err());
@@ -265,7 +269,7 @@ fn ports_given_back_while_the_coordinator_is_busy_are_free_afterwards() {
     *stall.is_shut.lock().unwrap() = false;
     stall.opened.notify_all();
 
-    // However much waits to be told, there is room for a question, which the coordinator answers in its turn.
+    // However many releases wait, there is room for a request, which the coordinator answers in turn.
     let any = "127.0.0.1:0".parse().unwrap();
     CmId::new(&channel).unwrap().bind(any).unwrap();
     let other = EventChannel::open_on(coordinator.clone()).unwrap();

@@ -39,7 +39,7 @@ fn addr_change_comes_to_each_id_of_the_interface_and_changes_nothing_else() {
         }
         assert_silent(&wildcard_channel);
         assert_silent(&elsewhere_channel);
-        // Still a listener.
+        // It is still a listener.
         routed.connect(&crate::low::param(b"")).unwrap();
         let request = listen_channel.next_event_within(PATIENCE).unwrap();
         assert_eq!(request.event_type(), EventType::ConnectRequest);
@@ -47,7 +47,7 @@ fn addr_change_comes_to_each_id_of_the_interface_and_changes_nothing_else() {
 }
 
 #[test]
-fn a_connection_goes_on_under_another_hardware_address() {
+fn a_connection_continues_after_a_change_of_hardware_address() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let listener = listener_on(provider.clone(), "0.0.0.0:7473");
@@ -64,14 +64,14 @@ fn a_connection_goes_on_under_another_hardware_address() {
 }
 
 #[test]
-fn changes_that_nobody_takes_wait_as_one_event() {
+fn untaken_changes_wait_as_one_event() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let (channel, id) = bound(&provider, "10.9.1.1:0");
         let (witness_channel, witness) = bound(&provider, "10.9.1.1:0");
         for round in 2..6 {
             ip_batch(&format!("link set tmac address 02:00:00:00:01:0{round}"));
-            // Each was seen before the next comes.
+            // Waits until each change is reported before making the next.
             hear(&witness_channel, &witness, EventType::AddrChange, 0);
         }
         hear(&channel, &id, EventType::AddrChange, 0);

@@ -14,7 +14,7 @@ use crate::support::{Namespace, ip_batch};
 use crate::{addr, assert_bare, assert_silent, on_interfaces};
 
 #[test]
-fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
+fn addr_error_reports_a_silent_host_on_the_link_in_both_families() {
     on_interfaces("link add tlink type veth peer name tpeer\n", || {
         let peer = Namespace::new();
         ip_batch(&format!("link set tpeer netns {}", peer.thread_id()));
@@ -24,7 +24,7 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
              addr add fd09:6::1/64 dev tlink nodad\n\
              link set tlink up",
         );
-        // The other end of the wire is there and up, and nobody on it has the address asked for.
+        // The other end of the link is up, but no host has the requested address.
         peer.ip("addr add 10.9.6.2/24 dev tpeer\nlink set tpeer up");
         let provider = own_provider();
         for silent in ["10.9.6.77:7471", "[fd09:6::77]:7471"] {
@@ -34,7 +34,7 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
             id.resolve_addr(None, addr(silent), PATIENCE).unwrap();
             let event = channel.next_event_within(PATIENCE).unwrap();
             assert_bare(&event, &id, EventType::AddrError, -EHOSTUNREACH);
-            // The kernel gives up after three seconds; a deadline of ours would have been ETIMEDOUT.
+            // The kernel gives up after three seconds. Our own deadline would have given ETIMEDOUT.
             assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
             let error = event.failure().unwrap();
             assert_eq!(
@@ -43,7 +43,7 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
             );
             assert_silent(&channel);
             drop(event);
-            // The id may try somebody else: itself always answers.
+            // The id can try another address: its own always answers.
             let own = if silent.starts_with('[') {
                 "[fd09:6::1]:7471"
             } else {
@@ -58,7 +58,7 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
             .unwrap_err();
         assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
         assert!(error.to_string().contains("10.9.6.78:7471"), "{error}");
-        // Linux gives up after more than one of the turns in which a datagram service's address is asked for.
+        // Linux gives up after more than one round of resolving a datagram service's address.
         let silent = [addr("10.9.6.79:7471")];
         let options = Options {
             timeout: PATIENCE,
@@ -66,7 +66,8 @@ fn addr_error_tells_that_a_host_on_the_link_does_not_answer_in_both_families() {
         };
         let error = Socket::connect_to(&silent, &options).unwrap_err();
         assert_eq!(error.cause, Cause::HostUnreachable, "{error}");
-        // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.
+        // Deletes the link now; otherwise the kernel deletes it some time after the other end's namespace is
+        // gone.
         ip_batch("link del tlink");
     });
 }

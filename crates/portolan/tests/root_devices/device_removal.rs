@@ -78,7 +78,7 @@ fn bound_error(provider: &std::sync::Arc<portolan::software::SoftwareProvider>) 
 }
 
 #[test]
-fn a_removed_device_flushes_its_queue_pairs_refuses_new_work_and_lets_go_of_everything() {
+fn a_removed_device_flushes_its_queue_pairs_refuses_new_work_and_releases_everything() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let device = device(&provider, "10.9.1.1");
@@ -131,7 +131,7 @@ fn a_removed_device_flushes_its_queue_pairs_refuses_new_work_and_lets_go_of_ever
 }
 
 #[test]
-fn a_connection_of_a_removed_device_ends_and_one_of_another_goes_on() {
+fn a_connection_of_a_removed_device_ends_and_one_of_another_continues() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let listener = listener_on(provider.clone(), "0.0.0.0:7473");
@@ -169,7 +169,7 @@ fn a_connection_of_a_removed_device_ends_and_one_of_another_goes_on() {
 }
 
 #[test]
-fn a_wildcard_listener_serves_a_device_that_appears_later_and_one_that_comes_again() {
+fn a_wildcard_listener_serves_a_device_that_appears_later_and_one_that_reappears() {
     on_interfaces("", || {
         let provider = own_provider();
         let listener = listener_on(provider.clone(), "0.0.0.0:7474");
@@ -198,7 +198,7 @@ fn a_wildcard_listener_serves_a_device_that_appears_later_and_one_that_comes_aga
 }
 
 #[test]
-fn a_listener_fails_once_the_device_of_its_address_is_gone_and_one_on_every_address_does_not() {
+fn a_listener_fails_if_its_device_is_removed_but_a_wildcard_listener_does_not() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let there = listener_on(provider.clone(), "10.9.1.1:7475");
@@ -219,7 +219,7 @@ fn a_listener_fails_once_the_device_of_its_address_is_gone_and_one_on_every_addr
 }
 
 #[test]
-fn a_datagram_service_lets_a_removed_device_go_and_serves_the_others() {
+fn a_datagram_service_releases_a_removed_device_and_serves_the_others() {
     on_interfaces(INTERFACES, || {
         let mut service = Service::bind("0.0.0.0:7477", &Default::default()).unwrap();
         let asking = std::thread::spawn(|| {
@@ -234,7 +234,7 @@ fn a_datagram_service_lets_a_removed_device_go_and_serves_the_others() {
         ip_batch("link del tgone");
         let told = service.next_within(PATIENCE).unwrap();
         assert!(matches!(told, Arrival::Failed(_)), "{told:?}");
-        // Told once, and no more.
+        // Reported once.
         for round in 0..20_u8 {
             socket.send(&reached.destination, &[round], None).unwrap();
             match service.next_within(PATIENCE).unwrap() {

@@ -12,7 +12,7 @@ use crate::{device, on_interfaces};
 
 const PORT: u8 = 1;
 
-/// Waits for an asynchronous event, passing others over.
+/// Waits for an asynchronous event and skips others.
 #[track_caller]
 fn await_event(device: &Arc<dyn Device>, wanted: AsyncEvent) {
     eventually(&format!("{wanted:?}"), || {
@@ -20,7 +20,7 @@ fn await_event(device: &Arc<dyn Device>, wanted: AsyncEvent) {
     });
 }
 
-/// The used slots that are of IPv4 addresses.
+/// The used entries of IPv4 addresses in the GID table.
 fn gids(device: &Arc<dyn Device>) -> Vec<(u32, String)> {
     let entries = device.gids(PORT).unwrap().into_iter();
     let v4 = entries.filter(|entry| entry.gid.to_ip().is_ipv4());
@@ -51,7 +51,7 @@ fn an_interface_has_a_device_from_its_first_address_to_its_end() {
             assert_eq!(
                 names(&provider),
                 ["sw_lo", "sw_tnew"],
-                "it went with its address"
+                "the device ended with its address"
             );
             assert_eq!(gids(&device), []);
             ip_batch("link del tnew");
@@ -62,7 +62,7 @@ fn an_interface_has_a_device_from_its_first_address_to_its_end() {
 }
 
 #[test]
-fn an_address_takes_a_slot_frees_it_and_leaves_the_others_where_they_are() {
+fn an_address_takes_and_frees_a_gid_table_entry_without_moving_others() {
     const INTERFACES: &str = "link add tgids type veth peer name pgids\n\
         addr add 10.9.1.1/24 dev tgids\n\
         addr add 10.9.1.2/24 dev tgids\n\
@@ -83,7 +83,7 @@ fn an_address_takes_a_slot_frees_it_and_leaves_the_others_where_they_are() {
 }
 
 #[test]
-fn a_link_that_goes_down_and_up_is_a_port_in_error_and_active_again() {
+fn a_link_that_goes_down_and_up_makes_the_port_inactive_and_active_again() {
     const INTERFACES: &str = "link add tdown type veth peer name pdown\n\
         addr add 10.9.1.1/24 dev tdown\n\
         link set tdown up\n\

@@ -1,4 +1,4 @@
-//! A peer that is gone with its host: nothing tells of it but that it answers no more.
+//! A peer that disappears with its host: the only sign is that it stops answering.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const KEEPALIVE: Keepalive = Keepalive {
 };
 
 #[test]
-fn an_idle_connection_to_a_host_that_is_gone_ends_within_the_time_set() {
+fn an_idle_connection_to_a_lost_host_ends_within_the_time_limit() {
     on_interfaces("link add tlink type veth peer name tpeer\n", || {
         let peer = Namespace::new();
         ip_batch(&format!("link set tpeer netns {}", peer.thread_id()));
@@ -30,11 +30,11 @@ fn an_idle_connection_to_a_host_that_is_gone_ends_within_the_time_set() {
         let connector = connector_on(start(port)).options(watchful);
         let to = addr("10.9.5.2:7475");
         let (near, far) = pair_at(connector, &listener, to, &options());
-        // While it is there it answers.
+        // While its host is reachable, it answers.
         let error = near.receive_within(KEEPALIVE.timeout * 3).unwrap_err();
         assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
 
-        // From now on whatever it sends goes nowhere, as whatever a dead host does not send.
+        // From here on everything it sends is lost, as with a dead host.
         peer.ip("route add blackhole 10.9.5.1/32");
         let gone = Instant::now();
         let error = near.receive().unwrap_err();
@@ -46,7 +46,8 @@ fn an_idle_connection_to_a_host_that_is_gone_ends_within_the_time_set() {
         assert!(gone.elapsed() < PATIENCE, "{:?}", gone.elapsed());
         assert!(error.to_string().contains("10.9.5.2:7475"), "{error}");
         drop((near, far, listener));
-        // Before the other end's namespace goes, and the link with it, at a moment of the kernel's.
+        // Deletes the link now; otherwise the kernel deletes it some time after the other end's namespace is
+        // gone.
         ip_batch("link del tlink");
     });
 }

@@ -1,4 +1,4 @@
-//! A link-local address that two interfaces have: its zone says which one is meant.
+//! A link-local address on two interfaces: its zone selects one.
 
 use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;

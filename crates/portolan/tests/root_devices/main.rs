@@ -1,8 +1,8 @@
-//! Devices that follow the interfaces of a network namespace, and what ids and connections hear of
-//! it. Needs root; without it nothing of this can be tried, for loopback cannot be taken away.
+//! Devices that follow the interfaces of a network namespace, and the events of ids and connections. Needs
+//! root, because loopback cannot be removed.
 //!
-//! All tests are in one namespace, one at a time: what the process shares (routes, neighbours) is in
-//! the namespace where it was first asked for.
+//! All tests run in one namespace, one at a time: process-wide objects (routes, neighbours) belong to the
+//! namespace where they were first used.
 
 mod addr_change;
 mod addr_error;
@@ -35,15 +35,15 @@ use portolan::software::SoftwareProvider;
 use harness::{PATIENCE, eventually};
 use support::{Namespace, ip_batch};
 
-/// Runs a test in the namespace, alone, on fresh interfaces that `commands` of ip(8) make; interfaces
-/// whose names begin with `t` are gone afterwards, with the other ends of their pairs.
+/// Runs a test in the namespace, alone, on fresh interfaces created by the ip(8) `commands`. Afterwards
+/// interfaces whose names begin with `t` are deleted, with the other ends of their pairs.
 fn on_interfaces(commands: &'static str, test: impl FnOnce() + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     static NAMESPACE: OnceLock<Namespace> = OnceLock::new();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace = NAMESPACE.get_or_init(|| {
         let namespace = Namespace::new();
-        // Interfaces have the addresses that tests give them and no other.
+        // Interfaces have only the addresses that tests give them.
         namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
         namespace
     });
@@ -60,8 +60,8 @@ fn remove_interfaces() {
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     for name in names.filter(|name| name.starts_with('t')) {
         let is_there = || std::fs::exists(format!("/proc/sys/net/ipv4/conf/{name}")).unwrap();
-        // It may go meanwhile: with the other end of its pair, removed just now, or at a moment of the kernel's
-        // after the namespace that had that end.
+        // It may disappear meanwhile: with the other end of its pair, or when the kernel cleans up the
+        // namespace of that end.
         if is_there() {
             let mut delete = Command::new("ip");
             delete.args(["link", "del", &name]).stderr(Stdio::null());
@@ -69,7 +69,7 @@ fn remove_interfaces() {
                 .status()
                 .expect("ip(8) is installed (package iproute2)");
         }
-        eventually("the interface goes", || !is_there());
+        eventually("the end of the interface", || !is_there());
     }
 }
 
@@ -77,7 +77,7 @@ fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// An id on a channel of its own, bound to an address.
+/// An id on its own channel, bound to an address.
 fn bound(provider: &Arc<SoftwareProvider>, local: &str) -> (EventChannel, CmId) {
     let channel = EventChannel::open_on(provider.clone()).unwrap();
     let id = CmId::new(&channel).unwrap();
@@ -89,8 +89,8 @@ fn device(provider: &SoftwareProvider, ip: &str) -> Arc<dyn Device> {
     provider.device_of(ip.parse().unwrap()).unwrap().0
 }
 
-/// That an event carries its type and status, and nothing else: rdma_get_cm_event(3) has event data
-/// for others.
+/// Checks that an event carries its type and status and nothing else: rdma_get_cm_event(3) has event data for
+/// other types.
 #[track_caller]
 fn assert_bare(event: &Event, id: &CmId, expected: EventType, status: i32) {
     assert_eq!((event.event_type(), event.status()), (expected, status));
@@ -100,7 +100,7 @@ fn assert_bare(event: &Event, id: &CmId, expected: EventType, status: i32) {
     assert!(event.private_data().is_empty() && event.membership().is_none());
 }
 
-/// Takes the next event of a channel, which must be bare and the id's.
+/// Takes the next event of a channel, which must be bare and for this id.
 #[track_caller]
 fn hear(channel: &EventChannel, id: &CmId, expected: EventType, status: i32) {
     let event = channel.next_event_within(PATIENCE).unwrap();

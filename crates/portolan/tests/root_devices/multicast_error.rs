@@ -17,7 +17,7 @@ const INTERFACES: &str = "link add tgroup type veth peer name pgroup\n\
     link set pgroup up\n";
 
 #[test]
-fn multicast_error_comes_for_a_joined_group_whose_interface_is_gone_and_it_may_be_rejoined() {
+fn multicast_error_comes_for_a_joined_group_whose_interface_is_removed_and_it_may_be_rejoined() {
     on_interfaces(INTERFACES, || {
         let provider = own_provider();
         let channel = EventChannel::open_on(provider.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that come and go a hundred times leave nothing behind.
+//! Devices that appear and disappear a hundred times leave nothing behind.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ fn entries(directory: &str) -> usize {
     std::fs::read_dir(directory).unwrap().count()
 }
 
-/// Descriptors and threads of this process.
+/// Numbers of descriptors and threads of this process.
 fn held() -> (usize, usize) {
     (entries("/proc/self/fd"), entries("/proc/self/task"))
 }
 
 #[test]
-fn a_hundred_devices_that_came_and_went_leave_no_object_descriptor_or_thread() {
+fn a_hundred_removed_devices_leave_no_object_descriptor_or_thread() {
     on_interfaces("", || {
         let provider = own_provider();
         let round = || {
@@ -42,7 +42,7 @@ fn a_hundred_devices_that_came_and_went_leave_no_object_descriptor_or_thread() {
             assert_eq!(provider.usage(), Usage::default());
         };
         round();
-        // A thread that has ended is listed a moment longer.
+        // A thread that has ended is listed for a moment longer.
         std::thread::sleep(Duration::from_millis(50));
         let before = held();
         (1..ROUNDS).for_each(|_| round());

@@ -10,7 +10,7 @@ use crate::low::{TCP, next};
 use crate::support::ip_batch;
 use crate::{addr, assert_silent, hear, on_interfaces};
 
-/// A neighbour that needs no discovery, and a network behind it.
+/// A neighbour without discovery, and a network behind it.
 const INTERFACES: &str = "link add troute type veth peer name proute\n\
     addr add 10.9.1.1/24 dev troute\n\
     link set troute up\n\
@@ -41,7 +41,7 @@ fn route_error_comes_when_the_route_vanished_since_the_address_was_resolved() {
         assert!(id.paths().unwrap().is_empty(), "no route, no path");
         assert_silent(&channel);
 
-        // The address is resolved as before, and another attempt may go well.
+        // The address is still resolved, and another attempt may succeed.
         ip_batch("route add 10.8.0.0/16 via 10.9.1.2");
         id.resolve_route(PATIENCE).unwrap();
         hear(&channel, &id, EventType::RouteResolved, 0);

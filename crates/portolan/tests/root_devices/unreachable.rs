@@ -1,5 +1,5 @@
-//! RDMA_CM_EVENT_UNREACHABLE, as Linux gives it since 6.0 to ids whose next hop has another hardware
-//! address: with the status -ETIMEDOUT, for what is under way to the old one would only time out.
+//! RDMA_CM_EVENT_UNREACHABLE, as Linux since 6.0 gives it to ids whose next hop changes its hardware address:
+//! with status -ETIMEDOUT, because messages in flight to the old address would time out.
 
 use portolan::cm::EventChannel;
 use portolan::provider::cm::EventType;
@@ -11,7 +11,7 @@ use crate::support::{Namespace, ip_batch};
 use crate::{addr, assert_silent, bound, hear, on_interfaces};
 
 #[test]
-fn a_neighbour_s_other_address_in_the_table_is_told_once_to_those_who_send_to_it() {
+fn a_neighbours_changed_address_is_reported_once_to_its_connections() {
     const INTERFACES: &str = "link add tnear type veth peer name pnear\n\
         addr add 10.9.1.1/24 dev tnear\n\
         link set tnear up\n\
@@ -39,12 +39,12 @@ fn a_neighbour_s_other_address_in_the_table_is_told_once_to_those_who_send_to_it
 }
 
 #[test]
-fn a_peer_that_changes_its_hardware_address_makes_its_connections_hear_of_it() {
+fn a_peers_changed_hardware_address_is_reported_to_its_connections() {
     on_interfaces("link add tlink type veth peer name tpeer\n", || {
         let peer = Namespace::new();
         ip_batch(&format!("link set tpeer netns {}", peer.thread_id()));
         ip_batch("addr add 10.9.4.1/24 dev tlink\nlink set tlink up");
-        // An announcement by the peer may follow another at once.
+        // Allows an announcement by the peer right after another.
         std::fs::write("/proc/sys/net/ipv4/neigh/tlink/locktime", "0").unwrap();
         peer.ip("addr add 10.9.4.2/24 dev tpeer\nlink set tpeer up");
         peer.sysctl("net/ipv4/conf/tpeer/arp_notify", "1");
@@ -59,7 +59,7 @@ fn a_peer_that_changes_its_hardware_address_makes_its_connections_hear_of_it() {
 
         peer.ip("link set tpeer address 02:00:00:00:04:77");
         hear(&channel, &id, EventType::Unreachable, -ETIMEDOUT);
-        // The same peer, so that the connection continues.
+        // It is the same peer, so the connection continues.
         let sent = one.send(one.buffer_from(b"still here").unwrap()).unwrap();
         assert_eq!(other.receive_within(PATIENCE).unwrap()[..], *b"still here");
         sent.wait().unwrap();

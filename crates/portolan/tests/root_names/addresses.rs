@@ -1,4 +1,4 @@
-//! Names that resolve: every address, in order, with the source that the routing policy gives it.
+//! Names that resolve: every address, in order, with the source from the routing policy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn a_name_gives_all_its_addresses_ipv6_first_each_from_the_uplink_that_the_policy_says() {
+fn a_name_gives_all_its_addresses_ipv6_first_each_from_the_uplink_of_the_policy() {
     on_network(|| {
         let found = resolve("many.lab.test", None).expect("found");
         let found_ips = ips(&found);
@@ -68,7 +68,7 @@ fn aliases_lead_to_the_canonical_name() {
 }
 
 #[test]
-fn names_of_the_hosts_file_come_without_a_server() {
+fn names_in_the_hosts_file_resolve_without_a_server() {
     on_network(|| {
         let found = resolve("filed", None).expect("filed");
         assert_eq!(ips(&found), [ip("2001:db8:1::77"), ip("192.0.2.77")]);

@@ -1,4 +1,4 @@
-//! A name server of the tests' own: dnsmasq, and behind it a server that fails on purpose.
+//! The tests' name server: dnsmasq, and behind it a server that fails on purpose.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::harness::eventually;
 
-/// Who answers for `foreign.test`.
+/// UDP port of the server for `foreign.test`.
 const FOREIGN_PORT: u16 = 5398;
 
 /// A response code of DNS (RFC 1035 section 4.1.1).
 const SERVFAIL: u8 = 2;
 
-/// Names of the zone `lab.test`, as `/etc/hosts` has them.
+/// Names of the zone `lab.test`, in the format of `/etc/hosts`.
 const NAMES: &str = "203.0.113.1 many.lab.test
 203.0.113.2 many.lab.test
 203.0.113.3 many.lab.test
@@ -27,12 +27,12 @@ const NAMES: &str = "203.0.113.1 many.lab.test
 192.0.2.1 both.lab.test
 ";
 
-/// Serves `lab.test` and `foreign.test` in the calling thread's namespaces, on port 53 of loopback.
-/// It ends with whoever has its standard input.
+/// Serves `lab.test` and `foreign.test` in the calling thread's namespaces, on port 53 of loopback. It ends
+/// when its standard input is closed.
 ///
-/// * `lab.test`: [`NAMES`] and `n0` to `n<count - 1>`; `alias` for `many` by way of `second`; `empty`,
-///   which exists and has no address. Other names do not exist.
-/// * `foreign.test`: `broken` is SERVFAIL; nothing answers for others.
+/// - `lab.test`: [`NAMES`] and `n0` to `n<count - 1>`; `alias` for `many` through `second`; `empty`, which
+///   exists without an address. Other names do not exist.
+/// - `foreign.test`: `broken` is SERVFAIL; other names get no answer.
 pub(crate) fn serve(count: u32) -> Child {
     thread::Builder::new()
         .name("foreign.test".into())
@@ -47,7 +47,7 @@ pub(crate) fn serve(count: u32) -> Child {
     // The namespace's own file system.
     std::fs::write("/mnt/names", names).expect("written");
     let foreign = format!("--server=/foreign.test/127.0.0.1#{FOREIGN_PORT}");
-    // dnsmasq changes its rights, and so would not hear of its parent's death.
+    // dnsmasq changes its user, so it would not be killed when its parent dies.
     let server = Command::new("sh")
         .args([
             "-c",
@@ -77,14 +77,14 @@ pub(crate) fn serve(count: u32) -> Child {
     server
 }
 
-/// Whether the server answers. By UDP: for a connection of TCP it forks, and that child would outlast it.
+/// Whether the server answers, over UDP. For a TCP connection it would fork a child that outlives it.
 fn answers() -> bool {
     // Id 1, recursion desired, one question (RFC 1035 section 4.1): the addresses of empty.lab.test.
     const QUERY: &[u8] = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x05empty\x03lab\x04test\0\0\x01\0\x01";
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let patience = Some(Duration::from_millis(200));
     socket.set_read_timeout(patience).expect("a time");
-    // What nothing listens for yet comes back as an error of the next call.
+    // Without a listener the error is reported by the next call.
     let asked = socket.connect((Ipv4Addr::LOCALHOST, 53));
     asked.and_then(|()| socket.send(QUERY)).is_ok() && socket.recv(&mut [0; 512]).is_ok()
 }
@@ -94,7 +94,7 @@ pub(crate) fn address_of(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + number)
 }
 
-/// Answers queries for `broken` with a failure, and others, such as those for `silent`, not at all.
+/// Answers queries for `broken` with a failure, and gives no answer to others, such as those for `silent`.
 fn fail_on_purpose(socket: &UdpSocket) {
     let mut packet = [0; 512];
     while let Ok((length, client)) = socket.recv_from(&mut packet) {

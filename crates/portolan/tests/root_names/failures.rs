@@ -1,4 +1,4 @@
-//! Names that do not resolve: each failure of a name server has its code, within the deadline.
+//! Names that do not resolve: each failure of a name server has its own code, within the deadline.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn each_failure_of_a_name_server_has_its_code() {
             ("broken.foreign.test", Eai::Again),
             // No server is responsible: REFUSED.
             ("elsewhere.test", Eai::Again),
-            // Nobody answers.
+            // No answer.
             ("silent.foreign.test", Eai::Again),
         ] {
             let error = resolve(name, None).expect_err(name);
@@ -31,7 +31,7 @@ fn each_failure_of_a_name_server_has_its_code() {
 }
 
 #[test]
-fn a_name_without_an_address_of_the_family_says_so() {
+fn a_name_without_an_address_of_the_family_is_a_specific_error() {
     on_network(|| {
         for (name, family) in [
             ("v4.lab.test", Family::Inet6),
@@ -46,8 +46,8 @@ fn a_name_without_an_address_of_the_family_says_so() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_waited_for_until_the_deadline_and_no_longer() {
-    /// Libc would wait for 5 seconds (`resolv.conf` of the namespace).
+fn a_silent_server_is_waited_for_only_until_the_deadline() {
+    /// libc would wait 5 seconds (`resolv.conf` of the namespace).
     const LIBCS: Duration = Duration::from_secs(5);
     const OURS: Duration = Duration::from_millis(200);
     on_network(|| {

@@ -1,8 +1,8 @@
-//! Names in a network namespace with two uplinks, policy rules, both families, an `/etc/hosts` and a
-//! name server of its own. Needs root, and dnsmasq (package dnsmasq-base).
+//! Names in a network namespace with two uplinks, policy rules, both families, its own `/etc/hosts` and its own
+//! name server. Needs root, and dnsmasq (package dnsmasq-base).
 //!
-//! All tests are in one namespace: what the process shares (the pool, routes) is in the namespace
-//! where it was first asked for.
+//! All tests run in one namespace: process-wide objects (the pool, routes) belong to the namespace where they
+//! were first used.
 
 mod addresses;
 mod dns;
@@ -46,7 +46,7 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/nsswitch.conf", "hosts: files dns\nservices: files\n"),
 ];
 
-/// Names `n0` and so on that the name server has.
+/// The name server has this many names `n0`, `n1` and so on.
 const NUMBERED: u32 = 1000;
 
 /// Runs a test in the namespace, one at a time.
@@ -59,7 +59,7 @@ fn on_network<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R
         namespace.ip(TWO_UPLINKS);
         namespace.ip("rule add to 203.0.113.0/24 lookup 1234
             -6 rule add to 2001:db8:ffff::/48 lookup 1234");
-        // A host that is not there is looked for for a minute, instead of three seconds.
+        // Discovery of an absent host takes a minute instead of three seconds.
         namespace.sysctl("net/ipv6/neigh/one/mcast_solicit", "60");
         let server = namespace.run(|| dns::serve(NUMBERED));
         (namespace, server)
@@ -67,18 +67,18 @@ fn on_network<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R
     namespace.run(test)
 }
 
-/// Resolves a name for an id: what comes of it, by event.
+/// Resolves a name for an id. Returns the result that the event reports.
 fn outcome(id: &CmId, channel: &EventChannel) -> Result<Vec<AddrInfo>, AddrInfoError> {
     let event = channel.next_event_within(PATIENCE).expect("an event");
     assert_eq!(event.id().number(), id.number());
     match event.event_type() {
-        EventType::AddrinfoResolved => Ok(id.query_addrinfo().expect("the event said so")),
+        EventType::AddrinfoResolved => Ok(id.query_addrinfo().expect("the event reported success")),
         EventType::AddrinfoError => Err(event.addrinfo_error().expect("the reason").clone()),
         other => panic!("{other}"),
     }
 }
 
-/// Resolves a name both ways, by itself and for an id, which must agree.
+/// Resolves a name with and without an id. Both must agree.
 fn resolve(node: &str, hints: Option<&Hints>) -> Result<Vec<AddrInfo>, AddrInfoError> {
     let alone = get_addrinfo(Some(node), Some("7471"), hints);
     let channel = low::channel();

@@ -1,5 +1,5 @@
-//! A thousand names at once, on one channel, with few threads; and ids that go while theirs is looked
-//! up. `cargo xtask test --only leaks` runs this under valgrind, too, which finds what leaks.
+//! A thousand names at once, on one channel, with few threads; and ids dropped while their names are looked up.
+//! `cargo xtask test --only leaks` also runs this under valgrind.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::harness::PATIENCE;
 use crate::low::channel;
 use crate::{NUMBERED, dns, on_network};
 
-/// The threads of this process.
+/// Number of threads of this process.
 fn threads() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("procfs");
     let line = status
@@ -28,8 +28,8 @@ fn a_thousand_names_on_one_channel_take_a_bounded_number_of_threads() {
         let channel = channel();
         let make = |_| CmId::new(&channel).expect("an id");
         let ids: Vec<CmId> = (0..NUMBERED).map(make).collect();
-        // The other tests' threads of the pool may be there already; never are there more than its own
-        // and the timer's on top of what is here without it.
+        // Pool threads of other tests may exist already. There must never be more than the pool's own threads
+        // and the timer's in addition to the threads before.
         let before = threads();
         for (number, id) in ids.iter().enumerate() {
             let name = format!("n{number}.lab.test");
@@ -70,7 +70,7 @@ fn ids_dropped_while_their_names_are_looked_up_leave_nothing() {
             id.resolve_addrinfo_within(Some(&name), None, None, PATIENCE * 4)
                 .expect("started");
         }
-        // Some are done, some are being looked up, most wait.
+        // Some are done, some are in progress, most wait.
         let mut at = 0;
         ids.retain(|_| {
             at += 1;
@@ -83,7 +83,7 @@ fn ids_dropped_while_their_names_are_looked_up_leave_nothing() {
         }
         assert!(
             channel.try_next_event().unwrap().is_none(),
-            "those that are gone have no event"
+            "dropped ids have no event"
         );
     });
 }

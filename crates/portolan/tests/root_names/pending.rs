@@ -1,4 +1,4 @@
-//! Look-ups under way, held up by a name server that does not answer.
+//! Pending look-ups, delayed by a name server that does not answer.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn a_second_look_up_is_refused_while_one_is_pending() {
 }
 
 #[test]
-fn with_every_thread_held_up_numbers_are_answered_and_names_meet_their_deadlines() {
+fn with_every_thread_blocked_numbers_are_answered_and_names_meet_their_deadlines() {
     on_network(|| {
         let (stuck, others) = (channel(), channel());
         let held: Vec<CmId> = (0..THREADS_MAX).map(|_| start(&stuck, PATIENCE)).collect();
@@ -53,7 +53,7 @@ fn with_every_thread_held_up_numbers_are_answered_and_names_meet_their_deadlines
         assert_eq!(error.code(), Eai::Again);
         drop(held);
         assert!(stuck.try_next_event().unwrap().is_none());
-        // The threads come back when libc gives up.
+        // The threads are free again when libc gives up.
         let asked = Instant::now();
         name.resolve_addrinfo_within(Some("filed"), None, None, PATIENCE)
             .expect("queued");
@@ -63,7 +63,7 @@ fn with_every_thread_held_up_numbers_are_answered_and_names_meet_their_deadlines
 }
 
 #[test]
-fn an_id_destroyed_meanwhile_has_no_event_and_is_forgotten() {
+fn an_id_destroyed_during_its_look_up_has_no_event_and_is_forgotten() {
     on_network(|| {
         let channel = channel();
         let destroyed = start(&channel, SHORT);
@@ -77,7 +77,7 @@ fn an_id_destroyed_meanwhile_has_no_event_and_is_forgotten() {
 }
 
 #[test]
-fn an_id_migrated_meanwhile_has_the_event_where_it_is() {
+fn an_id_migrated_during_its_look_up_gets_the_event_on_its_new_channel() {
     on_network(|| {
         let (from, to) = (channel(), channel());
         let id = start(&from, SHORT);
@@ -88,7 +88,7 @@ fn an_id_migrated_meanwhile_has_the_event_where_it_is() {
 }
 
 #[test]
-fn a_synchronous_id_waits_no_longer_than_it_waits_for_anything() {
+fn a_synchronous_id_waits_no_longer_than_its_time_limit() {
     on_network(|| {
         let id = CmId::synchronous(provider(), TCP, SHORT).expect("an id");
         let asked = Instant::now();

@@ -1,4 +1,4 @@
-//! Connecting to a name with several addresses, some of which lead nowhere.
+//! Connecting to a name with several addresses, some of which do not work.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,12 +10,12 @@ use portolan::{Connector, Error, Listener};
 use crate::harness::{PATIENCE, connector_on, eventually, listener_on, own_provider};
 use crate::on_network;
 
-/// Its first address is nobody's, and the second this host's.
+/// A name whose first address has no host, and whose second is this host's.
 const HALF: &str = "half.lab.test";
-/// Both addresses are this host's.
+/// A name whose two addresses are both this host's.
 const BOTH: &str = "both.lab.test";
 
-/// A provider, a listener at the second address of [`HALF`], a connector, and where to connect to.
+/// A provider, a listener at the second address of [`HALF`], a connector, and the target.
 fn second_address() -> (Arc<SoftwareProvider>, Listener, Connector, String) {
     let ours = own_provider();
     let listener = listener_on(ours.clone(), "192.0.2.1:0");
@@ -25,7 +25,7 @@ fn second_address() -> (Arc<SoftwareProvider>, Listener, Connector, String) {
 }
 
 #[test]
-fn an_address_that_does_not_answer_holds_up_the_next_for_a_moment_only_and_is_given_up() {
+fn a_silent_address_delays_the_next_only_for_a_moment_and_is_given_up() {
     on_network(|| {
         let (ours, listener, connector, destination) = second_address();
         let asked = Instant::now();
@@ -33,7 +33,7 @@ fn an_address_that_does_not_answer_holds_up_the_next_for_a_moment_only_and_is_gi
         let passive = listener.accept_within(PATIENCE).expect("a request");
         let passive = passive.accept().expect("confirmed");
         let active = active.join().expect("no panic").expect("connected");
-        // The first address alone is looked for on its link for a minute.
+        // Discovery of the first address alone takes a minute.
         assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
         assert_eq!(active.peer_addr(), passive.local_addr());
         drop((active, passive, listener));
@@ -54,7 +54,7 @@ fn when_every_address_fails_the_error_names_each() {
 }
 
 #[test]
-fn at_the_deadline_the_error_names_the_addresses_that_were_still_tried() {
+fn at_the_deadline_the_error_names_the_addresses_still_being_tried() {
     on_network(|| {
         let (ours, listener, connector, destination) = second_address();
         // Nobody accepts.
@@ -106,7 +106,7 @@ mod tasks {
     }
 
     #[test]
-    fn tasks_hear_of_every_address_too() {
+    fn tasks_get_errors_that_name_every_address_too() {
         on_network(|| {
             let connector = connector_on(own_provider());
             let destination = format!("{BOTH}:1");

@@ -1,5 +1,4 @@
-//! Whether GIDs can be reached over Ethernet: two hosts on a link, and the errors of ibv_gid_reachable(3).
-//! Needs root.
+//! Reachability of GIDs over Ethernet: two hosts on a link, and the errors of ibv_gid_reachable(3). Needs root.
 
 #[path = "../../../addrinfo/tests/support/mod.rs"]
 mod support;
@@ -17,7 +16,7 @@ use portolan::software::{SoftwareConfig, SoftwareProvider};
 use portolan::wire::addr::Gid;
 use support::Namespace;
 
-/// Longer than discovery takes, however busy the machine.
+/// Longer than discovery takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(20);
 const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -26,8 +25,8 @@ struct Hosts {
     _there: Namespace,
 }
 
-/// Runs a test here, alone. Here is 192.0.2.1, 2001:db8::1 and fe80::1; there is .2 and ::2, which is also
-/// the router to 198.51.100.0/24; nobody is 192.0.2.9.
+/// Runs a test on this host, alone. This host is 192.0.2.1, 2001:db8::1 and fe80::1. The other is .2 and ::2,
+/// and also the router to 198.51.100.0/24. 192.0.2.9 has no host.
 fn here(test: impl FnOnce(&dyn Fn(&str) -> Arc<dyn Device>) + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     static HOSTS: OnceLock<Hosts> = OnceLock::new();
@@ -46,7 +45,7 @@ fn here(test: impl FnOnce(&dyn Fn(&str) -> Arc<dyn Device>) + Send + 'static) {
 
 fn hosts() -> Hosts {
     let (here, there) = (Namespace::new(), Namespace::new());
-    // No waiting for duplicate address detection, and failure within 300 ms rather than 3 s.
+    // Without waiting for duplicate address detection, and with failure within 300 ms instead of 3 s.
     for namespace in [&here, &there] {
         namespace.sysctl("net/ipv6/conf/default/accept_dad", "0");
         namespace.sysctl("net/ipv6/conf/all/accept_dad", "0");
@@ -87,7 +86,7 @@ fn errno_of(outcome: Result<Reached, Unreachable>) -> i32 {
 }
 
 #[test]
-fn a_neighbour_that_answers_is_reachable_and_the_answer_says_by_which_method() {
+fn a_neighbour_that_answers_is_reachable_and_the_method_is_reported() {
     here(|device| {
         let device = device("sw_eth0");
         for (to, source) in [("192.0.2.2", "192.0.2.1"), ("2001:db8::2", "2001:db8::1")] {
@@ -99,7 +98,7 @@ fn a_neighbour_that_answers_is_reachable_and_the_answer_says_by_which_method() {
             };
             assert_eq!(from(&device, to), Ok(expected), "{to}");
         }
-        // An IPv4 address is the same GID in its mapped form.
+        // The mapped form of an IPv4 address is the same GID.
         assert_eq!(
             from(&device, "::ffff:192.0.2.2"),
             from(&device, "192.0.2.2")
@@ -108,7 +107,7 @@ fn a_neighbour_that_answers_is_reachable_and_the_answer_says_by_which_method() {
 }
 
 #[test]
-fn a_link_local_gid_is_asked_for_on_the_ports_own_link() {
+fn a_link_local_gid_is_looked_up_on_the_ports_own_link() {
     here(|device| {
         let reached = from(&device("sw_eth0"), "fe80::2").unwrap();
         assert_eq!(
@@ -121,7 +120,7 @@ fn a_link_local_gid_is_asked_for_on_the_ports_own_link() {
 }
 
 #[test]
-fn behind_a_router_it_is_the_router_that_must_answer() {
+fn for_a_gid_behind_a_router_the_router_must_answer() {
     here(|device| {
         let reached = from(&device("sw_eth0"), "198.51.100.7").unwrap();
         assert_eq!(reached.next_hop, Some("192.0.2.2".parse().unwrap()));
@@ -129,7 +128,7 @@ fn behind_a_router_it_is_the_router_that_must_answer() {
 }
 
 #[test]
-fn gids_of_this_host_need_nobody_to_answer() {
+fn gids_of_this_host_need_no_answer() {
     here(|device| {
         for (name, to) in [
             ("sw_eth0", "192.0.2.1"),
@@ -164,7 +163,7 @@ fn without_a_route_or_an_answer_on_the_link_it_is_enxio() {
 }
 
 #[test]
-fn the_way_must_leave_from_the_port_that_asks() {
+fn the_route_must_leave_from_the_asking_port() {
     here(|device| {
         assert_eq!(errno_of(from(&device("sw_lo"), "192.0.2.2")), errno::ENXIO);
         assert_eq!(errno_of(from(&device("sw_lo"), "192.0.2.9")), errno::ENXIO);
@@ -172,7 +171,7 @@ fn the_way_must_leave_from_the_port_that_asks() {
 }
 
 #[test]
-fn gids_that_are_no_hosts_are_einval_whatever_the_port_is_like() {
+fn gids_that_cannot_be_hosts_are_einval_whatever_the_ports_state() {
     here(|device| {
         let to = [
             "::",
@@ -216,11 +215,11 @@ fn a_port_that_is_down_is_eio() {
 }
 
 #[test]
-fn no_answer_in_time_is_eio_and_comes_in_time() {
+fn a_missing_answer_is_eio_in_time() {
     here(|device| {
         let asked = Instant::now();
         let at_once = gid_reachable(&*device("sw_eth0"), 0, gid("192.0.2.8"), Duration::ZERO);
-        // A neighbour that is silent is given up after three seconds only.
+        // A silent neighbour is given up only after three seconds.
         assert!(
             asked.elapsed() < Duration::from_secs(2),
             "{:?}",
@@ -232,10 +231,10 @@ fn no_answer_in_time_is_eio_and_comes_in_time() {
 }
 
 #[test]
-fn many_are_asked_about_at_once_and_each_is_told_once() {
+fn many_gids_are_looked_up_in_parallel_with_one_result_each() {
     here(|device| {
         let port = Port::of(&*device("sw_eth0"), 0).unwrap();
-        // Few of them are there: the others fail side by side, not one after the other.
+        // Few of them exist; the others fail in parallel and not one after the other.
         let address = |place: usize| match place % 3 {
             0 => gid("192.0.2.2"),
             1 => gid("2001:db8::2"),
@@ -256,7 +255,7 @@ fn many_are_asked_about_at_once_and_each_is_told_once() {
 }
 
 #[test]
-fn the_question_can_be_awaited_and_dropped() {
+fn the_look_up_can_be_awaited_and_dropped() {
     here(|device| {
         let port = Port::of(&*device("sw_eth0"), 0).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -267,7 +266,7 @@ fn the_question_can_be_awaited_and_dropped() {
         for _ in 0..1000 {
             drop(start(&port, gid("192.0.2.77"), PATIENCE));
         }
-        // More than a resolver takes at a time were given back.
+        // More than a resolver takes at a time were released.
         let outcome = runtime.block_on(start(&port, gid("192.0.2.77"), PATIENCE));
         assert_eq!(errno_of(outcome), errno::ENXIO);
     });

@@ -35,7 +35,7 @@ fn an_unknown_service_is_named() {
 }
 
 #[test]
-fn text_that_is_no_endpoint_is_refused() {
+fn text_that_is_not_an_endpoint_is_refused() {
     for text in ["127.0.0.1:65536", "127.0.0.1:-1", "[::1:7471", "", "[]:1"] {
         let error = connector().connect(text).unwrap_err();
         assert!(
@@ -71,7 +71,7 @@ fn an_address_of_no_device_cannot_be_bound() {
 }
 
 #[test]
-fn destinations_that_are_no_host_are_refused() {
+fn destinations_that_are_not_hosts_are_refused() {
     for destination in [
         "0.0.0.0:7471",
         "224.0.0.1:7471",
@@ -126,13 +126,13 @@ fn a_port_that_is_in_use_in_another_process_is_refused_until_that_process_ends()
 }
 
 #[test]
-fn a_listener_on_one_address_is_none_on_another() {
+fn a_listener_on_one_address_does_not_listen_on_another() {
     let listener = listener("127.0.0.1:0");
     let mut address = listener.local_addr().unwrap();
     address.set_ip([127, 0, 0, 2].into());
     let hasty = connector().timeout(std::time::Duration::from_millis(300));
     let error = hasty.connect_to(address).unwrap_err();
-    // Loopback takes packets for its whole network, but its device has the interface's addresses.
+    // Loopback receives packets for its whole network, but its device has only the interface's addresses.
     assert!(
         matches!(error.cause, Cause::Rejected { .. } | Cause::TimedOut { .. }),
         "{error:?}"

@@ -10,7 +10,7 @@ use super::says;
 use crate::harness::*;
 
 #[test]
-fn a_destination_where_nobody_listens_rejects_with_reason_8_and_both_addresses() {
+fn a_destination_without_listener_rejects_with_reason_8_and_both_addresses() {
     for wanted in ["127.0.0.1:0", "[::1]:0"] {
         let address = listener(wanted).local_addr().unwrap();
         let error = connector().connect_to(address).unwrap_err();
@@ -32,7 +32,7 @@ fn a_destination_where_nobody_listens_rejects_with_reason_8_and_both_addresses()
 }
 
 #[test]
-fn a_rejection_brings_the_peers_reason_and_private_data() {
+fn a_rejection_carries_the_peers_reason_and_private_data() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let connecting = thread::spawn(move || connector().connect_to(address));
@@ -83,7 +83,7 @@ fn private_data_longer_than_its_message_holds_is_refused_before_anything_is_sent
     let error = connecting.join().unwrap().unwrap_err();
     assert!(
         matches!(error.cause, Cause::Rejected { .. }),
-        "the peer is told: {error}"
+        "the peer gets the reason: {error}"
     );
 
     let connecting = thread::spawn(move || connector().connect_to(address));
@@ -100,7 +100,7 @@ fn private_data_longer_than_its_message_holds_is_refused_before_anything_is_sent
     let error = connecting.join().unwrap().unwrap_err();
     assert!(
         matches!(error.cause, Cause::Rejected { .. }),
-        "the peer is told: {error}"
+        "the peer gets the reason: {error}"
     );
 }
 
@@ -159,19 +159,19 @@ fn zero_and_absurd_depths_are_refused_on_the_side_that_asks_for_them() {
         let error = connecting.join().unwrap().unwrap_err();
         assert!(
             matches!(error.cause, Cause::Rejected { .. }),
-            "the peer is told: {error}"
+            "the peer gets the reason: {error}"
         );
     }
 }
 
 #[test]
-fn requests_that_wait_at_a_listener_are_rejected_when_it_goes() {
+fn requests_that_wait_at_a_listener_are_rejected_when_it_is_closed() {
     let listener = listener("127.0.0.1:0");
     let address = listener.local_addr().unwrap();
     let connecting: Vec<_> = (0..4)
         .map(|_| thread::spawn(move || connector().connect_to(address)))
         .collect();
-    // One has been taken and is unanswered, the others wait.
+    // One has been taken and not answered; the others wait.
     let taken = listener.accept_within(PATIENCE).unwrap();
     drop(listener);
     drop(taken);
@@ -182,7 +182,7 @@ fn requests_that_wait_at_a_listener_are_rejected_when_it_goes() {
 }
 
 #[test]
-fn objects_print_in_few_words_though_they_hold_each_other() {
+fn objects_that_hold_each_other_have_a_short_debug_output() {
     let (active, passive) = pair();
     let listener = listener("127.0.0.1:0");
     let transfer = active.post_receive(active.buffer(1).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Ids of the low layer: what they are not for, what comes too often, and what comes too late.
+//! Ids of the low layer: unsuitable uses, repeated calls and late calls.
 
 use std::net::SocketAddr;
 
@@ -81,7 +81,7 @@ fn a_request_of_one_port_space_does_not_reach_a_listener_of_another() {
     assert!(passive.channel.try_next_event().unwrap().is_none());
 }
 
-/// That private data of `most` bytes is the most that is taken.
+/// Checks that exactly `most` bytes of private data are accepted.
 fn takes_at_most(step: Step, most: usize, give: impl Fn(&[u8]) -> Result<(), Error>) {
     let error = give(&vec![0; most + 1]).unwrap_err();
     let expected = format!("expected at most {most} bytes, found {} bytes", most + 1);
@@ -161,7 +161,7 @@ fn groups_are_joined_by_datagram_ids_that_are_bound() {
     );
     let join = |id: &CmId| {
         let joined = id.join_multicast(group, JoinKind::FullMember, 0);
-        assert!(id.memberships().is_empty(), "nothing is left of it");
+        assert!(id.memberships().is_empty(), "nothing is left behind");
         joined.unwrap_err()
     };
     let unbound = CmId::with_service(&channel, UDP).unwrap();
@@ -229,7 +229,7 @@ fn options_are_checked_for_the_id_and_its_state() {
 }
 
 #[test]
-fn an_id_has_queue_pairs_of_its_own_type_alone() {
+fn an_id_has_only_queue_pairs_of_its_own_type() {
     let passive = Passive::listen();
     let (_channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
@@ -248,7 +248,7 @@ fn an_id_has_queue_pairs_of_its_own_type_alone() {
 }
 
 #[test]
-fn an_id_that_is_destroyed_with_work_outstanding_flushes_it_and_its_peer_hears() {
+fn destroying_an_id_flushes_outstanding_work_and_disconnects_its_peer() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
@@ -265,7 +265,7 @@ fn an_id_that_is_destroyed_with_work_outstanding_flushes_it_and_its_peer_hears()
     qp.post_recv(&empty).unwrap();
     id.clone().destroy(PATIENCE).unwrap();
     next(&passive.channel, EventType::Disconnected);
-    // The queue pair is gone, and its work with it.
+    // The queue pair and its work are gone.
     assert!(qp.post_recv(&empty).is_err());
     assert!(qp.query().is_err() || state_of(&qp) != QpState::Rts);
     for error in [
@@ -283,7 +283,7 @@ fn an_id_that_is_destroyed_with_work_outstanding_flushes_it_and_its_peer_hears()
 }
 
 #[test]
-fn an_id_of_a_closed_channel_is_gone() {
+fn closing_a_channel_destroys_its_ids() {
     let (closed, open) = (
         provider().open_channel().unwrap(),
         provider().open_channel().unwrap(),

@@ -1,4 +1,4 @@
-//! What cannot work is refused: by a typed cause, in a sentence, on the side that caused it.
+//! Impossible operations are refused on the side that caused them, with a typed cause and a sentence.
 
 mod addresses;
 mod handshakes;
@@ -12,7 +12,7 @@ use portolan::{Cause, Error, Failed, Step};
 
 use crate::harness::*;
 
-/// That an error is of a step and says something.
+/// Checks an error's step and text.
 #[track_caller]
 pub(super) fn says(error: &Error, step: Step, parts: &[&str]) {
     assert_eq!(error.step, step, "{error}");
@@ -22,14 +22,14 @@ pub(super) fn says(error: &Error, step: Step, parts: &[&str]) {
     }
 }
 
-/// That work failed so, and that its buffer came back.
+/// Checks that work failed with this status and that its buffer came back.
 #[track_caller]
 pub(super) fn failed_so(failed: &Failed, status: WcStatus) {
     assert_eq!(failed.error.cause, Cause::WorkFailed(status), "{failed}");
     assert!(failed.buffer.is_some(), "the buffer comes back");
 }
 
-/// An address that nothing listens on.
+/// An address without a listener.
 pub(super) fn deserted() -> SocketAddr {
     listener("127.0.0.1:0").local_addr().unwrap()
 }

@@ -8,7 +8,7 @@ use super::{failed_so, says};
 use crate::harness::*;
 
 #[test]
-fn buffers_of_no_and_of_absurd_length_are_refused() {
+fn buffers_of_zero_and_of_absurd_length_are_refused() {
     let (active, _passive) = pair();
     for length in [0, BUFFER_MAX_BYTES + 1, usize::MAX] {
         for error in [
@@ -36,13 +36,13 @@ fn buffers_of_no_and_of_absurd_length_are_refused() {
     assert_eq!(failed.buffer.unwrap().len(), 8);
 }
 
-/// How an offer of memory is spoilt.
+/// A way to spoil an offer of memory.
 type Spoil = fn(RemoteMemory) -> RemoteMemory;
 
-/// Each breaks its connection, so each has one of its own.
+/// Each case breaks its connection, so each has its own.
 
 #[test]
-fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_and_touch_nothing() {
+fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
     let every = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let cases: [(&str, Access, bool, Spoil); 7] = [
         ("a wrong key", every, true, |mut remote| {
@@ -109,7 +109,8 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_and_touch_nothing() {
 }
 
 #[test]
-fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_connection_lives_on() {
+fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_connection_still_works()
+ {
     let (active, passive) = pair();
     let memory = passive.share(64, Access::REMOTE_WRITE).unwrap();
     memory.store(0, &pattern(64, 3));
@@ -148,7 +149,7 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
     memory.load(0, &mut found);
     assert_same(&found, &pattern(64, 3));
 
-    // What fits is written, and messages go on.
+    // Data that fit are written, and messages continue.
     let eight = active.buffer_from(&[9; 8]).unwrap();
     active.write(eight, last_eight).unwrap().wait().unwrap();
     memory.load(0, &mut found);
@@ -160,7 +161,7 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
 }
 
 #[test]
-fn memory_that_was_withdrawn_is_out_of_the_peers_reach() {
+fn withdrawn_memory_is_inaccessible_to_the_peer() {
     let (active, passive) = pair();
     let memory = passive.share(64, Access::REMOTE_WRITE).unwrap();
     let remote = memory.remote();
@@ -188,8 +189,8 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
 }
 
 #[test]
-fn a_sender_that_may_not_wait_for_receives_fails_and_keeps_its_buffer() {
-    // A side says how often its peer is to ask again.
+fn a_sender_without_rnr_retries_fails_and_gets_its_buffer_back() {
+    // A side tells its peer how often to retry.
     let none = Options {
         receive_depth: 0,
         rnr_retry_count: 2,
@@ -199,7 +200,7 @@ fn a_sender_that_may_not_wait_for_receives_fails_and_keeps_its_buffer() {
     let sent = active.send(active.buffer_from(b"hello").unwrap()).unwrap();
     let failed = match sent.wait() {
         Err(failed) => failed,
-        Ok(_) => panic!("nobody posted a receive"),
+        Ok(_) => panic!("no receive was posted"),
     };
     failed_so(&failed, WcStatus::RnrRetryExcErr);
     assert_eq!(&failed.buffer.unwrap()[..], b"hello");
@@ -253,7 +254,7 @@ fn nothing_is_received_sent_or_posted_after_the_end() {
 }
 
 #[test]
-fn after_its_own_disconnect_a_side_hears_that_and_not_a_flush() {
+fn after_its_own_disconnect_a_side_gets_that_error_and_not_a_flush() {
     let (active, _passive) = pair();
     let receive = active.post_receive(active.buffer(1).unwrap()).unwrap();
     active.disconnect().unwrap();

@@ -1,6 +1,6 @@
 //! RDMA_CM_EVENT_ADDR_ERROR: address resolution (rdma_resolve_addr) failed.
 //!
-//! A host that does not answer on its link is in the tests that need a network of their own.
+//! Hosts that do not answer on their link are in the tests with their own network.
 
 use portolan::cm::CmId;
 use portolan::provider::cm::EventType;
@@ -11,10 +11,10 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn addr_error_tells_that_there_is_no_way_from_the_source_to_the_destination() {
+fn addr_error_reports_a_missing_route_from_the_source_to_the_destination() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
-    // Packets from the loopback address leave no machine.
+    // Packets with a loopback source do not leave the machine.
     let (source, destination) = ("[::1]:0".parse().unwrap(), "[2001:db8::1]:7471");
     id.resolve_addr(Some(source), destination.parse().unwrap(), PATIENCE)
         .unwrap();
@@ -29,14 +29,14 @@ fn addr_error_tells_that_there_is_no_way_from_the_source_to_the_destination() {
     );
     drop(event);
 
-    // The id is bound as before, and may be resolved to somewhere else.
+    // The id is still bound and can be resolved to another address.
     id.resolve_addr(None, "[::1]:7471".parse().unwrap(), PATIENCE)
         .unwrap();
     next(&channel, EventType::AddrResolved);
 }
 
 #[test]
-fn a_failure_to_start_is_an_error_of_the_call_and_no_event() {
+fn a_failure_to_start_is_an_error_of_the_call_without_an_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let group = "224.0.0.1:7471".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What rdma_resolve_addrinfo(3) takes is what rdma_getaddrinfo(3) takes, and so is what it gives.
+//! rdma_resolve_addrinfo(3) accepts the same arguments as rdma_getaddrinfo(3) and gives the same results.
 
 use portolan::cm::{CmId, EventChannel};
 use portolan::provider::cm::EventType;
@@ -7,7 +7,7 @@ use portolan::wire::addr::PortSpace;
 
 use crate::low::*;
 
-/// What an id finds, by way of its event.
+/// The result of an id's look-up, reported by an event.
 fn found(
     channel: &EventChannel,
     node: Option<&str>,
@@ -22,7 +22,7 @@ fn found(
     id.query_addrinfo().unwrap()
 }
 
-/// Everything but the reasons, which may name devices or not.
+/// All fields except the reasons, which may or may not name devices.
 fn fields(results: Vec<AddrInfo>) -> Vec<AddrInfo> {
     let without = |result| AddrInfo {
         explain: Default::default(),
@@ -32,7 +32,7 @@ fn fields(results: Vec<AddrInfo>) -> Vec<AddrInfo> {
 }
 
 #[test]
-fn an_id_finds_what_rdma_getaddrinfo_finds_whatever_node_service_and_hints_are() {
+fn an_id_finds_the_same_as_rdma_getaddrinfo_for_any_node_service_and_hints() {
     let channel = channel();
     let numeric = Hints::new().numeric_host();
     let datagrams = Hints::new().qp_type(QpType::Ud).port_space(PortSpace::Udp);

@@ -9,7 +9,7 @@ use super::assert_bare;
 use crate::low::*;
 
 #[test]
-fn addrinfo_error_tells_the_code_and_the_id_may_ask_again() {
+fn addrinfo_error_carries_the_code_and_the_id_may_try_again() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let (node, service) = (Some("localhost"), Some("no-such-service"));
@@ -31,7 +31,7 @@ fn addrinfo_error_tells_the_code_and_the_id_may_ask_again() {
 }
 
 #[test]
-fn what_is_wrong_with_the_zone_of_an_address_is_told_by_the_event() {
+fn an_error_in_an_addresss_zone_is_reported_by_the_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let cases = [

@@ -26,7 +26,7 @@ fn addrinfo_resolved_comes_for_numbers_and_names_and_then_the_addresses_can_be_q
 }
 
 #[test]
-fn the_result_is_there_once_its_event_was_taken_and_is_given_once() {
+fn the_result_can_be_taken_once_after_its_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let not_there = |id: &CmId| assert_eq!(id.query_addrinfo().unwrap_err().errno(), 2);
@@ -54,7 +54,7 @@ fn hints_decide_as_they_do_without_an_id() {
 }
 
 #[test]
-fn the_event_finds_room_among_those_that_the_user_wrote() {
+fn the_event_has_room_beside_user_written_events() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let written = (0..).take_while(|arg| id.write_event(0, *arg).is_ok());

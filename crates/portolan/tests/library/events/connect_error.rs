@@ -8,13 +8,13 @@ use portolan::provider::verbs::{QpAttr, QpAttrMask, QpState};
 use crate::low::*;
 
 #[test]
-fn connect_error_comes_when_the_queue_pair_cannot_take_up_the_peers_reply() {
+fn connect_error_comes_if_the_queue_pair_cannot_use_the_peers_reply() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
     let qp = verbs.give(&id);
     id.connect(&param(b"")).unwrap();
-    // Broken while the request is under way: from ERR no way leads to RTR.
+    // Broken while the request is pending: a queue pair in ERR cannot move to RTR.
     let broken = QpAttr {
         state: QpState::Err,
         ..QpAttr::default()
@@ -29,13 +29,13 @@ fn connect_error_comes_when_the_queue_pair_cannot_take_up_the_peers_reply() {
     assert_eq!((error.step, error.errno()), (Step::Connect, 22));
     assert_eq!(state_of(&qp), QpState::Err);
 
-    // The peer is told, and the id hears no more of this connection.
+    // The peer is rejected, and the id gets no more events of this connection.
     assert_eq!(next(&passive.channel, EventType::Rejected).status(), 28);
     assert!(channel.next_event_within(SHORT).is_err());
 }
 
 #[test]
-fn on_the_passive_side_it_is_the_accept_that_fails_where_the_queue_pair_cannot_be_taken_up() {
+fn on_the_passive_side_the_accept_fails_if_the_queue_pair_cannot_be_used() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     id.connect(&param(b"")).unwrap();
@@ -49,7 +49,7 @@ fn on_the_passive_side_it_is_the_accept_that_fails_where_the_queue_pair_cannot_b
     qp.modify(&broken, QpAttrMask::STATE).unwrap();
     let error = child.accept(&param(b"")).unwrap_err();
     assert_eq!(error.errno(), 22, "{error}");
-    // No reply has left, so that the request may still be answered.
+    // No reply has been sent, so the request can still be answered.
     assert!(channel.next_event_within(SHORT).is_err());
     child.reject(b"").unwrap();
     assert_eq!(next(&channel, EventType::Rejected).status(), 28);

@@ -9,8 +9,8 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn connect_request_names_a_new_id_and_its_listener_and_gives_the_peers_parameters_swapped() {
-    // Two members of the group that shares a UDP port, as two processes are.
+fn connect_request_has_a_new_id_its_listener_and_the_peers_swapped_parameters() {
+    // Two members of a port group, like two processes.
     let port = free_port();
     let (here, there) = (start(port), start(port));
     let open = |provider| EventChannel::open_on(provider).unwrap();
@@ -57,7 +57,7 @@ fn connect_request_names_a_new_id_and_its_listener_and_gives_the_peers_parameter
 }
 
 #[test]
-fn private_data_of_a_request_is_the_whole_field_with_zeros_behind() {
+fn private_data_of_a_request_is_the_whole_field_padded_with_zeros() {
     for (service, length) in [(TCP, 56), (UDP, 180)] {
         let passive = Passive::listen_on(channel(), service);
         for sent in [0, 1, length] {

@@ -8,7 +8,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn connect_response_gives_the_reply_and_leaves_the_handshake_to_an_id_without_queue_pair() {
+fn connect_response_carries_the_reply_for_an_id_without_queue_pair_to_complete() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     id.connect(&param(b"")).unwrap();
@@ -46,7 +46,7 @@ fn connect_response_gives_the_reply_and_leaves_the_handshake_to_an_id_without_qu
     next(&passive.channel, EventType::Established);
     assert!(
         channel.try_next_event().unwrap().is_none(),
-        "who established needs no event of it"
+        "the side that calls establish gets no event"
     );
 }
 

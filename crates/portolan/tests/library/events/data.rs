@@ -1,4 +1,4 @@
-//! What an event holds, whatever its type: its own copy of the private data, until it is acknowledged.
+//! The contents of an event of any type: it owns a copy of the private data until it is acknowledged.
 
 use portolan::provider::cm::EventType;
 use portolan::provider::cm::{ConnParam, Service};
@@ -8,7 +8,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn an_event_keeps_its_private_data_until_it_is_acknowledged_whatever_becomes_of_its_id() {
+fn an_event_keeps_its_private_data_until_it_is_acknowledged_even_if_its_id_is_destroyed() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     id.connect(&param(&pattern(56, 5))).unwrap();
@@ -17,16 +17,16 @@ fn an_event_keeps_its_private_data_until_it_is_acknowledged_whatever_becomes_of_
     let held = copy(&request);
     request.id().reject(b"").unwrap();
     drop(next(&channel, EventType::Rejected));
-    // Other events come and go, the ids and the channels end.
+    // Other events follow; the ids and the channels are dropped.
     drop((id, channel, passive));
     assert_eq!(held, pattern(56, 5));
     assert_eq!(copy(&request), held);
-    // Taken to another thread, and acknowledged there.
+    // Moved to another thread and acknowledged there.
     std::thread::spawn(move || drop(request)).join().unwrap();
 }
 
 #[test]
-fn the_port_space_tells_which_half_of_the_parameters_an_event_has() {
+fn the_port_space_determines_which_parameters_an_event_has() {
     for (port_space, qp_type) in [
         (PortSpace::Tcp, TCP.qp_type),
         (PortSpace::Udp, UDP.qp_type),

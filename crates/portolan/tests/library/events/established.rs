@@ -12,7 +12,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn established_gives_the_active_side_the_reply_and_the_passive_one_nothing() {
+fn established_carries_the_reply_on_the_active_side_and_nothing_on_the_passive_side() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
@@ -40,7 +40,7 @@ fn established_gives_the_active_side_the_reply_and_the_passive_one_nothing() {
 }
 
 #[test]
-fn established_gives_a_datagram_id_all_that_is_needed_to_send() {
+fn established_gives_a_datagram_id_everything_needed_to_send() {
     let port = free_port();
     let (here, there) = (start(port), start(port));
     let open = |provider| portolan::cm::EventChannel::open_on(provider).unwrap();
@@ -70,12 +70,12 @@ fn established_gives_a_datagram_id_all_that_is_needed_to_send() {
     );
     assert!(
         passive.channel.next_event_within(SHORT).is_err(),
-        "the side that answered has nothing to wait for"
+        "the side that answered gets no event"
     );
 }
 
 #[test]
-fn established_comes_by_the_first_message_of_a_peer_whose_confirmation_is_missing() {
+fn established_comes_with_the_first_message_of_a_peer_whose_rtu_is_missing() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
@@ -89,7 +89,7 @@ fn established_comes_by_the_first_message_of_a_peer_whose_confirmation_is_missin
     let child = passive.request();
     let child_verbs = Verbs::of(&child.device().unwrap());
     let child_qp = child_verbs.external();
-    // In RTR, so that what arrives is news.
+    // In RTR, so that arriving data are reported.
     bring(&child_qp, &child, &[QpState::Init, QpState::Rtr]);
     let receive = RecvWr {
         wr_id: 1,
@@ -101,7 +101,7 @@ fn established_comes_by_the_first_message_of_a_peer_whose_confirmation_is_missin
     bring(&qp, &id, &[QpState::Rtr, QpState::Rts]);
     assert!(passive.channel.next_event_within(SHORT).is_err());
 
-    // No RTU, but a message.
+    // A message instead of the RTU.
     let message = SendWr {
         wr_id: 2,
         op: SendOp::Send,
@@ -113,7 +113,7 @@ fn established_comes_by_the_first_message_of_a_peer_whose_confirmation_is_missin
     qp.post_send(&message).unwrap();
     let event = next(&passive.channel, EventType::Established);
     assert_eq!((event.status(), event.id().number()), (0, child.number()));
-    // Telling of it by hand, too, changes nothing; neither does the RTU.
+    // Notifying by hand changes nothing, and neither does the RTU.
     child.notify_established().unwrap();
     id.establish().unwrap();
     assert!(passive.channel.next_event_within(SHORT).is_err());

@@ -1,4 +1,4 @@
-//! Each type of event, made to happen, with the fields that rdma_get_cm_event(3) says it has.
+//! Causes each type of event and checks the fields documented in rdma_get_cm_event(3).
 
 mod addr_error;
 mod addr_resolved;
@@ -21,7 +21,7 @@ mod user;
 
 use portolan::cm::Event;
 
-/// That an event carries nothing but its type and this status.
+/// Checks that an event carries only its type and this status.
 #[track_caller]
 fn assert_bare(event: &Event, status: i32) {
     assert_eq!(event.status(), status);

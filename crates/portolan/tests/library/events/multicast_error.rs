@@ -14,7 +14,7 @@ use crate::low::*;
 
 const FULL: JoinKind = JoinKind::FullMember;
 
-/// A channel whose device has few groups and few queue pairs in each.
+/// A channel whose device has few groups, and few queue pairs in each.
 fn narrow() -> EventChannel {
     let mut config = SoftwareConfig::default();
     config.stack.limits.max_mcast_grp = 1;
@@ -23,7 +23,7 @@ fn narrow() -> EventChannel {
 }
 
 #[test]
-fn multicast_error_tells_that_the_host_cannot_join_and_of_which_group() {
+fn multicast_error_reports_that_the_host_cannot_join_and_the_group() {
     let channel = narrow();
     let id = on_loopback(&channel);
     let [first, second] = ["239.9.0.1", "239.9.0.2"].map(|group| group.parse().unwrap());
@@ -40,7 +40,7 @@ fn multicast_error_tells_that_the_host_cannot_join_and_of_which_group() {
     assert_eq!((error.step, error.errno()), (Step::JoinMulticast, 12));
     drop(event);
 
-    // Rejoined, once the reason is gone.
+    // Rejoined after the reason is gone.
     id.leave_multicast(second, PATIENCE).unwrap();
     id.leave_multicast(first, PATIENCE).unwrap();
     id.join_multicast(second, FULL, 3).unwrap();
@@ -48,7 +48,7 @@ fn multicast_error_tells_that_the_host_cannot_join_and_of_which_group() {
 }
 
 #[test]
-fn multicast_error_tells_that_the_queue_pair_cannot_be_attached() {
+fn multicast_error_reports_that_the_queue_pair_cannot_be_attached() {
     let channel = narrow();
     let ids = [on_loopback(&channel), on_loopback(&channel)];
     let verbs = Verbs::of(&ids[0].device().unwrap());

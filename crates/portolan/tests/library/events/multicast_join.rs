@@ -11,7 +11,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn multicast_join_gives_all_that_is_needed_to_send_to_the_group() {
+fn multicast_join_gives_everything_needed_to_send_to_the_group() {
     let channel = channel();
     let id = on_loopback(&channel);
     let group = "239.1.2.3".parse().unwrap();
@@ -54,7 +54,7 @@ fn leaving_waits_until_the_memberships_events_are_acknowledged() {
         (Cause::NotJoined(group), 99)
     );
 
-    // Not taken when the group is left: gone with the membership.
+    // The event is not taken before the group is left, so it is dropped with the membership.
     id.join_multicast(group, kind, 0).unwrap();
     eventually("the event", || readable(&channel));
     id.leave_multicast(group, PATIENCE).unwrap();
@@ -63,7 +63,7 @@ fn leaving_waits_until_the_memberships_events_are_acknowledged() {
 }
 
 #[test]
-fn memberships_move_with_their_id() {
+fn memberships_migrate_with_their_id() {
     let (from, to) = (channel(), channel());
     let id = on_loopback(&from);
     let kind = JoinKind::SendOnlyFullMember;

@@ -9,7 +9,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn rejected_tells_the_reason_where_nobody_listens() {
+fn rejected_carries_the_reason_if_there_is_no_listener() {
     let (channel, id) = routed("127.0.0.1:1".parse().unwrap());
     id.connect(&param(b"")).unwrap();
     let event = next(&channel, EventType::Rejected);
@@ -22,7 +22,7 @@ fn rejected_tells_the_reason_where_nobody_listens() {
 }
 
 #[test]
-fn rejected_brings_the_private_data_of_a_peer_that_refuses_with_zeros_behind() {
+fn rejected_carries_the_refusing_peers_private_data_padded_with_zeros() {
     for (sent, reason) in [(148, 28), (5, 28), (0, 35)] {
         let passive = Passive::listen();
         let (channel, id) = routed(passive.address);

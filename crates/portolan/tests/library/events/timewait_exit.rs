@@ -56,7 +56,7 @@ fn after_timewait_exit_the_queue_pair_connects_again() {
     next(&passive.channel, EventType::Disconnected);
     child.disconnect().unwrap();
     next(&first_channel, EventType::Disconnected);
-    // Not at once: packets in flight have time to leave the network.
+    // Not at once: packets in flight get time to leave the network.
     next(&first_channel, EventType::TimewaitExit);
     next(&passive.channel, EventType::TimewaitExit);
     first.destroy(PATIENCE).unwrap();

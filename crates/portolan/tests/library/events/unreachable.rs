@@ -14,7 +14,7 @@ use crate::harness::*;
 use crate::low::*;
 use crate::process::Peer;
 
-/// Asks a peer that has stopped answering for what it was told to offer.
+/// Connects to what a peer offers after the peer has been stopped.
 fn ask_the_stopped(service: Service, offer: &str) -> portolan::Error {
     let port = free_port();
     let ours = start_impatient(port);
@@ -30,13 +30,13 @@ fn ask_the_stopped(service: Service, offer: &str) -> portolan::Error {
 }
 
 #[test]
-fn unreachable_tells_of_a_peer_that_stopped_answering_with_etimedout() {
+fn unreachable_with_etimedout_reports_a_peer_that_stopped_answering() {
     let error = ask_the_stopped(TCP, "listen");
     assert_eq!((error.step, error.errno()), (Step::Connect, 110));
     assert!(error.context.local.is_some() && error.context.remote.is_some());
 }
 
-/// A service of datagrams that nobody has, at an address.
+/// The refusal by an address without a datagram service.
 fn refusal_of(address: SocketAddr) -> (i32, Cause) {
     let (channel, id) = routed_on(channel(), UDP, address);
     id.connect(&param(b"")).unwrap();
@@ -45,14 +45,14 @@ fn refusal_of(address: SocketAddr) -> (i32, Cause) {
 }
 
 #[test]
-fn unreachable_tells_of_a_datagram_service_that_nobody_offers_with_the_sidr_status() {
+fn unreachable_with_the_sidr_status_reports_a_missing_datagram_service() {
     let deserted = "127.0.0.1:1".parse().unwrap();
     let unsupported = Cause::SidrRefused(SidrStatus::UNSUPPORTED);
     assert_eq!(refusal_of(deserted), (1, unsupported));
 }
 
 #[test]
-fn unreachable_tells_of_a_datagram_peer_that_refuses_with_status_and_private_data() {
+fn unreachable_with_status_and_private_data_reports_a_datagram_peers_refusal() {
     let passive = Passive::listen_on(channel(), UDP);
     let (channel, id) = routed_on(channel(), UDP, passive.address);
     id.connect(&param(b"")).unwrap();
@@ -66,7 +66,7 @@ fn unreachable_tells_of_a_datagram_peer_that_refuses_with_status_and_private_dat
 }
 
 #[test]
-fn unreachable_tells_of_a_datagram_request_that_was_dropped_unanswered() {
+fn unreachable_reports_a_datagram_request_that_was_dropped_unanswered() {
     let passive = Passive::listen_on(channel(), UDP);
     let (channel, id) = routed_on(channel(), UDP, passive.address);
     id.connect(&param(b"")).unwrap();
@@ -75,7 +75,7 @@ fn unreachable_tells_of_a_datagram_request_that_was_dropped_unanswered() {
 }
 
 #[test]
-fn unreachable_tells_of_a_stopped_datagram_peer_with_etimedout() {
+fn unreachable_with_etimedout_reports_a_stopped_datagram_peer() {
     let error = ask_the_stopped(UDP, "serve");
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
 }

@@ -10,7 +10,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn user_events_bring_status_and_argument_in_the_order_they_were_written() {
+fn user_events_carry_status_and_argument_in_the_order_of_writing() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     for (status, arg) in [(0, u64::MAX), (-5, 0), (7, 1 << 40)] {
@@ -21,16 +21,13 @@ fn user_events_bring_status_and_argument_in_the_order_they_were_written() {
             assert_eq!((event.status(), event.arg()), (status, Some(arg)));
             assert_eq!(event.id().number(), id.number());
             assert_eq!((event.conn(), event.ud()), (None, None));
-            assert!(
-                event.failure().is_none(),
-                "what it means is the writer's to say"
-            );
+            assert!(event.failure().is_none(), "the writer defines its meaning");
         }
     }
 }
 
 #[test]
-fn a_user_event_wakes_a_thread_that_waits_at_the_channel() {
+fn a_user_event_wakes_a_thread_that_waits_on_the_channel() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     thread::scope(|scope| {
@@ -42,7 +39,7 @@ fn a_user_event_wakes_a_thread_that_waits_at_the_channel() {
 }
 
 #[test]
-fn user_events_that_nobody_takes_are_bounded_and_taking_some_makes_room() {
+fn untaken_user_events_are_bounded_and_taking_some_makes_room() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let written = (0..).take_while(|arg| id.write_event(0, *arg).is_ok());
@@ -60,7 +57,7 @@ fn user_events_that_nobody_takes_are_bounded_and_taking_some_makes_room() {
 }
 
 #[test]
-fn events_of_other_types_are_not_for_users_to_write() {
+fn users_cannot_write_events_of_other_types() {
     let channel = provider().open_channel().unwrap();
     let id = channel.create_id(UserId(1), TCP).unwrap();
     for event in EventType::ALL.into_iter().take(16) {
@@ -70,7 +67,7 @@ fn events_of_other_types_are_not_for_users_to_write() {
 }
 
 #[test]
-fn a_user_event_comes_to_the_id_of_a_request_once_it_is_accepted_and_is_refused_before() {
+fn a_user_event_can_be_written_to_a_requests_id_only_after_it_is_accepted() {
     let passive = Passive::listen();
     let (_channel, id) = routed(passive.address);
     id.connect(&param(b"")).unwrap();

@@ -1,4 +1,4 @@
-//! Packets that no stack of ours sends, with everything right that a receiver checks first.
+//! Packets that no stack of ours sends, but that pass a receiver's first checks.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -11,7 +11,7 @@ use portolan::wire::mad::MAD_LEN;
 use portolan::wire::rocev2::{Headers, ICRC_LEN};
 use portolan::wire::{Gid, PKey, PortSpace, Psn, QKey, Qpn, ServiceId};
 
-/// A socket of the flood: an address of this host and a port that the kernel gave.
+/// A source of the flood: an address of this host with a port from the kernel.
 pub(super) struct Source {
     socket: UdpSocket,
     address: SocketAddr,
@@ -28,7 +28,7 @@ impl Source {
         self.address.ip()
     }
 
-    /// Sends headers and payload with an ICRC that is right.
+    /// Sends headers and payload with a correct ICRC.
     pub(super) fn send(&self, to: SocketAddr, headers: &[u8], payload: &[u8]) {
         let mut packet = [headers, payload, &[0; ICRC_LEN]].concat();
         let flow = Flow::between(self.address, to).unwrap();
@@ -37,7 +37,7 @@ impl Source {
     }
 
     pub(super) fn send_raw(&self, to: SocketAddr, packet: &[u8]) {
-        // A full buffer is a flood, too.
+        // A full buffer is part of a flood.
         let _ = self.socket.send_to(packet, to);
     }
 
@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// A connection request that a listener takes for a good one: `number` makes it another's each time.
+/// A connection request that a listener accepts. `number` makes each one different.
 pub(super) fn request(from: IpAddr, listener: SocketAddr, number: u64) -> ReqRepr {
     let header = CmaHeader::new(from, number as u16, listener.ip()).unwrap();
     let mut private_data = [0; PrivateData::<92>::LEN];
@@ -77,7 +77,7 @@ pub(super) fn request(from: IpAddr, listener: SocketAddr, number: u64) -> ReqRep
         retry_count: 7,
         rnr_retry_count: 7,
         pkey: PKey::DEFAULT,
-        // 1024 bytes, which each device has.
+        // 1024 bytes, which every device supports.
         path_mtu: PathMtu(3),
         primary: PathRepr {
             local_gid: Gid::from(from),

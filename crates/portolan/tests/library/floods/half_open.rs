@@ -1,4 +1,4 @@
-//! A flood of connection requests to a server that accepts each of them, whose senders never confirm.
+//! A flood of connection requests to a server that accepts all of them, while the senders never confirm.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -13,26 +13,27 @@ use super::forged::{Source, request};
 use super::requests::counted;
 use super::*;
 
-/// The half-open connections of a listener, at the provider's default.
+/// The provider's default limit on half-open connections of a listener.
 const HALF_OPEN_MAX: usize = 512;
 /// Descriptors of a connection: two for its events, two for its completions.
 const DESCRIPTORS_EACH: usize = 4;
-/// Descriptors of the links through memory between the three devices here: a connection and a bell at each end of six.
+/// Descriptors of the shared memory links between the three devices: a connection and a bell at each end of
+/// six.
 const DESCRIPTORS_OF_LINKS: usize = 24;
-/// Senders of the flood, each with an address of its own.
+/// Senders of the flood, each with its own address.
 const SENDERS: u64 = 64;
-/// Requests a second.
+/// Requests per second.
 const RATE: u64 = 2000;
-/// The flood lasts so long at least, and until so many clients got through.
+/// Minimum duration of the flood, which also lasts until enough clients have connected.
 const LASTS: Duration = Duration::from_secs(4);
 const CONNECTS_MIN: u32 = 12;
 
-/// Descriptors of this process.
+/// Number of open descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Accepts whatever comes, each in a task of its own, and keeps what is established until `over`.
+/// Accepts every request in a task of its own, and keeps established connections until `over`.
 fn accept_all(listener: portolan::Listener, over: &AtomicBool, established: &AtomicUsize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -64,8 +65,8 @@ fn accept_all(listener: portolan::Listener, over: &AtomicBool, established: &Ato
 }
 
 #[test]
-fn a_flood_of_requests_that_are_accepted_and_never_confirmed_shuts_no_client_out() {
-    // In a process of its own, whose descriptors no other test's are among.
+fn a_flood_of_accepted_but_never_confirmed_requests_excludes_no_client() {
+    // In a separate process, so that descriptors of other tests are not counted.
     let test = [
         "--ignored",
         "--exact",
@@ -79,7 +80,7 @@ fn a_flood_of_requests_that_are_accepted_and_never_confirmed_shuts_no_client_out
 }
 
 #[test]
-#[ignore = "run by the test above, in a process of its own"]
+#[ignore = "run by the test above, in a separate process"]
 fn flooded() {
     let port = free_port();
     let _hub = start(port);
@@ -105,7 +106,7 @@ fn flooded() {
         let serving = scope.spawn(|| accept_all(listener, &over, &established));
         let ends_serving = Over(&over);
         let sent = flood(paced, || {
-            // A slow machine makes them fewer in that time, and none of them fail.
+            // A slow machine makes fewer connections in that time, but none fails.
             while connects < CONNECTS_MIN || began.elapsed() < LASTS {
                 let started = Instant::now();
                 let near = friend.connect_to(address).unwrap();
@@ -122,12 +123,12 @@ fn flooded() {
             "{sent} requests, {displaced} displaced; {connects} connects, the longest \
              {longest:?}; {before} descriptors before, {most} at most"
         );
-        assert!(sent > RATE, "{sent} are no flood");
+        assert!(sent > RATE, "{sent} requests are no flood");
         assert!(displaced > 0, "none was displaced");
         drop(ends_serving);
         serving.join().unwrap();
     });
-    // Those of the friend's few connections besides.
+    // Plus those of the few honest connections.
     let before = before + DESCRIPTORS_OF_LINKS;
     let allowed = before + (HALF_OPEN_MAX + 64) * DESCRIPTORS_EACH;
     assert!(most <= allowed, "{most} descriptors, {allowed} allowed");

@@ -1,5 +1,4 @@
-//! Floods of all kinds of junk at once, with checksums that are right: each kind is turned down by a
-//! check of its own.
+//! Floods of many kinds of junk with correct checksums. Each kind is refused by a different check.
 
 use std::net::Ipv4Addr;
 
@@ -13,18 +12,17 @@ use portolan::wire::{PortSpace, ServiceId};
 use super::forged::{Source, request};
 use super::*;
 
-/// The largest datagram that UDP over IPv4 carries.
+/// The largest UDP datagram over IPv4.
 const LARGEST: usize = 65_507;
 
-/// Each message of the connection manager, about connections that are not and services that nobody
-/// offers.
+/// Each message of the connection manager, about connections and services that do not exist.
 fn stray_messages(number: u64, from: &Source) -> [CmMessage; 12] {
     let (local_comm_id, remote_comm_id) = (number as u32, (number as u32).rotate_left(24));
     let service_id = ServiceId::from_port(PortSpace::Udp, number as u16);
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     [
         request(from.ip(), nobody, number).into(),
-        // Nothing in it fits.
+        // No field fits.
         ReqRepr {
             local_comm_id,
             ..ReqRepr::default()
@@ -92,15 +90,14 @@ fn stray_messages(number: u64, from: &Source) -> [CmMessage; 12] {
     ]
 }
 
-/// A base transport header with any opcode, headers or not.
+/// A base transport header with any opcode, with or without extension headers.
 fn bth(opcode: u8, qpn: Qpn, number: u64) -> [u8; 12] {
     let [_, a, b, c] = qpn.value().to_be_bytes();
     let [.., x, y, z] = number.to_be_bytes();
     [opcode, 0x40, 0xff, 0xff, 0, a, b, c, 0x80, x, y, z]
 }
 
-/// A management datagram of another class, class version or method, or with another attribute, and
-/// rubbish in it.
+/// A management datagram of another class, class version, method or attribute, with random contents.
 fn foreign_mad(number: u64) -> [u8; MAD_LEN] {
     let [.., version, method, class, attribute] = number.to_be_bytes();
     let mut mad = [number as u8; MAD_LEN];
@@ -120,10 +117,10 @@ fn foreign_mad(number: u64) -> [u8; MAD_LEN] {
 }
 
 #[test]
-fn junk_of_every_kind_with_right_checksums_does_not_stop_the_connections_of_others() {
+fn junk_of_every_kind_with_correct_checksums_does_not_stop_other_connections() {
     let port = free_port();
     let to = target(port);
-    // Not the address of the connection's other side, whose packets the junk could pass for.
+    // Different from the address of the connection's other side, for whose packets the junk could be taken.
     let sources: Vec<_> = (2..10)
         .map(|last| Source::new(Ipv4Addr::new(127, 0, 0, last)))
         .collect();
@@ -131,8 +128,8 @@ fn junk_of_every_kind_with_right_checksums_does_not_stop_the_connections_of_othe
     goes_on_under(port, "of every kind", |queue_pairs, number| {
         let (kind, which) = (number % 8, number / 8);
         let source = &sources[which as usize % sources.len()];
-        // To both sides of the connection, to nobody's number in a process's block and to a block that
-        // nobody has, to queue pair 1 and to a group's.
+        // To both sides of the connection, to an unknown number in a process's block, to an unused block, to
+        // queue pair 1, and to a group's queue pair.
         let [near, far] = queue_pairs;
         let nobodys = [Qpn::new(near.value() ^ 1), Qpn::new(0xfe_0000)];
         let known = [near, far, nobodys[0], nobodys[1], Qpn::GSI, Qpn::MULTICAST];
@@ -144,9 +141,9 @@ fn junk_of_every_kind_with_right_checksums_does_not_stop_the_connections_of_othe
                 source.send_message(to, which, &messages[which as usize % messages.len()]);
             }
             3 => source.send_mad(to, &foreign_mad(which)),
-            // Every opcode, those that nobody defined as well.
+            // Every opcode, including undefined ones.
             4 | 5 => source.send(to, &bth(which as u8, qpn, number), &largest[..length]),
-            // A checksum that is wrong, and lengths up to the largest.
+            // A wrong checksum, and lengths up to the largest.
             6 => source.send_raw(
                 to,
                 &[&bth(which as u8, qpn, number), &largest[..length]].concat(),

@@ -1,4 +1,4 @@
-//! Floods of the UDP port: connections of others go on.
+//! Floods of the UDP port: existing connections must continue.
 
 mod forged;
 #[cfg(feature = "tokio")]
@@ -18,11 +18,10 @@ use crate::harness::*;
 
 /// How long a flood lasts.
 const FLOOD: Duration = Duration::from_secs(3);
-/// The longest that a message may take meanwhile: both sides share the machine's few cores with the
-/// flood.
+/// Time limit of a message during a flood. Both sides share the machine's few cores with the flood.
 const GAP_MAX: Duration = Duration::from_secs(2);
 
-/// Ends what runs beside a test, though a check of the test failed.
+/// Ends the background work of a test, even if a check of the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -31,8 +30,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Calls `send` with ever new numbers, as fast as the kernel takes what it sends, while `flooded` runs;
-/// how many it were.
+/// Calls `send` with increasing numbers, as fast as the kernel accepts packets, while `flooded` runs. Returns
+/// the number of calls.
 fn flood(send: impl Fn(u64) + Sync, flooded: impl FnOnce()) -> u64 {
     let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -47,12 +46,12 @@ fn flood(send: impl Fn(u64) + Sync, flooded: impl FnOnce()) -> u64 {
     sent.into_inner()
 }
 
-/// Where packets to a UDP port of this host go.
+/// The address of packets to a UDP port of this host.
 fn target(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// Messages there and back while `lasts`: how many, and the longest time one took.
+/// Exchanges messages while `lasts`. Returns their number and the longest time of one.
 fn exchange(near: &Connection, far: &Connection, lasts: &dyn Fn() -> bool) -> (u32, Duration) {
     let (mut count, mut longest) = (0u32, Duration::ZERO);
     while lasts() {
@@ -70,20 +69,20 @@ fn exchange(near: &Connection, far: &Connection, lasts: &dyn Fn() -> bool) -> (u
     (count, longest)
 }
 
-/// A connection continues while `next` gives packets to its host's port.
+/// Checks that a connection works while `next` gives packets to its host's port.
 #[track_caller]
 fn goes_on(port: u16, what: &str, next: impl Fn(u64) -> Vec<u8> + Sync) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     goes_on_under(port, what, |_, number| {
-        // A full buffer is a flood, too.
+        // A full buffer is part of a flood.
         let _ = socket.send_to(&next(number), target(port));
     });
 }
 
-/// A connection continues while `send` floods its host's port; it is told both queue pairs.
+/// Checks that a connection works while `send` floods its host's port. `send` gets both queue pair numbers.
 #[track_caller]
 fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
-    // The flood's target is the coordinator, whose socket the junk goes to; the others have theirs.
+    // The flood's target is the coordinator, whose socket gets the junk; the others have their own sockets.
     let coordinator = start(port);
     let listener = listener_on(coordinator.clone(), "127.0.0.1:0");
     let address = listener.local_addr().unwrap();
@@ -102,7 +101,7 @@ fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
     assert!(sent > 1000, "{sent} packets are no flood");
     assert!(count > 10, "{count} messages got through");
     assert!(longest < GAP_MAX, "{longest:?}");
-    // New connections are made afterwards, at once.
+    // Afterwards new connections succeed at once.
     drop(pair_at(
         connector_on(coordinator),
         &listener,
@@ -111,7 +110,7 @@ fn goes_on_under(port: u16, what: &str, send: impl Fn([Qpn; 2], u64) + Sync) {
     ));
 }
 
-/// A base transport header to a queue pair, and rubbish.
+/// A base transport header to a queue pair, and random bytes.
 fn packet(qpn: u32, number: u64) -> Vec<u8> {
     let mut packet = vec![0x64, 0, 0xff, 0xff, 0];
     packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
@@ -121,12 +120,12 @@ fn packet(qpn: u32, number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn rubbish_to_queue_pair_1_does_not_stop_the_connections_of_others() {
+fn random_packets_to_queue_pair_1_do_not_stop_other_connections() {
     goes_on(free_port(), "to queue pair 1", |number| packet(1, number));
 }
 
 #[test]
-fn rubbish_to_a_process_does_not_stop_its_connections() {
+fn random_packets_to_a_process_do_not_stop_its_connections() {
     // Every queue pair number of the first process's block in turn.
     goes_on(free_port(), "to a process", |number| {
         packet(0x01_0000 | (number & 0xffff) as u32, number)
@@ -134,7 +133,7 @@ fn rubbish_to_a_process_does_not_stop_its_connections() {
 }
 
 #[test]
-fn packets_too_short_to_be_any_do_not_stop_the_connections_of_others() {
+fn packets_that_are_too_short_do_not_stop_other_connections() {
     goes_on(free_port(), "too short", |number| {
         vec![0x64; (number % 12) as usize]
     });

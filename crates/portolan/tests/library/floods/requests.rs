@@ -1,4 +1,4 @@
-//! Floods of connection requests to one listener, each of another peer, as far as it can tell.
+//! Floods of connection requests to one listener, which seem to come from many peers.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,23 +14,22 @@ use super::*;
 use crate::low::next;
 use crate::survey::look;
 
-/// Sockets that the requests come from, in turn.
+/// Number of source sockets, used in turn.
 const SOURCES: u64 = 64;
-/// What a peer that is let in says.
+/// Private data of an honest client.
 const FRIEND: &[u8] = b"friend";
 const BACKLOG: usize = 16;
 /// The backlog of [`Listener`].
 const LISTENER_BACKLOG: usize = 128;
-/// Counts requests that came while the backlog was full.
+/// The counter of requests that arrived while the backlog was full.
 const DROPPED: &str = "cm_dropped_backlog_full";
-/// Requests of a flood that leave at once, and how long after them the next: 10,000 in a second, ten
-/// times a storm's. A listener that takes requests gets behind from time to time; one that gets none
-/// done because senders use up the machine would show nothing.
+/// Requests of a flood sent at once, and the pause after them: 10,000 per second, ten times a storm's rate. A
+/// listener that takes requests then sometimes falls behind. With a faster flood the senders would use up the
+/// machine, and the listener would show nothing.
 const BURST: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Sends the requests of a flood, each with a communication id, a queue pair and a device that none
-/// before it had.
+/// Sends the requests of a flood, each with a new communication id, queue pair and device.
 fn requester(port: u16, listener: SocketAddr) -> impl Fn(u64) + Sync {
     let ip = |number: u64| Ipv4Addr::new(127, 0, 0, 2 + (number % 8) as u8);
     let sources: Vec<_> = (0..SOURCES).map(|number| Source::new(ip(number))).collect();
@@ -41,7 +40,7 @@ fn requester(port: u16, listener: SocketAddr) -> impl Fn(u64) + Sync {
     }
 }
 
-/// What the processes of a port counted together.
+/// The sum of a counter over all processes of a port.
 pub(super) fn counted(port: u16, name: &str) -> u64 {
     let seen = look(port).unwrap().expect("a group");
     let reports = seen
@@ -51,12 +50,12 @@ pub(super) fn counted(port: u16, name: &str) -> u64 {
     reports.filter_map(|report| report.counters.get(name)).sum()
 }
 
-/// A connector whose request says that it is a friend's.
+/// A connector with the honest client's private data.
 fn friend(port: u16) -> portolan::Connector {
     connector_on(start(port)).private_data(FRIEND)
 }
 
-/// Takes requests until the friend's comes, which it accepts, and rejects the others.
+/// Rejects requests until the honest client's arrives, which it accepts.
 fn accept_friend(listener: &Listener) -> (Connection, u64) {
     let mut rejected = 0;
     loop {
@@ -76,7 +75,7 @@ fn are_connected(near: &Connection, far: &Connection) {
 }
 
 #[test]
-fn requests_beyond_a_full_backlog_are_dropped_without_an_answer_and_held_nowhere() {
+fn requests_beyond_a_full_backlog_are_dropped_without_an_answer_and_not_stored() {
     let port = free_port();
     let _coordinator = start(port);
     let server = start(port);
@@ -88,7 +87,7 @@ fn requests_beyond_a_full_backlog_are_dropped_without_an_answer_and_held_nowhere
     let mut most = 0;
     let sent = flood(requester(port, listener), || {
         let deadline = Instant::now() + PATIENCE;
-        // Far more than may wait, and for a while.
+        // Far more than may wait, over some time.
         let end = Instant::now() + FLOOD / 2;
         while Instant::now() < end || counted(port, DROPPED) < 10 * BACKLOG as u64 {
             assert!(Instant::now() < deadline, "too few arrived");
@@ -98,9 +97,9 @@ fn requests_beyond_a_full_backlog_are_dropped_without_an_answer_and_held_nowhere
     });
     let dropped = counted(port, DROPPED);
     println!("{sent} requests sent, {dropped} dropped at the listener, {most} ids at most");
-    // The listener's own, and one for each request that waits.
+    // The listener's id, and one for each waiting request.
     assert_eq!(most, 1 + BACKLOG);
-    // Not even a rejection, which would tell the sender to give up: it is to ask again.
+    // Not even a rejection, after which the sender would give up instead of retrying.
     assert_eq!(counted(port, "cm_sent"), 0);
     for _ in 0..BACKLOG {
         next(&channel, EventType::ConnectRequest);
@@ -120,7 +119,7 @@ fn a_connect_that_finds_the_backlog_full_completes_once_the_listener_takes_reque
         let mut connecting = None;
         flood(requester(port, address), || {
             eventually("a full backlog", || counted(port, DROPPED) > 0);
-            // Asked by now, at a backlog that is full.
+            // It has sent its request to a full backlog by now.
             connecting = Some(scope.spawn(|| friend.connect_to(address)));
             let before = counted(port, DROPPED);
             eventually("more", || counted(port, DROPPED) > before + 1000);
@@ -133,7 +132,7 @@ fn a_connect_that_finds_the_backlog_full_completes_once_the_listener_takes_reque
 }
 
 #[test]
-fn a_connect_completes_amid_a_flood_of_requests_to_its_listener_and_another_after_it() {
+fn a_connect_completes_during_a_flood_of_requests_to_its_listener_and_another_after_it() {
     let port = free_port();
     let _coordinator = start(port);
     let server = start(port);
@@ -169,7 +168,7 @@ fn a_connect_completes_amid_a_flood_of_requests_to_its_listener_and_another_afte
                 most
             });
             let ends_watch = Over(&over);
-            // The flood is under way.
+            // The flood is in progress.
             eventually("a full backlog", || counted(port, DROPPED) > BURST);
             let end = Instant::now() + FLOOD / 2;
             while connects == 0 || Instant::now() < end {
@@ -184,12 +183,11 @@ fn a_connect_completes_amid_a_flood_of_requests_to_its_listener_and_another_afte
     println!(
         "{sent} requests sent, {rejected} rejected; {connects} connects, the longest {longest:?}"
     );
-    assert!(rejected > 100, "{rejected} are no flood");
-    // Besides those that wait: the listener, the request that is answered, those of connections that
-    // were and end.
+    assert!(rejected > 100, "{rejected} rejected requests are no flood");
+    // Besides the waiting ones: the listener, the request being answered, and ended connections.
     let most_allowed = LISTENER_BACKLOG + 2 + connects;
     assert!(most <= most_allowed, "{most} ids");
-    // What is left of the flood goes before it.
+    // The rest of the flood is handled first.
     connect();
     drop(listener);
     eventually("an end of all ids", || server.usage().ids == 0);

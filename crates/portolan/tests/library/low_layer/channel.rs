@@ -88,7 +88,7 @@ fn a_channel_made_non_blocking_gives_eagain_where_it_would_wait() {
     let passive = Passive::listen();
     let channel = channel();
     let flags = fcntl_getfl(channel.as_fd()).unwrap();
-    assert!(!flags.contains(OFlags::NONBLOCK), "it waits unless told");
+    assert!(!flags.contains(OFlags::NONBLOCK), "it waits by default");
     fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK).unwrap();
     let error = channel.next_event().unwrap_err();
     assert_eq!(
@@ -98,7 +98,7 @@ fn a_channel_made_non_blocking_gives_eagain_where_it_would_wait() {
 
     let id = CmId::new(&channel).unwrap();
     id.resolve_addr(None, passive.address, PATIENCE).unwrap();
-    // A deadline of the call's own goes before the flag.
+    // The call's own deadline takes precedence over the flag.
     next(&channel, EventType::AddrResolved);
     id.resolve_route(PATIENCE).unwrap();
     eventually("the event", || readable(&channel));
@@ -118,7 +118,7 @@ fn a_channel_made_non_blocking_gives_eagain_where_it_would_wait() {
 }
 
 #[test]
-fn epoll_tells_of_a_channel_by_level_and_once_by_edge() {
+fn epoll_reports_a_channel_level_triggered_and_edge_triggered() {
     let passive = Passive::listen();
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
@@ -151,11 +151,7 @@ fn epoll_tells_of_a_channel_by_level_and_once_by_edge() {
         1,
         "as long as an event waits"
     );
-    assert_eq!(
-        told(&by_edge, Duration::ZERO),
-        0,
-        "once for each that comes"
-    );
+    assert_eq!(told(&by_edge, Duration::ZERO), 0, "once for each event");
     next(&channel, EventType::AddrResolved);
     assert_eq!(told(&by_level, Duration::ZERO), 0);
     id.resolve_route(PATIENCE).unwrap();

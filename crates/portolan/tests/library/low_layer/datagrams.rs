@@ -1,4 +1,4 @@
-//! Datagrams by ids: found by service resolution, sent by address handle, to one and to a group.
+//! Datagrams with ids: service resolution, address handles, a single receiver and a group.
 #![allow(unsafe_code, reason = "verbs rest on a promise about memory")]
 
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use portolan::provider::verbs::{
 use crate::harness::*;
 use crate::low::*;
 
-/// The area in front of what a datagram queue pair receives.
+/// Bytes in front of the data in a datagram queue pair's receives.
 const GRH: usize = 40;
 const MEMORY: usize = 4096;
 
-/// An id with a queue pair of its own, and memory for one datagram.
+/// An id with its own queue pair, and memory for one datagram.
 struct Station {
     channel: EventChannel,
     id: CmId,
@@ -50,8 +50,8 @@ impl Station {
         assert_eq!(state_of(&qp), QpState::Rts, "it needs no peer");
         let mut memory = vec![0; MEMORY].into_boxed_slice();
         let addr = memory.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: the memory lives until the region is deregistered (`drop`), and is only looked at
-        // when no receive is posted.
+        // SAFETY: the memory lives until the region is deregistered (`drop`), and is read only while no receive
+        // is posted.
         let mr = unsafe { verbs.pd.register(addr, MEMORY as u64, Access::LOCAL_WRITE) }.unwrap();
         Self {
             channel,
@@ -83,9 +83,9 @@ impl Station {
         self.qp.post_recv(&receive).unwrap();
     }
 
-    /// Sends to where an event says.
+    /// Sends to the destination in an event.
     fn send(&self, to: &Event, text: &[u8]) {
-        let ud = to.ud().expect("an event of datagrams");
+        let ud = to.ud().expect("a datagram event");
         let ah = self.verbs.pd.create_ah(&ud.ah_attr).unwrap();
         let datagram = SendWr {
             wr_id: 2,
@@ -119,13 +119,13 @@ impl Station {
         (self.verbs.cq.poll(&mut out).unwrap() == 1).then_some(out[0])
     }
 
-    /// What arrived in the receive that was posted, and who sent it.
+    /// The datagram in the posted receive, and its completion.
     fn arrived(&self) -> (Vec<u8>, WorkCompletion) {
         let completion = self.completion();
         assert_eq!(completion.wr_id, 1);
         let length = completion.byte_len as usize;
-        // SAFETY: within the memory, which the device no longer writes. Read as what another thread
-        // wrote.
+        // SAFETY: within the memory, which the device no longer writes. A volatile read, because another thread
+        // wrote it.
         let read = |at| unsafe { std::ptr::read_volatile(self.memory.as_ptr().add(at)) };
         ((GRH..length.min(MEMORY)).map(read).collect(), completion)
     }
@@ -161,7 +161,7 @@ fn a_datagram_goes_to_the_queue_pair_that_service_resolution_found() {
 }
 
 #[test]
-fn a_group_is_heard_by_its_full_members_until_they_leave() {
+fn full_members_receive_a_groups_datagrams_until_they_leave() {
     let port = free_port();
     let (here, there) = (start(port), start(port));
     let group: IpAddr = "239.7.4.71".parse().unwrap();
@@ -194,7 +194,7 @@ fn a_group_is_heard_by_its_full_members_until_they_leave() {
     std::thread::sleep(SHORT);
     assert!(hearing.poll().is_none(), "reception ceases");
 
-    // Joined again, it hears again.
+    // After rejoining it receives again.
     hearing
         .id
         .join_multicast(group, JoinKind::FullMember, 3)
@@ -211,7 +211,7 @@ fn a_group_is_heard_by_its_full_members_until_they_leave() {
 }
 
 #[test]
-fn an_id_that_is_in_a_group_twice_hears_it_until_it_has_left_twice() {
+fn an_id_that_joined_a_group_twice_receives_until_it_has_left_twice() {
     let group: IpAddr = "239.7.4.72".parse().unwrap();
     let mut hearing = Station::on_loopback(provider());
     let sending = Station::on_loopback(provider());

@@ -1,4 +1,4 @@
-//! Destroying ids and channels: what waits, and what the peer hears.
+//! Destroying ids and channels: what the call waits for, and what the peer learns.
 
 use std::thread;
 
@@ -37,7 +37,7 @@ fn destroying_an_id_waits_until_its_events_are_acknowledged() {
 }
 
 #[test]
-fn destroying_gives_up_at_its_deadline_and_the_id_is_gone_all_the_same() {
+fn destroying_gives_up_at_its_deadline_and_the_id_is_destroyed_nevertheless() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let other = CmId::new(&channel).unwrap();
@@ -48,7 +48,7 @@ fn destroying_gives_up_at_its_deadline_and_the_id_is_gone_all_the_same() {
     assert!(matches!(error.cause, Cause::TimedOut { .. }), "{error}");
     assert!(other.addresses().is_err());
     drop(held);
-    // Events of one id hold up no other.
+    // Events of one id do not delay another.
     id.destroy(PATIENCE).unwrap();
 }
 
@@ -66,7 +66,7 @@ fn a_request_is_acknowledged_on_its_listener() {
 }
 
 #[test]
-fn a_closed_channel_takes_its_ids_requests_to_the_peers_notice() {
+fn closing_a_channel_rejects_its_pending_requests() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     id.connect(&param(b"")).unwrap();
@@ -93,7 +93,7 @@ fn a_queue_pair_that_is_destroyed_by_hand_makes_room_for_another() {
 }
 
 #[test]
-fn the_queue_pair_of_a_connection_is_not_its_ids_to_destroy() {
+fn an_id_cannot_destroy_the_queue_pair_of_a_connection() {
     let (active, passive) = pair();
     let error = active.id().destroy_queue_pair().unwrap_err();
     assert!(matches!(error.cause, Cause::NoSuchObject(_)), "{error}");

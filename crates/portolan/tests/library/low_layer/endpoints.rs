@@ -31,7 +31,7 @@ fn plan() -> QueuePairPlan {
     }
 }
 
-/// A listening endpoint, and what connects to it.
+/// A listening endpoint, and the address to connect to.
 fn listening(plan: Option<QueuePairPlan>) -> (CmId, AddressInfo) {
     let found = resolve_passive("127.0.0.1:0").unwrap();
     let info = AddressInfo::passive(&found[0], TCP);
@@ -50,7 +50,7 @@ fn two_endpoints_connect_with_queue_pairs_and_queues_made_on_the_way() {
     assert_eq!(state_of(&qp), QpState::Init);
     for completions in [active.send_completions(), active.recv_completions()] {
         let completions = completions.unwrap();
-        assert!(completions.channel.is_some(), "with a channel of its own");
+        assert!(completions.channel.is_some(), "with its own channel");
         assert!(completions.cq.capacity() >= INIT.cap.max_send_wr);
     }
 
@@ -74,7 +74,7 @@ fn two_endpoints_connect_with_queue_pairs_and_queues_made_on_the_way() {
         );
         assert_eq!((offered.responder_resources, offered.qp_num), (2, qp.qpn()));
 
-        // As much as the request names.
+        // The reply names what the request asked for.
         let reply = ConnParam {
             responder_resources: RESOURCES_MAX,
             initiator_depth: RESOURCES_MAX,
@@ -113,7 +113,7 @@ fn a_plan_with_queues_and_domain_makes_none() {
 }
 
 #[test]
-fn connection_data_of_the_address_goes_before_the_users() {
+fn connection_data_of_the_address_precedes_the_users() {
     let (listener, mut info) = listening(None);
     info.connect = b"header:".to_vec();
     let active = CmId::endpoint(provider(), &info, None, PATIENCE).unwrap();
@@ -161,7 +161,7 @@ fn an_endpoint_gives_the_error_of_the_step_that_failed() {
 }
 
 #[test]
-fn requests_are_taken_from_synchronous_listeners_alone_and_within_the_time_given() {
+fn requests_are_taken_only_from_synchronous_listeners_and_within_the_time_limit() {
     let passive = Passive::listen();
     let error = passive.listener.next_request(SHORT).unwrap_err();
     assert!(matches!(error.cause, Cause::InvalidState { .. }), "{error}");
@@ -196,7 +196,7 @@ fn more_resources_than_the_device_has_are_refused() {
 }
 
 #[test]
-fn a_request_says_whether_its_queue_pair_shares_a_receive_queue() {
+fn a_request_shows_whether_its_queue_pair_shares_a_receive_queue() {
     let (listener, info) = listening(None);
     for shares in [false, true] {
         let active = CmId::endpoint(provider(), &info, None, PATIENCE).unwrap();
@@ -209,7 +209,7 @@ fn a_request_says_whether_its_queue_pair_shares_a_receive_queue() {
         };
         active.create_planned_queue_pair(&with).unwrap();
         thread::scope(|scope| {
-            // What the caller says of it does not count.
+            // The caller's own value does not matter.
             let asked = ConnParam {
                 srq: !shares,
                 ..param(b"")
@@ -225,12 +225,12 @@ fn a_request_says_whether_its_queue_pair_shares_a_receive_queue() {
 }
 
 #[test]
-fn queue_pairs_of_several_ids_draw_on_one_shared_receive_queue() {
+fn queue_pairs_of_several_ids_use_one_shared_receive_queue() {
     let passive = Passive::listen();
     let verbs = Verbs::of(&provider().device_of(passive.address.ip()).unwrap().0);
     let srq = verbs.pd.create_srq(&SRQ).unwrap();
     for wr_id in 0..2 {
-        // Room for no bytes: what comes is told by its completion.
+        // Without memory: completions alone show the messages.
         srq.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
     }
     let connected: Vec<_> = (0..2)
@@ -253,7 +253,7 @@ fn queue_pairs_of_several_ids_draw_on_one_shared_receive_queue() {
         })
         .collect();
     let mut found = [WorkCompletion::EMPTY];
-    // The later connection's message takes the first receive.
+    // The message of the later connection takes the first receive.
     for (wr_id, (active_qp, qp, ..)) in (0..).zip(connected.iter().rev()) {
         let error = qp.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap_err();
         assert_eq!(error.step, Step::PostReceive, "{error}");
@@ -271,6 +271,6 @@ fn queue_pairs_of_several_ids_draw_on_one_shared_receive_queue() {
         assert_eq!(completion.status, WcStatus::Success);
         assert_eq!((completion.wr_id, completion.qp_num), (wr_id, qp.qpn()));
     }
-    // Sharing it keeps it.
+    // It cannot be destroyed while queue pairs share it.
     assert_eq!(srq.destroy().unwrap_err().errno(), 16);
 }

@@ -1,4 +1,4 @@
-//! The handshake: order and fields as rdma_get_cm_event(3) has them, and states.
+//! The handshake: order and fields as documented in rdma_get_cm_event(3), and states.
 
 use portolan::cm::{CmId, NewQueuePair};
 use portolan::provider::cm::{ConnParam, EventType};
@@ -51,7 +51,7 @@ fn a_connections_events_come_in_order_with_the_fields_of_the_manual() {
     assert_eq!(listener.number(), passive.listener.number());
     assert_ne!(event.id().number(), passive.listener.number());
     let request = event.conn().unwrap();
-    // Seen from this side: the peer's initiator depth is our responder resources.
+    // As seen from this side: the peer's initiator depth is our responder resources.
     assert_eq!(
         (request.responder_resources, request.initiator_depth),
         (5, 3)
@@ -104,7 +104,7 @@ fn a_connections_events_come_in_order_with_the_fields_of_the_manual() {
     assert_eq!(
         state_of(&passive_qp),
         QpState::Rts,
-        "until its owner disconnects, too"
+        "until its owner disconnects too"
     );
     child.disconnect().unwrap();
     assert_eq!(state_of(&passive_qp), QpState::Err);
@@ -177,7 +177,7 @@ fn a_rejection_carries_reason_28_and_the_private_data() {
 }
 
 #[test]
-fn operations_in_the_wrong_state_say_which_state_they_need() {
+fn operations_in_the_wrong_state_report_the_required_state() {
     let passive = Passive::listen();
     let channel = channel();
     let id = CmId::new(&channel).unwrap();

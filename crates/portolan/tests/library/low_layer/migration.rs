@@ -1,4 +1,4 @@
-//! Ids that move to another channel.
+//! Ids that migrate to another channel.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use crate::harness::*;
 use crate::low::*;
 
 #[test]
-fn a_request_that_waits_moves_with_its_listener_and_so_do_its_own_events() {
+fn a_waiting_request_and_its_events_migrate_with_its_listener() {
     let passive = Passive::listen();
     let (channel, id) = routed(passive.address);
     let verbs = Verbs::of(&id.device().unwrap());
@@ -20,7 +20,7 @@ fn a_request_that_waits_moves_with_its_listener_and_so_do_its_own_events() {
 
     let to = self::channel();
     passive.listener.migrate(&to, PATIENCE).unwrap();
-    // Closing the channel that it came to does not take it along.
+    // Closing the original channel does not destroy it.
     drop(passive.channel);
     let child = next(&to, EventType::ConnectRequest).id().clone();
     let child_verbs = Verbs::of(&child.device().unwrap());
@@ -32,7 +32,7 @@ fn a_request_that_waits_moves_with_its_listener_and_so_do_its_own_events() {
 }
 
 #[test]
-fn migrating_takes_the_waiting_events_along_in_order_and_later_ones_follow() {
+fn migrating_moves_waiting_events_in_order_and_later_ones_follow() {
     let passive = Passive::listen();
     let (from, to) = (channel(), channel());
     let (stays, moves) = (CmId::new(&from).unwrap(), CmId::new(&from).unwrap());
@@ -55,9 +55,7 @@ fn migrating_takes_the_waiting_events_along_in_order_and_later_ones_follow() {
     assert_eq!(event.id().number(), stays.number());
     assert!(from.try_next_event().unwrap().is_none());
     drop(from);
-    moves
-        .addresses()
-        .expect("it lives on the channel that it went to");
+    moves.addresses().expect("it lives on the new channel");
 }
 
 #[test]
@@ -70,7 +68,7 @@ fn migrating_waits_until_the_events_taken_before_are_acknowledged() {
     id.resolve_route(PATIENCE).unwrap();
     thread::scope(|scope| {
         let moving = scope.spawn(|| id.migrate(&to, PATIENCE));
-        // It has moved already, and its events with it.
+        // It has already migrated with its events.
         next(&to, EventType::RouteResolved);
         thread::sleep(SHORT);
         assert!(!moving.is_finished(), "an event is still held");
@@ -85,7 +83,7 @@ fn migrating_waits_until_the_events_taken_before_are_acknowledged() {
     assert_eq!(
         next(&from, EventType::User).arg(),
         Some(2),
-        "moved all the same"
+        "moved nevertheless"
     );
 }
 
@@ -99,7 +97,7 @@ fn migrating_to_the_channel_it_is_on_changes_nothing() {
 }
 
 #[test]
-fn an_id_does_not_move_to_another_providers_channel() {
+fn an_id_cannot_migrate_to_another_providers_channel() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let foreign = EventChannel::open_on(own_provider()).unwrap();
@@ -112,6 +110,6 @@ fn an_id_does_not_move_to_another_providers_channel() {
     assert_eq!(
         next(&channel, EventType::User).arg(),
         Some(4),
-        "it is where it was"
+        "it stays on its channel"
     );
 }

@@ -1,5 +1,5 @@
-//! Names looked up for an id, as rdma_resolve_addrinfo(3) has it; what needs a name server that is slow
-//! is in the tests that have a network of their own.
+//! Name look-ups for an id, as in rdma_resolve_addrinfo(3). Tests that need a slow name server are among those
+//! with their own network.
 
 use portolan::Cause;
 use portolan::cm::{CmId, EventChannel};
@@ -27,7 +27,7 @@ fn a_second_look_up_is_refused_until_the_first_ones_result_is_taken() {
 }
 
 #[test]
-fn what_cannot_start_is_an_error_of_the_call_and_no_event() {
+fn a_look_up_that_cannot_start_is_an_error_of_the_call_without_an_event() {
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
     let bound = on_loopback(&channel);
@@ -61,10 +61,10 @@ fn what_cannot_start_is_an_error_of_the_call_and_no_event() {
 }
 
 #[test]
-fn the_event_moves_with_its_id() {
+fn the_event_migrates_with_its_id() {
     let (from, to) = (channel(), channel());
     let id = CmId::new(&from).unwrap();
-    // Once with the event waiting, once with it still to come.
+    // Once with the event waiting, once before it exists.
     for node in ["127.0.0.1", "localhost"] {
         id.resolve_addrinfo(Some(node), None, None).unwrap();
         id.migrate(&to, PATIENCE).unwrap();
@@ -78,7 +78,7 @@ fn the_event_moves_with_its_id() {
 }
 
 #[test]
-fn an_id_that_is_destroyed_has_no_event_and_no_result() {
+fn a_destroyed_id_has_no_event_and_no_result() {
     let channel = channel();
     for node in ["127.0.0.1", "localhost"] {
         let id = CmId::new(&channel).unwrap();
@@ -89,7 +89,7 @@ fn an_id_that_is_destroyed_has_no_event_and_no_result() {
         let error = clone.resolve_addrinfo(Some(node), None, None).unwrap_err();
         assert_eq!(error.errno(), 2, "{error}");
     }
-    // Whatever was under way is over when a later one is.
+    // Look-ups end in order, so an earlier one has ended when a later one does.
     let last = CmId::new(&channel).unwrap();
     last.resolve_addrinfo(Some("localhost"), None, None)
         .unwrap();

@@ -1,4 +1,4 @@
-//! Ids without a channel of the user's: calls wait for their events and return their errors.
+//! Ids without a user's channel: calls wait for their events and return their errors.
 
 use std::thread;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn last(id: &CmId) -> Option<EventType> {
 }
 
 #[test]
-fn each_call_returns_when_its_event_has_come_and_keeps_it() {
+fn each_call_returns_with_its_event_and_keeps_it() {
     let passive = Passive::listen();
     let id = synchronous();
     assert!(id.is_synchronous() && id.last_event().is_none());
@@ -89,7 +89,7 @@ fn a_call_returns_the_error_of_the_event_that_ended_it() {
 }
 
 #[test]
-fn a_call_waits_no_longer_than_the_id_was_told() {
+fn a_call_waits_no_longer_than_the_ids_time_limit() {
     let passive = Passive::listen();
     let id = CmId::synchronous(provider(), TCP, SHORT).unwrap();
     id.resolve_addr(None, passive.address, PATIENCE).unwrap();
@@ -103,7 +103,7 @@ fn a_call_waits_no_longer_than_the_id_was_told() {
 }
 
 #[test]
-fn what_cannot_start_is_an_error_at_once() {
+fn a_call_that_cannot_start_fails_at_once() {
     let id = synchronous();
     let started = Instant::now();
     let error = id.connect(&param(b"")).unwrap_err();
@@ -113,7 +113,7 @@ fn what_cannot_start_is_an_error_at_once() {
 }
 
 #[test]
-fn datagram_ids_wait_for_the_answer_and_not_after_giving_one() {
+fn datagram_ids_wait_for_the_answer_but_not_after_giving_one() {
     let (listener, id) = (
         CmId::synchronous(provider(), UDP, PATIENCE).unwrap(),
         CmId::synchronous(provider(), UDP, PATIENCE).unwrap(),
@@ -159,7 +159,7 @@ fn joining_waits_for_the_group() {
 }
 
 #[test]
-fn an_id_becomes_synchronous_by_moving_to_no_channel_and_back_by_moving_to_one() {
+fn an_id_becomes_synchronous_by_migrating_to_no_channel_and_asynchronous_by_migrating_to_one() {
     let passive = Passive::listen();
     let channel = channel();
     let id = CmId::new(&channel).unwrap();
