@@ -22,8 +22,7 @@ use crate::params::{check_qpn, param_of_rep, provider_ece, retry_field, wire_ece
 use crate::state::{Event, State};
 use crate::types::{BoundDevice, Lids, MadPath};
 
-/// Bytes of private data that a request carries for its user: those of a REQ without the addresses
-/// that go before.
+/// Bytes of private data that a REQ has for the user, after the IP addresses.
 pub const REQ_PRIVATE_DATA_MAX: usize = PrivateData::<92>::LEN - CmaHeader::LEN;
 
 /// LID of both ends of a routed path (`IB_LID_PERMISSIVE`).
@@ -31,12 +30,12 @@ const LID_PERMISSIVE: u16 = 0xFFFF;
 
 impl Cm {
     /// Sends a connection request (`rdma_connect`). It ends in `ConnectResponse`, `Rejected` or
-    /// `Unreachable`. An id for datagrams asks for the peer's queue pair instead, and ends in
-    /// `Established` or `Unreachable`; it uses nothing of `param` but the private data.
+    /// `Unreachable`. An id for datagrams sends a SIDR REQ instead, and ends in `Established` or `Unreachable`. It uses
+    /// only the private data of `param`.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for private data of more than
-    /// 56 bytes (datagrams: 180; with InfiniBand addresses 92 and 216) or a queue pair number that no connection can have.
+    /// 56 bytes (datagrams: 180; with InfiniBand addresses 92 and 216) or an invalid queue pair number.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -53,7 +52,7 @@ impl Cm {
         }
         if id.service.qp_type == QpType::XrcRecv {
             let (what, found) = ("queue pair type", id.service.qp_type);
-            return Err(id.locate(Error::invalid(step, what, "one that connects", found)));
+            return Err(id.locate(Error::invalid(step, what, "a connected type", found)));
         }
         let next = id.command(Event::Connect, step)?;
         let route = (id.local, id.remote, id.device, id.path);
@@ -150,8 +149,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Completes the active side by hand (`rdma_establish`): sends the RTU. The queue pair must be
-    /// ready to send. No event follows here; the peer's is `Established`.
+    /// Completes the active side by hand (`rdma_establish`): sends the RTU. The queue pair must be ready to send. This
+    /// side gets no event; the peer gets `Established`.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`.
@@ -177,7 +176,7 @@ impl Cm {
         let Some(connection) = id.connection.as_deref() else {
             return;
         };
-        // The receiving end of XRC has its number where reliable datagrams have their context's.
+        // An XRC receiving end puts its queue pair number into the field for the reliable datagram context.
         let rep = &match id.service.qp_type {
             QpType::XrcSend => RepRepr {
                 local_qpn: Qpn::new(rep.local_eecn),
@@ -190,7 +189,7 @@ impl Cm {
                 return self.rep_repeated(now, number, rep);
             }
             Some(_) => return self.drop_mismatch(),
-            // Nobody answers such a REP any more: the passive side need not wait for its timeout.
+            // No id answers such a REP, so tell the passive side instead of letting it time out.
             None if id.state == State::Closed => {
                 self.drop_unexpected();
                 return self.refuse_rep(path, tid, rep, RejectReason::INVALID_COMM_ID);
@@ -228,7 +227,7 @@ impl Cm {
         self.report(number, EventType::ConnectResponse, 0, param, ece);
     }
 
-    /// Keeps what the REP says.
+    /// Stores the parameters of the REP.
     fn take_rep(&mut self, now: Duration, number: IdNumber, rep: &RepRepr) {
         if !self.advance(now, number, Event::RepReceived) {
             return;
@@ -249,7 +248,7 @@ impl Cm {
         connection.ack_timeout_exp = ack_timeout_exp(rep.target_ack_delay, lifetime_exp);
     }
 
-    /// A copy of the REP (`cm_dup_rep_handler`): our RTU was lost, or is still to come.
+    /// A copy of the REP (`cm_dup_rep_handler`): our RTU was lost or is not sent yet.
     fn rep_repeated(&mut self, now: Duration, number: IdNumber, rep: &RepRepr) {
         self.counters.duplicates[portolan_wire::cm::AttributeId::Rep] += 1;
         let same = self.ids.get(number).and_then(|id| id.connection.as_deref());
@@ -360,7 +359,7 @@ pub(crate) fn mad_path(
     }
 }
 
-/// How a REQ says a type: the transport service, and the extended one (`cm_req_set_qp_type`).
+/// The REQ's fields for a queue pair type: the transport service and the extended transport (`cm_req_set_qp_type`).
 pub(crate) fn transport_of(qp_type: QpType) -> (TransportService, u8) {
     match qp_type {
         QpType::Uc => (TransportService::Uc, 0),
@@ -369,7 +368,7 @@ pub(crate) fn transport_of(qp_type: QpType) -> (TransportService, u8) {
     }
 }
 
-/// The request of an end that only sends: it has nothing to say of what a responder does (`cm_format_req`).
+/// Clears the responder's fields, which a sending end of XRC does not use (`cm_format_req`).
 fn without_responder(req: ReqRepr) -> ReqRepr {
     ReqRepr {
         responder_resources: 0,

@@ -1,4 +1,4 @@
-//! Changes of state: the one place where an id goes from one to the next.
+//! State changes. Only this file changes the state of an id.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engine::Cm;
 use crate::state::{Event, State};
 
 impl Cm {
-    /// Moves an id as the table says; `false`, and a count, if it says nothing.
+    /// Applies the transition table to an id. Returns `false` and counts the event if the table has no entry for it.
     pub(crate) fn advance(&mut self, now: Duration, number: IdNumber, event: Event) -> bool {
         let Some(next) = self.ids.get(number).and_then(|id| id.state.after(event)) else {
             self.drop_unexpected();
@@ -18,8 +18,7 @@ impl Cm {
         true
     }
 
-    /// Puts an id into a state that the table gave, and does what entering it entails. A state that is
-    /// entered anew keeps its timers.
+    /// Puts an id into a state and does what entering it requires. Reentering the current state keeps the timers.
     pub(crate) fn enter(&mut self, now: Duration, number: IdNumber, next: State) {
         let Some(id) = self.ids.get_mut(number) else {
             return;
@@ -46,7 +45,7 @@ impl Cm {
             | State::DeviceRemoval => {
                 self.settle(number);
             }
-            // These send a message and wait for its answer, or go on waiting for it.
+            // These states send a message and wait for its answer, or continue to wait.
             State::ReqSent
             | State::MraReqRcvd
             | State::RepSent

@@ -1,4 +1,4 @@
-//! Communication ids that do not come again soon.
+//! Communication ids that are not reused soon.
 
 use core::hash::BuildHasher;
 
@@ -8,15 +8,15 @@ use crate::hash::Keyed;
 const BITS: u32 = 24;
 const HALF_BITS: u32 = BITS / 2;
 const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
-/// As many as make a Feistel network of random functions a strong permutation (Luby and Rackoff).
+/// Four rounds of random functions make a Feistel network a strong permutation (Luby and Rackoff).
 const ROUNDS: u8 = 4;
 
-/// The numbers below 2^24, each once before any comes again, in an order that a peer cannot foresee: a
-/// counter through a keyed permutation.
+/// Yields every number below 2^24 once before it repeats any, in an order that a peer cannot predict: a counter passed
+/// through a keyed permutation.
 ///
-/// A peer remembers the communication ids of connections that are over, and takes a request that bears
-/// one of them for stale (IBTA 12.9.8.3.1). Numbers drawn at random would meet one soon: of a thousand
-/// connects after ten thousand others, with even odds.
+/// A peer remembers the communication ids of closed connections. It treats a request with one of these ids as stale
+/// (IBTA 12.9.8.3.1). Random ids would collide soon: with 10,000 ids remembered, 1,000 new connections have even odds
+/// of one collision.
 #[derive(Debug)]
 pub(crate) struct CommIds {
     keyed: Keyed,

@@ -7,76 +7,72 @@ use core::time::Duration;
 /// [`IdNumber`]: portolan_provider::cm::IdNumber
 pub const MAX_IDS: u32 = 1 << 20;
 
-/// Settings of an engine. The default is what Linux uses.
+/// Settings of an engine. The defaults are Linux's.
 ///
 /// Exponents are IBTA time codes, 4.096 µs × 2^n, read as Linux's ib_cm reads them
 /// ([`time_of_exponent`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Ids that may exist at once, those of connection requests included; at most [`MAX_IDS`].
+    /// Maximum number of ids, including those of connection requests; at most [`MAX_IDS`].
     pub max_ids: u32,
-    /// Largest backlog of a listener, and what a backlog of 0 or less means
-    /// (`net.rdma_ucm.max_backlog`).
+    /// Maximum backlog of a listener; also used for a backlog of 0 or less (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
-    /// Connection requests of a listener whose senders have not confirmed yet that they are there: those
-    /// taken in, and those accepted without an RTU since; at least 1. A new request beyond it displaces
-    /// an old one. A listener has as many places as its backlog, but
-    /// [`min_half_open_per_listener`](Self::min_half_open_per_listener) if that is less.
+    /// Maximum number of half-open connections of a listener, at least 1. These are requests that are not accepted yet,
+    /// and accepted requests without an RTU. Beyond the limit, a new request displaces an old one. A listener's limit
+    /// is its backlog, but not less than [`min_half_open_per_listener`](Self::min_half_open_per_listener).
     pub max_half_open_per_listener: usize,
-    /// The places of a listener with a short backlog: a backlog says how many requests its owner leaves
-    /// waiting, not how many peers are slow to confirm.
+    /// Minimum of that limit for a listener with a short backlog. A backlog limits the requests that the owner leaves
+    /// waiting, not the peers that are slow to confirm.
     pub min_half_open_per_listener: usize,
-    /// The same of all listeners together; at least 1.
+    /// Maximum number of half-open connections of all listeners together; at least 1.
     pub max_half_open: usize,
-    /// How long a half-open connection has its place for sure: within it an RTU may be on its way. If
-    /// all are younger a new request is dropped, and its sender repeats it.
+    /// Time in which a half-open connection cannot be displaced, because its RTU may be on the way. If all are younger,
+    /// a new request is dropped and its sender repeats it.
     pub half_open_grace: Duration,
-    /// How long a request for a listener that has closed is held in case that it opens again; then it is
-    /// refused. 0 refuses it at once, as Linux does.
+    /// How long a request for a listener that just closed is held in case it reopens. Then the request is refused. With
+    /// 0 it is refused at once, as on Linux.
     pub relisten_wait: Duration,
-    /// How long a closed listener is remembered so. perftest has none for a second.
+    /// How long a closed listener is remembered. perftest closes its listener for a second.
     pub closed_listener_memory: Duration,
-    /// Closed listeners that are remembered; beyond it the oldest is forgotten.
+    /// Maximum number of closed listeners to remember; beyond it the oldest is forgotten.
     pub max_closed_listeners: usize,
-    /// Requests that are held at once; further ones are refused.
+    /// Maximum number of held requests; further requests are refused.
     pub max_held_requests: usize,
-    /// Events that may wait for [`Cm::poll_event`](crate::Cm::poll_event). While it is full,
-    /// messages that would raise an event are dropped as if the network had lost them.
+    /// Maximum number of events waiting for [`Cm::poll_event`](crate::Cm::poll_event). While the queue is full,
+    /// messages that would raise an event are dropped, as if the network had lost them.
     pub max_events_queued: usize,
-    /// Messages that may wait for [`Cm::poll_transmit`](crate::Cm::poll_transmit).
+    /// Maximum number of messages waiting for [`Cm::poll_transmit`](crate::Cm::poll_transmit).
     pub max_transmits_queued: usize,
     /// How long a peer may take to answer (`CMA_CM_RESPONSE_TIMEOUT`), exponent.
     pub response_timeout_exp: u8,
     /// How often an unanswered message is sent again (`CMA_MAX_CM_RETRIES`, 4 bits).
     pub max_cm_retries: u8,
-    /// The first repetition comes after the kernel's interval divided by 2^n, and each interval is
-    /// twice the one before until it is the kernel's. Number of sends and the moment of giving up do
-    /// not change. 0 repeats at the kernel's constant interval.
+    /// The first retransmission follows after the kernel's interval divided by 2^n. Each interval then doubles until it
+    /// equals the kernel's. The number of sends and the total time do not change. 0 uses the kernel's constant
+    /// interval.
     pub retry_backoff_shift: u8,
-    /// How long a packet may travel (`CMA_IBOE_PACKET_LIFETIME`), exponent.
+    /// Maximum lifetime of a packet in the network (`CMA_IBOE_PACKET_LIFETIME`), exponent.
     pub packet_lifetime_exp: u8,
-    /// The time our message receipt acknowledgements ask for (`CMA_CM_MRA_SETTING`), exponent.
+    /// The time that our MRA messages request (`CMA_CM_MRA_SETTING`), exponent.
     pub mra_timeout_exp: u8,
-    /// The longest time that is granted to a peer, whatever it asks for: to answer, to be waited for
-    /// after its MRA, and for its late packets; exponent. Linux grants all that the wire can say, up
-    /// to two and a half hours.
+    /// Maximum time that a peer can request, exponent. It limits the response time, the time after an MRA, and
+    /// time-wait. Linux accepts all wire values, up to two and a half hours.
     pub longest_grant_exp: u8,
-    /// The shortest time in which a peer's answer is awaited, however little it grants itself;
-    /// exponent. A request that grants its sender no time would have every reply sent 16 times within
-    /// as many milliseconds, to an address that may be somebody else's.
+    /// Minimum time to wait for a peer's answer, exponent. Without it, a request that states a response time of zero
+    /// would cause 16 replies within as many milliseconds, to an address that may be forged.
     pub shortest_response_exp: u8,
-    /// How many destroyed connections are remembered until their time-wait ends, so that a late copy
-    /// of their request does not look like a new one. When it is full the oldest is forgotten.
+    /// Maximum number of destroyed connections to remember until their time-wait ends, so that a late copy of a request
+    /// does not look new. Beyond it the oldest is forgotten.
     pub max_timewait_remembered: usize,
-    /// Multicast memberships that may exist at once, those of all ids together.
+    /// Maximum number of multicast memberships of all ids together.
     pub max_memberships: u32,
-    /// Messages that leave at once; at least 1. The default is what an ordinary socket's receive buffer
-    /// of 208 KiB holds, with room for as many again.
+    /// Maximum number of messages in one burst; at least 1. The default fits twice into an ordinary socket receive
+    /// buffer of 208 KiB.
     pub pace_burst: u32,
-    /// How long after a burst the next may leave.
+    /// Interval between bursts.
     pub pace_interval: Duration,
-    /// High byte of every local communication id, by which processes that share a UDP port tell whose
-    /// a message is.
+    /// High byte of every local communication id. Processes that share a UDP port use it to find the receiver of a
+    /// message.
     pub comm_id_block: u8,
 }
 
@@ -111,16 +107,15 @@ impl Default for Config {
     }
 }
 
-/// An IBTA time code as ib_cm takes it (`cm_convert_to_ms`): 2^(n − 8) ms, at least 1 ms. That is
+/// An IBTA time code as ib_cm interprets it (`cm_convert_to_ms`): 2^(n − 8) ms, at least 1 ms. That is
 /// 2.4 % less than 4.096 µs × 2^n.
 pub const fn time_of_exponent(exponent: u8) -> Duration {
     let exponent = if exponent > 31 { 31 } else { exponent };
     Duration::from_millis(1 << exponent.saturating_sub(8))
 }
 
-/// The local ACK timeout for a device and path, as an exponent (`cm_ack_timeout`):
-/// ack delay + 2 × lifetime, where the sum of two powers is the larger one, rounded up if the other
-/// is at least half of it.
+/// The local ACK timeout for a device and path, as an exponent (`cm_ack_timeout`): ack delay + 2 × lifetime. The sum of
+/// two powers is the larger one, rounded up if the other is at least half of it.
 pub(crate) const fn ack_timeout_exp(ack_delay_exp: u8, packet_lifetime_exp: u8) -> u8 {
     let round_trip = packet_lifetime_exp.saturating_add(1);
     let (larger, smaller) = if round_trip >= ack_delay_exp {

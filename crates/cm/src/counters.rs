@@ -1,10 +1,10 @@
-//! What the engine counts.
+//! Counters of the engine.
 
 use core::ops::{Index, IndexMut};
 
 use portolan_wire::cm::AttributeId;
 
-/// Messages by kind: from REQ to APR, as IBTA numbers them.
+/// Message counts by type, from REQ to APR, in IBTA's numbering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByMessage([u64; 11]);
 
@@ -34,23 +34,23 @@ const fn place(kind: AttributeId) -> usize {
     kind as usize - AttributeId::Req as usize
 }
 
-/// Why a message was dropped, or something was not said.
+/// Why a message was dropped or an event was not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DropReason {
     /// It is not a well-formed message of the connection manager.
     Malformed,
-    /// A kind of message that this engine does not speak (alternate paths).
+    /// A message type that this engine does not support (alternate paths).
     Unsupported,
-    /// Its communication ids are of no connection here, or of one with another host.
+    /// Its communication ids belong to no connection here, or to one with another host.
     UnknownId,
-    /// The state of its id has no use for it: late, early or repeated.
+    /// Its id's state does not allow it: late, early or repeated.
     Unexpected,
     /// It contradicts the connection, such as a DREQ for another queue pair.
     Mismatch,
     /// The listener's backlog is full.
     BacklogFull,
-    /// The half-open connections are too many, and all too young to be displaced.
+    /// There are too many half-open connections, and all are too young to displace.
     HalfOpenFull,
     /// A half-open connection that a new request displaced.
     Displaced,
@@ -60,7 +60,7 @@ pub enum DropReason {
     EventsFull,
     /// The queue of messages to send is full.
     TransmitsFull,
-    /// An event of a child that was not accepted yet, which has no owner to tell.
+    /// An event of a child that is not accepted yet and has no owner.
     NoOwner,
 }
 
@@ -105,11 +105,11 @@ impl DropReason {
 pub struct Counters {
     /// Messages sent, repetitions included.
     pub sent: ByMessage,
-    /// Messages sent again because no answer came.
+    /// Messages retransmitted for lack of an answer.
     pub retried: ByMessage,
     /// Well-formed messages received.
     pub received: ByMessage,
-    /// Received copies of messages that had been received before.
+    /// Received duplicates of earlier messages.
     pub duplicates: ByMessage,
     dropped: [u64; DropReason::ALL.len()],
 }

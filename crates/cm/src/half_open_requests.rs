@@ -1,4 +1,4 @@
-//! Half-open connections in the order in which they came, and by their sources.
+//! Half-open connections, in order of arrival and by source.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::cmp::Reverse;
@@ -9,19 +9,19 @@ use portolan_provider::cm::IdNumber;
 use crate::hash::NumberMap;
 use crate::types::Host;
 
-/// Requests in the order in which they came, and by the host that they came from. An operation takes a logarithm of
-/// the number of hosts, on average.
+/// Requests in order of arrival and by source host. An operation takes O(log n) time on average, where n is the number
+/// of hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     next_ticket: u64,
     entries: NumberMap<IdNumber, Entry>,
     arrivals: Arrivals,
     by_source: BTreeMap<Host, Arrivals>,
-    /// The sources by how many requests they have; among equals the one with the oldest is last.
+    /// The sources by number of requests. Among equals, the source with the oldest request is last.
     by_weight: BTreeSet<(usize, Reverse<Ticket>, Host)>,
 }
 
-/// The order in which requests came.
+/// Number of a request in order of arrival.
 type Ticket = u64;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,16 +41,16 @@ pub(crate) struct Candidate {
     pub(crate) weight: usize,
 }
 
-/// Requests, the oldest first. Those that are gone stay until they come to the front, or are too many.
+/// Requests in order of arrival. Removed entries stay until they reach the front or become too many.
 #[derive(Debug, Default)]
 struct Arrivals {
     queue: VecDeque<(Ticket, IdNumber)>,
-    /// How many of them are not gone. The first is not, if there is any.
+    /// Number of entries that are not removed. The first entry, if any, is one of them.
     live: usize,
 }
 
 impl Arrivals {
-    /// Beyond as many gone as live ones, the gone ones are taken out.
+    /// Removed entries are purged when they outnumber live ones by this many.
     const SLACK: usize = 16;
 
     fn push(&mut self, ticket: Ticket, number: IdNumber) {
@@ -58,7 +58,7 @@ impl Arrivals {
         self.live += 1;
     }
 
-    /// One is gone.
+    /// Records that an entry was removed.
     fn forget_one(&mut self, entries: &NumberMap<IdNumber, Entry>) {
         self.live -= 1;
         let is_live = |&(ticket, number): &(Ticket, IdNumber)| {
@@ -152,7 +152,7 @@ impl Requests {
         self.candidate(&self.arrivals)
     }
 
-    /// The oldest request of the source that has most.
+    /// The oldest request of the source with the most requests.
     pub(crate) fn oldest_of_heaviest(&self) -> Option<Candidate> {
         let (_, _, source) = self.by_weight.last()?;
         self.candidate(self.by_source.get(source)?)

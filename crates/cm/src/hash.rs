@@ -11,9 +11,8 @@ pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Keyed>;
 /// A map keyed by numbers that no peer chooses.
 pub(crate) type NumberMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// SipHash with a secret key: peers choose their GUIDs, queue pair numbers and communication ids, and
-/// could aim them at one bucket of a fixed hash. The key comes from the engine's seed, so that a run
-/// can be repeated.
+/// SipHash with a secret key. Peers choose their GUIDs, queue pair numbers and communication ids and could make them
+/// collide in a fixed hash. The key comes from the engine's seed, so that a run can be repeated.
 #[derive(Clone, Copy)]
 pub(crate) struct Keyed {
     keys: (u64, u64),

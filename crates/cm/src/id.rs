@@ -1,4 +1,4 @@
-//! One id, and the connection it may have.
+//! An id, and its connection, if any.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -23,7 +23,7 @@ use crate::types::{
 /// An id: `struct rdma_id_private` and `struct cm_id_private` together.
 #[derive(Debug)]
 pub(crate) struct Id {
-    /// The owner's name for it; a child has none until it is accepted, and no events until then.
+    /// The owner's tag. A child has no tag, and no events, until it is accepted.
     pub(crate) uid: Option<UserId>,
     pub(crate) service: Service,
     pub(crate) state: State,
@@ -34,19 +34,19 @@ pub(crate) struct Id {
     pub(crate) path: Option<PathRecord>,
     /// The LIDs of `path`, on an InfiniBand port.
     pub(crate) lids: Option<Lids>,
-    /// The service id of an InfiniBand address: its own if it listens, else the peer's. Its IP-like addresses
-    /// are GIDs then.
+    /// The service id of an InfiniBand address: its own if it listens, otherwise the peer's. With it, the addresses of
+    /// the id hold GIDs.
     pub(crate) ib_service: Option<ServiceId>,
     /// The next hop to the destination, once resolved.
     pub(crate) neighbour: Option<Neighbour>,
-    /// Our first PSN: the peer sends it first, our receive queue expects it.
+    /// Our first PSN: the peer starts with it and our receive queue expects it.
     pub(crate) starting_psn: Psn,
     pub(crate) query: QueryNumber,
     pub(crate) listener: Option<Listener>,
-    /// The listener among whose half-open connections it counts.
+    /// The listener whose half-open limit this child counts against.
     pub(crate) half_open_at: Option<IdNumber>,
     pub(crate) connection: Option<Box<Connection>>,
-    /// Datagrams, active: the question for the peer's queue pair.
+    /// The active side of a datagram id: the SIDR request to the peer.
     pub(crate) inquiry: Option<Box<Inquiry>>,
     /// Datagrams, passive: the question that made this id.
     pub(crate) asked: Option<Box<Asked>>,
@@ -54,27 +54,27 @@ pub(crate) struct Id {
     pub(crate) memberships: BTreeSet<MembershipNumber>,
     /// Q_Key of a datagram service, if it is not the usual one.
     pub(crate) qkey: Option<QKey>,
-    /// The id's one deadline, as the timers know it.
+    /// The id's deadline, as stored in the timers.
     pub(crate) deadline: Option<Duration>,
 }
 
-/// What a listening id has.
+/// The state of a listening id.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Requests that may wait.
+    /// Maximum number of waiting requests.
     pub(crate) backlog: u32,
-    /// Children whose request the owner has not taken yet. They go with the listener.
+    /// Children whose request event was not taken. They are destroyed with the listener.
     pub(crate) waiting: Requests,
-    /// Children that may be half-open.
+    /// Maximum number of half-open children.
     pub(crate) max_half_open: usize,
-    /// Children that no RTU has confirmed, those that wait among them.
+    /// Children without an RTU, including waiting ones.
     pub(crate) half_open: Requests,
 }
 
-/// What a connecting or connected id has.
+/// The state of a connecting or connected id.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The listener in whose backlog this child's request still counts.
+    /// The listener whose backlog this child's request still counts against.
     pub(crate) waits_at: Option<IdNumber>,
     /// Whether the REQ came from the peer.
     pub(crate) passive: bool,
@@ -82,10 +82,10 @@ pub(crate) struct Connection {
     pub(crate) was_put_off: bool,
     pub(crate) mad_path: MadPath,
     pub(crate) local_comm_id: u32,
-    /// The peer's communication id, once a message told it.
+    /// The peer's communication id, once received.
     pub(crate) remote_comm_id: Option<u32>,
     pub(crate) remote_guid: u64,
-    /// Transaction of the handshake, chosen by the active side.
+    /// Transaction id of the handshake, chosen by the active side.
     pub(crate) tid: u64,
     /// Transaction of the peer's DREQ.
     pub(crate) dreq_tid: u64,
@@ -97,14 +97,14 @@ pub(crate) struct Connection {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) mtu: Mtu,
-    /// Exponent of the local ACK timeout; time-wait lasts as long.
+    /// Exponent of the local ACK timeout, which is also the length of time-wait.
     pub(crate) ack_timeout_exp: u8,
     /// How long to wait for an answer, and how often to repeat.
     pub(crate) response_timeout: Duration,
     pub(crate) max_retries: u8,
     /// The message that awaits an answer.
     pub(crate) request: Option<Request>,
-    /// Whether the owner got the event of the connection's end: it comes once, and TIMEWAIT_EXIT only after it.
+    /// Whether `Disconnected` was reported. It is reported once, and `TimewaitExit` only follows it.
     pub(crate) disconnect_reported: bool,
 }
 
@@ -164,7 +164,7 @@ impl Id {
         self.remote.map(|remote| self.address(remote, service))
     }
 
-    /// Whether the service id is its own, and not the peer's.
+    /// Whether the service id is its own rather than the peer's.
     fn is_served(&self) -> bool {
         let passive = |connection: &Connection| connection.passive;
         self.remote.is_none()
@@ -203,7 +203,7 @@ impl Id {
         })
     }
 
-    /// Its communication id, once it has spoken; that of a SIDR request is called request id.
+    /// Its communication id, once assigned. For SIDR this is the request id.
     pub(crate) fn comm_id(&self) -> Option<u32> {
         let connection = self.connection.as_deref();
         let inquiry = self.inquiry.as_deref();
@@ -212,7 +212,7 @@ impl Id {
             .or_else(|| inquiry.map(|inquiry| inquiry.request_id))
     }
 
-    /// The way to its peer, once it has one.
+    /// The path to its peer, once known.
     pub(crate) fn mad_path(&self) -> Option<&MadPath> {
         let connection = self.connection.as_deref();
         let inquiry = self.inquiry.as_deref();
@@ -230,7 +230,7 @@ impl Id {
             .or_else(|| inquiry.and_then(|inquiry| inquiry.request.as_ref()))
     }
 
-    /// Where the message is kept that awaits an answer.
+    /// The slot of the message that awaits an answer.
     pub(crate) fn request_mut(&mut self) -> Option<&mut Option<Request>> {
         match (&mut self.connection, &mut self.inquiry) {
             (Some(connection), _) => Some(&mut connection.request),
@@ -248,7 +248,7 @@ impl Id {
             .or_else(|| inquiry.map(|inquiry| (inquiry.response_timeout, inquiry.max_retries)))
     }
 
-    /// Takes out the listener in whose backlog this child's request counts.
+    /// Removes the child from its listener's backlog and returns that listener.
     pub(crate) fn leave_backlog(&mut self) -> Option<IdNumber> {
         let connection = self.connection.as_deref_mut();
         let asked = self.asked.as_deref_mut();
@@ -257,7 +257,7 @@ impl Id {
             .or_else(|| asked.and_then(|asked| asked.waits_at.take()))
     }
 
-    /// Bytes before the user's private data in a request: the IP addresses, if it has such.
+    /// Bytes before the user's private data in a request: the IP addresses, if present.
     pub(crate) fn request_header_len(&self) -> usize {
         match self.ib_service {
             Some(_) => 0,
@@ -278,7 +278,7 @@ impl Connection {
         self.mad_path.has_ends_of(path)
     }
 
-    /// The name under which the peer's connection is known, once a message told it.
+    /// The key of the peer's connection, once a message carried it.
     pub(crate) fn remote_id(&self) -> Option<RemoteId> {
         let comm_id = self.remote_comm_id?;
         Some(RemoteId {
@@ -298,8 +298,8 @@ impl Connection {
     }
 }
 
-/// A connection of a peer. The address is part of its name, unlike in Linux, so that no other host can end
-/// a connection by a REQ that claims another host's GUID.
+/// Key of a peer's connection. Unlike in Linux it includes the address, so that no other host can end a connection by a
+/// REQ that claims another host's GUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteId {
     pub(crate) guid: u64,

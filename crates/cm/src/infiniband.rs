@@ -1,8 +1,8 @@
 //! Ids with native InfiniBand addresses (AF_IB), and ports of InfiniBand's own link layer.
 //!
-//! Such an id names its peer by GID and service id, and its private data is the user's alone: there are no IP
-//! addresses to be told (`cma_user_data_offset`). Its path comes from the subnet administrator, whom
-//! the caller asks. On an InfiniBand port a message's way is a pair of LIDs, and a peer is known by its LID.
+//! Such an id addresses its peer by GID and service id. Its private data holds only the user's data, without IP
+//! addresses (`cma_user_data_offset`). The caller gets its path from the subnet administrator. On an InfiniBand port,
+//! messages are routed by LIDs, and a LID identifies the peer.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -21,12 +21,12 @@ use crate::types::{BoundDevice, Lids, MadPath};
 pub const IB_REQ_PRIVATE_DATA_MAX: usize = PrivateData::<92>::LEN;
 
 impl Cm {
-    /// Gives an id its service id, and the port to listen at (`rdma_bind_addr` with AF_IB); a GID of zero is
-    /// every port. The partition of `local` is not looked at.
+    /// Sets an id's service id and local port (`rdma_bind_addr` with AF_IB). A zero GID means all ports. The partition
+    /// of `local` is ignored.
     ///
     /// # Errors
-    /// `InvalidState`, `NoSuchObject`; `InvalidArgument` for a service id of zero, or whose mask leaves a part of it
-    /// open; `NoDevice` for a GID without a device.
+    /// `InvalidState`, `NoSuchObject`; `InvalidArgument` for a service id of zero or an incomplete mask; `NoDevice` for
+    /// a GID without a device.
     pub fn bind_ib(
         &mut self,
         _now: Duration,
@@ -49,8 +49,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Names an id's peer, and the port to reach it from (`rdma_resolve_addr` with AF_IB). Nothing has to be
-    /// asked, so `AddrResolved` is there at once.
+    /// Sets an id's peer and the local port to reach it from (`rdma_resolve_addr` with AF_IB). No query is needed, so
+    /// `AddrResolved` is queued at once.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for a destination without a GID or service
@@ -85,12 +85,11 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives an id the path that the subnet administrator has (`rdma_resolve_route` with AF_IB):
-    /// `RouteResolved` is there at once. Where there is none the caller tells by
-    /// [`route_failed`](Self::route_failed).
+    /// Sets the path that the subnet administrator returned (`rdma_resolve_route` with AF_IB). `RouteResolved` is
+    /// queued at once. If there is no path, the caller calls [`route_failed`](Self::route_failed).
     ///
     /// # Errors
-    /// As [`resolve_route`](Self::resolve_route); `InvalidArgument` for a path between other ports than the id's.
+    /// As [`resolve_route`](Self::resolve_route); `InvalidArgument` for a path between ports other than the id's.
     pub fn ib_route_resolved(
         &mut self,
         now: Duration,
@@ -105,7 +104,7 @@ impl Cm {
         let id = self.ids.find_mut(id, step)?;
         let ends = [Some(socket_of(path.sgid)), Some(socket_of(path.dgid))];
         if ends != [id.local, id.remote] || id.ib_service.is_none() {
-            let expected = "one between the two GIDs of the id";
+            let expected = "a path between the two GIDs of the id";
             let found = alloc::format!("{} to {}", path.sgid, path.dgid);
             return Err(id.locate(Error::invalid(step, "path", expected, found)));
         }
@@ -117,22 +116,23 @@ impl Cm {
     }
 }
 
-/// The one service id that an address names.
+/// The service id of an address; it must be exactly one.
 fn service_of(address: &SockaddrIb, step: Step) -> Result<ServiceId> {
     if address.sid == 0 || address.sid_mask != u64::MAX {
-        let expected = "one service id, not zero, with a mask of all ones";
+        let expected = "a nonzero service id with a mask of all ones";
         let found = alloc::format!("0x{:x}/0x{:x}", address.sid, address.sid_mask);
         return Err(Error::invalid(step, "service id", expected, found));
     }
     Ok(ServiceId(address.sid))
 }
 
-/// A GID as the socket address by which ids are kept: its port is the service id's, which is kept beside.
+/// A GID as the socket address under which ids are stored. Its port is that of the service id, which is stored
+/// separately.
 pub(crate) fn socket_of(gid: Gid) -> SocketAddr {
     SocketAddr::new(gid.to_ipv6().into(), 0)
 }
 
-/// The private data of a request of such an id: the user's.
+/// The private data of a request of such an id: only the user's data.
 pub(crate) fn plain_private_data<const N: usize>(data: &[u8]) -> Result<PrivateData<N>> {
     PrivateData::from_slice(data).map_err(|_| {
         let expected = alloc::format!("at most {N} bytes");
@@ -141,7 +141,7 @@ pub(crate) fn plain_private_data<const N: usize>(data: &[u8]) -> Result<PrivateD
     })
 }
 
-/// Whether the primary path that a REQ gives is the one it came on.
+/// Whether a REQ arrived on the primary path that it states.
 pub(crate) fn is_way_of(path: &MadPath, lids: Lids, req: &ReqRepr) -> bool {
     let primary = &req.primary;
     primary.remote_gid == path.device.sgid

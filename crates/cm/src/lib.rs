@@ -1,18 +1,16 @@
 //! The RDMA connection protocol as a pure state machine.
 //!
-//! [`Cm`] is Linux's rdma_cm and ib_cm in one: ids, their addresses and routes, listeners, and the
-//! handshake of the InfiniBand communication manager (IBTA volume 1, chapter 12) as RoCEv2 carries
-//! it. It has no socket, clock, thread or randomness of its own: its owner brings messages and
-//! the time, and takes away what it has to say.
+//! [`Cm`] combines Linux's rdma_cm and ib_cm: ids, their addresses and routes, listeners, and the handshake of the
+//! InfiniBand communication manager (IBTA volume 1, chapter 12) as RoCEv2 carries it. It has no socket, clock, thread
+//! or source of randomness. Its owner passes in messages and the time, and sends what it returns.
 //!
 //! # The drain rule
 //!
-//! Every call that changes something takes `now`, a time since an epoch of the caller's choice that
-//! never goes back. After it, take everything from [`Cm::poll_transmit`], [`Cm::poll_query`],
-//! [`Cm::poll_group_query`], [`Cm::poll_event`] and [`Cm::poll_displaced`]; then sleep until [`Cm::poll_timeout`] and call [`Cm::handle_timeout`], or
-//! until a message comes and call [`Cm::handle_mad`]. While a queue is full the engine takes nothing
-//! in: messages are dropped as if the network had lost them, commands fail with `LimitReached`, timers
-//! wait.
+//! Every call that changes something takes `now`, a monotonic time since an epoch that the caller chooses. After the
+//! call, take everything from [`Cm::poll_transmit`], [`Cm::poll_query`], [`Cm::poll_group_query`], [`Cm::poll_event`]
+//! and [`Cm::poll_displaced`]. Then sleep until [`Cm::poll_timeout`] and call [`Cm::handle_timeout`], or until a
+//! message arrives and call [`Cm::handle_mad`]. While a queue is full, the engine accepts no input: it drops messages
+//! as if the network had lost them, commands fail with `LimitReached`, and timers wait.
 //!
 //! ```
 //! # use core::time::Duration;
@@ -38,25 +36,22 @@
 //! assert_eq!(turn(&mut cm, Duration::ZERO, None), None, "nothing to do, nothing to wait for");
 //! ```
 //!
-//! # What is where
+//! # Modules
 //!
 //! * [`state`]: the states and the table of every legal transition, with its source.
-//! * [`ports`]: which local ports are taken, and by whom. One table serves a whole host, so it stands
-//!   beside the engine and not inside.
-//! * Commands by the part of a connection's life they are for: `resolve`, `listen`, `active`,
-//!   `passive`, `teardown`; `sidr` for datagrams, which need no connection, and `multicast` for their
-//!   groups; `infiniband` for native addresses; `qp_attr` for queue pairs; and `query`, which changes nothing but options.
-//! * `device`: devices that go, and hardware addresses that change.
-//! * `receive` takes messages apart and hands them to those; `transmit` makes and sends them;
-//!   `advance` is the one place where an id changes its state.
-//! * `half_open`: connections that the peer has not confirmed yet, and which of them goes when they are too
-//!   many.
-//! * `held`: requests for a service whose listener has just closed, and may open again.
-//! * `peer_death`: what becomes of connections whose peer is known to have died.
-//! * `retry`, `pace`, `timers`, `timeout` and `timewait` are about time.
+//! * [`ports`]: the local ports and their owners. One table serves a whole host, so it is separate from the engine.
+//! * Commands by phase of a connection: `resolve`, `listen`, `active`, `passive`, `teardown`; `sidr` for datagrams,
+//!   which need no connection; `multicast` for groups; `infiniband` for native addresses; `qp_attr` for queue pairs;
+//!   `query` for options and read-only queries.
+//! * `device`: removed devices and changed hardware addresses.
+//! * `receive` parses messages and dispatches them; `transmit` builds and sends them; `advance` changes the state of
+//!   ids.
+//! * `half_open`: connections that the peer has not confirmed, and which of them to displace when there are too many.
+//! * `held`: requests for a service whose listener just closed and may reopen.
+//! * `peer_death`: connections whose peer is known to have died.
+//! * `retry`, `pace`, `timers`, `timeout` and `timewait` handle time.
 //!
-//! Alternate paths are not spoken: their messages are counted and dropped, as Linux drops them on
-//! RoCE.
+//! Alternate paths are not supported: their messages are counted and dropped, as Linux drops them on RoCE.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,48 +1,48 @@
-//! Planted defects: what the simulator must find to be believed when it finds nothing.
+//! Planted defects, which the simulator must find to show that its checks work.
 //!
-//! Without the feature `mutants`, which nothing that ships turns on, `is_planted` is `false` to the
-//! compiler and no trace of them remains. With it a thread plants one at a time, and none at first.
+//! Without the feature `mutants`, which no shipped build enables, `is_planted` is constantly `false` and compiles away.
+//! With it, a thread plants one defect at a time, initially none.
 
 /// A defect of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// What a destroyed id answered to a SIDR REQ is forgotten with it.
+    /// The answer to a SIDR REQ is forgotten when its id is destroyed.
     AnswerForgotten,
-    /// Communication ids are drawn from other blocks than the engine's own.
+    /// Communication ids outside the engine's block are used.
     BlockIgnored,
-    /// A copy of a REQ is taken for a new one.
+    /// A copy of a REQ is treated as new.
     CopyMakesSecondChild,
-    /// A copy of a SIDR REQ is taken for a new one.
+    /// A copy of a SIDR REQ is treated as new.
     CopyMakesSecondQuestion,
-    /// The ports of an owner that is gone stay taken.
+    /// The ports of a dead owner stay bound.
     DeadOwnersPortsKept,
-    /// What was displaced before it was taken is still offered to its taker.
+    /// The event of a displaced request is still delivered.
     DisplacedStillQueued,
-    /// The end of a connection is reported as often as it is learned of.
+    /// Every sign of a connection's end is reported.
     DisconnectToldTwice,
-    /// The peer asked for more time (MRA) and gets none.
+    /// An MRA does not extend the timeout.
     GrantIgnored,
-    /// Any number of connections may be half-open.
+    /// The number of half-open connections is unlimited.
     HalfOpenUnbounded,
-    /// A request that is held for a listener is not given to it.
+    /// A request held for a listener is not delivered to it.
     HeldForgotten,
-    /// A group that the host is still joining is not left when its member leaves.
+    /// A pending join is not undone when its member leaves.
     JoinNotTakenBack,
-    /// The event of a membership comes even if it was left before.
+    /// The event of a membership is delivered after the group was left.
     LeftGroupStillTold,
     /// A destroyed id stays in its groups.
     MembershipsLeak,
-    /// A destroyed id leaves the names of its peer in the tables.
+    /// A destroyed id leaves its peer's keys in the tables.
     NamesLeak,
-    /// Any Q_Key that a SIDR REP gives is taken.
+    /// Any Q_Key in a SIDR REP is accepted.
     QkeyNotCompared,
-    /// A SIDR REQ that was lost is not sent again.
+    /// A lost SIDR REQ is not retransmitted.
     QuestionAskedOnce,
-    /// A REP that was lost is not sent again.
+    /// A lost REP is not retransmitted.
     RepSentOnce,
     /// A late copy of the REQ of a destroyed connection opens a new one.
     StaleRequestTaken,
-    /// A message is sent again once, and then its timer is gone.
+    /// A message is retransmitted once, and then its timer is lost.
     TimerLost,
     /// Time-wait is over at once.
     TimewaitSkipped,
@@ -97,7 +97,7 @@ mod planted {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Gives the engines of this thread the defect, in place of any other, or none.
+    /// Plants the defect in the engines of this thread, replacing any other; `None` removes it.
     pub fn plant(mutant: Option<Mutant>) {
         PLANTED.set(mutant);
     }

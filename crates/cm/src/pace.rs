@@ -1,17 +1,17 @@
-//! Pacing: how many messages leave at once.
+//! Pacing: limits how many messages leave at once.
 //!
-//! A program that opens thousands of connections in one breath would overrun the socket buffers of
-//! its peers, and all that is lost comes again together. So messages leave in bursts, an interval
-//! apart. Where bursts are not exceeded nothing is ever held back.
+//! A program that opens thousands of connections at once would overrun the socket buffers of its peers, and all lost
+//! messages would be retransmitted together. So messages leave in bursts, an interval apart. Smaller bursts are never
+//! delayed.
 
 use core::time::Duration;
 
-/// Lets a burst of messages through in each interval.
+/// Allows a burst of messages in each interval.
 #[derive(Debug)]
 pub(crate) struct Pace {
     burst: u32,
     interval: Duration,
-    /// Messages that may still leave in this interval.
+    /// Number of messages still allowed in this interval.
     allowance: u32,
     interval_began: Duration,
 }
@@ -27,19 +27,19 @@ impl Pace {
         }
     }
 
-    /// Whether a message may leave now; it then counts.
+    /// Returns whether a message may leave now, and counts it if so.
     pub(crate) fn allow(&mut self) -> bool {
         let allowed = self.allowance > 0;
         self.allowance = self.allowance.saturating_sub(1);
         allowed
     }
 
-    /// When messages that are held back may leave; `None` if none need to be.
+    /// When delayed messages may leave; `None` if none are delayed.
     pub(crate) fn resumes_at(&self) -> Option<Duration> {
         (self.allowance == 0).then(|| self.interval_began.saturating_add(self.interval))
     }
 
-    /// Begins the next interval if it is time.
+    /// Starts the next interval if it is due.
     pub(crate) fn refresh(&mut self, now: Duration) {
         if now >= self.interval_began.saturating_add(self.interval) {
             self.interval_began = now;

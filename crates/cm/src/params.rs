@@ -1,4 +1,4 @@
-//! Connection parameters between the provider's form and the wire's.
+//! Converts connection parameters between the provider's form and the wire's.
 
 use alloc::boxed::Box;
 
@@ -7,11 +7,11 @@ use portolan_provider::error::{Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::cm::{RepRepr, ReqRepr};
 
-/// Largest value of the three-bit retry counts; as an RNR retry count it is without end.
+/// Largest value of the three-bit retry counts; for the RNR retry count it means unlimited.
 const RETRY_FIELD_MAX: u8 = 7;
 
-/// What a REQ says, seen from its receiver: the peer's initiator depth is our responder resources.
-/// What goes before the user's private data is left out, `header_len` bytes.
+/// The parameters of a REQ from the receiver's point of view: the peer's initiator depth is our responder resources.
+/// Skips the first `header_len` bytes of private data, which precede the user's.
 pub(crate) fn param_of_req(req: &ReqRepr, header_len: usize) -> ConnParam {
     let user_data = req.private_data.get(header_len..).unwrap_or_default();
     ConnParam {
@@ -26,7 +26,7 @@ pub(crate) fn param_of_req(req: &ReqRepr, header_len: usize) -> ConnParam {
     }
 }
 
-/// What a REP says, seen from its receiver. A REP has no retry count.
+/// The parameters of a REP from the receiver's point of view. A REP has no retry count.
 pub(crate) fn param_of_rep(rep: &RepRepr) -> ConnParam {
     ConnParam {
         private_data: Box::from(&rep.private_data[..]),
@@ -40,7 +40,7 @@ pub(crate) fn param_of_rep(rep: &RepRepr) -> ConnParam {
     }
 }
 
-/// That a connection can have the queue pair: 0 and 1 are the fabric's.
+/// Checks that a connection can use the queue pair number: 0 and 1 are reserved for management.
 pub(crate) fn check_qpn(step: Step, qpn: Qpn) -> Result<()> {
     if qpn.value() <= Qpn::GSI.value() {
         return Err(Error::invalid(
@@ -53,12 +53,12 @@ pub(crate) fn check_qpn(step: Step, qpn: Qpn) -> Result<()> {
     Ok(())
 }
 
-/// A retry count as the wire can say it (`cma_connect_ib`).
+/// A retry count limited to the width of its field (`cma_connect_ib`).
 pub(crate) fn retry_field(count: u8) -> u8 {
     count.min(RETRY_FIELD_MAX)
 }
 
-/// The vendor's options as messages carry them.
+/// The vendor's options in the wire's form.
 ///
 /// # Errors
 /// `InvalidArgument` for a vendor id of more than 24 bits.
@@ -77,7 +77,7 @@ pub(crate) fn wire_ece(step: Step, ece: Ece) -> Result<portolan_wire::cm::Ece> {
     })
 }
 
-/// The vendor's options as events give them.
+/// The vendor's options in the provider's form.
 pub(crate) fn provider_ece(ece: portolan_wire::cm::Ece) -> Ece {
     Ece {
         vendor_id: ece.vendor_id,

@@ -29,10 +29,10 @@ use crate::types::MadPath;
 /// Bytes of private data that a reply carries.
 pub const REP_PRIVATE_DATA_MAX: usize = PrivateData::<196>::LEN;
 
-/// What a REQ is refused with.
+/// Why a REQ is refused.
 pub(crate) struct Refusal {
     reason: RejectReason,
-    /// What would be accepted instead, as the reason defines it (IBTA 12.6.7.2).
+    /// The acceptable value, as the reason defines it (IBTA 12.6.7.2).
     additional_info: Info,
 }
 
@@ -78,8 +78,8 @@ impl Cm {
             self.counters.duplicates[AttributeId::Req] += 1;
             return self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
         }
-        // Check for stale connections (`cm_match_req`): the peer's queue pair is in a connection of
-        // ours, which the peer must have forgotten.
+        // Check for stale connections (`cm_match_req`): one of our connections uses the peer's queue pair, so the peer
+        // must have forgotten it.
         if let Some(old) = self.ids.by_remote_qp(&qp) {
             self.refuse_req(path, tid, req, RejectReason::STALE_CONN.into());
             return self.found_stale(now, old);
@@ -96,8 +96,7 @@ impl Cm {
         }
     }
 
-    /// A REQ with the name of a connection we have: a copy, or from a peer that began anew and drew
-    /// the same number.
+    /// A REQ with the key of an existing connection: a copy, or from a peer that restarted and drew the same number.
     fn known_req(
         &mut self,
         now: Duration,
@@ -125,7 +124,7 @@ impl Cm {
         }
     }
 
-    /// Whether a listener takes the request, and what it then needs.
+    /// Checks whether a listener accepts the request, and returns what the child needs.
     fn admit(&self, path: &MadPath, req: &ReqRepr) -> core::result::Result<Admitted, Refusal> {
         let port = req.service_id.port();
         let local = socket_addr(path.local, port, path.scope_id);
@@ -135,7 +134,7 @@ impl Cm {
             Some((number, id, id.uid?))
         });
         let (number, id, uid) = listener.ok_or(RejectReason::INVALID_SERVICE_ID)?;
-        // Linux rejects the following with "consumer defined"; a more precise reason is given where there is one.
+        // Linux rejects the following with "consumer defined"; here the reason is more precise if IBTA has one.
         let remote = match id.ib_service {
             Some(_) => socket_of(req.primary.local_gid),
             None => requester(path, req)?,
@@ -176,10 +175,7 @@ impl Cm {
     }
 
     /// Creates the child of an admitted request and reports it to the listener's owner.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "all of a request, taken apart on the way here"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "all parts of a parsed request")]
     fn new_child(
         &mut self,
         now: Duration,
@@ -223,7 +219,7 @@ impl Cm {
             local_qpn: Qpn::new(0),
             remote_qpn: req.local_qpn,
             remote_psn: req.starting_psn,
-            // The peer's initiator depth is what we must be able to serve, and the reverse.
+            // The peer's initiator depth is our responder resources, and the reverse.
             responder_resources: req.initiator_depth,
             initiator_depth: req.responder_resources,
             retry_count: req.retry_count,
@@ -248,13 +244,12 @@ impl Cm {
         self.report_request(admitted.uid, number, param, provider_ece(req.ece));
     }
 
-    /// Accepts a connection request (`rdma_accept`). `uid` is the child's name from now on. It ends in
-    /// `Established`, `Rejected` or `Unreachable`; of datagrams it ends at once, without an event.
+    /// Accepts a connection request (`rdma_accept`). `uid` becomes the child's tag. It ends in `Established`,
+    /// `Rejected` or `Unreachable`; for datagrams it ends at once, without an event.
     ///
     /// # Errors
-    /// `InvalidState`, for instance when the peer gave up meanwhile; `NoSuchObject`, `LimitReached`;
-    /// `InvalidArgument` for private data of more than 196 bytes (datagrams: 136) or a queue pair
-    /// number that no connection can have.
+    /// `InvalidState`, for example if the peer gave up; `NoSuchObject`, `LimitReached`; `InvalidArgument` for private
+    /// data of more than 196 bytes (datagrams: 136) or an invalid queue pair number.
     pub fn accept(
         &mut self,
         now: Duration,
@@ -308,7 +303,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells that the queue pair saw data before the RTU came (`rdma_notify`), which establishes the
+    /// Reports that the queue pair received data before the RTU arrived (`rdma_notify`). This establishes the
     /// connection as the RTU would.
     ///
     /// # Errors
@@ -329,8 +324,8 @@ impl Cm {
     pub(crate) fn rtu_received(&mut self, now: Duration, path: &MadPath, tid: u64, rtu: &RtuRepr) {
         let Some(number) = self.find_both(rtu.remote_comm_id, rtu.local_comm_id, path) else {
             self.drop_unknown();
-            // Its sender believes in a connection that was displaced, or whose process is dead. (Linux
-            // says nothing; IBTA 12.6.7.2 has the reason.)
+            // The sender believes that it is connected, but the connection was displaced or its process is dead. (Linux
+            // does not answer; IBTA 12.6.7.2 defines the reason.)
             let (ids, reason) = (
                 (rtu.remote_comm_id, rtu.local_comm_id),
                 RejectReason::INVALID_COMM_ID,
@@ -344,7 +339,7 @@ impl Cm {
         }
     }
 
-    /// Asks the sender of a repeated REQ to wait: the owner has still to answer.
+    /// Asks the sender of a repeated REQ to wait, because the owner has not answered yet.
     fn put_off(&mut self, number: IdNumber) {
         self.send_mra(number, MraMessage::Req);
         let id = self.ids.get_mut(number);
@@ -369,7 +364,7 @@ impl Cm {
     }
 }
 
-/// What a request needs that a listener takes.
+/// What the child of an accepted request needs.
 struct Admitted {
     listener: IdNumber,
     uid: UserId,
@@ -381,7 +376,7 @@ struct Admitted {
     mtu: Mtu,
 }
 
-/// The peer's address as the request gives it; it must be the one that it came from.
+/// The peer's address in the request, which must be the address that it came from.
 fn requester(
     path: &MadPath,
     req: &ReqRepr,
@@ -397,7 +392,7 @@ fn requester(
     Ok(socket_addr(path.remote, header.port, path.scope_id))
 }
 
-/// Whether the primary path of a request is the one it came on, on RoCE.
+/// Whether a request arrived on the primary path that it states, on RoCE.
 fn is_routed_way_of(path: &MadPath, req: &ReqRepr) -> bool {
     let primary = &req.primary;
     primary.remote_gid == Gid::from(path.local)
@@ -445,8 +440,8 @@ fn serves(qp_type: QpType, req: &ReqRepr) -> bool {
         && (transport != TransportService::Extended || req.extended_transport == extended)
 }
 
-/// The answer of an end that only receives: its number stands elsewhere, and it always draws on shared receive queues
-/// (`cm_format_rep`).
+/// Changes a reply to that of an XRC receiving end: its queue pair number is in another field, and it always uses
+/// shared receive queues (`cm_format_rep`).
 fn of_xrc(rep: RepRepr) -> RepRepr {
     RepRepr {
         local_qpn: Qpn::new(0),

@@ -1,9 +1,8 @@
-//! A peer whose process is known to have died: its connections end as its kernel would have ended
-//! them.
+//! Ends the connections of a peer whose process died, as that process's kernel would have.
 //!
-//! Linux destroys a killed process's ids, and so says goodbye to their peers (`cm_destroy_id`). A
-//! process that brings its own connection manager takes it along when it dies, so the process that learns of the
-//! death tells the engine instead, and the engine acts as if that goodbye had come.
+//! Linux destroys a killed process's ids and notifies their peers (`cm_destroy_id`). A process with its own connection
+//! manager cannot do that when it is killed. So the process that detects the death tells the engine, and the engine
+//! acts as if it had received those messages.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,9 +20,9 @@ use crate::teardown::REJ_PRIVATE_DATA_MAX;
 use crate::types::MadPath;
 
 impl Cm {
-    /// The ids whose peer is one of those that `is_peer` says yes to, given the way to it and the block
-    /// of its communication id (see [`Config::comm_id_block`](crate::Config::comm_id_block)). It
-    /// looks at every id: for events as rare as the death of a process.
+    /// The ids whose peer `is_peer` selects, by the path to it and the block of its communication id (see
+    /// [`Config::comm_id_block`](crate::Config::comm_id_block)). This scans all ids, which is acceptable because a
+    /// process rarely dies.
     pub fn ids_with_peer(&self, is_peer: impl Fn(&MadPath, u8) -> bool) -> Vec<IdNumber> {
         let is_theirs = |connection: &Connection| {
             let [block, ..] = connection.remote_comm_id?.to_be_bytes();
@@ -36,10 +35,9 @@ impl Cm {
         found.map(|(number, _)| number).collect()
     }
 
-    /// The process at the other end of `id` is dead. What follows is what would if its kernel had
-    /// taken leave: `Disconnected` where there is a connection, with the status -ECONNRESET by which
-    /// those who look can tell (a peer's own disconnect has 0); `Rejected` with the reason "timeout"
-    /// (4) where there was going to be one, nothing where all is over.
+    /// The process at the other end of `id` is dead. The owner gets the events that a kernel's teardown would have
+    /// caused: `Disconnected` for a connection, with the status -ECONNRESET (a disconnect by the peer has 0);
+    /// `Rejected` with the reason "timeout" (4) during the handshake; no event if the connection is already closed.
     ///
     /// # Errors
     /// `NoSuchObject`, `LimitReached`.

@@ -1,4 +1,4 @@
-//! What a queue pair has to be given on its way to work.
+//! Queue pair attributes for each state of a connection.
 
 use portolan_provider::cm::{IdNumber, PathRecord};
 use portolan_provider::error::{Cause, Error, Result, Step};
@@ -11,11 +11,11 @@ use crate::state::State;
 use crate::types::BoundDevice;
 
 impl Cm {
-    /// What to modify the queue pair with to reach `state` (`rdma_init_qp_attr`, `ib_cm_init_qp_attr`).
+    /// The attributes that take the queue pair to `state` (`rdma_init_qp_attr`, `ib_cm_init_qp_attr`).
     ///
     /// # Errors
-    /// `InvalidState` if the connection is not that far; `InvalidArgument` for a state other than INIT,
-    /// RTR and RTS; `DeviceRemoved`.
+    /// `InvalidState` if it is too early for `state`; `InvalidArgument` for a state other than INIT, RTR and RTS;
+    /// `DeviceRemoved`.
     pub fn init_qp_attr(&self, id: IdNumber, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
         let step = Step::InitQpAttr;
         let id = self.ids.find(id, step)?;
@@ -48,7 +48,7 @@ impl Cm {
     }
 }
 
-/// The peer's queue pair is known and the connection is not over.
+/// Whether the peer's queue pair is known and the connection is open.
 fn knows_peer(state: State) -> bool {
     matches!(
         state,
@@ -67,7 +67,7 @@ fn in_states(id: &Id, legal: bool) -> Result<()> {
     if legal {
         return Ok(());
     }
-    let expected = "connecting or established, the peer's queue pair known";
+    let expected = "connecting or established, with the peer's queue pair known";
     Err(id.fail(
         Step::InitQpAttr,
         Cause::InvalidState {
@@ -95,9 +95,8 @@ fn bound_device(id: &Id) -> Result<BoundDevice> {
     })
 }
 
-/// Any state of a datagram queue pair (`cma_ib_init_qp_attr`, `ucma_init_ud_qp`). It has no peer, so
-/// that it needs only a device; the mask is what the standard requires of each step, where
-/// Linux gives INIT's for all.
+/// Any state of a datagram queue pair (`cma_ib_init_qp_attr`, `ucma_init_ud_qp`). It has no peer and needs only a
+/// device. The mask is what the standard requires of each step; Linux returns INIT's for all.
 fn datagram_attr(id: &Id, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
     let device = bound_device(id)?;
     let mask = match state {
@@ -122,7 +121,7 @@ fn no_such_step(state: QpState) -> Error {
     Error::invalid(Step::InitQpAttr, "queue pair state", expected, state)
 }
 
-/// INIT for a queue pair that is made before connecting (`cma_ib_init_qp_attr`): no rights yet.
+/// INIT for a queue pair that is created before connecting (`cma_ib_init_qp_attr`): no rights yet.
 fn init_before_connecting(id: &Id) -> Result<(QpAttr, QpAttrMask)> {
     let device = bound_device(id)?;
     let attr = QpAttr {
@@ -173,7 +172,7 @@ fn ready_to_receive(id: &Id, connection: &Connection) -> (QpAttr, QpAttrMask) {
     (attr, mask)
 }
 
-/// How to reach the end of a path (`ib_init_ah_attr_from_path`).
+/// The address vector to the end of a path (`ib_init_ah_attr_from_path`).
 pub(crate) fn ah_attr_of(path: &PathRecord, device: &BoundDevice) -> AhAttr {
     AhAttr {
         dgid: path.dgid,
@@ -186,8 +185,7 @@ pub(crate) fn ah_attr_of(path: &PathRecord, device: &BoundDevice) -> AhAttr {
     }
 }
 
-/// RTS (`cm_init_qp_rts_attr`). An ACK timeout that was set goes before the path's
-/// (`rdma_init_qp_attr`).
+/// RTS (`cm_init_qp_rts_attr`). An ACK timeout set by the user overrides the path's (`rdma_init_qp_attr`).
 fn ready_to_send(id: &Id, connection: &Connection) -> (QpAttr, QpAttrMask) {
     let mut attr = QpAttr {
         state: QpState::Rts,

@@ -18,7 +18,7 @@ use crate::types::IdOptions;
 /// Largest exponent of an ACK timeout (5 bits).
 const ACK_TIMEOUT_MAX: u8 = 31;
 
-/// Sizes of the engine's tables, to watch that what ends is forgotten.
+/// Sizes of the engine's tables, to check that nothing leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSizes {
     /// Ids.
@@ -29,7 +29,7 @@ pub struct TableSizes {
     pub remote_ids: usize,
     /// Connections known by their peer's queue pair.
     pub remote_qps: usize,
-    /// Ids known by the SIDR request that made them.
+    /// Ids known by the SIDR request that created them.
     pub remote_requests: usize,
     /// Connections that no peer has confirmed yet.
     pub half_open: usize,
@@ -39,11 +39,11 @@ pub struct TableSizes {
     pub listeners: usize,
     /// Destroyed connections in time-wait.
     pub remembered: usize,
-    /// Answers to SIDR requests whose ids are destroyed.
+    /// Stored answers to SIDR requests of destroyed ids.
     pub answers: usize,
     /// Multicast memberships.
     pub memberships: usize,
-    /// Neighbours whose changes ids hear of.
+    /// Neighbours whose changes are reported to ids.
     pub neighbours: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Listed {
     pub local: Option<SocketAddr>,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
-    /// The local queue pair, once the peer was sent its number.
+    /// The local queue pair, once its number was sent to the peer.
     pub local_qpn: Option<Qpn>,
 }
 
@@ -66,8 +66,8 @@ impl Cm {
     /// Sets an option (`rdma_set_option`).
     ///
     /// # Errors
-    /// `NoSuchObject`; `InvalidState` for an option that comes too late; `InvalidArgument`;
-    /// `Unsupported`; `DeviceRemoved`.
+    /// `NoSuchObject`; `InvalidState` if the id is too far along for the option; `InvalidArgument`; `Unsupported`;
+    /// `DeviceRemoved`.
     pub fn set_option(&mut self, id: IdNumber, option: IdOption) -> Result<()> {
         let step = Step::SetOption;
         let id = self.ids.find_mut(id, step)?;
@@ -85,7 +85,7 @@ impl Cm {
         }
         match option {
             IdOption::Tos(tos) => id.options.tos = Some(tos),
-            // `rdma_set_reuseaddr`: turning it off is for idle ids alone.
+            // `rdma_set_reuseaddr`: only idle ids can turn it off.
             IdOption::ReuseAddr(reuse) => match id.state {
                 State::Listen => return too_late("not listening"),
                 State::Idle => id.options.reuse_addr = reuse,
@@ -113,7 +113,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The options as they stand.
+    /// The current options.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -121,9 +121,9 @@ impl Cm {
         Ok(self.ids.find(id, Step::Query)?.options)
     }
 
-    /// Sets the Q_Key of a datagram service, [`QKey::RDMA_CM`] unless set: the listener's answer gives
-    /// it to the peer, who must send it; an active side takes no other from its peer. Linux takes it
-    /// from a native InfiniBand address alone.
+    /// Sets the Q_Key of a datagram service; the default is [`QKey::RDMA_CM`]. A listener's answer gives it to the
+    /// peer, which must send it. An active side accepts no other key from its peer. Linux takes the key only from a
+    /// native InfiniBand address.
     ///
     /// # Errors
     /// `NoSuchObject`; `InvalidArgument` for 0, for a key that differs from one set before
@@ -146,7 +146,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives the id another name for its events.
+    /// Changes the tag of the id's events.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -155,7 +155,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Addresses, device and GIDs, as far as they are known.
+    /// Addresses, device and GIDs, if known.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -172,7 +172,7 @@ impl Cm {
         })
     }
 
-    /// The path, once the route is resolved; none before.
+    /// The path; empty until the route is resolved.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -193,12 +193,12 @@ impl Cm {
         Ok(self.ids.find(id, Step::Query)?.state)
     }
 
-    /// Every id with its state, for listings; it looks at all of them.
+    /// Every id with its state, for listings. It scans all ids.
     pub fn ids(&self) -> impl Iterator<Item = (IdNumber, State)> {
         self.ids.iter().map(|(number, id)| (number, id.state))
     }
 
-    /// Every id that has a peer, or has named one, for listings; it looks at all of them.
+    /// Every id that has or has named a peer, for listings. It scans all ids.
     pub fn listing(&self) -> impl Iterator<Item = Listed> {
         self.ids.iter().filter_map(|(number, id)| {
             let remote = id.remote?;
@@ -216,12 +216,12 @@ impl Cm {
         })
     }
 
-    /// The services that ids listen on, for listings; a wildcard of both families has its service twice.
+    /// The services that ids listen on, for listings. A wildcard of both families occurs twice.
     pub fn services(&self) -> impl Iterator<Item = ServiceId> {
         self.listeners.services()
     }
 
-    /// When the id's own deadline is, if it has one.
+    /// The id's deadline, if any.
     ///
     /// # Errors
     /// `NoSuchObject`.

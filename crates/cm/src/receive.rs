@@ -1,4 +1,4 @@
-//! Messages in: taken apart, matched to an id, handed to the part that knows them.
+//! Incoming messages: parses them, finds their id and dispatches them.
 
 use core::time::Duration;
 
@@ -14,9 +14,8 @@ use crate::state::{Event, State};
 use crate::types::MadPath;
 
 impl Cm {
-    /// Takes a management datagram that came to queue pair 1. Whatever its bytes are, the engine
-    /// survives them: a message that is not understood, not expected or not from the id's own peer is counted
-    /// and dropped.
+    /// Handles a management datagram that arrived at queue pair 1. No input can break the engine: it counts and drops a
+    /// message that is malformed, unexpected or not from the id's peer.
     pub fn handle_mad(&mut self, now: Duration, path: &MadPath, mad: &[u8]) {
         let (header, message) = match CmMessage::parse(mad) {
             Ok(parsed) => parsed,
@@ -43,7 +42,7 @@ impl Cm {
         }
     }
 
-    /// MRA (`cm_mra_handler`): the peer has our message and wants time.
+    /// MRA (`cm_mra_handler`): the peer received our message and needs more time.
     fn mra_received(&mut self, now: Duration, path: &MadPath, mra: &MraRepr) {
         let found = match mra.message {
             MraMessage::Req => self.find_unanswered(mra.remote_comm_id, path),
@@ -91,7 +90,7 @@ impl Cm {
         matches.then_some(number)
     }
 
-    /// The id whose REQ no message has answered yet.
+    /// The id whose REQ was not answered yet.
     pub(crate) fn find_unanswered(&self, local: u32, path: &MadPath) -> Option<IdNumber> {
         let (number, _, connection) = self.ids.by_comm_id(local)?;
         (connection.is_on(path) && connection.remote_comm_id.is_none()).then_some(number)
@@ -114,7 +113,7 @@ impl Cm {
     }
 }
 
-/// Why a datagram could not be parsed: it is another class's or version's, or it is broken.
+/// Why a datagram could not be parsed: another class or version, or malformed.
 fn unparsed_reason(mad: &[u8]) -> DropReason {
     match MadPacket::new_checked(mad) {
         Ok(packet) if packet.header().mgmt_class == MgmtClass::CM => DropReason::Unsupported,
@@ -122,7 +121,7 @@ fn unparsed_reason(mad: &[u8]) -> DropReason {
     }
 }
 
-/// The path with IPv4 addresses written as such: a socket of both families gives them as IPv6.
+/// The path with IPv4-mapped addresses, which dual-stack sockets report, converted to IPv4.
 fn canonical(path: &MadPath) -> MadPath {
     MadPath {
         local: path.local.to_canonical(),

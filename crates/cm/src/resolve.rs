@@ -1,4 +1,4 @@
-//! Binding, addresses and routes: the id's life before it connects or listens.
+//! Binding, address resolution and routes, before an id connects or listens.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -14,18 +14,18 @@ use crate::engine::Cm;
 use crate::state::{Event, State};
 use crate::types::{BoundDevice, Query, QueryNumber, ResolvedAddress};
 
-/// Static rate of a path: the port's own (`IB_RATE_PORT_CURRENT`).
+/// Static rate of a path: the port's current rate (`IB_RATE_PORT_CURRENT`).
 const RATE_PORT_CURRENT: u8 = 0;
 
 /// Mask of a flow label (`IB_GRH_FLOWLABEL_MASK`).
 const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl Cm {
-    /// Gives an id its local address (`rdma_bind_addr`). The caller has taken the port, from its
-    /// [`PortTable`](crate::ports::PortTable), and found the device unless the address leaves it open.
+    /// Sets an id's local address (`rdma_bind_addr`). The caller has already reserved the port in its
+    /// [`PortTable`](crate::ports::PortTable) and found the device, unless the address leaves it open.
     ///
     /// # Errors
-    /// `InvalidState`, `NoSuchObject`; `NoDevice` for an address without a device that does not leave it open.
+    /// `InvalidState`, `NoSuchObject`; `NoDevice` if the address needs a device and `device` is `None`.
     pub fn bind(
         &mut self,
         _now: Duration,
@@ -46,12 +46,12 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks how a destination is reached (`rdma_resolve_addr`): a [`Query::Address`] follows, and in
-    /// the end `AddrResolved` or `AddrError`.
+    /// Asks how to reach a destination (`rdma_resolve_addr`). A [`Query::Address`] follows, and finally `AddrResolved`
+    /// or `AddrError`.
     ///
     /// # Errors
-    /// `InvalidState`, `NoSuchObject`; `InvalidArgument` for a destination that is a wildcard, a group
-    /// (unless for datagrams) or of another family than the source; `LimitReached`.
+    /// `InvalidState`, `NoSuchObject`; `InvalidArgument` for a wildcard destination, a group (except for datagrams), or
+    /// a destination of another family than the source; `LimitReached`.
     pub fn resolve_addr(
         &mut self,
         now: Duration,
@@ -74,7 +74,7 @@ impl Cm {
             return Err(Error::invalid(step, "destination", expected, destination)
                 .between(Some(source.into()), None));
         }
-        // At most one query of each id is of use, but unneeded ones may wait to be taken.
+        // Each id has at most one useful query, but obsolete ones may still be queued.
         let limit = u64::from(self.config.max_ids) * 2;
         if waiting >= limit {
             let what = "queries waiting to be taken";
@@ -97,8 +97,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers a [`Query::Address`]; an error is a positive errno. An answer that comes too late, or
-    /// to an earlier query of the id, changes nothing.
+    /// Answers a [`Query::Address`]; an error is a positive errno. A late answer, or one to an earlier query of the id,
+    /// has no effect.
     ///
     /// # Errors
     /// `NoSuchObject`; `LimitReached`, after which the answer may be given again.
@@ -144,9 +144,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Makes the path to the resolved destination (`rdma_resolve_route`). On RoCE it follows from the
-    /// address, so the answer, `RouteResolved`, is there at once. Where the way there is gone since, the
-    /// caller tells by [`route_failed`](Self::route_failed) instead.
+    /// Makes the path to the resolved destination (`rdma_resolve_route`). On RoCE it follows from the address, so
+    /// `RouteResolved` is queued at once. If the destination is unreachable by now, the caller calls
+    /// [`route_failed`](Self::route_failed) instead.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for a timeout of zero.
@@ -169,7 +169,7 @@ impl Cm {
         };
         path.traffic_class = id.options.tos.unwrap_or(0);
         path.flow_label = flow_label(local, remote);
-        // An ACK timeout that was set makes the path's lifetime; 0, which is none, does not
+        // An ACK timeout set by the user determines the path's lifetime, unless it is 0, which means none
         // (`cma_resolve_iboe_route`).
         path.packet_lifetime = match id.options.ack_timeout_exp {
             None | Some(0) => lifetime_exp,
@@ -181,9 +181,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends `rdma_resolve_route` with `RouteError`: the way to the resolved destination is gone, for this
-    /// reason, a positive errno. The id's address stays resolved, so that it may try again
-    /// (`cma_query_handler`).
+    /// Ends `rdma_resolve_route` with `RouteError`: the destination is unreachable. The reason is a positive errno. The
+    /// id's address stays resolved, so that the owner can try again (`cma_query_handler`).
     ///
     /// # Errors
     /// As [`resolve_route`](Self::resolve_route).
@@ -199,7 +198,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The state that a resolved route leads to, if one may be asked for now.
+    /// The state that a resolved route leads to, if the id's state allows a route.
     pub(crate) fn begin_route(
         &mut self,
         now: Duration,
@@ -228,7 +227,7 @@ impl Cm {
         self.report_bare(number, EventType::AddrError, -ETIMEDOUT);
     }
 
-    /// Whether a query still waits for its answer.
+    /// Whether a query still waits for an answer.
     pub(crate) fn is_open(&self, query: &Query) -> bool {
         let Query::Address { id, query, .. } = query;
         self.ids
@@ -237,7 +236,7 @@ impl Cm {
     }
 }
 
-/// Datagrams may go to a group: its resolution finds the device to join it on.
+/// A datagram id may resolve a group, which finds the device to join it on.
 fn check_destination(destination: SocketAddr, datagrams: bool) -> Result<()> {
     let ip = destination.ip().to_canonical();
     if ip.is_unspecified() || ip.is_multicast() && !datagrams {
@@ -258,7 +257,7 @@ fn wildcard_like(address: SocketAddr) -> SocketAddr {
     wildcard
 }
 
-/// An IPv4 address that is written as an IPv6 one is IPv4: so it is on the wire.
+/// Converts an IPv4-mapped address to IPv4, as it is on the wire.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
@@ -266,7 +265,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The path, as far as it follows from the address alone.
+/// The parts of the path that follow from the address.
 fn path_to(found: &ResolvedAddress) -> PathRecord {
     PathRecord {
         dgid: found.dgid,
@@ -282,8 +281,8 @@ fn path_to(found: &ResolvedAddress) -> PathRecord {
     }
 }
 
-/// The flow label of a connection (`cma_get_roce_udp_flow_label`): from the ports, unless the user
-/// gave one with an IPv6 address.
+/// The flow label of a connection (`cma_get_roce_udp_flow_label`): derived from the ports, unless the user set one in
+/// an IPv6 address.
 fn flow_label(local: SocketAddr, remote: SocketAddr) -> u32 {
     match remote {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => v6.flowinfo() & FLOW_LABEL_MASK,
@@ -294,7 +293,7 @@ fn flow_label(local: SocketAddr, remote: SocketAddr) -> u32 {
     }
 }
 
-/// The address that a RoCE GID stands for, with the scope that a link-local one needs.
+/// The address of a RoCE GID, with the scope that a link-local address needs.
 pub(crate) fn socket_addr(ip: IpAddr, port: u16, scope_id: u32) -> SocketAddr {
     match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {

@@ -1,19 +1,19 @@
-//! A message that is repeated until it is answered.
+//! A message that is retransmitted until it is answered.
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
 use portolan_wire::mad::MAD_LEN;
 
-/// A message on its way, and when to send it again.
+/// A sent message and its retransmission schedule.
 ///
-/// Linux sends at a constant interval: 1 + retries times, and gives up one interval after the last.
-/// Here the number of sends and the moment of giving up are the same, but the first intervals are
-/// shorter and double until they are Linux's, so that one lost packet does not cost six seconds.
+/// Linux sends 1 + retries times at a constant interval, and gives up one interval after the last. Here the number of
+/// sends and the time of giving up are the same. But the first intervals are shorter and double until they equal
+/// Linux's, so that one lost packet does not cost six seconds.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) mad: Box<[u8; MAD_LEN]>,
-    /// The interval to come.
+    /// The next interval.
     interval: Duration,
     /// The peer's time to answer: the longest interval.
     timeout: Duration,
@@ -33,7 +33,7 @@ pub(crate) enum Due {
 }
 
 impl Request {
-    /// `mad` was sent now, may take `timeout` to be answered and is repeated up to `retries` times.
+    /// `mad` was sent now. Its answer may take `timeout`, and it is retransmitted up to `retries` times.
     pub(crate) fn sent(
         mad: [u8; MAD_LEN],
         now: Duration,
@@ -61,7 +61,7 @@ impl Request {
         self.next
     }
 
-    /// Takes the next step, which is due.
+    /// Takes the next step, when it is due.
     pub(crate) fn advance(&mut self, now: Duration) -> Due {
         if self.sends_left == 0 {
             return Due::GiveUp;
@@ -73,20 +73,20 @@ impl Request {
         Due::SendAgain
     }
 
-    /// The peer has the message and asks for `service` to answer it (MRA). Counted from the last
-    /// send, so that a peer that asks again and again gains nothing without our sending.
+    /// The peer has the message and asks for `service` to answer it (MRA). The time counts from the last send, so that
+    /// repeated requests gain nothing unless we send again.
     pub(crate) fn postpone(&mut self, service: Duration) {
         let resume = self.last_sent + service + self.timeout;
         if resume > self.next {
             self.next = resume;
-            // Time for the remaining sends, but not longer than the peer asked for.
+            // Time for the remaining sends, but not more than the peer asked for.
             let last = resume + self.timeout * u32::from(self.sends_left);
             self.give_up_at = self.give_up_at.max(last);
         }
     }
 
-    /// The last wait lasts until the time to give up, but never less than the peer's time to answer,
-    /// which matters only when the engine was called late.
+    /// The last interval ends at the time of giving up, but is never shorter than the peer's response time. This
+    /// matters only if the engine was called late.
     fn schedule(&mut self, now: Duration) {
         self.next = match self.sends_left {
             0 => self.give_up_at.max(now + self.timeout),

@@ -1,16 +1,15 @@
 //! The states of an id, and every legal change between them as one table.
 //!
-//! Linux keeps two machines: `rdma_cm` (`enum rdma_cm_state`) for the id and `ib_cm`
-//! (`enum ib_cm_state`) for its connection. Here they are one, because each state of the id in
-//! which a connection exists corresponds to the connection's own. The whole engine changes state
-//! through [`transition`] and nowhere else.
+//! Linux has two state machines: `rdma_cm` (`enum rdma_cm_state`) for the id and `ib_cm` (`enum ib_cm_state`) for its
+//! connection. Here they are one, because every id state with a connection corresponds to one connection state. The
+//! engine changes state only through [`transition`].
 
 use portolan_provider::error::{Cause, Error, Result, Step};
 
-/// What an id is in the middle of.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// Created; nothing is known.
+    /// Created, without an address.
     Idle,
     /// Has a local address (`RDMA_CM_ADDR_BOUND`).
     AddrBound,
@@ -18,7 +17,7 @@ pub enum State {
     Listen,
     /// Waits for the answer to [`Query::Address`](crate::Query::Address) (`RDMA_CM_ADDR_QUERY`).
     AddrQuery,
-    /// Knows how to reach its destination (`RDMA_CM_ADDR_RESOLVED`).
+    /// The way to the destination is known (`RDMA_CM_ADDR_RESOLVED`).
     AddrResolved,
     /// Has a path (`RDMA_CM_ROUTE_RESOLVED`).
     RouteResolved,
@@ -26,11 +25,11 @@ pub enum State {
     ReqSent,
     /// Active: the peer acknowledged the REQ by MRA and wants more time (`IB_CM_MRA_REQ_RCVD`).
     MraReqRcvd,
-    /// Active: REP received, RTU not yet sent (`IB_CM_REP_RCVD`, and `IB_CM_MRA_REP_SENT`, into
-    /// which rdma_cm moves it at once without sending anything: a repeated REP is answered by MRA).
+    /// Active: REP received, RTU not yet sent (`IB_CM_REP_RCVD` and `IB_CM_MRA_REP_SENT`). rdma_cm enters the latter at
+    /// once without sending anything; a repeated REP is answered by MRA.
     RepRcvd,
-    /// Passive: REQ received, not yet answered (`IB_CM_REQ_RCVD`, and `IB_CM_MRA_REQ_SENT` alike: a
-    /// repeated REQ is answered by MRA).
+    /// Passive: REQ received, not yet answered (`IB_CM_REQ_RCVD` and `IB_CM_MRA_REQ_SENT`). A repeated REQ is answered
+    /// by MRA.
     ReqRcvd,
     /// Passive: REP sent (`IB_CM_REP_SENT`).
     RepSent,
@@ -44,23 +43,22 @@ pub enum State {
     DreqRcvd,
     /// Active, datagrams: SIDR REQ sent (`IB_CM_SIDR_REQ_SENT`).
     SidrReqSent,
-    /// Active, datagrams: the peer's queue pair is known. (Linux's ib_cm is idle again, its rdma_cm
-    /// connected.)
+    /// Active, datagrams: the peer's queue pair is known. (Linux's ib_cm returns to idle; its rdma_cm is connected.)
     SidrResolved,
     /// Passive, datagrams: SIDR REQ received, not yet answered (`IB_CM_SIDR_REQ_RCVD`).
     SidrReqRcvd,
-    /// Passive, datagrams: answered by SIDR REP, favourably or not. (Linux's ib_cm is idle again, and
-    /// takes a copy of the request for a new one.)
+    /// Passive, datagrams: answered by SIDR REP, with success or not. (Linux's ib_cm returns to idle and treats a copy
+    /// of the request as new.)
     SidrReplied,
-    /// Over; late packets may still travel (`IB_CM_TIMEWAIT`).
+    /// Closed; late packets may still arrive (`IB_CM_TIMEWAIT`).
     Timewait,
-    /// Over; nothing more will happen (`IB_CM_IDLE` of a connection that was tried once).
+    /// Closed; nothing follows (`IB_CM_IDLE` of a used connection).
     Closed,
-    /// Its device is gone: it can only be destroyed (`RDMA_CM_DEVICE_REMOVAL`).
+    /// The device was removed: the id can only be destroyed (`RDMA_CM_DEVICE_REMOVAL`).
     DeviceRemoval,
 }
 
-/// What can happen to an id: commands of its owner, messages of its peer, and time.
+/// Events of an id: commands of its owner, messages of its peer, and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
     /// Command: bind to a local address.
@@ -73,7 +71,7 @@ pub enum Event {
     AddressFound,
     /// The caller could not answer the address query.
     AddressFailed,
-    /// Nobody answered the address query in time.
+    /// The address query timed out.
     AddressTimeout,
     /// Command: make a path to the resolved destination.
     ResolveRoute,
@@ -81,7 +79,7 @@ pub enum Event {
     Listen,
     /// Command: connect.
     Connect,
-    /// Command: connect, of an id for datagrams: ask for the peer's queue pair.
+    /// Command: connect, of an id for datagrams: send a SIDR REQ.
     ConnectDatagram,
     /// Command: accept the request.
     Accept,
@@ -91,17 +89,17 @@ pub enum Event {
     Reject,
     /// Command: disconnect.
     Disconnect,
-    /// Command: the queue pair saw data before the RTU.
+    /// Command: the queue pair received data before the RTU.
     NotifyEstablished,
     /// Command: destroy the id.
     Destroy,
-    /// A new REQ. On a listener it makes a child; the child itself goes from [`State::Idle`].
+    /// A new REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
     ReqReceived,
-    /// A copy of the REQ that made this id.
+    /// A copy of the REQ that created this id.
     ReqRepeated,
     /// REP, the first.
     RepReceived,
-    /// REP from a queue pair that belongs to another connection of ours.
+    /// REP from a queue pair that belongs to another of our connections.
     RepStale,
     /// A copy of the REP.
     RepRepeated,
@@ -119,50 +117,50 @@ pub enum Event {
     DrepReceived,
     /// A REQ or REP showed that the peer has forgotten this connection.
     FoundStale,
-    /// A new SIDR REQ. On a listener it makes a child; the child itself goes from [`State::Idle`].
+    /// A new SIDR REQ. On a listener it creates a child; the child itself leaves [`State::Idle`].
     SidrReqReceived,
-    /// A copy of the SIDR REQ that made this id.
+    /// A copy of the SIDR REQ that created this id.
     SidrReqRepeated,
-    /// SIDR REP that gives a queue pair.
+    /// SIDR REP with a queue pair.
     SidrRepReceived,
-    /// SIDR REP that gives none.
+    /// SIDR REP without one.
     SidrRepRefused,
-    /// A half-open connection makes room for a new one.
+    /// A new connection displaces this half-open one.
     Displaced,
     /// The last repetition got no answer.
     Unanswered,
     /// The time-wait is over.
     TimewaitOver,
-    /// The device that it is bound to is gone.
+    /// The device that it is bound to was removed.
     DeviceRemoved,
-    /// The device that it is bound to has another hardware address.
+    /// The hardware address of the device that it is bound to changed.
     HardwareAddressChanged,
-    /// The next hop on the way to its peer has another hardware address.
+    /// The hardware address of the next hop to its peer changed.
     NeighbourChanged,
 }
 
-/// Where an id goes.
+/// The result of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Next {
-    /// Into this state, which may be the one it is in.
+    /// This state, which may be the current one.
     To(State),
     /// Out of existence.
     Gone,
 }
 
-/// Who says that a transition is so.
+/// The authority for a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A function of Linux's `drivers/infiniband/core/cma.c`.
     Cma(&'static str),
     /// A function of Linux's `drivers/infiniband/core/cm.c`.
     IbCm(&'static str),
-    /// A chapter of the InfiniBand Architecture Specification, volume 1, where Linux does otherwise.
+    /// A chapter of the InfiniBand Architecture Specification, volume 1, if Linux differs.
     Ibta(&'static str),
 }
 
-/// What `event` does in `state`, and its source; `None` where it is not legal: a command is
-/// refused, a message dropped, and the id stays as it is.
+/// The result of `event` in `state`, and its source; `None` if it is not legal. Then a command is refused or a message
+/// dropped, and the state does not change.
 pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
     use Event as E;
     use Source::{Cma, IbCm, Ibta};
@@ -176,7 +174,7 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         (S::AddrQuery, E::AddressTimeout) => (S::AddrBound, Cma("addr_handler")),
         (S::AddrResolved, E::ResolveRoute) => (S::RouteResolved, Cma("cma_resolve_iboe_route")),
 
-        // Multicast groups come and go beside the rest, but none is joined once there is a route.
+        // Groups are independent of the connection's state, but cannot be joined once there is a route.
         (S::AddrBound | S::AddrResolved, E::Join) => (state, Cma("rdma_join_multicast")),
 
         // Listening.
@@ -204,7 +202,7 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
         }
         (S::RepSent | S::MraRepRcvd, E::Unanswered) => (S::Closed, IbCm("cm_process_send_error")),
 
-        // As if the peer no longer answered.
+        // Same result as if the peer had stopped answering.
         (S::ReqRcvd | S::RepSent | S::MraRepRcvd, E::Displaced) => {
             (S::Closed, IbCm("cm_process_send_error"))
         }
@@ -248,18 +246,18 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
             (S::DreqRcvd, IbCm("cm_dreq_handler"))
         }
         (S::DreqRcvd, E::Disconnect) => (S::Timewait, IbCm("ib_send_cm_drep")),
-        // Both sides disconnected at once. Linux waits here for a second rdma_disconnect; the
-        // standard answers by DREP, and so the state cannot be left hanging.
+        // Both sides disconnected at once. Linux waits for a second rdma_disconnect here. The standard answers by DREP,
+        // so the state cannot hang.
         (S::DreqSent, E::DreqReceived) => (S::Timewait, Ibta("12.9")),
         (S::DreqSent | S::DreqRcvd, E::DrepReceived) => (S::Timewait, IbCm("cm_drep_handler")),
         (S::DreqSent, E::Unanswered) => (S::Timewait, IbCm("cm_process_send_error")),
         (S::DreqRcvd, E::DreqReceived) => (S::DreqRcvd, IbCm("cm_dreq_handler")),
         (S::Timewait, E::DreqReceived) => (S::Timewait, IbCm("cm_dreq_handler")),
-        // Refused or given up here, and a connection in the peer's eyes.
+        // Refused or given up here, but the peer considers it connected.
         (S::Closed, E::DreqReceived) => (S::Closed, Ibta("12.9")),
         (S::Timewait, E::ReqRepeated) => (S::Timewait, IbCm("cm_dup_req_handler")),
         (S::Timewait, E::TimewaitOver) => (S::Closed, IbCm("cm_timewait_handler")),
-        // Where there is nothing to disconnect, rdma_disconnect succeeds and does nothing.
+        // If there is nothing to disconnect, rdma_disconnect succeeds without effect.
         (
             S::ReqSent
             | S::MraReqRcvd
@@ -277,8 +275,8 @@ pub const fn transition(state: State, event: Event) -> Option<(Next, Source)> {
             E::Disconnect,
         ) => (state, Cma("rdma_disconnect")),
 
-        // Events of the device and the link. A connection that is over, and one that the peer
-        // began, hear nothing of the way to the peer.
+        // Events of the device and the link. Closed connections, and connections that the peer started, get no events
+        // about the way to the peer.
         (S::DeviceRemoval | S::Idle, E::DeviceRemoved | E::HardwareAddressChanged) => return None,
         (_, E::DeviceRemoved) => (S::DeviceRemoval, Cma("cma_send_device_removal_put")),
         (_, E::HardwareAddressChanged) => (state, Cma("cma_netdev_change")),
@@ -355,8 +353,7 @@ impl State {
         }
     }
 
-    /// Whether a child is half-open: its peer has asked, and nothing has confirmed since that it is
-    /// there.
+    /// Whether a child is half-open: its peer sent a request and has not confirmed the reply.
     pub(crate) const fn is_half_open(self) -> bool {
         matches!(
             self,

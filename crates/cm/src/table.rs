@@ -1,4 +1,4 @@
-//! The ids, by number, by communication id and by their peers' names.
+//! The ids, by number, by communication id and by their peers' keys.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,16 +13,16 @@ use crate::mutant::{Mutant, is_planted};
 use crate::sidr::Inquiry;
 use crate::sidr::RemoteRequest;
 
-/// Bits of an id number that name its slot; the rest is the slot's generation.
+/// Bits of an id number for the slot; the others are the slot's generation.
 const SLOT_BITS: u32 = 20;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 const GENERATION_MAX: u32 = u32::MAX >> SLOT_BITS;
 
-/// Every id of an engine. Each look-up is one probe of a hash table or of an array.
+/// All ids of an engine. Each look-up is one probe of a hash table or array.
 #[derive(Debug)]
 pub(crate) struct IdTable {
     slots: Vec<Slot>,
-    /// Free slots; the longest free one is used next, so that numbers return late.
+    /// Free slots, used in the order in which they were freed, so that numbers are reused late.
     free: VecDeque<u32>,
     live: u32,
     max_ids: u32,
@@ -34,7 +34,7 @@ pub(crate) struct IdTable {
 
 #[derive(Debug)]
 struct Slot {
-    /// From 1, so that no number is 0.
+    /// Starts at 1, so that no number is 0.
     generation: u32,
     id: Option<Box<Id>>,
 }
@@ -70,7 +70,6 @@ impl IdTable {
             };
             return Err(Error::new(step, cause));
         }
-        // A slot rests as long as new ones may be made, but not before there are some to choose from.
         let slot = match self.free.pop_front() {
             Some(slot) => slot,
             None => {
@@ -89,7 +88,7 @@ impl IdTable {
         number.ok_or_else(|| Error::new(step, Cause::NoSuchObject("id")))
     }
 
-    /// Takes an id out, with its communication id and its peer's names.
+    /// Removes an id with its communication id and its peer's keys.
     pub(crate) fn remove(&mut self, number: IdNumber) -> Option<Box<Id>> {
         if !is_planted(Mutant::NamesLeak) {
             self.forget_remote(number);
@@ -158,7 +157,7 @@ impl IdTable {
         })
     }
 
-    /// Whether the communication id is taken.
+    /// Whether the communication id is in use.
     pub(crate) fn has_comm_id(&self, comm_id: u32) -> bool {
         self.by_comm_id.contains_key(&comm_id)
     }
@@ -175,7 +174,7 @@ impl IdTable {
         Some((number, id, id.connection.as_deref()?))
     }
 
-    /// The id whose SIDR request has this number, if it has asked one.
+    /// The id with this SIDR request number, if any.
     pub(crate) fn by_request_id(&self, request_id: u32) -> Option<(IdNumber, &Inquiry)> {
         let number = *self.by_comm_id.get(&request_id)?;
         Some((number, self.get(number)?.inquiry.as_deref()?))
@@ -186,12 +185,12 @@ impl IdTable {
         self.by_remote_request.get(name).copied()
     }
 
-    /// Makes `number` findable by the SIDR request that made it (`cm_insert_remote_sidr`).
+    /// Indexes `number` by the SIDR request that created it (`cm_insert_remote_sidr`).
     pub(crate) fn set_remote_request(&mut self, name: RemoteRequest, number: IdNumber) {
         self.by_remote_request.insert(name, number);
     }
 
-    /// The id whose peer has this name.
+    /// The id whose peer has this key.
     pub(crate) fn by_remote_id(&self, remote: &RemoteId) -> Option<IdNumber> {
         self.by_remote_id.get(remote).copied()
     }
@@ -201,13 +200,13 @@ impl IdTable {
         self.by_remote_qp.get(remote).copied()
     }
 
-    /// Makes `number` findable by its peer's names (`cm_insert_remote_id`, `cm_insert_remote_qpn`).
+    /// Indexes `number` by its peer's keys (`cm_insert_remote_id`, `cm_insert_remote_qpn`).
     pub(crate) fn set_remote(&mut self, remote: RemoteId, qp: RemoteQp, number: IdNumber) {
         self.by_remote_id.insert(remote, number);
         self.by_remote_qp.insert(qp, number);
     }
 
-    /// Forgets the peer's queue pair: it may be used for another connection now.
+    /// Forgets the peer's queue pair, which may now be used for another connection.
     pub(crate) fn forget_remote_qp(&mut self, number: IdNumber) {
         let Some(connection) = self.get(number).and_then(|id| id.connection.as_deref()) else {
             return;
@@ -225,7 +224,7 @@ impl IdTable {
         }
     }
 
-    /// Forgets the SIDR request that made an id: a copy of it is a new one.
+    /// Forgets the SIDR request that created an id. A copy is then new.
     pub(crate) fn forget_remote_request(&mut self, number: IdNumber) {
         let asked = self.get(number).and_then(|id| id.asked.as_deref());
         if let Some(name) = asked.map(|asked| asked.name) {
@@ -233,7 +232,7 @@ impl IdTable {
         }
     }
 
-    /// Entries of each look-up table, to check that none leaks.
+    /// Number of entries in each table, to check that none leaks.
     pub(crate) fn index_sizes(&self) -> [usize; 4] {
         [
             self.by_comm_id.len(),
@@ -244,7 +243,7 @@ impl IdTable {
     }
 }
 
-/// Removes `key`, unless it stands for another id.
+/// Removes `key`, unless it maps to another id.
 fn remove_if<K: Eq + core::hash::Hash>(map: &mut Map<K, IdNumber>, key: &K, number: IdNumber) {
     if map.get(key) == Some(&number) {
         map.remove(key);

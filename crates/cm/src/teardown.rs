@@ -20,8 +20,8 @@ use crate::types::MadPath;
 pub const REJ_PRIVATE_DATA_MAX: usize = PrivateData::<148>::LEN;
 
 impl Cm {
-    /// Rejects a connection request, or the reply to one's own (`rdma_reject`). No event follows. A
-    /// request for datagrams is answered by the SIDR status "rejected", whatever the reason.
+    /// Rejects a connection request, or the reply to one's own (`rdma_reject`). No event follows. A SIDR request is
+    /// answered with the status "rejected", whatever the reason.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`, `LimitReached`; `InvalidArgument` for private data of more than
@@ -51,9 +51,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Disconnects (`rdma_disconnect`): sends DREQ, or answers the peer's by DREP. `Disconnected`
-    /// follows unless it came before, and `TimewaitExit` in the end. While there is nothing to
-    /// disconnect, nothing happens.
+    /// Disconnects (`rdma_disconnect`): sends DREQ, or answers the peer's by DREP. `Disconnected` follows unless
+    /// already reported, and finally `TimewaitExit`. If there is nothing to disconnect, the call has no effect.
     ///
     /// # Errors
     /// `InvalidState` for an id that never connected; `NoSuchObject`, `LimitReached`.
@@ -73,9 +72,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Destroys an id (`rdma_destroy_id`). Its peer is sent what `ib_destroy_cm_id` sends: a rejection
-    /// while connecting, a DREQ, sent once, when connected, a DREP that is still owed. A listener takes
-    /// with it the children whose request events were not taken.
+    /// Destroys an id (`rdma_destroy_id`). Its peer is sent what `ib_destroy_cm_id` sends: a rejection while
+    /// connecting, one DREQ when connected, a DREP if one is due. Destroying a listener also destroys the children
+    /// whose request events were not taken.
     ///
     /// # Errors
     /// `NoSuchObject`.
@@ -88,7 +87,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Says goodbye to the peer as the state demands, and removes the id.
+    /// Sends the message that the state requires to the peer, and removes the id.
     fn take_leave(&mut self, now: Duration, number: IdNumber) {
         self.request_taken(number);
         let Some(state) = self.ids.get(number).map(|id| id.state) else {
@@ -125,7 +124,7 @@ impl Cm {
         self.ids.remove(number);
     }
 
-    /// The peer has forgotten this connection: disconnects it, if it is one (`cm_match_req`).
+    /// The peer has forgotten this connection: disconnects it if it is connected (`cm_match_req`).
     pub(crate) fn found_stale(&mut self, now: Duration, number: IdNumber) {
         let Some(state) = self.ids.get(number).map(|id| id.state) else {
             return;
@@ -150,7 +149,7 @@ impl Cm {
             return;
         }
         if was_ending {
-            // The peer's DREP was lost, and a late copy of a message reached it after it had forgotten the connection.
+            // The peer's DREP was lost. The peer forgot the connection and then received a late copy of a message.
             return self.report_disconnected(number, 0);
         }
         let conn = ConnParam {
@@ -167,8 +166,8 @@ impl Cm {
         );
     }
 
-    /// Which id a REJ is for (`cm_acquire_rejected_id`). The sender of a timeout may not know our
-    /// communication id, and names itself instead.
+    /// The id that a REJ is for (`cm_acquire_rejected_id`). The sender of a timeout may not know our communication id;
+    /// it then identifies itself.
     fn find_rejected(&self, path: &MadPath, rej: &RejRepr) -> Option<IdNumber> {
         if rej.reason == RejectReason::TIMEOUT {
             let guid = rej.additional_info.as_slice().first_chunk().copied();
@@ -186,7 +185,7 @@ impl Cm {
         let unanswered = self.find_unanswered(rej.remote_comm_id, path);
         match rej.message {
             RejMessage::Req => unanswered,
-            // An acceptor that gives up may know us while we do not know it yet, its replies lost.
+            // A passive side that gives up may know us although its replies to us were lost.
             _ => unanswered.or_else(|| self.find_both(rej.remote_comm_id, rej.local_comm_id, path)),
         }
     }
@@ -200,7 +199,7 @@ impl Cm {
         dreq: &DreqRepr,
     ) {
         let Some(number) = self.find_both(dreq.remote_comm_id, dreq.local_comm_id, path) else {
-            // Our side is long gone: the peer that asks may stop (`cm_issue_drep`).
+            // Our side is already destroyed: answer, so that the peer stops (`cm_issue_drep`).
             self.drop_unknown();
             let drep = DrepRepr {
                 local_comm_id: dreq.remote_comm_id,
@@ -224,19 +223,19 @@ impl Cm {
             return;
         }
         match state {
-            // A copy, which the owner has still to answer.
+            // A copy; the owner has not answered yet.
             State::DreqRcvd => {
                 self.counters.duplicates[AttributeId::Dreq] += 1;
                 if is_planted(Mutant::DisconnectToldTwice) {
                     self.report_empty(number, EventType::Disconnected, 0);
                 }
             }
-            // A copy, whose answer was lost.
+            // A copy; our answer was lost.
             State::Timewait => {
                 self.counters.duplicates[AttributeId::Dreq] += 1;
                 self.send_drep(number);
             }
-            // The owner knows of the end.
+            // The owner already knows that the connection ended.
             State::Closed => self.send_drep(number),
             // Both sides disconnected at once.
             State::DreqSent => {
@@ -270,8 +269,8 @@ impl Cm {
             self.advance(now, number, Event::Unanswered);
             return self.report_bare(number, EventType::Unreachable, -ETIMEDOUT);
         }
-        // Linux says nothing to the peer here. The standard has it told (IBTA 12.9), so that it does
-        // not hold half a connection.
+        // Linux sends nothing to the peer here. The standard requires a message (IBTA 12.9), so that the peer does not
+        // keep a half-open connection.
         self.send_timeout_rej(number);
         self.advance(now, number, Event::Unanswered);
         self.report_bare(number, EventType::Unreachable, -ETIMEDOUT);
@@ -325,7 +324,7 @@ impl Cm {
         });
     }
 
-    /// Rejects with the reason "timeout", and this side's GUID so that the peer finds its id.
+    /// Rejects with the reason "timeout", and with this side's GUID so that the peer finds its id.
     fn send_timeout_rej(&mut self, number: IdNumber) {
         let device = self.ids.get(number).and_then(|id| id.device);
         let guid = device.map_or(0, |device| device.node_guid).to_be_bytes();
@@ -342,7 +341,7 @@ impl Cm {
         self.send_rej_with(number, reason, AdditionalInfo::EMPTY, data);
     }
 
-    /// Rejects what the state of the id says was received (`cm_format_rej`).
+    /// Rejects the message that was received, as the id's state implies (`cm_format_rej`).
     fn send_rej_with(
         &mut self,
         number: IdNumber,

@@ -1,4 +1,4 @@
-//! Time in: what each state does when its deadline comes.
+//! Timeouts: what each state does at its deadline.
 
 use core::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::retry::Due;
 use crate::state::State;
 
 impl Cm {
-    /// Does everything due at `now`. Calling it early or late is harmless; if a queue fills up, the rest
-    /// waits for the next call.
+    /// Does everything due at `now`. Calling it early or late is harmless. If a queue fills up, the rest waits for the
+    /// next call.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.pace.refresh(now);
         while self.full().is_none() {

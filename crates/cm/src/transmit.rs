@@ -17,7 +17,7 @@ use crate::types::{MadPath, Transmit};
 const ANSWER_HOP_LIMIT: u8 = 64;
 
 impl Cm {
-    /// Sends a message to an id's peer and repeats it until it is answered.
+    /// Sends a message to an id's peer and retransmits it until it is answered.
     pub(crate) fn send_request(
         &mut self,
         now: Duration,
@@ -43,7 +43,7 @@ impl Cm {
         self.transmit_for(number, mad);
     }
 
-    /// Sends the message that awaits an answer once more.
+    /// Retransmits the message that awaits an answer.
     pub(crate) fn send_request_again(&mut self, number: IdNumber) {
         let Some(request) = self.ids.get(number).and_then(|id| id.request()) else {
             return;
@@ -71,7 +71,7 @@ impl Cm {
         }
     }
 
-    /// Acknowledges a repeated message whose answer its owner still owes.
+    /// Acknowledges a repeated message that the owner has not answered yet.
     pub(crate) fn send_mra(&mut self, number: IdNumber, message: MraMessage) {
         let service_timeout = self.config.mra_timeout_exp;
         self.send(number, |connection| {
@@ -86,8 +86,8 @@ impl Cm {
         });
     }
 
-    /// Refuses a message that belongs to no id, back the way it came. `ids` are ours, which may be 0,
-    /// and the peer's.
+    /// Refuses a message that belongs to no id, on the path it came from. `ids` are ours, which may be 0, and the
+    /// peer's.
     pub(crate) fn refuse(
         &mut self,
         path: &MadPath,
@@ -108,14 +108,14 @@ impl Cm {
         self.answer(path, tid, rej);
     }
 
-    /// Answers a message that belongs to no id, back the way it came.
+    /// Answers a message that belongs to no id, on the path it came from.
     pub(crate) fn answer(&mut self, path: &MadPath, tid: u64, message: impl Into<CmMessage>) {
         if let Some(mad) = self.encode(tid, &message.into()) {
             self.transmit_back(path, mad);
         }
     }
 
-    /// Gives an answer once more.
+    /// Retransmits an answer.
     pub(crate) fn answer_again(&mut self, path: &MadPath, mad: [u8; MAD_LEN]) {
         if let Some(kind) = kind_of(&mad) {
             self.counters.sent[kind] += 1;
@@ -123,7 +123,7 @@ impl Cm {
         self.transmit_back(path, mad);
     }
 
-    /// Queues a datagram back the way a message came.
+    /// Queues a datagram for the path that a message came from.
     pub(crate) fn transmit_back(&mut self, path: &MadPath, mad: [u8; MAD_LEN]) {
         let hop_limit = ANSWER_HOP_LIMIT;
         self.transmit(Transmit {
@@ -136,8 +136,7 @@ impl Cm {
         });
     }
 
-    /// The message as a datagram, counted as sent. Values are checked where they come in, so that
-    /// each fits its field.
+    /// The message as a datagram, counted as sent. Values are checked on input, so each fits its field.
     pub(crate) fn encode(&mut self, tid: u64, message: &CmMessage) -> Option<[u8; MAD_LEN]> {
         let mut mad = [0; MAD_LEN];
         let emitted = message.emit(tid, &mut mad);
@@ -166,7 +165,7 @@ impl Cm {
     }
 }
 
-/// Which message a datagram of our own making carries.
+/// The type of the message in a datagram that we built.
 fn kind_of(mad: &[u8; MAD_LEN]) -> Option<AttributeId> {
     let header = MadPacket::new_checked(mad).ok()?.header();
     AttributeId::from_value(header.attribute_id)

@@ -1,4 +1,4 @@
-//! What goes in and out of the engine besides the types of the crate `portolan-provider`.
+//! Inputs and outputs of the engine, besides the types of the crate `portolan-provider`.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -20,12 +20,12 @@ pub struct BoundDevice {
     pub sgid_index: u8,
     /// The GID of the local address.
     pub sgid: Gid,
-    /// GUID of the device, host order. Peers know connections by it and a communication id or a queue
-    /// pair number, so two devices must not have the same one.
+    /// GUID of the device, host order; unique among devices. Peers identify connections by it and a communication id or
+    /// a queue pair number.
     pub node_guid: u64,
     /// Largest path MTU of the port.
     pub mtu: Mtu,
-    /// How long the device may take to acknowledge (`local_ca_ack_delay`), exponent of 4.096 µs.
+    /// Maximum time that the device takes to acknowledge (`local_ca_ack_delay`), exponent of 4.096 µs.
     pub ack_delay_exp: u8,
 }
 
@@ -42,15 +42,15 @@ pub struct ResolvedAddress {
     pub dgid: Gid,
     /// Hop limit (TTL) for packets to it.
     pub hop_limit: u8,
-    /// The next hop on the way to it, where its link has hardware addresses. Changes of it are of
-    /// use ([`Cm::neighbour_changed`](crate::Cm::neighbour_changed)) from the route's resolution on.
+    /// The next hop to it, if its link has hardware addresses. From route resolution on, report its changes by
+    /// [`Cm::neighbour_changed`](crate::Cm::neighbour_changed).
     pub neighbour: Option<Neighbour>,
 }
 
-/// A neighbour on a link and its hardware address, as the neighbour table has them.
+/// A neighbour on a link and its hardware address, as in the neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Linux's number of the interface that it is reached over.
+    /// Linux interface index of the link.
     pub interface_index: u32,
     /// Its IP address.
     pub address: IpAddr,
@@ -58,19 +58,19 @@ pub struct Neighbour {
     pub link_address: [u8; 6],
 }
 
-/// The way of a management datagram between two hosts.
+/// The path of a management datagram between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadPath {
     /// The address on this host.
     pub local: IpAddr,
     /// The address of the peer.
     pub remote: IpAddr,
-    /// Interface index if the addresses are IPv6 link-local, else 0.
+    /// Interface index if the addresses are IPv6 link-local, otherwise 0.
     pub scope_id: u32,
     /// The device that serves `local`.
     pub device: BoundDevice,
-    /// On an InfiniBand port the LIDs, by which its messages go, and the peer is known; `remote` may then be
-    /// unspecified, and `local` is the port's GID. `None` on RoCE.
+    /// On an InfiniBand port: the LIDs, which route messages and identify the peer. `remote` may then be unspecified,
+    /// and `local` is the port's GID. `None` on RoCE.
     pub lids: Option<Lids>,
 }
 
@@ -83,7 +83,7 @@ pub struct Lids {
     pub remote: u16,
 }
 
-/// What tells one port of the network from all others.
+/// Identifies one port of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Host {
     Ip(IpAddr),
@@ -123,17 +123,17 @@ pub struct Transmit {
     pub mad: [u8; MAD_LEN],
 }
 
-/// A question that only the machine's address and neighbour tables can answer.
+/// A query that the machine's address and neighbour tables must answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// How is `destination` reached? Answer with
     /// [`Cm::address_resolved`](crate::Cm::address_resolved).
     Address {
-        /// The id that asks.
+        /// The id that needs the answer.
         id: IdNumber,
-        /// Number of the query, to give back with the answer: an id may ask again.
+        /// Number of the query, to return with the answer, because an id may resolve again.
         query: QueryNumber,
-        /// The address to reach it from, if the user or an earlier bind said so; may be a wildcard.
+        /// The source address, if the user or an earlier bind set one; may be a wildcard.
         source: Option<SocketAddr>,
         /// The destination.
         destination: SocketAddr,
@@ -142,7 +142,7 @@ pub enum Query {
     },
 }
 
-/// A question about multicast groups, for the owner of the host's sockets.
+/// A query about multicast groups, for the owner of the host's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupQuery {
     /// Join the group on the interface of `local`, unless the member only sends. Answer with
@@ -171,27 +171,26 @@ pub struct Membership {
     pub kind: JoinKind,
 }
 
-/// Tells one query of an id from the next.
+/// Distinguishes the queries of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueryNumber(pub(crate) u32);
 
-/// Options of an id as they stand ([`IdOption`](portolan_provider::cm::IdOption)).
+/// The current options of an id ([`IdOption`](portolan_provider::cm::IdOption)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdOptions {
     /// Type of service, if set.
     pub tos: Option<u8>,
     /// Whether the address may be bound again.
     pub reuse_addr: bool,
-    /// Whether a wildcard listener serves its own address family alone; unset means the family's
-    /// default: IPv4 alone, IPv6 both.
+    /// Whether a wildcard listener serves only its own address family. The default is true for IPv4 and false for IPv6.
     pub af_only: Option<bool>,
     /// Local ACK timeout exponent, if set.
     pub ack_timeout_exp: Option<u8>,
 }
 
 impl IdOptions {
-    /// Whether a wildcard address of `local`'s family stands for that family alone. Linux takes IPv6's
-    /// default from `net.ipv6.bindv6only`, which is off unless an administrator sets it.
+    /// Whether a wildcard address of `local`'s family serves only that family. Linux takes IPv6's default from
+    /// `net.ipv6.bindv6only`, which is off unless an administrator sets it.
     pub fn serves_one_family(&self, local: &SocketAddr) -> bool {
         self.af_only.unwrap_or(local.is_ipv4())
     }

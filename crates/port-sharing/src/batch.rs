@@ -14,8 +14,7 @@ use super::raw::last_errno;
 /// Datagrams read by one system call.
 pub(super) const BATCH_DATAGRAMS: usize = 16;
 
-/// Room for the control messages of one datagram: packet info, traffic class, hop limit. Aligned as
-/// `cmsghdr` has to be.
+/// Space for the control messages of one datagram: packet info, traffic class, hop limit. Aligned for `cmsghdr`.
 type Control = [u64; 16];
 
 /// Buffers for one batch.
@@ -33,7 +32,7 @@ impl std::fmt::Debug for Batch {
 
 impl Batch {
     pub(super) fn new() -> Self {
-        // SAFETY: `sockaddr_in6` consists of integers, for which zeros are a value.
+        // SAFETY: `sockaddr_in6` consists of integers, for which zeros are a valid value.
         let no_address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         Self {
             payloads: Box::new([[0; DATAGRAM_BYTES_MAX]; BATCH_DATAGRAMS]),
@@ -42,15 +41,15 @@ impl Batch {
         }
     }
 
-    /// Reads waiting datagrams, up to one batch, and hands out each; `None` stands for one that is
-    /// too long or without addresses. Returns how many there were, 0 if none waits.
+    /// Reads waiting datagrams, up to one batch, and calls `deliver` for each. `None` means a datagram that is too long
+    /// or has no addresses. Returns their number; 0 if none is waiting.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
         mut take: impl FnMut(Option<Datagram<'_>>),
     ) -> Result<usize, Errno> {
-        // SAFETY: `iovec` and `mmsghdr` consist of integers and pointers, for which zeros are a
-        // value; what is used of them is set below.
+        // SAFETY: `iovec` and `mmsghdr` consist of integers and pointers, for which zeros are a valid value; the fields
+        // in use are set below.
         let mut vectors: [libc::iovec; BATCH_DATAGRAMS] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         let mut headers: [libc::mmsghdr; BATCH_DATAGRAMS] = unsafe { std::mem::zeroed() };
@@ -72,8 +71,8 @@ impl Batch {
             header.msg_control = control.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
-        // SAFETY: each header points to its own buffers, which live and are not otherwise used until
-        // after the call, with their true lengths.
+        // SAFETY: each header points to its own buffers, with their true lengths. The buffers outlive the call and are
+        // not used otherwise during it.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -97,7 +96,7 @@ impl Batch {
                 .and_then(|p| p.get(..message.msg_len as usize));
             let datagram = match (payload, self.sources.get(i)) {
                 (Some(payload), Some(source)) if !truncated => {
-                    // SAFETY: the kernel filled the control buffer, and the header says how far.
+                    // SAFETY: the kernel filled the control buffer and stored its length in the header.
                     unsafe { describe(&message.msg_hdr, source, payload) }
                 }
                 _ => None,
@@ -108,10 +107,10 @@ impl Batch {
     }
 }
 
-/// Puts a datagram's addresses together from its source and its control messages.
+/// Builds a datagram from its source address and control messages.
 ///
 /// # Safety
-/// `header`'s control pointer and length are of control messages that the kernel wrote.
+/// `header`'s control pointer and length describe control messages that the kernel wrote.
 unsafe fn describe<'a>(
     header: &libc::msghdr,
     source: &libc::sockaddr_in6,
@@ -171,12 +170,12 @@ unsafe fn describe<'a>(
     })
 }
 
-/// The sender's address in the form of the family it says; both begin with family and port.
+/// The sender's address, decoded according to its family. Both families start with family and port.
 fn source_address(address: &libc::sockaddr_in6) -> Option<SocketAddr> {
     let port = u16::from_be(address.sin6_port);
     match i32::from(address.sin6_family) {
         libc::AF_INET => {
-            // In `sockaddr_in` the address follows the port, where IPv6 has its flow label.
+            // In `sockaddr_in` the address is where IPv6 has its flow label.
             let ip = Ipv4Addr::from(address.sin6_flowinfo.to_ne_bytes());
             Some(SocketAddr::V4(SocketAddrV4::new(ip, port)))
         }

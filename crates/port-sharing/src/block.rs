@@ -1,23 +1,23 @@
-//! Blocks: how the queue pair numbers of one UDP port are divided among processes.
+//! Blocks: ranges of queue pair numbers, which divide one UDP port among processes.
 
 use std::fmt;
 
-/// How many blocks a group has, block 0 included. A queue pair number is 24 bits; its high byte is
-/// the block, and half of that byte's values are enough for any host.
+/// Number of blocks in a group, including block 0. The high byte of a 24-bit queue pair number is the block; half of
+/// its values are enough for any host.
 pub const BLOCK_COUNT: usize = 128;
 
 /// One block of queue pair numbers: the high byte of the 24-bit QPN.
 ///
-/// Block 0 is a role rather than a process: the coordinator reads it. It has the special queue pairs
-/// 0 and 1 and receives what belongs to no block. Blocks 1 to 127 belong to one process each.
+/// Block 0 is a role, not a process: the coordinator reads it. It has the special queue pairs 0 and 1, and receives
+/// packets that belong to no block. Blocks 1 to 127 belong to one process each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block(u8);
 
 impl Block {
-    /// The coordinator's role: queue pairs 0 and 1, and strays.
+    /// The coordinator's role: queue pairs 0 and 1, and packets of no block.
     pub const COORDINATOR: Self = Self(0);
 
-    /// Block `index`, if it is below [`BLOCK_COUNT`].
+    /// Block `index`, if `index` is below [`BLOCK_COUNT`].
     pub const fn new(index: u8) -> Option<Self> {
         if (index as usize) < BLOCK_COUNT {
             Some(Self(index))
@@ -26,8 +26,8 @@ impl Block {
         }
     }
 
-    /// The block that a queue pair number (24 bits) lies in; `None` for numbers no process has, such
-    /// as the multicast QPN 0xFFFFFF.
+    /// The block that contains a 24-bit queue pair number; `None` for numbers outside of all blocks, such as the
+    /// multicast QPN 0xFFFFFF.
     pub const fn of_qpn(qpn: u32) -> Option<Self> {
         if qpn >> 16 < BLOCK_COUNT as u32 {
             Some(Self((qpn >> 16) as u8))
@@ -51,7 +51,7 @@ impl Block {
         (1..BLOCK_COUNT as u8).map(Self)
     }
 
-    /// Every block, the coordinator's first: the order of the sockets.
+    /// Every block, the coordinator's first. This is the order of the sockets.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..BLOCK_COUNT as u8).map(Self)
     }
@@ -65,12 +65,12 @@ impl BlockSet {
     /// No block.
     pub(super) const EMPTY: Self = Self(0);
 
-    /// The set whose members are the bits, block 0 the lowest.
+    /// The set of the blocks whose bits are set; block 0 is the lowest bit.
     pub(super) const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 
-    /// A bit for each block, block 0 the lowest.
+    /// One bit per block; block 0 is the lowest.
     pub(super) const fn bits(self) -> u128 {
         self.0
     }
@@ -106,7 +106,7 @@ impl BlockSet {
     }
 }
 
-const _: () = assert!(BLOCK_COUNT == u128::BITS as usize, "a bit for each block");
+const _: () = assert!(BLOCK_COUNT == u128::BITS as usize, "one bit per block");
 
 impl FromIterator<Block> for BlockSet {
     fn from_iter<I: IntoIterator<Item = Block>>(blocks: I) -> Self {

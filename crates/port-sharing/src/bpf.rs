@@ -1,8 +1,8 @@
-//! The program by which the kernel chooses the socket of a packet.
+//! The BPF program that selects the socket of a packet.
 //!
-//! Linux runs it for a packet to a port that several `SO_REUSEPORT` sockets share (socket(7),
-//! `SO_ATTACH_REUSEPORT_CBPF`), with the packet's data beginning after the UDP header. What it
-//! returns is the socket's place in the order of binding.
+//! Linux runs it for every packet to a port that several `SO_REUSEPORT` sockets share (socket(7),
+//! `SO_ATTACH_REUSEPORT_CBPF`). The program sees the data after the UDP header. It returns the index of a socket in
+//! binding order.
 
 #![allow(unsafe_code, reason = "setsockopt(2) with a program")]
 
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::block::BLOCK_COUNT;
 use super::raw::last_errno;
 
-/// Where the destination QPN begins in a base transport header (IBTA 9.2); its high byte.
+/// Offset of the destination QPN's high byte in a base transport header (IBTA 9.2).
 const BTH_DEST_QPN_OFFSET: u32 = 5;
 
 const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -22,9 +22,9 @@ const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u
 const RETURN_A: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
 const RETURN_CONSTANT: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Returns the high byte of the destination QPN, or 0 if that is no block's. A packet too short to
-/// have one gives 0 as well: a load past the end ends the program so. Without the bound the kernel
-/// would fall back to a hash and deliver strays to any socket.
+/// Returns the high byte of the destination QPN, or 0 if that is not a block. A packet that is too short also returns
+/// 0, because a load past the end ends the program with 0. Without the bounds check, the kernel would fall back to a
+/// hash and deliver strays to any socket.
 const PROGRAM: [libc::sock_filter; 4] = [
     instruction(LOAD_BYTE, 0, 0, BTH_DEST_QPN_OFFSET),
     instruction(JUMP_IF_AT_LEAST, 1, 0, BLOCK_COUNT as u32),
@@ -36,19 +36,19 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// Attaches the program to the group of sockets that `socket` shares its port with.
+/// Attaches the program to the reuseport group of `socket`.
 pub(super) fn attach(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut filter = PROGRAM;
     let mut program = MaybeUninit::<libc::sock_fprog>::uninit();
     let at = program.as_mut_ptr();
-    // SAFETY: memory of our own. All of it is written, because the kernel reads the padding as well.
+    // SAFETY: the memory is our own. All bytes are written, because the kernel also reads the padding.
     unsafe {
         at.write_bytes(0, 1);
         (&raw mut (*at).len).write(filter.len() as u16);
         (&raw mut (*at).filter).write(filter.as_mut_ptr());
     }
-    // SAFETY: `program` and the instructions it points to are locals that outlive the call; the
-    // kernel copies them. The length is that of `sock_fprog`.
+    // SAFETY: `program` and the instructions it points to are locals that outlive the call, and the kernel copies them.
+    // The length is the size of `sock_fprog`.
     let status = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Settings of a group, and the bounds that are not settings.
+//! Settings of a group, and its fixed limits.
 
 use std::time::Duration;
 
@@ -9,72 +9,73 @@ use super::trust::Trust;
 /// The UDP port of RoCEv2 (IBTA annex A17).
 pub const ROCE_PORT: u16 = 4791;
 
-/// Largest UDP payload the group forwards, bytes: the largest path MTU (4096) with every transport
-/// header and trailer.
+/// Largest UDP payload that the group forwards, in bytes: the largest path MTU (4096) plus all transport headers and
+/// trailers.
 pub const DATAGRAM_BYTES_MAX: usize = 4352;
-/// Largest payload of a request or of its response, bytes.
+/// Maximum payload of a request or response, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Requests of one process that may wait for the coordinator's answer.
+/// Maximum number of requests of one process without an answer.
 pub const REQUESTS_MAX: usize = 1024;
-/// Registrations that one process may replay to a new coordinator.
+/// Maximum number of registrations that one process replays to a new coordinator.
 pub const REPLAYS_MAX: usize = 65_536;
-/// Parts of at most [`REQUEST_BYTES_MAX`] bytes that a report to an observer may have.
+/// Maximum number of parts, of at most [`REQUEST_BYTES_MAX`] bytes each, in a report to an observer.
 pub const REPORT_PARTS_MAX: usize = 512;
-/// Connections to the coordinator that only look at the group.
+/// Maximum number of observers' connections to the coordinator.
 pub(super) const OBSERVERS_MAX: usize = 8;
-/// How long one of them may last.
+/// Maximum lifetime of an observer's connection.
 pub(super) const OBSERVER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Forwarded datagrams that may wait for [`PortGroup::process`](super::PortGroup::process).
+/// Maximum number of forwarded datagrams that wait for [`PortGroup::process`](super::PortGroup::process).
 pub(super) const INBOX_DATAGRAMS_MAX: usize = 4096;
-/// Connections to the coordinator that have not said hello yet.
+/// Maximum number of connections to the coordinator without a hello.
 pub(super) const STRANGERS_MAX: usize = 64;
 /// Time a connection has to say hello.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time a member waits for the coordinator's welcome before it tries again.
+/// Time that a member waits for the coordinator's welcome before it retries.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time a new coordinator waits for the others to come back and register everything again before it answers new
-/// requests: a process whose name is still held lives, and may have claimed the same. Those that are found
-/// dead are not waited for.
+/// Time that a new coordinator waits for members to reconnect and replay their registrations. Until then it answers no
+/// new requests: a process whose name is still held is alive, and may have registered the same resource. The
+/// coordinator does not wait for processes that it finds dead.
 pub(super) const REPLAY_GRACE: Duration = Duration::from_secs(2);
-/// Time between attempts to clear a block whose process left the group but still lives.
+/// Interval between attempts to retire a block whose process left the group but is still alive.
 pub(super) const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
-/// First and longest pause between attempts to reach or to become the coordinator.
+/// Minimum and maximum pause between attempts to reach or become the coordinator.
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(1);
 /// See [`BACKOFF_MIN`].
 pub(super) const BACKOFF_MAX: Duration = Duration::from_millis(50);
-/// Descriptors looked at in one turn.
+/// Maximum number of ready descriptors handled in one turn.
 pub(super) const EVENTS_PER_TURN: usize = 64;
-/// Messages read from one connection in one turn.
+/// Maximum number of messages read from one connection in one turn.
 pub(super) const MESSAGES_PER_TURN: usize = 64;
-/// Connections accepted in one turn.
+/// Maximum number of connections accepted in one turn.
 pub(super) const ACCEPTS_PER_TURN: usize = 16;
-/// Batches of datagrams read from one of block 0's sockets in one turn.
+/// Maximum number of batches read from one of block 0's sockets in one turn.
 pub(super) const BATCHES_PER_TURN: usize = 8;
-/// Batches read from one of them before a death is reported: the last datagrams of the dead may be among them.
+/// Maximum number of batches read from each of those sockets before a death is reported. They may contain the last
+/// datagrams of the dead process.
 pub(super) const BATCHES_BEFORE_DEATH: usize = 256;
-/// Datagrams that a new coordinator keeps for members on their way back to it.
+/// Maximum number of datagrams that a new coordinator keeps for members that have not reconnected yet.
 pub(super) const KEPT_DATAGRAMS_MAX: usize = 256;
-/// Socket buffer of a connection between a member and the coordinator, bytes (as far as `wmem_max` allows).
+/// Socket buffer of a connection between a member and the coordinator, in bytes (limited by `wmem_max`).
 pub(super) const CONNECTION_BUFFER_BYTES: usize = 4 << 20;
-/// Longest [`GroupConfig::name_prefix`]: the name has to fit into `sun_path` (108 bytes).
+/// Maximum length of [`GroupConfig::name_prefix`]: the name must fit into `sun_path` (108 bytes).
 const NAME_PREFIX_BYTES_MAX: usize = 80;
 
-/// How a process takes part in sharing a UDP port.
+/// How a process shares a UDP port.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// The UDP port, 4791 unless a test needs another.
+    /// The UDP port: 4791, except in tests.
     pub port: u16,
-    /// Which other users' processes may be in the same group.
+    /// Which other users' processes may join the same group.
     pub trust: Trust,
     /// How long [`PortGroup::join`](super::PortGroup::join) tries.
     pub join_timeout: Duration,
-    /// How long the port may be taken with no answer at the group's name before it is held to
-    /// be somebody else's. An election is over in a few milliseconds.
+    /// How long the port may be in use while nothing answers under the group's name. After that the port counts as
+    /// owned by another program. An election takes a few milliseconds.
     pub foreign_port_patience: Duration,
-    /// First part of the abstract socket names, at most 80 bytes. Groups are apart if it differs.
+    /// Prefix of the abstract socket names, at most 80 bytes. Different prefixes make separate groups.
     pub name_prefix: String,
-    /// Receive buffer asked for on each UDP socket in use, bytes. Without CAP_NET_ADMIN the kernel
-    /// gives no more than `net.core.rmem_max`.
+    /// Requested receive buffer of each UDP socket in use, in bytes. Without CAP_NET_ADMIN the kernel limits it to
+    /// `net.core.rmem_max`.
     pub receive_buffer_bytes: usize,
 }
 

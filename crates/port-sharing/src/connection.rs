@@ -1,4 +1,4 @@
-//! A connection of the coordinator: its send queue, and the order in it.
+//! A connection of the coordinator, and the order of its send queue.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -11,25 +11,25 @@ use super::fork::PrivateFd;
 use super::message::Message;
 use super::packet;
 
-/// A connection to a member or to somebody who may become one.
+/// A connection to a member, a newcomer or an observer.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) fd: PrivateFd,
-    /// Responses that found the connection full. Until they are gone nothing more is read from it.
+    /// Responses that did not fit into the connection. Until they are sent, nothing more is read from it.
     pub(super) outbox: VecDeque<Vec<u8>>,
-    /// Dead processes' blocks that found the connection full. Until the member knows of them it gets
-    /// no datagram: one from the block's next owner must not come before the news.
+    /// Blocks of dead processes whose notices did not fit into the connection. Until the notices are sent, the member
+    /// gets no datagrams, because a datagram from the block's next owner must not precede the notice.
     pub(super) pending_notices: BlockSet,
 }
 
 impl Connection {
-    /// Whether something waits to be sent before anything else is.
+    /// Whether something is queued that must be sent first.
     pub(super) fn is_behind(&self) -> bool {
         !self.outbox.is_empty() || !self.pending_notices.is_empty()
     }
 
-    /// Sends a record before which nothing waits. If that fails by anything but [`Errno::AGAIN`] the
-    /// connection is [`end`](Self::end)ed.
+    /// Sends a record when nothing is queued. On an error other than [`Errno::AGAIN`] the connection is
+    /// [`end`](Self::end)ed.
     pub(super) fn send(&mut self, record: &[u8]) -> Result<(), Errno> {
         let sent = packet::send(self.fd.as_fd(), record);
         if sent.is_err_and(|errno| errno != Errno::AGAIN) {
@@ -38,7 +38,7 @@ impl Connection {
         sent
     }
 
-    /// Drops the send queue. The next turn reads what the other end still sent, and closes the connection.
+    /// Drops the send queue. The next turn reads the remaining input and closes the connection.
     pub(super) fn end(&mut self) {
         self.outbox.clear();
         self.pending_notices = BlockSet::EMPTY;

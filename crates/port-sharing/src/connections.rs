@@ -1,4 +1,4 @@
-//! The coordinator's connections: the messages from and to members.
+//! The coordinator's connections, and the messages on them.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,17 +22,17 @@ use super::sockets::BlockSocket;
 use super::trust::{Credentials, Own};
 use super::uplink::report;
 
-/// Shortest packet that can have a destination: base and datagram transport headers, and the ICRC.
+/// Minimum length of a packet with a destination: base and datagram transport headers, and the ICRC.
 const DATAGRAM_BYTES_MIN: usize = 24;
 /// QP1, the general services interface: connection management datagrams.
 const GSI_QPN: u32 = 1;
 
-/// Every connection of the coordinator, and the members at their other ends.
+/// All connections of the coordinator, and the members at their other ends.
 #[derive(Debug)]
 pub(super) struct MemberConnections {
     pub(super) registry: Registry,
     connections: HashMap<ConnectionId, Connection>,
-    /// Messages with datagrams for members on their way back to this new coordinator, in order.
+    /// Queued datagram messages for members that have not reconnected to this new coordinator, in order.
     kept: Vec<(Block, Vec<u8>)>,
 }
 
@@ -45,7 +45,7 @@ impl MemberConnections {
         }
     }
 
-    /// Brings a datagram to its block, which is not the coordinator's role.
+    /// Sends a datagram to its block. The block is not the coordinator's role.
     pub(super) fn dispatch(
         &mut self,
         block: Block,
@@ -71,13 +71,13 @@ impl MemberConnections {
         let message = context.encode(&Message::Datagram { block, datagram });
         match connection.send(message) {
             Ok(()) => context.counters.forwarded += 1,
-            // A member that does not keep up, or one that is gone.
+            // The member is too slow, or dead.
             Err(_) => context.counters.queue_full += 1,
         }
     }
 
-    /// Keeps a datagram for a member that may be on its way back: one that a process sent before it died must not
-    /// come after the news of its death, or not at all.
+    /// Keeps a datagram for a member that may be about to reconnect. A datagram that a process sent before it died must
+    /// arrive before the notice of its death.
     fn keep(&mut self, block: Block, datagram: Datagram<'_>, context: &mut RoleContext) {
         let may_return =
             self.registry.is_departed(block) && self.registry.grace(Instant::now()).is_some();
@@ -89,7 +89,7 @@ impl MemberConnections {
         self.kept.push((block, message.to_vec()));
     }
 
-    /// Delivers the datagrams that were kept for a member that is back.
+    /// Delivers the kept datagrams of a member that reconnected.
     fn bring_kept(&mut self, id: ConnectionId, block: Block, context: &mut RoleContext) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -102,14 +102,14 @@ impl MemberConnections {
         }
     }
 
-    /// Drops the datagrams of members that did not come back in time.
+    /// Drops the kept datagrams of members that did not reconnect in time.
     pub(super) fn give_up_kept(&mut self, context: &mut RoleContext, now: Instant) {
         if !self.kept.is_empty() && self.registry.grace(now).is_none() {
             context.counters.no_member += self.kept.drain(..).count() as u64;
         }
     }
 
-    /// Brings a datagram that came to block 0 to whom it concerns.
+    /// Delivers a datagram that arrived at block 0 to the members it is for.
     pub(super) fn route(&mut self, datagram: Datagram<'_>, context: &mut RoleContext) {
         let Some(qpn) = destination_qpn(datagram.payload) else {
             context.counters.malformed += 1;
@@ -117,8 +117,8 @@ impl MemberConnections {
         };
         if qpn == GSI_QPN {
             match context.service.route(&datagram) {
-                // Members that are still on their way back may be whom it concerns: no answer is
-                // better than a wrong one, for the sender will ask again.
+                // It may be for a member that has not reconnected yet. No answer is better than a wrong one, because
+                // the sender repeats its request.
                 Route::Local if self.registry.grace(Instant::now()).is_some() => {
                     context.counters.unrouted += 1;
                 }
@@ -147,7 +147,7 @@ impl MemberConnections {
         }
     }
 
-    /// Whether no process has a block, and none is on its way back.
+    /// Whether the block has no living process, and no member that is about to reconnect.
     fn is_dead(&self, block: Block, context: &RoleContext) -> bool {
         block != context.own
             && self.registry.connection(block).is_none()
@@ -189,7 +189,7 @@ impl MemberConnections {
         context: &mut RoleContext,
         now: Instant,
     ) {
-        // Told of whatever it is watched for.
+        // These flags are reported even if they are not in the watched set.
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.end();
@@ -221,7 +221,7 @@ impl MemberConnections {
         context.return_buffer(buffer);
     }
 
-    /// Acts on a message; `false` if the connection is to be closed.
+    /// Handles a message; `false` if the connection must be closed.
     fn handle(
         &mut self,
         id: ConnectionId,
@@ -306,7 +306,7 @@ impl MemberConnections {
         }
     }
 
-    /// Tells an observer who the members are and what the coordinator knows, and asks the members.
+    /// Sends an observer the list of members and the coordinator's own report, and asks the members for theirs.
     fn survey(&mut self, id: ConnectionId, context: &mut RoleContext) {
         let own = Message::Roster {
             block: context.own,
@@ -325,7 +325,7 @@ impl MemberConnections {
         });
         let question = context.encode(&Message::Survey { id });
         for member in self.registry.member_connections() {
-            // One that does not keep up will not answer either: nothing piles up for it.
+            // A member that is behind would not answer anyway, so nothing is queued for it.
             if let Some(connection) = self.connections.get_mut(&member)
                 && !connection.is_behind()
             {
@@ -335,7 +335,7 @@ impl MemberConnections {
         context.note_survey(id);
     }
 
-    /// What this process says of itself.
+    /// Handles this process's own report.
     pub(super) fn report(&mut self, survey: u64, payloads: &[Vec<u8>], context: &mut RoleContext) {
         if self.registry.is_observer(survey) {
             report(survey, context.own, payloads, |message| {
@@ -344,8 +344,8 @@ impl MemberConnections {
         }
     }
 
-    /// Brings a member's answer to the observer, who may have gone. One that does not keep up is let
-    /// go: its send queue would grow without bound.
+    /// Passes a member's report to the observer, if it is still connected. An observer that is too slow is
+    /// disconnected, because its send queue would grow without bound.
     fn pass_on(
         &mut self,
         survey: ConnectionId,
@@ -378,7 +378,7 @@ impl MemberConnections {
     ) -> bool {
         match verdict {
             Hello::Newcomer => self.give_block(id, context),
-            // The name is the proof that it has the block.
+            // The process proves by the name that it owns the block.
             Hello::Returns(block) => match context.name.claim_block(block) {
                 Ok(None) => {
                     self.registry.admit(id, block);
@@ -406,7 +406,7 @@ impl MemberConnections {
         false
     }
 
-    /// Tells every member that the process that had `block` is dead.
+    /// Tells every member that the process of `block` is dead.
     pub(super) fn announce_death(&mut self, block: Block, context: &mut RoleContext) {
         self.registry.retired(block);
         let kept = self.kept.len();
@@ -427,7 +427,7 @@ impl MemberConnections {
             return;
         }
         connection.pending_notices.add(blocks);
-        // What waits before it goes first.
+        // Queued messages go first.
         if connection.outbox.is_empty()
             && connection.tell_pending_notices(context) == Err(Errno::AGAIN)
         {
@@ -442,8 +442,8 @@ impl MemberConnections {
         match self.prepare_block(connection, context) {
             Ok(Some(block)) => {
                 if self.registry.is_departed(block) {
-                    // Its name was free, so its former process is dead: told before anything can
-                    // come from the next.
+                    // The name was free, so the block's former process is dead. Members must learn that before they
+                    // hear from the next process.
                     self.announce_death(block, context);
                 }
                 self.registry.give(id, block);
@@ -458,7 +458,7 @@ impl MemberConnections {
         }
     }
 
-    /// Finds a free block and sends it off with its welcome. `None` if none is free.
+    /// Claims a free block and sends it with a welcome. `None` if no block is free.
     fn prepare_block(
         &self,
         connection: &Connection,
@@ -487,7 +487,7 @@ impl MemberConnections {
         Ok(None)
     }
 
-    /// Sends a response, or keeps it until there is room.
+    /// Sends a response, or queues it if the connection is full.
     fn respond(&mut self, id: ConnectionId, message: &Message<'_>, context: &mut RoleContext) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -500,7 +500,7 @@ impl MemberConnections {
         }
     }
 
-    /// Sends queued messages, as far as there is room.
+    /// Sends queued messages while the connection has room.
     fn flush(&mut self, id: ConnectionId, context: &mut RoleContext) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -516,7 +516,7 @@ impl MemberConnections {
         }
     }
 
-    /// Closes a connection; its member is gone.
+    /// Closes a connection and removes its member.
     pub(super) fn close(&mut self, id: ConnectionId, context: &mut RoleContext, now: Instant) {
         if let Some(connection) = self.connections.remove(&id) {
             context.unwatch(connection.fd.as_fd());
@@ -535,7 +535,7 @@ fn turn_away(connection: BorrowedFd<'_>, verdict: Hello, context: &mut RoleConte
         },
         Hello::Newcomer | Hello::Returns(_) | Hello::Violation => return,
     };
-    // If it does not get through, the other end sees the connection close all the same.
+    // If this fails, the other end still sees the connection close.
     let _ = packet::send(connection, context.encode(&message));
 }
 
@@ -545,7 +545,7 @@ fn milliseconds(duration: Duration) -> u16 {
         .max(1)
 }
 
-/// The destination QPN of a packet, if it is long enough to be one.
+/// The destination QPN of a packet, if the packet is long enough.
 fn destination_qpn(payload: &[u8]) -> Option<u32> {
     if payload.len() < DATAGRAM_BYTES_MIN {
         return None;

@@ -1,4 +1,4 @@
-//! What both roles stand on: the descriptor store, the names, the descriptors being watched, the services.
+//! State shared by both roles: the descriptor store, the names, the watched descriptors, the services.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(super) const KEY_UPLINK: u64 = 3;
 /// First epoll key of the coordinator's connections.
 pub(super) const KEY_CONNECTIONS: u64 = 16;
 
-/// The part of a group's state that does not change with the role.
+/// The part of the state that does not depend on the role.
 pub(super) struct RoleContext {
     pub(super) config: GroupConfig,
     pub(super) name: GroupName,
@@ -39,16 +39,16 @@ pub(super) struct RoleContext {
     pub(super) service: Box<dyn CoordinatorService>,
     pub(super) inbox: Inbox,
     pub(super) counters: GroupCounters,
-    /// Surveys that this process has yet to answer.
+    /// Surveys that this process has not answered yet.
     pub(super) surveys: Vec<u64>,
-    /// Replays that a new coordinator has answered, and its answers: this process is still to be told.
+    /// Replays and the new coordinator's answers to them, to be reported to this process.
     pub(super) replayed: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Proof to every coordinator that this process lives: the block's name.
+    /// The block's name, which proves to every coordinator that this process is alive.
     pub(super) block_name: Arc<PrivateFd>,
     /// The descriptors of the present role.
     epoll: Arc<PrivateFd>,
     last_connection: ConnectionId,
-    /// Received messages; taken out while one is being acted on.
+    /// Buffer for received messages; taken out while one is handled.
     buffer: Vec<u8>,
     /// Messages to send.
     encoded: Vec<u8>,
@@ -90,24 +90,24 @@ impl RoleContext {
         })
     }
 
-    /// Lets go of what makes this process a member: to all others its block is free from now on.
+    /// Releases everything that makes this process a member. To others its block is then free.
     pub(super) fn leave(&mut self) {
         self.store.vacate();
         self.block_name.vacate();
         self.surveys.clear();
     }
 
-    /// Readable when a descriptor of the present role is ready.
+    /// Readable when a descriptor of the current role is ready.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// The same, to be waited for without the lock.
+    /// The same descriptor, for waiting without the lock.
     pub(super) fn epoll_handle(&self) -> Arc<PrivateFd> {
         Arc::clone(&self.epoll)
     }
 
-    /// Starts to watch a descriptor. Closing it ends that.
+    /// Starts watching a descriptor. Closing the descriptor ends that.
     pub(super) fn watch(
         &self,
         fd: BorrowedFd<'_>,
@@ -117,16 +117,16 @@ impl RoleContext {
         epoll::add(&*self.epoll, fd, EventData::new_u64(key), flags)
     }
 
-    /// Watches a descriptor for something else.
+    /// Changes the events that a descriptor is watched for.
     pub(super) fn rewatch(&self, fd: BorrowedFd<'_>, key: u64, flags: EventFlags) {
         if let Err(errno) = epoll::modify(&*self.epoll, fd, EventData::new_u64(key), flags) {
-            tracing::error!(%errno, key, "cannot change what a descriptor is watched for");
+            tracing::error!(%errno, key, "cannot change the events of a watched descriptor");
         }
     }
 
     /// Stops watching a descriptor about to be closed.
     pub(super) fn unwatch(&self, fd: BorrowedFd<'_>) {
-        // It may not be watched; closing does the same.
+        // It may not be watched; closing it has the same effect.
         let _ = epoll::delete(&*self.epoll, fd);
     }
 
@@ -143,7 +143,7 @@ impl RoleContext {
         }
     }
 
-    /// Asks this process's coordinator service.
+    /// Calls this process's coordinator service.
     pub(super) fn ask_service(&mut self, member: Block, payload: &[u8]) -> Vec<u8> {
         let response = self.service.request(member, payload);
         if response.len() > REQUEST_BYTES_MAX {
@@ -156,8 +156,7 @@ impl RoleContext {
         response
     }
 
-    /// Notes that this process is asked about itself; more than one observer at a time can have an
-    /// answer, and not arbitrarily many.
+    /// Adds a survey to answer. Several observers may ask at a time, up to a limit.
     pub(super) fn note_survey(&mut self, id: u64) {
         if self.surveys.len() < OBSERVERS_MAX {
             self.surveys.push(id);
@@ -171,7 +170,7 @@ impl RoleContext {
         &self.encoded
     }
 
-    /// A buffer for the longest message.
+    /// A buffer that fits the longest message.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(MESSAGE_BYTES_MAX, 0);
@@ -182,8 +181,8 @@ impl RoleContext {
         self.buffer = buffer;
     }
 
-    /// Puts a block's sockets out of use, unless a living process has the block. `false` if one has,
-    /// or if the sockets cannot be had just now.
+    /// Retires a block's sockets unless a living process owns the block. Returns `false` if one does, or if the sockets
+    /// are not available now.
     pub(super) fn retire_if_dead(&self, block: Block) -> bool {
         if !self.is_free(block) {
             return false;
@@ -200,12 +199,12 @@ impl RoleContext {
         }
     }
 
-    /// Whether no living process has a block.
+    /// Whether the block has no living process.
     pub(super) fn is_free(&self, block: Block) -> bool {
         match stranger::has_member(&self.name, &self.config.trust, block) {
             Ok(has_member) => !has_member,
             Err(errno) => {
-                tracing::debug!(%errno, %block, "whose block it is");
+                tracing::debug!(%errno, %block, "cannot determine the owner of a block");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! The coordinator: accepts processes into the group, reads block 0's sockets, and keeps unused blocks clear.
+//! The coordinator: admits processes to the group, reads block 0's sockets, and retires unused blocks.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -23,19 +23,19 @@ use super::trust::Own;
 #[derive(Debug)]
 pub(super) struct Coordinator {
     listener: PrivateFd,
-    /// When to accept again after running out of descriptors.
+    /// When to accept again after the process ran out of descriptors.
     accept_at: Option<Instant>,
     /// Block 0's sockets.
     strays: Vec<BlockSocket>,
     batch: Batch,
     connections: MemberConnections,
-    /// Members that died under the former coordinator, until this process hears of them.
+    /// Members that died under the former coordinator and are not reported to this process yet.
     found_dead: BlockSet,
 }
 
 impl Coordinator {
-    /// Takes over with the listening name. `alive` are the blocks whose members, this process among
-    /// them, have to register again; `dead` those that others may still believe alive.
+    /// Becomes the coordinator, as holder of the listening name. `alive` are the blocks whose members must register
+    /// again, including this process. `dead` are blocks that other members may still consider alive.
     pub(super) fn open(
         listener: PrivateFd,
         alive: BlockSet,
@@ -54,7 +54,7 @@ impl Coordinator {
             found_dead: dead,
         };
         if let Err(errno) = coordinator.watch(context) {
-            // The descriptor store keeps block 0's sockets open, and epoll would report them again and again.
+            // The descriptor store keeps block 0's sockets open, so epoll would continue to report them.
             coordinator
                 .strays
                 .iter()
@@ -73,7 +73,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What is known of the members.
+    /// The registry of members.
     pub(super) fn registry(&self) -> &Registry {
         &self.connections.registry
     }
@@ -83,8 +83,7 @@ impl Coordinator {
         self.connections.registry.replayed(context.own);
     }
 
-    /// Brings a datagram to the process that has its block, or to whom it concerns if it is the
-    /// coordinator's.
+    /// Sends a datagram to the process that owns the block. For block 0, routes it to the members it is for.
     pub(super) fn forward(
         &mut self,
         block: Block,
@@ -97,7 +96,7 @@ impl Coordinator {
         }
     }
 
-    /// What this process says of itself, for an observer.
+    /// Handles this process's own report for an observer.
     pub(super) fn report(&mut self, survey: u64, payloads: &[Vec<u8>], context: &mut RoleContext) {
         self.connections.report(survey, payloads, context);
     }
@@ -119,7 +118,7 @@ impl Coordinator {
         }
     }
 
-    /// What is due now.
+    /// Does the work that is due.
     pub(super) fn timers(&mut self, context: &mut RoleContext, now: Instant) {
         for id in self.connections.registry.overdue(now) {
             context.counters.hello_timeouts += 1;
@@ -146,7 +145,7 @@ impl Coordinator {
         .min()
     }
 
-    /// Reports the deaths since the last time, after the datagrams that the dead had sent before.
+    /// Reports the deaths since the last call, after the datagrams that the dead processes sent before.
     fn tell_of_deaths(&mut self, context: &mut RoleContext, now: Instant) {
         let mut retiring = self.connections.registry.take_retiring(now);
         retiring.retain(|block| context.retire_if_dead(*block));
@@ -171,8 +170,8 @@ impl Coordinator {
                 Ok(Some(fd)) => self.connections.greet(fd, context, now),
                 Ok(None) => return,
                 Err(errno) => {
-                    // Out of descriptors or memory. The listener stays ready, so looking away for a
-                    // while is what keeps this from spinning.
+                    // Out of descriptors or memory. The listener stays ready, so stop watching it for a while to avoid
+                    // a busy loop.
                     tracing::warn!(%errno, "cannot accept a process into the group");
                     self.accept_at = Some(now + BACKOFF_MAX);
                     context.rewatch(self.listener.as_fd(), KEY_LISTENER, EventFlags::empty());

@@ -1,5 +1,4 @@
-//! A received datagram with its addresses, and the queue in which datagrams, and the news of dead
-//! members, wait for delivery in the order of their arrival.
+//! A received datagram with its addresses, and the queue that delivers datagrams and death notices in order of arrival.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -7,7 +6,7 @@ use std::ops::Range;
 use super::block::BlockSet;
 use super::config::INBOX_DATAGRAMS_MAX;
 
-/// A datagram as it came from the network, whichever process received it first.
+/// A datagram as received from the network, by whichever process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// Sender's address and UDP port; a link-local address has its scope id.
@@ -20,11 +19,11 @@ pub struct Datagram<'a> {
     pub traffic_class: u8,
     /// IPv4 time to live or IPv6 hop limit, as received.
     pub hop_limit: u8,
-    /// UDP payload: from the base transport header to the ICRC.
+    /// UDP payload, from the base transport header to the ICRC.
     pub payload: &'a [u8],
 }
 
-/// What waits to be delivered: the datagrams' bytes in one buffer that is used again and again.
+/// The delivery queue. The datagrams' bytes are in one buffer, which is reused.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -43,7 +42,7 @@ pub(super) enum Delivery<'a> {
 
 #[derive(Debug)]
 enum Waiting {
-    /// A datagram without its payload, and where that is.
+    /// A datagram without its payload, and the payload's range in the buffer.
     Datagram {
         header: Datagram<'static>,
         payload: Range<usize>,
@@ -52,7 +51,7 @@ enum Waiting {
 }
 
 impl Inbox {
-    /// Copies a datagram in; `false` if the inbox is full.
+    /// Appends a copy of a datagram; `false` if the inbox is full.
     pub(super) fn push(&mut self, datagram: &Datagram<'_>) -> bool {
         if self.datagrams >= INBOX_DATAGRAMS_MAX {
             return false;
@@ -71,7 +70,7 @@ impl Inbox {
         true
     }
 
-    /// Adds news of deaths, which is never refused: consecutive news become one.
+    /// Appends a death notice. This never fails, because consecutive notices are merged.
     pub(super) fn push_peer_death(&mut self, blocks: BlockSet) {
         match self.waiting.last_mut() {
             Some(Waiting::PeerDeath(earlier)) => earlier.add(blocks),
@@ -83,7 +82,7 @@ impl Inbox {
         self.waiting.is_empty()
     }
 
-    /// Hands out everything in order of arrival and empties the inbox, keeping its memory.
+    /// Delivers everything in order of arrival and empties the inbox, keeping its memory.
     pub(super) fn deliver(&mut self, deliver: &mut dyn FnMut(Delivery<'_>)) {
         for waiting in &self.waiting {
             deliver(match waiting {

@@ -1,11 +1,10 @@
-//! Where the group's UDP sockets are kept: queued in a unix socket that every member holds.
+//! The store of the group's UDP sockets: messages queued in a unix socket that every member holds.
 //!
-//! A descriptor in a queued message is an open file of its own right, so the sockets live as long as
-//! any member does and close, all together, with the last. Nobody ever takes a message out: the coordinator
-//! peeks at the one it needs, which leaves nothing half done if it dies, and which keeps each
-//! socket's place in the kernel's reuseport group. The messages have one length, so `SO_PEEK_OFF`
-//! (unix(7), socket(7)) finds the one of a block. The descriptor store holds UDP sockets only: unix sockets in
-//! it could keep each other alive.
+//! A descriptor in a queued message keeps its file open, so the sockets live as long as any member does. They close
+//! together with the last member. No process ever removes a message: the coordinator only peeks at the one it needs. So
+//! a death leaves nothing half done, and every socket keeps its index in the kernel's reuseport group. All messages
+//! have the same length, so `SO_PEEK_OFF` (unix(7), socket(7)) finds the message of a block. The store holds only UDP
+//! sockets: unix sockets in it could keep each other alive.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -18,13 +17,13 @@ use super::packet::{self, Received};
 use super::raw;
 use super::sockets::{BlockSocket, Family};
 
-/// Bytes of each message: the block, and which families its sockets are of.
+/// Bytes of each message: the block, and the families of its sockets.
 const ENTRY_BYTES: usize = 2;
 
 const HAS_IPV4: u8 = 1;
 const HAS_IPV6: u8 = 2;
 
-/// Send buffer for parking: the kernel charges each message under a kilobyte.
+/// Send buffer for parking: the kernel charges less than a kilobyte per message.
 const PARKING_BUFFER_BYTES: usize = BLOCK_COUNT * 2048;
 
 /// The receiving end of the descriptor store, the same open file in every member.
@@ -40,17 +39,17 @@ pub(super) struct Parking {
     receiver: PrivateFd,
 }
 
-/// Why a block's sockets cannot be had from the descriptor store.
+/// Why the descriptor store did not return a block's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DescriptorStoreError {
     /// A system call failed.
-    #[error("looking into the store: {0}")]
+    #[error("cannot read the descriptor store: {0}")]
     Os(Errno),
-    /// The process has no room for the descriptors.
+    /// The process has no free descriptor numbers.
     #[error("no room for the block's sockets: raise the limit of open files (RLIMIT_NOFILE)")]
     NoRoom,
-    /// The descriptor store does not hold what it should.
-    #[error("the store holds no entry of block {0}")]
+    /// The descriptor store lacks a block.
+    #[error("the descriptor store has no entry for block {0}")]
     Missing(Block),
 }
 
@@ -73,13 +72,13 @@ impl Parking {
         let sender = PrivateFd::adopt(&window, sender)?;
         let receiver = PrivateFd::adopt(&window, receiver)?;
         drop(window);
-        // A pair's queue is bounded by bytes alone, not by `max_dgram_qlen`. If the buffer cannot
-        // be widened it may suffice; otherwise parking fails.
+        // The queue of a socket pair is limited only by bytes, not by `max_dgram_qlen`. If the buffer cannot be
+        // enlarged, it may still be large enough; otherwise parking fails.
         let _ = sockopt::set_socket_send_buffer_size(&sender, PARKING_BUFFER_BYTES);
         Ok(Self { sender, receiver })
     }
 
-    /// Parks the next block's sockets: IPv4, and IPv6 if there is one.
+    /// Parks the next block's sockets: IPv4, and IPv6 if supported.
     pub(super) fn park(
         &mut self,
         block: Block,
@@ -98,9 +97,10 @@ impl Parking {
     /// Closes the sending end: the descriptor store is complete.
     ///
     /// # Errors
-    /// [`Errno::TOOMANYREFS`]: the store uses up what this user may have under way, so nobody could be welcomed.
+    /// [`Errno::TOOMANYREFS`]: the store uses up this user's limit of descriptors in flight, so no process could be
+    /// welcomed.
     pub(super) fn seal(self) -> Result<DescriptorStore, Errno> {
-        // One message more, as a welcome will be.
+        // Test with one more message, as large as a welcome.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (probe, _receiver) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -112,18 +112,17 @@ impl Parking {
 }
 
 impl DescriptorStore {
-    /// Lets go of the sockets: they close if this was their last member.
+    /// Releases the sockets, which close if no other member holds them.
     pub(super) fn vacate(&self) {
         self.receiver.vacate();
     }
 
-    /// The descriptor store that came with a welcome.
+    /// The descriptor store received with a welcome.
     pub(super) fn from_descriptor(receiver: PrivateFd) -> Self {
         Self { receiver }
     }
 
-    /// Copies of a block's sockets. For the coordinator alone: the offset is part of the open file that all
-    /// members share.
+    /// Copies of a block's sockets. Only the coordinator may call this, because all members share the peek offset.
     pub(super) fn peek(&self, block: Block) -> Result<Vec<BlockSocket>, DescriptorStoreError> {
         let offset = usize::from(block.index()) * ENTRY_BYTES;
         let receiver = self.receiver.as_fd();

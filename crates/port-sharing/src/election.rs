@@ -1,14 +1,14 @@
-//! A member without a coordinator: when to try to become it, or to find it, again. Pure.
+//! A member without a coordinator: when to retry becoming or finding it. Pure.
 //!
-//! The process that binds the group's name is the coordinator; the others find it listening. Both are tried at once
-//! when the connection to the old coordinator ends, which is when the kernel has freed the name.
+//! The process that binds the group's name is the coordinator; the others find it listening. A member tries both when
+//! the connection to the old coordinator ends, because then the kernel has freed the name.
 
 use std::time::{Duration, Instant};
 
 use super::block::Block;
 use super::config::{BACKOFF_MAX, BACKOFF_MIN};
 
-/// The pauses between attempts: doubling, and spread so that members do not move in step.
+/// The pauses between attempts. They double, and differ between members so that members do not retry in step.
 #[derive(Clone, Debug)]
 pub(super) struct Election {
     attempts: u32,
@@ -17,7 +17,7 @@ pub(super) struct Election {
 }
 
 impl Election {
-    /// An election that starts now. `block` spreads the members' attempts.
+    /// Starts an election now. `block` spreads the members' attempts.
     pub(super) fn start(block: Block, now: Instant) -> Self {
         Self {
             attempts: 0,
@@ -26,7 +26,7 @@ impl Election {
         }
     }
 
-    /// Whether to try now.
+    /// Whether the next attempt is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_at <= now
     }
@@ -41,7 +41,7 @@ impl Election {
         self.attempts
     }
 
-    /// The attempt failed, or must wait for at least `wait`.
+    /// The attempt failed. The next one waits for at least `wait`.
     pub(super) fn failed(&mut self, wait: Duration, now: Instant) {
         let pause = pause(self.attempts, self.salt);
         self.attempts = self.attempts.saturating_add(1);
@@ -54,7 +54,7 @@ pub(super) fn pause(attempts: u32, salt: u32) -> Duration {
     let bound = BACKOFF_MIN
         .saturating_mul(1 << attempts.min(16))
         .min(BACKOFF_MAX);
-    // A multiplicative hash (Knuth) of who and which attempt.
+    // A multiplicative hash (Knuth) of the salt and the attempt.
     let hash = salt
         .wrapping_add(attempts.wrapping_mul(0x85eb_ca6b))
         .wrapping_mul(0x9e37_79b1);

@@ -1,12 +1,12 @@
-//! Descriptors that a forked child must not keep.
+//! Descriptors that a forked child does not keep.
 //!
-//! The group rests on the kernel closing a dead process's descriptors: the name becomes free, the
-//! others read an end of file, the port is released with the last holder. A child that an
-//! application forked off (without exec, which `CLOEXEC` covers) would hold copies of them all, and
-//! keep a dead parent looking alive. So in the child every such descriptor is at once replaced by
-//! one that means nothing: the number stays taken, the open file is let go.
+//! The group relies on the kernel closing a dead process's descriptors: then the name becomes free, the others read an
+//! end of file, and the port is released with its last holder. A forked child would hold copies of all of them and make
+//! a dead parent look alive. (`CLOEXEC` only covers exec.) So the child replaces every such descriptor at once by a
+//! placeholder: the number stays in use, but the open file is released.
 //!
-//! A descriptor exists for a moment before it is registered here. [`Window`] closes that gap: while
+//! A descriptor exists for a moment before it is registered here. [`Window`] closes that gap: a fork waits while a
+//! window is open.
 //! one is open, a fork waits.
 
 #![allow(
@@ -22,31 +22,31 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Descriptors that all groups of this process may have together.
+/// Maximum number of descriptors of all groups of this process.
 const DESCRIPTORS_MAX: usize = 4096;
-/// Tries before a fork goes ahead although a window is open. Windows last microseconds; but the fork
-/// may come from a signal handler that interrupted the very thread whose window it is.
+/// Attempts before a fork proceeds although a window is open. Windows last microseconds. But a fork may come from a
+/// signal handler that interrupted the thread with the window.
 const FORK_SPINS_MAX: u32 = 1_000_000;
 
 const FREE: RawFd = -1;
 
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] =
     [const { AtomicI32::new(FREE) }; DESCRIPTORS_MAX];
-/// Taken by a thread that has a window open, and by a fork.
+/// Set by a thread with an open window, and by a fork.
 static WINDOW: AtomicBool = AtomicBool::new(false);
-/// Whether the fork under way took [`WINDOW`].
+/// Whether the current fork set [`WINDOW`].
 static FORK_HAS_WINDOW: AtomicBool = AtomicBool::new(false);
-/// How many forks lie between this process and the first that used a group.
+/// Number of forks between this process and the first that used a group.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// What the child's descriptors are replaced by: an event counter that is never read.
+/// Replaces the descriptors in a child: an event counter that is never read.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(FREE);
 
-/// While it lives, no fork happens. Open it only around calls that do not wait.
+/// Delays forks while it lives. Open it only around calls that do not block.
 #[derive(Debug)]
 pub(super) struct Window(());
 
 impl Window {
-    /// Keeps forks away, on first use after installing the handlers that make them wait.
+    /// Opens a window. The first call installs the fork handlers.
     pub(super) fn open() -> Result<Self, Errno> {
         static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
         (*INSTALLED.get_or_init(install))?;
@@ -74,11 +74,11 @@ fn try_take_window() -> bool {
 }
 
 fn install() -> Result<(), Errno> {
-    // Lives as long as the process: a child may be forked at any time.
+    // Never closed, because a child may be forked at any time.
     let placeholder = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into_raw_fd();
     PLACEHOLDER.store(placeholder, Ordering::Release);
-    // SAFETY: the handlers are functions of this library, which is never unloaded, and they only
-    // touch atomics and make system calls that are safe between fork and exec.
+    // SAFETY: the handlers are functions of this library, which is never unloaded. They only use atomics and system
+    // calls that are safe between fork and exec.
     let status =
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     if status == 0 {
@@ -110,15 +110,14 @@ extern "C" fn in_child() {
     for descriptor in &DESCRIPTORS {
         let fd = descriptor.swap(FREE, Ordering::Relaxed);
         if fd != FREE {
-            // SAFETY: `fd` is this process's copy of a descriptor that a `PrivateFd` owns, and
-            // `dup3` is async-signal-safe. If it failed the descriptor would stay, which is no
-            // worse than before.
+            // SAFETY: `fd` is this process's copy of a descriptor that a `PrivateFd` owns, and `dup3` is
+            // async-signal-safe. If it failed, the descriptor would stay, as it would without this call.
             let _ = unsafe { libc::dup3(placeholder, fd, libc::O_CLOEXEC) };
         }
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
     FORK_HAS_WINDOW.store(false, Ordering::Relaxed);
-    // Only the forking thread lives on, so the thread that had a window open is not there to close it.
+    // The child has only the forking thread; the thread that opened a window cannot close it.
     WINDOW.store(false, Ordering::Release);
 }
 
@@ -131,7 +130,7 @@ pub struct PrivateFd {
 }
 
 impl PrivateFd {
-    /// Registers a descriptor made while the window was open.
+    /// Registers a descriptor created while the window was open.
     ///
     /// # Errors
     /// `NFILE` if [`DESCRIPTORS_MAX`] are registered; `fd` is closed.
@@ -151,25 +150,25 @@ impl PrivateFd {
         })
     }
 
-    /// Makes and registers a descriptor. `make` must not wait.
+    /// Creates and registers a descriptor. `make` must not block.
     ///
     /// # Errors
-    /// Those of `make`; `NFILE` if too many are registered.
+    /// Errors of `make`; `NFILE` if too many are registered.
     pub fn make(make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
         let window = Window::open()?;
         Self::adopt(&window, make()?)
     }
 
-    /// Lets go of the open file, as a forked child does: other threads may be using the number, which
-    /// stays taken and means nothing until this is dropped.
+    /// Releases the open file, as a forked child does. The number stays in use until this is dropped, because other
+    /// threads may still use it.
     pub(super) fn vacate(&self) {
         let _window = Window::wait();
         if self.generation != GENERATION.load(Ordering::Relaxed) {
             return;
         }
         let placeholder = PLACEHOLDER.load(Ordering::Acquire);
-        // SAFETY: the number is this owner's and stays open; `dup3` changes at once what it refers to.
-        // It fails of nothing but a placeholder that was never made, and then there is no `self`.
+        // SAFETY: this value owns the number, which stays open; `dup3` atomically changes the file it refers to. It can
+        // fail only without a placeholder, and then no `self` exists.
         let _ = unsafe { libc::dup3(placeholder, self.fd.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }
@@ -184,14 +183,13 @@ impl Drop for PrivateFd {
     fn drop(&mut self) {
         let _window = Window::wait();
         if self.generation != GENERATION.load(Ordering::Relaxed) {
-            // A child's copy: the number has lost its meaning, and the application may have closed
-            // and reused it. It is left alone.
+            // This is a child's copy. The application may have closed and reused the number, so leave it alone.
             return;
         }
         if let Some(place) = DESCRIPTORS.get(self.place) {
             place.store(FREE, Ordering::Relaxed);
         }
-        // SAFETY: `fd` is not used again: this is the drop of its only owner.
+        // SAFETY: `fd` is not used again, because this drops its only owner.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }

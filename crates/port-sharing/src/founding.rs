@@ -1,4 +1,4 @@
-//! Founding a group: every block's sockets, made at once and parked.
+//! Founding a group: creates and parks every block's sockets.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -22,10 +22,10 @@ pub(super) enum FoundError {
     Os(&'static str, Errno),
 }
 
-/// Makes every block's sockets and parks them.
+/// Creates every block's sockets and parks them.
 ///
-/// The first socket of a family is bound without `SO_REUSEPORT`, which succeeds only if no socket has
-/// the port, and shares it afterwards: from the first moment the port is this group's or not at all.
+/// The first socket of a family is bound without `SO_REUSEPORT`, which succeeds only if no other socket has the port.
+/// Only then does it share the port. So the port belongs to this group entirely or not at all.
 pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
     let mut parking = Parking::new().map_err(|errno| FoundError::Os("socketpair", errno))?;
     let mut has_ipv6 = true;
@@ -38,7 +38,7 @@ pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
         };
         has_ipv6 = ipv6.is_some();
         if block.index() == 1 {
-            // Two sockets make a reuseport group, to which a program can be attached.
+            // A reuseport group, to which a program can be attached, needs two sockets.
             for socket in [Some(&ipv4), ipv6.as_ref()].into_iter().flatten() {
                 bpf::attach(socket.as_fd())
                     .map_err(|errno| FoundError::Os("SO_ATTACH_REUSEPORT_CBPF", errno))?;
@@ -53,7 +53,7 @@ pub(super) fn found(port: u16) -> Result<DescriptorStore, FoundError> {
         .map_err(|errno| FoundError::Os("sendmsg", errno))
 }
 
-/// Whether the port is free in both families. Takes it for a moment.
+/// Whether the port is free in both families. Binds it for a moment.
 pub(super) fn port_is_free(port: u16) -> Result<bool, FoundError> {
     let bound = open(Family::Ipv4, port, Block::COORDINATOR)
         .and_then(|_ipv4| open_if_supported(port, Block::COORDINATOR).map(drop));
@@ -64,7 +64,7 @@ pub(super) fn port_is_free(port: u16) -> Result<bool, FoundError> {
     }
 }
 
-/// An IPv6 socket, or `None` on a machine without IPv6.
+/// An IPv6 socket; `None` on a machine without IPv6.
 fn open_if_supported(port: u16, block: Block) -> Result<Option<PrivateFd>, FoundError> {
     match open(Family::Ipv6, port, block) {
         Ok(socket) => Ok(Some(socket)),
@@ -89,7 +89,7 @@ fn open(family: Family, port: u16, block: Block) -> Result<PrivateFd, FoundError
     let make = || net::socket_with(domain, SocketType::DGRAM, flags, None);
     let socket = with_room(|| PrivateFd::make(make)).map_err(os("socket"))?;
     set_receive_options(family, socket.as_fd()).map_err(os("setsockopt"))?;
-    // The least there is, until the block has a process.
+    // The minimum size, until the block has a process.
     sockopt::set_socket_recv_buffer_size(&socket, IDLE_BUFFER_BYTES).map_err(os("SO_RCVBUF"))?;
     let first = block == Block::COORDINATOR;
     if !first {

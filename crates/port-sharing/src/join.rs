@@ -1,4 +1,4 @@
-//! How a process comes into the group: it finds the coordinator, or founds the group.
+//! Joining: a process finds the coordinator, or founds the group.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -30,27 +30,27 @@ use super::trust::{Credentials, Own};
 use super::uplink::Uplink;
 use super::witness;
 
-/// Attempts at the port while holding the name: another newcomer may be probing it.
+/// Attempts to bind the port while holding the name, because another newcomer may be probing the port.
 const FOUND_ATTEMPTS: u32 = 4;
-/// The pause between them.
+/// Pause between these attempts.
 const FOUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// A member that has just come in.
+/// A process that just joined.
 pub(super) struct Joined {
     pub(super) state: MemberState,
     pub(super) sockets: Vec<BlockSocket>,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Welcomed(Box<Admission>),
-    /// The group is in motion: try again, after the time the coordinator asked for if it did.
+    /// The group is changing: retry, after the time that the coordinator asked for, if any.
     Again(Duration),
-    /// Nobody answers to the name, and somebody has the port.
+    /// Nothing answers under the name, but the port is in use.
     PortTaken,
 }
 
-/// What a welcome brings, or founding.
+/// What a welcome or founding provides.
 struct Admission {
     block: Block,
     store: DescriptorStore,
@@ -75,7 +75,7 @@ pub(super) fn join(config: GroupConfig, service: Box<dyn CoordinatorService>) ->
     let name = GroupName::new(&config);
     let started = Instant::now();
     let deadline = started + config.join_timeout;
-    // Spreads processes that start at the same time.
+    // Spreads the attempts of processes that start at the same time.
     let salt = RandomState::new().build_hasher().finish() as u32;
     let mut port_taken_since: Option<Instant> = None;
     let mut attempts = 0;
@@ -112,7 +112,7 @@ pub(super) fn join(config: GroupConfig, service: Box<dyn CoordinatorService>) ->
             }
             let after_ms = started.elapsed().as_millis();
             return Err(refused(format!(
-                "{living} of them live, but none gave it a place within {after_ms} ms{}",
+                "{living} of them live, but none admitted it within {after_ms} ms{}",
                 holder_text(&name)
             )));
         }
@@ -130,8 +130,8 @@ fn attempt(config: &GroupConfig, name: &GroupName, deadline: Instant) -> Result<
 
 /// Founds the group if the port is free.
 fn found(config: &GroupConfig, name: &GroupName) -> Result<Attempt> {
-    // Asked before the name is taken: where a group lives without a coordinator for the moment, the name
-    // is its members' to take.
+    // Checked before the name is bound. If a group is temporarily without a coordinator, its members must be able to
+    // bind the name.
     if !founding::port_is_free(config.port).map_err(found_error)? {
         return Ok(Attempt::PortTaken);
     }
@@ -170,7 +170,7 @@ fn found(config: &GroupConfig, name: &GroupName) -> Result<Attempt> {
     Ok(Attempt::PortTaken)
 }
 
-/// Says hello to the coordinator and waits for its answer.
+/// Sends a hello to the coordinator and waits for its answer.
 fn enter(
     config: &GroupConfig,
     name: &GroupName,
@@ -203,7 +203,7 @@ fn enter(
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let answer = packet::peek_descriptors(connection.as_fd(), &mut buffer);
     let (received, descriptors) = answer.map_err(os("recvmsg (SCM_RIGHTS)"))?;
-    // Looking first leaves a second chance to make room for the descriptors. Now it is taken.
+    // Peek first, so that the descriptors can be read again after making room. Now consume the record.
     packet::receive(connection.as_fd(), &mut []).map_err(os("recvmsg"))?;
     let Received::Record(bytes) = received else {
         // The coordinator died, or gave up founding.
@@ -233,7 +233,7 @@ fn enter(
             Err(Error::new(Step::OpenDevice, cause))
         }
         Ok(_) => Err(refused(format!(
-            "the group is led by {coordinator}, which speaks out of turn"
+            "the group is led by {coordinator}, which sent an unexpected message"
         ))),
         Err(malformed) => Err(refused(format!(
             "the group is led by {coordinator}: {malformed}"
@@ -245,7 +245,7 @@ fn enter(
 fn unpack(descriptors: Vec<PrivateFd>) -> Result<(DescriptorStore, PrivateFd, Vec<BlockSocket>)> {
     let mut descriptors = descriptors.into_iter();
     let (Some(store), Some(block_name)) = (descriptors.next(), descriptors.next()) else {
-        return Err(refused("the welcome came without its descriptors".into()));
+        return Err(refused("the welcome had no descriptors".into()));
     };
     let mut sockets = Vec::new();
     for fd in descriptors {
@@ -258,7 +258,7 @@ fn unpack(descriptors: Vec<PrivateFd>) -> Result<(DescriptorStore, PrivateFd, Ve
         sockets.push(BlockSocket::new(family, fd));
     }
     if sockets.is_empty() {
-        return Err(refused("the welcome came without sockets".into()));
+        return Err(refused("the welcome had no sockets".into()));
     }
     Ok((DescriptorStore::from_descriptor(store), block_name, sockets))
 }
@@ -301,7 +301,7 @@ fn settle(
     })
 }
 
-/// Waits until there is something to read; `false` at the deadline.
+/// Waits until the connection is readable; `false` at the deadline.
 pub(super) fn wait_readable(connection: &PrivateFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

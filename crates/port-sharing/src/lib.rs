@@ -1,33 +1,32 @@
-//! Many processes share one UDP port, without a daemon.
+//! Shares one UDP port among many processes, without a daemon.
 //!
-//! RoCEv2 has one UDP port (4791) for all queue pairs of a host, but every process has its own. So
-//! the port is bound by a set of sockets, one for each [`Block`] of queue pair numbers, and the kernel
-//! brings each packet to the socket of its destination (`bpf`). Each process reads its own block's
-//! sockets and no others.
+//! RoCEv2 has one UDP port (4791) for all queue pairs of a host, but every process has its own queue pairs. So a set of
+//! sockets is bound to the port, one for each [`Block`] of queue pair numbers, and the kernel delivers each packet to
+//! the socket of its destination (`bpf`). Each process reads only its own block's sockets.
 //!
-//! * **Founding** (`join`, `founding`, `sockets`): a process that finds no group binds its name and makes all
-//!   sockets at once; their order is what the kernel's choice goes by.
-//! * **The descriptor store** (`descriptor_store`): the sockets are parked in a unix socket that every member holds, so
-//!   none closes, and the order stays, whichever process dies, the founder included.
+//! * **Founding** (`join`, `founding`, `sockets`): a process that finds no group binds the group's name and creates all
+//!   sockets at once. The kernel selects a socket by its position in this order.
+//! * **The descriptor store** (`descriptor_store`): the sockets are parked in a unix socket that every member holds. So
+//!   none closes and the order stays when a process dies, even the founder.
 //! * **The coordinator** (`coordinator`, `connections`, `registry`): the process that listens on the group's name
-//!   (`name`). It lets others in (`trust`; `stranger` and `witness` find out who else is in the way), gives each a
-//!   block, answers requests (such as which ports are taken), and reads block 0, where connection management
-//!   arrives for all members: it forwards those datagrams.
-//! * **Election** (`election`, `state`): when the coordinator dies the kernel frees its name; the members
-//!   see their connections end, one binds the name, the others connect to it with the blocks they
-//!   have and register everything again.
-//! * **Deaths**: if a block's name is free again, its process is dead. The coordinator tells all
-//!   members ([`MemberService::peer_death`]), a new coordinator those that come back, so that no process waits for
-//!   the dead.
+//!   (`name`). It admits other processes (`trust`; `stranger` and `witness` identify processes that block the way) and
+//!   gives each a block. It answers requests, for example for ports. It reads block 0, where connection management
+//!   arrives for all members, and forwards those datagrams.
+//! * **Election** (`election`, `state`): when the coordinator dies, the kernel frees its name and the members'
+//!   connections end. One member binds the name. The others connect to it with their blocks and register everything
+//!   again.
+//! * **Deaths**: if a block's name is free again, its process is dead. The coordinator tells all members
+//!   ([`MemberService::peer_death`]), and a new coordinator tells those that reconnect, so that no process waits for a
+//!   dead one.
 //!
-//! * **Observers** (`observe`): a process that only wants to look asks the coordinator, which passes the question on to
-//!   the members.
+//! * **Observers** (`observe`): a process that only wants information asks the coordinator, which also asks the
+//!   members.
 //!
-//! A block's packets never pass through another process. Whatever the coordinator does is rare, or can be
-//! lost: management datagrams are sent again by their protocol.
+//! A block's packets never pass through another process. The coordinator only does what is rare or may be lost: the
+//! protocol repeats lost management datagrams.
 //!
-//! Locks: one, around the whole state; held while [`CoordinatorService`] is asked, never while
-//! [`MemberService`] is, nor while datagrams are delivered, nor while anything waits.
+//! One lock protects the whole state. It is held during calls to [`CoordinatorService`], but not during calls to
+//! [`MemberService`], the delivery of datagrams, or any wait.
 
 mod batch;
 mod block;
@@ -102,43 +101,42 @@ pub struct PortGroup {
     sockets: Vec<BlockSocket>,
     member: Arc<dyn MemberService>,
     shared: Mutex<Shared>,
-    /// A request has its answer, or its waiter may become the coordinator.
+    /// A request has an answer, or a waiter may become the leader.
     answered: Condvar,
-    /// Datagrams being delivered; changes places with the state's inbox.
+    /// Datagrams being delivered; swapped with the state's inbox.
     delivery: Mutex<Inbox>,
-    /// Readable when [`process`](Self::process) has something to do: `wake`, or the role's own
-    /// descriptors.
+    /// Readable when [`process`](Self::process) has work: combines `wake` and the role's descriptors.
     epoll: PrivateFd,
     wake: PrivateFd,
-    /// Wakes the waiter that looks after all when another thread has found its answer.
+    /// Wakes the leading waiter when another thread has found its answer.
     nudge: PrivateFd,
     fork_guard: ForkGuard,
 }
 
 const AFTER_FORK: &str = "use of a port group in a process forked after it was joined";
 
-/// What the lock guards.
+/// The state under the lock.
 struct Shared {
     state: MemberState,
-    /// Whether one of the waiting threads is looking after the state for all of them.
+    /// Whether one of the waiting threads currently runs the state for all of them.
     has_leader: bool,
 }
 
 impl PortGroup {
     /// Joins the group of `config.port` in this network namespace, or founds it.
     ///
-    /// Call [`process`](Self::process) from now on: this process may be the coordinator.
+    /// From then on call [`process`](Self::process), because this process may be the coordinator.
     ///
     /// # Errors
-    /// * `PortOwnedElsewhere`: the port is taken, and not by a group (the kernel's rdma_rxe takes it).
-    /// * `GroupNotTrusted`: a user who is not trusted leads the group, or holds its name; `GroupPlacesTaken`: or its
-    ///   places.
-    /// * `GroupDistrusts`: the group does not trust this user; `GroupRefused`: it will not have this process for
-    ///   another reason.
+    /// * `PortOwnedElsewhere`: another program has the port (for example the kernel's rdma_rxe).
+    /// * `GroupNotTrusted`: an untrusted user leads the group or holds its name.
+    /// * `GroupPlacesTaken`: untrusted users hold its places.
+    /// * `GroupDistrusts`: the group does not trust this user.
+    /// * `GroupRefused`: the group refuses this process for another reason.
     /// * `LimitReached`: all 127 blocks are in use.
-    /// * `InvalidArgument`: a setting that cannot work.
-    /// * `DescriptorLimit`: even the hard limit of open files (`RLIMIT_NOFILE`) is too low; the soft one is raised
-    ///   as far as needed.
+    /// * `InvalidArgument`: a setting is out of range.
+    /// * `DescriptorLimit`: even the hard limit of open files (`RLIMIT_NOFILE`) is too low; the soft limit is raised as
+    ///   needed.
     /// * `Os`: a system call failed.
     pub fn join(
         config: GroupConfig,
@@ -179,24 +177,24 @@ impl PortGroup {
         })
     }
 
-    /// The block of queue pair numbers that is this process's own.
+    /// This process's block of queue pair numbers.
     pub fn block(&self) -> Block {
         self.block
     }
 
-    /// The block's sockets: IPv4, and IPv6 where the machine has it. Only for receiving, and only by
-    /// this process; they are not to be duplicated, connected or bound anew.
+    /// The block's sockets: IPv4, and IPv6 if the machine supports it. Only this process may use them, and only to
+    /// receive; do not duplicate, connect or rebind them.
     pub fn sockets(&self) -> &[BlockSocket] {
         &self.sockets
     }
 
-    /// Readable when [`process`](Self::process) has something to do; for poll and epoll only.
+    /// Readable when [`process`](Self::process) has work; for poll and epoll only.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Does what can be done now, in bounded time and without waiting: the coordinator's duties, an election,
-    /// and the delivery of datagrams that came to another process first. For one thread at a time.
+    /// Does all work that is possible now, in bounded time and without blocking: the coordinator's duties, an election,
+    /// and the delivery of datagrams that arrived at another process first. Only one thread may call it at a time.
     ///
     /// `deliver` is called without any lock that the group's other methods take.
     pub fn process(&self, deliver: &mut dyn FnMut(Datagram<'_>)) {
@@ -223,25 +221,26 @@ impl PortGroup {
         });
     }
 
-    /// How long [`process`](Self::process) may be left uncalled while the descriptor is not readable;
-    /// `None` means as long as it is not.
+    /// Maximum time until the next call to [`process`](Self::process) while the descriptor is not readable; `None`
+    /// means no limit.
     pub fn next_timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let at = self.lock().state.next_timeout(now)?;
         Some(at.saturating_duration_since(now))
     }
 
-    /// Asks the coordinator ([`CoordinatorService::request`]), be it another process or this one, and waits for the
-    /// answer. If the coordinator dies meanwhile the next one is asked. Any thread may call it, the one that
-    /// calls [`process`](Self::process) included, but not from within [`CoordinatorService`].
+    /// Sends a request to the coordinator ([`CoordinatorService::request`]), which may be this process, and waits for
+    /// the answer. If the coordinator dies, the request goes to the next one. Any thread may call it, including the one
+    /// that calls [`process`](Self::process), but not from within [`CoordinatorService`].
     ///
     /// # Errors
-    /// * `GroupSilent`: the coordinator gives no answer within `timeout`; `TimedOut`: nor is there one.
-    /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: neither, and this process and the present coordinator
-    ///   do not trust each other.
+    /// * `GroupSilent`: the coordinator did not answer within `timeout`.
+    /// * `TimedOut`: there was no coordinator within `timeout`.
+    /// * `GroupNotTrusted`, `GroupDistrusts`, `GroupRefused`: no answer, because this process and the current
+    ///   coordinator do not trust each other.
     /// * `LimitReached`: [`REQUESTS_MAX`] requests are waiting.
     /// * `InvalidArgument`: more than [`REQUEST_BYTES_MAX`] bytes.
-    /// * `Unsupported`: in a child forked since.
+    /// * `Unsupported`: the process is a child forked since.
     pub fn request(&self, payload: &[u8], timeout: Duration) -> Result<Vec<u8>> {
         self.check_request(payload)?;
         let now = Instant::now();
@@ -262,7 +261,7 @@ impl PortGroup {
         };
         shared.state.requests.give_up(id);
         if !shared.has_leader {
-            // This thread may have been woken to look after the rest.
+            // This thread may have been woken to become the leader.
             self.answered.notify_one();
         }
         if let Some(answer) = answer {
@@ -287,11 +286,11 @@ impl PortGroup {
         Err(Error::new(Step::OpenDevice, cause))
     }
 
-    /// As [`request`](Self::request), but waits for nothing: the coordinator, or the next one, gets it in its
-    /// turn with this process's other requests, and the answer is dropped.
+    /// Like [`request`](Self::request), but does not wait: the current or the next coordinator gets the request in
+    /// order with this process's other requests, and the answer is dropped.
     ///
     /// # Errors
-    /// As for [`request`](Self::request), without those of waiting.
+    /// As for [`request`](Self::request), except those of waiting.
     pub fn tell(&self, payload: &[u8]) -> Result<()> {
         self.check_request(payload)?;
         let mut shared = self.lock();
@@ -313,16 +312,16 @@ impl PortGroup {
         Ok(())
     }
 
-    /// How many coordinators this process has had after the first. What [`MemberService::replay`] did not know
-    /// of when the coordinator changed, the new one does not know either: so a claim that was granted and
-    /// then noted down is to be asked for again if this number changed in between.
+    /// How often the coordinator has changed since this process joined. A new coordinator only knows what
+    /// [`MemberService::replay`] knew at the change. So if this number changed between the grant of a claim and its
+    /// recording, request the claim again.
     pub fn epoch(&self) -> u64 {
         self.lock().state.epoch()
     }
 
-    /// Sends a datagram on that arrived here but is another block's: the kernel may deliver packets
-    /// of one sender to several queue pairs in one piece (generic receive offload). [`Block::COORDINATOR`] is
-    /// for those to QP1. It goes by way of the coordinator and may be lost.
+    /// Forwards a datagram that arrived here but belongs to another block. This happens because the kernel may deliver
+    /// packets of one sender to several queue pairs as one unit (generic receive offload). Use [`Block::COORDINATOR`]
+    /// for datagrams to QP1. The datagram goes through the coordinator and may be lost.
     pub fn forward(&self, block: Block, datagram: Datagram<'_>) {
         if !self.fork_guard.is_owner() {
             return;
@@ -340,14 +339,14 @@ impl PortGroup {
         }
     }
 
-    /// Leaves the group, though this value lives on: to all others it is as if this process had died. Its
-    /// block's sockets are closed, and nothing can be asked any more.
+    /// Leaves the group before this value is dropped. To others it looks as if this process had died. The block's
+    /// sockets are closed, and requests fail.
     pub fn leave(&self) {
         self.sockets.iter().for_each(BlockSocket::vacate);
         self.lock().state.leave();
     }
 
-    /// Lets other members connect to this one, and this one to them.
+    /// Enables direct connections between other members and this one.
     ///
     /// # Errors
     /// `Os` if the system refuses.
@@ -358,17 +357,17 @@ impl PortGroup {
         MemberLinks::new(own_name, &context.config).map_err(join::os("listen"))
     }
 
-    /// The group as this process sees it.
+    /// The state of the group, as known to this process.
     pub fn status(&self) -> GroupStatus {
         self.lock().state.status()
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // A panic can only come from a service; the group's own state is whole between calls to it.
+        // Only a service can panic; the group's own state is consistent during calls to it.
         self.shared.lock()
     }
 
-    /// A turn by a thread other than the one that calls `process`.
+    /// A turn by a thread that does not call `process`.
     fn turn_for_all<'a>(&'a self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
         let now = Instant::now();
         let before = shared.state.next_timeout(now);
@@ -386,7 +385,7 @@ impl PortGroup {
         shared
     }
 
-    /// What follows a turn: registrations replayed without the lock, waiters told.
+    /// Work after a turn: replays registrations without the lock, and wakes waiters.
     fn after_turn<'a>(
         &'a self,
         shared: MutexGuard<'a, Shared>,
@@ -414,8 +413,8 @@ impl PortGroup {
         shared
     }
 
-    /// Waits until there may be an answer. One of the waiting threads watches the descriptors for
-    /// all of them, so that no request depends on another thread calling `process`.
+    /// Waits until an answer may be available. One of the waiting threads watches the descriptors for all of them, so
+    /// no request depends on another thread calling `process`.
     fn wait<'a>(
         &'a self,
         mut shared: MutexGuard<'a, Shared>,
@@ -434,7 +433,7 @@ impl PortGroup {
         let limit = next
             .map_or(limit, |next| limit.min(next))
             .min(MemberState::LOOK_INTERVAL);
-        // The state lives as long as `self`, and so does its descriptor.
+        // The state, and so its descriptor, lives as long as `self`.
         let watched = shared.state.context.epoll_handle();
         drop(shared);
         let mut descriptors = [
@@ -449,7 +448,7 @@ impl PortGroup {
         let mut shared = self.lock();
         take_count(&self.nudge);
         shared.has_leader = false;
-        // Should this thread have its answer, another has to look after the rest.
+        // If this thread has its answer, another thread must become the leader.
         self.answered.notify_one();
         shared
     }
@@ -463,8 +462,8 @@ impl fmt::Debug for PortGroup {
     }
 }
 
-/// Calls the member's service. If that panics, the panic is logged and ends there, with an empty answer:
-/// the whole process depends on the thread that called.
+/// Calls the member's service. A panic is logged and replaced by an empty answer, because the whole process depends on
+/// the calling thread.
 fn unharmed<R: Default>(call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         tracing::error!("the member's service panicked");
@@ -480,12 +479,12 @@ fn too_many_requests() -> Error {
 
 /// Makes an event counter readable.
 fn add_count(counter: &PrivateFd) {
-    // It can only fail by being full, and then it is readable.
+    // It can only fail if the counter is full, and then it is readable.
     let _ = rustix::io::write(counter, &1u64.to_ne_bytes());
 }
 
 /// Makes an event counter unreadable.
 fn take_count(counter: &PrivateFd) {
-    // It can only fail by being empty.
+    // It can only fail if the counter is zero.
     let _ = rustix::io::read(counter, &mut [0u8; 8]);
 }

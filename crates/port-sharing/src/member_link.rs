@@ -1,7 +1,6 @@
-//! Connections between two members of the group, past the coordinator: each member listens on its block's name.
+//! Direct connections between two members of the group. Each member listens on its block's name.
 //!
-//! Both ends check that they trust the other's user, by what the kernel says of it. What the messages mean is
-//! the users' matter.
+//! Both ends check that they trust the other's user, as the kernel reports it. The users define the messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use super::name::{self, Call, GroupName};
 use super::packet::{self, Received};
 use super::trust::{Credentials, Own, Trust};
 
-/// Members that may wait to be accepted.
+/// Maximum number of members waiting to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Connections that one call accepts, if all are of users who are not trusted.
+/// Maximum number of connections from untrusted users that one call accepts and closes.
 const ACCEPTS_MAX: usize = 16;
 
 /// This member's end of connections between members.
@@ -34,14 +33,14 @@ pub struct MemberLinks {
 #[derive(Debug)]
 pub struct MemberLink(PrivateFd);
 
-/// What reading a [`MemberLink`] gave.
+/// The result of reading a [`MemberLink`].
 #[derive(Debug)]
 pub enum LinkMessage {
-    /// A message of so many bytes, and the descriptors that came with it.
+    /// A message of this many bytes, and its descriptors.
     Message(usize, Vec<PrivateFd>),
     /// None waits.
     Nothing,
-    /// The other member has closed the connection or died, or broke the rules.
+    /// The other member closed the connection, died, or violated the protocol.
     Closed,
 }
 
@@ -55,11 +54,11 @@ impl MemberLinks {
         })
     }
 
-    /// Connects to the member with a block, without waiting. `None` if there is none, it does not listen, or its user
-    /// is not trusted.
+    /// Connects to the member with a block, without blocking. `None` if the member does not exist or does not listen,
+    /// or if its user is not trusted.
     ///
     /// # Errors
-    /// `AGAIN` if too many wait to be accepted; otherwise what the system refuses.
+    /// `AGAIN` if too many connections wait to be accepted; otherwise the system's error.
     pub fn call(&self, block: Block) -> Result<Option<MemberLink>, Errno> {
         match self.name.call_block(block)? {
             Call::Connected(connection) => Ok(self.trusted(connection)),
@@ -68,10 +67,10 @@ impl MemberLinks {
         }
     }
 
-    /// Accepts a connection; `None` if none waits, or only others'. Those of users who are not trusted are closed.
+    /// Accepts a connection; `None` if no trusted one is waiting. Connections of untrusted users are closed.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The system's error.
     pub fn accept(&self) -> Result<Option<MemberLink>, Errno> {
         for _ in 0..ACCEPTS_MAX {
             let Some(connection) = name::accept(&self.own_name)? else {
@@ -99,18 +98,18 @@ impl AsFd for MemberLinks {
 }
 
 impl MemberLink {
-    /// Sends a message with at most four descriptors; whole or not at all.
+    /// Sends a message with at most four descriptors, whole or not at all.
     ///
     /// # Errors
-    /// What the system refuses; `AGAIN` if the connection is full.
+    /// The system's error; `AGAIN` if the connection is full.
     pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         packet::send_with(self.0.as_fd(), message, descriptors)
     }
 
-    /// Takes a message.
+    /// Receives a message.
     ///
     /// # Errors
-    /// What the system refuses, such as room for the descriptors.
+    /// The system's error, for example if there is no room for the descriptors.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<LinkMessage, Errno> {
         let (received, descriptors) = packet::peek_descriptors(self.0.as_fd(), buffer)?;
         if let Received::Record(_) | Received::TooLong = received {

@@ -1,7 +1,7 @@
-//! What members and the coordinator say to each other: one message per SEQPACKET record.
+//! Messages between members and the coordinator: one message per SEQPACKET record.
 //!
-//! Integers are big-endian. A message begins with its kind. Only [`Message::Hello`] and the answers
-//! to it say the protocol's version; after a welcome both ends are known to speak the same.
+//! Integers are big-endian. A message begins with its type. Only [`Message::Hello`] and the answers to it contain the
+//! protocol's version; after a welcome both ends use the same version.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -9,14 +9,14 @@ use super::block::{Block, BlockSet};
 use super::config::{DATAGRAM_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::datagram::Datagram;
 
-/// Version of this protocol, and of what its users carry in requests, datagrams and reports. A process
-/// of another version is refused, and told both: messages whose meaning changed must not be guessed at.
+/// Version of this protocol, and of the contents that its users put into requests, datagrams and reports. A process of
+/// another version is refused with both version numbers, because a changed message must not be misread.
 ///
-/// 2: observers, surveys and reports; several claims given back by one request; deaths told to members.
+/// 2: observers, surveys and reports; one request releases several claims; members learn of deaths.
 /// 3: replays are answered.
 pub(super) const VERSION: u8 = 3;
 
-/// Largest header before a payload: kind, block, and the addresses of an IPv6 datagram.
+/// Maximum header before a payload: type, block, and the addresses of an IPv6 datagram.
 const HEADER_BYTES_MAX: usize = 64;
 
 /// Largest message, bytes.
@@ -29,7 +29,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = {
     HEADER_BYTES_MAX + payload_max
 };
 
-/// Begins a hello, so that a process that connected by mistake is not taken for a member.
+/// Begins a hello, so that a process that connected by mistake does not look like a member.
 const MAGIC: [u8; 4] = *b"PRTL";
 
 const HELLO: u8 = 1;
@@ -52,39 +52,39 @@ const REPLAYED: u8 = 16;
 /// A message between a member and the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// To the coordinator, first: asks for a block, or for the one it still has after a coordinator died.
+    /// First message to the coordinator: asks for a block, or for the block that it kept after a coordinator died.
     Hello {
         /// The sender's protocol version.
         version: u8,
-        /// The block a member comes back with.
+        /// The block of a returning member.
         rejoin: Option<Block>,
     },
-    /// From the coordinator: accepted. For a newcomer its descriptors come along: the descriptor store, the block's
-    /// name, and the block's sockets.
+    /// From the coordinator: accepted. For a newcomer it carries descriptors: the descriptor store, the block's name,
+    /// and the block's sockets.
     Welcome {
         /// The member's block.
         block: Block,
     },
     /// From the coordinator: not accepted; the connection closes.
     Refused(Refusal),
-    /// From the coordinator: ask again after this many milliseconds; the connection closes.
+    /// From the coordinator: connect again after this many milliseconds. The connection closes.
     Later {
         /// Milliseconds.
         after_ms: u16,
     },
-    /// To the coordinator: a question that wants one [`Response`](Self::Response).
+    /// To the coordinator: a request for one [`Response`](Self::Response).
     Request {
         /// Names the request on this connection.
         id: u64,
         /// The asker's own format.
         payload: &'a [u8],
     },
-    /// To a new coordinator: something registered with the old one. Wants one [`Replayed`](Self::Replayed).
+    /// To a new coordinator: a registration made with the old one. Expects one [`Replayed`](Self::Replayed).
     Replay {
         /// The asker's own format.
         payload: &'a [u8],
     },
-    /// From the coordinator: the answer to a replay. They come in the order of the replays.
+    /// From the coordinator: the answer to a replay, in the order of the replays.
     Replayed {
         /// The answer, in the asker's own format.
         payload: &'a [u8],
@@ -98,31 +98,31 @@ pub(super) enum Message<'a> {
         /// The answer, in the asker's own format.
         payload: &'a [u8],
     },
-    /// From the coordinator: not yet; send the request again after this many milliseconds.
+    /// From the coordinator: too early. Send the request again after this many milliseconds.
     ResponseLater {
         /// The request's.
         id: u64,
         /// Milliseconds.
         after_ms: u16,
     },
-    /// A datagram for `block`; to the coordinator, or from the coordinator to that block.
+    /// A datagram for `block`, to or from the coordinator.
     Datagram {
-        /// Who should have it.
+        /// The receiver.
         block: Block,
         /// The datagram.
         datagram: Datagram<'a>,
     },
-    /// From the coordinator: the processes that had these blocks are dead.
+    /// From the coordinator: the processes of these blocks are dead.
     PeerDeath {
-        /// The blocks, which were not given away since.
+        /// The blocks, which were not reassigned since.
         blocks: BlockSet,
     },
-    /// To the coordinator, first: wants no block, only to know of everybody.
+    /// First message to the coordinator: asks for information about all members, without a block.
     Observe {
         /// The sender's protocol version.
         version: u8,
     },
-    /// From the coordinator to an observer: a member. One for each, before any report.
+    /// From the coordinator to an observer: a member. One for each member, before any report.
     Roster {
         /// Its block.
         block: Block,
@@ -131,13 +131,13 @@ pub(super) enum Message<'a> {
         /// Its effective user.
         uid: u32,
     },
-    /// From the coordinator: somebody wants to know of this member.
+    /// From the coordinator: an observer asks for this member's report.
     Survey {
         /// Names the survey.
         id: u64,
     },
-    /// What a member says of itself, to the coordinator and from there to the observer; or what the coordinator
-    /// says, for block 0, which ends the roster.
+    /// A member's report, to the coordinator and from there to the observer. For block 0 it is the coordinator's, which
+    /// ends the roster.
     Report {
         /// The survey.
         survey: u64,
@@ -145,7 +145,7 @@ pub(super) enum Message<'a> {
         block: Block,
         /// Whether this is the last part.
         last: bool,
-        /// A part of it, in the format of those who use the group.
+        /// The part's contents, in the format of the group's users.
         payload: &'a [u8],
     },
 }
@@ -162,26 +162,26 @@ pub(super) enum Refusal {
         /// The user the coordinator saw.
         uid: u32,
     },
-    /// It speaks another version.
+    /// Its protocol version differs.
     #[error(
-        "they speak version {coordinator} of the group protocol, this process speaks {VERSION}"
+        "they use version {coordinator} of the group protocol, this process uses version {VERSION}"
     )]
     Version {
         /// The coordinator's version.
         coordinator: u8,
     },
     /// No block is free.
-    #[error("every block of queue pair numbers is in use")]
+    #[error("all blocks of queue pair numbers are in use")]
     Full,
-    /// The block it comes back with belongs to another process now.
-    #[error("block {block} belongs to another process now")]
+    /// Another process owns the block by now.
+    #[error("another process has taken block {block}")]
     BlockTaken {
         /// The block.
         block: Block,
     },
 }
 
-/// A malformed message: what was expected, where.
+/// A malformed message: what was expected, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed group message: expected {expected} at byte {offset} of {length}")]
 pub(super) struct Malformed {
@@ -197,7 +197,7 @@ impl<'a> Message<'a> {
             Self::Hello { version, rejoin } => {
                 out.push(HELLO);
                 out.extend_from_slice(&MAGIC);
-                // No member comes back with block 0, so it stands for "none".
+                // Block 0 means none, because no member returns with it.
                 out.extend_from_slice(&[version, rejoin.map_or(0, Block::index)]);
             }
             Self::Welcome { block } => out.extend_from_slice(&[WELCOME, block.index()]),
@@ -263,7 +263,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The message that `bytes` are, all of them.
+    /// Decodes a message, which must fill `bytes` exactly.
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut r = Reader { bytes, offset: 0 };
         let message = match r.u8("kind")? {
@@ -401,7 +401,7 @@ fn encode_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Reads fields one after the other and never past the end.
+/// Reads consecutive fields, never past the end.
 struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,

@@ -1,10 +1,9 @@
 //! Sockets for IP multicast groups on the shared port.
 //!
-//! Packets to groups carry no queue pair of any block, so the blocks' sockets cannot share them out.
-//! Instead each process binds a socket of its own to the group's address: the kernel gives every such
-//! socket a copy. Bound to another address than the blocks' sockets, they are no part of those
-//! sockets' reuseport group; and the blocks' sockets have `IP_MULTICAST_ALL` off, or each of them
-//! would get a copy as well.
+//! Packets to groups contain no block's queue pair number, so the blocks' sockets cannot divide them. Instead each
+//! process binds its own socket to the group's address, and the kernel gives every such socket a copy. These sockets
+//! have another address, so they are not in the reuseport group of the blocks' sockets. The blocks' sockets have
+//! `IP_MULTICAST_ALL` off; otherwise each would also get a copy.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,8 +18,8 @@ use super::room::with_room;
 use super::sockets::Family;
 use super::sockets::{set_receive_buffer, set_receive_options};
 
-/// A socket on which this process gets its copies of a group's datagrams on an interface. The
-/// interface is joined to the group (IGMP, MLD) as long as it is open.
+/// A socket that receives this process's copies of a group's datagrams on one interface. The interface is a member of
+/// the group (IGMP, MLD) while the socket is open.
 #[derive(Debug)]
 pub struct MulticastSocket {
     family: Family,
@@ -31,14 +30,14 @@ impl MulticastSocket {
     /// Joins `group` on the interface with this index.
     ///
     /// # Errors
-    /// `AddressInUse` if the port is shared with processes of another user: Linux lets sockets of one
-    /// user alone share a port (`SO_REUSEPORT`). `Os` if the interface is gone or has no room for
-    /// another group.
+    /// `AddressInUse` if processes of another user share the port: Linux lets only sockets of one user share a port
+    /// (`SO_REUSEPORT`). `Os` if the interface was removed or cannot join another group.
     pub fn join(port: u16, group: IpAddr, interface: u32, buffer_bytes: usize) -> Result<Self> {
         let os = |call| {
             move |errno: Errno| match errno {
                 Errno::ADDRINUSE => {
-                    let holder = "processes of another user, who shares its unicast packets alone";
+                    let holder =
+                        "processes of another user, which can share only its unicast packets";
                     let holder = Some(holder.into());
                     Error::new(Step::JoinMulticast, Cause::AddressInUse { holder })
                 }

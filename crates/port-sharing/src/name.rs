@@ -1,8 +1,8 @@
-//! The names of a group: abstract unix sockets, which vanish with their process.
+//! The names of a group: abstract unix sockets, which disappear with their process.
 //!
 //! * The coordinator listens on `<prefix>/<port>`. Binding it is the election.
-//! * Each member holds `<prefix>/<port>/<block>`, bound and never listening: the kernel's own word
-//!   on which blocks have a living process, under any coordinator.
+//! * Each member holds `<prefix>/<port>/<block>`, bound and never listening. By it the kernel shows which blocks have a
+//!   living process, independent of the coordinator.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,7 +16,7 @@ use super::room::with_room;
 use super::unix_diag::BoundSocket;
 use super::witness::bound_sockets;
 
-/// Connections that may wait to be accepted; every block's process at once.
+/// Maximum number of connections waiting to be accepted: one for each block.
 const BACKLOG: i32 = 128;
 
 /// The names of one group.
@@ -25,7 +25,7 @@ pub(super) struct GroupName {
     base: String,
 }
 
-/// What came of calling the coordinator.
+/// The result of connecting to the coordinator.
 #[derive(Debug)]
 pub(super) enum Call {
     /// A connection, nonblocking.
@@ -43,7 +43,7 @@ impl GroupName {
         }
     }
 
-    /// Becomes the coordinator, if there is none: binds the name and listens. `None` if it is taken.
+    /// Becomes the coordinator: binds the name and listens. `None` if the name is taken.
     pub(super) fn listen(&self) -> Result<Option<PrivateFd>, Errno> {
         let address = SocketAddrUnix::new_abstract_name(self.base.as_bytes())?;
         let bound = bind_unless_taken(&address)?;
@@ -58,13 +58,13 @@ impl GroupName {
         format!("{}/{block}", self.base)
     }
 
-    /// Takes a block's name. `None` if a living process has it.
+    /// Binds a block's name. `None` if a living process holds it.
     pub(super) fn claim_block(&self, block: Block) -> Result<Option<PrivateFd>, Errno> {
         let name = self.of_block(block);
         bind_unless_taken(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
     }
 
-    /// The socket that has the coordinator's name, whether it listens or not.
+    /// The socket that holds the coordinator's name, listening or not.
     pub(super) fn holder(&self) -> Option<BoundSocket> {
         let mut sockets = bound_sockets(&self.base).into_iter();
         sockets.find(|socket| socket.name == self.base)
@@ -87,7 +87,7 @@ impl GroupName {
         Self::connect(&SocketAddrUnix::new_abstract_name(self.base.as_bytes())?)
     }
 
-    /// Connects to the member with a block, without waiting.
+    /// Connects to the member with a block, without blocking.
     pub(super) fn call_block(&self, block: Block) -> Result<Call, Errno> {
         let name = self.of_block(block);
         Self::connect(&SocketAddrUnix::new_abstract_name(name.as_bytes())?)
@@ -107,7 +107,7 @@ impl GroupName {
     }
 }
 
-/// Accepts a connection; `None` if none waits.
+/// Accepts a connection; `None` if none is waiting.
 pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match with_room(|| PrivateFd::make(|| net::accept_with(listener, flags))) {
@@ -116,7 +116,7 @@ pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
             Ok(Some(connection))
         }
         Err(Errno::AGAIN) => Ok(None),
-        // The caller gave up, or a signal came: the next turn computes the remaining time.
+        // The caller gave up, or a signal arrived: the next turn computes the remaining time.
         Err(Errno::CONNABORTED | Errno::INTR) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -136,8 +136,8 @@ fn bind_unless_taken(address: &SocketAddrUnix) -> Result<Option<PrivateFd>, Errn
     }
 }
 
-/// Lets more messages wait on a connection. What the kernel does not give is done without: a full
-/// connection loses datagrams, which connection management sends again.
+/// Enlarges a connection's buffers. If the kernel refuses, the connection works but may lose more datagrams, which
+/// connection management retransmits.
 fn widen(connection: &PrivateFd) {
     if sockopt::set_socket_send_buffer_size_force(connection, CONNECTION_BUFFER_BYTES).is_err() {
         let widened =

@@ -1,8 +1,8 @@
-//! Observes a group from outside: its members, and what each reports of itself.
+//! Observes a group from outside: lists its members and collects their reports.
 //!
-//! The observer calls the coordinator as a newcomer would, and asks for no block. The coordinator tells who the
-//! members are, what it knows itself, and passes the question on; what the members answer it passes
-//! back as it comes. The trust rule holds: the coordinator decides whether it answers this user.
+//! The observer connects to the coordinator as a newcomer would, but asks for no block. The coordinator sends the list
+//! of members and its own report, and asks the members for theirs. It passes their answers on as they arrive. The trust
+//! rule applies: the coordinator decides whether it answers this user.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -22,33 +22,31 @@ use super::status::MemberStatus;
 use super::stranger::{self, living_members};
 use super::trust::{Credentials, Own};
 
-/// What an observer saw of a group.
+/// The result of observing a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// The coordinator's process id as seen from here, 0 if it is out of sight.
+    /// The coordinator's process id in this PID namespace, 0 if it is not visible.
     pub coordinator_pid: u32,
     /// The coordinator's effective user.
     pub coordinator_uid: u32,
-    /// Why this process would not join the group that the coordinator leads, if so. Then nothing that is said here
-    /// is to be believed more than its coordinator is.
+    /// Why this process would not join the coordinator's group, if so. Then the observation is only as trustworthy as
+    /// the coordinator.
     pub distrust: Option<Cause>,
     /// What the coordinator's service reports ([`CoordinatorService::report`](super::CoordinatorService::report)).
     pub coordinator_report: Vec<Vec<u8>>,
     /// The members, by block.
     pub members: Vec<MemberStatus>,
-    /// What each member that answered in time reports of itself
-    /// ([`MemberService::report`](super::MemberService::report)).
+    /// The reports of the members that answered in time ([`MemberService::report`](super::MemberService::report)).
     pub reports: BTreeMap<Block, Vec<Vec<u8>>>,
 }
 
-/// Looks at the group of `config.port`, within `timeout`, and gives its members this time to answer.
-/// `None` if there is no group.
+/// Observes the group of `config.port`. Its members have `timeout` to answer. `None` if there is no group.
 ///
 /// # Errors
-/// * `GroupDistrusts`: the coordinator will not answer this user.
-/// * `GroupNotTrusted`: a user who is not trusted holds the group's name, and does not answer as a coordinator does.
-/// * `GroupRefused`: the coordinator speaks another version, or the group has none.
-/// * `GroupSilent`: the coordinator does not answer in time.
+/// * `GroupDistrusts`: the coordinator does not answer this user.
+/// * `GroupNotTrusted`: an untrusted user holds the group's name and does not answer as a coordinator would.
+/// * `GroupRefused`: the coordinator uses another version, or the group has no coordinator.
+/// * `GroupSilent`: the coordinator did not answer in time.
 /// * `Os`: a system call failed.
 pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observation>> {
     config.check()?;
@@ -69,7 +67,7 @@ pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observa
                 if living_members(&name, &config.trust) == 0 && name.holder().is_none() {
                     return Ok(None);
                 }
-                // An election is over in a few milliseconds.
+                // An election takes a few milliseconds.
                 BACKOFF_MAX
             }
         };
@@ -83,7 +81,7 @@ pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observa
             let living = living_members(&name, &config.trust);
             let after_ms = timeout.as_millis();
             return Err(refused(format!(
-                "{living} of them live, but none told of the others within {after_ms} ms{}",
+                "{living} of them live, but none listed the members within {after_ms} ms{}",
                 holder_text(&name)
             )));
         }
@@ -91,20 +89,20 @@ pub fn observe(config: &GroupConfig, timeout: Duration) -> Result<Option<Observa
     }
 }
 
-/// A connection to the coordinator on which the question was asked.
+/// A connection to the coordinator on which the query was sent.
 struct Observer {
     connection: PrivateFd,
     coordinator: Credentials,
     timeout: Duration,
     seen: Observation,
-    /// The coordinator has told all that it knows itself.
+    /// The coordinator's own report is complete.
     coordinator_done: bool,
     /// Members whose reports are not complete.
     awaited: BTreeMap<Block, Vec<Vec<u8>>>,
 }
 
 impl Observer {
-    /// Asks; `None` if the coordinator died meanwhile.
+    /// Sends the query; `None` if the coordinator died.
     fn ask(connection: PrivateFd, config: &GroupConfig, timeout: Duration) -> Result<Option<Self>> {
         let coordinator = Credentials::of_peer(connection.as_fd()).map_err(os("SO_PEERCRED"))?;
         let own = Own::here();
@@ -129,7 +127,7 @@ impl Observer {
         }))
     }
 
-    /// Takes answers until all are there or time is up; `None` if the coordinator died meanwhile.
+    /// Receives answers until all are complete or time is up; `None` if the coordinator died.
     fn collect(
         mut self,
         name: &GroupName,
@@ -140,7 +138,7 @@ impl Observer {
         while !(self.coordinator_done && self.awaited.is_empty()) {
             if !wait_readable(&self.connection, deadline)? {
                 return match self.coordinator_done {
-                    // Members that have not answered have no report.
+                    // Members that did not answer have no report.
                     true => Ok(Some(self.seen)),
                     false => Err(self.silent()),
                 };
@@ -195,7 +193,7 @@ impl Observer {
                         self.seen.reports.insert(block, parts);
                     }
                 }
-                _ => return Err(self.garbled("a report of somebody who is no member")),
+                _ => return Err(self.garbled("a report of a process that is not a member")),
             },
             _ => return Err(self.garbled("an answer to another question")),
         }
@@ -207,7 +205,7 @@ impl Observer {
             return Error::new(Step::OpenDevice, cause.clone());
         }
         refused(format!(
-            "the group is led by {}, which says {what}",
+            "the group is led by {}, which sent {what}",
             self.coordinator
         ))
     }

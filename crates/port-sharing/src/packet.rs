@@ -1,4 +1,4 @@
-//! One record of a SEQPACKET connection: bytes, and descriptors along with them.
+//! One record of a SEQPACKET connection: bytes and descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,12 +13,12 @@ use rustix::net::{
 use super::fork::{PrivateFd, Window};
 use super::room::with_room;
 
-/// Descriptors that go with one record: the descriptor store, the block's name and two sockets.
+/// Maximum number of descriptors in one record: the descriptor store, the block's name and two sockets.
 const DESCRIPTORS_MAX: usize = 4;
-/// Attempts at one record in the face of interruptions.
+/// Maximum number of attempts at one record when interrupted.
 const RETRIES_MAX: u32 = 16;
 
-/// What reading a connection gave.
+/// The result of reading a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// A record of this many bytes.
@@ -27,11 +27,11 @@ pub(super) enum Received {
     TooLong,
     /// None waits.
     Nothing,
-    /// The other end is gone.
+    /// The other end closed the connection.
     Closed,
 }
 
-/// Sends a record. It goes whole or not at all; [`Errno::AGAIN`] if the connection is full.
+/// Sends a record, whole or not at all; [`Errno::AGAIN`] if the connection is full.
 pub(super) fn send(connection: BorrowedFd<'_>, record: &[u8]) -> Result<(), Errno> {
     loop {
         match net::send(
@@ -46,17 +46,17 @@ pub(super) fn send(connection: BorrowedFd<'_>, record: &[u8]) -> Result<(), Errn
     }
 }
 
-/// Ends a connection in both directions. It is readable from now on, whatever it is watched for: what the
-/// other end sent before, and then [`Received::Closed`].
+/// Shuts down a connection in both directions. It becomes readable, whatever events it is watched for: first the data
+/// that the other end sent, then [`Received::Closed`].
 pub(super) fn end(connection: BorrowedFd<'_>) {
-    // It fails if there is no other end any more, and then the kernel has done the same.
+    // It fails only if the other end is already closed.
     let _ = net::shutdown(connection, Shutdown::Both);
 }
 
 /// Sends a record with descriptors.
 ///
 /// # Errors
-/// [`Errno::TOOMANYREFS`] if this user has too many under way (see [`room`](super::room)).
+/// [`Errno::TOOMANYREFS`] if this user has too many descriptors in flight (see [`room`](super::room)).
 pub(super) fn send_with(
     connection: BorrowedFd<'_>,
     record: &[u8],
@@ -79,17 +79,17 @@ pub(super) fn send_with(
     })
 }
 
-/// Takes a record. Descriptors that a stranger sent along are not taken: the kernel closes them.
+/// Receives a record. Descriptors that a stranger attached are not accepted; the kernel closes them.
 pub(super) fn receive(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut control = RecvAncillaryBuffer::default();
     let (received, _) = receive_message(connection, buffer, &mut control, RecvFlags::empty())?;
     Ok(received)
 }
 
-/// Looks at a record, which stays where it is, and takes copies of its descriptors.
+/// Peeks at a record and takes copies of its descriptors.
 ///
 /// # Errors
-/// [`Errno::MFILE`] if this process has no room for them all.
+/// [`Errno::MFILE`] if this process has no room for all of them.
 pub(super) fn peek_descriptors(
     connection: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -103,14 +103,14 @@ pub(super) fn peek_descriptors(
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        // Those that find no place in the register are closed with the window still open.
+        // Descriptors that cannot be registered are closed while the window is still open.
         let adopted: Vec<_> = rights
             .flatten()
             .map(|fd| PrivateFd::adopt(&window, fd))
             .collect();
         drop(window);
         let descriptors = adopted.into_iter().collect::<Result<_, _>>()?;
-        // The kernel leaves out those it finds no number for.
+        // The kernel omits descriptors for which it finds no number.
         if flags.contains(ReturnFlags::CTRUNC) {
             return Err(Errno::MFILE);
         }
@@ -125,8 +125,8 @@ fn receive_message(
     flags: RecvFlags,
 ) -> Result<(Received, ReturnFlags), Errno> {
     let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    // The error of a peer that closed without reading everything comes first and once; what it sent
-    // before is still there. Interruptions are as harmless.
+    // A peer that closed without reading everything causes an error, once, before its data can be read. Retry after
+    // that, and after interruptions.
     for _ in 0..RETRIES_MAX {
         match net::recvmsg(connection, &mut [IoSliceMut::new(buffer)], control, flags) {
             Ok(message) => {

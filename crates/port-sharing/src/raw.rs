@@ -1,4 +1,4 @@
-//! The few socket calls that no safe wrapper offers.
+//! Socket calls without a safe wrapper.
 
 #![allow(unsafe_code, reason = "recvmsg(2) by pointers")]
 

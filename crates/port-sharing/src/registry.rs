@@ -1,5 +1,5 @@
-//! What the coordinator knows of its members: which are connected, which block each has, and what a new coordinator
-//! still waits for. Pure: connections are numbers, the time is an argument.
+//! The coordinator's view of its members: their connections and blocks, and what a new coordinator still waits for.
+//! Pure: connections are numbers, the time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::config::{
 use super::message::{Refusal, VERSION};
 use super::trust::{Credentials, Own, Trust};
 
-/// A connection to the coordinator; never used twice in one process.
+/// Number of a connection to the coordinator; never reused in one process.
 pub(super) type ConnectionId = u64;
 
-/// Shortest time a coordinator asks somebody to wait.
+/// Minimum time that a coordinator asks a process to wait.
 const LATER_MIN: Duration = Duration::from_millis(5);
 
 /// The coordinator's members.
@@ -26,17 +26,17 @@ pub(super) struct Registry {
     blocks: BTreeMap<Block, ConnectionId>,
     strangers: usize,
     observers: usize,
-    /// Blocks whose members have yet to register again.
+    /// Blocks whose members have not registered again yet.
     missing: BTreeSet<Block>,
     since: Instant,
-    /// Blocks left by members, or of members that have yet to come back to this new coordinator: the name
-    /// says whether the process lives.
+    /// Blocks that members left, or whose members have not reconnected to this new coordinator. The block's name shows
+    /// whether the process is alive.
     retiring: BTreeSet<Block>,
     retire_at: Instant,
-    /// Blocks whose processes are dead, and that were not given away since.
+    /// Blocks of dead processes that were not reassigned since.
     dead: BlockSet,
-    /// The block given out last: the search continues from there, so that a block just left is the
-    /// last to be used again, and packets still in flight to it are dropped.
+    /// The block assigned last. The search continues after it, so that a released block is reused last and packets in
+    /// flight to it are dropped.
     last_given: Block,
 }
 
@@ -58,7 +58,7 @@ enum PeerState {
 }
 
 impl PeerState {
-    /// When its time is over, if it has only so much.
+    /// When its time ends, if it is limited.
     fn until(self) -> Option<Instant> {
         match self {
             Self::Stranger { until } | Self::Observer { until } => Some(until),
@@ -67,36 +67,35 @@ impl PeerState {
     }
 }
 
-/// What to do about a hello.
+/// How to answer a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// Find it a block: one of [`Registry::candidates`] whose name is free.
+    /// Assign a block: one of [`Registry::candidates`] whose name is free.
     Newcomer,
-    /// It has its block back.
+    /// It keeps its block.
     Returns(Block),
-    /// Ask it to come again.
+    /// Ask it to connect again later.
     Later(Duration),
     /// Refuse it.
     Refuse(Refusal),
-    /// It has said hello before.
+    /// It already sent a hello.
     Violation,
 }
 
-/// What to do about a request.
+/// How to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// Answer it.
     Answer(Block),
-    /// Ask for it again: the others' registrations are not all known yet.
+    /// Ask again later: not all members have registered again.
     Later(Duration),
-    /// It comes from somebody without a block.
+    /// The sender has no block.
     Violation,
 }
 
 impl Registry {
-    /// The registry of a new coordinator. `alive` are the blocks that living processes hold; their members
-    /// have [`REPLAY_GRACE`] to come back and register again. `dead` are those that nobody holds any
-    /// more.
+    /// Creates the registry of a new coordinator. `alive` are the blocks that living processes hold; their members have
+    /// [`REPLAY_GRACE`] to reconnect and register again. `dead` are blocks without a holder.
     pub(super) fn new(
         own: Block,
         own_user: Own,
@@ -123,7 +122,7 @@ impl Registry {
     /// A process connected.
     ///
     /// # Errors
-    /// The answer to give before closing the connection.
+    /// The refusal to send before closing the connection.
     pub(super) fn connected(
         &mut self,
         id: ConnectionId,
@@ -162,16 +161,16 @@ impl Registry {
             Some(block) if block == self.own || block == Block::COORDINATOR => {
                 Hello::Refuse(Refusal::BlockTaken { block })
             }
-            // Its former connection may still have to be seen closing.
+            // Its former connection may not be closed yet.
             Some(block) if self.blocks.contains_key(&block) => Hello::Later(LATER_MIN),
             Some(block) => Hello::Returns(block),
         }
     }
 
-    /// A process wants to look on.
+    /// A process wants to observe.
     ///
     /// # Errors
-    /// The answer to give before closing the connection.
+    /// The refusal to send before closing the connection.
     pub(super) fn observes(
         &mut self,
         id: ConnectionId,
@@ -198,13 +197,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether somebody at the other end of a connection looks on.
+    /// Whether a connection is an observer's.
     pub(super) fn is_observer(&self, id: ConnectionId) -> bool {
         matches!(self.state(id), Some(PeerState::Observer { .. }))
     }
 
-    /// Blocks that no member is known to have. Whether a living process holds one of them says its
-    /// name.
+    /// Blocks without a known member. A block's name shows whether a living process holds it.
     pub(super) fn candidates(&self) -> impl Iterator<Item = Block> {
         let (before, after) = (Block::members(), Block::members());
         let last = self.last_given;
@@ -214,7 +212,7 @@ impl Registry {
         in_turn.filter(|b| *b != self.own && !self.blocks.contains_key(b))
     }
 
-    /// A newcomer has been given a block.
+    /// A newcomer got a block.
     pub(super) fn give(&mut self, id: ConnectionId, block: Block) {
         self.admit(id, block);
         self.last_given = block;
@@ -233,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// A connection is closed; the block it had.
+    /// A connection closed; returns its block.
     pub(super) fn closed(&mut self, id: ConnectionId, now: Instant) -> Option<Block> {
         match self.connections.remove(&id)?.state {
             PeerState::Stranger { .. } => {
@@ -254,12 +252,12 @@ impl Registry {
         }
     }
 
-    /// A member, or this process, has registered everything again.
+    /// A member, or this process, has replayed all registrations.
     pub(super) fn replayed(&mut self, block: Block) {
         self.missing.remove(&block);
     }
 
-    /// How long new requests have to wait, if they have to.
+    /// How long new requests must wait, if at all.
     pub(super) fn grace(&self, now: Instant) -> Option<Duration> {
         if self.missing.is_empty() {
             return None;
@@ -268,11 +266,11 @@ impl Registry {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// A member asks something.
+    /// A member sent a request.
     pub(super) fn asks(&self, id: ConnectionId, now: Instant) -> Ask {
         match (self.member(id), self.grace(now)) {
             (None, _) => Ask::Violation,
-            // Not the whole time: the grace ends early if all are back.
+            // Not the whole time, because the grace period ends early when all have returned.
             (Some(_), Some(left)) => Ask::Later(left.min(LATER_MIN)),
             (Some(block), None) => Ask::Answer(block),
         }
@@ -296,7 +294,7 @@ impl Registry {
         self.blocks.values().copied().collect()
     }
 
-    /// Connections that had their time, to say hello or to look on.
+    /// Connections whose time to send a hello, or to observe, is over.
     pub(super) fn overdue(&self, now: Instant) -> Vec<ConnectionId> {
         if self.strangers + self.observers == 0 {
             return Vec::new();
@@ -309,7 +307,7 @@ impl Registry {
             .collect()
     }
 
-    /// Blocks to put out of use now, if their names are free. The rest stay to be asked for again.
+    /// Blocks to retire now if their names are free. The others are returned again later.
     pub(super) fn take_retiring(&mut self, now: Instant) -> Vec<Block> {
         if self.retiring.is_empty() || now < self.retire_at {
             return Vec::new();
@@ -318,20 +316,19 @@ impl Registry {
         self.retiring.iter().copied().collect()
     }
 
-    /// A block has been put out of use: its process is dead, and registers nothing any more.
+    /// A block was retired: its process is dead and will not register anything.
     pub(super) fn retired(&mut self, block: Block) {
         self.retiring.remove(&block);
         self.missing.remove(&block);
         self.dead.insert(block);
     }
 
-    /// Whether a block was left by a member, or is to be come back with, and its process is not known to
-    /// be dead yet.
+    /// Whether a member left the block or has not returned to it, and its process is not known to be dead.
     pub(super) fn is_departed(&self, block: Block) -> bool {
         self.retiring.contains(&block)
     }
 
-    /// The blocks of dead processes that were not given away since.
+    /// Blocks of dead processes that were not reassigned since.
     pub(super) fn dead(&self) -> BlockSet {
         self.dead
     }

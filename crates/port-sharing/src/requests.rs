@@ -1,17 +1,17 @@
-//! Requests of this process on their way to the coordinator. Pure.
+//! This process's requests to the coordinator. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::config::REQUESTS_MAX;
 
-/// How many requests there may be when one without a waiting thread is added.
+/// Maximum number of requests at which one without a waiting thread may be added.
 const UNAWAITED_MAX: usize = REQUESTS_MAX / 2;
 
-/// Names a request of this process; never used twice.
+/// Number of a request of this process; never reused.
 pub(super) type RequestId = u64;
 
-/// The requests without an answer taken.
+/// Requests whose answers were not taken.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     last_id: RequestId,
@@ -22,13 +22,13 @@ pub(super) struct Requests {
 struct Request {
     payload: Vec<u8>,
     state: RequestState,
-    /// Whether someone takes the answer.
+    /// Whether a thread waits for the answer.
     awaited: bool,
 }
 
 #[derive(Debug)]
 enum RequestState {
-    /// To be sent, not before this time.
+    /// Not sent; due at this time.
     Unsent(Instant),
     /// With the coordinator.
     Sent,
@@ -42,8 +42,8 @@ impl Requests {
         self.add_one(payload, now, true, REQUESTS_MAX)
     }
 
-    /// Adds a request without a waiting thread: it is gone once it is answered. They leave room
-    /// for those that are waited for.
+    /// Adds a request without a waiting thread; it is removed when answered. Such requests leave room for those with
+    /// waiting threads.
     pub(super) fn add_unawaited(&mut self, payload: &[u8], now: Instant) -> Option<RequestId> {
         self.add_one(payload, now, false, UNAWAITED_MAX)
     }
@@ -71,7 +71,7 @@ impl Requests {
         Some(self.last_id)
     }
 
-    /// Takes the requests to send now; they count as sent.
+    /// Takes the requests to send now and marks them as sent.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Vec<u8>)> {
         let mut due = Vec::new();
         for (id, request) in &mut self.table {
@@ -83,7 +83,7 @@ impl Requests {
         due
     }
 
-    /// The coordinator answered. `false` if no thread waits for it (any more).
+    /// The coordinator answered. `false` if no thread is waiting for the answer.
     pub(super) fn answered(&mut self, id: RequestId, response: Vec<u8>) -> bool {
         let Some(request) = self.table.get_mut(&id) else {
             return false;
@@ -99,7 +99,7 @@ impl Requests {
         true
     }
 
-    /// The coordinator wants to be asked again.
+    /// The coordinator asks for the request again later.
     pub(super) fn postponed(&mut self, id: RequestId, after: Duration, now: Instant) {
         if let Some(request) = self.table.get_mut(&id)
             && matches!(request.state, RequestState::Sent)
@@ -108,7 +108,7 @@ impl Requests {
         }
     }
 
-    /// The coordinator is gone: whatever has no answer is to be sent to the next.
+    /// The coordinator was lost: all unanswered requests go to the next one.
     pub(super) fn coordinator_lost(&mut self, now: Instant) {
         for request in self.table.values_mut() {
             if matches!(request.state, RequestState::Sent) {
@@ -117,7 +117,7 @@ impl Requests {
         }
     }
 
-    /// Takes the answer, if it is there.
+    /// Takes the answer, if it has arrived.
     pub(super) fn take_answer(&mut self, id: RequestId) -> Option<Vec<u8>> {
         if !matches!(self.table.get(&id)?.state, RequestState::Answered(_)) {
             return None;
@@ -128,7 +128,7 @@ impl Requests {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Its thread stopped waiting.
     pub(super) fn give_up(&mut self, id: RequestId) {
         self.table.remove(&id);
     }

@@ -1,20 +1,22 @@
-//! Room for descriptors: the limit of open files (getrlimit(2), `RLIMIT_NOFILE`).
+//! Makes room for descriptors under the limit of open files (getrlimit(2), `RLIMIT_NOFILE`).
 //!
-//! It bounds two things. The numbers a process has: a coordinator needs one for each member. And, for users
-//! without CAP_SYS_RESOURCE, the descriptors of all their processes that are under way in unix
-//! sockets, in all network namespaces together: a descriptor store alone has 256. Most systems have a soft limit of 1024 and a
-//! far higher hard one.
+//! The limit applies to two things:
+//! * the descriptor numbers of a process: a coordinator needs one for each member;
+//! * for users without CAP_SYS_RESOURCE, all their descriptors in flight in unix sockets, in all network namespaces
+//!   together: one descriptor store has 256.
+//!
+//! Most systems have a soft limit of 1024 and a far higher hard limit.
 
 use portolan_provider::Cause;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the soft limit is raised to first: more than a full group's coordinator needs.
+/// First value to which the soft limit is raised: more than the coordinator of a full group needs.
 const OPEN_FILES: u64 = 4096;
-/// Times the soft limit is doubled at most, from there on: to more than any hard limit.
+/// Maximum number of doublings after that, enough for any hard limit.
 const DOUBLINGS_MAX: u32 = 64;
 
-/// Tries again with a higher soft limit while there is no room for descriptors, up to the hard limit.
+/// Retries with a higher soft limit, up to the hard limit, while there is no room for descriptors.
 pub fn with_room<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..DOUBLINGS_MAX {
         match make() {
@@ -25,7 +27,7 @@ pub fn with_room<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Err
     make()
 }
 
-/// Why a system call failed; names the limit if that is the reason.
+/// Why a system call failed; names the limit if it is the reason.
 pub fn cause(call: &'static str, errno: Errno) -> Cause {
     let bounded = match errno {
         Errno::MFILE => "the descriptors of this process",
@@ -46,7 +48,7 @@ pub fn cause(call: &'static str, errno: Errno) -> Cause {
     }
 }
 
-/// Raises the soft limit; `false` if it is as high as it may be.
+/// Raises the soft limit; `false` if it is at the maximum.
 fn raise_limit() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let Some(current) = limit.current else {

@@ -1,4 +1,4 @@
-//! The UDP sockets that share the port, one of each family for each block.
+//! The UDP sockets that share the port, one per family for each block.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,10 +8,9 @@ use rustix::net::{self, RecvFlags, sockopt};
 use super::fork::PrivateFd;
 use super::raw;
 
-/// Receive buffer of a socket without a reader: the smallest there is, so that packets to a block without a
-/// process take up next to no memory.
+/// Receive buffer of a socket without a reader: the minimum, so that packets to an unused block take almost no memory.
 pub(super) const IDLE_BUFFER_BYTES: usize = 1;
-/// Datagrams thrown away at most when a block is cleared: more than an idle socket can hold.
+/// Maximum number of datagrams discarded when a block is cleared: more than an idle socket can hold.
 const DRAIN_MAX: usize = 65_536;
 
 /// Address family of a socket.
@@ -23,8 +22,8 @@ pub enum Family {
     Ipv6,
 }
 
-/// One of the two sockets on which a block's packets arrive: bound, nonblocking, and telling each
-/// packet's destination address, interface, traffic class and hop limit by control messages.
+/// One of the two sockets of a block: bound, nonblocking, and reporting each packet's destination address, interface,
+/// traffic class and hop limit by control messages.
 #[derive(Debug)]
 pub struct BlockSocket {
     family: Family,
@@ -41,20 +40,20 @@ impl BlockSocket {
         self.family
     }
 
-    /// Readies the socket for use: a large receive buffer, as far as the system allows.
+    /// Activates the socket: sets a large receive buffer, within the system's limit.
     pub(super) fn activate(&self, buffer_bytes: usize) {
         set_receive_buffer(self.fd.as_fd(), buffer_bytes);
     }
 
-    /// Puts the socket out of use: no room for new packets, and those queued are thrown away.
+    /// Retires the socket: minimizes its buffer and discards queued packets.
     pub(super) fn retire(&self) {
         if let Err(errno) = sockopt::set_socket_recv_buffer_size(&self.fd, IDLE_BUFFER_BYTES) {
-            tracing::warn!(%errno, "receive buffer of an unused block not set");
+            tracing::warn!(%errno, "cannot set the receive buffer of an unused block");
         }
         self.drain();
     }
 
-    /// Closes the socket while a thread may be reading it; that thread then finds nothing.
+    /// Closes the socket while a thread may be reading it; that thread then reads nothing.
     pub(super) fn vacate(&self) {
         self.fd.vacate();
     }
@@ -62,7 +61,7 @@ impl BlockSocket {
     /// Throws away the packets that are queued.
     pub(super) fn drain(&self) {
         for _ in 0..DRAIN_MAX {
-            // Anything else is a datagram, or an error that was queued; either is gone now.
+            // Any other result was a datagram or a queued error, which is now consumed.
             if net::recv(&self.fd, &mut [0u8; 0][..], RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
                 return;
             }
@@ -76,15 +75,15 @@ impl AsFd for BlockSocket {
     }
 }
 
-/// Asks for what the readers need to know of each packet. Set before the first packet is queued:
-/// the kernel notes some of it on arrival.
+/// Enables the control messages that readers need. Must be set before the first packet is queued, because the kernel
+/// records some of them on arrival.
 pub(super) fn set_receive_options(family: Family, socket: BorrowedFd<'_>) -> Result<(), Errno> {
     match family {
         Family::Ipv4 => {
             for name in [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL] {
                 raw::set_option(socket, libc::IPPROTO_IP, name, 1)?;
             }
-            // Groups that others joined are none of this socket's.
+            // Do not receive groups that other sockets joined.
             raw::set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
         }
         Family::Ipv6 => {
@@ -98,8 +97,8 @@ pub(super) fn set_receive_options(family: Family, socket: BorrowedFd<'_>) -> Res
             }
             // The kernel's rdma_rxe sends a zero UDP checksum, over IPv6 too.
             raw::set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
-            // As above. Linux before 4.20 does not know it: its copies are thrown away, as no queue
-            // pair of any block has a group's number.
+            // As above. Linux before 4.20 lacks this option. Its copies are then discarded, because no block contains a
+            // group's queue pair number.
             let _ = raw::set_option(socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
         }
     }
@@ -109,7 +108,7 @@ pub(super) fn set_receive_options(family: Family, socket: BorrowedFd<'_>) -> Res
 /// `IPV6_MULTICAST_ALL` of `linux/in6.h`.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
-/// Gives a socket a receive buffer, as large as the system allows.
+/// Sets the receive buffer, limited by the system.
 pub(super) fn set_receive_buffer(socket: BorrowedFd<'_>, buffer_bytes: usize) {
     if sockopt::set_socket_recv_buffer_size_force(socket, buffer_bytes).is_err()
         && let Err(errno) = sockopt::set_socket_recv_buffer_size(socket, buffer_bytes)

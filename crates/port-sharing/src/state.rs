@@ -1,7 +1,7 @@
-//! A member's whole state: the role context, its present role, and its requests.
+//! A member's whole state: the role context, its current role, and its requests.
 //!
-//! The role follows from the connection to the coordinator: while it lasts this process is a plain member;
-//! when it ends, every member tries to bind the group's name, and the one that succeeds is the coordinator.
+//! The connection to the coordinator determines the role. While it lasts, this process is a plain member. When it ends,
+//! every member tries to bind the group's name, and the one that succeeds is the coordinator.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -25,9 +25,8 @@ use super::stranger;
 use super::trust::{Credentials, Own};
 use super::uplink::{Outcome, Uplink};
 
-/// How long a process waits before it calls a coordinator again that refused it, or that it does not trust. It
-/// keeps its block and its
-/// packets all the while; only requests and management datagrams do not reach it.
+/// How long a process waits before it connects again to a coordinator that refused it or that it does not trust.
+/// Meanwhile it keeps its block and its packets; it only misses requests and management datagrams.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A member's state, under one lock.
@@ -36,10 +35,10 @@ pub(super) struct MemberState {
     pub(super) context: RoleContext,
     pub(super) requests: Requests,
     role: Role,
-    /// Counts changes of coordinator, so that a replay is for the coordinator it was made for.
+    /// Number of coordinator changes, so that a replay goes to the coordinator it was made for.
     epoch: u64,
     replay_due: bool,
-    /// Why this process is none of the present coordinator's members, if so.
+    /// Why this process is not a member under the current coordinator, if so.
     shut_out: Option<Cause>,
 }
 
@@ -47,7 +46,7 @@ pub(super) struct MemberState {
 pub(super) enum Role {
     /// Reads block 0 and serves the others.
     Coordinator(Box<Coordinator>),
-    /// Has a coordinator, or is about to be welcomed by a new one.
+    /// Has a coordinator, or waits for a new one's welcome.
     Member(Uplink),
     /// Has none.
     Orphan(Election),
@@ -55,14 +54,14 @@ pub(super) enum Role {
     Left,
 }
 
-/// What a turn has left to do for the caller.
+/// Work that a turn leaves to the caller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turned {
     /// Somebody's request has its answer.
     pub(super) answered: bool,
-    /// Registrations have to be replayed to the coordinator of this epoch, without the lock.
+    /// Registrations to replay to the coordinator of this epoch, without the lock.
     pub(super) replay: Option<u64>,
-    /// Surveys that want to know of this process, which is asked without the lock.
+    /// Surveys to answer; the report is made without the lock.
     pub(super) surveys: Vec<u64>,
 }
 
@@ -83,7 +82,7 @@ impl MemberState {
         state
     }
 
-    /// Does what can be done now without waiting.
+    /// Does all work that is possible without waiting.
     pub(super) fn turn(&mut self, now: Instant) -> Turned {
         let mut turned = Turned::default();
         let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
@@ -109,7 +108,7 @@ impl MemberState {
         turned
     }
 
-    /// Registers everything again with the coordinator of `epoch`, if it still is the coordinator.
+    /// Registers everything again, if the coordinator of `epoch` is still the current one.
     pub(super) fn replay(&mut self, epoch: u64, payloads: &[Vec<u8>]) {
         if epoch != self.epoch {
             return;
@@ -136,8 +135,7 @@ impl MemberState {
         }
     }
 
-    /// Leaves the group for good, as a process that dies does: if it was the coordinator, others find that it
-    /// is gone.
+    /// Leaves the group for good, as a dying process would. If it was the coordinator, the others notice.
     pub(super) fn leave(&mut self) {
         self.context.leave();
         self.role = Role::Left;
@@ -145,7 +143,7 @@ impl MemberState {
         self.shut_out = Some(Cause::GroupRefused("this process has left it".to_owned()));
     }
 
-    /// Answers surveys of the present coordinator; one of a former has lost its observer.
+    /// Answers surveys of the current coordinator; surveys of a former one have lost their observer.
     pub(super) fn report(&mut self, surveys: &[u64], payloads: &[Vec<u8>]) {
         for survey in surveys {
             match &mut self.role {
@@ -160,7 +158,7 @@ impl MemberState {
         }
     }
 
-    /// Sends a datagram that came here to the process that has its block.
+    /// Sends a datagram that arrived here to the process that owns its block.
     pub(super) fn forward(&mut self, block: Block, datagram: Datagram<'_>) {
         if block == self.context.own {
             self.context.deliver(&datagram);
@@ -175,7 +173,7 @@ impl MemberState {
         }
     }
 
-    /// When [`turn`](Self::turn) has something to do though no descriptor is ready.
+    /// When [`turn`](Self::turn) has work although no descriptor is ready.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let requests = self.requests.next_timeout();
         match &self.role {
@@ -198,7 +196,7 @@ impl MemberState {
         self.epoch
     }
 
-    /// The process that leads the group, if it is another.
+    /// The coordinator, if it is another process.
     pub(super) fn coordinator(&self) -> Option<Credentials> {
         match &self.role {
             Role::Member(uplink) => Some(uplink.coordinator()),
@@ -206,7 +204,7 @@ impl MemberState {
         }
     }
 
-    /// Why this process is none of the present coordinator's members, if so.
+    /// Why this process is not a member under the current coordinator, if so.
     pub(super) fn why_shut_out(&self) -> Option<&Cause> {
         self.shut_out.as_ref()
     }
@@ -266,7 +264,7 @@ impl MemberState {
             }
             Role::Orphan(_) | Role::Left => {}
         }
-        // Also right after the coordinator was lost: the first attempt is due at once.
+        // Also right after the coordinator was lost, because the first attempt is due at once.
         if let Role::Orphan(election) = &self.role
             && election.is_due(now)
         {
@@ -319,13 +317,13 @@ impl MemberState {
         self.replay_due = true;
     }
 
-    /// One attempt to become the coordinator, or else to find it.
+    /// Tries once to become the coordinator, or else to find it.
     fn elect(&mut self, now: Instant) {
         let elected = match self.context.name.listen() {
             Ok(Some(listener)) => self.become_coordinator(listener, now),
             Ok(None) => self.find_coordinator(now),
             Err(errno) => {
-                tracing::warn!(%errno, "cannot stand for election as coordinator");
+                tracing::warn!(%errno, "cannot bind the coordinator's name");
                 Err(BACKOFF_MAX)
             }
         };
@@ -344,9 +342,9 @@ impl MemberState {
         }
     }
 
-    /// Takes the coordinator's role, or says how long to wait at least before the next attempt.
+    /// Becomes the coordinator, or returns the minimum wait before the next attempt.
     fn become_coordinator(&mut self, listener: PrivateFd, now: Instant) -> Result<Role, Duration> {
-        // The living members will come back; what the dead left is cleared away.
+        // The living members will reconnect; blocks of dead processes are retired.
         let own = self.context.own;
         let (mut alive, mut dead) = (BlockSet::EMPTY, BlockSet::EMPTY);
         for block in Block::members() {
@@ -371,7 +369,7 @@ impl MemberState {
         }
     }
 
-    /// Calls the coordinator, or says how long to wait at least before the next attempt.
+    /// Connects to the coordinator, or returns the minimum wait before the next attempt.
     fn find_coordinator(&mut self, now: Instant) -> Result<Role, Duration> {
         let connection = match self.context.name.call() {
             Ok(Call::Connected(connection)) => connection,
@@ -391,7 +389,7 @@ impl MemberState {
         uplink.map(Role::Member).map_err(|_| Duration::ZERO)
     }
 
-    /// There is a coordinator, and this process is none of its members.
+    /// There is a coordinator, but this process is not its member.
     fn shut_out(&mut self, why: Cause) {
         if self.shut_out.as_ref() != Some(&why) {
             tracing::error!(
@@ -419,6 +417,6 @@ impl MemberState {
         }
     }
 
-    /// The longest pause between a leader's looks at the state, should a wake-up be missed.
+    /// Maximum interval between a leader's checks of the state, in case it misses a wake-up.
     pub(super) const LOOK_INTERVAL: Duration = BACKOFF_MAX;
 }

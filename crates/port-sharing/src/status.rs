@@ -1,4 +1,4 @@
-//! What can be seen of a group from outside.
+//! The visible state of a group.
 
 use super::block::Block;
 
@@ -7,11 +7,11 @@ use super::block::Block;
 pub struct GroupStatus {
     /// Whether this process is the coordinator.
     pub is_coordinator: bool,
-    /// The coordinator's process id as seen from here; `None` while there is no coordinator or it is out of sight.
+    /// The coordinator's process id in this PID namespace; `None` if there is no coordinator or it is not visible.
     pub coordinator_pid: Option<u32>,
-    /// The members this process knows of: all of them if it is the coordinator, else itself alone.
+    /// The known members: all of them if this process is the coordinator, otherwise only itself.
     pub members: Vec<MemberStatus>,
-    /// What happened so far.
+    /// Counters.
     pub counters: GroupCounters,
 }
 
@@ -20,32 +20,32 @@ pub struct GroupStatus {
 pub struct MemberStatus {
     /// Its block.
     pub block: Block,
-    /// Its process id as seen from here, 0 if it lives in a pid namespace that is out of sight.
+    /// Its process id in this PID namespace, 0 if it is not visible.
     pub pid: u32,
     /// Its effective user id.
     pub uid: u32,
 }
 
-/// Counts of what happened in this process since it joined.
+/// Counts of events in this process since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounters {
-    /// Datagrams sent on to another member, or to the coordinator.
+    /// Datagrams forwarded to another member or to the coordinator.
     pub forwarded: u64,
-    /// Datagrams dropped because the connection they should go over was full or closing.
+    /// Datagrams dropped because their connection was full or closing.
     pub queue_full: u64,
-    /// Datagrams dropped because this process does not take them out.
+    /// Datagrams dropped because this process did not fetch them.
     pub inbox_full: u64,
     /// Datagrams dropped because no process has their block.
     pub no_member: u64,
-    /// Management datagrams dropped because they concern no member.
+    /// Management datagrams dropped because no member is their receiver.
     pub unrouted: u64,
-    /// Datagrams to block 0 too short or too long to be packets.
+    /// Datagrams to block 0 that are too short or too long for a packet.
     pub malformed: u64,
     /// Processes not let in.
     pub refused: u64,
     /// Connections that never said hello.
     pub hello_timeouts: u64,
-    /// Connections closed because of what they said.
+    /// Connections closed because of protocol violations.
     pub violations: u64,
     /// Times this process lost its coordinator.
     pub coordinators_lost: u64,

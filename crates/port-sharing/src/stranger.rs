@@ -1,9 +1,9 @@
-//! Who is in the way of a process that would share the port, and is not trusted.
+//! Finds untrusted processes that keep this process from sharing the port.
 //!
-//! Any user can bind an abstract name, or the port itself. That keeps others out, and no more: no stranger is let
-//! into a group, and no group joined, unless the kernel's word on the other process (`trust`) fits. So all that is
-//! left to do is to say who it is, at once. The kernel's tables are read for it, so callers look after an attempt
-//! failed, and rarely.
+//! Any user can bind an abstract name, or the port itself. That keeps others out, but gives no access: a group admits a
+//! stranger, or is joined, only if the credentials that the kernel reports (`trust`) are trusted. So the only task here
+//! is to report the process quickly. This reads the kernel's tables, so callers only use it after failed attempts, and
+//! rarely.
 
 use portolan_provider::Cause;
 use rustix::io::Errno;
@@ -18,12 +18,12 @@ use super::unix_diag::BoundSocket;
 /// Blocks that processes can have.
 const PLACES: usize = BLOCK_COUNT - 1;
 
-/// Whether to look for a stranger after so many attempts failed: soon, and ever more rarely.
+/// Whether to look for a stranger after this many failed attempts: early, then at growing intervals.
 pub(super) fn is_time_to_look(attempts: u32) -> bool {
     attempts.is_power_of_two()
 }
 
-/// The process that holds the name that the coordinator should have, if it is a stranger.
+/// The process that holds the coordinator's name, if it is a stranger.
 pub(super) fn with_name(name: &GroupName, trust: &Trust) -> Option<Cause> {
     let socket = name.holder()?;
     let own = Own::here();
@@ -34,7 +34,7 @@ pub(super) fn with_name(name: &GroupName, trust: &Trust) -> Option<Cause> {
     })
 }
 
-/// The processes that hold places, if some are strangers. Asked where no place is left.
+/// The processes that hold places, if some are strangers. Used when no place is left.
 pub(super) fn with_places(name: &GroupName, trust: &Trust) -> Option<Cause> {
     let mut strange = strange_places(name, trust);
     let first = strange.next()?;
@@ -45,17 +45,17 @@ pub(super) fn with_places(name: &GroupName, trust: &Trust) -> Option<Cause> {
     })
 }
 
-/// Why nobody can join the group, or found it: every place is held, some by strangers. A free place is `None`.
+/// Why no process can join or found the group: every place is held, some by strangers. `None` if a place is free.
 pub fn places_taken(config: &GroupConfig) -> Option<Cause> {
     let name = GroupName::new(config);
     let is_full = name.block_holders().len() >= PLACES;
     is_full.then(|| with_places(&name, &config.trust)).flatten()
 }
 
-/// Whether a living member has a block's name. A stranger who took it is no sign of life.
+/// Whether a living member holds a block's name. A stranger with that name does not count.
 ///
 /// # Errors
-/// What the system refuses.
+/// The system's error.
 pub(super) fn has_member(name: &GroupName, trust: &Trust, block: Block) -> Result<bool, Errno> {
     if name.claim_block(block)?.is_some() {
         return Ok(false);
@@ -65,8 +65,8 @@ pub(super) fn has_member(name: &GroupName, trust: &Trust, block: Block) -> Resul
     Ok(!is_strange)
 }
 
-/// How many processes live that have a block, strangers left out. Where nobody leads the group, it tells members
-/// that are slow or stopped from a port that is somebody else's.
+/// Number of living processes with a block, without strangers. If no coordinator exists, it distinguishes slow or
+/// stopped members from a port that another program owns.
 pub(super) fn living_members(name: &GroupName, trust: &Trust) -> usize {
     let is_taken = |block: &Block| matches!(name.claim_block(*block), Ok(None));
     match Block::members().filter(is_taken).count() {
@@ -93,7 +93,7 @@ pub(super) fn refusal_cause(
     }
 }
 
-/// Why there is no place in the group.
+/// Why there is no free place in the group.
 pub(super) fn no_place(name: &GroupName, trust: &Trust) -> Cause {
     with_places(name, trust).unwrap_or(Cause::LimitReached {
         what: "processes sharing the UDP port of one network namespace (more need another namespace)",
@@ -101,7 +101,7 @@ pub(super) fn no_place(name: &GroupName, trust: &Trust) -> Cause {
     })
 }
 
-/// This process does not trust the one that listens as the coordinator.
+/// This process does not trust the listening coordinator.
 pub(super) fn not_trusted(coordinator: Credentials, own: Own) -> Cause {
     Cause::GroupNotTrusted {
         holder: Box::new(coordinator.holder()),
@@ -110,7 +110,7 @@ pub(super) fn not_trusted(coordinator: Credentials, own: Own) -> Cause {
     }
 }
 
-/// The sockets that hold places and belong to users who are known and not trusted.
+/// The sockets that hold places and whose users are known and not trusted.
 fn strange_places(name: &GroupName, trust: &Trust) -> impl Iterator<Item = BoundSocket> {
     let own = Own::here();
     let places = name.block_holders().into_iter();

@@ -1,4 +1,4 @@
-//! Who may share the port: a check of the kernel's word on the peer of a connection.
+//! Who may share the port: checks the credentials that the kernel reports for a connection's peer.
 
 #![allow(unsafe_code, reason = "getsockopt(2) by pointers")]
 
@@ -11,21 +11,21 @@ use rustix::io::Errno;
 use super::users::stands_for_others;
 use super::witness;
 
-/// Which users' processes are let into the group, and whose group is joined.
+/// Which users' processes may join the group, and whose group this process joins.
 ///
-/// Members hand each other the sockets that everybody's packets arrive on, so a process that is let
-/// in could read and answer them all.
+/// Members share the sockets that all packets arrive on, so an admitted process could read and answer every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Processes of the same effective user, and root's: root can read a user's memory anyway. Root trusts no user so.
+    /// Processes of the same effective user, and root's, because root can read a user's memory anyway. Root does not
+    /// trust other users.
     ///
-    /// Except where that user's number may stand for any user: in a user namespace, the overflow user id (65534) is
-    /// how the kernel names all users whom the namespace does not know.
+    /// Exception: the same user's processes are not trusted if the number may mean any user. In a user namespace, the
+    /// kernel reports the overflow user id (65534) for all users that the namespace does not map.
     #[default]
     SameUser,
     /// Those of [`SameUser`](Self::SameUser), and these user ids'.
     Users(Vec<u32>),
-    /// Everybody who can reach the name, which is everybody in the network namespace.
+    /// All processes that can reach the name, which are those in the network namespace.
     Anyone,
 }
 
@@ -42,17 +42,17 @@ impl Trust {
     }
 }
 
-/// What the kernel says about the process at the other end (unix(7), `SO_PEERCRED`).
+/// The credentials of the process at the other end, as the kernel reports them (unix(7), `SO_PEERCRED`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// Process id as seen from here; 0 if it lives in a pid namespace that is out of sight.
+    /// Process id in this PID namespace; 0 if it is not visible.
     pub(super) pid: u32,
     /// Effective user id.
     pub(super) uid: u32,
 }
 
 impl Credentials {
-    /// Asks the kernel who connected, or who listened.
+    /// Reads the credentials of the process that connected or listened.
     pub(super) fn of_peer(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut peer = libc::ucred {
             pid: 0,
@@ -60,8 +60,8 @@ impl Credentials {
             gid: u32::MAX,
         };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: both pointers are to locals that outlive the call, and `length` says how long the
-        // first one is. (A typed wrapper would have to refuse pid 0, which the kernel does report.)
+        // SAFETY: both pointers are to locals that outlive the call, and `length` is the size of the first. (A typed
+        // wrapper would have to refuse pid 0, which the kernel does report.)
         let status = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -87,11 +87,10 @@ impl Credentials {
         witness::seen(self.pid, Some(self.uid))
     }
 
-    /// Whether the process is stopped, by a signal or a debugger (proc_pid_stat(5)); `false` where
-    /// that cannot be seen.
+    /// Whether the process is stopped, by a signal or a debugger (proc_pid_stat(5)); `false` if that is not visible.
     pub(super) fn is_stopped(self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The state follows the name, which is in parentheses and may have some of its own.
+        // The state follows the name, which is in parentheses and may contain some.
         let state = stat.rsplit(')').next().map(str::trim_start);
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
@@ -107,12 +106,12 @@ impl fmt::Display for Credentials {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) uid: u32,
-    /// Whether a process that the kernel gives the same number is the same user's.
+    /// Whether another process with the same number belongs to the same user.
     is_certain: bool,
 }
 
 impl Own {
-    /// Asks the kernel who this process is, and whether its number may stand for others.
+    /// Reads this process's user and whether its number is ambiguous.
     pub(super) fn here() -> Self {
         let uid = rustix::process::geteuid().as_raw();
         Self {
@@ -121,7 +120,7 @@ impl Own {
         }
     }
 
-    /// A user whose number no other user has.
+    /// A user with an unambiguous number.
     #[cfg(test)]
     pub(super) fn certain(uid: u32) -> Self {
         Self {

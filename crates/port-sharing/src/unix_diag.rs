@@ -1,7 +1,7 @@
 //! The sockets that are bound to unix names, from the kernel's socket monitor (sock_diag(7), `linux/unix_diag.h`).
 //!
-//! It tells everybody the users of all sockets of the network namespace (since Linux 5.3). `/proc/net/unix` does
-//! not, and any user can forge lines of it by a name with a line feed.
+//! It shows every user the owners of all sockets in the network namespace (since Linux 5.3). `/proc/net/unix` does not,
+//! and any user can forge its lines by a name with a line feed.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 
-/// How long a part of the answer may take, which is there at once.
+/// Maximum time for one part of the answer, which normally arrives at once.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 /// Parts that are read: a hundred thousand sockets.
 const PARTS_MAX: usize = 1024;
-/// What the kernel writes at once, bytes (`NLMSG_GOODSIZE` and more).
+/// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and more).
 const BUFFER_BYTES: usize = 32 << 10;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -30,7 +30,7 @@ const HEADER_BYTES: usize = 16;
 const BODY_BYTES: usize = 16;
 /// `struct rtattr`, without its payload.
 const ATTRIBUTE_BYTES: usize = 4;
-/// Messages and attributes begin at multiples of this.
+/// Alignment of messages and attributes.
 const ALIGNMENT: usize = 4;
 const UDIAG_SHOW_NAME: u32 = 0x01;
 const UDIAG_SHOW_UID: u32 = 0x40;
@@ -47,18 +47,18 @@ pub(super) struct BoundSocket {
     /// The name, without its leading zero byte.
     pub(super) name: String,
     pub(super) inode: u32,
-    /// The user who made the socket, as this user namespace numbers users; unknown before Linux 5.3.
+    /// The user who created the socket, as numbered in this user namespace; unknown before Linux 5.3.
     pub(super) uid: Option<u32>,
     pub(super) listens: bool,
 }
 
-/// The sockets of this thread's network namespace that are bound to abstract names which begin so.
+/// The sockets in this thread's network namespace that are bound to abstract names with this prefix.
 pub(super) fn bound_sockets(prefix: &str) -> Result<Vec<BoundSocket>, Errno> {
     let protocol = Some(netlink::SOCK_DIAG);
     let flags = SocketFlags::CLOEXEC;
     let monitor = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     set_socket_timeout(&monitor, Timeout::Recv, Some(ANSWER_TIME_MAX))?;
-    // From then on only the kernel is heard.
+    // From here on only the kernel's messages arrive.
     connect(&monitor, &SocketAddrNetlink::new(0, 0))?;
     send(&monitor, &question(), SendFlags::empty())?;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -93,14 +93,14 @@ fn question() -> Vec<u8> {
     // Sequence and sender.
     question.extend([0; 8]);
     question.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    // States, any inode, what to show, no cookie.
+    // States, any inode, requested attributes, no cookie.
     for word in [states, 0, UDIAG_SHOW_NAME | UDIAG_SHOW_UID, 0, 0u32] {
         question.extend(word.to_ne_bytes());
     }
     question
 }
 
-/// The first message of these: its type, its body, and what follows it.
+/// Splits off the first message: its type, its body, and the rest.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
     let body = bytes.get(HEADER_BYTES..len)?;
@@ -108,7 +108,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((half(bytes, 4)?, body, next.unwrap_or_default()))
 }
 
-/// A socket, if it is one of sequenced packets and has an abstract name that is text.
+/// A SEQPACKET socket with an abstract name that is valid text; `None` for any other socket.
 fn bound_socket(body: &[u8]) -> Option<BoundSocket> {
     let (kind, state) = (*body.get(1)?, *body.get(2)?);
     let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);

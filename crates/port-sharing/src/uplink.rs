@@ -23,9 +23,9 @@ pub(super) struct Uplink {
     fd: PrivateFd,
     coordinator: Credentials,
     phase: Phase,
-    /// Messages that found the connection full: replays and requests, bounded by their own limits.
+    /// Messages that did not fit into the connection: replays and requests, bounded by their own limits.
     outbox: VecDeque<Vec<u8>>,
-    /// Replays that the coordinator has not answered, oldest first.
+    /// Replays without an answer, oldest first.
     replays: VecDeque<Vec<u8>>,
 }
 
@@ -33,25 +33,25 @@ pub(super) struct Uplink {
 enum Phase {
     /// Has said hello to a new coordinator.
     AwaitingWelcome { until: Instant },
-    /// Is welcome, and has to register everything again before it asks anything.
+    /// Welcomed; must replay all registrations before it sends requests.
     AwaitingReplay,
     /// A member in good standing.
     Joined,
 }
 
-/// What became of the connection.
+/// The result of handling the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It lasts.
     Lasts {
-        /// The welcome came: registrations have to be replayed.
+        /// The welcome arrived: registrations must be replayed.
         welcomed: bool,
         /// A request has its answer.
         answered: bool,
     },
-    /// It is over; there is a coordinator to be found after `wait`.
+    /// The connection is closed; find a coordinator after `wait`.
     Lost {
-        /// How long the coordinator asked to wait.
+        /// The wait that the coordinator asked for.
         wait: Duration,
     },
     /// The coordinator will not have this process back.
@@ -63,7 +63,7 @@ const LOST: Outcome = Outcome::Lost {
 };
 
 impl Uplink {
-    /// The connection of a newcomer that has been welcomed.
+    /// The connection of a newcomer that was welcomed.
     pub(super) fn joined(
         fd: PrivateFd,
         coordinator: Credentials,
@@ -79,7 +79,7 @@ impl Uplink {
         })
     }
 
-    /// A connection to a new coordinator: says hello with the block this process has.
+    /// A connection to a new coordinator: sends a hello with this process's block.
     pub(super) fn rejoin(
         fd: PrivateFd,
         coordinator: Credentials,
@@ -107,7 +107,7 @@ impl Uplink {
         })
     }
 
-    /// Stops watching the connection. A child that was just forked may have a copy of it for a moment.
+    /// Stops watching the connection. A recently forked child may briefly hold a copy.
     pub(super) fn unwatch(&self, context: &RoleContext) {
         context.unwatch(self.fd.as_fd());
     }
@@ -129,7 +129,7 @@ impl Uplink {
         }
     }
 
-    /// What is due now.
+    /// Does the work that is due.
     pub(super) fn timers(&self, now: Instant) -> Outcome {
         match self.next_timeout() {
             Some(until) if until <= now => LOST,
@@ -148,7 +148,7 @@ impl Uplink {
         requests: &mut Requests,
         now: Instant,
     ) -> Outcome {
-        // If sending fails the connection is over; what the coordinator still sent is read first.
+        // If sending fails, the connection is over; but first read what the coordinator sent.
         if flags.contains(EventFlags::OUT) {
             self.flush(context);
         }
@@ -182,7 +182,7 @@ impl Uplink {
         over.unwrap_or(Outcome::Lasts { welcomed, answered })
     }
 
-    /// Sends what registers this process's claims with a new coordinator.
+    /// Registers this process's claims with a new coordinator.
     pub(super) fn replay(&mut self, payloads: &[Vec<u8>], context: &mut RoleContext) {
         if self.phase != Phase::AwaitingReplay {
             return;
@@ -200,7 +200,7 @@ impl Uplink {
         self.send(&Message::Request { id, payload }, context);
     }
 
-    /// Sends what this process says of itself.
+    /// Sends this process's report.
     pub(super) fn report(&mut self, survey: u64, payloads: &[Vec<u8>], context: &mut RoleContext) {
         let block = context.own;
         report(survey, block, payloads, |message| {
@@ -208,7 +208,7 @@ impl Uplink {
         });
     }
 
-    /// Sends a datagram by way of the coordinator, if there is room.
+    /// Sends a datagram through the coordinator, if there is room.
     pub(super) fn forward(
         &mut self,
         block: Block,
@@ -258,15 +258,12 @@ impl Uplink {
             Ok(Message::Survey { id }) => context.note_survey(id),
             Ok(Message::PeerDeath { blocks }) => context.inbox.push_peer_death(blocks),
             Ok(unexpected) => {
-                tracing::warn!(
-                    ?unexpected,
-                    "the coordinator does not keep to the group protocol"
-                );
+                tracing::warn!(?unexpected, "the coordinator violates the group protocol");
                 context.counters.violations += 1;
                 return LOST;
             }
             Err(malformed) => {
-                tracing::warn!(%malformed, "the coordinator does not keep to the group protocol");
+                tracing::warn!(%malformed, "the coordinator violates the group protocol");
                 context.counters.violations += 1;
                 return LOST;
             }
@@ -287,8 +284,8 @@ impl Uplink {
         );
     }
 
-    /// Sends a record at once. If that fails by anything but [`Errno::AGAIN`] the connection is over: what was
-    /// not answered is sent to the next coordinator, or to this one again.
+    /// Sends a record at once. On an error other than [`Errno::AGAIN`] the connection is over; unanswered messages go
+    /// to the next coordinator, or to this one again.
     fn send_now(&mut self, record: &[u8]) -> Result<(), Errno> {
         let sent = packet::send(self.fd.as_fd(), record);
         if sent.is_err_and(|errno| errno != Errno::AGAIN) {
@@ -309,7 +306,7 @@ impl Uplink {
     }
 }
 
-/// The messages of a report: at least one, so that its end is marked.
+/// The messages of a report: at least one, to mark the end.
 pub(super) fn report(
     survey: u64,
     block: Block,

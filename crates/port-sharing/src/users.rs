@@ -1,6 +1,6 @@
-//! Users whose numbers this user namespace does not know (user_namespaces(7)).
+//! Users that this user namespace does not map (user_namespaces(7)).
 
-/// Whether a user's number is how this user namespace names all whom it does not know.
+/// Whether this user namespace uses the number for all users that it does not map.
 #[must_use]
 pub fn stands_for_others(uid: u32) -> bool {
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
@@ -9,13 +9,13 @@ pub fn stands_for_others(uid: u32) -> bool {
     uid == overflow.unwrap_or(OVERFLOW_UID) && !is_whole(&map())
 }
 
-/// What stands for users without a number, unless the machine has another (user_namespaces(7)).
+/// The default number of unmapped users (user_namespaces(7)).
 pub(super) const OVERFLOW_UID: u32 = 65_534;
-/// How many users there are: the last number stands for none.
+/// Number of users; the last number is not a user.
 const USERS: u64 = u32::MAX as u64;
 
-/// Whether a namespace's map has a number for every user, as the machine's first namespace has: the overflow user id is
-/// a user's own there. Lines are the first number within, the first without, and how many follow each other.
+/// Whether a namespace's map covers every user, as in the machine's first namespace. There the overflow user id is an
+/// ordinary user. Each line has the first number inside, the first outside, and the count.
 fn is_whole(uid_map: &str) -> bool {
     let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u32>().ok();
     let counts: Option<Vec<u32>> = uid_map.lines().map(count).collect();

@@ -1,7 +1,7 @@
-//! Who holds a unix name or a UDP port, for error messages: nothing here is on the way of data.
+//! Finds the holder of a unix name or a UDP port, for error messages. Never used on the data path.
 //!
-//! The kernel shows every user the inode and the owner of a socket (`unix_diag`, `/proc/net/udp`). The process is
-//! found by its descriptors, which the kernel shows to root and to the same user only.
+//! The kernel shows every user the inode and the owner of a socket (`unix_diag`, `/proc/net/udp`). The process is found
+//! by its descriptors, which the kernel shows only to root and to the same user.
 
 use std::fs;
 use std::io::Read;
@@ -11,20 +11,20 @@ use portolan_provider::Holder;
 use super::unix_diag::{self, BoundSocket};
 use super::users::stands_for_others;
 
-/// Bytes read of one of `/proc/net`'s tables: a hundred thousand sockets.
+/// Maximum number of bytes read of a table in `/proc/net`: a hundred thousand sockets.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
-/// Processes and descriptors that are looked at: a second's work.
+/// Maximum number of processes and descriptors examined: about a second's work.
 const LOOKS_MAX: usize = 1 << 18;
 
 impl BoundSocket {
-    /// The user and, if it may be seen, the process.
+    /// The user and, if visible, the process.
     pub(super) fn holder(&self) -> Holder {
         holder_of(self.inode, self.uid)
     }
 }
 
-/// The sequenced-packet sockets of this thread's network namespace that are bound to abstract names which begin so;
-/// none if the kernel does not say.
+/// The SEQPACKET sockets in this thread's network namespace that are bound to abstract names with this prefix; empty if
+/// the kernel does not report them.
 pub(super) fn bound_sockets(prefix: &str) -> Vec<BoundSocket> {
     let found = unix_diag::bound_sockets(prefix);
     found.unwrap_or_else(|errno| {
@@ -33,7 +33,7 @@ pub(super) fn bound_sockets(prefix: &str) -> Vec<BoundSocket> {
     })
 }
 
-/// Who has a UDP port of this thread's network namespace, if a process has: the kernel's own sockets have no inode.
+/// The process that has a UDP port of this thread's network namespace, if any; the kernel's own sockets have no inode.
 pub(super) fn holder_of_port(port: u16) -> Option<Holder> {
     ["udp", "udp6"].iter().find_map(|family| {
         let table = read_table(family);
@@ -43,7 +43,7 @@ pub(super) fn holder_of_port(port: u16) -> Option<Holder> {
     })
 }
 
-/// User and inode of a socket in a line of `/proc/net/udp` or `udp6`, if it is bound to this port.
+/// User and inode of the socket in a line of `/proc/net/udp` or `udp6`, if it is bound to this port.
 fn udp_socket(line: &str, port: u16) -> Option<(u32, u32)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (_, bound) = fields.get(1)?.split_once(':')?;
@@ -63,13 +63,13 @@ fn read_table(name: &str) -> Vec<u8> {
     table
 }
 
-/// The process that has a socket, and its user: `uid` if it is known already.
+/// The process that has a socket, and its user; `uid` if already known.
 fn holder_of(inode: u32, uid: Option<u32>) -> Holder {
     let pid = process_with(inode).unwrap_or(0);
     seen(pid, uid.or_else(|| user_of(pid)))
 }
 
-/// A process by its number, and its user if the number is one user's.
+/// A process by its number, with its user if the number is unambiguous.
 pub(super) fn seen(pid: u32, uid: Option<u32>) -> Holder {
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Holder {
@@ -85,7 +85,7 @@ fn user_of(pid: u32) -> Option<u32> {
     found.map(|found| found.uid())
 }
 
-/// A process that has this socket among its descriptors.
+/// A process with a descriptor of this socket.
 fn process_with(inode: u32) -> Option<u32> {
     let link = format!("socket:[{inode}]");
     let mut left = LOOKS_MAX;

@@ -135,7 +135,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &str;
     /// Number of the device, constant during its lifetime (`ibdev_index` of the kernel).
     fn index(&self) -> u32;
-    /// Which opening of the device this is. What is made of one instance serves no other.
+    /// Identifies this opening of the device. Objects created from one instance cannot be used with another.
     fn instance(&self) -> Instance;
     /// Linux interface index of its network device; 0 if there is none.
     fn interface_index(&self) -> u32;
@@ -145,7 +145,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn port_attr(&self, port_num: u8) -> Result<PortAttr>;
     /// The occupied entries of a port's GID table.
     fn gids(&self, port_num: u8) -> Result<Vec<GidEntry>>;
-    /// The entries, of all ports, that serve a local address: those that hold it, unless the device is iWARP's.
+    /// The entries, on all ports, that serve a local address. Except on iWARP devices these are the entries that hold
+    /// the address.
     fn gids_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
         let gid = ip_to_gid(ip);
         let mut found = Vec::new();
@@ -155,8 +156,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         }
         Ok(found)
     }
-    /// Whether the device speaks iWARP, which is RDMA over TCP, rather than InfiniBand's protocol. Its GID table holds the
-    /// hardware address of its interface and no others.
+    /// Whether the device uses iWARP (RDMA over TCP) instead of InfiniBand's protocol. The GID table of an iWARP device
+    /// holds only the hardware address of its interface.
     fn is_iwarp(&self) -> bool {
         false
     }
@@ -172,7 +173,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         channel: Option<&Arc<dyn CompChannel>>,
         cookie: u64,
     ) -> Result<Arc<dyn Cq>>;
-    /// Creates a completion queue as [`Device::create_cq`] does, whose completions have time stamps
+    /// Creates a completion queue like [`Device::create_cq`], whose completions have timestamps
     /// ([`WorkCompletion::timestamp_ns`]).
     ///
     /// # Errors
@@ -183,10 +184,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         _channel: Option<&Arc<dyn CompChannel>>,
         _cookie: u64,
     ) -> Result<Arc<dyn Cq>> {
-        let cause = Cause::Unsupported("time stamps of completions");
+        let cause = Cause::Unsupported("completion timestamps");
         Err(Error::new(Step::CreateCq, cause))
     }
-    /// Opens an XRC domain (`ibv_open_xrcd(3)`), which is this process's alone.
+    /// Opens an XRC domain (`ibv_open_xrcd(3)`) that other processes cannot use.
     ///
     /// # Errors
     /// `LimitReached`; `Unsupported`.
@@ -194,7 +195,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         let cause = Cause::Unsupported("extended reliable connections");
         Err(Error::new(Step::AllocPd, cause))
     }
-    /// The device's clock, in nanoseconds since any moment (`ibv_query_rt_values_ex(3)`). It never runs
+    /// The device's clock, in nanoseconds since an arbitrary moment (`ibv_query_rt_values_ex(3)`). It never runs
     /// backwards.
     ///
     /// # Errors
@@ -231,10 +232,7 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
     /// allow for the device: it may read the memory while the region exists. It may write the
     /// memory while receives and reads are posted, and with remote rights peers may write at any
     /// time.
-    #[allow(
-        unsafe_code,
-        reason = "the one promise about memory that verbs rest on"
-    )]
+    #[allow(unsafe_code, reason = "the caller must keep the memory mapped")]
     unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Result<Arc<dyn Mr>>;
     /// Registers memory that work requests and peers address from `iova` on (`ibv_reg_mr_iova(3)`).
     ///
@@ -259,16 +257,16 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         // SAFETY: the caller upholds the contract of `register`, which is the same.
         unsafe { self.register(addr, length, access) }
     }
-    /// Changes a region's memory, its rights, or both, and moves it to this protection domain, unless
-    /// it is there already (`ibv_rereg_mr(3)`). Its keys stay. After it returns, the device accesses
-    /// nothing that the region does not cover and allow now.
+    /// Changes a region's memory, its rights, or both, and moves it to this protection domain if it belongs to another
+    /// (`ibv_rereg_mr(3)`). Its keys do not change. After the call, the device accesses only what the region then
+    /// covers and allows.
     ///
     /// # Errors
     /// As for [`Pd::register_at`]; `InUse` while memory windows are bound to the region;
-    /// `NoSuchObject` if it is deregistered; `Unsupported`. Nothing has changed then.
+    /// `NoSuchObject` if it is deregistered; `Unsupported`. An error leaves the region unchanged.
     ///
     /// # Safety
-    /// As for [`Pd::register`]. The former memory is the caller's again when this has succeeded.
+    /// As for [`Pd::register`]. After success the caller may reuse the former memory.
     #[allow(unsafe_code, reason = "as for `register`")]
     unsafe fn reregister(
         &self,
@@ -279,8 +277,8 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         let cause = Cause::Unsupported("changing a memory region");
         Err(Error::new(Step::RegisterMemory, cause))
     }
-    /// Creates a queue pair in RESET. With `srq` it takes its receives from there and has no
-    /// receive queue of its own. Not for the type `XrcRecv` ([`Xrcd::create_qp`]).
+    /// Creates a queue pair in RESET. With `srq` it takes its receives from that queue and has no receive queue of its
+    /// own. For `XrcRecv`, use [`Xrcd::create_qp`] instead.
     fn create_qp(
         &self,
         init: &QpInit,
@@ -371,7 +369,7 @@ pub trait Cq: Send + Sync + std::fmt::Debug {
     /// Takes completions, oldest first, and returns their number. Also drives the software device.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
     /// Requests one event on the channel for the next completion (`ibv_req_notify_cq(3)`). The
-    /// event comes at once if a completion arrived since the queue was last found empty.
+    /// event is raised at once if a completion arrived since the queue was last found empty.
     fn arm(&self, solicited_only: bool) -> Result<()>;
     /// Maximum number of completions that it holds.
     fn capacity(&self) -> u32;
@@ -412,7 +410,7 @@ pub trait Srq: Send + Sync + std::fmt::Debug {
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// An XRC domain: shared receive queues, and the queue pairs that bring them what peers send (IBTA annex A14).
+/// An XRC domain: shared receive queues, and the queue pairs that deliver peers' messages to them (IBTA annex A14).
 pub trait Xrcd: Send + Sync + std::fmt::Debug {
     /// Creates the receiving end of an extended reliable connection (`XrcRecv`), in RESET.
     ///
@@ -435,8 +433,8 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn counters(&self) -> Result<Vec<Counter>>;
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's key from
-    /// then on. A length of 0 invalidates the window.
+    /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's new key. A length of 0
+    /// invalidates the window.
     ///
     /// # Errors
     /// As for [`Qp::post_send`]. Errors of the bind itself are reported by its completion.

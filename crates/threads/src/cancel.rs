@@ -1,6 +1,6 @@
 //! Defers cancellation (pthread_cancel(3)) of C threads while they are inside the library.
 
-#![allow(unsafe_code, reason = "a call of libc that only libc has")]
+#![allow(unsafe_code, reason = "pthread_setcancelstate is only in libc")]
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ unsafe extern "C" {
 /// thread cancelled in one would unwind through frames that hold locks and through the frame that
 /// catches panics, which aborts the process.
 pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
-    // Miri knows no cancelling.
+    // Miri does not support cancellation.
     let _held = (!cfg!(miri)).then(Held::new);
     body()
 }

@@ -1,8 +1,8 @@
-//! Tells a forked child that what it finds in its memory is its parent's.
+//! Detects that this process is a forked child, which must not use its parent's resources.
 //!
-//! A child of `fork` inherits memory and descriptors, but no threads: two processes that use one device or one connection would
-//! each take half of what is meant for the other. The child is recognised by a page that the kernel gives it as zeros
-//! (`MADV_WIPEONFORK`, Linux 4.14). That costs a load, where asking for the process id would cost a system call.
+//! A child of `fork` inherits memory and descriptors, but no threads. If parent and child used one device or one
+//! connection, each would take half of the other's traffic. The guard is a page that the kernel zeroes in the child
+//! (`MADV_WIPEONFORK`, Linux 4.14). Reading it costs one load; asking for the process id would cost a system call.
 
 #![allow(unsafe_code, reason = "a mapping of its own")]
 
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Written to the page by the process that owns it.
 const OWNER: u32 = 0x6f77_6e72;
 
-/// A mark that a fork wipes.
+/// A mark that `fork` clears in the child.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU32>,
     length: usize,
-    /// Asked where the kernel cannot wipe the page.
+    /// Compared instead if the kernel cannot wipe the page.
     pid: Option<u32>,
 }
 
@@ -31,9 +31,9 @@ impl ForkGuard {
     /// Marks this process as the owner.
     ///
     /// # Errors
-    /// The system has no page left.
+    /// If the system cannot map a page.
     pub fn new() -> Result<Self> {
-        // SAFETY: it asks for a number.
+        // SAFETY: sysconf only returns a number.
         let length = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let length = usize::try_from(length).map_err(|_| Error::last_os_error())?;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -52,7 +52,7 @@ impl ForkGuard {
         Ok(guard)
     }
 
-    /// Whether this process is the one that made the mark.
+    /// Whether this process created the guard.
     #[inline]
     pub fn is_owner(&self) -> bool {
         let is_marked = self.mark().load(Ordering::Relaxed) == OWNER;

@@ -54,7 +54,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.take_due(now).map(|(_, key)| key)
     }
 
-    /// As [`pop_due`](Self::pop_due), and the deadline: for an owner that may have moved it meanwhile.
+    /// Like [`pop_due`](Self::pop_due), but also returns the deadline, because the owner may have changed it since.
     pub fn take_due(&mut self, now: Duration) -> Option<(Duration, K)> {
         let (deadline, _) = self.queue.first()?;
         if *deadline > now {

@@ -1,5 +1,5 @@
-//! Events of the devices and links that ids use: a device goes, a hardware address changes, at
-//! this end or at the next hop's.
+//! Events of the devices and links that ids use: removed devices, and hardware address changes of the local interface
+//! or the next hop.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::hash::{Keyed, Map};
 use crate::state::Event;
 use crate::types::Neighbour;
 
-/// The ids that send to each neighbour (`id_table` of Linux's cma), by interface and address.
+/// The ids that send to each neighbour, by interface and address (`id_table` of Linux's cma).
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     map: Map<(u32, IpAddr), BTreeSet<IdNumber>>,
@@ -56,11 +56,10 @@ impl Neighbour {
 }
 
 impl Cm {
-    /// A device is gone: every id that is bound to it hears `DeviceRemoval` and is good for nothing
-    /// any more but to be destroyed; nothing is said to peers, for there is no way to them. Listeners
-    /// on a wildcard address are bound to no device and go on. For each group that an id had joined it
-    /// hears `MulticastError` before. It looks at every id; the events are one for each and one for each
-    /// of its groups, and are queued even if the queue is full.
+    /// A device was removed. Every id bound to it gets `DeviceRemoval` and can only be destroyed. Peers get no message,
+    /// because they cannot be reached. Listeners on a wildcard address are bound to no device and continue. For each
+    /// group that it had joined, an id first gets `MulticastError`. This scans all ids. The events, one for each id and
+    /// one for each of its groups, are queued even if the queue is full.
     pub fn device_removed(&mut self, now: Duration, device_index: u32) {
         for number in self.bound_to(device_index) {
             let Some(id) = self.ids.get(number) else {
@@ -69,8 +68,8 @@ impl Cm {
             let Some(next) = id.state.after(Event::DeviceRemoved) else {
                 continue;
             };
-            // Its children stay until it is destroyed, like those with requests that no thread has taken.
-            // Nothing listens there again.
+            // Its children stay until it is destroyed, like those whose requests were not taken. No id can listen there
+            // again.
             self.listeners.remove(now, id, number, now);
             self.forget_neighbour(number);
             self.enter(now, number, next);
@@ -79,9 +78,9 @@ impl Cm {
         }
     }
 
-    /// The interface of a device has another hardware address: every id that is bound to the device
-    /// hears `AddrChange`. It is a hint and changes nothing. Linux gives it when a bond fails over; a
-    /// hint for which the queue of events has no room is dropped and counted.
+    /// The hardware address of a device's interface changed. Every id bound to the device gets `AddrChange`. It is only
+    /// a hint and changes nothing. Linux raises it when a bond fails over. If the event queue is full, the hint is
+    /// dropped and counted.
     pub fn hardware_address_changed(&mut self, device_index: u32) {
         for number in self.bound_to(device_index) {
             self.hint(
@@ -93,10 +92,9 @@ impl Cm {
         }
     }
 
-    /// A neighbour answers under another hardware address: every id that connects or has connected
-    /// through it, and knew it under a different one, hears `Unreachable` with `ETIMEDOUT`
-    /// (`cma_netevent_callback`, Linux 6.0), once for each change. It is a hint, too: a connection
-    /// stays if the peer is still the same.
+    /// The hardware address of a neighbour changed. Every id that connects or is connected through it, and knew another
+    /// address, gets `Unreachable` with `ETIMEDOUT` (`cma_netevent_callback`, Linux 6.0), once for each change. This is
+    /// a hint, too: a connection stays if the peer is still the same.
     pub fn neighbour_changed(&mut self, neighbour: &Neighbour) {
         let ids = self.neighbours.map.get(&neighbour.key());
         let ids: Vec<IdNumber> = ids.into_iter().flatten().copied().collect();
@@ -114,7 +112,7 @@ impl Cm {
         }
     }
 
-    /// Tells an id's owner of something that does not change the id's state.
+    /// Reports an event that does not change the id's state.
     fn hint(&mut self, number: IdNumber, event: Event, told_as: EventType, status: i32) {
         let state = self.ids.get(number).map(|id| id.state);
         if state.and_then(|state| state.after(event)).is_none() {
@@ -134,14 +132,14 @@ impl Cm {
         bound.map(|(number, _)| number).collect()
     }
 
-    /// From now on the id hears of changes of its neighbour (`cma_add_id_to_tree`).
+    /// Starts reporting changes of its neighbour to the id (`cma_add_id_to_tree`).
     pub(crate) fn follow_neighbour(&mut self, number: IdNumber) {
         if let Some(neighbour) = self.ids.get(number).and_then(|id| id.neighbour.as_ref()) {
             self.neighbours.insert(neighbour, number);
         }
     }
 
-    /// The id no longer does.
+    /// Stops reporting them.
     pub(crate) fn forget_neighbour(&mut self, number: IdNumber) {
         let neighbour = self.ids.get_mut(number).and_then(|id| id.neighbour.take());
         if let Some(neighbour) = neighbour {

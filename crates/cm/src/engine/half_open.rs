@@ -1,12 +1,10 @@
-//! Half-open connections: a request was taken in, and nothing says yet that its sender is there.
+//! Half-open connections: requests that were received and whose sender has not confirmed yet.
 //!
-//! An attacker who sends requests from other hosts' addresses receives no REP and sends no RTU, so
-//! each of its requests stays half-open until timers end it. As with TCP's queue of SYNs, half-open
-//! connections have a bound of their own, for each listener and for all together, and beyond it a new
-//! one displaces an old one, which an honest peer would have confirmed by now. Nothing is said to the
-//! peer of the displaced: as in TCP (and as Linux's rdma_cm does at a full backlog), a peer that is
-//! there and still asks sends its REQ again, and that makes a new connection. If it confirms after all,
-//! a REJ answers the RTU.
+//! An attacker that forges source addresses receives no REP and sends no RTU, so each of its requests stays half-open
+//! until timers end it. As with TCP's SYN queue, the number of half-open connections is limited, per listener and in
+//! total. Beyond the limit a new one displaces an old one, which an honest peer would have confirmed by now. The
+//! displaced peer gets no message, as in TCP and as at a full backlog of Linux's rdma_cm. If it is still there, it
+//! repeats its REQ, which makes a new connection. If it confirms after all, a REJ answers the RTU.
 
 use core::time::Duration;
 
@@ -22,7 +20,7 @@ use crate::state::{Event, State};
 use crate::types::Host;
 
 impl Cm {
-    /// Makes room at a listener for one more request of `source`, or says why there is none.
+    /// Makes room at a listener for one more request from `source`, or returns why it cannot.
     pub(crate) fn make_room(
         &mut self,
         now: Duration,
@@ -50,8 +48,8 @@ impl Cm {
         Ok(())
     }
 
-    /// A full backlog is shared among the sources: one that has more than another gives up its oldest
-    /// request for it. Among equals the new one is dropped, as Linux does.
+    /// A full backlog is shared among the sources: the source with the most requests loses its oldest one to a source
+    /// with fewer. Between equals the new request is dropped, as on Linux.
     fn make_room_in_backlog(
         &mut self,
         now: Duration,
@@ -72,7 +70,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Which half-open connection goes for a new one of `source`, if one must.
+    /// The half-open connection to displace for a new one from `source`, if any.
     fn victim(
         &self,
         requests: &Requests,
@@ -85,10 +83,10 @@ impl Cm {
         }
         let heaviest = requests.oldest_of_heaviest();
         let own = requests.weight(source);
-        // A source that has more than half of all places must give way to others at once.
+        // A source with more than half of all places loses them to others at once.
         let hog = heaviest.filter(|heavy| heavy.source != source && heavy.weight > limit / 2);
-        // The peer of a young one may be about to confirm, and no source displaces those of another that
-        // has less than its own.
+        // A young connection may be about to be confirmed. A source cannot displace a connection of a source with
+        // fewer.
         let grace = self.config.half_open_grace;
         let is_free = |one: &Candidate| one.weight >= own && now.saturating_sub(one.since) >= grace;
         let old = || {
@@ -133,9 +131,8 @@ impl Cm {
         }
     }
 
-    /// Gives up a half-open connection for a new one. A child whose event was not taken goes without a
-    /// trace; an owner that has taken one and not answered finds it closed; an owner that has accepted one is told
-    /// `Unreachable` with -ECONNABORTED.
+    /// Displaces a half-open connection. If its event was not taken, the child vanishes. If the owner has taken it but
+    /// not answered, the child becomes closed. If the owner has accepted, it gets `Unreachable` with -ECONNABORTED.
     fn displace(&mut self, now: Duration, number: IdNumber) {
         self.counters.drop(DropReason::Displaced);
         let Some(id) = self.ids.get(number) else {
@@ -143,7 +140,7 @@ impl Cm {
         };
         let connection = id.connection.as_deref();
         let state = id.state;
-        // Who was asked for patience (MRA) would not ask again for long.
+        // After an MRA the peer would not repeat its request for long.
         let was_put_off = connection.is_some_and(|connection| connection.was_put_off);
         let waits_at = connection.and_then(|connection| connection.waits_at);
         let asked_at = id.asked.as_deref().and_then(|asked| asked.waits_at);
@@ -169,8 +166,8 @@ impl Cm {
         }
     }
 
-    /// Takes the next child that was displaced before its `ConnectRequest` was taken
-    /// ([`Cm::request_taken`]): the event, if it still waits somewhere, is to be forgotten.
+    /// Takes the next child that was displaced before its `ConnectRequest` was taken ([`Cm::request_taken`]). Discard
+    /// the event if it is still queued.
     pub fn poll_displaced(&mut self) -> Option<IdNumber> {
         self.displaced.pop_front()
     }

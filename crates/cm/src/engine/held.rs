@@ -1,9 +1,9 @@
-//! Requests for a service that had a listener until a moment ago.
+//! Requests for a service whose listener closed a moment ago.
 //!
-//! Some servers close their listener and open it again between two connections (perftest does). A peer
-//! that asks in between would be refused for good, although the service is there: so the answer is held
-//! for a moment. If somebody listens again within it the request is taken; else it is refused then. A
-//! port without a recent listener refuses at once.
+//! Some servers close their listener and open it again between two connections (perftest does). A request that arrives
+//! in between would be refused for good, although the service exists. So the request is held for a moment: it is
+//! delivered if an id listens again in that time, and refused otherwise. A port without a recent listener refuses at
+//! once.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::mutant::{Mutant, is_planted};
 use crate::resolve::socket_addr;
 use crate::types::{Host, MadPath};
 
-/// Requests whose answers are held, by when they are to be refused and in the order of arrival.
+/// Held requests, by refusal time and in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     requests: BTreeMap<(Duration, u64), Request>,
@@ -33,7 +33,7 @@ struct Request {
     message: Message,
 }
 
-/// A message that asks for a service.
+/// A held request.
 #[derive(Debug)]
 pub(crate) enum Message {
     Req(Box<ReqRepr>),
@@ -55,7 +55,7 @@ impl Message {
         }
     }
 
-    /// The number by which its sender knows it.
+    /// The sender's number for it.
     fn number(&self) -> u32 {
         match self {
             Self::Req(req) => req.local_comm_id,
@@ -87,8 +87,7 @@ impl Held {
 }
 
 impl Cm {
-    /// Holds the answer to a request that no listener takes, if one would have until a moment ago;
-    /// `false` if it is to be refused now.
+    /// Holds a request without a listener if one closed a moment ago; `false` if it must be refused now.
     pub(crate) fn hold(
         &mut self,
         now: Duration,
@@ -123,7 +122,7 @@ impl Cm {
         true
     }
 
-    /// Delivers the requests that are held for a listener that has just begun.
+    /// Delivers the held requests of a listener that just started.
     pub(crate) fn take_up_held(&mut self, now: Duration) {
         if is_planted(Mutant::HeldForgotten) {
             return;
@@ -138,7 +137,7 @@ impl Cm {
                 continue;
             };
             if let Some(reason) = self.full() {
-                // As if the network had lost it: its sender repeats it.
+                // Dropped as if the network had lost it: its sender repeats it.
                 self.counters.drop(reason);
                 continue;
             }
@@ -149,7 +148,7 @@ impl Cm {
         }
     }
 
-    /// Refuses the next request whose listener has not come back in time; `false` if none is due.
+    /// Refuses the next request whose listener did not reopen in time; `false` if none is due.
     pub(crate) fn refuse_held(&mut self, now: Duration) -> bool {
         if self.held.next_due().is_none_or(|due| due > now) {
             return false;
@@ -169,7 +168,7 @@ impl Cm {
         true
     }
 
-    /// The sender of a REQ takes it back.
+    /// Drops a held REQ that its sender withdraws.
     pub(crate) fn forget_held(&mut self, host: Host, comm_id: u32) {
         let requests = &mut self.held.requests;
         requests.retain(|_, held| !held.is_named(host, AttributeId::Req, comm_id));

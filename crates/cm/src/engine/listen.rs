@@ -1,4 +1,4 @@
-//! Listeners: which id a connection request is for, and how many may wait.
+//! Listeners: finds the id for a connection request, and limits the waiting requests.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ pub(crate) struct Listeners {
 /// The local addresses a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ListenAddr {
-    /// One address; the scope tells link-local ones of several links apart, else it is 0.
+    /// One address; the scope distinguishes link-local addresses of several links, otherwise it is 0.
     One(IpAddr, u32),
     /// Every IPv4 address.
     AnyV4,
@@ -42,7 +42,7 @@ impl Listeners {
         }
     }
 
-    /// The listener for a request to `local`: one bound to that very address before a wildcard.
+    /// The listener for a request to `local`: an exact address takes precedence over a wildcard.
     pub(crate) fn find(&self, service: ServiceId, local: &SocketAddr) -> Option<IdNumber> {
         let [one, any] = served_by(service, local);
         self.map.get(&one).or_else(|| self.map.get(&any)).copied()
@@ -53,12 +53,12 @@ impl Listeners {
         self.map.keys().map(|(service, _)| *service)
     }
 
-    /// How many entries there are; a wildcard of both families has two.
+    /// Number of entries; a wildcard of both families has two.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether somebody listened at `local` until a moment ago.
+    /// Whether a listener at `local` closed a moment ago.
     pub(crate) fn has_just_closed(
         &self,
         now: Duration,
@@ -69,8 +69,8 @@ impl Listeners {
         served.any(|key| self.closed.contains(now, &key))
     }
 
-    /// Takes out the entries of a listening id, but not those that another has had since. They count
-    /// as just closed until `until`.
+    /// Removes the entries of a listening id, except those that another id has taken over. They count as just closed
+    /// until `until`.
     pub(crate) fn remove(&mut self, now: Duration, id: &Id, number: IdNumber, until: Duration) {
         for key in keys(id).into_iter().flatten() {
             if self.map.get(&key) == Some(&number) {
@@ -95,7 +95,7 @@ impl ListenAddr {
     }
 }
 
-/// The entries that serve requests to `local`: of that very address, and of a wildcard.
+/// The entries that serve requests to `local`: the exact address and the wildcard.
 fn served_by(service: ServiceId, local: &SocketAddr) -> [(ServiceId, ListenAddr); 2] {
     let any = if local.is_ipv4() {
         ListenAddr::AnyV4
@@ -118,20 +118,19 @@ fn keys(id: &Id) -> [Option<(ServiceId, ListenAddr)>; 2] {
         SocketAddr::V4(_) => (ListenAddr::AnyV4, ListenAddr::AnyV6),
         SocketAddr::V6(_) => (ListenAddr::AnyV6, ListenAddr::AnyV4),
     };
-    // An InfiniBand address is of its own family.
+    // An InfiniBand address serves only its own family.
     let both = id.ib_service.is_none() && !id.options.serves_one_family(&local);
     [Some((service, own)), both.then_some((service, other))]
 }
 
 impl Cm {
-    /// Begins to listen (`rdma_listen`). A backlog of 0 or less, or above the largest, is the largest.
+    /// Starts to listen (`rdma_listen`). A backlog of 0 or less, or above the maximum, means the maximum.
     ///
-    /// A request counts in the backlog until its owner has taken it ([`Cm::request_taken`]), answered
-    /// it or destroyed it. While the backlog is full further requests are dropped, as recent kernels
-    /// do: their senders repeat them. But a host whose requests are fewer than another's takes the place
-    /// of that one's oldest.
+    /// A request counts against the backlog until its owner takes it ([`Cm::request_taken`]), answers it or destroys
+    /// it. While the backlog is full, further requests are dropped, as recent kernels do, and their senders repeat
+    /// them. But a host with fewer requests than another displaces the oldest request of the other.
     ///
-    /// Requests that came a moment ago, just after another listener had closed here, are taken up.
+    /// Held requests, which arrived just after another listener closed here, are delivered.
     ///
     /// # Errors
     /// `InvalidState`, `NoSuchObject`; `AddressInUse` if another id of this engine listens there;
@@ -180,8 +179,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells that the owner has taken the `ConnectRequest` event of a child, which then no longer
-    /// counts in the listener's backlog, and no longer goes when the listener is destroyed.
+    /// Reports that the owner has taken the `ConnectRequest` event of a child. The child stops counting against the
+    /// listener's backlog, and survives the listener.
     pub fn request_taken(&mut self, child: IdNumber) {
         let child_id = self.ids.get_mut(child);
         let Some(listener) = child_id.and_then(|id| id.leave_backlog()) else {
@@ -196,7 +195,7 @@ impl Cm {
         }
     }
 
-    /// Stops listening, for a moment or for good; returns the children whose request events were not taken.
+    /// Stops listening; returns the children whose request events were not taken.
     pub(crate) fn unlisten(&mut self, now: Duration, number: IdNumber) -> Vec<IdNumber> {
         let Some(id) = self.ids.get_mut(number) else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The engine: what it holds, how ids begin, and how its outputs are taken.
+//! The engine: its state, the creation of ids, and its output queues.
 
 mod device;
 mod half_open;
@@ -40,12 +40,11 @@ use crate::sidr::RemoteRequest;
 use crate::table::IdTable;
 use crate::types::{Membership, MembershipNumber, Query, Transmit};
 
-/// Messages that one input can make at most, apart from those of a listener's children when it is
-/// destroyed.
+/// Maximum number of messages that one input causes, apart from those of a listener's children when it is destroyed.
 const TRANSMITS_PER_INPUT: usize = 2;
 
-/// How often a random communication id is drawn before the space counts as full. Ids are at most a
-/// sixteenth of the space, so this fails once in 2^256 times.
+/// Number of random draws before the space of communication ids counts as full. Ids use at most a sixteenth of the
+/// space, so this fails once in 2^256 times.
 const COMM_ID_DRAWS: u32 = 64;
 
 /// The connection manager. See the [crate's documentation](crate) for how to drive it.
@@ -60,12 +59,12 @@ pub struct Cm {
     pub(crate) timers: Timers<IdNumber>,
     /// The half-open connections of all listeners.
     pub(crate) half_open: Requests,
-    /// Requests for services whose listeners have just closed.
+    /// Requests for services whose listeners just closed.
     pub(crate) held: Held,
     /// Children that were displaced before their owner took them.
     pub(crate) displaced: VecDeque<IdNumber>,
     pub(crate) remembered: Remembered<RemoteId, ()>,
-    /// What destroyed ids answered to the SIDR requests that made them.
+    /// Answers of destroyed ids to the SIDR requests that created them.
     pub(crate) answers: Remembered<RemoteRequest, Box<[u8; MAD_LEN]>>,
     pub(crate) counters: Counters,
     rng: ChaCha12Rng,
@@ -75,7 +74,7 @@ pub struct Cm {
     pub(crate) pace: Pace,
 }
 
-/// An event that waits to be taken, unless what it is of goes before.
+/// A queued event, dropped if its object is destroyed first.
 #[derive(Debug)]
 struct Queued {
     event: CmEvent,
@@ -92,9 +91,8 @@ impl From<CmEvent> for Queued {
 }
 
 impl Cm {
-    /// An engine. Everything it draws at random, and so everything a peer must not guess, follows
-    /// from `seed`. Limits beyond what the engine can hold are lowered, those too small to work with
-    /// raised.
+    /// Creates an engine. All of its random choices, and so everything that a peer must not guess, derive from `seed`.
+    /// Settings outside the engine's limits are adjusted to them.
     pub fn new(mut config: Config, seed: [u8; 32]) -> Self {
         config.max_ids = config.max_ids.min(MAX_IDS);
         config.max_half_open_per_listener = config.max_half_open_per_listener.max(1);
@@ -152,7 +150,7 @@ impl Cm {
             .insert(Id::new(Some(uid), service, psn), Step::CreateId)
     }
 
-    /// Takes the next message to send. Beyond a burst they wait for [`Cm::poll_timeout`].
+    /// Takes the next message to send. Messages beyond a burst wait for [`Cm::poll_timeout`].
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         if self.transmits.is_empty() || !self.pace.allow() {
             return None;
@@ -160,7 +158,7 @@ impl Cm {
         self.transmits.pop_front()
     }
 
-    /// Takes the next question to the machine.
+    /// Takes the next query to the machine.
     pub fn poll_query(&mut self) -> Option<Query> {
         while let Some(query) = self.queries.pop_front() {
             if self.is_open(&query) {
@@ -170,8 +168,7 @@ impl Cm {
         None
     }
 
-    /// Takes the next event. Events of ids that were destroyed and of groups that were left meanwhile
-    /// are gone.
+    /// Takes the next event. Skips events of destroyed ids and of groups that were left.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         while let Some(queued) = self.events.pop_front() {
             let membership = queued.membership;
@@ -184,8 +181,8 @@ impl Cm {
         None
     }
 
-    /// When [`Cm::handle_timeout`] is next due. While messages that are held back leave no room for
-    /// more, that is when they may leave: nothing that is due earlier could be sent.
+    /// When [`Cm::handle_timeout`] is next due. While delayed messages fill the queue, this is when they may leave,
+    /// because nothing could be sent earlier.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let held_back = if self.transmits.is_empty() {
             None
@@ -199,12 +196,12 @@ impl Cm {
         due.into_iter().chain(held_back).min()
     }
 
-    /// What was counted so far.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether there is room for what any one input can produce.
+    /// Checks for room for the output of any input.
     pub(crate) fn full(&self) -> Option<DropReason> {
         let waiting = self.events.len().max(self.displaced.len());
         if waiting >= self.config.max_events_queued {
@@ -216,7 +213,7 @@ impl Cm {
         }
     }
 
-    /// Begins a command that sends a message: there must be room for it.
+    /// Starts a command that sends a message, which needs room.
     ///
     /// # Errors
     /// `LimitReached`.
@@ -241,7 +238,7 @@ impl Cm {
         ))
     }
 
-    /// Queues a message. Only the farewells of a listener's children can find no room.
+    /// Queues a message. Only the last messages of a listener's children can find the queue full.
     pub(crate) fn transmit(&mut self, transmit: Transmit) {
         if self.transmits.len() < self.config.max_transmits_queued {
             self.transmits.push_back(transmit);
@@ -275,12 +272,12 @@ impl Cm {
         }
     }
 
-    /// Queues an event that carries nothing but its status.
+    /// Queues an event that has only a status.
     pub(crate) fn report_bare(&mut self, id: IdNumber, event: EventType, status: i32) {
         self.report(id, event, status, EventParam::None, Ece::default());
     }
 
-    /// Queues an event of a connection whose message has nothing to say to the owner.
+    /// Queues an event of a connection without private data.
     pub(crate) fn report_empty(&mut self, id: IdNumber, event: EventType, status: i32) {
         let param = EventParam::Conn(ConnParam::default());
         self.report(id, event, status, param, Ece::default());
@@ -305,7 +302,7 @@ impl Cm {
         self.events.push_back(event.into());
     }
 
-    /// Queues an event of a multicast membership, whose name it bears.
+    /// Queues an event of a multicast membership, under the membership's tag.
     pub(crate) fn report_membership(
         &mut self,
         membership: &Membership,
@@ -331,7 +328,7 @@ impl Cm {
         self.queries.push_back(query);
     }
 
-    /// How many queries wait, including those that have become useless.
+    /// Number of queued queries, including obsolete ones.
     pub(crate) fn queries_waiting(&self) -> usize {
         self.queries.len()
     }
@@ -351,7 +348,7 @@ impl Cm {
         self.rng.next_u64()
     }
 
-    /// A communication id that is not taken, in this engine's block and never 0.
+    /// A free communication id in this engine's block, never 0.
     pub(crate) fn draw_comm_id(&mut self) -> Option<u32> {
         let mut block = u32::from(self.config.comm_id_block) << 24;
         if is_planted(Mutant::BlockIgnored) {

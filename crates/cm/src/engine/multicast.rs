@@ -1,5 +1,5 @@
-//! Multicast groups: which an id belongs to, and what has to be asked of the host for it. On RoCE a
-//! group is one of IP's: the host joins it on the interface, by IGMP or MLD.
+//! Multicast groups: the memberships of ids, and the host's joins and leaves for them. A RoCE group is an IP group: the
+//! host joins it on the interface, by IGMP or MLD.
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::sidr::param_without_queue_pair;
 use crate::state::Event;
 use crate::types::{GroupQuery, Membership, MembershipNumber};
 
-/// Hop limit of packets to a group (`IPV6_DEFAULT_HOPLIMIT`, which Linux takes for IPv4 too).
+/// Hop limit of packets to a group (`IPV6_DEFAULT_HOPLIMIT`, which Linux uses for IPv4 too).
 const GROUP_HOP_LIMIT: u8 = 64;
 
 /// The memberships of all ids.
@@ -32,7 +32,7 @@ pub(crate) struct Groups {
 #[derive(Debug)]
 struct Member {
     membership: Membership,
-    /// The owner's name for it.
+    /// The owner's tag.
     uid: UserId,
     progress: Progress,
 }
@@ -40,13 +40,13 @@ struct Member {
 /// How far a membership is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// The host will be asked.
+    /// The query is queued.
     Waiting,
-    /// The host was asked.
+    /// The query was taken and not answered yet.
     Asked,
-    /// The host is a member, and must be told to leave.
+    /// The host is a member and must leave later.
     Joined,
-    /// The host could not join, or is no member any more.
+    /// The host could not join, or lost its membership.
     Failed,
 }
 
@@ -86,15 +86,14 @@ impl Groups {
 }
 
 impl Cm {
-    /// Joins a group (`rdma_join_multicast`): a [`GroupQuery::Join`] follows, and in the end
-    /// `MulticastJoin` or `MulticastError` under the name `uid`. The owner attaches its queue pair to
-    /// the group upon the event, unless it only sends. A group may be joined more than once; each
-    /// membership is one of its own.
+    /// Joins a group (`rdma_join_multicast`). A [`GroupQuery::Join`] follows, and finally `MulticastJoin` or
+    /// `MulticastError` with the tag `uid`. On the event, the owner attaches its queue pair to the group, unless it
+    /// only sends. A group may be joined more than once; each membership is separate.
     ///
     /// # Errors
-    /// `InvalidState` unless the id is bound to a device and its route not yet resolved;
-    /// `InvalidArgument` for an id that is not for datagrams, an address that is no group, and a group of IPv6 on an
-    /// address of IPv4; `NoSuchObject`, `LimitReached`. Linux joins no group of IPv6 on RoCEv2.
+    /// `InvalidState` unless the id is bound to a device and its route is not resolved yet; `InvalidArgument` for an id
+    /// that is not for datagrams, an address that is not a group, and an IPv6 group on an IPv4 address; `NoSuchObject`,
+    /// `LimitReached`. Linux cannot join IPv6 groups on RoCEv2.
     pub fn join(
         &mut self,
         _now: Duration,
@@ -118,7 +117,7 @@ impl Cm {
             return Err(id.locate(Error::invalid(step, "queue pair type", "UD", found)));
         }
         let group = check_group(group, local.ip()).map_err(|error| id.locate(error))?;
-        // Queries that have become useless may wait to be taken, too.
+        // Obsolete queries may still be queued, too.
         for (what, count, limit) in [
             ("multicast memberships", members, limit),
             ("group queries waiting to be taken", waiting, limit * 2),
@@ -149,8 +148,8 @@ impl Cm {
         Ok(membership.number)
     }
 
-    /// Answers a [`GroupQuery::Join`]; an error is a positive errno. An answer for a membership that
-    /// has ended meanwhile changes nothing: a [`GroupQuery::Leave`] was made for it.
+    /// Answers a [`GroupQuery::Join`]; an error is a positive errno. An answer for a membership that already ended has
+    /// no effect: a [`GroupQuery::Leave`] was queued for it.
     ///
     /// # Errors
     /// `LimitReached`, after which the answer may be given again.
@@ -184,8 +183,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Leaves a group (`rdma_leave_multicast`). Events of the membership that were not taken yet
-    /// are gone.
+    /// Leaves a group (`rdma_leave_multicast`). Discards events of the membership that were not taken.
     ///
     /// # Errors
     /// `NoSuchObject` for a membership that is not the id's.
@@ -204,9 +202,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Takes the next question about groups. They are not among those of [`Cm::poll_query`]: sockets
-    /// answer them, not tables. A join that was given up before it was taken is not among them, nor
-    /// its leave.
+    /// Takes the next query about groups. [`Cm::poll_query`] does not return these, because sockets answer them, not
+    /// tables. A join that was cancelled before it was taken is skipped, and so is its leave.
     pub fn poll_group_query(&mut self) -> Option<GroupQuery> {
         while let Some(query) = self.groups.queries.pop_front() {
             let GroupQuery::Join(membership) = query else {
@@ -220,9 +217,9 @@ impl Cm {
         None
     }
 
-    /// Tells the owner of an id whose device is gone that no packet of its groups can come any more:
-    /// `MulticastError` for each group that was joined. The host leaves them. Who still waits for the
-    /// host's answer hears by that.
+    /// Reports `MulticastError` for each joined group of an id whose device was removed, because packets of the group
+    /// can no longer arrive. The host leaves the groups. A membership whose join is pending gets its event with the
+    /// host's answer.
     pub(crate) fn lose_groups(&mut self, number: IdNumber) {
         let memberships = self.ids.get(number).map(|id| id.memberships.clone());
         for membership in memberships.into_iter().flatten() {
@@ -238,7 +235,7 @@ impl Cm {
         }
     }
 
-    /// Leaves every group of an id that is about to be destroyed (`destroy_mc`).
+    /// Leaves all groups of an id that is being destroyed (`destroy_mc`).
     pub(crate) fn leave_all(&mut self, number: IdNumber) {
         if is_planted(Mutant::MembershipsLeak) {
             return;
@@ -252,7 +249,7 @@ impl Cm {
     }
 }
 
-/// That the address is a group that datagrams from `local` can reach.
+/// Checks that the address is a group that datagrams from `local` can reach.
 fn check_group(group: IpAddr, local: IpAddr) -> Result<IpAddr> {
     let step = Step::JoinMulticast;
     let group = group.to_canonical();
@@ -261,13 +258,13 @@ fn check_group(group: IpAddr, local: IpAddr) -> Result<IpAddr> {
         return Err(Error::invalid(step, "group", expected, group));
     }
     if group.is_ipv6() && local.to_canonical().is_ipv4() {
-        let expected = "a group of IPv4, as the id's address is";
+        let expected = "an IPv4 group, because the id's address is IPv4";
         return Err(Error::invalid(step, "group", expected, group));
     }
     Ok(group)
 }
 
-/// What is to be sent to reach the group (`ib_init_ah_from_mcmember`).
+/// The parameters for sending to the group (`ib_init_ah_from_mcmember`).
 fn group_param(membership: &Membership, qkey: QKey) -> EventParam {
     EventParam::Ud(UdParam {
         private_data: [].into(),

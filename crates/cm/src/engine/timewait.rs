@@ -1,5 +1,4 @@
-//! Time-wait: a connection that is over is kept in mind while its late packets may travel, even
-//! when its id is destroyed meanwhile.
+//! Time-wait: a closed connection is remembered while its late packets may arrive, even if its id is destroyed.
 
 use alloc::collections::VecDeque;
 use core::hash::Hash;
@@ -13,8 +12,8 @@ use crate::hash::{Keyed, Map};
 use crate::mutant::{Mutant, is_planted};
 use crate::state::{Event, State};
 
-/// The names of destroyed ids whose request came from the peer, and the answer if a late copy
-/// of that request comes: it must not open a connection that its sender no longer wants.
+/// The keys of destroyed ids that a peer's request had created, and the answers to late copies of that request. A copy
+/// must not open a connection that its sender no longer wants.
 #[derive(Debug)]
 pub(crate) struct Remembered<K, V> {
     entries: Map<K, (Duration, V)>,
@@ -32,12 +31,12 @@ impl<K: Copy + Eq + Hash, V> Remembered<K, V> {
         }
     }
 
-    /// Whether the name is still remembered.
+    /// Whether the key is still remembered.
     pub(crate) fn contains(&self, now: Duration, key: &K) -> bool {
         self.get(now, key).is_some()
     }
 
-    /// What is remembered with the name.
+    /// The value stored with the key.
     pub(crate) fn get(&self, now: Duration, key: &K) -> Option<&V> {
         let (until, value) = self.entries.get(key)?;
         (*until > now).then_some(value)
@@ -64,8 +63,8 @@ impl<K: Copy + Eq + Hash, V> Remembered<K, V> {
 }
 
 impl Cm {
-    /// Starts the time-wait (`cm_enter_timewait`). The peer may use its queue pair anew from now on;
-    /// its communication id stays known, so that a copy of its request is seen to be one.
+    /// Starts time-wait (`cm_enter_timewait`). The peer may reuse its queue pair from now on. Its communication id
+    /// stays known, so that a copy of its request is recognized.
     pub(crate) fn begin_timewait(&mut self, now: Duration, number: IdNumber) {
         self.settle(number);
         self.ids.forget_remote_qp(number);
@@ -76,7 +75,7 @@ impl Cm {
         self.set_deadline(number, Some(now.saturating_add(wait)));
     }
 
-    /// Ends it (`cm_timewait_handler`). Only an owner that knows that the connection ended gets the event.
+    /// Ends time-wait (`cm_timewait_handler`). The owner gets the event only if it knows that the connection ended.
     pub(crate) fn timewait_over(&mut self, now: Duration, number: IdNumber) {
         if !self.advance(now, number, Event::TimewaitOver) {
             return;
@@ -87,7 +86,7 @@ impl Cm {
         }
     }
 
-    /// Keeps the name of a connection that is about to be destroyed.
+    /// Stores the key of a connection that is being destroyed.
     pub(crate) fn remember(&mut self, now: Duration, number: IdNumber) {
         let Some(id) = self.ids.get(number) else {
             return;

@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::RangeInclusive;
 
-/// Ports that one word stands for.
+/// Ports per word.
 const WORD_PORTS: usize = 64;
 
-/// A set of ports of a range, as a bitmap: the whole range is at most 1,024 words, so a search of a set with one port
-/// or none left costs less than the rest of a bind.
+/// A set of ports in a range, as a bitmap. The whole range is at most 1,024 words, so searching an almost empty set
+/// costs less than the rest of a bind.
 #[derive(Debug)]
 pub(super) struct FreePorts {
     first: u16,
@@ -32,7 +32,7 @@ impl FreePorts {
         }
     }
 
-    /// Says whether a port is free. One that is not of the range is not kept.
+    /// Sets whether a port is free. Ports outside the range are ignored.
     pub(super) fn set(&mut self, port: u16, is_free: bool) {
         let Some(at) = port.checked_sub(self.first).map(usize::from) else {
             return;
@@ -48,14 +48,14 @@ impl FreePorts {
         }
     }
 
-    /// The first free port from the place that `seed` chooses, around the end of the range.
+    /// The first free port at or after the start that `seed` chooses, wrapping around.
     pub(super) fn find(&self, seed: u32) -> Option<u16> {
         let start = (seed as usize).checked_rem(self.count)?;
         let (word, bit) = (start / WORD_PORTS, start % WORD_PORTS);
         let from_start = u64::MAX << bit;
         let count = self.words.len();
         let between = (1..count).map(|step| ((word + step) % count, u64::MAX));
-        // The word of the start comes twice: the bits after the start first, those before it last.
+        // The first word is visited twice: for the bits after the start first, for those before it last.
         let mut looks = core::iter::once((word, from_start))
             .chain(between)
             .chain(core::iter::once((word, !from_start)));
@@ -64,7 +64,7 @@ impl FreePorts {
             (free != 0).then_some((word, free))
         })?;
         let at = word * WORD_PORTS + free.trailing_zeros() as usize;
-        // Below `count`, which is at most 2^16, and within the range.
+        // `at` is below `count`, which is at most 2^16, so the port is within the range.
         Some(self.first.wrapping_add(at as u16))
     }
 }

@@ -1,12 +1,10 @@
-//! Local ports: who holds which, and who listens (`cma_ps`, `rdma_bind_list`).
+//! Local ports: their owners and listeners (`cma_ps`, `rdma_bind_list`).
 //!
-//! One table serves a whole host, whatever processes share it, so a binding has an owner of the
-//! caller's own kind: a process, or an id of one. The table knows nothing of connections; children of
-//! a listener hold no port.
+//! One table serves a whole host, even if several processes share it. The caller chooses the type of a binding's owner:
+//! a process, or an id of one. The table has no connections; children of a listener hold no port.
 //!
-//! The rules are Linux's (`cma_check_port`, `rdma_listen`), which are those of sockets with one
-//! difference: a specific address and a wildcard of the same port always conflict, unless both are
-//! marked for reuse.
+//! The rules are Linux's (`cma_check_port`, `rdma_listen`). They are those of sockets with one difference: a specific
+//! address and a wildcard of the same port always conflict, unless both are marked for reuse.
 
 mod free_ports;
 
@@ -32,9 +30,9 @@ const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 /// Settings of a port table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Ports given for port 0 (`net.ipv4.ip_local_port_range`).
+    /// Ports assigned for port 0 (`net.ipv4.ip_local_port_range`).
     pub ephemeral: RangeInclusive<u16>,
-    /// Bindings that may exist at once.
+    /// Maximum number of bindings.
     pub max_bindings: usize,
 }
 
@@ -53,22 +51,22 @@ pub struct BindOptions {
     /// Share the port with others that set this option, as long as none of them listens
     /// (`RDMA_OPTION_ID_REUSEADDR`).
     pub reuse_addr: bool,
-    /// A wildcard stands for its own family alone (`RDMA_OPTION_ID_AFONLY`; Linux's default for IPv4).
+    /// A wildcard serves only its own family (`RDMA_OPTION_ID_AFONLY`; Linux's default for IPv4).
     pub af_only: bool,
-    /// The owner may take ports below 1024 (`CAP_NET_BIND_SERVICE`).
+    /// The owner may bind ports below 1024 (`CAP_NET_BIND_SERVICE`).
     pub privileged: bool,
 }
 
-/// Names a binding; not used again while the table lives.
+/// Number of a binding; never reused by the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BindingId(u64);
 
 /// What [`PortTable::bind`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The binding, to release it by.
+    /// The binding, to release it.
     pub binding: BindingId,
-    /// The port, chosen if it was asked for as 0.
+    /// The port; chosen by the table if the request was for port 0.
     pub port: u16,
 }
 
@@ -80,7 +78,7 @@ pub struct PortTable<O> {
     bindings: Map<BindingId, Binding<O>>,
     /// The bindings of each port; one, unless it is shared.
     ports: Map<(PortSpace, u16), Vec<BindingId>>,
-    /// Of each port space that a port was bound in, the ephemeral ports that are not in `ports`.
+    /// For each port space in use, the ephemeral ports that are not in `ports`.
     free: Map<PortSpace, FreePorts>,
     by_owner: Map<O, BTreeSet<BindingId>>,
 }
@@ -109,8 +107,8 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         }
     }
 
-    /// Binds an address (`cma_get_port`). Port 0 takes an ephemeral port; the search for it starts at
-    /// a place that `seed`, which should be random, chooses.
+    /// Binds an address (`cma_get_port`). Port 0 takes an ephemeral port; the search starts at a place that `seed`
+    /// chooses. `seed` should be random.
     ///
     /// # Errors
     /// `AddressInUse` with its holder; `PrivilegedPort`; `PortsExhausted` if no ephemeral port is
@@ -148,7 +146,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Ok(self.insert(wanted))
     }
 
-    /// Marks a binding as listening (`rdma_listen`): from now on it does not share its port.
+    /// Marks a binding as listening (`rdma_listen`), which stops it from sharing its port.
     ///
     /// # Errors
     /// `AddressInUse` if the port is shared already; `NoSuchObject`.
@@ -165,7 +163,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Ok(())
     }
 
-    /// Gives a port back; its listener, if it had one. A binding that is gone already is none's loss.
+    /// Releases a port; returns its listener, if any. Releasing an unknown binding has no effect.
     pub fn release(&mut self, binding: BindingId) -> Option<ClosedListener<O>> {
         let bound = self.bindings.remove(&binding)?;
         let key = (bound.space, bound.address.port());
@@ -185,7 +183,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         bound.listening.then_some(ClosedListener(bound))
     }
 
-    /// Gives back all ports of an owner, for instance a process that died.
+    /// Releases all ports of an owner, for example a process that died.
     pub fn release_owner(&mut self, owner: &O) {
         if is_planted(Mutant::DeadOwnersPortsKept) {
             return;
@@ -195,8 +193,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         }
     }
 
-    /// Who listens to `service` at `destination`: the one bound to that very address before a
-    /// wildcard.
+    /// The owner that listens to `service` at `destination`. An exact address takes precedence over a wildcard.
     pub fn lookup(&self, service: ServiceId, destination: IpAddr) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let holders = self
@@ -210,7 +207,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             .map(|bound| bound.owner)
     }
 
-    /// The owner and the whole address of a binding.
+    /// The owner and the full address of a binding.
     pub fn binding(&self, binding: BindingId) -> Option<(O, SocketAddr)> {
         self.bindings
             .get(&binding)
@@ -244,7 +241,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
         Bound { binding, port }
     }
 
-    /// That `wanted` gets on with the other holders of its port (`cma_check_port`).
+    /// Checks that `wanted` does not conflict with other holders of its port (`cma_check_port`).
     fn check(
         &self,
         wanted: &Binding<O>,
@@ -278,24 +275,24 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
     }
 }
 
-/// A listener whose port was given back.
+/// A listener whose port was released.
 #[derive(Debug)]
 pub struct ClosedListener<O>(Binding<O>);
 
-/// Listeners that closed a moment ago. Requests for them still go to their owners, who hold them in case
-/// that they listen again ([`Config::relisten_wait`](crate::Config::closed_listener_memory)).
+/// Listeners that closed a moment ago. Requests for them still go to their owners, which hold them in case the listener
+/// reopens ([`Config::relisten_wait`](crate::Config::closed_listener_memory)).
 #[derive(Debug)]
 pub struct ClosedListeners<O> {
-    /// With the time until which it counts; the oldest first.
+    /// Each with its expiry time; the oldest first.
     recent: VecDeque<(Duration, ClosedListener<O>)>,
     memory: Duration,
 }
 
-/// Closed listeners of a host that are remembered; beyond it the oldest is forgotten.
+/// Maximum number of closed listeners to remember per host; beyond it the oldest is forgotten.
 const CLOSED_LISTENERS_MAX: usize = 64;
 
 impl<O: Copy> ClosedListeners<O> {
-    /// None. Each that comes is remembered for `memory`.
+    /// Creates an empty set. Each entry is remembered for `memory`.
     pub fn new(memory: Duration) -> Self {
         Self {
             recent: VecDeque::new(),
@@ -303,7 +300,7 @@ impl<O: Copy> ClosedListeners<O> {
         }
     }
 
-    /// Notes one that closed now.
+    /// Adds a listener that closed now.
     pub fn note(&mut self, now: Duration, closed: ClosedListener<O>) {
         let over = |(until, _): &(Duration, _)| *until <= now;
         while self.recent.len() >= CLOSED_LISTENERS_MAX || self.recent.front().is_some_and(over) {
@@ -313,7 +310,7 @@ impl<O: Copy> ClosedListeners<O> {
             .push_back((now.saturating_add(self.memory), closed));
     }
 
-    /// Who listened to `service` at `destination` until a moment ago: the last one.
+    /// The last owner that listened to `service` at `destination` until a moment ago.
     pub fn lookup(&self, now: Duration, service: ServiceId, destination: IpAddr) -> Option<O> {
         let key = (service.port_space()?, service.port());
         let mut recent = self.recent.iter().rev();
@@ -324,7 +321,7 @@ impl<O: Copy> ClosedListeners<O> {
         found.map(|(_, ClosedListener(bound))| bound.owner)
     }
 
-    /// Forgets those of an owner, for instance a process that died.
+    /// Forgets the entries of an owner, for example a process that died.
     pub fn forget(&mut self, is_its: impl Fn(&O) -> bool) {
         self.recent
             .retain(|(_, ClosedListener(bound))| !is_its(&bound.owner));
@@ -332,7 +329,7 @@ impl<O: Copy> ClosedListeners<O> {
 }
 
 impl<O> Binding<O> {
-    /// Whether two bindings of the same port are for a common address.
+    /// Whether two bindings of the same port have an address in common.
     fn collides_with(&self, other: &Self) -> bool {
         let (own, others) = (self.address, other.address);
         if self.af_only && other.af_only && own.is_ipv4() != others.is_ipv4() {

@@ -22,8 +22,7 @@ use crate::state::Event;
 use crate::types::MadPath;
 
 impl Cm {
-    /// Asks for the peer's queue pair (`cma_resolve_ib_udp`). A SIDR REQ has no place for vendor
-    /// options.
+    /// Sends a SIDR REQ for the peer's queue pair (`cma_resolve_ib_udp`). A SIDR REQ has no field for vendor options.
     pub(crate) fn inquire(
         &mut self,
         now: Duration,
@@ -115,7 +114,7 @@ impl Cm {
         let (Some(path), Some(device)) = (id.path, id.device) else {
             return;
         };
-        // A key that the id may not use: rdma_cm reports it so, strange as the type is.
+        // The id may not use this key. rdma_cm reports it with this event type, although it does not fit.
         if !takes_qkey(id.qkey, rep.qkey) && !is_planted(Mutant::QkeyNotCompared) {
             self.advance(now, number, Event::SidrRepRefused);
             let param = param_without_queue_pair(&rep.private_data);

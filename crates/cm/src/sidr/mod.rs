@@ -1,5 +1,5 @@
-//! Datagrams: service id resolution (SIDR, IBTA 12.11). One side asks which queue pair serves a port,
-//! the other answers; no connection follows, and nothing needs to be ended.
+//! Datagrams: service id resolution (SIDR, IBTA 12.11). One side asks which queue pair serves a port, the other
+//! answers. No connection follows, so nothing has to be closed.
 
 mod active;
 mod passive;
@@ -18,14 +18,13 @@ use portolan_wire::{Gid, QKey, Qpn, ServiceId};
 use crate::retry::Request;
 use crate::types::{Host, MadPath};
 
-/// Bytes of private data that the question of a datagram id carries for its user: those of a SIDR REQ
-/// without the addresses that go before.
+/// Bytes of private data that a SIDR REQ has for the user, after the IP addresses.
 pub const SIDR_REQ_PRIVATE_DATA_MAX: usize = PrivateData::<216>::LEN - CmaHeader::LEN;
 
-/// Bytes of private data that the answer carries, whether it accepts or rejects.
+/// Bytes of private data of a SIDR REP, whether it accepts or rejects.
 pub const SIDR_REP_PRIVATE_DATA_MAX: usize = PrivateData::<136>::LEN;
 
-/// A SIDR request of a peer. A copy agrees in all of it.
+/// The key of a peer's SIDR request. A copy matches in every field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteRequest {
     pub(crate) host: Host,
@@ -50,12 +49,12 @@ pub(crate) struct Inquiry {
 /// A question of a peer.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The listener in whose backlog it still counts.
+    /// The listener whose backlog it still counts against.
     pub(crate) waits_at: Option<IdNumber>,
-    /// The way it came.
+    /// The path it came from.
     pub(crate) mad_path: MadPath,
     pub(crate) name: RemoteRequest,
-    /// The SIDR REP, once there is one: a copy of the question gets it again.
+    /// The SIDR REP, once sent: a copy of the request gets it again.
     pub(crate) answer: Option<Box<[u8; MAD_LEN]>>,
 }
 

@@ -63,7 +63,7 @@ impl Cm {
         }
     }
 
-    /// Answers a question that no listener takes.
+    /// Refuses a SIDR REQ that no listener accepts.
     pub(crate) fn refuse_question(
         &mut self,
         path: &MadPath,
@@ -80,7 +80,7 @@ impl Cm {
         self.answer(path, tid, rep);
     }
 
-    /// A copy of a question: if its answer was lost, it is given again.
+    /// A copy of a SIDR REQ: if its answer was lost, the answer is sent again.
     fn sidr_req_repeated(&mut self, now: Duration, number: IdNumber) {
         self.counters.duplicates[AttributeId::SidrReq] += 1;
         if !self.advance(now, number, Event::SidrReqRepeated) {
@@ -95,8 +95,7 @@ impl Cm {
         }
     }
 
-    /// Which listener takes the question, and the address that asks; else the status it is refused
-    /// with.
+    /// The listener that accepts the SIDR REQ, and the sender's address; otherwise the status to refuse it with.
     fn admit_inquiry(
         &self,
         path: &MadPath,
@@ -114,7 +113,7 @@ impl Cm {
             return Err(SidrStatus::REJECT);
         }
         if id.ib_service.is_some() {
-            // A question tells no GID; the path may, by a global route.
+            // A SIDR REQ carries no GID; the path may, in a global route.
             return Ok((number, socket_of(Gid::from(path.remote))));
         }
         let header = CmaHeader::parse(&req.private_data).map_err(|_| SidrStatus::REJECT)?;
@@ -146,8 +145,8 @@ impl Cm {
         };
         let (service, options, qkey) = (listener.service, listener.options, listener.qkey);
         let ib_service = listener.ib_service;
-        // Linux refuses here, and the peer gives up. A request for a connection is dropped, so that
-        // its sender tries again; the reason holds for both.
+        // Linux refuses here, and the peer gives up. A connection request is dropped instead, so that its sender
+        // repeats it. The same is better for a SIDR REQ.
         let source = path.host();
         if let Err(reason) = self.make_room(now, listener_number, source) {
             return self.counters.drop(reason);
@@ -214,7 +213,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers that there is no queue pair for this one (`rdma_reject`).
+    /// Answers with a refusal (`rdma_reject`).
     pub(crate) fn reject_inquiry(
         &mut self,
         now: Duration,
@@ -235,7 +234,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers for an owner that destroys the id instead (`ib_destroy_cm_id`).
+    /// Answers a SIDR REQ whose id is destroyed without an answer (`ib_destroy_cm_id`).
     pub(crate) fn refuse_inquiry(&mut self, number: IdNumber) {
         let status = SidrStatus::REJECT;
         self.reply(
@@ -247,7 +246,7 @@ impl Cm {
         );
     }
 
-    /// Completes the answer by what names the question, sends it and keeps it for copies.
+    /// Adds the request's id to the answer, sends it and keeps it for copies.
     fn reply(&mut self, number: IdNumber, rep: SidrRepRepr) {
         self.request_taken(number);
         let asked = self.ids.get(number).and_then(|id| id.asked.as_deref());
@@ -269,8 +268,8 @@ impl Cm {
         self.transmit_back(&path, mad);
     }
 
-    /// Keeps the answer of an id that is about to be destroyed for as long as its peer may repeat
-    /// the question. (Linux keeps none: there a late copy is a new question.)
+    /// Keeps the answer of an id that is being destroyed for as long as its peer may repeat the request. (Linux keeps
+    /// none: there a late copy is a new request.)
     pub(crate) fn remember_answer(&mut self, now: Duration, number: IdNumber) {
         if is_planted(Mutant::AnswerForgotten) {
             return;

@@ -113,22 +113,24 @@ pub struct IbText<'a> {
 #[non_exhaustive]
 pub enum IbTextError {
     /// The part before `%` and `,` is not a GID.
-    #[error("`{0}` is no GID: write it as an IPv6 address, as in fe80::2:c903:0:1234")]
+    #[error("`{0}` is not a GID: write it as an IPv6 address, as in fe80::2:c903:0:1234")]
     Gid(String),
     /// Nothing follows `%`.
     #[error("the device after `%` is missing")]
     EmptyZone,
     /// The device is given by name where only an index is accepted.
-    #[error("`{0}` is no device index")]
+    #[error("`{0}` is not a device index")]
     NamedZone(String),
     /// A comma is followed by something other than a known `key=value`.
-    #[error("`{0}` is none of pkey=, flow=, sid= and mask=")]
+    #[error("`{0}` is not one of pkey=, flow=, sid= and mask=")]
     Key(String),
     /// A key occurs twice.
-    #[error("`{0}=` is there twice")]
+    #[error("`{0}=` occurs twice")]
     Twice(&'static str),
     /// A value is not a number, or exceeds its field.
-    #[error("`{value}` is no {key} of {bits} bits: write it decimal, or hexadecimal as 0x8001")]
+    #[error(
+        "`{value}` is not a {bits}-bit {key}: write it in decimal, or in hexadecimal as 0x8001"
+    )]
     Value {
         /// The key.
         key: &'static str,

@@ -53,7 +53,7 @@ impl Address {
         matches!(self, Self::Inet(addr) if addr.ip().is_loopback())
     }
 
-    /// The internet address, if the family is one of IP's.
+    /// The internet address, if the family is IPv4 or IPv6.
     pub fn inet(&self) -> Option<SocketAddr> {
         match self {
             Self::Inet(addr) => Some(*addr),
@@ -102,7 +102,8 @@ pub fn gid_to_ip(gid: Gid) -> IpAddr {
     }
 }
 
-/// Whether an id that is bound to this address has no device yet: a wildcard, and loopback (Linux's `cma_any_addr`).
+/// Whether an id bound to this address has no device yet. True for the wildcard and loopback addresses (Linux's
+/// `cma_any_addr`).
 pub fn leaves_device_open(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_unspecified() || ip.is_loopback()

@@ -26,13 +26,13 @@ const IB_LEN: usize = SOCKADDR_LEN_MAX;
 #[non_exhaustive]
 pub enum SockaddrError {
     /// Too short for the family's number.
-    #[error("{length} bytes are no socket address: its family takes two")]
+    #[error("{length} bytes are too short for a socket address: its family needs two")]
     NoFamily {
         /// Length of the input, in bytes.
         length: usize,
     },
     /// A family that endpoints do not support.
-    #[error("address family {0} is none of AF_INET (2), AF_INET6 (10) and AF_IB (27)")]
+    #[error("address family {0} is not one of AF_INET (2), AF_INET6 (10) and AF_IB (27)")]
     Family(u16),
     /// The length does not match the family.
     #[error("an address of family {family} has {expected} bytes, not {found}")]

@@ -51,7 +51,7 @@ pub enum Cause {
         holder: Option<String>,
     },
     /// All ephemeral ports, from which port 0 selects, are in use.
-    #[error("every port from {first} to {last} is taken")]
+    #[error("all ports from {first} to {last} are in use")]
     PortsExhausted {
         /// First ephemeral port.
         first: u16,
@@ -62,7 +62,7 @@ pub enum Cause {
     #[error("no network interface has this address")]
     AddressNotAvailable,
     /// The id has not joined the group.
-    #[error("the id is no member of group {0}")]
+    #[error("the id is not a member of group {0}")]
     NotJoined(core::net::IpAddr),
     /// Binding a port below 1024 requires a privilege that this process lacks.
     #[error("port {port} is privileged: it needs CAP_NET_BIND_SERVICE")]
@@ -72,7 +72,7 @@ pub enum Cause {
     },
     /// A controlled Q_Key (highest bit set) requires a privilege that this process lacks (IBTA
     /// 3.5.3).
-    #[error("Q_Key {qkey:#010x} is a controlled one: it needs CAP_NET_RAW")]
+    #[error("Q_Key {qkey:#010x} is controlled: it needs CAP_NET_RAW")]
     ControlledQKey {
         /// The requested Q_Key.
         qkey: u32,
@@ -136,7 +136,7 @@ pub enum Cause {
     Displaced,
     /// The connection ended because the peer did not answer keepalives; see the connection's
     /// options.
-    #[error("the peer has given no sign of life for {after_ms} ms")]
+    #[error("the peer was silent for {after_ms} ms")]
     PeerSilent {
         /// How long the peer was silent, in milliseconds.
         after_ms: u64,
@@ -163,7 +163,7 @@ pub enum Cause {
     #[error("would block")]
     WouldBlock,
     /// The memory is not mapped, or not with the requested rights.
-    #[error("memory {addr:#x}+{len} is not mapped with the rights asked for")]
+    #[error("memory {addr:#x}+{len} is not mapped with the requested rights")]
     BadMemory {
         /// First byte.
         addr: u64,
@@ -315,7 +315,7 @@ impl fmt::Display for NotTrusted<'_> {
                     "holds the name by which processes share UDP port 4791, leads none, and is not trusted by user {own}; "
                 )?;
                 f.write_str(match self.holder.pid {
-                    0 => "have root end it, who sees it by `ss -xap`",
+                    0 => "ask root to find it with `ss -xap` and end it",
                     _ => "end it",
                 })?;
                 f.write_str(", or run in another network namespace")

@@ -8,13 +8,13 @@ use portolan_wire::addr::{Gid, PKey, Qpn};
 
 use super::Mtu;
 
-/// Tells one opening of a device from all others of the process: a device that goes and comes again is another
-/// instance, and so is one that was closed and opened again. Every handle of it gives the same.
+/// Identifies one opening of a device in this process. A device that was removed and added again, or closed and opened
+/// again, is another instance. All handles of one opening return the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(usize);
 
 impl Instance {
-    /// One that no other device of the process has.
+    /// Creates a value that no other device of the process has.
     #[must_use]
     pub fn new() -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -135,7 +135,7 @@ pub const ROCE_PKEY: PKey = PKey::DEFAULT;
 pub struct Srqn(pub u32);
 
 impl Srqn {
-    /// The highest that fits into the 24 bits that packets have for it.
+    /// The highest number that fits into the 24 bits of the packet field.
     pub const WIRE_MAX: u32 = 0xFF_FFFF;
 }
 
@@ -182,7 +182,7 @@ pub enum AsyncEvent {
     PortErr(u8),
     /// The GID table of a port changed.
     GidChange(u8),
-    /// The device is gone.
+    /// The device was removed.
     DeviceFatal,
 }
 

@@ -26,7 +26,7 @@ pub struct MrRange {
     pub addr: u64,
     /// Bytes.
     pub length: u64,
-    /// Address by which work requests and peers name the first byte.
+    /// Address that work requests and peers use for the first byte.
     pub iova: u64,
 }
 
@@ -50,6 +50,6 @@ pub struct MwBind {
     pub addr: u64,
     /// Length, in bytes.
     pub length: u64,
-    /// Rights of peers through the window. The others are the owner's, and give nothing here.
+    /// Rights of peers through the window. Local rights have no effect here.
     pub access: Access,
 }

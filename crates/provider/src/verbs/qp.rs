@@ -17,10 +17,10 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
-    /// Extended reliable connected, the end that sends. It has no receives (`IBV_QPT_XRC_SEND`).
+    /// Extended reliable connected, sending end. It has no receives (`IBV_QPT_XRC_SEND`).
     XrcSend = 9,
-    /// Extended reliable connected, the end that receives, by the shared receive queues of its domain. It
-    /// sends nothing (`IBV_QPT_XRC_RECV`).
+    /// Extended reliable connected, receiving end. It uses the shared receive queues of its domain and sends nothing
+    /// (`IBV_QPT_XRC_RECV`).
     XrcRecv = 10,
 }
 

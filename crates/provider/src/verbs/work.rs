@@ -229,12 +229,12 @@ pub struct WorkCompletion {
     pub src_qp: Qpn,
     /// Whether a GRH precedes the data (UD).
     pub has_grh: bool,
-    /// Service level (UD). RoCE has none: there it says which network header the datagram came with, as mlx5 devices do
+    /// Service level (UD). RoCE has no service level: the field holds the datagram's network header, as on mlx5 devices
     /// ([`NetworkHeader::service_level`]).
     pub sl: u8,
     /// The key that the peer's send invalidated.
     pub invalidated_rkey: Option<u32>,
-    /// When it was queued, on the device's clock ([`Device::clock_ns`]); 0 unless the queue stamps
+    /// Time at which it was queued, on the device's clock ([`Device::clock_ns`]); 0 unless the queue stamps
     /// completions ([`Device::create_stamping_cq`]).
     ///
     /// [`Device::clock_ns`]: crate::traits::Device::clock_ns
@@ -242,7 +242,7 @@ pub struct WorkCompletion {
     pub timestamp_ns: u64,
 }
 
-/// The network header that a RoCEv2 datagram came with.
+/// The network header of a received RoCEv2 datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkHeader {
     /// IPv4.
@@ -252,9 +252,9 @@ pub enum NetworkHeader {
 }
 
 impl NetworkHeader {
-    /// How a completion tells it, in place of the service level: IBTA A17.4.5.1 wants a completion to tell it, verbs have
-    /// no field for it, and programs (UCX until 1.18) read it where mlx5 devices have it. Bit 3 is the UDP header, the
-    /// others number the header.
+    /// The value that a completion holds instead of the service level. IBTA A17.4.5.1 requires completions to report
+    /// the network header, but the verbs have no field for it. Programs (UCX until 1.18) read it where mlx5 devices
+    /// report it: bit 3 means a UDP header, the other bits number the network header.
     pub const fn service_level(self) -> u8 {
         const UDP: u8 = 1 << 3;
         match self {

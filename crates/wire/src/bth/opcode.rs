@@ -217,7 +217,7 @@ impl Opcode {
         }
     }
 
-    /// The RC opcode of the same operation, if this is one of XRC; else itself.
+    /// The RC opcode of the same operation, if this is an XRC opcode; otherwise the opcode itself.
     pub const fn as_rc(self) -> Opcode {
         match (self.transport(), Opcode::known(self.value() & 0x1F)) {
             (Transport::Xrc, Some(rc)) => rc,
@@ -225,7 +225,7 @@ impl Opcode {
         }
     }
 
-    /// The XRC opcode of the same operation, if this is one of RC that XRC has; else itself.
+    /// The XRC opcode of the same operation, if this is an RC opcode that XRC has; otherwise the opcode itself.
     pub const fn as_xrc(self) -> Opcode {
         match (self.transport(), Opcode::known(self.value() | 0xA0)) {
             (Transport::Rc, Some(xrc)) => xrc,

@@ -46,7 +46,7 @@ codes! {
     /// No resources available.
     NO_RESOURCES = 3, "no resources available";
     /// The sender received no answer in time.
-    TIMEOUT = 4, "timeout (the peer waited in vain for an answer)";
+    TIMEOUT = 4, "timeout (the peer received no answer in time)";
     /// Unsupported request.
     UNSUPPORTED = 5, "unsupported request";
     /// The communication id is not known to the sender.

@@ -85,7 +85,7 @@ pub fn compute(flow: &Flow, ip_id: u16, udp_payload: &[u8]) -> u32 {
 ///
 /// # Errors
 ///
-/// [`IcrcError::Truncated`] if the payload is shorter than that.
+/// [`IcrcError::Truncated`] if the payload is shorter than four bytes.
 pub fn append(flow: &Flow, ip_id: u16, udp_payload: &mut [u8]) -> Result<(), IcrcError> {
     let got = udp_payload.len();
     let (body, icrc) = udp_payload

@@ -108,8 +108,7 @@ impl<'a> SaPacket<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if `data` is longer than [`SA_DATA_LEN`], or a field of a header wider than
-    /// its place.
+    /// [`Error::OutOfRange`] if `data` is longer than [`SA_DATA_LEN`], or a header value is wider than its field.
     pub fn emit(mad: &MadHeaderRepr, sa: &SaHeader, data: &[u8]) -> Result<[u8; MAD_LEN]> {
         if data.len() > SA_DATA_LEN {
             return Err(Error::OutOfRange {
