@@ -6,14 +6,14 @@ use crate::hints::Hints;
 use crate::lookups::{Lookups, System};
 use crate::plan::{self, Plan};
 
-/// Finds the addresses of a node, a service or hints, in the order to try them
-/// (rdma_getaddrinfo(3)). There is at least one.
+/// Finds the addresses of a node, a service or hints, in the order to try them (rdma_getaddrinfo(3)). Returns at least
+/// one.
 ///
-/// Asks in the caller's thread, for as long as the system's resolver takes. RDMA devices are not
-/// known here: sources are those of the routing table. The library `portolan` knows its devices.
+/// Blocks the caller's thread for as long as the system's resolver takes. It does not consider RDMA devices: the
+/// sources are those of the routing table. The library `portolan` also considers its devices.
 ///
 /// # Errors
-/// [`AddrInfoError`]; its [`AddrInfoError::code`] is the page's.
+/// [`AddrInfoError`]; its [`AddrInfoError::code`] is the code of the man page.
 pub fn get_addrinfo(
     node: Option<&str>,
     service: Option<&str>,
@@ -22,7 +22,7 @@ pub fn get_addrinfo(
     get_addrinfo_with(&System, node, service, hints)
 }
 
-/// The same, with look-ups of the caller's.
+/// Like [`get_addrinfo`], with the caller's own lookups.
 ///
 /// # Errors
 /// As for [`get_addrinfo`].

@@ -36,7 +36,7 @@ pub struct AddrInfoError {
 pub enum Problem {
     /// The query has neither a node nor a service nor hints with an address.
     #[error(
-        "nothing is asked for: give a host, a service, or hints with a source, a destination or a \
+        "the query is empty: give a host, a service, or hints with a source, a destination or a \
          route"
     )]
     Nothing,
@@ -48,7 +48,7 @@ pub enum Problem {
     UnknownService,
     /// Unknown flags.
     #[error(
-        "flags {unknown:#x} of ai_flags do not exist; there are RAI_PASSIVE, RAI_NUMERICHOST, \
+        "unknown ai_flags {unknown:#x}; valid are RAI_PASSIVE, RAI_NUMERICHOST, \
          RAI_NOROUTE, RAI_FAMILY, RAI_SA and RAI_DNS"
     )]
     UnknownFlags {
@@ -68,7 +68,7 @@ pub enum Problem {
     UnknownQpType(i32),
     /// An unknown port space.
     #[error(
-        "port space {0:#x} does not exist; there are TCP (0x106), UDP (0x111), IB (0x13f) and \
+        "unknown port space {0:#x}; valid are TCP (0x106), UDP (0x111), IB (0x13f) and \
          IPOIB (0x2)"
     )]
     UnknownPortSpace(i32),
@@ -89,7 +89,7 @@ pub enum Problem {
         error: SockaddrError,
     },
     /// An address has a family other than the requested one.
-    #[error("hints.{field} {address} is not of the family asked for, {expected}")]
+    #[error("hints.{field} {address} is not of the requested family {expected}")]
     AddressFamily {
         /// The field.
         field: &'static str,
@@ -131,7 +131,7 @@ pub enum Problem {
     },
     /// A link-local address has no zone.
     #[error(
-        "{address} is link-local and means nothing without its link: write {address}%eth0 (`ip link` lists links)"
+        "{address} is link-local and needs its link: write {address}%eth0 (`ip link` lists links)"
     )]
     NoZone {
         /// The address.
@@ -141,7 +141,7 @@ pub enum Problem {
     #[error("{0}; with AF_IB the host is GID[%DEVICE][,pkey=..][,sid=..]")]
     NotGid(IbTextError),
     /// No device has the name in a GID's zone.
-    #[error("no RDMA device is called `{name}`: {why}; `portolan devices` lists them")]
+    #[error("no RDMA device is named `{name}`: {why}; `portolan devices` lists them")]
     NoSuchDevice {
         /// The name as written.
         name: String,
@@ -149,11 +149,11 @@ pub enum Problem {
         why: String,
     },
     /// Both a service id and a service are given.
-    #[error("the host says sid= and a service is given too: leave one of them out")]
+    #[error("both sid= and a service are given: leave one of them out")]
     TwoServices,
     /// A service id is given where only ports are valid.
     #[error(
-        "service id {0:#x} is no port (0 to 65535); service ids belong to RDMA_PS_IB and AF_IB"
+        "service id {0:#x} is not a port (0 to 65535); service ids belong to RDMA_PS_IB and AF_IB"
     )]
     ServiceId(u64),
     /// The source of the hints cannot be used.
@@ -177,7 +177,7 @@ pub enum Problem {
         length: usize,
     },
     /// The subnet administrator could not be queried.
-    #[error("the subnet administrator cannot be asked: {0}")]
+    #[error("cannot query the subnet administrator: {0}")]
     Sa(Cause),
     /// The subnet administrator has no such service.
     #[error("the subnet administrator knows no such service")]
@@ -189,10 +189,10 @@ pub enum Problem {
         after_ms: u64,
     },
     /// An answer belongs to a different question.
-    #[error("a look-up was answered with something else (a defect of the program)")]
+    #[error("a lookup returned an answer of another kind (a bug of the program)")]
     WrongAnswer,
     /// A lookup panicked.
-    #[error("a look-up panicked (a defect of the program)")]
+    #[error("a lookup panicked (a bug of the program)")]
     Defect,
 }
 
@@ -327,7 +327,7 @@ impl From<AddrInfoError> for Cause {
             },
             _ => Self::InvalidArgument {
                 what: "address query",
-                expected: "a host, a service and hints that agree".into(),
+                expected: "a consistent host, service and hints".into(),
                 found,
             },
         }

@@ -242,8 +242,10 @@ impl fmt::Display for OrderRule {
             Self::MatchingLabel => "its label is not the given source's (RFC 6724 rule 5)",
             Self::Precedence => "its precedence is lower (RFC 6724 rule 6)",
             Self::SmallerScope => "its scope is larger (RFC 6724 rule 8)",
-            Self::LongestPrefix => "the given source has less in common with it (RFC 6724 rule 9)",
-            Self::Resolver => "the resolver says so (RFC 6724 with gai.conf)",
+            Self::LongestPrefix => {
+                "it shares a shorter prefix with the given source (RFC 6724 rule 9)"
+            }
+            Self::Resolver => "the resolver's order (RFC 6724 with gai.conf)",
         })
     }
 }
@@ -257,7 +259,7 @@ impl fmt::Display for Decision {
                 qp_type_given,
                 port_space_given,
             } => {
-                let origin = |given| if given { "asked for" } else { "by default" };
+                let origin = |given| if given { "as requested" } else { "by default" };
                 write!(
                     f,
                     "queue pair type {qp_type} {}, port space {port_space} {}",
@@ -266,7 +268,7 @@ impl fmt::Display for Decision {
                 )
             }
             Self::FamilyUnused(family) => {
-                write!(f, "{family} of the hints says nothing without RAI_FAMILY")
+                write!(f, "{family} of the hints has no effect without RAI_FAMILY")
             }
             Self::Numeric => f.write_str("the host is a numeric address; no resolver was asked"),
             Self::Resolver {
@@ -282,7 +284,7 @@ impl fmt::Display for Decision {
             }
             Self::ThisMachine => f.write_str("no host is given: this machine"),
             Self::FromHints(field) => write!(f, "the address is that of hints.{field}"),
-            Self::HintUnused { field, why } => write!(f, "hints.{field} says nothing: {why}"),
+            Self::HintUnused { field, why } => write!(f, "hints.{field} has no effect: {why}"),
             Self::Skipped { address, why } => write!(f, "{address} left out: {why}"),
             Self::SkippedMore { count } => write!(f, "{count} more left out"),
             Self::Route(route) => {
@@ -305,7 +307,7 @@ impl fmt::Display for Decision {
                 write!(f, "no RDMA device has {source}: {why}")
             }
             Self::DevicesUnknown => f.write_str("RDMA devices were not looked at"),
-            Self::NoPathNeeded => f.write_str("no path record: RoCE finds its way by IP"),
+            Self::NoPathNeeded => f.write_str("no path record: RoCE is routed by IP"),
             Self::Paths { found, kept } => {
                 write!(f, "{kept} of {found} paths meet hints.ai_route")
             }

@@ -215,7 +215,9 @@ pub trait Lookups {
 
     /// Finds the records of a service at the subnet administrator.
     fn service_records(&self, _service: &SaService) -> Result<Vec<ServiceRecord>, Cause> {
-        Err(Cause::NoSuchObject("an InfiniBand port that could ask it"))
+        Err(Cause::NoSuchObject(
+            "an InfiniBand port to query it through",
+        ))
     }
 
     /// Answers any question.

@@ -1,16 +1,15 @@
-//! Paths as rdma_getaddrinfo(3) takes and gives them: `struct ibv_path_data`.
+//! Paths in the form of rdma_getaddrinfo(3): `struct ibv_path_data`.
 
 use std::fmt;
 
 use portolan_wire::sa::PathRecord;
 
-/// Most records of a route: as many as the rdma_cm answers a query with.
+/// Maximum number of records of a route: as many as the rdma_cm returns for a query.
 ///
-/// It also tells the two kinds of records apart by the length of their array: 9 records of one kind would
-/// be as long as 8 of the other.
+/// The limit also keeps the length of an array unambiguous: 9 records without flags are as long as 8 with flags.
 pub const ROUTE_RECORDS_MAX: usize = 6;
 
-/// A path and what it is for (`struct ibv_path_data` of `infiniband/sa.h`).
+/// A path and its purpose (`struct ibv_path_data` of `infiniband/sa.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathData {
     /// `IBV_PATH_FLAG_*`.
@@ -22,7 +21,7 @@ pub struct PathData {
 impl PathData {
     /// Bytes of `struct ibv_path_data`.
     pub const LEN: usize = 8 + PathRecord::LEN;
-    /// `IBV_PATH_FLAG_GMP`: management datagrams may go this way.
+    /// `IBV_PATH_FLAG_GMP`: may carry management datagrams.
     pub const GMP: u32 = 1 << 0;
     /// `IBV_PATH_FLAG_PRIMARY`: the path to use first.
     pub const PRIMARY: u32 = 1 << 1;
@@ -32,13 +31,13 @@ impl PathData {
     pub const OUTBOUND: u32 = 1 << 3;
     /// `IBV_PATH_FLAG_INBOUND`: towards here.
     pub const INBOUND: u32 = 1 << 4;
-    /// `IBV_PATH_FLAG_INBOUND_REVERSE`: towards here, as the reverse of the way out.
+    /// `IBV_PATH_FLAG_INBOUND_REVERSE`: inbound, as the reverse of the outbound path.
     pub const INBOUND_REVERSE: u32 = 1 << 5;
-    /// `IBV_PATH_FLAG_BIDIRECTIONAL`: away from here, and back the same way.
+    /// `IBV_PATH_FLAG_BIDIRECTIONAL`: outbound, and inbound in reverse.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
 
-    /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags;
-    /// none if it is neither.
+    /// Reads an array of `struct ibv_path_data`, or of `struct ibv_path_record`, which has no flags; `None` if the
+    /// length matches neither.
     pub(crate) fn parse_array(bytes: &[u8]) -> Option<Vec<Self>> {
         let count = |length: usize| bytes.len() / length;
         if bytes.len().is_multiple_of(Self::LEN) && count(Self::LEN) <= ROUTE_RECORDS_MAX {
@@ -73,8 +72,8 @@ impl PathData {
         Ok(out)
     }
 
-    /// Whether this path is one that `wanted` allows: each field of `wanted` that is not zero must be
-    /// the path's. A selected value (MTU, rate, lifetime) must be met as its selector says.
+    /// Whether this path satisfies `wanted`: each nonzero field of `wanted` must match. A value with a selector (MTU,
+    /// rate, lifetime) is compared as its selector says.
     pub fn meets(&self, wanted: &Self) -> bool {
         let (have, want) = (&self.record, &wanted.record);
         fn same<T: PartialEq + Default>(have: T, want: T) -> bool {

@@ -113,7 +113,7 @@ impl QueryCoalescer {
         }
         if self.tickets.len() >= TICKETS_MAX {
             let failure = Failure::LimitReached {
-                what: "callers that wait for an answer",
+                what: "waiting callers",
                 limit: TICKETS_MAX as u64,
             };
             self.outcomes.push_back((ticket, Err(failure)));

@@ -38,7 +38,7 @@ pub enum Unreachable {
     ///
     /// The errno is ENOMEM if a limit of this machine was reached or memory ran out, EINTR if a
     /// signal interrupted a system call, and EIO otherwise.
-    #[error("whether {dgid} can be reached is not known: {failure}")]
+    #[error("cannot determine whether {dgid} is reachable: {failure}")]
     NotKnown {
         /// The GID.
         dgid: Gid,

@@ -109,7 +109,7 @@ impl ScriptState {
         TransportError::Gone {
             device: self.port.device.clone(),
             port_num: self.port.port_num,
-            why: "the script says so".into(),
+            why: "the script removed it".into(),
         }
     }
 }

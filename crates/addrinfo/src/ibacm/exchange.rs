@@ -28,7 +28,7 @@ pub(super) fn ask(
         message::request(question, transaction).ok_or_else(|| Cause::InvalidArgument {
             what: "path",
             expected: "fields that fit a path record".into(),
-            found: "one that is larger".into(),
+            found: "a larger one".into(),
         })?;
     let deadline = Deadline {
         at: Instant::now() + timeout,
@@ -133,7 +133,7 @@ fn garbled(garbled: message::Garbled) -> Cause {
     let message::Garbled(why) = garbled;
     tracing::debug!(why, "an answer of ibacm's");
     Cause::Os {
-        call: "ibacm's answer, which makes no sense",
+        call: "ibacm's invalid answer",
         errno: errno::EPROTO,
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn length(bytes: &[u8]) -> Option<Result<usize, Garbled>> {
     let fits = entries.is_some_and(|entries| entries.is_multiple_of(ENTRY_LEN));
     Some(match fits && length <= MESSAGE_MAX {
         true => Ok(length),
-        false => Err(Garbled("its length is none that a message can have")),
+        false => Err(Garbled("its length is not that of a message")),
     })
 }
 
@@ -106,16 +106,16 @@ pub(super) fn read(
 ) -> Result<Answer, Garbled> {
     let announced = length(bytes).ok_or(Garbled("it ends within its header"))??;
     if announced != bytes.len() {
-        return Err(Garbled("its length is not what it says"));
+        return Err(Garbled("its length differs from its header"));
     }
     if bytes[0] != VERSION {
-        return Err(Garbled("it is of another version"));
+        return Err(Garbled("its version differs"));
     }
     if bytes[1] & !ACKNOWLEDGED != RESOLVE {
-        return Err(Garbled("it answers another operation"));
+        return Err(Garbled("it answers a different operation"));
     }
     if bytes[8..16] != transaction.to_ne_bytes() {
-        return Err(Garbled("it answers another question"));
+        return Err(Garbled("it answers a different query"));
     }
     if bytes[2] != 0 {
         return Ok(Answer::Refused(bytes[2]));
@@ -125,8 +125,8 @@ pub(super) fn read(
         if u16::from_ne_bytes([entry[4], entry[5]]) != PATH {
             continue;
         }
-        let record = PathRecord::parse(&entry[8..])
-            .map_err(|_| Garbled("a path of it is no path record"))?;
+        let record =
+            PathRecord::parse(&entry[8..]).map_err(|_| Garbled("it has an invalid path record"))?;
         check(&record, question)?;
         let told = u32::from_ne_bytes([entry[0], entry[1], entry[2], entry[3]]);
         let usual = PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL;
@@ -153,7 +153,7 @@ const KNOWN_FLAGS: u32 = PathData::GMP
 /// Checks that a path connects the requested ends and is usable.
 fn check(record: &PathRecord, question: &PathRequest) -> Result<(), Garbled> {
     if record.dlid == 0 && record.hop_limit <= 1 {
-        return Err(Garbled("a path of it leads nowhere"));
+        return Err(Garbled("it has a path without a destination LID"));
     }
     let PathRequest::Gid { like } = question else {
         return Ok(());
@@ -162,7 +162,7 @@ fn check(record: &PathRecord, question: &PathRequest) -> Result<(), Garbled> {
     let differs =
         |(found, asked): &(_, portolan_wire::Gid)| !asked.is_unspecified() && found != asked;
     match ends.iter().any(differs) {
-        true => Err(Garbled("a path of it is one between others")),
+        true => Err(Garbled("it has a path between other ends")),
         false => Ok(()),
     }
 }

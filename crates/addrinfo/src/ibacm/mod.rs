@@ -125,7 +125,7 @@ impl Client {
             }
             Err(cause @ Cause::NoSuchObject(_)) => Err(cause),
             Err(cause) => {
-                tracing::warn!(%cause, "ibacm is left alone for a while");
+                tracing::warn!(%cause, "ibacm is not used for a while");
                 *self.lock() = Some(Instant::now() + DISTRUST);
                 Err(cause)
             }

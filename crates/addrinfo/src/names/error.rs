@@ -10,7 +10,7 @@ use super::{ADDRESSES_MAX, HOST_MAX, SERVICE_MAX};
 #[non_exhaustive]
 #[allow(
     missing_docs,
-    reason = "each is the EAI code of its name; `text` says what it means"
+    reason = "each is the EAI code of its name; `text` explains it"
 )]
 pub enum Eai {
     BadFlags,
@@ -99,7 +99,7 @@ impl Eai {
             Self::Fail => {
                 "the name server refused or failed for good; check /etc/resolv.conf and the server"
             }
-            Self::NoData => "the name exists but has no address of the family asked for",
+            Self::NoData => "the name exists but has no address of the requested family",
             Self::Family => "the address family is not supported on this machine",
             Self::QpType => {
                 "the queue pair type is not supported, or not in this port space: RC, UC and XRC belong to \
@@ -109,7 +109,7 @@ impl Eai {
                 "the service is not known for this socket type; give a port number or add it to \
                  /etc/services"
             }
-            Self::AddrFamily => "the host has no address in the family asked for",
+            Self::AddrFamily => "the host has no address of the requested family",
             Self::Memory => "out of memory",
             Self::System(_) => "a system call of the resolver failed",
             Self::Overflow => "an answer was longer than its limit",
@@ -165,13 +165,13 @@ pub enum Reason {
     #[error("the service is neither a port (0 to 65535) nor a service name")]
     MalformedService,
     /// The zone after `%` is not an interface of this machine.
-    #[error("no network interface is called `{zone}`; `ip link` lists those of this machine")]
+    #[error("no network interface is named `{zone}`; `ip link` lists those of this machine")]
     NoSuchZone {
         /// The zone as written.
         zone: String,
     },
     /// A numeric address of the other family.
-    #[error("the address is {found}, but {expected} is asked for")]
+    #[error("the address is {found}, but {expected} is requested")]
     WrongFamily {
         /// The requested family.
         expected: &'static str,
@@ -240,7 +240,7 @@ impl From<NameError> for Cause {
             | Reason::PortOutOfRange
             | Reason::MalformedService => invalid("a port or service name"),
             Reason::NotNumeric => invalid("a numeric address"),
-            Reason::WrongFamily { .. } => invalid("an address of the family asked for"),
+            Reason::WrongFamily { .. } => invalid("an address of the requested family"),
             Reason::NoSuchZone { .. } => Self::NoDevice { why: found },
             Reason::TooManyAddresses => Self::LimitReached {
                 what: "addresses of one name",

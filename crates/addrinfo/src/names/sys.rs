@@ -1,6 +1,6 @@
 //! libc's getaddrinfo(3).
 
-#![allow(unsafe_code, reason = "a foreign function and the list it returns")]
+#![allow(unsafe_code, reason = "getaddrinfo and its result list")]
 
 use std::ffi::{CStr, CString};
 use std::mem::size_of;
@@ -11,7 +11,7 @@ use super::{
     ADDRESSES_MAX, Eai, Family, NameOptions, NameResult, PlannedService, Reason, SocketType,
 };
 
-/// Asks the system's resolver. Blocks.
+/// Calls the system's resolver. Blocks.
 pub(super) fn ask(
     node: Option<&str>,
     service: PlannedService<'_>,
@@ -20,7 +20,7 @@ pub(super) fn ask(
     call(node, service, options)?.collect()
 }
 
-/// Asks the system's resolver and merely counts the entries that it gives. Blocks.
+/// Calls the system's resolver and only counts its results. Blocks.
 pub(super) fn count(
     node: Option<&str>,
     service: PlannedService<'_>,
@@ -68,7 +68,7 @@ fn hints(options: NameOptions, has_node: bool, numeric_service: bool) -> libc::a
     set(options.passive, libc::AI_PASSIVE);
     set(options.numeric_host, libc::AI_NUMERICHOST);
     set(numeric_service, libc::AI_NUMERICSERV);
-    // Without a node there is no name to canonicalize, and libc calls the flag an error.
+    // Without a node there is no name to canonicalize, and libc rejects the flag.
     set(options.canonical_name && has_node, libc::AI_CANONNAME);
     set(options.configured_only, libc::AI_ADDRCONFIG);
     libc::addrinfo {
@@ -108,7 +108,7 @@ impl List {
     fn collect(self) -> Result<Vec<NameResult>, Reason> {
         let mut results = Vec::new();
         let mut next = self.0;
-        // SAFETY: `next` is null or an entry of the list, which `self` keeps alive.
+        // SAFETY: `next` is null or an entry of the list, which `self` owns.
         while let Some(entry) = unsafe { next.as_ref() } {
             next = entry.ai_next;
             let Some(addr) = socket_address(entry) else {
@@ -146,12 +146,12 @@ fn canonical_name(entry: &libc::addrinfo) -> Option<String> {
     Some(name.to_string_lossy().into_owned())
 }
 
-/// The entry's address, if its family is one of IP's.
+/// The entry's address, if it is an IP address.
 fn socket_address(entry: &libc::addrinfo) -> Option<SocketAddr> {
     let length = entry.ai_addrlen as usize;
     match entry.ai_family {
         libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: libc wrote a sockaddr_in there: the family and the length are those of one.
+            // SAFETY: libc stored a sockaddr_in there, as the family and the length show.
             let addr = unsafe { ptr::read_unaligned(entry.ai_addr.cast::<libc::sockaddr_in>()) };
             let ip = Ipv4Addr::from_bits(u32::from_be(addr.sin_addr.s_addr));
             Some((ip, u16::from_be(addr.sin_port)).into())

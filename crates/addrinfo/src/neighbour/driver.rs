@@ -377,7 +377,7 @@ impl Driver {
                 let reply = match error.raw_code().saturating_neg() {
                     errno::ENOENT => Ok(Entry::Absent),
                     errno::ENODEV => Err(Cause::NoDevice {
-                        why: "the network interface of the next hop is gone".into(),
+                        why: "the network interface of the next hop was removed".into(),
                     }),
                     errno => Err(Cause::Os {
                         call: "neighbour look-up (RTM_GETNEIGH)",

@@ -139,7 +139,7 @@ impl Resolver {
     }
 }
 
-/// A next hop is watched for as long as this lives.
+/// Watches a next hop while it lives.
 #[must_use]
 pub struct Watch {
     shared: Arc<Shared>,

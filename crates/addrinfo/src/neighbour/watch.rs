@@ -1,5 +1,5 @@
-//! Next hops whose link-layer addresses are watched, as a pure table: what the neighbour table says
-//! comes in, those to be told come out.
+//! Watches of next hops for changes of their link-layer addresses, as a pure table: entries of the neighbour table come
+//! in, watches to notify go out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use portolan_provider::Cause;
 use super::link_address::LinkAddress;
 use super::pending::{Entry, NextHop};
 
-/// Most watches that one resolver has.
+/// Maximum number of watches of one resolver.
 pub const WATCHES_MAX: usize = 65_536;
 
-/// What is called with a next hop, its interface and its new address, on the resolver's thread. It
-/// should return soon: look-ups wait for it. It may call the resolver.
+/// Callback with a next hop, its interface and its new address. It runs on the resolver's thread and should return
+/// soon, because it delays lookups. It may call the resolver.
 pub type Changed = Arc<dyn Fn(IpAddr, u32, LinkAddress) + Send + Sync>;
 
 /// Every watch of a resolver.
@@ -24,7 +24,7 @@ pub(super) struct Watches {
     /// Watches there are.
     count: usize,
     next: u64,
-    /// Next hops that the table is to be asked about.
+    /// Next hops to query in the table.
     to_ask: Vec<NextHop>,
 }
 
@@ -52,7 +52,7 @@ impl Watches {
         self.count += 1;
         let watcher = Watcher { known, changed };
         self.watched.entry(hop).or_default().insert(number, watcher);
-        // It may have changed since it became known.
+        // The address may have changed since the caller learned it.
         self.to_ask.push(hop);
         Ok(number)
     }
@@ -71,7 +71,7 @@ impl Watches {
         self.watched.is_empty()
     }
 
-    /// The neighbour table has this entry for a next hop; returns the watches to notify.
+    /// Handles a table entry of a next hop; returns the watches to notify.
     pub(super) fn handle_change(&mut self, hop: NextHop, entry: Entry) -> Vec<Changed> {
         let Entry::Usable(address) = entry else {
             return Vec::new();
@@ -86,7 +86,7 @@ impl Watches {
         told.collect()
     }
 
-    /// Changes were lost: the table is asked about everything that is watched.
+    /// Notifications were lost: queries all watched next hops.
     pub(super) fn handle_loss(&mut self) {
         self.to_ask = self.watched.keys().copied().collect();
     }

@@ -15,10 +15,10 @@ use crate::lookups::{DeviceChoice, DeviceQuestion};
 use crate::path::PathData;
 use crate::route;
 
-/// An address, and what is known about its route.
+/// An address, and the route found so far.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// The destination; `None` for listening, and where hints give a source alone.
+    /// The destination; `None` for listening, and if hints give only a source.
     pub(super) dst: Option<Address>,
     /// The source; for listening, the requested address.
     pub(super) src: Option<Address>,
@@ -30,11 +30,11 @@ pub(super) struct Candidate {
     pub(super) zone: Option<String>,
     /// Whether the source's device is known.
     pub(super) has_device: bool,
-    /// Whether a port of InfiniBand leads there: not yet asked, or the port whose paths are not.
+    /// The state of the InfiniBand path lookup.
     pub(super) fabric: Fabric,
     pub(super) route: Vec<PathData>,
     pub(super) decisions: Vec<Decision>,
-    /// Whether there is a route, as far as known.
+    /// Whether there is a route, if known.
     pub(super) is_usable: bool,
 }
 
@@ -133,8 +133,8 @@ impl Candidate {
         Some(DeviceQuestion::Named { name })
     }
 
-    /// Settles the source as far as hints do, and gives it if it is pinned to an address, or says why the
-    /// address cannot match the request.
+    /// Applies the hints' source. Returns the source if it is pinned to an address; fails if the address cannot match
+    /// the request.
     pub(super) fn fit(&mut self, settled: &Settled) -> Result<Option<Address>, Problem> {
         let mut pinned = None;
         let source = settled.src_addr.filter(|_| self.dst.is_some());
@@ -209,7 +209,7 @@ fn scope_of(address: &Address) -> Option<u32> {
     }
 }
 
-/// The canonical name of an address that no name led to: its text, as getaddrinfo(3) has it.
+/// The canonical name of an address without a name: its text, as in getaddrinfo(3).
 fn as_name(address: Address) -> String {
     match address {
         Address::Inet(SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
@@ -250,7 +250,7 @@ pub(super) fn numeric(settled: &mut Settled, address: SocketAddr, node: Option<&
     Candidate::of_name(settled, address, node.map(Into::into))
 }
 
-/// The IP address by which routing knows an address; a GID of RoCE is one (IBTA annex A17).
+/// The IP address that routing uses for an address; a RoCE GID is one (IBTA annex A17).
 pub(super) fn ip_of(address: &Address) -> IpAddr {
     match address {
         Address::Inet(inet) => inet.ip(),

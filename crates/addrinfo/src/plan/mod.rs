@@ -29,39 +29,38 @@ use self::settle::Settled;
 use self::skipped::Skipped;
 use self::start::Start;
 
-/// The look-ups that a node, a service and hints need, and what they found so far.
+/// The lookups for a node, a service and hints, and their results so far.
 #[derive(Clone, Debug)]
 pub struct Plan {
     node: Option<String>,
     service: Option<String>,
     settled: Settled,
     candidates: Vec<Candidate>,
-    /// What was left out, and why: explained with every result.
+    /// The skipped addresses with reasons, which every result lists.
     skipped: Skipped,
-    /// Why the first was left out: told if nothing is left.
+    /// Why the first address was skipped; the error if none is left.
     why_skipped: Option<Problem>,
     stage: Stage,
     question: Option<Question>,
     failed: Option<Problem>,
 }
 
-/// What the question at hand is for.
+/// The purpose of the current question.
 #[derive(Clone, Debug)]
 enum Stage {
     /// The addresses of the node or, without one, of this machine.
     Names,
-    /// Whether a name without an address of the family asked for has any: what it failed with first.
+    /// Whether a name without an address of the requested family has one of another; `first` is the first error.
     AnyFamily { expected: Family, first: NameError },
-    /// Whether a service that this queue pair type does not have is there for the other kind: what it failed
-    /// with first.
+    /// Whether the service exists for the other socket type; `first` is the first error.
     OtherKind { first: NameError },
-    /// The port of a service that goes with given addresses.
+    /// The port of a service for known addresses.
     Port,
-    /// The device that the zone of a GID names.
+    /// The device named in the zone of a GID.
     Zone,
     /// The records of a service of InfiniBand.
     ServiceRecords,
-    /// The port of InfiniBand that leads to a candidate, if any does.
+    /// The InfiniBand port that reaches a candidate, if any.
     Fabric(usize),
     /// The way to a candidate.
     Route(usize),
@@ -73,9 +72,9 @@ enum Stage {
     Done,
 }
 
-/// What needs no look-up at all, which is a numeric address without routes; `None` for anything else.
+/// Resolves a query that needs no lookup: a numeric address without routes. Returns `None` for anything else.
 ///
-/// A [`Plan`] comes to the same. This is for those who ask often and at once.
+/// A [`Plan`] has the same result; this is faster for frequent synchronous calls.
 pub(crate) fn without_look_ups(
     node: Option<&str>,
     service: Option<&str>,
@@ -100,10 +99,10 @@ pub(crate) fn without_look_ups(
 }
 
 impl Plan {
-    /// Checks the request, and finds the first question.
+    /// Checks the request and determines the first question.
     ///
     /// # Errors
-    /// What no look-up is needed to refuse: see [`Problem`].
+    /// A request that is invalid without any lookup: see [`Problem`].
     pub fn new(
         node: Option<&str>,
         service: Option<&str>,
@@ -145,8 +144,8 @@ impl Plan {
             }
             Start::Numeric(address) => plan.take_numeric(address, node),
         }
-        // What is found already needs no words for questions and errors, and a first question about names
-        // has them.
+        // Store the texts for later questions and errors. A first question about names already holds them, and finished
+        // results need none.
         let is_asked = plan.question.is_some() && !matches!(plan.stage, Stage::Names);
         if is_asked || plan.question.is_none() && plan.candidates.is_empty() {
             plan.node = node.map(Into::into);
@@ -155,12 +154,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The look-up to make now; `None` when all is known.
+    /// The lookup to make now; `None` when the plan is complete.
     pub fn question(&self) -> Option<&Question> {
         self.question.as_ref()
     }
 
-    /// Takes the answer to [`Plan::question`], which leads to the next question.
+    /// Accepts the answer to [`Plan::question`] and determines the next question.
     pub fn answer(&mut self, answer: Answer) {
         let Some(question) = self.question.take() else {
             return;
@@ -175,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Has node and service back from the question about them.
+    /// Takes the node and the service back from the question about names.
     fn take_words(&mut self, question: Question) {
         if let Question::Names(question) = question {
             (self.node, self.service) = (question.node, question.service);
@@ -185,7 +184,7 @@ impl Plan {
     /// The results, in the order to try them. There is at least one.
     ///
     /// # Errors
-    /// Why there is none. Before the last question is answered, `EAI_AGAIN`.
+    /// Why there is no result. `EAI_AGAIN` if questions are still open.
     pub fn finish(self) -> Result<Vec<AddrInfo>, AddrInfoError> {
         let mut plan = self;
         if let (Stage::Names, Some(question)) = (&plan.stage, plan.question.clone()) {
@@ -215,7 +214,7 @@ impl Plan {
             before: self.settled.decisions(),
             behind: self.skipped.decisions().collect(),
         });
-        // Candidates are larger than results: collected in place these would keep their room.
+        // Candidates are larger than results: collecting in place would keep their capacity.
         let mut results = Vec::with_capacity(ordered.len());
         for candidate in ordered {
             results.push(candidate.result(&self.settled, &common));
@@ -311,8 +310,8 @@ impl Plan {
         self.look_at(0);
     }
 
-    /// Tells a host without an address of the family from one without any, and a service that is there
-    /// for another queue pair type from one that is not.
+    /// Handles a failed name lookup. Asks further to distinguish a host without an address of the family from one
+    /// without any address, and a service of another socket type from an unknown one.
     fn without_names(&mut self, error: NameError) -> Result<(), Problem> {
         if matches!(error.reason, names::Reason::Resolver(Eai::Service)) {
             let question = self.other_kind();
@@ -345,7 +344,7 @@ impl Plan {
         }
     }
 
-    /// The service, for the queue pair types that were not asked for.
+    /// The lookup of the service for the other socket type.
     fn other_kind(&self) -> NameQuestion {
         let mut options = self.settled.name_options();
         options.family = None;
@@ -360,7 +359,7 @@ impl Plan {
         }
     }
 
-    /// Addresses and ports are given: next is the device that a zone names, else the way.
+    /// Addresses and ports are known: next is the device that a zone names, otherwise the route.
     fn after_port(&mut self) {
         match self.candidates.first().and_then(Candidate::zone_question) {
             Some(question) => self.ask(Stage::Zone, Question::Device(question)),
@@ -371,7 +370,7 @@ impl Plan {
         }
     }
 
-    /// Leaves out the candidates that cannot match the request.
+    /// Removes the candidates that cannot match the request.
     fn leave_out_unusable(&mut self) {
         let Self {
             candidates,

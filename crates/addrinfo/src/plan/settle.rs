@@ -13,7 +13,7 @@ use crate::path::{PathData, ROUTE_RECORDS_MAX};
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
     pub(super) flags: Flags,
-    /// The requested family; `None` without RAI_FAMILY.
+    /// The requested family; `None` if RAI_FAMILY is not set.
     pub(super) family: Option<Family>,
     pub(super) qp_type: QpType,
     pub(super) port_space: PortSpace,
@@ -65,7 +65,7 @@ impl Settled {
         [Some(self.service()), unused, self.origin.take()]
     }
 
-    /// Why queue pair type and port space were chosen.
+    /// How queue pair type and port space were chosen.
     pub(super) fn service(&self) -> Decision {
         let (qp_type_given, port_space_given) = self.given;
         Decision::Service {

@@ -5,9 +5,8 @@ use portolan_provider::Address;
 use crate::error::Problem;
 use crate::explain::Decision;
 
-/// Maximum number of destinations to list. A name may have a thousand addresses, and each result
-/// lists the skipped ones.
-/// left out beside it.
+/// Maximum number of destinations to list. A name may have a thousand addresses, and each result lists the skipped
+/// ones.
 const LISTED_MAX: usize = 8;
 
 /// The skipped destinations and the reasons.

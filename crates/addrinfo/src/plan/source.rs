@@ -1,4 +1,4 @@
-//! The way to a candidate: route, source, device and paths, each where it means something.
+//! Completes a candidate: route, source, device and paths, where applicable.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -17,7 +17,7 @@ use crate::lookups::{
 use crate::path::PathData;
 use crate::route::{self, Query, Route};
 
-/// What to do with a candidate first.
+/// The first step for a candidate.
 enum First {
     Ask(Query),
     AskDevice(DeviceQuestion),
@@ -27,7 +27,7 @@ enum First {
 }
 
 impl Plan {
-    /// Turns to the candidate at `at`, and to those after it until one has a question.
+    /// Processes the candidates from `at` on until one has a question.
     pub(super) fn look_at(&mut self, at: usize) {
         for at in at..self.candidates.len() {
             match self.first_step(at) {
@@ -64,7 +64,7 @@ impl Plan {
             });
         }
         if candidate.has_device {
-            // The zone of a GID named it.
+            // The zone of a GID named the device.
             return First::Nothing(None);
         }
         if let (Address::Ib(to), Fabric::Unasked) = (&destination, &candidate.fabric) {
@@ -80,7 +80,7 @@ impl Plan {
         let scopes = [Some(destination), pinned];
         let interface_index = scopes.into_iter().flatten().find_map(scope);
         if destination.inet().is_none() && route::is_link_local(ip) {
-            let why = "a link-local GID without its device leads nowhere: write GID%DEVICE";
+            let why = "a link-local GID needs its device: write GID%DEVICE";
             return First::Nothing(Some(Decision::RouteMeaningless(why)));
         }
         First::Ask(Query {
@@ -108,7 +108,7 @@ impl Plan {
                 candidate.decisions.push(Decision::Device(device));
                 candidate.has_device = true;
             }
-            // An index means something even to those who know no devices.
+            // An index is usable even if the caller knows no devices.
             DeviceAnswer::Unknown => match name.parse() {
                 Ok(index) => candidate.enter_zone(index),
                 Err(_) => {
@@ -155,7 +155,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a port of InfiniBand leads to the candidate. What none does lead to may be RoCE's.
+    /// Stores which InfiniBand port reaches the candidate. If none does, the address may be a RoCE GID.
     pub(super) fn take_fabric(&mut self, at: usize, answer: DeviceAnswer) {
         let port_space = self.settled.port_space;
         let candidate = &mut self.candidates[at];
@@ -284,7 +284,7 @@ impl Candidate {
         }
     }
 
-    /// A source that routing chose is left out, one that was given or asked for stays.
+    /// The candidate's source has no device: drops it if routing chose it, keeps it if the caller gave it.
     fn leave_without_device(&mut self, why: String) {
         let Some(source) = self.src else { return };
         self.is_usable = false;
@@ -306,7 +306,7 @@ impl Candidate {
     }
 }
 
-/// What RAI_NOROUTE leaves out.
+/// The decision for a lookup that RAI_NOROUTE skips.
 fn without_route(candidate: &Candidate) -> Option<Decision> {
     candidate.dst.map(|_| Decision::RouteNotAsked)
 }
@@ -326,7 +326,7 @@ fn local_step(candidate: &Candidate) -> First {
     })
 }
 
-/// Whether hints decided the source's address (a wildcard decides its port only).
+/// Whether hints fixed the source's address (a wildcard only fixes its port).
 fn is_pinned(candidate: &Candidate) -> bool {
     candidate.is_pinned && candidate.src.is_some_and(|source| !source.is_unspecified())
 }
@@ -338,7 +338,7 @@ fn scope(address: Address) -> Option<u32> {
     }
 }
 
-/// The source that routing chose, in the destination's family.
+/// The source chosen by routing, in the destination's family.
 fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace) -> Address {
     match (to, route.source) {
         (Address::Ib(to), source) => {
@@ -359,7 +359,7 @@ fn source_towards(to: &Address, route: &Route, port: u16, port_space: PortSpace)
     }
 }
 
-/// The source on a device that a zone named.
+/// The source on a device named in a zone.
 fn ib_source(to: &SockaddrIb, device: &DeviceChoice, port_space: PortSpace, port: u16) -> Address {
     let (sid, sid_mask) = SockaddrIb::service(port_space, port);
     Address::Ib(SockaddrIb {

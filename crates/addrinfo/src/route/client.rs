@@ -14,11 +14,10 @@ use super::{Query, Route, RouteKind, message};
 use crate::sys::netlink::{Received, Socket};
 use crate::sys::os_error;
 
-/// How long the kernel may take. It answers within the sending system call, so this is never
-/// reached in ordinary life.
+/// Maximum time for the kernel's answer. It normally answers within the sending system call.
 pub const EXCHANGE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A socket for route look-ups, in the network namespace in which it was opened.
+/// A socket for route lookups, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
@@ -29,7 +28,7 @@ impl Client {
     /// Opens the socket.
     ///
     /// # Errors
-    /// [`Cause::Os`] with what socket(2) or bind(2) returned.
+    /// [`Cause::Os`] with the errno of socket(2) or bind(2).
     pub fn open() -> Result<Self, Cause> {
         Ok(Self {
             socket: Socket::open()?,
@@ -37,7 +36,7 @@ impl Client {
         })
     }
 
-    /// Asks for the route that a connection of this process would take.
+    /// Looks up the route that a connection of this process would take.
     ///
     /// # Errors
     /// * [`Cause::NetworkUnreachable`]: no route, or an `unreachable` or `blackhole` one.
@@ -45,14 +44,13 @@ impl Client {
     /// * [`Cause::AddressNotAvailable`]: the source is not an address of this machine, or the
     ///   interface has none of the family.
     /// * [`Cause::NoDevice`]: the interface does not exist.
-    /// * [`Cause::InvalidArgument`]: families differ, or a link-local address comes without its
-    ///   interface.
+    /// * [`Cause::InvalidArgument`]: families differ, or a link-local address has no interface.
     /// * [`Cause::TimedOut`]: the kernel did not answer within [`EXCHANGE_DEADLINE`].
     pub fn lookup(&mut self, query: &Query) -> Result<Route, Cause> {
         message::check(query)?;
         let outcome = self.exchange(query)?;
-        // IPv4 refuses a foreign source, with an errno that depends on the kernel's age and that
-        // other refusals share; IPv6 does not look.
+        // IPv4 refuses a foreign source with an errno that depends on the kernel version and is ambiguous. IPv6 does
+        // not check the source.
         let settled = outcome.is_ok() && query.destination.is_ipv4();
         if let Some(source) = query.source
             && !settled
@@ -91,8 +89,8 @@ impl Client {
                 .map_err(os_error("recv(RTM_GETROUTE)"))?
             {
                 Received::Nothing => self.wait(deadline)?,
-                // Only replies come here, one for each request, so nothing can overflow; a
-                // message beyond understanding is this request's reply.
+                // Only replies arrive here, one per request, so nothing can overflow. An unreadable message is the
+                // reply to this request.
                 Received::Lost => {
                     return Err(Cause::Os {
                         call: "route look-up (unreadable reply)",
@@ -136,7 +134,7 @@ impl Client {
     }
 }
 
-/// The cause behind an errno (positive) of the kernel's.
+/// The cause of a positive errno from the kernel.
 fn explain(query: &Query, code: i32) -> Cause {
     match code {
         // IPv4 says EINVAL for a blackhole.
@@ -144,7 +142,7 @@ fn explain(query: &Query, code: i32) -> Cause {
         errno::EADDRNOTAVAIL => Cause::AddressNotAvailable,
         errno::ENODEV => Cause::NoDevice {
             why: format!(
-                "there is no interface {}",
+                "interface {} does not exist",
                 query.interface_index.unwrap_or_default()
             ),
         },

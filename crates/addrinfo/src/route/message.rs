@@ -52,8 +52,7 @@ pub(super) fn check(query: &Query) -> Result<(), Cause> {
     }
 }
 
-/// Whether the address means nothing without an interface (RFC 4007). IPv4's link-local
-/// addresses are routed like any other on Linux.
+/// Whether the address needs an interface (RFC 4007). Linux routes IPv4's link-local addresses like any other.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -74,7 +73,7 @@ pub(super) fn request(query: &Query, uid: u32) -> RouteNetlinkMessage {
         IpAddr::V6(_) => AddressFamily::Inet6,
     };
     message.header.destination_prefix_length = bits;
-    // Report the table that decided rather than always the main one.
+    // Report the table that was used instead of always the main one.
     message.header.flags = RouteFlags::LookupTable;
     message
         .attributes
@@ -92,10 +91,10 @@ pub(super) fn request(query: &Query, uid: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// Reads the reply: a route, or the errno (positive) of one that leads nowhere.
+/// Reads the reply: a route, or the errno (positive) of an unreachable destination.
 ///
-/// IPv4 reports those as a netlink error; IPv6 as a route of their type, with the errno in its
-/// cache information.
+/// IPv4 reports such an errno as a netlink error; IPv6 as a route of that type, with the errno in its cache
+/// information.
 pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route, i32>, Cause> {
     let kind = match message.header.kind {
         RouteType::Unicast => RouteKind::Unicast,
@@ -132,7 +131,7 @@ pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route
             RouteAttribute::Table(table) => route.table = *table,
             RouteAttribute::Metrics(metrics) => read_metrics(metrics, &mut route),
             RouteAttribute::CacheInfo(info) if info.error != 0 => {
-                // A negative errno in a field that the kernel declares unsigned.
+                // A negative errno, in a field that the kernel declares unsigned.
                 return Ok(Err((info.error as i32).saturating_neg()));
             }
             _ => {}
@@ -140,7 +139,7 @@ pub(super) fn read(query: &Query, message: &RouteMessage) -> Result<Result<Route
     }
     route.source = match query.source.or(preferred_source) {
         Some(source) if !source.is_unspecified() => source,
-        // The interface has no address that could be a source.
+        // The interface has no usable source address.
         _ => return Err(Cause::AddressNotAvailable),
     };
     if query.destination.is_multicast() {
@@ -154,7 +153,7 @@ fn read_metrics(metrics: &[RouteMetric], route: &mut Route) {
     for metric in metrics {
         match metric {
             RouteMetric::Mtu(mtu) if *mtu != 0 => route.mtu = Some(*mtu),
-            // Zero, and the all-ones of "the interface decides", set none.
+            // Zero and all ones mean that the route sets no limit.
             RouteMetric::Hoplimit(limit) => {
                 route.hop_limit = u8::try_from(*limit).ok().filter(|limit| *limit != 0);
             }

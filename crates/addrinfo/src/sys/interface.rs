@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// `if_nametoindex(3)`: the index of an interface, if there is one of that name.
+/// `if_nametoindex(3)`: the index of the interface with this name, if it exists.
 pub(crate) fn index_of(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: the name is NUL-terminated and outlives the call.
@@ -18,10 +18,10 @@ pub(crate) fn index_of(name: &str) -> Option<u32> {
     }
 }
 
-/// `if_indextoname(3)`: the name of an interface, if there is one of that index.
+/// `if_indextoname(3)`: the name of the interface with this index, if it exists.
 pub(crate) fn name_of(index: u32) -> Option<CString> {
     let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the IF_NAMESIZE bytes that the function may write.
+    // SAFETY: the buffer has IF_NAMESIZE bytes, the most that the function writes.
     let written = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     if written.is_null() {
         return None;
@@ -30,12 +30,12 @@ pub(crate) fn name_of(index: u32) -> Option<CString> {
     Some(unsafe { CStr::from_ptr(name.as_ptr()) }.to_owned())
 }
 
-/// Whether hosts on this interface are found by ARP or neighbour discovery at all.
+/// Whether this interface uses ARP or neighbour discovery.
 ///
-/// Not so on loopback, point-to-point links and those marked NOARP (netdevice(7)).
+/// Loopback, point-to-point links and interfaces marked NOARP do not (netdevice(7)).
 ///
 /// # Errors
-/// `ENODEV` if the interface does not exist; what SIOCGIFFLAGS returns.
+/// `ENODEV` if the interface does not exist; otherwise the errno of SIOCGIFFLAGS.
 pub(crate) fn resolves_neighbours(index: u32) -> Result<bool, Errno> {
     const WITHOUT: i32 = libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT | libc::IFF_NOARP;
     let name = name_of(index).ok_or(Errno::NODEV)?;

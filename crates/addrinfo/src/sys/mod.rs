@@ -1,4 +1,4 @@
-//! The system underneath: interfaces, netlink, probes and fork.
+//! System calls: interfaces, netlink, probes and fork detection.
 
 pub(crate) mod interface;
 pub(crate) mod netlink;

@@ -1,4 +1,4 @@
-//! A route netlink socket: requests out, replies and notifications in. Never blocks.
+//! A route netlink socket for requests, replies and notifications. Never blocks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,9 +14,9 @@ use rustix::net::{
 
 use super::os_error;
 
-/// Largest datagram taken. The kernel's answers to single look-ups are far smaller.
+/// Maximum datagram size to receive. The kernel's answers to single lookups are far smaller.
 const DATAGRAM_MAX: usize = 32 * 1024;
-/// Room for notifications that arrive in a burst, bytes (the kernel caps it at rmem_max).
+/// Receive buffer for bursts of notifications, in bytes (the kernel limits it to rmem_max).
 const RECEIVE_BUFFER: usize = 1 << 20;
 
 /// One decoded message.
@@ -30,19 +30,19 @@ pub(crate) struct Socket {
     buffer: Vec<u8>,
 }
 
-/// What one receive brought.
+/// The result of one receive.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// Messages, in the kernel's order.
     Messages(Vec<Message>),
     /// Nothing is waiting.
     Nothing,
-    /// Messages were lost: too many, too long, or not understood.
+    /// Messages were lost: too many, too long, or malformed.
     Lost,
 }
 
 impl Socket {
-    /// Opens a socket that is in no multicast group.
+    /// Opens a socket without multicast groups.
     pub(crate) fn open() -> Result<Self, Cause> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 is NETLINK_ROUTE.
@@ -62,13 +62,13 @@ impl Socket {
         })
     }
 
-    /// Joins exactly these groups (a mask of `RTMGRP_*`), leaving all others.
+    /// Subscribes to exactly these groups (a mask of `RTMGRP_*`).
     pub(crate) fn subscribe(&self, groups: u32) -> Result<(), Cause> {
         bind(&self.fd, &SocketAddrNetlink::new(self.port, groups))
             .map_err(os_error("bind(AF_NETLINK groups)"))
     }
 
-    /// Sends one request to the kernel. Its reply carries `sequence` and [`Self::is_reply`] holds.
+    /// Sends one request to the kernel. Its reply has `sequence`, and [`Self::is_reply`] is true for it.
     pub(crate) fn send(
         &self,
         request: RouteNetlinkMessage,
@@ -87,7 +87,7 @@ impl Socket {
             .map(drop)
     }
 
-    /// Takes one datagram, if one is waiting.
+    /// Receives one datagram, if available.
     pub(crate) fn receive(&mut self) -> Result<Received, Errno> {
         let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
         let received =
@@ -110,7 +110,7 @@ impl Socket {
         })
     }
 
-    /// Whether the message answers a request of this socket, rather than being a notification.
+    /// Whether the message answers a request of this socket; otherwise it is a notification.
     pub(crate) fn is_reply(&self, header: &NetlinkHeader) -> bool {
         header.port_number == self.port && header.sequence_number != 0
     }
@@ -122,7 +122,7 @@ impl AsFd for Socket {
     }
 }
 
-/// The messages of a datagram; none if any of them is malformed.
+/// The messages of a datagram; `None` if any of them is malformed.
 fn messages(mut bytes: &[u8]) -> Option<Vec<Message>> {
     /// `NLMSG_ALIGNTO` of `linux/netlink.h`.
     const ALIGNMENT: usize = 4;

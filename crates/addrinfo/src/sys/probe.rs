@@ -1,9 +1,9 @@
-//! Empty datagrams that make the kernel look for a neighbour: sending needs no privilege, and the
-//! kernel must resolve the link-layer address before it can transmit.
+//! Empty datagrams that make the kernel resolve a neighbour. Sending needs no privilege, and the kernel must resolve
+//! the link-layer address before it can transmit.
 
 #![allow(
     unsafe_code,
-    reason = "socket options and control messages that no safe wrapper has"
+    reason = "socket options and control messages without a safe wrapper"
 )]
 
 use std::io::IoSliceMut;
@@ -18,11 +18,11 @@ use rustix::net::{
     sockopt,
 };
 
-/// The discard service (RFC 863), which ignores what it receives.
+/// The discard service (RFC 863), which ignores its input.
 const DISCARD_PORT: u16 = 9;
-/// A probe is for the next hop alone.
+/// A probe must not go beyond the next hop.
 const HOP_LIMIT: u8 = 1;
-/// Errors taken from one socket before others get their turn.
+/// Maximum number of errors read from one socket before others get their turn.
 const ERRORS_PER_TURN_MAX: usize = 64;
 
 /// A UDP socket of one family that sends probes and collects the ICMP errors about them.
@@ -48,9 +48,9 @@ impl ProbeSocket {
         Ok(Self { fd })
     }
 
-    /// Sends a probe to a next hop, out of this interface and no other.
+    /// Sends a probe to a next hop through this interface.
     pub(crate) fn send(&self, next_hop: IpAddr, interface_index: u32) -> Result<(), Errno> {
-        // An ICMP error about an earlier probe would otherwise be this call's result.
+        // Clear the error of an earlier probe, which this call would otherwise return.
         let _ = sockopt::socket_error(&self.fd);
         match next_hop {
             IpAddr::V4(address) => self.send_v4(address, interface_index),
@@ -91,7 +91,7 @@ impl ProbeSocket {
         kind: i32,
         info: Info,
     ) -> Result<(), Errno> {
-        /// Aligned as a cmsghdr must be, with room for the larger of both packet infos.
+        /// Aligned for a cmsghdr, and large enough for either packet info.
         #[repr(C, align(8))]
         struct Control([u8; 64]);
         let mut control = Control([0; 64]);
@@ -113,8 +113,8 @@ impl ProbeSocket {
         message.msg_namelen = size_of::<Name>() as libc::socklen_t;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = space as _;
-        // SAFETY: the control buffer is aligned and has `space` bytes, so there is a first header,
-        // and after it room for `Info`, which may be unaligned there.
+        // SAFETY: the control buffer is aligned and has `space` bytes, so it holds a first header followed by `Info`,
+        // which may be unaligned there.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = level;
@@ -124,16 +124,16 @@ impl ProbeSocket {
         }
         let mut flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         if level == libc::IPPROTO_IP {
-            // The next hop is on the link, whatever the routing table says about its address.
+            // The next hop is on the link, so ignore the routing table.
             flags |= libc::MSG_DONTROUTE;
         }
-        // SAFETY: every pointer in `message` is to a local that outlives the call.
+        // SAFETY: every pointer in `message` refers to a local that outlives the call.
         let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &message, flags) };
         if sent < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// Takes the ICMP errors about earlier probes: the next hops that they were sent to. No more
-    /// than a turn's worth; the socket stays ready if there are more.
+    /// Reads the ICMP errors of earlier probes and returns their next hops. Limited per turn; the socket stays ready if
+    /// there are more.
     pub(crate) fn take_errors(&self) -> Vec<IpAddr> {
         let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
         let mut next_hops = Vec::new();
@@ -147,8 +147,8 @@ impl ProbeSocket {
                     next_hops.extend(address.map(|address| address.ip()));
                 }
                 Err(_) => {
-                    // Empty. The pending error that came with the queue goes too, or poll(2)
-                    // would report it again and again.
+                    // Empty. Also clear the pending error that came with the queue; poll(2) would report it again and
+                    // again.
                     let _ = sockopt::socket_error(&self.fd);
                     break;
                 }

@@ -1,7 +1,7 @@
-//! One value per process, noticed to be missing after a fork.
+//! A value for each process, recreated after a fork.
 //!
-//! A thread does not survive fork(2), and a lock that another thread held stays locked in the
-//! child. So the cell has no lock, and what the parent made is never touched in the child.
+//! Threads do not survive fork(2), and a lock that another thread held stays locked in the child. So the cell has no
+//! lock, and the child never touches the parent's value.
 
 #![allow(
     unsafe_code,
@@ -11,12 +11,12 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// Forks that this process has behind it, counted in the child.
+/// Number of forks between this process and its ancestor, counted in the child.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static FORK_HANDLER_SET: AtomicBool = AtomicBool::new(false);
 
-/// Names a process: the id alone is not enough, a child in a new pid namespace may have its
-/// parent's; the count alone is not either, a raw clone(2) runs no handlers.
+/// Identifies a process. The process id alone is ambiguous, because a child in a new pid namespace may have its
+/// parent's. The fork count alone is too, because a raw clone(2) runs no handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessKey {
     pid: u32,
@@ -30,8 +30,8 @@ impl ProcessKey {
             FORKS.fetch_add(1, Ordering::Relaxed);
         }
         if !FORK_HANDLER_SET.swap(true, Ordering::Relaxed) {
-            // SAFETY: the handler only adds to an atomic, which is allowed after fork, and this
-            // library is never unloaded. Failure (no memory) leaves the process id to tell.
+            // SAFETY: the handler only adds to an atomic, which is allowed after fork, and this library is never
+            // unloaded. If it fails (no memory), the process id still distinguishes processes.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         }
         Self {
@@ -41,7 +41,7 @@ impl ProcessKey {
     }
 }
 
-/// A value that each process makes for itself, at first use. Values are never dropped.
+/// A value that each process creates at first use. Values are never dropped.
 #[derive(Debug)]
 pub struct ProcessCell<T: 'static> {
     current: AtomicPtr<(ProcessKey, T)>,
@@ -54,18 +54,18 @@ impl<T: Send + Sync> Default for ProcessCell<T> {
 }
 
 impl<T: Send + Sync> ProcessCell<T> {
-    /// A cell with nothing in it.
+    /// An empty cell.
     pub const fn new() -> Self {
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// This process's value; made by `make` if there is none. Of two threads that make it at
-    /// once, one's is kept and the other's is dropped.
+    /// This process's value, created by `make` if there is none. If two threads create it at once, one value is kept
+    /// and the other dropped.
     ///
     /// # Errors
-    /// That of `make`.
+    /// The error of `make`.
     pub fn get_or_try_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'static T, E> {
         let key = ProcessKey::current();
         let mut seen = self.current.load(Ordering::Acquire);
@@ -93,8 +93,7 @@ impl<T: Send + Sync> ProcessCell<T> {
 }
 
 fn of_process<T: Send + Sync>(entry: *mut (ProcessKey, T), key: ProcessKey) -> Option<&'static T> {
-    // SAFETY: the pointer is null or was published by `get_or_try_make`, with release order, from
-    // a Box that is never freed.
+    // SAFETY: the pointer is null, or `get_or_try_make` published it with release order from a Box that is never freed.
     let entry: &'static (ProcessKey, T) = unsafe { entry.as_ref() }?;
     (entry.0 == key).then_some(&entry.1)
 }

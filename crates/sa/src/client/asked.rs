@@ -12,7 +12,7 @@ use crate::engine::Failure;
 use crate::query_coalescer::Outcome;
 
 /// A query in progress. Dropping it cancels the query.
-#[must_use = "a future does nothing unless it is awaited; dropping it cancels the question"]
+#[must_use = "a future does nothing unless it is awaited; dropping it cancels the query"]
 pub struct Asked {
     state: Arc<Mutex<Progress>>,
     pending: Option<Pending>,

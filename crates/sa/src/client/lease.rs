@@ -227,7 +227,7 @@ impl Leases {
             self.leases.remove(&number);
             return;
         }
-        tracing::warn!(%failure, service = %lease.order.record, "a service's lease is not renewed");
+        tracing::warn!(%failure, service = %lease.order.record, "cannot renew the lease of a service");
         let pause = (lease.every() / RENEWALS_PER_LEASE).clamp(RENEWAL_PAUSE, RENEWAL_WITHIN);
         lease.due = Some(now + pause);
         lease.note(|state| state.failure = Some(failure));

@@ -147,7 +147,7 @@ impl Client {
     ) -> Outcome {
         if self.0.is_own_thread() {
             return Err(Failure::Invalid {
-                what: "a question whose answer is waited for",
+                what: "the thread of a blocking call",
                 expected: "a thread other than the client's",
                 found: "a callback".into(),
             });
@@ -214,7 +214,7 @@ impl Client {
 }
 
 /// A query in progress. Dropping it cancels the query.
-#[must_use = "dropping it cancels the question"]
+#[must_use = "dropping it cancels the query"]
 pub struct Pending {
     handle: Arc<Handle>,
     number: u64,

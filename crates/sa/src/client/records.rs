@@ -10,9 +10,8 @@ use crate::engine::{Answer, Failure, Request};
 
 /// Blocking calls, one per kind of query.
 ///
-/// Each takes at most `within` and fails as [`Client::wait`] does. If no record matches, the
-/// administrator answers [`Failure::Status`] with `NoRecords`; if one record was requested and
-/// several match, `TooManyRecords`.
+/// Each takes at most `within` and fails as [`Client::wait`] does. If no record matches, the failure is
+/// [`Failure::Status`] with `NoRecords`; if one record was requested and several match, `TooManyRecords`.
 /// there are more.
 impl Client {
     /// One path.

@@ -166,7 +166,7 @@ impl Handle {
                 return Ok(());
             }
             Err(Failure::LimitReached {
-                what: "questions that wait for the client's thread",
+                what: "queries queued for the client's thread",
                 limit: QUESTIONS_MAX as u64,
             })
         });
@@ -338,7 +338,7 @@ impl Shared {
 
 fn elsewhere() -> Failure {
     Failure::Invalid {
-        what: "the process that asks",
+        what: "the calling process",
         expected: "the one in which the client was first used",
         found: "a child of it (fork)".into(),
     }

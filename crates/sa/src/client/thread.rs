@@ -364,14 +364,14 @@ impl Thread {
 /// Runs a callback and catches its panic, so that one caller's bug does not affect the others.
 fn tell(done: Done, outcome: Outcome) {
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
-        tracing::error!("a callback of a question to the subnet administrator panicked");
+        tracing::error!("the callback of a subnet administration query panicked");
     }
 }
 
 fn panicked() -> Failure {
     Failure::Invalid {
-        what: "a question that depends on the port",
-        expected: "one that can be made",
+        what: "a query that depends on the port",
+        expected: "one that can be built",
         found: "a panic".into(),
     }
 }

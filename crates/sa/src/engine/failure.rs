@@ -14,7 +14,7 @@ use crate::transport::TransportError;
 #[non_exhaustive]
 pub enum Failure {
     /// The deadline passed.
-    #[error("no answer of the subnet administrator within {} ms, asked {tries} times{}", .after.as_millis(), Last(.last))]
+    #[error("no answer from the subnet administrator in {} ms, {tries} attempts{}", .after.as_millis(), Last(.last))]
     TimedOut {
         /// How long the query waited.
         after: Duration,
@@ -27,13 +27,15 @@ pub enum Failure {
     #[error("the subnet administrator answered with status {0}")]
     Status(Status),
     /// The port knows no administrator, or is not active.
-    #[error("no subnet administrator: the port is not active, or no subnet manager has been at it")]
+    #[error(
+        "no subnet administrator: the port is not active, or no subnet manager has configured it"
+    )]
     NoAdministrator,
     /// The answer is malformed.
-    #[error("the subnet administrator's answer makes no sense: {0}")]
+    #[error("the subnet administrator's answer is invalid: {0}")]
     Malformed(&'static str),
     /// The table ended early.
-    #[error("the table is cut off: {expected}, found {found}")]
+    #[error("the table is truncated: expected {expected}, found {found}")]
     Truncated {
         /// What was expected.
         expected: &'static str,
@@ -41,7 +43,7 @@ pub enum Failure {
         found: u64,
     },
     /// The administrator aborted the transfer of a table.
-    #[error("the subnet administrator gave up in the middle of the table: {0}")]
+    #[error("the subnet administrator aborted the table: {0}")]
     Aborted(RmppStatus),
     /// A limit was reached.
     #[error("the limit of {limit} {what} is reached")]
@@ -74,22 +76,22 @@ pub enum Failure {
 #[non_exhaustive]
 pub enum Problem {
     /// The administrator answered that it is busy.
-    #[error("it is busy")]
+    #[error("the subnet administrator is busy")]
     Busy,
     /// The datagram could not be sent or delivered.
-    #[error("the question could not be delivered: {}", std::io::Error::from_raw_os_error(*.errno))]
+    #[error("the query could not be delivered: {}", std::io::Error::from_raw_os_error(*.errno))]
     NotDelivered {
         /// The system's errno (positive).
         errno: i32,
     },
     /// The table did not arrive completely.
-    #[error("of the table {segments} segments came, and then no more")]
+    #[error("the table stopped after {segments} segments")]
     Stalled {
         /// Number of segments received without a gap.
         segments: u32,
     },
     /// The administrator aborted the transfer of a table.
-    #[error("it gave up in the middle of the table: {0}")]
+    #[error("the subnet administrator aborted the table: {0}")]
     Aborted(RmppStatus),
     /// There was no administrator to query.
     #[error("the port lost its subnet administrator")]
@@ -148,8 +150,8 @@ impl Failure {
 impl From<portolan_wire::Error> for Failure {
     fn from(error: portolan_wire::Error) -> Self {
         Self::Invalid {
-            what: "a value of the question",
-            expected: "one that its field holds",
+            what: "a value of the query",
+            expected: "one that fits its field",
             found: error.to_string(),
         }
     }

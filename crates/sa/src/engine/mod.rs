@@ -277,7 +277,7 @@ impl Engine {
     ) -> Result<QueryId, Failure> {
         if self.flights.len() >= self.config.queries_max {
             return Err(Failure::LimitReached {
-                what: "queries under way",
+                what: "queries in progress",
                 limit: self.config.queries_max as u64,
             });
         }

@@ -111,7 +111,7 @@ impl Reassembly {
             return broken;
         }
         if *self.attribute_offset.get_or_insert(attribute_offset) != attribute_offset {
-            return inconsistent("a table whose records change their size");
+            return inconsistent("a table whose record size changes");
         }
         self.ahead.insert(number, Box::new(*data));
         self.close_gap();

@@ -81,7 +81,7 @@ impl Engine {
                 self.take_segment(now, id, packet);
             }
             Method::GET_TABLE_RESP => {
-                let what = "a table that does not say where it ends";
+                let what = "a table without an end";
                 self.end(now, id, Err(Failure::Malformed(what)));
             }
             _ => self.end(now, id, Ok(Answer::Record(Box::new(*packet.data())))),

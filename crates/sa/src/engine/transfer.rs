@@ -68,7 +68,7 @@ impl Engine {
             // An ACK is unexpected: nothing sent here requires one.
             RmppType::ACK => self.counters.wrong_method += 1,
             _ => {
-                let what = "a packet of no known type in the middle of a table";
+                let what = "a packet of unknown type within a table";
                 self.break_off(now, id, RmppStatus::BAD_TYPE, what);
             }
         }
@@ -93,7 +93,7 @@ impl Engine {
         if self.reassembled_bytes > self.config.reassembly_bytes_max {
             self.stop(id);
             let failure = Failure::LimitReached {
-                what: "bytes of all unfinished tables",
+                what: "bytes of all incomplete tables",
                 limit: self.config.reassembly_bytes_max as u64,
             };
             self.end(now, id, Err(failure));

@@ -186,7 +186,7 @@ impl Transport for UmadTransport {
         }
         match ready {
             Ready::Nothing => return Ok(None),
-            Ready::Gone => return Err(self.gone("poll says so")),
+            Ready::Gone => return Err(self.gone("poll reports it")),
             Ready::Data => {}
         }
         let mut buffer = [0; READ_LEN];
@@ -194,7 +194,7 @@ impl Transport for UmadTransport {
             Ok(Some(count)) => Ok(self.layout.decode(buffer.get(..count).unwrap_or_default())),
             Ok(None) => Ok(None),
             Err(errno) if is_stuck(errno) => {
-                Err(self.gone("what it has to read is longer than any datagram"))
+                Err(self.gone("it delivers more than the longest datagram"))
             }
             Err(errno) => Err(self.failure("read from a user MAD device", errno)),
         }

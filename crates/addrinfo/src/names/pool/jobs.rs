@@ -42,7 +42,7 @@ impl<W, D> Jobs<W, D> {
     ) -> Result<u64, Cause> {
         if self.queued.len() + self.running >= max {
             return Err(Cause::LimitReached {
-                what: "name look-ups under way",
+                what: "name lookups in progress",
                 limit: max as u64,
             });
         }

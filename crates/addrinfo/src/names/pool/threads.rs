@@ -227,7 +227,7 @@ impl Shared {
 /// Drops work that never ran; catches a panic of its destructor.
 fn discard(work: Option<Work>) {
     if catch_unwind(AssertUnwindSafe(|| drop(work))).is_err() {
-        tracing::error!("dropping what a name look-up had panicked");
+        tracing::error!("the destructor of a name lookup panicked");
     }
 }
 

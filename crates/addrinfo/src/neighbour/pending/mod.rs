@@ -132,7 +132,7 @@ impl<W> Pending<W> {
         if self.waiters.len() >= WAITERS_MAX {
             let limit = WAITERS_MAX as u64;
             return Err(Cause::LimitReached {
-                what: "pending neighbour look-ups",
+                what: "pending neighbour lookups",
                 limit,
             });
         }

@@ -1,4 +1,4 @@
-//! Addresses of InfiniBand: a GID as the node, service ids as the service.
+//! InfiniBand addresses: a GID as the node, service ids as the service.
 
 use portolan_provider::Address;
 use portolan_provider::address::{IbText, SockaddrIb};
@@ -18,11 +18,11 @@ pub(super) enum Service {
     Id(u64),
     /// A port.
     Port(u16),
-    /// A name, whose port the services database has.
+    /// A name, whose port is in the services database.
     Name,
 }
 
-/// With a node, its GID; without one the wildcard GID to listen at.
+/// Uses the node's GID, or without a node the wildcard GID for listening.
 pub(super) fn start(
     settled: &Settled,
     node: Option<&str>,
@@ -109,8 +109,8 @@ fn finish(
     })
 }
 
-/// Reads a service. A number that is no port is a service id where those are possible: in RDMA_PS_IB,
-/// and of an address of InfiniBand.
+/// Parses a service. A number that is not a port is a service id if those are allowed: in RDMA_PS_IB, and with an
+/// InfiniBand address.
 pub(super) fn service(settled: &Settled, is_ib: bool, text: &str) -> Result<Service, Problem> {
     if let Some(id) = service_id(text) {
         if let Ok(port) = u16::try_from(id)

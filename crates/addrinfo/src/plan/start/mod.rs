@@ -1,4 +1,4 @@
-//! What a node, a service and hints ask for, and the first look-up that it needs.
+//! Interprets a node, a service and hints, and determines the first lookup.
 
 mod ib;
 
@@ -20,9 +20,9 @@ use crate::names::{self, Reason};
 pub(super) enum Start {
     /// With names.
     Names(NameQuestion),
-    /// With a numeric address, which is as good as its text.
+    /// With a numeric address, which needs no lookup.
     Numeric(SocketAddr),
-    /// With an address that is known, and perhaps a service name whose port is not.
+    /// With a known address, and possibly a service name to look up.
     Given {
         candidate: Box<Candidate>,
         port: Option<NameQuestion>,
@@ -78,7 +78,7 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
                 let (source, destination) = (address(sgid), address(dgid));
                 super::settle::check_family("ai_route", Some(destination), settled.family)?;
                 let mut candidate = Candidate::remote(destination, "ai_route");
-                // A path may be of GIDs that stand for addresses of different families.
+                // The GIDs of a path may represent addresses of different families.
                 let fits = Family::of(&source) == Family::of(&destination);
                 if fits && !sgid.is_unspecified() && settled.src_addr.is_none() {
                     candidate.pin(source);
@@ -93,7 +93,7 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
         return with_service(settled, candidate, service);
     }
     match (settled.src_addr, service) {
-        // This machine has no address of InfiniBand that stands for itself.
+        // This machine has no default InfiniBand address.
         (_, Some(_)) if settled.family == Some(Family::Ib) => Err(Problem::NoneOfFamily {
             expected: Family::Ib,
             found: 0,
@@ -107,7 +107,7 @@ fn without_node(settled: &Settled, service: Option<&str>) -> Result<Start, Probl
     }
 }
 
-/// A known address gets the port of the service, if there is one.
+/// Sets the port of the service, if any, on a known address.
 fn with_service(
     settled: &Settled,
     mut candidate: Candidate,
@@ -151,7 +151,7 @@ pub(super) fn service_question(settled: &Settled, name: &str) -> NameQuestion {
 fn names(settled: &Settled, node: Option<&str>, service: Option<&str>) -> Result<Start, Problem> {
     let mut options = settled.name_options();
     if node.is_none() && options.family.is_none() {
-        // This machine, in the family of the source given.
+        // This machine, in the family of the given source.
         options.family = match settled.src_addr.as_ref().map(Family::of) {
             Some(Family::Inet) => Some(names::Family::V4),
             Some(Family::Inet6) => Some(names::Family::V6),
@@ -181,11 +181,11 @@ fn subnet_administrator(node: Option<&str>, service: Option<&str>) -> Result<Sta
 }
 
 impl SaService {
-    /// Reads a service as rdma_resolve_addrinfo(3) takes it with RAI_SA: an id, decimal, octal behind
-    /// `0` or hexadecimal behind `0x` (strtoull(3), base 0), else a name.
+    /// Parses a service as rdma_resolve_addrinfo(3) does with RAI_SA: an id in decimal, in octal after `0` or in
+    /// hexadecimal after `0x` (strtoull(3), base 0); otherwise a name.
     ///
     /// # Errors
-    /// A name that is empty, longer than [`SERVICE_NAME_MAX`] or has a NUL inside.
+    /// A name that is empty, longer than [`SERVICE_NAME_MAX`] or contains a NUL.
     pub(crate) fn parse(text: &str) -> Result<Self, Problem> {
         let number = |digits: &str, base| {
             let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -222,7 +222,7 @@ impl Candidate {
         Self::new(Some(address), None, Decision::FromHints(field))
     }
 
-    /// The source of the hints, with no destination known.
+    /// A candidate with only the hints' source.
     fn source_alone(address: Address) -> Self {
         let origin = Decision::FromHints("ai_src_addr");
         Self::new(None, Some(address), origin)
