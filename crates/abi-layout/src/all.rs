@@ -1,4 +1,4 @@
-//! Every structure of the crate, for tests that hold them against the headers.
+//! All structures of the crate, for tests that compare them with the headers.
 
 use super::{Ah, AsyncEvent, Field, Mw, MwBindInfo, OpsWr, Qp, SendWr, Sge, Structure};
 use super::{cma, kern, sa, verbs};
@@ -14,8 +14,7 @@ pub fn structures() -> Vec<Structure> {
     .concat()
 }
 
-/// Fields of structures without a name, which lie in unions: the structure around them, the way there, and
-/// where that is.
+/// Fields of unnamed structures within unions: the enclosing structure, and the path to the field with its offset.
 pub fn nested() -> Vec<(&'static str, Field)> {
     macro_rules! nested {
         ($($c:literal, $path:literal, $name:ident, $($field:ident).+: $type:ty;)*) => {

@@ -97,7 +97,7 @@ layouts! {
     }
 }
 
-/// `param` of `struct rdma_cm_event`; newer headers have `arg`, too.
+/// `param` of `struct rdma_cm_event`; newer headers also have `arg`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union EventParam {
@@ -137,7 +137,7 @@ pub const PS_UDP: u32 = 0x0111;
 pub const PS_IB: u32 = 0x013F;
 /// `RDMA_UDP_QKEY`.
 pub const UDP_QKEY: u32 = 0x0123_4567;
-/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as many as the device has.
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the device's maximum.
 pub const MAX_RESOURCES: u8 = 0xFF;
 /// `RAI_PASSIVE`.
 pub const RAI_PASSIVE: c_int = 1;

@@ -1,6 +1,6 @@
-//! Structures that say how they are laid out.
+//! Structures that describe their own layout.
 
-/// What a compiler makes of a structure.
+/// The layout of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Structure {
     /// Its name in C, with `struct`.
@@ -29,7 +29,7 @@ pub(crate) fn size_of_field<S, F>(_: impl FnOnce(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// Defines structures of numbers, C's pointers and optional functions, which describe themselves.
+/// Defines structures of numbers, C pointers and optional functions, which describe themselves.
 macro_rules! layouts {
     ($(
         $(#[$attr:meta])*
@@ -43,10 +43,9 @@ macro_rules! layouts {
 
             impl $name {
                 /// All bytes zero: no pointer, no function.
-                #[allow(unsafe_code, reason = "zeros are a value of every field")]
+                #[allow(unsafe_code, reason = "zero is valid for every field")]
                 pub fn zeroed() -> Self {
-                    // SAFETY: its fields are numbers, C's pointers, and functions that may be absent: each of them
-                    // may be zero.
+                    // SAFETY: its fields are numbers, C pointers and optional functions, each of which may be zero.
                     unsafe { std::mem::zeroed() }
                 }
             }

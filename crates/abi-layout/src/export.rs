@@ -1,8 +1,8 @@
-//! The functions of a C library, by their names.
+//! Exports the functions of a C library by name.
 //!
-//! rustc would export an unversioned name by itself, which overrides the library's version script
-//! of versions. So the names are the assembler's: each is a jump to the function. The macro is to be called in the
-//! crate that becomes the library: what other crates assemble is not exported.
+//! rustc would export an unversioned name, which overrides the version in the library's version script. So the
+//! assembler defines the names: each is a jump to the function. Call the macro in the crate that becomes the library,
+//! because symbols assembled in other crates are not exported.
 
 /// The instruction that jumps to a function.
 #[cfg(target_arch = "x86_64")]
@@ -24,18 +24,18 @@ macro_rules! jump {
     };
 }
 
-/// Defines functions of C's calling convention and exports them by their names.
+/// Defines functions with C's calling convention and exports their names.
 #[macro_export]
 macro_rules! exports {
     ($(
         fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block
     )*) => {
         $(
-            /// As its page says. A thread that waits in it may be cancelled, and unwinds then.
+            /// See the manual page. A thread that waits in it may be cancelled, and then unwinds.
             ///
             /// # Safety
-            /// Pointers are what the page says they are.
-            #[allow(clippy::allow_attributes, unused_unsafe, reason = "not every one has pointers")]
+            /// Pointers are valid as the page requires.
+            #[allow(clippy::allow_attributes, unused_unsafe, reason = "not every function has pointers")]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
 
             std::arch::global_asm!(

@@ -1,6 +1,6 @@
-//! The edge between C and Rust: errors become `errno`, no panic crosses it, and no thread is cancelled within it.
+//! The boundary between C and Rust: errors become `errno`, no panic crosses it, and no thread is cancelled within it.
 
-#![allow(unsafe_code, reason = "`errno` is a place of libc's")]
+#![allow(unsafe_code, reason = "`errno` belongs to libc")]
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,19 +8,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use portolan_threads::uncancelled;
 use rustix::io::Errno;
 
-/// What a C library's own functions return: errors are those of `errno`.
+/// The result of a C library's own functions; errors are errnos.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Runs the body of a function. A panic, which has printed its text, becomes `EIO`.
+/// Runs the body of a function. A panic, whose message was already printed, becomes `EIO`.
 ///
 /// # Errors
-/// The body's.
+/// The body's error.
 #[inline]
 pub fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     value(Err(Errno::IO), body)
 }
 
-/// Runs the body of a function that returns what it likes; `otherwise` if it panics.
+/// Runs the body of a function with any return type; returns `otherwise` if it panics.
 #[inline]
 pub fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     uncancelled(|| catch_unwind(AssertUnwindSafe(body))).unwrap_or(otherwise)
@@ -40,26 +40,26 @@ pub fn null<T>(errno: Errno) -> *mut T {
 
 /// Sets `errno`.
 pub fn set_errno(errno: Errno) {
-    // SAFETY: the address of this thread's `errno` is always good.
+    // SAFETY: the address of this thread's `errno` is always valid.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
-/// The `errno` that a function of C just left; `EIO` if it left none.
+/// The `errno` of the last C call; `EIO` if it set none.
 pub fn last_errno() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error();
     errno_of(number.unwrap_or(0))
 }
 
-/// A number as an errno. One that is no errno is `EIO`.
+/// Converts a number to an errno; `EIO` if it is not valid.
 pub fn errno_of(number: c_int) -> Errno {
     let errno = Some(number).filter(|number| (1..4096).contains(number));
     errno.map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The outcome of a verb that returns an errno, or -1 with the errno in the thread's variable.
+/// Checks the result of a verb that returns an errno, or -1 with `errno` set.
 ///
 /// # Errors
-/// The verb's.
+/// The verb's error.
 pub fn check(answer: c_int) -> Result<()> {
     match answer {
         0 => Ok(()),
@@ -68,10 +68,10 @@ pub fn check(answer: c_int) -> Result<()> {
     }
 }
 
-/// The outcome of a verb that returns a pointer, or null with the errno in the thread's variable.
+/// Checks the result of a verb that returns a pointer, or null with `errno` set.
 ///
 /// # Errors
-/// The verb's.
+/// The verb's error.
 pub fn made<T>(pointer: *mut T) -> Result<*mut T> {
     match pointer.is_null() {
         true => Err(last_errno()),

@@ -1,4 +1,4 @@
-//! `rdma/ib_user_sa.h`: a path as the kernel's rdma_cm has it.
+//! `rdma/ib_user_sa.h`: a path in the format of the kernel's rdma_cm.
 
 use super::layouts;
 

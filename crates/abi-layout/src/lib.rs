@@ -1,17 +1,16 @@
-//! C's structures and numbers, as the headers of rdma-core have them: `infiniband/verbs.h`, `infiniband/sa.h`,
-//! `infiniband/ib.h` and `rdma/rdma_cma.h`. Programs reach into them, so they are the ABI. Names are C's, without
-//! their prefixes.
+//! C structures and numbers of rdma-core's headers: `infiniband/verbs.h`, `infiniband/sa.h`, `infiniband/ib.h` and
+//! `rdma/rdma_cma.h`. Programs access their fields, so they are part of the ABI. Names are those of C without prefixes.
 //!
-//! [`exports`] gives functions the names by which programs find them, and [`guard`] is the edge that a call crosses.
+//! [`exports`] exports functions under the names that programs use, and [`guard`] is the boundary that a call crosses.
 //! [`Library`] loads libibverbs.
 //!
-//! Each structure can describe itself ([`Structure`]), and tests hold that against the headers.
+//! Each structure can describe itself ([`Structure`]), and tests compare that with the headers.
 
 #![allow(
     missing_docs,
     missing_debug_implementations,
     non_snake_case,
-    reason = "the headers say what the fields are; most are pointers of C's"
+    reason = "the headers document the fields; most are C pointers"
 )]
 
 mod all;

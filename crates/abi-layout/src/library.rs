@@ -2,7 +2,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "functions are found by name, and their types are the headers'"
+    reason = "functions are looked up by name, with the headers' types"
 )]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -14,11 +14,11 @@ use super::{
     Pd, PortAttr, Qp, QpAttr, QpInitAttr, Srq, SrqAttr, SrqInitAttr,
 };
 
-/// A loaded library. It is never unloaded, because drivers keep state of their own.
+/// A loaded library. It is never unloaded, because drivers keep state.
 #[derive(Clone, Copy, Debug)]
 pub struct Library(NonNull<c_void>);
 
-// SAFETY: the handle is an opaque name, and the dynamic loader takes it from any thread.
+// SAFETY: the handle is opaque, and the dynamic loader may be called from any thread.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
@@ -28,7 +28,7 @@ unsafe impl Sync for Library {}
 pub enum LoadError {
     /// The dynamic loader's own words.
     NotLoaded(String),
-    /// The function that the library lacks. rdma-core has all of them since version 33.
+    /// A function that the library lacks. rdma-core has all of them since version 33.
     NoFunction(&'static CStr),
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for LoadError {
             Self::NotLoaded(why) => write!(f, "{why}; install rdma-core (libibverbs1)"),
             Self::NoFunction(name) => {
                 let name = name.to_string_lossy();
-                write!(f, "it has no {name}: rdma-core 33 or newer is needed")
+                write!(f, "it lacks {name}: rdma-core 33 or newer is needed")
             }
         }
     }
@@ -47,36 +47,36 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Library {
-    /// The name by which programs are linked to libibverbs.
+    /// The name that programs link libibverbs by.
     pub const IBVERBS: &CStr = c"libibverbs.so.1";
 
-    /// Loads a library, searched for as the dynamic loader does. One that the process has already is given again.
+    /// Loads a library with the dynamic loader's search order. A library that is already loaded is reused.
     ///
     /// # Errors
     /// [`LoadError::NotLoaded`].
     pub fn load(name: &CStr) -> Result<Self, LoadError> {
-        // SAFETY: `name` ends with NUL. The library's initialization is that of every program linked to it.
+        // SAFETY: `name` ends with NUL. The library's initialization is the same as for any program linked to it.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle = NonNull::new(handle).map(Self);
         handle.ok_or_else(|| LoadError::NotLoaded(last_error()))
     }
 
-    /// Whether it exports a symbol, of whatever version.
+    /// Whether it exports a symbol, of any version.
     pub fn has(self, name: &CStr) -> bool {
         // SAFETY: `self` is an open library and `name` ends with NUL.
         !unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) }.is_null()
     }
 
-    /// The address of a symbol of this version.
+    /// The address of a symbol with this version.
     pub fn symbol(self, name: &CStr, version: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: `self` is an open library and both texts end with NUL.
         NonNull::new(unsafe { libc::dlvsym(self.0.as_ptr(), name.as_ptr(), version.as_ptr()) })
     }
 }
 
-/// The dynamic loader's reason for its last failure in this thread.
+/// The dynamic loader's message about its last failure in this thread.
 fn last_error() -> String {
-    // SAFETY: the text is valid until this thread's next call of the loader, and is copied before.
+    // SAFETY: the text is valid until this thread's next call of the loader, and is copied before that.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {
@@ -98,7 +98,7 @@ macro_rules! functions {
             /// Finds all functions in a library.
             ///
             /// # Errors
-            /// [`LoadError::NoFunction`] for the first that it lacks.
+            /// [`LoadError::NoFunction`] for the first missing one.
             pub fn find(library: Library) -> Result<Self, LoadError> {
                 Ok(Self {
                     $($field: {
@@ -116,14 +116,15 @@ macro_rules! functions {
                 })
             }
 
-            /// Functions that each abort the process. A test replaces those that it expects to be called.
+            /// Functions that all abort the process. A test replaces those that it expects to be called.
             #[cfg(feature = "fakes")]
             pub fn aborting() -> Self {
                 extern "C" fn abort() {
                     std::process::abort()
                 }
                 Self {
-                    // SAFETY: function pointers have one representation. `abort` reads no argument and never returns.
+                    // SAFETY: all function pointers have the same representation. `abort` reads no argument and never
+                    // returns.
                     $($field: unsafe {
                         std::mem::transmute::<
                             extern "C" fn(),

@@ -1,26 +1,26 @@
-//! Memory that either side may free: it is malloc's.
+//! Memory that both C and Rust may free: allocated by malloc.
 
 #![allow(unsafe_code, reason = "memory is malloc's")]
 
-/// A copy of these items in memory of malloc's; null for none.
+/// Copies items to memory from malloc; null if there are none.
 ///
-/// Without memory the process ends, as by every allocation of the library.
+/// Out of memory ends the process, as for every allocation of the library.
 #[must_use]
 pub fn malloc_copy<T: Copy>(items: &[T]) -> *mut T {
     if items.is_empty() {
         return std::ptr::null_mut();
     }
-    // SAFETY: malloc takes every size.
+    // SAFETY: malloc accepts every size.
     let place = unsafe { libc::malloc(size_of_val(items)) }.cast::<T>();
     if place.is_null() {
         std::alloc::handle_alloc_error(std::alloc::Layout::for_value(items));
     }
-    // SAFETY: there is room for as many items, and no other code has the memory yet.
+    // SAFETY: there is room for the items, and no other code has the memory yet.
     unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), place, items.len()) };
     place
 }
 
-/// A list of pointers that a null ends, in memory of malloc's.
+/// A null-terminated list of pointers, in memory from malloc.
 #[must_use]
 pub fn malloc_list<T>(items: impl IntoIterator<Item = *mut T>) -> *mut *mut T {
     let items: Vec<_> = items
@@ -30,10 +30,10 @@ pub fn malloc_list<T>(items: impl IntoIterator<Item = *mut T>) -> *mut *mut T {
     malloc_copy(&items)
 }
 
-/// Frees what malloc gave; null is nothing.
+/// Frees memory from malloc; null does nothing.
 ///
 /// # Safety
-/// It is null or malloc's, and is not used any more.
+/// The pointer is null or from malloc, and is not used afterwards.
 pub unsafe fn free<T>(place: *mut T) {
     // SAFETY: as the caller promises.
     unsafe { libc::free(place.cast()) };

@@ -1,7 +1,8 @@
-//! Arguments of C's calls that are pointers. What a call's page promises of a pointer is said here once, by its type; so the
-//! calls themselves need no unsafe code to follow it.
+//! Pointer arguments of C calls. The type of an argument states what the manual page requires of the pointer, so the
+//! calls themselves need no unsafe code to dereference it.
 //!
-//! Only a call from C has values of these types. In Rust they are made by `new`, whose caller vouches for the promise.
+//! Values of these types only come from C calls. Rust code creates them by `new`, whose caller vouches for the
+//! requirement.
 
 #![allow(unsafe_code, reason = "C's promises become types")]
 
@@ -11,19 +12,19 @@ use rustix::io::Errno;
 
 use crate::guard::Result;
 
-/// A place for a result: null, or good to write to until the call returns.
+/// A place for a result: null, or writable until the call returns.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is as the type requires.
     pub unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
 
-    /// Refuses null, before anything is done.
+    /// Refuses null before anything is done.
     ///
     /// # Errors
     /// `EINVAL`.
@@ -37,27 +38,28 @@ impl<T> Out<T> {
     /// Writes the result, unless the place is null.
     pub fn write(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: the type says that it is good to write to.
+            // SAFETY: the type requires that it is writable.
             unsafe { self.0.write(value) };
         }
     }
 }
 
-/// A structure to read: null, or whole, and unchanged until the call returns. Pointers within it are as its manual page says.
+/// A structure to read: null, or complete and unchanged until the call returns. Pointers in it are as its manual page
+/// requires.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
 impl<T> In<T> {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is as the type requires.
     pub unsafe fn new(pointer: *const T) -> Self {
         Self(pointer)
     }
 
     /// The structure, unless the pointer is null.
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: the type says that it is whole, and the call outlives `self`.
+        // SAFETY: the type requires that it is complete, and the call outlives `self`.
         unsafe { self.0.as_ref() }
     }
 
@@ -70,21 +72,21 @@ impl<T> In<T> {
     }
 }
 
-/// A structure to read and change: null, or whole, and the call's alone until it returns.
+/// A structure to read and change: null, or complete and exclusive to the call until it returns.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct InOut<T>(*mut T);
 
 impl<T> InOut<T> {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is as the type requires.
     pub unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
 
     /// The structure, unless the pointer is null.
     pub fn get(&mut self) -> Option<&mut T> {
-        // SAFETY: the type says that it is whole and the call's, `self` is borrowed alone, and there is no copy of it.
+        // SAFETY: the type requires that it is complete and exclusive; `self` is mutably borrowed and has no copy.
         unsafe { self.0.as_mut() }
     }
 
@@ -96,53 +98,53 @@ impl<T> InOut<T> {
         self.get().ok_or(Errno::INVAL)
     }
 
-    /// Does something with the structure.
+    /// Runs `act` with the structure.
     ///
     /// # Errors
-    /// `EINVAL` for null; those of `act`.
+    /// `EINVAL` for null; errors of `act`.
     pub fn with<R>(mut self, act: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         act(self.required()?)
     }
 }
 
-/// Bytes whose number is another argument, or another field: null, or as many as are said.
+/// Bytes whose number is another argument or field: null, or at least that many bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Bytes(*const c_void);
 
 impl Bytes {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is as the type requires.
     pub unsafe fn new(pointer: *const c_void) -> Self {
         Self(pointer)
     }
 
-    /// Whether there are none, whatever their number is said to be.
+    /// Whether the pointer is null, whatever the number is.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// The bytes; none for null.
+    /// The bytes; empty for null.
     ///
     /// # Safety
-    /// The number is the one that was said with the pointer.
+    /// `number` is the one that was passed with the pointer.
     pub unsafe fn get(&self, number: usize) -> &[u8] {
         match self.0.is_null() {
             true => &[],
-            // SAFETY: the type says that there are as many, and the call outlives `self`.
+            // SAFETY: the type requires at least `number` bytes, and the call outlives `self`.
             false => unsafe { std::slice::from_raw_parts(self.0.cast(), number) },
         }
     }
 }
 
-/// A text: null, or ended by NUL, and unchanged until the call returns.
+/// A text: null, or NUL-terminated and unchanged until the call returns.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Text(*const c_char);
 
 impl Text {
     /// # Safety
-    /// The pointer is as the type says.
+    /// The pointer is as the type requires.
     pub unsafe fn new(pointer: *const c_char) -> Self {
         Self(pointer)
     }
@@ -151,7 +153,7 @@ impl Text {
     pub fn get(&self) -> Option<&CStr> {
         match self.0.is_null() {
             true => None,
-            // SAFETY: the type says that NUL ends it, and the call outlives `self`.
+            // SAFETY: the type requires that it is NUL-terminated, and the call outlives `self`.
             false => Some(unsafe { CStr::from_ptr(self.0) }),
         }
     }

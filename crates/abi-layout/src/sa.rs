@@ -58,7 +58,7 @@ layouts! {
         data32: [u32; 4],
         data64: [u64; 2],
     }
-    /// As management datagrams carry it: big-endian.
+    /// In the format of management datagrams: big-endian.
     struct PathRecord = "struct ibv_path_record" {
         service_id: u64,
         dgid: Gid,

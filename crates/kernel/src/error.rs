@@ -1,17 +1,17 @@
-//! An errno of the kernel's as a cause.
+//! Converts the kernel's errnos to causes.
 
 use portolan_provider::error::errno::*;
 use portolan_provider::{Cause, Error, Step};
 use portolan_wire::cm::RejectReason;
 use rustix::io::Errno;
 
-/// The error of a command or verb that the kernel or libibverbs refused; `call` names it. What has a
-/// cause of its own gets it, everything else keeps its number.
+/// The error of a command or verb that the kernel or libibverbs refused; `call` is its name. An errno without a
+/// specific cause keeps its number.
 pub(crate) fn refused(step: Step, call: &'static str, errno: Errno) -> Error {
     let errno = errno.raw_os_error();
     let cause = match errno {
         EAGAIN => Cause::WouldBlock,
-        // Of TCP under iWARP: the peer has no listener.
+        // From TCP under iWARP: the peer has no listener.
         ECONNREFUSED => Cause::Rejected {
             reason: RejectReason::INVALID_SERVICE_ID,
             private_data: Vec::new(),

@@ -1,5 +1,5 @@
-//! Network interfaces, by which iWARP devices are found: their GID is the hardware address of their interface, padded with
-//! zeros, and the kernel compares just that (`iw_query_gid`, `cma_acquire_dev_by_src_ip`).
+//! Network interfaces, which identify iWARP devices: such a device's GID is the hardware address of its interface,
+//! padded with zeros, and the kernel compares exactly that (`iw_query_gid`, `cma_acquire_dev_by_src_ip`).
 
 use std::net::IpAddr;
 
@@ -9,17 +9,17 @@ use portolan_wire::addr::Gid;
 
 const HARDWARE_ADDRESS_BYTES: usize = 6;
 
-/// The machine's interfaces at one moment.
+/// A snapshot of the machine's interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     /// Index, name and hardware address.
     links: Vec<(u32, String, [u8; HARDWARE_ADDRESS_BYTES])>,
-    /// Name of the interface, and an address it has.
+    /// Name of an interface, and one of its addresses.
     addresses: Vec<(String, IpAddr)>,
 }
 
 impl Interfaces {
-    /// Those there are now; none if the kernel does not list them.
+    /// The current interfaces; empty if the kernel does not list them.
     pub(crate) fn now() -> Self {
         let mut found = Self::default();
         for entry in getifaddrs().into_iter().flatten() {
@@ -42,7 +42,7 @@ impl Interfaces {
         self.link_of(gid).map(|(index, _)| index)
     }
 
-    /// Whether the interface of an iWARP device's GID has the address.
+    /// Whether the interface of an iWARP device has the address. `gid` is the device's.
     pub(crate) fn has(&self, gid: Gid, ip: IpAddr) -> bool {
         self.link_of(gid).is_some_and(|(_, name)| {
             let mut addresses = self.addresses.iter();

@@ -1,9 +1,8 @@
-//! The kernel's RDMA devices as a provider: the way to RDMA hardware, and to Linux's own soft devices
-//! (`rdma_rxe`, `siw`).
+//! The kernel's RDMA devices as a provider: RDMA hardware, and Linux's software devices (`rdma_rxe`, `siw`).
 //!
-//! Connection management is the rdma_cm device's (`/dev/infiniband/rdma_cm`), whose commands are those
-//! of the provider's interface. The verbs are the machine's libibverbs, which has the devices' drivers; it is loaded at
-//! run time, and nothing of it is needed to build.
+//! Connection management uses the rdma_cm device (`/dev/infiniband/rdma_cm`), whose commands are those of the
+//! provider's interface. The verbs use the machine's libibverbs with its device drivers. It is loaded at run time and
+//! not needed to build.
 
 mod error;
 mod interfaces;

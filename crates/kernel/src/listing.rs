@@ -1,4 +1,4 @@
-//! What the kernel lists of its RDMA devices: cheap to look at, and different whenever one came or went.
+//! A listing of the kernel's RDMA devices: cheap to read, and different whenever a device was added or removed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::DirEntryExt;
@@ -7,14 +7,14 @@ use std::path::Path;
 /// Where the kernel lists its RDMA devices.
 pub(crate) const DEVICES: &str = "/sys/class/infiniband";
 
-/// The devices' names, each with the number of its file: sysfs gives a number once, so that a device that
-/// was removed and came again under its name counts as another one.
+/// The devices' names, each with its inode number. sysfs never reuses an inode number, so a device that was removed and
+/// added again counts as another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing(Vec<(OsString, u64)>);
 
 impl Listing {
-    /// The devices there are now; `None` where the folder cannot be looked into, as in a container that hides it,
-    /// or on a kernel without RDMA.
+    /// The current devices; `None` if the folder is not readable, as in a container that hides it or on a kernel
+    /// without RDMA.
     pub(crate) fn of(folder: &Path) -> Option<Self> {
         let entries = std::fs::read_dir(folder).ok()?;
         let listed = entries.map(|entry| entry.map(|entry| (entry.file_name(), entry.ino())));
@@ -23,12 +23,12 @@ impl Listing {
         Some(Self(listed))
     }
 
-    /// Whether there is none.
+    /// Whether the listing is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether these are the names of all of them, in any order.
+    /// Whether the names are exactly those of the listing, in any order.
     pub(crate) fn are_all<'a>(&self, names: impl Iterator<Item = &'a str>) -> bool {
         let mut names: Vec<&OsStr> = names.map(OsStr::new).collect();
         names.sort();

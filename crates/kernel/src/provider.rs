@@ -12,16 +12,16 @@ use crate::listing::{DEVICES, Listing};
 use crate::rdma_cm::{ConnectionManager, Offers};
 use crate::sys::verbs::{Devices, KernelDevice, OpenDevice};
 
-/// Whether the kernel has any RDMA device, which costs one look into sysfs. Whether they can be used shows when
-/// the provider opens.
+/// Whether the kernel has any RDMA device. This only reads a sysfs folder; opening the provider shows whether the
+/// devices are usable.
 pub fn has_devices() -> bool {
     Listing::of(Path::new(DEVICES)).is_some_and(|listing| !listing.is_empty())
 }
 
 /// The kernel's RDMA devices.
 ///
-/// It belongs to the process that opened it: a forked child is refused, since its ids, queue pairs and
-/// their memory are the parent's. Descriptors are closed by exec.
+/// It belongs to the process that opened it. A forked child is refused, because the ids, queue pairs and their memory
+/// are the parent's. Exec closes the descriptors.
 #[derive(Debug)]
 pub struct KernelProvider {
     cm: Arc<ConnectionManager>,
@@ -29,7 +29,7 @@ pub struct KernelProvider {
 }
 
 impl KernelProvider {
-    /// Opens the rdma_cm device, and loads libibverbs and the drivers of the devices there are.
+    /// Opens the rdma_cm device, and loads libibverbs and the drivers of the current devices.
     ///
     /// # Errors
     /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too
@@ -41,22 +41,22 @@ impl KernelProvider {
         Ok(Arc::new(Self { cm, devices }))
     }
 
-    /// What the running kernel offers beyond the least.
+    /// Optional features of the running kernel.
     pub fn offers(&self) -> Offers {
         self.cm.offers()
     }
 }
 
-/// What the running kernel's rdma_cm device offers beyond the least; needs no libibverbs.
+/// Optional features of the running kernel's rdma_cm device; needs no libibverbs.
 ///
 /// # Errors
-/// `NoDevice` if the kernel has no rdma_cm device, `Os` if it may not be opened, `Unsupported` for a kernel
+/// `NoDevice` if the kernel has no rdma_cm device, `Os` without permission to open it, `Unsupported` for a kernel
 /// before Linux 5.8.
 pub fn kernel_offers() -> Result<Offers> {
     Ok(ConnectionManager::open()?.offers())
 }
 
-/// Loads the machine's libibverbs, which stays loaded, and looks for all that the provider needs of it.
+/// Loads the machine's libibverbs, which stays loaded, and finds all functions that the provider needs.
 ///
 /// # Errors
 /// `UnusableLibrary` if it is absent, too old, or Portolan's own.
@@ -91,12 +91,12 @@ impl Provider for KernelProvider {
     fn device_of(&self, ip: IpAddr) -> Result<(Arc<dyn Device>, u32)> {
         self.cm.check_process(Step::OpenDevice)?;
         for open in self.devices.current()? {
-            // One that has just gone serves nothing.
+            // A device that was just removed does not serve the address.
             if let Ok(Some(slot)) = open.slot_of(ip) {
                 return Ok((device(open), slot));
             }
         }
-        let why = format!("none of the kernel's has the address {ip}");
+        let why = format!("none of the kernel's devices has the address {ip}");
         Err(Error::new(Step::OpenDevice, Cause::NoDevice { why }))
     }
 }

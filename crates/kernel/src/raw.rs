@@ -1,6 +1,5 @@
-//! The rdma_cm device below the provider's interface: commands and their answers in the kernel's format, for code that
-//! keeps
-//! ids of its own (the C library).
+//! The rdma_cm device below the provider's interface: commands and answers in the kernel's format, for code that
+//! manages its own ids (the C library).
 
 pub use crate::rdma_cm::abi::*;
 pub use crate::rdma_cm::fields::Fields;

@@ -1,4 +1,4 @@
-//! Addresses as the ABI has them: a family's own length within a storage of 128 bytes.
+//! Addresses in the ABI's format: with the family's length, in a storage of 128 bytes.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ use portolan_provider::Address;
 use portolan_provider::address::gid_to_ip;
 use rustix::io::Errno;
 
-/// The address of `size` bytes; its port is as the family has it.
+/// Decodes an address of `size` bytes; its port is in the family's own place.
 ///
 /// # Errors
-/// `EINVAL` for a length that is not the family's own; `EAFNOSUPPORT` for an address of InfiniBand, which no device
-/// here has.
+/// `EINVAL` for a length that does not match the family; `EAFNOSUPPORT` for an InfiniBand address, because no device
+/// here has one.
 pub(crate) fn decode(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> {
     let bytes = storage.get(..usize::from(size)).ok_or(Errno::INVAL)?;
     match Address::from_sockaddr(bytes) {
@@ -21,10 +21,10 @@ pub(crate) fn decode(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> 
     }
 }
 
-/// The address of a group: InfiniBand's, too, as the GID of a group of IP's (`mckey -M`).
+/// Decodes the address of a group. Also accepts an InfiniBand address with the GID of an IP group (`mckey -M`).
 ///
 /// # Errors
-/// As [`decode`]; `EINVAL` for a GID that is no group's.
+/// As [`decode`]; `EINVAL` for a GID that is not a group's.
 pub(crate) fn decode_group(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> {
     let bytes = storage.get(..usize::from(size)).ok_or(Errno::INVAL)?;
     match Address::from_sockaddr(bytes) {
@@ -36,7 +36,7 @@ pub(crate) fn decode_group(storage: &Storage, size: u16) -> Result<SocketAddr, E
     }
 }
 
-/// The address and its length; none has the length 0.
+/// Encodes an address and its length; the length of no address is 0.
 pub(crate) fn encode(address: Option<Address>) -> (Storage, u16) {
     let mut storage = [0; 128];
     let Some(address) = address else {

@@ -1,4 +1,4 @@
-//! The device and its open descriptors: commands are written to one, and events arrive at it.
+//! The device and its open descriptors, which accept commands and deliver events.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::memory::Memory;
 /// The rdma_cm device of a provider.
 pub struct RdmaCm {
     provider: Arc<dyn Provider>,
-    /// The process that opened it; in a forked child the locks may stay locked.
+    /// The process that opened it; in a forked child locks may stay locked.
     process: u32,
     /// Open channels by their descriptors, which MIGRATE_ID names.
     channels: Mutex<HashMap<RawFd, Weak<Channel>>>,
@@ -27,7 +27,7 @@ pub struct RdmaCm {
 }
 
 impl RdmaCm {
-    /// The device whose commands the provider carries out.
+    /// Creates a device that executes its commands with the provider.
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
         Arc::new(Self {
             provider,
@@ -39,7 +39,7 @@ impl RdmaCm {
     }
 
     /// # Errors
-    /// `EOPNOTSUPP` in a process that was forked off since it was made.
+    /// `EOPNOTSUPP` in a forked child of the process that created it.
     fn check_process(&self) -> Result<(), Errno> {
         match self.process == std::process::id() {
             true => Ok(()),
@@ -58,7 +58,7 @@ impl RdmaCm {
     /// Opens an event channel, as opening `/dev/infiniband/rdma_cm` does.
     ///
     /// # Errors
-    /// The provider's.
+    /// The provider's error.
     pub fn open(self: &Arc<Self>) -> portolan_provider::Result<Arc<Channel>> {
         let commands = self.provider.open_channel()?;
         let fd = commands.as_fd().as_raw_fd();
@@ -79,7 +79,7 @@ impl RdmaCm {
     }
 }
 
-/// Short: channels, which have it, are printed.
+/// Short, because it appears in the output of every channel.
 impl fmt::Debug for RdmaCm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RdmaCm")
@@ -94,8 +94,8 @@ pub struct Channel {
     device: Arc<RdmaCm>,
     commands: Arc<dyn CmChannel>,
     number: u64,
-    /// Held while an event is taken and counted, and while that count is read: an id's end waits for the
-    /// acknowledgement of as many.
+    /// Locked while an event is taken and counted, and while the count is read: destroying an id waits until that many
+    /// events are acknowledged.
     taking: Mutex<()>,
     is_closed: AtomicBool,
 }
@@ -103,7 +103,7 @@ pub struct Channel {
 /// A command, without its header.
 pub(crate) struct Command<'a> {
     bytes: &'a [u8],
-    /// Room for the answer, bytes.
+    /// Space for the answer, in bytes.
     out_len: usize,
     memory: &'a dyn Memory,
 }
@@ -126,7 +126,7 @@ impl Channel {
     }
 
     /// # Errors
-    /// `EBADF` once it is closed; `EOPNOTSUPP` in a process that was forked off since the device was made.
+    /// `EBADF` once it is closed; `EOPNOTSUPP` in a forked child of the process that created the device.
     pub(crate) fn check_open(&self) -> Result<(), Errno> {
         self.device.check_process()?;
         match self.is_closed.load(Ordering::Acquire) {
@@ -135,25 +135,25 @@ impl Channel {
         }
     }
 
-    /// Closes it: its ids are destroyed, and commands are refused from now on. Who waits in GET_EVENT meanwhile
-    /// is not woken, and keeps the descriptor open; nothing arrives there any more.
+    /// Closes it: destroys its ids and refuses later commands. A thread waiting in GET_EVENT is not woken and keeps the
+    /// descriptor open, but no events arrive.
     pub fn close(&self) {
-        // A forked child's copy is its parent's, whose locks may have been held at the fork.
+        // A forked child's copy belongs to its parent, and locks may have been held at the fork.
         if self.device.check_process().is_err() || self.is_closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Its descriptor is still open, so the entry is its own.
+        // Its descriptor is still open, so the entry cannot be another channel's.
         self.device
             .channels
             .lock()
             .remove(&self.as_fd().as_raw_fd());
         for id in self.device.ids.close(self.number) {
-            // Destroying a listener may have taken its children along.
+            // Fails if destroying a listener already destroyed this child.
             let _ = self.commands.destroy_id(id);
         }
     }
 
-    /// The id of this number, if it is this channel's.
+    /// The id with this number, if it belongs to this channel.
     ///
     /// # Errors
     /// `ENOENT`, `EINVAL`.
@@ -163,13 +163,13 @@ impl Channel {
         Ok(id)
     }
 
-    /// Carries out a command, as a write to the device does: header, then the command's structure. What comes
-    /// behind that is passed over. Gives the number of bytes that were written: all of them.
+    /// Executes a command, like a write to the device: a header, followed by the command's structure. Bytes after that
+    /// are ignored. Returns the number of bytes written, which is all of them.
     ///
     /// # Errors
-    /// Those of the kernel's device; `EFAULT` of the memory; `EBADF` once the channel is closed.
-    ///  GET_EVENT waits, without end, unless the descriptor is
-    /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
+    /// Errors of the kernel's device; `EFAULT` from the memory; `EBADF` once the channel is closed. GET_EVENT waits
+    /// without a limit unless the descriptor is non-blocking (`EAGAIN`) or a signal handler installed without
+    /// `SA_RESTART` runs (`EINTR`).
     pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
         self.check_open()?;
         if bytes.len() < Header::SIZE {
@@ -188,7 +188,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// Readable while an event waits; may be polled, and made non-blocking.
+    /// Readable while an event is queued; may be polled and made non-blocking.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.commands.as_fd()
     }
@@ -201,10 +201,10 @@ impl Drop for Channel {
 }
 
 impl Command<'_> {
-    /// The command's structure.
+    /// Reads the command's structure.
     ///
     /// # Errors
-    /// `EINVAL` if it is not whole.
+    /// `EINVAL` if it is incomplete.
     pub(crate) fn read<T: Fields>(&self) -> Result<T, Errno> {
         if self.bytes.len() < T::SIZE {
             return Err(Errno::INVAL);
@@ -212,7 +212,7 @@ impl Command<'_> {
         Ok(T::from_bytes(self.bytes))
     }
 
-    /// That there is room for the answer, before anything is done.
+    /// Checks the space for the answer before anything is done.
     ///
     /// # Errors
     /// `ENOSPC`.
@@ -231,7 +231,7 @@ impl Command<'_> {
         self.memory.write(address, &answer.to_bytes())
     }
 
-    /// The value that a command names by its address.
+    /// Reads the value at an address in a command.
     ///
     /// # Errors
     /// `EFAULT`.

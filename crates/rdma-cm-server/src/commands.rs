@@ -1,4 +1,4 @@
-//! Commands by their numbers, except queries, options and events.
+//! The commands, except queries, options and events.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Errno>;
 
 impl Channel {
     /// # Errors
-    /// `EINVAL` for a number beyond the last, `ENOSYS` for one that is not served; those of the command.
+    /// `EINVAL` for an unknown number, `ENOSYS` for a command that is not supported; errors of the command.
     pub(crate) fn run(&self, number: u32, command: &Command<'_>) -> Result<()> {
         match number {
             number::CREATE_ID => self.create_id(command),
@@ -61,7 +61,7 @@ impl Channel {
             .enlist(id, Some(UserId(create.uid)), self.number());
         let answer = CreateIdResp { id: id.0 };
         command.answer(create.response, &answer).inspect_err(|_| {
-            // Nobody knows its number.
+            // The caller did not get its number.
             self.device().ids().strike(id);
             let _ = self.commands().destroy_id(id);
         })
@@ -72,9 +72,9 @@ impl Channel {
         command.expect_room::<EventsReported>()?;
         let events_reported = {
             let _taking = self.taking();
-            // Under the lock: it may be moving to another channel.
+            // Under the lock, because it may be moving to another channel.
             let id = self.own(destroy.id)?;
-            // Its number may be another's right after.
+            // Before destroying it, because its number may be reused right after.
             let reported = self.device().ids().strike(id);
             self.commands().destroy_id(id).map_err(errno)?;
             reported
@@ -171,7 +171,7 @@ impl Channel {
         self.commands().notify_established(id).map_err(errno)
     }
 
-    /// The id comes here from the channel of the descriptor.
+    /// Moves the id here from the channel of the descriptor.
     fn migrate(&self, command: &Command<'_>) -> Result<()> {
         let migrate: MigrateId = command.read()?;
         command.expect_room::<EventsReported>()?;
@@ -179,9 +179,9 @@ impl Channel {
         let from = self.device().channel(fd).ok_or(Errno::NOENT)?;
         let events_reported = {
             let _taking = from.taking();
-            // Under the lock: another may be moving or destroying it.
+            // Under the lock, because another thread may be moving or destroying it.
             let id = from.own(migrate.id)?;
-            // First, with the count: events that are taken here right after it has moved are not in it.
+            // First count, so that events taken here right after the move are not included.
             let reported = self.device().ids().redirect(id, self.number());
             let moved = self.commands().migrate_id(from.commands(), id);
             moved.map_err(|error| {
@@ -233,7 +233,7 @@ impl Channel {
         command.answer(leave.response, &EventsReported { events_reported })
     }
 
-    /// Services are the subnet administrator's to know, which Ethernet has none of.
+    /// The subnet administrator knows services; Ethernet has none.
     fn resolve_ib_service(&self, command: &Command<'_>) -> Result<()> {
         let resolve: ResolveIbService = command.read()?;
         let id = self.own(resolve.id)?;
@@ -245,7 +245,7 @@ impl Channel {
     }
 }
 
-/// The kind of service of an id. Only the port space of InfiniBand leaves the queue pair type open.
+/// The service of an id. Only InfiniBand's port space leaves the queue pair type open.
 fn service(ps: u16, qp_type: u8) -> Result<Service> {
     let port_space = PortSpace::from_value(ps).ok_or(Errno::INVAL)?;
     let qp_type = match port_space {

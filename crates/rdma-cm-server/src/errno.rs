@@ -1,4 +1,4 @@
-//! Errors of the provider as the numbers that a write to the device fails with.
+//! Errors of the provider as errnos of a write to the device.
 
 use portolan_provider::Error;
 use rustix::io::Errno;

@@ -12,8 +12,8 @@ use crate::query::ah_attr;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// An internal event is the library's word to itself: its argument's lowest byte says which event it stands for, the
-/// rest is the library's own.
+/// Internal events are for the library itself: the low byte of the argument holds the represented event, the rest is
+/// the library's own.
 const STANDS_FOR_BITS: u32 = 8;
 
 impl Channel {
@@ -36,7 +36,7 @@ impl Channel {
         let event = self.commands().take_event().map_err(errno)?;
         match event.event {
             EventType::ConnectRequest => {
-                // The new id is its taker's; the event counts for the listener.
+                // The taker owns the new id; the event counts for the listener.
                 self.device().ids().enlist(event.id, None, self.number());
                 self.device().ids().count_request(event.uid);
             }
@@ -45,7 +45,7 @@ impl Channel {
         Ok(event)
     }
 
-    /// Queues an event that the id's owner writes: one of the program's, or the library's word to itself.
+    /// Queues an event that the id's owner writes: the program's, or an internal one of the library.
     pub(crate) fn write_event(&self, command: &Command<'_>) -> Result<()> {
         let write: WriteCmEvent = command.read()?;
         let (event, arg) = match write.event {
@@ -96,7 +96,7 @@ fn encode(event: &CmEvent) -> EventResp {
     answer
 }
 
-/// Private data in the ABI's field; no message has more than that takes.
+/// Private data in the ABI's field, which fits that of any message.
 fn private_data(data: &[u8]) -> ([u8; PRIVATE_DATA_LEN], u8) {
     let data = &data[..data.len().min(u8::MAX.into())];
     raw::padded(data).unwrap_or(([0; PRIVATE_DATA_LEN], 0))

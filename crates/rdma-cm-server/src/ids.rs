@@ -1,4 +1,4 @@
-//! Whose each id is, and how many of its events were taken.
+//! The owner of each id, and the number of its events that were taken.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,32 +7,33 @@ use portolan_provider::cm::{IdNumber, MembershipNumber, UserId};
 use portolan_threads::lock::Mutex;
 use rustix::io::Errno;
 
-/// The ids of a device. An id is of one channel at a time; its number is the provider's, a channel's the device's.
+/// The ids of a device. An id belongs to one channel at a time. The provider assigns its number; the device assigns a
+/// channel's.
 #[derive(Debug, Default)]
 pub(crate) struct Ids(Mutex<Tables>);
 
 #[derive(Debug, Default)]
 struct Tables {
     ids: HashMap<IdNumber, Known>,
-    /// Ids by their owners' names: a request bears the listener's.
+    /// Ids by their owners' tags. A request carries the listener's tag.
     by_uid: HashMap<UserId, IdNumber>,
     /// By the numbers that JOIN_MCAST answers.
     memberships: HashMap<u32, (IdNumber, MembershipNumber)>,
     next_membership: u32,
 }
 
-/// What the device knows of an id.
+/// The state of an id.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     channel: u64,
-    /// None for a request without owner.
+    /// `None` for a request without an owner.
     uid: Option<UserId>,
-    /// Events taken, those of its memberships too (`events_reported`).
+    /// Number of events taken, including those of its memberships (`events_reported`).
     reported: u32,
 }
 
 impl Ids {
-    /// A channel goes, with its ids: these.
+    /// Removes a channel and returns its ids.
     pub(crate) fn close(&self, channel: u64) -> Vec<IdNumber> {
         let mut tables = self.0.lock();
         let of_it = tables.ids.iter().filter(|(_, id)| id.channel == channel);
@@ -41,7 +42,7 @@ impl Ids {
         of_it
     }
 
-    /// An id is of this channel from now on. One that was made by a request has no name.
+    /// Adds an id to a channel. An id that a request created has no tag.
     pub(crate) fn enlist(&self, id: IdNumber, uid: Option<UserId>, channel: u64) {
         let known = Known {
             channel,
@@ -55,7 +56,7 @@ impl Ids {
         }
     }
 
-    /// An id moves to another channel; the events of it that were taken.
+    /// Moves an id to another channel; returns the number of its events taken.
     pub(crate) fn redirect(&self, id: IdNumber, channel: u64) -> u32 {
         let mut tables = self.0.lock();
         tables.ids.get_mut(&id).map_or(0, |known| {
@@ -64,7 +65,7 @@ impl Ids {
         })
     }
 
-    /// An id is destroyed; the events of it that were taken.
+    /// Removes an id; returns the number of its events taken.
     pub(crate) fn strike(&self, id: IdNumber) -> u32 {
         let mut tables = self.0.lock();
         let reported = tables.ids.get(&id).map_or(0, |known| known.reported);
@@ -72,10 +73,10 @@ impl Ids {
         reported
     }
 
-    /// Finds an id of a channel.
+    /// Checks that a channel owns an id.
     ///
     /// # Errors
-    /// `ENOENT` if there is none, `EINVAL` if it is of another channel.
+    /// `ENOENT` if the id does not exist, `EINVAL` if it belongs to another channel.
     pub(crate) fn check_owner(&self, id: IdNumber, channel: u64) -> Result<(), Errno> {
         match self.0.lock().ids.get(&id) {
             None => Err(Errno::NOENT),
@@ -84,14 +85,14 @@ impl Ids {
         }
     }
 
-    /// An event of an id was taken.
+    /// Counts an event of an id as taken.
     pub(crate) fn count(&self, id: IdNumber) {
         if let Some(known) = self.0.lock().ids.get_mut(&id) {
             known.reported += 1;
         }
     }
 
-    /// A request to the listener of this name was taken.
+    /// Counts a request to the listener with this tag as taken.
     pub(crate) fn count_request(&self, listener: UserId) {
         let listener = self.0.lock().by_uid.get(&listener).copied();
         if let Some(listener) = listener {
@@ -105,7 +106,7 @@ impl Ids {
         loop {
             let number = tables.next_membership;
             tables.next_membership = number.wrapping_add(1);
-            // After 2^32 of them numbers begin anew; as many at once no provider has.
+            // Numbers restart after 2^32, but no provider has that many at once.
             if let Entry::Vacant(place) = tables.memberships.entry(number) {
                 place.insert((id, membership));
                 return number;
@@ -113,7 +114,7 @@ impl Ids {
         }
     }
 
-    /// The membership of this number, and its id.
+    /// The membership with this number, and its id.
     pub(crate) fn membership(&self, number: u32) -> Option<(IdNumber, MembershipNumber)> {
         self.0.lock().memberships.get(&number).copied()
     }

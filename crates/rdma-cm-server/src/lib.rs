@@ -1,20 +1,20 @@
-//! The kernel's rdma_cm device in user space: commands come as the bytes that are written to
-//! `/dev/infiniband/rdma_cm`, and a provider carries them out. What `portolan-kernel` makes of the provider's
-//! commands this takes apart again; so a library that speaks to the kernel's device can speak to the software
-//! device, too.
+//! The kernel's rdma_cm device in user space: it accepts the bytes that programs write to `/dev/infiniband/rdma_cm`,
+//! and a provider executes the commands. It is the inverse of `portolan-kernel`. So a library written for the kernel's
+//! device can also use the software device.
 //!
-//! * [`RdmaCm`]: the device; [`Channel`]: an open descriptor of it; `ids`: whose each id is.
-//! * [`Memory`]: where commands name the places of their answers.
-//! * `commands`, `query`, `event`, `option`: what each command does; `address`, `errno`: words of the two sides.
+//! * [`RdmaCm`]: the device; [`Channel`]: an open descriptor of it; `ids`: the owner of each id.
+//! * [`Memory`]: the memory that the addresses in commands refer to.
+//! * `commands`, `query`, `event`, `option`: the commands; `address`, `errno`: conversions.
 //!
-//! Errors are those of Linux's `drivers/infiniband/core/ucma.c`: `EINVAL` for a command that is not whole or names
-//! an id of another channel, `ENOENT` for an id that there is not, `ENOSPC` for too little room for the answer,
-//! `ENOSYS` for a command that is not served; beyond that the provider's.
+//! Errors are those of Linux's `drivers/infiniband/core/ucma.c`: `EINVAL` for an incomplete command or an id of another
+//! channel, `ENOENT` for an unknown id, `ENOSPC` for too little space for the answer, `ENOSYS` for an unsupported
+//! command; otherwise the provider's.
 //!
-//! The names that owners give their ids (`uid`) must differ within one device: a request finds its listener by it.
+//! The tags that owners give their ids (`uid`) must be unique within a device, because a request identifies its
+//! listener by the tag.
 //!
-//! Commands of Linux before 3.11, which have newer ones beside them (BIND_IP, RESOLVE_IP, QUERY_ROUTE,
-//! JOIN_IP_MCAST), are not served.
+//! Commands of Linux before 3.11 that have newer replacements (BIND_IP, RESOLVE_IP, QUERY_ROUTE, JOIN_IP_MCAST) are not
+//! supported.
 
 #![forbid(unsafe_code)]
 

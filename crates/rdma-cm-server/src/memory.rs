@@ -1,18 +1,18 @@
-//! The memory of the process that writes commands.
+//! The memory of the process that issues commands.
 
 use rustix::io::Errno;
 
-/// The caller's memory: commands carry addresses in it, of a place for the answer or of a value.
+/// The caller's memory: addresses in commands refer to it, for answers and values.
 pub trait Memory {
     /// Copies bytes from an address.
     ///
     /// # Errors
-    /// `EFAULT` if they are not there to be read.
+    /// `EFAULT` if they are not readable.
     fn read(&self, address: u64, length: usize) -> Result<Vec<u8>, Errno>;
 
     /// Copies bytes to an address.
     ///
     /// # Errors
-    /// `EFAULT` if they may not be written there.
+    /// `EFAULT` if they are not writable.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
 }

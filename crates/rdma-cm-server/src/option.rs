@@ -22,7 +22,7 @@ const LEVEL_IB: u32 = 1;
 const IB_PATH: u32 = 1;
 /// Longest value; arrays of paths are shorter.
 const VALUE_MAX: u32 = 64 * 1024;
-/// A given route is there at once, without a query.
+/// A route that was set resolves at once, without a query.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Channel {
@@ -51,8 +51,8 @@ impl Channel {
         self.commands().set_option(id, option).map_err(errno)
     }
 
-    /// A route that the program found. Over RoCE the route follows from the addresses: one between the id's own is
-    /// taken, and RouteResolved follows; another is `EINVAL`.
+    /// Sets a route that the program found. On RoCE the route follows from the addresses: a route between the id's own
+    /// addresses is accepted, and RouteResolved follows; any other is `EINVAL`.
     fn set_path(&self, id: IdNumber, value: &[u8]) -> Result<()> {
         if !value.len().is_multiple_of(PathData::SIZE) {
             return Err(Errno::INVAL);

@@ -47,7 +47,7 @@ impl Channel {
     fn query_addresses(&self, id: IdNumber) -> Result<QueryAddrResp> {
         let known = self.commands().addresses(id).map_err(errno)?;
         let mut answer = QueryAddrResp::zeroed();
-        // The kernel fills in the family of the other end's beforehand.
+        // The kernel fills in the family of the other end in advance.
         let remote = known.remote.or(known.local.map(wildcard));
         (answer.src_addr, answer.src_size) = address::encode(known.local);
         (answer.dst_addr, answer.dst_size) = address::encode(remote);
@@ -55,7 +55,7 @@ impl Channel {
         Ok(answer)
     }
 
-    /// The device, if the id has come to one. Ethernet has no partitions: the kernel says 0 of them.
+    /// The device, if the id is bound to one. Ethernet has no partitions: the kernel reports 0.
     fn describe_device(&self, known: &IdAddresses, answer: &mut QueryAddrResp) -> Result<()> {
         let Some(index) = known.device_index else {
             return Ok(());
@@ -68,7 +68,7 @@ impl Channel {
         Ok(())
     }
 
-    /// GIDs as addresses of `AF_IB`, as the kernel gives them.
+    /// GIDs in the form of `AF_IB` addresses, as the kernel returns them.
     fn query_gids(&self, id: IdNumber) -> Result<QueryAddrResp> {
         let known = self.commands().addresses(id).map_err(errno)?;
         let mut answer = QueryAddrResp::zeroed();
@@ -102,7 +102,7 @@ impl Channel {
     }
 }
 
-/// The address of no host, of the same family.
+/// The wildcard address of the same family.
 fn wildcard(address: Address) -> Address {
     match address {
         Address::Inet(address) => unspecified_like(address).into(),
@@ -122,7 +122,7 @@ fn of_gid(gid: Option<Gid>) -> Address {
     })
 }
 
-/// A path as management datagrams carry it.
+/// A path record in the format of management datagrams.
 fn path_record(path: &PathRecord) -> Result<[u8; 64]> {
     let record = sa::PathRecord {
         dgid: path.dgid,
@@ -139,7 +139,7 @@ fn path_record(path: &PathRecord) -> Result<[u8; 64]> {
         ..sa::PathRecord::default()
     };
     let mut bytes = [0; 64];
-    // A value too wide for its field: the provider's mistake.
+    // A value that exceeds its field is an error of the provider.
     record.emit(&mut bytes).map_err(|_| Errno::IO)?;
     Ok(bytes)
 }
@@ -151,7 +151,7 @@ fn state(number: u32) -> Option<QpState> {
     all.get(number as usize).copied()
 }
 
-/// What the mask does not name is 0, as the kernel has it.
+/// Fields that the mask does not contain are 0, as in the kernel.
 fn qp_attr(attr: &QpAttr, mask: QpAttrMask) -> raw::QpAttr {
     let named = |which: QpAttrMask, value: u32| if mask.contains(which) { value } else { 0 };
     raw::QpAttr {
@@ -179,7 +179,7 @@ fn qp_attr(attr: &QpAttr, mask: QpAttrMask) -> raw::QpAttr {
     }
 }
 
-/// How to reach a destination; RoCE always has the global route.
+/// The address vector of a destination; RoCE always has a global route.
 pub(crate) fn ah_attr(attr: &AhAttr) -> raw::AhAttr {
     raw::AhAttr {
         dgid: attr.dgid.0,

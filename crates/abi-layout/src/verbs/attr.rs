@@ -1,4 +1,4 @@
-//! Attributes of devices, ports, queues and paths, as programs set and query them.
+//! Attributes of devices, ports, queues and paths.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! An open device: tables of functions. Programs call those of the inner table through the header's inline functions.
+//! An open device: tables of functions. The header's inline functions call those of the inner table.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 layouts! {
-    /// Its empty slots were functions once, which are symbols of the library now.
+    /// Its empty slots held functions that are now symbols of the library.
     struct ContextOps = "struct ibv_context_ops" {
         _compat_query_device: Slot,
         _compat_query_port: Slot,
@@ -55,8 +55,8 @@ layouts! {
         mutex: pthread_mutex_t,
         abi_compat: *mut c_void,
     }
-    /// Grows at its beginning; the context at its end is what programs have. An empty slot is a function that
-    /// the devices do not have: the header's inlines say EOPNOTSUPP then.
+    /// Newer versions extend it at the beginning; programs hold a pointer to the context at its end. An empty slot is a
+    /// function that the devices lack: the header's inline functions then return EOPNOTSUPP.
     struct VerbsContext = "struct verbs_context" {
         query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
         advise_mr: Slot,

@@ -1,4 +1,4 @@
-//! Attributes of queue pairs and address vectors: the provider's types and C's.
+//! Converts queue pair attributes and address vectors between the provider's types and C's.
 
 use portolan_provider::verbs::{self, Access, Mtu, QpAttrMask, QpState};
 use portolan_provider::{Error, Result, Step};
@@ -45,7 +45,7 @@ impl From<&AhAttr> for verbs::AhAttr {
 }
 
 impl From<&verbs::AhAttr> for AhAttr {
-    /// Always with a global route: RoCE has no other.
+    /// Always with a global route, which RoCE requires.
     fn from(from: &verbs::AhAttr) -> Self {
         Self {
             grh: GlobalRoute {
@@ -90,11 +90,11 @@ impl From<&verbs::QpAttr> for QpAttr {
 }
 
 impl QpAttr {
-    /// The attributes, of which state, path MTU, access flags and address vector count only if `mask`
-    /// (bits of `enum ibv_qp_attr_mask`) names them.
+    /// Converts the attributes. State, path MTU, access flags and address vector are only used if `mask` (bits of `enum
+    /// ibv_qp_attr_mask`) contains them.
     ///
     /// # Errors
-    /// `InvalidArgument` for a state or a path MTU that does not exist.
+    /// `InvalidArgument` for an invalid state or path MTU.
     pub fn named_by(&self, mask: u32) -> Result<verbs::QpAttr> {
         let default = verbs::QpAttr::default();
         let has = |bit: u32| mask & bit != 0;

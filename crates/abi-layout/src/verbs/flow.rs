@@ -1,4 +1,4 @@
-//! Flow steering: which packets go to a queue pair.
+//! Flow steering: selects the packets that go to a queue pair.
 
 use std::ffi::{c_uint, c_void};
 
@@ -117,11 +117,11 @@ layouts! {
         size: u16,
         counters: *mut Counters,
     }
-    /// A union in C; of its kinds this is the longest, and others have pointers.
+    /// A union in C. This is its longest member; others contain pointers.
     #[repr(align(8))]
     struct FlowSpec = "struct ibv_flow_spec" { ipv6: FlowSpecIpv6 }
     struct FlowAction = "struct ibv_flow_action" { context: *mut Context }
-    /// What it points to are the kernel's structures.
+    /// Its pointers refer to the kernel's structures.
     struct FlowActionEspAttr = "struct ibv_flow_action_esp_attr" {
         esp_attr: *mut c_void,
         keymat_proto: c_uint,

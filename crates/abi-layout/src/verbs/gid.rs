@@ -1,4 +1,4 @@
-//! GIDs as C has them.
+//! GIDs in C's format.
 
 use portolan_wire::addr as wire;
 

@@ -1,4 +1,4 @@
-//! Numbers that have a name in the header.
+//! Named constants of the header.
 
 use std::ffi::c_int;
 
@@ -22,7 +22,7 @@ pub mod qp_attr_mask {
     pub const PATH_MIG_STATE: u32 = 1 << 18;
     pub const CAP: u32 = 1 << 19;
     pub const RATE_LIMIT: u32 = 1 << 25;
-    /// Bits that kernels before Linux 4.x set for themselves and that no libibverbs knows.
+    /// Bits that kernels before Linux 4.x set for internal use and that no libibverbs defines.
     pub const KERNELS_OWN: u32 = 0x00E0_0000;
 }
 
@@ -31,7 +31,7 @@ pub mod access {
     pub const ZERO_BASED: u32 = 1 << 5;
     pub const ON_DEMAND: u32 = 1 << 6;
     pub const HUGETLB: u32 = 1 << 7;
-    /// Rights that a device may leave out of account (`IBV_ACCESS_OPTIONAL_RANGE`).
+    /// Rights that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL: u32 = 0x3FF0_0000;
 }
 
@@ -90,7 +90,7 @@ pub const QPT_XRC_RECV: u32 = 10;
 pub const QP_INIT_ATTR_PD: u32 = 1;
 /// `IBV_QP_INIT_ATTR_XRCD`.
 pub const QP_INIT_ATTR_XRCD: u32 = 2;
-/// `IBV_QP_OPEN_ATTR_NUM`, `_XRCD` and `_TYPE`: what says which queue pair is meant.
+/// `IBV_QP_OPEN_ATTR_NUM`, `_XRCD` and `_TYPE`: together they identify the queue pair.
 pub const QP_OPEN_ATTR_NAME: u32 = 0xB;
 /// `IBV_QP_OPEN_ATTR_CONTEXT`.
 pub const QP_OPEN_ATTR_CONTEXT: u32 = 4;

@@ -1,4 +1,4 @@
-//! What programs hold pointers to: protection domains, regions, queues, channels.
+//! Objects that programs hold pointers to: protection domains, regions, queues, channels.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -6,7 +6,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::{Context, DataBuf, MwBindInfo, Sge, layouts};
 
-/// A function that only takes up its place in the table.
+/// A function that only occupies a slot of the table.
 pub type Slot = *mut c_void;
 
 layouts! {
@@ -139,6 +139,6 @@ layouts! {
         wr_abort: Option<unsafe extern "C" fn(*mut QpEx)>,
         wr_atomic_write: Slot,
     }
-    /// The union within is as wide as a pointer.
+    /// The union in it has the width of a pointer.
     struct AsyncEvent = "struct ibv_async_event" { element: *mut c_void, event_type: c_uint }
 }

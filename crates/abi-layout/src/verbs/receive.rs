@@ -1,4 +1,4 @@
-//! Work queues that only receive, and tables that spread packets over them.
+//! Receive-only work queues, and tables that distribute packets among them.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,5 +1,4 @@
-//! What a device may have beside queues: domains of threads and of extended connections, memory of its own, counters,
-//! clocks.
+//! Other resources of a device: thread domains, XRC domains, device memory, counters, clocks.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -30,7 +30,7 @@ layouts! {
     /// Big-endian.
     struct Rvh = "struct ibv_rvh" { va: u64, rkey: u32, len: u32 }
     struct WcTmInfo = "struct ibv_wc_tm_info" { tag: u64, r#priv: u32 }
-    /// `tm` has no name of its own.
+    /// `tm` has an unnamed type.
     struct OpsWr = "struct ibv_ops_wr" {
         wr_id: u64,
         next: *mut OpsWr,

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::{Ah, Mw, MwBindInfo, layouts};
 
-/// `wr` of a work request: who it goes to.
+/// `wr` of a work request: the destination.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union Remote {

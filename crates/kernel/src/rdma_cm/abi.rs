@@ -1,13 +1,13 @@
 //! The structures of the rdma_cm device, `include/uapi/rdma/rdma_user_cm.h`, ABI 3 and 4.
 //!
-//! Fields are in the order of the header, in the host's byte order unless their comment says
-//! otherwise. Alignment never needs padding: the header itself sees to that.
+//! Fields are in the header's order and in host byte order, unless their comment says otherwise. No structure has
+//! implicit padding.
 
 use super::fields::{Fields, fields};
 
 /// Private data of the ABI's parameters (`RDMA_MAX_PRIVATE_DATA`).
 pub const PRIVATE_DATA_LEN: usize = 256;
-/// Records of a path query; the kernel keeps at most so many for an id.
+/// Maximum number of records in a path query; the kernel keeps no more for an id.
 pub const PATHS_MAX: usize = 6;
 /// `struct __kernel_sockaddr_storage`.
 pub type Storage = [u8; 128];
@@ -51,7 +51,7 @@ pub const IB_SERVICE_FLAG_ID: u32 = 1;
 pub const IB_SERVICE_FLAG_NAME: u32 = 2;
 /// `RDMA_USER_CM_IB_SERVICE_NAME_SIZE`.
 pub const IB_SERVICE_NAME_LEN: usize = 64;
-/// Records of services that are taken, as many as librdmacm asks for at first.
+/// Maximum number of service records to read: as many as librdmacm requests first.
 pub const IB_SERVICES_MAX: usize = 6;
 
 /// `RDMA_CM_EVENT_INTERNAL`: an event that the library sends to itself through the kernel (Linux 6.18).
@@ -71,7 +71,7 @@ pub const OPTION_AFONLY: u32 = 2;
 pub const OPTION_ACK_TIMEOUT: u32 = 3;
 
 fields! {
-    /// `struct rdma_ucm_cmd_hdr`: before every command. `in_len` is without this header.
+    /// `struct rdma_ucm_cmd_hdr`: precedes every command. `in_len` does not count this header.
     pub struct Header { cmd: u32, in_len: u16, out_len: u16 }
 
     pub struct CreateId { uid: u64, response: u64, ps: u16, qp_type: u8, reserved: [u8; 5] }
@@ -93,7 +93,7 @@ fields! {
     }
     pub struct ResolveRoute { id: u32, timeout_ms: u32 }
     pub struct Query { response: u64, id: u32, option: u32 }
-    /// Answer to QUERY for addresses, and for GIDs as addresses of `AF_IB`. `node_guid` and `pkey` are
+    /// Answer to QUERY for addresses, or for GIDs in the form of `AF_IB` addresses. `node_guid` and `pkey` are
     /// big-endian.
     pub struct QueryAddrResp {
         node_guid: u64,
@@ -107,7 +107,7 @@ fields! {
         ibdev_index: u32,
         reserved1: u32,
     }
-    /// `struct ib_path_rec_data`; the record as management datagrams carry it.
+    /// `struct ib_path_rec_data`; the record has the format of management datagrams.
     pub struct PathData { flags: u32, reserved: u32, path_rec: [u8; 64] }
     pub struct QueryPathResp {
         num_paths: u32,
@@ -233,16 +233,16 @@ fields! {
         reserved: u32,
     }
     pub struct ResolveIbService { id: u32, reserved: u32, service: IbService }
-    /// `struct ib_user_service_rec`: the record as management datagrams carry it.
+    /// `struct ib_user_service_rec`: the record has the format of management datagrams.
     pub struct IbServiceRec { record: [u8; 176] }
-    /// Answer to QUERY for services (Linux 6.18): how many there are, and the first of them.
+    /// Answer to QUERY for services (Linux 6.18): their number, and the first ones.
     pub struct QueryIbServiceResp {
         num_service_recs: u32,
         reserved: u32,
         recs: [IbServiceRec; IB_SERVICES_MAX],
     }
-    /// WRITE_CM_EVENT (Linux 6.18). The kernel reads `arg` at the beginning of its union, whose rest
-    /// is nothing to the events that a program may write.
+    /// WRITE_CM_EVENT (Linux 6.18). The kernel reads `arg` at the start of its union. Events that a program may write
+    /// do not use the rest.
     pub struct WriteCmEvent {
         id: u32,
         reserved: u32,

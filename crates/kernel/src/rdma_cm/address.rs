@@ -6,7 +6,7 @@ use portolan_provider::address::Address;
 
 use super::abi::Storage;
 
-/// The address, and its size, which the kernel wants to be exactly its family's.
+/// The address and its size. The kernel requires exactly the size of the family.
 pub(super) fn encode(address: SocketAddr) -> (Storage, u16) {
     let bytes = Address::Inet(address).to_sockaddr();
     let mut storage = [0; 128];
@@ -14,7 +14,7 @@ pub(super) fn encode(address: SocketAddr) -> (Storage, u16) {
     (storage, bytes.len() as u16)
 }
 
-/// The address of this size; `None` for an id without address and for an unknown family.
+/// The address of this size; `None` for an id without an address and for an unknown family.
 pub(super) fn decode(storage: &Storage, size: u16) -> Option<Address> {
     Address::from_sockaddr(storage.get(..usize::from(size))?).ok()
 }

@@ -1,4 +1,4 @@
-//! Queue pair attributes, address vectors and path records, from the kernel's form.
+//! Converts queue pair attributes, address vectors and path records from the kernel's format.
 
 use portolan_provider::cm::PathRecord;
 use portolan_provider::verbs::{Access, AhAttr, Mtu, QpAttr, QpAttrMask, QpState};
@@ -7,15 +7,15 @@ use portolan_wire::addr::{Gid, PKey, Psn, QKey, Qpn};
 
 use super::abi;
 
-/// What to modify a queue pair with to reach `state`, from the answer to INIT_QP_ATTR.
+/// The attributes that take a queue pair to `state`, from the answer to INIT_QP_ATTR.
 ///
 /// # Errors
-/// `Unsupported` for what the provider's types have no words for: a path within an InfiniBand subnet, or an
-/// attribute of a newer kernel's.
+/// `Unsupported` for what the provider's types cannot express: a path within an InfiniBand subnet, or an attribute of a
+/// newer kernel.
 pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
     let mask = QpAttrMask::from_bits(raw.qp_attr_mask).ok_or(Error::new(
         Step::InitQpAttr,
-        Cause::Unsupported("a queue pair attribute that the kernel asks for"),
+        Cause::Unsupported("a queue pair attribute that the kernel requires"),
     ))?;
     let mtu = u8::try_from(raw.path_mtu).ok().and_then(Mtu::from_number);
     let mut attr = QpAttr {
@@ -37,7 +37,7 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
         rq_psn: Psn::new(raw.rq_psn),
         sq_psn: Psn::new(raw.sq_psn),
         dest_qpn: Qpn::new(raw.dest_qp_num),
-        // Newer rights (flushing to persistent memory) are for verbs that the provider's types do not have.
+        // Drop newer rights (flushing to persistent memory), whose verbs the provider's types lack.
         access: Access::from_bits_truncate(raw.qp_access_flags),
         ah_attr: ah_attr(&raw.ah_attr),
         pkey_index: raw.pkey_index,
@@ -52,8 +52,8 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
     if mask.contains(QpAttrMask::AV) {
         within_ethernet(&raw.ah_attr)?;
     }
-    // The kernel gives INIT's attributes for every state of a datagram queue pair, which has no
-    // address vector; each step may name only its own (`ucma_init_ud_qp` of librdmacm).
+    // The kernel returns INIT's attributes for every state of a datagram queue pair, which has no address vector. Each
+    // step may only set its own attributes (`ucma_init_ud_qp` of librdmacm).
     let is_datagram = mask.contains(QpAttrMask::QKEY) && !mask.contains(QpAttrMask::AV);
     let mask = match state {
         QpState::Rtr if is_datagram => QpAttrMask::STATE,
@@ -66,7 +66,7 @@ pub(super) fn qp_attr(raw: &abi::QpAttr, state: QpState) -> Result<(QpAttr, QpAt
     Ok((attr, mask))
 }
 
-/// Refuses a path that needs local identifiers of InfiniBand.
+/// Refuses a path that needs InfiniBand's LIDs.
 fn within_ethernet(raw: &abi::AhAttr) -> Result<()> {
     if raw.is_global != 0 && raw.dlid == 0 {
         return Ok(());
@@ -88,14 +88,14 @@ pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
     }
 }
 
-/// A PathRecord of 64 bytes as management datagrams carry it (IBTA 15.2.5.16).
+/// Parses a PathRecord of 64 bytes in the format of management datagrams (IBTA 15.2.5.16).
 ///
 /// # Errors
-/// `InvalidArgument` for an MTU that does not exist.
+/// `InvalidArgument` for an invalid MTU.
 pub(super) fn path_record(record: &[u8; 64]) -> Result<PathRecord> {
     let at = |offset: usize| u16::from_be_bytes([record[offset], record[offset + 1]]);
     let gid = |offset: usize| Gid(std::array::from_fn(|index| record[offset + index]));
-    // Selector in the two highest bits, then the value.
+    // The two highest bits are the selector, the others the value.
     let value = |offset: usize| record[offset] & 0x3f;
     let mtu = value(54);
     Ok(PathRecord {

@@ -1,4 +1,4 @@
-//! Commands' numbers, and where they name the place of the answer.
+//! Numbers of the commands, and their response address fields.
 
 use super::abi::*;
 use crate::sys::rdma_cm::{Command, Question};

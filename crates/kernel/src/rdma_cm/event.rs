@@ -1,4 +1,4 @@
-//! Events of the kernel as those of the provider's interface.
+//! Converts the kernel's events to the provider's.
 
 use portolan_provider::cm::{CmEvent, Ece, EventParam, EventType, IdNumber, UdParam, UserId};
 use portolan_provider::verbs::QpType;
@@ -10,10 +10,10 @@ use super::attr;
 use super::fields::Fields;
 use super::param::INTERNAL_EVENT_BITS;
 
-/// The event. `qp_type` is that of the id's service, which decides what its parameters are.
+/// Decodes an event. `qp_type` is that of the id's service and determines the parameters' type.
 ///
 /// # Errors
-/// `InvalidArgument` for an event that this library does not know.
+/// `InvalidArgument` for an unknown event.
 pub(super) fn decode(raw: &EventResp, qp_type: QpType) -> Result<CmEvent> {
     let (event, status) = (event_type(raw)?, raw.status.cast_signed());
     Ok(CmEvent {
@@ -29,7 +29,7 @@ pub(super) fn decode(raw: &EventResp, qp_type: QpType) -> Result<CmEvent> {
     })
 }
 
-/// The type; the library's own words to itself come back as what they stand for.
+/// The event's type; an internal event becomes the type that it represents.
 fn event_type(raw: &EventResp) -> Result<EventType> {
     let known = match raw.event {
         EVENT_INTERNAL => EventType::from_number(stands_for(raw)).filter(|event| {
@@ -80,12 +80,12 @@ fn ud_param(raw: &EventResp) -> EventParam {
     })
 }
 
-/// What an internal event stands for.
+/// The number of the event that an internal event represents.
 fn stands_for(raw: &EventResp) -> u32 {
     (argument(raw) & ((1 << INTERNAL_EVENT_BITS) - 1)) as u32
 }
 
-/// The argument of a written event: two words of 32 bits, since the union is not aligned to more.
+/// The argument of a written event: two 32-bit words, because the union has only 4-byte alignment.
 fn argument(raw: &EventResp) -> u64 {
     u64::from_bytes(&raw.param)
 }

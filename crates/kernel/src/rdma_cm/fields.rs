@@ -1,6 +1,6 @@
-//! Structures as bytes: fields one after the other in the host's byte order, without padding.
+//! Structures as bytes: consecutive fields in host byte order, without padding.
 
-/// A value with a place in a structure of the ABI.
+/// A value that can be a field of an ABI structure.
 pub trait Fields: Clone {
     /// Bytes it takes.
     const SIZE: usize;
@@ -8,10 +8,10 @@ pub trait Fields: Clone {
     /// All bytes zero.
     fn zeroed() -> Self;
 
-    /// Writes itself over the first [`Self::SIZE`] bytes of `out` and moves `out` behind them.
+    /// Writes the value into the first [`Self::SIZE`] bytes of `out` and advances `out`.
     fn put(&self, out: &mut &mut [u8]);
 
-    /// Reads itself from the first [`Self::SIZE`] bytes of `from` and moves `from` behind them.
+    /// Reads the value from the first [`Self::SIZE`] bytes of `from` and advances `from`.
     fn take(from: &mut &[u8]) -> Self;
 
     /// All bytes of an array zero.
@@ -19,18 +19,18 @@ pub trait Fields: Clone {
         std::array::from_fn(|_| Self::zeroed())
     }
 
-    /// Writes several as [`Self::put`] does one.
+    /// Writes several values.
     #[inline(always)]
     fn put_all(items: &[Self], out: &mut &mut [u8]) {
         items.iter().for_each(|item| item.put(out));
     }
 
-    /// Reads several as [`Self::take`] does one.
+    /// Reads several values.
     fn take_array<const N: usize>(from: &mut &[u8]) -> [Self; N] {
         std::array::from_fn(|_| Self::take(from))
     }
 
-    /// The bytes as the kernel reads them.
+    /// The value as bytes for the kernel.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; Self::SIZE];
         self.put(&mut &mut bytes[..]);
@@ -74,7 +74,7 @@ macro_rules! integers {
 
 integers!(u16, u32, u64);
 
-/// Most fields of commands and answers are arrays of bytes (addresses, private data), which are copied as a whole.
+/// Copied as a whole, because most fields of commands and answers are byte arrays (addresses, private data).
 impl Fields for u8 {
     const SIZE: usize = 1;
 
@@ -133,7 +133,7 @@ impl<T: Fields, const N: usize> Fields for [T; N] {
     }
 }
 
-/// Defines structures whose bytes are those of their fields, one after the other.
+/// Defines structures whose bytes are their consecutive fields.
 macro_rules! fields {
     ($(
         $(#[$attr:meta])*

@@ -1,5 +1,5 @@
-//! Services of InfiniBand's subnet administrator, for which the kernel asks (Linux 6.18): any user may, whereas the port's
-//! user MAD device is root's.
+//! Looks up services at InfiniBand's subnet administrator through the kernel (Linux 6.18). Any user may do this,
+//! whereas the port's user MAD device needs root.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -21,31 +21,31 @@ const STEP: Step = Step::ResolveName;
 /// `IB_QPT_RC`: an id needs some type.
 const QP_TYPE_RC: u8 = 2;
 
-/// What is looked for.
+/// The search key.
 #[derive(Clone, Copy, Debug)]
 pub enum IbServiceKey {
-    /// A service of this id.
+    /// A service with this id.
     Id(u64),
-    /// One of this name, padded with zeros.
+    /// A service with this name, padded with zeros.
     Name([u8; IB_SERVICE_NAME_LEN]),
 }
 
-/// Has the kernel ask the administrator of the port with the GID `port` for a service: the first records of those there
-/// are, at least one.
+/// Lets the kernel query the administrator of the port with the GID `port` for a service. Returns the first records, at
+/// least one.
 ///
 /// # Errors
-/// `Unsupported` from a kernel before Linux 6.18; `NoDevice` without the rdma_cm device, or if the kernel has no
-/// InfiniBand port with the GID; `TimedOut`; what the kernel's event says.
+/// `Unsupported` on a kernel before Linux 6.18; `NoDevice` without the rdma_cm device, or if the kernel has no
+/// InfiniBand port with the GID; `TimedOut`; the cause in the kernel's event.
 pub fn ib_services(port: Gid, key: IbServiceKey, timeout: Duration) -> Result<Vec<ServiceRecord>> {
     let device = super::open()?;
     if !Offers::ask(&device)?.ib_service {
-        let old = "a look-up of services by the kernel, before Linux 6.18,";
+        let old = "service lookup by a kernel before Linux 6.18";
         return Err(Error::new(STEP, Cause::Unsupported(old)));
     }
     ask(&device, port, key, timeout)
 }
 
-/// As librdmacm does: by an id of its own, at the port. Closing the device ends it.
+/// Like librdmacm, uses an id of its own on the port. Closing the device destroys it.
 fn ask(
     device: &Channel,
     port: Gid,

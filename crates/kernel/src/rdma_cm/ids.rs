@@ -1,5 +1,5 @@
-//! What the kernel does not tell with an event: the service of its id, and of a group's event the
-//! id itself. And the addresses of ids, which it forgets when their device goes.
+//! Data that the kernel does not report with an event: the service of its id, and for a group's event the id. Also the
+//! addresses of ids, which the kernel forgets when their device is removed.
 
 use portolan_threads::lock::Mutex;
 
@@ -7,8 +7,8 @@ use portolan_provider::cm::{EventType, IdAddresses, IdNumber, MembershipNumber, 
 use portolan_provider::number_map::NumberMap;
 use portolan_provider::{Cause, Error, Result, Step};
 
-/// The ids of a provider's channels. Numbers are the kernel's, one space for all channels; it gives a
-/// number again once its id is destroyed.
+/// The ids of a provider's channels. The kernel assigns the numbers, from one space for all channels, and reuses a
+/// number once its id is destroyed.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     tables: Mutex<Tables>,
@@ -25,19 +25,19 @@ struct Known {
     service: Service,
     uid: Option<UserId>,
     memberships: NumberMap<MembershipNumber, UserId>,
-    /// Events that were written to it and not taken yet.
+    /// Events written to it and not taken yet.
     written: usize,
-    /// Since they were settled: by binding, by resolution, or by the request that made the id.
+    /// Known once they are final: after binding, resolution, or the request that created the id.
     addresses: Option<IdAddresses>,
 }
 
-/// The program's written events of one id that may wait to be taken. The kernel has no bound.
+/// Maximum number of pending written events of the program per id. The kernel has no limit.
 const WRITTEN_MAX: usize = 256;
-/// Those of the library itself beside them: an id's one name look-up.
+/// Maximum number of the library's own events in addition: one name lookup per id.
 const OWN_MAX: usize = 1;
 
 impl Ids {
-    /// An id exists, with a name if its owner gave it one yet.
+    /// Adds an id, with a tag if its owner set one.
     pub(crate) fn insert(&self, id: IdNumber, uid: Option<UserId>, service: Service) {
         let mut tables = self.tables.lock();
         let memberships = NumberMap::default();
@@ -54,12 +54,12 @@ impl Ids {
         }
     }
 
-    /// The id's owner names it; the name that it had before.
+    /// Sets the id's tag and returns the previous one.
     pub(crate) fn name(&self, id: IdNumber, uid: UserId) -> Option<UserId> {
         self.rename(id, Some(uid))
     }
 
-    /// The id has the name again, or none, that it had before [`Ids::name`].
+    /// Restores the tag, or its absence, from before [`Ids::name`].
     pub(crate) fn name_again(&self, id: IdNumber, before: Option<UserId>) {
         self.rename(id, before);
     }
@@ -77,17 +77,17 @@ impl Ids {
         before
     }
 
-    /// Whether the id has no name: it is a request's that is not accepted.
+    /// Whether the id has no tag, because its request is not accepted yet.
     pub(crate) fn is_unnamed(&self, id: IdNumber) -> bool {
         let tables = self.tables.lock();
         let known = tables.known.get(&id);
         known.is_some_and(|known| known.uid.is_none())
     }
 
-    /// An event is about to be written to the id.
+    /// Counts an event that is about to be written to the id.
     ///
     /// # Errors
-    /// `LimitReached` while as many as may wait do.
+    /// `LimitReached` if the maximum number is pending.
     pub(crate) fn note_written(&self, id: IdNumber, event: EventType) -> Result<()> {
         let mut tables = self.tables.lock();
         let Some(known) = tables.known.get_mut(&id) else {
@@ -95,7 +95,7 @@ impl Ids {
         };
         let own = if event == EventType::User { 0 } else { OWN_MAX };
         if known.written >= WRITTEN_MAX + own {
-            let (what, limit) = ("written events that wait", WRITTEN_MAX as u64);
+            let (what, limit) = ("pending written events", WRITTEN_MAX as u64);
             let cause = Cause::LimitReached { what, limit };
             return Err(Error::new(Step::Event, cause));
         }
@@ -103,14 +103,14 @@ impl Ids {
         Ok(())
     }
 
-    /// An event that was written to the id is not pending any more.
+    /// Counts off an event that was written to the id.
     pub(crate) fn note_taken(&self, id: IdNumber) {
         if let Some(known) = self.tables.lock().known.get_mut(&id) {
             known.written = known.written.saturating_sub(1);
         }
     }
 
-    /// Events named `uid` are of the id: it joins a group.
+    /// Records that events with the tag `uid` belong to the id, which joins a group.
     pub(crate) fn expect_membership(&self, id: IdNumber, uid: UserId) {
         self.tables.lock().by_uid.insert(uid, id);
     }
@@ -143,25 +143,25 @@ impl Ids {
         }
     }
 
-    /// The id's addresses are settled, or (`None`) may change.
+    /// Stores the id's final addresses, or `None` if they may change.
     pub(crate) fn note_addresses(&self, id: IdNumber, addresses: Option<IdAddresses>) {
         if let Some(known) = self.tables.lock().known.get_mut(&id) {
             known.addresses = addresses;
         }
     }
 
-    /// The id's addresses, if they are settled.
+    /// The id's addresses, if final.
     pub(crate) fn addresses(&self, id: IdNumber) -> Option<IdAddresses> {
         self.tables.lock().known.get(&id)?.addresses.clone()
     }
 
-    /// The number of the id's device, if its addresses are settled.
+    /// The number of the id's device, if its addresses are final.
     pub(crate) fn device_index(&self, id: IdNumber) -> Option<Option<u32>> {
         let tables = self.tables.lock();
         Some(tables.known.get(&id)?.addresses.as_ref()?.device_index)
     }
 
-    /// The GIDs that were asked for, if the addresses are still those that they belong to.
+    /// Stores queried GIDs, if the addresses are still those that they belong to.
     pub(crate) fn note_gids(&self, id: IdNumber, asked: &IdAddresses) {
         let mut tables = self.tables.lock();
         let settled = tables.known.get_mut(&id);
@@ -173,7 +173,7 @@ impl Ids {
         }
     }
 
-    /// The id is about to be destroyed. Before it is: its number may be another's right after.
+    /// Removes an id that is about to be destroyed. Call this first, because the number may be reused right after.
     pub(crate) fn remove(&self, id: IdNumber) {
         let mut tables = self.tables.lock();
         if let Some(known) = tables.known.remove(&id) {
@@ -183,14 +183,14 @@ impl Ids {
         }
     }
 
-    /// The id that events of this name are of, and its service.
+    /// The id and service for events with this tag.
     pub(crate) fn owner(&self, uid: UserId) -> Option<(IdNumber, Service)> {
         let tables = self.tables.lock();
         let id = *tables.by_uid.get(&uid)?;
         Some((id, tables.known.get(&id)?.service))
     }
 
-    /// How many ids there are, and how many names.
+    /// Number of ids and of tags.
     #[cfg(test)]
     pub(crate) fn len(&self) -> (usize, usize) {
         let tables = self.tables.lock();

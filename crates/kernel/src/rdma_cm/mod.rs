@@ -1,17 +1,16 @@
-//! The rdma_cm device, `/dev/infiniband/rdma_cm`: connection management by commands that are written
-//! to it.
+//! The rdma_cm device, `/dev/infiniband/rdma_cm`: connection management by commands written to it.
 //!
 //! * `fields`, `abi`: the kernel's structures as bytes.
-//! * `commands`: the numbers of the commands, and where they name the place of the answer.
-//! * `address`, `attr`, `event`, `param`: their contents as the types of the provider's interface.
-//! * `to_c`: address vectors and queue pairs' attributes as libibverbs has them, for the C libraries.
-//! * `query`: what the kernel knows of an id.
-//! * `ib_service`: services of the subnet administrator, by the kernel.
-//! * `offers`: what the running kernel knows of the ABI, found by asking it.
-//! * `ids`: what the kernel does not tell with an event.
+//! * `commands`: numbers of the commands, and their response address fields.
+//! * `address`, `attr`, `event`, `param`: conversion to the types of the provider's interface.
+//! * `to_c`: address vectors and queue pair attributes as libibverbs structures, for the C libraries.
+//! * `query`: queries of an id's state.
+//! * `ib_service`: services of the subnet administrator, through the kernel.
+//! * `offers`: optional features of the running kernel, determined by probing.
+//! * `ids`: data that the kernel does not report with an event.
 //! * `channel`: an event channel, one open descriptor.
 
-#[allow(missing_docs, reason = "the kernel's header says what the fields are")]
+#[allow(missing_docs, reason = "the kernel's header documents the fields")]
 pub(crate) mod abi;
 mod address;
 mod attr;
@@ -41,11 +40,11 @@ use crate::error::refused;
 use crate::sys::fork::ForkGuard;
 use crate::sys::rdma_cm::Channel;
 
-/// The device that udev names so; it is one of class `misc`.
+/// The name that udev gives the device, which is one of class `misc`.
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
 /// Its ABI's number in sysfs.
 const ABI_VERSION: &str = "/sys/class/misc/rdma_cm/abi_version";
-/// The versions there have been since Linux 2.6.2x; the second adds to the first.
+/// The versions since Linux 2.6.2x; the second extends the first.
 const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 3..=4;
 
 /// The kernel's connection manager.
@@ -58,10 +57,10 @@ pub(crate) struct ConnectionManager {
 }
 
 impl ConnectionManager {
-    /// Looks for the device, and asks it what it offers.
+    /// Opens the device and probes its features.
     ///
     /// # Errors
-    /// `NoDevice` if it is not there; `Unsupported` if its ABI is none that is spoken here.
+    /// `NoDevice` if it does not exist; `Unsupported` for an unknown ABI.
     pub(crate) fn open() -> Result<Arc<Self>> {
         check_abi_version(Path::new(ABI_VERSION))?;
         let device = PathBuf::from(DEVICE);
@@ -74,7 +73,7 @@ impl ConnectionManager {
         }))
     }
 
-    /// What the running kernel offers.
+    /// Optional features of the running kernel.
     pub(crate) fn offers(&self) -> Offers {
         self.offers
     }
@@ -84,17 +83,16 @@ impl ConnectionManager {
         Ok(KernelChannel::new(self.clone(), open_device(&self.device)?))
     }
 
-    /// Fails in a process that was forked off since: descriptors and ids are its parent's, and its
-    /// locks may have been held at the fork.
+    /// Fails in a forked child: descriptors and ids are the parent's, and a lock may have been held at the fork.
     pub(crate) fn check_process(&self, step: Step) -> Result<()> {
         self.fork.check(step)
     }
 }
 
-/// Opens the rdma_cm device, after a look at the version of its ABI: an event channel.
+/// Opens the rdma_cm device as an event channel, after checking its ABI version.
 ///
 /// # Errors
-/// `NoDevice` if the device is not there; `InvalidArgument` if its ABI is none that is spoken here.
+/// `NoDevice` if the device does not exist; `InvalidArgument` for an unknown ABI.
 pub fn open() -> Result<Channel> {
     check_abi_version(Path::new(ABI_VERSION))?;
     open_device(Path::new(DEVICE))
@@ -105,9 +103,9 @@ fn open_device(path: &Path) -> Result<Channel> {
     opened.map(Channel::new).map_err(|errno| {
         let path = path.display();
         let why = match errno {
-            Errno::NOENT => format!("there is no {path}; load the kernel module rdma_ucm"),
+            Errno::NOENT => format!("{path} does not exist; load the kernel module rdma_ucm"),
             Errno::NXIO | Errno::NODEV => {
-                format!("nothing is behind {path}; load the kernel module rdma_ucm")
+                format!("{path} has no driver; load the kernel module rdma_ucm")
             }
             _ => return refused(Step::OpenChannel, "open /dev/infiniband/rdma_cm", errno),
         };
@@ -115,7 +113,7 @@ fn open_device(path: &Path) -> Result<Channel> {
     })
 }
 
-/// Without the file, which an old kernel or a container may hide, the device itself has to show.
+/// The file may be missing on an old kernel or in a container; then the device itself must show its version.
 fn check_abi_version(path: &Path) -> Result<()> {
     let Ok(text) = std::fs::read_to_string(path) else {
         return Ok(());

@@ -1,6 +1,5 @@
-//! What the running kernel knows of the ABI. Its version number has always been 4; so the device is
-//! asked with ids that cannot exist: a command that it does not know is EINVAL, one that it knows
-//! misses the id.
+//! Optional features of the running kernel's ABI. Its version number has always been 4, so the device is probed with
+//! ids that cannot exist: an unknown command fails with EINVAL, a known one reports the missing id.
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::addr::PortSpace;
@@ -11,28 +10,28 @@ use super::fields::Fields;
 use crate::error::refused;
 use crate::sys::rdma_cm::{Channel, Command};
 
-/// No id has this number: the kernel gives the lowest free ones.
+/// No id has this number, because the kernel assigns the lowest free ones.
 const NO_ID: u32 = u32::MAX;
 /// Marks a field that the kernel did not write.
 const UNWRITTEN: u32 = u32::MAX;
 /// `IB_QPT_RC`.
 const QP_TYPE_RC: u8 = 2;
 
-/// Commands that not every kernel has, each found by asking. Vendor options (ECE), numbers of devices
-/// and reasons of rejections came together, with Linux 5.8; without them the provider does not open.
+/// Commands that not every kernel has, each determined by probing. Vendor options (ECE), device numbers and reject
+/// reasons arrived together in Linux 5.8; without them the provider does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// Events may be written to an id (`rdma_write_cm_event(3)`; Linux 6.18).
+    /// Whether events can be written to an id (`rdma_write_cm_event(3)`; Linux 6.18).
     pub write_event: bool,
-    /// Services may be looked up at the subnet administrator (`rdma_resolve_addrinfo(3)`; Linux 6.18).
+    /// Whether services can be looked up at the subnet administrator (`rdma_resolve_addrinfo(3)`; Linux 6.18).
     pub ib_service: bool,
 }
 
 impl Offers {
-    /// Asks an open device.
+    /// Probes an open device.
     ///
     /// # Errors
-    /// `Unsupported` for a kernel before Linux 5.8; what the device refuses.
+    /// `Unsupported` for a kernel before Linux 5.8; otherwise the device's error.
     pub(super) fn ask(device: &Channel) -> Result<Self> {
         check_extended(device)?;
         let written = WriteCmEvent {
@@ -60,7 +59,7 @@ fn is_known<C: Command>(device: &Channel, command: &C) -> Result<bool> {
     }
 }
 
-/// A query returns the number of the device (since Linux 5.8).
+/// Checks that a query returns the number of the device (since Linux 5.8).
 fn check_extended(device: &Channel) -> Result<()> {
     let error = |errno| refused(Step::OpenChannel, "rdma_cm", errno);
     let create = CreateId {
@@ -86,7 +85,7 @@ fn check_extended(device: &Channel) -> Result<()> {
     };
     let destroyed = device.ask(number::DESTROY_ID, destroy, &EventsReported::zeroed());
     if known.map_err(error)?.ibdev_index == UNWRITTEN {
-        let old = "a kernel before Linux 5.8, whose rdma_cm does not tell its devices' numbers";
+        let old = "a kernel before Linux 5.8, whose rdma_cm does not report device numbers,";
         return Err(Error::new(Step::OpenChannel, Cause::Unsupported(old)));
     }
     destroyed.map(drop).map_err(error)

@@ -8,10 +8,10 @@ use portolan_wire::addr::Qpn;
 
 use super::abi::{self, ConnParam, PRIVATE_DATA_LEN};
 
-/// Longest timeout that the kernel takes (`int`, milliseconds).
+/// Maximum timeout of the kernel (`int`, milliseconds).
 const TIMEOUT_MAX_MS: u128 = i32::MAX as u128;
 
-/// Milliseconds as the kernel takes them; no time at all is the shortest.
+/// Milliseconds for the kernel; a zero timeout becomes the shortest one.
 pub(super) fn timeout_ms(timeout: Duration) -> u32 {
     timeout.as_millis().clamp(1, TIMEOUT_MAX_MS) as u32
 }
@@ -31,8 +31,8 @@ pub(super) fn conn_param(step: Step, param: &cm::ConnParam) -> Result<ConnParam>
 }
 
 impl ConnParam {
-    /// A connection's parameters as the device has them, with private data from [`padded`]. `valid` says of a command
-    /// that they count, and is 0 in events.
+    /// A connection's parameters in the device's format, with private data from [`padded`]. `valid` marks them as
+    /// present in a command, and is 0 in events.
     pub fn of(
         param: &cm::ConnParam,
         (private_data, private_data_len): ([u8; PRIVATE_DATA_LEN], u8),
@@ -70,8 +70,8 @@ impl From<&ConnParam> for cm::ConnParam {
     }
 }
 
-/// Private data in the ABI's field, and its length, which has eight bits there; none if it does not fit. What the
-/// message holds is less; the kernel knows how much.
+/// Private data in the ABI's field, and its length (eight bits); `None` if it does not fit. A message's own limit is
+/// smaller; the kernel checks it.
 pub fn padded(data: &[u8]) -> Option<([u8; PRIVATE_DATA_LEN], u8)> {
     let length = u8::try_from(data.len()).ok()?;
     let mut field = [0; PRIVATE_DATA_LEN];
@@ -85,11 +85,11 @@ pub(super) fn too_long(step: Step, data: &[u8]) -> Error {
     Error::invalid(step, "private data", expected, found)
 }
 
-/// Bits of an internal event's argument that tell what it stands for; those above are the caller's.
-/// librdmacm has nothing in those, and only the owner of the channel sees the event.
+/// Number of low bits of an internal event's argument that hold the represented event; the bits above are the caller's.
+/// librdmacm leaves those zero, and only the channel's owner sees the event.
 pub(super) const INTERNAL_EVENT_BITS: u32 = 8;
 
-/// The argument of an internal event that stands for `event` with the argument `arg`.
+/// The argument of an internal event that represents `event` with the argument `arg`.
 pub(super) fn internal_argument(step: Step, event: EventType, arg: u64) -> Result<u64> {
     let shifted = arg << INTERNAL_EVENT_BITS;
     if shifted >> INTERNAL_EVENT_BITS != arg {

@@ -1,4 +1,4 @@
-//! What the kernel knows of an id: addresses, paths, queue pair attributes.
+//! Queries of an id: addresses, paths, queue pair attributes.
 
 use portolan_provider::address::Address;
 use portolan_provider::cm::{IdAddresses, IdNumber, PathRecord};
@@ -16,7 +16,7 @@ use super::{address, attr};
 use crate::error::refused;
 use crate::sys::rdma_cm::Channel;
 
-/// QUERY for addresses; without the GIDs that the id has once it has a device.
+/// QUERY for addresses. GIDs, which an id has once it has a device, are not included.
 pub(super) fn addresses(device: &Channel, id: IdNumber) -> Result<IdAddresses> {
     let known: QueryAddrResp = ask(device, id, QUERY_ADDR)?;
     let mut result = IdAddresses {
@@ -30,7 +30,7 @@ pub(super) fn addresses(device: &Channel, id: IdNumber) -> Result<IdAddresses> {
     }
     result.device_index = Some(known.ibdev_index);
     result.port_num = known.port_num;
-    // Ethernet has no partitions: the kernel says 0 of them, and uses the only one of its table.
+    // Ethernet has no partitions: the kernel reports 0 but uses the only entry of its table.
     result.pkey = match PKey(u16::from_be(known.pkey)) {
         PKey(0) => ROCE_PKEY,
         pkey => pkey,
@@ -38,7 +38,7 @@ pub(super) fn addresses(device: &Channel, id: IdNumber) -> Result<IdAddresses> {
     Ok(result)
 }
 
-/// QUERY for the GIDs of an id with a device, to be added to its addresses.
+/// QUERY for the GIDs of an id with a device, added to `known`.
 pub(super) fn gids(device: &Channel, id: IdNumber, known: IdAddresses) -> Result<IdAddresses> {
     let gids: QueryAddrResp = ask(device, id, QUERY_GID)?;
     let gid = |address: Option<Address>| match address {
@@ -54,7 +54,7 @@ pub(super) fn gids(device: &Channel, id: IdNumber, known: IdAddresses) -> Result
     })
 }
 
-/// QUERY for paths; none before they are resolved.
+/// QUERY for paths; empty until they are resolved.
 pub(super) fn paths(device: &Channel, id: IdNumber) -> Result<Vec<PathRecord>> {
     let known: QueryPathResp = ask(device, id, QUERY_PATH)?;
     let count = usize::try_from(known.num_paths).map_or(PATHS_MAX, |count| count.min(PATHS_MAX));
@@ -93,7 +93,7 @@ fn ask<A: Fields>(device: &Channel, id: IdNumber, option: u32) -> Result<A> {
     })
 }
 
-/// An address that somebody gave: the kernel fills in the family of the other end's beforehand.
+/// An address that was set: the kernel fills in the other end's family in advance.
 fn is_set(address: Option<Address>) -> Option<Address> {
     address.filter(|address| !address.is_unspecified() || address.port() != 0)
 }

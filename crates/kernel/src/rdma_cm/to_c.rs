@@ -1,4 +1,4 @@
-//! What the rdma_cm device says of address vectors and queue pairs, in libibverbs's structures.
+//! Converts the rdma_cm device's address vectors and queue pair attributes to libibverbs structures.
 
 use portolan_abi_layout as c;
 use portolan_wire::addr::Gid;
@@ -26,7 +26,7 @@ impl From<&AhAttr> for c::AhAttr {
 }
 
 impl From<&QpAttr> for c::QpAttr {
-    /// All but the rate limit, which the device does not report.
+    /// Everything except the rate limit, which the device does not report.
     fn from(from: &QpAttr) -> Self {
         let [
             max_send_wr,

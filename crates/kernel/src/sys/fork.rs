@@ -1,5 +1,4 @@
-//! Tells a forked child that the objects are its parent's: a command on an inherited descriptor would change
-//! or destroy what the parent uses.
+//! Detects a forked child: a command on an inherited descriptor would change or destroy the parent's objects.
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::fork;
@@ -15,7 +14,7 @@ impl ForkGuard {
     /// Marks this process as the owner.
     ///
     /// # Errors
-    /// The kernel refuses the page.
+    /// If the kernel refuses the page.
     pub(crate) fn new() -> Result<Self> {
         let guard = fork::ForkGuard::new().map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
@@ -24,13 +23,13 @@ impl ForkGuard {
         Ok(Self(guard))
     }
 
-    /// Whether this process is the one that made the mark.
+    /// Whether this process created the mark.
     #[inline]
     pub(crate) fn is_owner(&self) -> bool {
         self.0.is_owner()
     }
 
-    /// Fails in a process that was forked off since.
+    /// Fails in a forked child.
     #[inline]
     pub(crate) fn check(&self, step: Step) -> Result<()> {
         if self.is_owner() {

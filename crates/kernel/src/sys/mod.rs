@@ -1,4 +1,4 @@
-//! The system underneath: the rdma_cm device, the installed libibverbs, and what a fork means to both.
+//! The system's interfaces: the rdma_cm device, the installed libibverbs, and detection of forks.
 
 pub(crate) mod fork;
 pub(crate) mod rdma_cm;

@@ -1,5 +1,5 @@
-//! Commands on an open rdma_cm device: written to it as bytes, with the address where the kernel is
-//! to put its answer among them. The device may be a library's instead of the kernel's: see [`RdmaCmTable`].
+//! Commands on an open rdma_cm device: bytes written to it, including the address for the kernel's answer. The device
+//! may be a library's instead of the kernel's: see [`RdmaCmTable`].
 
 #![allow(
     unsafe_code,
@@ -17,15 +17,15 @@ use rustix::io::Errno;
 use crate::rdma_cm::abi::{EventResp, GetEvent, Header, SetOption, number};
 use crate::rdma_cm::fields::Fields;
 
-/// Room for any command with its header, and for any answer but one.
+/// Size that fits any command with its header, and any answer except one.
 const BYTES_MAX: usize = 512;
-/// Room for the answer that is longer: records of services.
+/// Size that fits the longest answer: service records.
 const BYTES_LONG: usize = 1088;
 const BYTES_TOO_LONG: usize = BYTES_MAX + 1;
-/// Room for most of them. Each is zeroed first, so short ones take the smaller buffer.
+/// Size that fits most of them. Buffers are zeroed before use, so short commands use the smaller one.
 const BYTES_SHORT: usize = 160;
 
-/// A command without addresses in it.
+/// A command without embedded addresses.
 pub trait Command: Fields {
     /// Its number in `enum rdma_ucm_cmd`.
     const NUMBER: u32;
@@ -33,25 +33,24 @@ pub trait Command: Fields {
 
 /// A command that the kernel answers.
 pub trait Question: Fields {
-    /// Names the address where the kernel is to write.
+    /// Sets the address of the answer.
     fn set_response(&mut self, address: u64);
 }
 
-/// The rdma_cm device of a library, as the library hands it out: Portolan's `libibverbs.so.1` has one for its software
-/// devices. Commands are written to it by these functions as they are to the kernel's device by open(2), write(2)
-/// and close(2), in the same bytes.
+/// A library's rdma_cm device: Portolan's `libibverbs.so.1` exports one for its software devices. These functions
+/// correspond to open(2), write(2) and close(2) on the kernel's device, with the same bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RdmaCmTable {
-    /// Of this table: [`RdmaCmTable::VERSION`].
+    /// Version of this table: [`RdmaCmTable::VERSION`].
     pub version: u32,
-    /// Opens an event channel: its place is filled in, and 0 given, or else an errno.
+    /// Opens an event channel and stores it. Returns 0 or an errno.
     pub open: unsafe extern "C" fn(channel: *mut RdmaCmChannel) -> c_int,
-    /// Carries out a command: the number of its bytes, or a negative errno. Addresses within it are the caller's.
+    /// Executes a command. Returns the number of its bytes or a negative errno. Addresses in it are the caller's.
     pub write:
         unsafe extern "C" fn(handle: *mut c_void, command: *const c_void, length: usize) -> isize,
-    /// Closes a channel, and with it its descriptor, which must not be closed otherwise; its ids are destroyed. Who
-    /// waits in it is not woken; commands are refused with `EBADF` from now on.
+    /// Closes a channel and its descriptor, which must not be closed otherwise; its ids are destroyed. Threads waiting
+    /// in it are not woken. Later commands fail with `EBADF`.
     pub close: unsafe extern "C" fn(handle: *mut c_void),
 }
 
@@ -61,15 +60,14 @@ pub struct RdmaCmTable {
 pub struct RdmaCmChannel {
     /// The library's.
     pub handle: *mut c_void,
-    /// A socket, readable while an event waits, and non-blocking if its owner makes it so.
+    /// A socket, readable while an event is queued, and non-blocking if its owner makes it so.
     pub fd: c_int,
 }
 
 impl RdmaCmTable {
     /// The version that is spoken here.
     pub const VERSION: u32 = 2;
-    /// What a library exports: a function without arguments that gives the table, which stays as long as the
-    /// library.
+    /// The exported function: it takes no arguments and returns the table, which is valid as long as the library.
     pub const SYMBOL: &str = "portolan_rdma_cm";
     /// The symbol's version.
     pub const SYMBOL_VERSION: &str = "PORTOLAN_1";
@@ -93,7 +91,7 @@ enum Way {
     },
 }
 
-// SAFETY: a library's channel may be used by any thread, as the kernel's may: it is part of what the table promises.
+// SAFETY: the table promises that any thread may use a library's channel, as with the kernel's.
 unsafe impl Send for Way {}
 // SAFETY: as above.
 unsafe impl Sync for Way {}
@@ -118,7 +116,7 @@ impl Channel {
             handle: std::ptr::null_mut(),
             fd: -1,
         };
-        // SAFETY: a table of this version has this function, which writes to the place.
+        // SAFETY: a table of this version has this function, which writes to `opened`.
         let errno = unsafe { (table.open)(&mut opened) };
         match (errno, NonNull::new(opened.handle)) {
             (0, Some(handle)) => Ok(Self {
@@ -134,31 +132,31 @@ impl Channel {
         }
     }
 
-    /// Whether it is the kernel's device, and not a library's.
+    /// Whether it is the kernel's device rather than a library's.
     pub fn is_kernels(&self) -> bool {
         matches!(self.way, Way::Kernel(_))
     }
 
-    /// Closes a library's channel though others may still use it: they are refused with `EBADF`, except a thread
-    /// that waits in [`Channel::get_event`], which is not woken. The kernel's is closed when it is dropped.
+    /// Closes a library's channel even if others still use it. Their commands fail with `EBADF`, except that a thread
+    /// waiting in [`Channel::get_event`] is not woken. A kernel channel closes when dropped.
     pub fn close(&self) {
         self.way.close();
     }
 
-    /// Carries out a command that has no answer.
+    /// Executes a command without an answer.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn command<C: Command>(&self, command: &C) -> Result<(), Errno> {
         // SAFETY: a `Command` has no addresses.
         unsafe { self.write(C::NUMBER, command, 0) }
     }
 
-    /// Carries out a command and gives its answer. What the kernel does not write, because it is older
-    /// than the field, stays as `prefilled` has it.
+    /// Executes a command and returns its answer. Fields that an older kernel does not write keep their values from
+    /// `prefilled`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn ask<Q: Question, A: Fields>(
         &self,
         number: u32,
@@ -182,16 +180,16 @@ impl Channel {
         let mut answer = [0; ROOM];
         prefilled.put(&mut &mut answer[..]);
         question.set_response(answer.as_mut_ptr().expose_provenance() as u64);
-        // SAFETY: the address is that of `answer`, which is at least as long as announced and outlives the
-        // call; the kernel writes plain bytes to it, at most as many as announced.
+        // SAFETY: the address is that of `answer`, which outlives the call and is at least as long as announced. The
+        // kernel writes at most that many plain bytes.
         unsafe { self.write(number, &question, A::SIZE)? };
         Ok(A::from_bytes(&answer))
     }
 
-    /// GET_EVENT, which waits unless the descriptor is non-blocking.
+    /// GET_EVENT; blocks unless the descriptor is non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`, and `EINTR`: a thread that waits without limit must hear of signals.
+    /// `EAGAIN`; `EINTR`, because a thread that waits without a limit must notice signals.
     pub fn get_event(&self) -> Result<EventResp, Errno> {
         let mut answer = [0; EventResp::SIZE];
         let get = GetEvent {
@@ -209,12 +207,12 @@ impl Channel {
     pub fn set_option(&self, mut option: SetOption, value: &[u8]) -> Result<(), Errno> {
         option.optval = value.as_ptr().expose_provenance() as u64;
         option.optlen = value.len() as u32;
-        // SAFETY: the address is that of `value`, from which the kernel reads as many bytes as it has.
+        // SAFETY: the address is that of `value`, and the kernel reads at most its length.
         unsafe { self.write(number::SET_OPTION, &option, 0) }
     }
 
     /// # Safety
-    /// Every address within the command is good for what the kernel does with it during the call.
+    /// Every address in the command is valid for the kernel's use during the call.
     unsafe fn write<C: Fields>(
         &self,
         number: u32,
@@ -265,19 +263,19 @@ impl Channel {
         let written = match &self.way {
             Way::Kernel(fd) => {
                 let fd = fd.as_raw_fd();
-                // Not by the write of rustix, which promises the compiler that the call changes no memory; nor by
-                // libc's, where a thread may be cancelled, which must not be among frames that have something to drop.
-                // SAFETY: `bytes` are readable; of the addresses in them see above.
+                // Not rustix's write, which tells the compiler that the call does not change memory. Not libc's write
+                // either, which is a cancellation point: a thread must not be cancelled among frames with destructors.
+                // SAFETY: `bytes` are readable; the caller vouches for the addresses in them.
                 let written = unsafe { libc::syscall(libc::SYS_write, fd, command, length) };
                 usize::try_from(written).map_err(|_| last_errno())?
             }
             Way::Library { table, handle, .. } => {
-                // SAFETY: as above; a closed channel is refused.
+                // SAFETY: as above; the library refuses a closed channel.
                 let written = unsafe { (table.write)(handle.as_ptr(), command, length) };
                 usize::try_from(written).map_err(|_| negative_errno(written))?
             }
         };
-        // The kernel takes a command whole or not at all.
+        // The kernel accepts a command whole or not at all.
         if written == length {
             Ok(())
         } else {
@@ -290,7 +288,7 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// A negative number is an errno; one that can be none is `EIO`.
+/// Converts a negative number to an errno; `EIO` if it is not a valid errno.
 fn negative_errno(number: isize) -> Errno {
     let errno = number
         .checked_neg()
@@ -303,7 +301,7 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.way {
             Way::Kernel(fd) => fd.as_fd(),
-            // SAFETY: the library's descriptor is open for as long as the channel.
+            // SAFETY: the library's descriptor is open as long as the channel.
             Way::Library { fd, .. } => unsafe { BorrowedFd::borrow_raw(*fd) },
         }
     }
@@ -319,7 +317,7 @@ impl Way {
         } = self
             && !is_closed.swap(true, Ordering::AcqRel)
         {
-            // SAFETY: it is open.
+            // SAFETY: the channel is open.
             unsafe { (table.close)(handle.as_ptr()) };
         }
     }

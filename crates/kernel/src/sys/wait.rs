@@ -1,10 +1,10 @@
-//! Waiting in a program's call, as read(2) does: `EINTR` if the handler of the signal that came does not want calls
-//! to go on (`SA_RESTART`). A thread that waits here may be cancelled (pthread_cancel(3)): it then unwinds as by a
-//! panic that nobody may catch, through frames that must have nothing to drop.
+//! Blocking waits in a program's call, like read(2): `EINTR` after a signal whose handler was installed without
+//! `SA_RESTART`. A waiting thread may be cancelled (pthread_cancel(3)). It then unwinds like a panic that must not be
+//! caught, through frames that must have nothing to drop.
 
 #![allow(
     unsafe_code,
-    reason = "calls of libc are where a thread may be cancelled; those of rustix are not"
+    reason = "libc's calls are cancellation points; rustix's are not"
 )]
 
 use std::ffi::{c_int, c_void};
@@ -16,25 +16,25 @@ use crate::rdma_cm::abi::{EventResp, GetEvent, Header, number};
 use crate::rdma_cm::fields::Fields;
 use crate::sys::rdma_cm::last_errno;
 
-// libc's crate says of them that they do not unwind.
+// The libc crate declares these as functions that do not unwind.
 unsafe extern "C-unwind" {
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
     fn recv(fd: c_int, place: *mut c_void, length: usize, flags: c_int) -> isize;
     fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize;
 }
 
-/// Waits without a timeout until a socket is readable, and reads nothing. The thread may be cancelled here: nothing
-/// that is to be dropped may live in the frames above, and nothing may catch panics there.
+/// Waits without a timeout until a socket is readable, and reads nothing. The thread may be cancelled here: frames
+/// above must have nothing to drop and must not catch panics.
 ///
 /// # Errors
-/// `EINTR`; `EAGAIN` if the descriptor is non-blocking; those of recv(2).
+/// `EINTR`; `EAGAIN` if the descriptor is non-blocking; errors of recv(2).
 pub fn readable(socket: RawFd) -> Result<(), Errno> {
     let mut byte = 0u8;
-    // SAFETY: room for one byte, which outlives the call.
+    // SAFETY: `byte` has room for one byte and outlives the call.
     match unsafe { recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
         1.. => Ok(()),
-        // Its other end is closed: nothing will ever come. The caller waits on, as on a descriptor of the kernel's
-        // that is closed meanwhile.
+        // The other end is closed, so nothing will ever arrive. Continue to wait, as on a kernel descriptor that is
+        // closed during the call.
         0 => loop {
             // SAFETY: no structures.
             unsafe { poll(std::ptr::null_mut(), 0, -1) };
@@ -45,11 +45,11 @@ pub fn readable(socket: RawFd) -> Result<(), Errno> {
 
 const COMMAND: usize = Header::SIZE + GetEvent::SIZE;
 
-/// GET_EVENT of the kernel's device, which waits unless the descriptor is non-blocking. The thread may be cancelled
-/// here, as in [`readable`].
+/// GET_EVENT of the kernel's device; blocks unless the descriptor is non-blocking. The thread may be cancelled here, as
+/// in [`readable`].
 ///
 /// # Errors
-/// `EINTR`, `EAGAIN`; those of the descriptor.
+/// `EINTR`, `EAGAIN`; errors of the descriptor.
 pub fn wait_event(device: RawFd) -> Result<EventResp, Errno> {
     let mut answer = [0u8; EventResp::SIZE];
     let header = Header {
@@ -64,8 +64,7 @@ pub fn wait_event(device: RawFd) -> Result<EventResp, Errno> {
     let mut place = &mut command[..];
     header.put(&mut place);
     get.put(&mut place);
-    // SAFETY: the command is readable, and names the place of the answer, which is as long as it says; both outlive the
-    // call.
+    // SAFETY: the command is readable and contains the address and length of the answer; both outlive the call.
     let written = unsafe { write(device, command.as_ptr().cast(), COMMAND) };
     match usize::try_from(written) {
         Ok(COMMAND) => Ok(EventResp::from_bytes(&answer)),

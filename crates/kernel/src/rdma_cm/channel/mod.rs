@@ -26,8 +26,7 @@ use super::{ConnectionManager, address, event, query};
 use crate::error::refused;
 use crate::sys::rdma_cm::{Channel, Command};
 
-/// An event channel of the kernel's. Its descriptor is the device's own: the user may poll it and set
-/// `O_NONBLOCK`.
+/// An event channel of the kernel. Its descriptor is the device's: the user may poll it and set `O_NONBLOCK`.
 #[derive(Debug)]
 pub(crate) struct KernelChannel {
     cm: Arc<ConnectionManager>,
@@ -36,14 +35,13 @@ pub(crate) struct KernelChannel {
     ids: Mutex<NumberSet<IdNumber>>,
 }
 
-/// Held from the look whether an event waits until it is understood, and while events are taken away (an id's end or
-/// its move): taking would otherwise wait for one that is gone.
+/// Locked from the check for an event until the event is decoded, and while events are removed because an id is
+/// destroyed or moved. Otherwise a take could block on an event that was removed.
 #[derive(Debug, Default)]
 struct Taking {
-    /// How often events were taken or taken away.
+    /// How often events were taken or removed.
     turns: u64,
-    /// Threads that wait without a timeout, within the kernel and without the lock: a pending event may be theirs
-    /// already.
+    /// Threads that block in the kernel without a timeout and without the lock. A pending event may already be theirs.
     waiting: u32,
 }
 
@@ -57,7 +55,7 @@ impl KernelChannel {
         }
     }
 
-    /// The descriptor, unless this process was forked off since.
+    /// The descriptor, unless this process is a forked child.
     fn device(&self, step: Step) -> Result<&Channel> {
         self.cm.check_process(step)?;
         Ok(&self.device)
@@ -68,7 +66,7 @@ impl KernelChannel {
         done.map_err(|errno| refused(step, name, errno))
     }
 
-    /// Whether an event waits, or comes within `timeout`.
+    /// Whether an event is pending or arrives within `timeout`.
     fn is_readable(&self, timeout: Option<Duration>) -> Result<bool> {
         let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
         let timeout = timeout.map(|timeout| Timespec {
@@ -88,20 +86,21 @@ impl KernelChannel {
         Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
-    /// Takes an event if one waits. That one did after so many `turns` needs no other look if there were none since.
+    /// Takes a pending event. If the caller saw one after `turns` turns and the number has not changed, the check is
+    /// skipped.
     fn take_unless_gone(&self, turns: Option<u64>) -> Result<CmEvent> {
         let device = self.device(Step::Event)?;
         let mut seen = turns;
         loop {
-            // To the end: an id that is destroyed before its event is understood cannot be asked any more what the
-            // event's parameters are, or whose request it is.
+            // Hold the lock until the event is decoded: once its id is destroyed, the parameters' type and the
+            // request's listener are unknown.
             let mut taking = self.taking.lock();
             if seen != Some(taking.turns) && !self.is_readable(Some(Duration::ZERO))? {
                 return Err(Error::new(Step::Event, Cause::WouldBlock));
             }
             seen = None;
             if taking.waiting > 0 {
-                // They were woken for it, and leave what others may take as soon as they run.
+                // The waiting threads were woken for this event. Let them run; they leave the rest to others.
                 drop(taking);
                 std::thread::yield_now();
                 continue;
@@ -115,7 +114,7 @@ impl KernelChannel {
         }
     }
 
-    /// Waits in the kernel, as librdmacm does: one system call for an event instead of a look and a taking.
+    /// Waits in the kernel, as librdmacm does: one system call per event instead of a poll and a read.
     fn take_in_the_end(&self) -> Result<CmEvent> {
         let device = self.device(Step::Event)?;
         loop {
@@ -137,22 +136,22 @@ impl KernelChannel {
         }
     }
 
-    /// Notes the id's addresses, which the kernel forgets when the device goes: they are asked for often,
-    /// and errors tell them when all is over. GIDs are there on request.
+    /// Stores the id's addresses, which the kernel forgets when the device is removed. They are queried often, and
+    /// errors report them after the end. GIDs are queried on demand.
     fn settle_addresses(&self, id: IdNumber) {
-        // An id that has gone meanwhile has none: a request for them fails.
+        // An id that was destroyed has no addresses: querying them fails.
         let known = query::addresses(&self.device, id).ok();
         self.cm.ids.note_addresses(id, known);
     }
 
-    /// Adds what the kernel does not tell: the parameters' kind, and the id of a group's event. `None` if the id was
-    /// destroyed while its event was taken.
+    /// Adds what the kernel does not report: the parameters' type, and the id of a group's event. `None` if the id was
+    /// destroyed before its event was taken.
     fn complete(&self, raw: &EventResp) -> Result<Option<CmEvent>> {
         let owner = self.cm.ids.owner(UserId(raw.uid));
         let qp_type = owner.map_or(QpType::Rc, |(_, service)| service.qp_type);
         let mut event = event::decode(raw, qp_type)?;
         match (event.event, owner) {
-            // The listener is gone. The id that its request made is not.
+            // The listener was destroyed, but the id that its request created was not.
             (EventType::ConnectRequest, None) => {}
             (_, None) => return Ok(None),
             (EventType::ConnectRequest, Some((_, service))) => {
@@ -188,7 +187,7 @@ impl CmChannel for KernelChannel {
         if !matches!(&taken, Err(error) if error.is_would_block()) {
             return taken;
         }
-        // A deadline beyond what the clock can tell is none.
+        // Compare elapsed times, because a deadline may exceed the clock's range.
         let started = Instant::now();
         loop {
             let left = timeout.saturating_sub(started.elapsed());
@@ -209,13 +208,13 @@ impl CmChannel for KernelChannel {
     fn await_event(&self) -> Result<()> {
         self.device(Step::Event)?;
         if self.is_nonblocking()? {
-            // Another may take it, but who does not want to wait is not to sleep then.
+            // Another thread may take it, but a non-blocking caller must not sleep then.
             return match self.is_readable(Some(Duration::ZERO))? {
                 true => Ok(()),
                 false => Err(Error::new(Step::Event, Cause::WouldBlock)),
             };
         }
-        // Interrupted it is early.
+        // A signal may end the wait early.
         self.is_readable(None).map(drop)
     }
 
@@ -274,7 +273,10 @@ impl CmChannel for KernelChannel {
                     Error::new(step, Cause::PrivilegedPort { port })
                 }
                 Errno::NODEV => {
-                    let why = format!("none of the kernel's has the address {}", local.ip());
+                    let why = format!(
+                        "none of the kernel's devices has the address {}",
+                        local.ip()
+                    );
                     Error::new(step, Cause::NoDevice { why })
                 }
                 _ => refused(step, "BIND", errno),
@@ -304,7 +306,7 @@ impl CmChannel for KernelChannel {
             dst_addr,
         };
         self.cm.check_process(Step::ResolveAddress)?;
-        // Before the command: its result may come at once.
+        // Before the command, because its result may arrive at once.
         self.cm.ids.note_addresses(id, None);
         self.run(Step::ResolveAddress, "RESOLVE_ADDR", &resolve)
             .map_err(|error| error.between(source.map(Into::into), Some(destination.into())))
@@ -334,7 +336,7 @@ impl CmChannel for KernelChannel {
                 self.cm.ids.note_gids(id, &whole);
                 Ok(whole)
             }
-            // What the kernel forgot with the device.
+            // The device was removed, and the kernel forgot the addresses.
             Err(_) if is_settled => Ok(known),
             Err(error) => Err(error),
         }
@@ -358,7 +360,7 @@ impl CmChannel for KernelChannel {
             backlog: backlog.cast_unsigned(),
         };
         self.run(Step::Listen, "LISTEN", &listen)?;
-        // One that was not bound is now.
+        // Connecting may have bound the id.
         self.settle_addresses(id);
         Ok(())
     }
@@ -382,14 +384,14 @@ impl CmChannel for KernelChannel {
             ece: abi_ece(ece),
         };
         self.cm.check_process(Step::Accept)?;
-        // Before the command: events for the id may be taken at once.
+        // Before the command, because events for the id may be taken at once.
         let before = self.cm.ids.name(id, uid);
         self.run(Step::Accept, "ACCEPT", &accept)
             .inspect_err(|_| self.cm.ids.name_again(id, before))
     }
 
     fn establish(&self, id: IdNumber) -> Result<()> {
-        // Parameters that are not valid: the reply is confirmed.
+        // Parameters marked as invalid: confirms the reply.
         let accept = Accept {
             id: id.0,
             ..Accept::zeroed()
@@ -491,7 +493,7 @@ impl CmChannel for KernelChannel {
             join_flags: kind as u16,
             addr,
         };
-        // Before the command: its event may be taken at once.
+        // Before the command, because its event may be taken at once.
         self.cm.ids.expect_membership(id, uid);
         let answer = device.ask(number::JOIN_MCAST, join, &CreateIdResp::zeroed());
         let membership = answer.map(|answer| MembershipNumber(u64::from(answer.id)));
@@ -547,10 +549,10 @@ impl CmChannel for KernelChannel {
     fn check_write_event(&self, id: IdNumber) -> Result<()> {
         self.cm.check_process(Step::Event)?;
         if !self.cm.offers.write_event {
-            let what = "writing events to an id, which Linux 6.18 brought,";
+            let what = "writing events to an id before Linux 6.18";
             return Err(Error::new(Step::Event, Cause::Unsupported(what)));
         }
-        // The kernel would take it without a user id: its owner could not be found.
+        // The kernel would accept it without a user id, so its owner could not be found.
         if self.cm.ids.is_unnamed(id) {
             let (expected, found) = ("an id of one's own", "one whose request is not accepted");
             let cause = Cause::InvalidState { expected, found };
@@ -566,7 +568,7 @@ impl CmChannel for KernelChannel {
 
 impl Drop for KernelChannel {
     fn drop(&mut self) {
-        // Closing the descriptor destroys the ids, unless a forked child's copy is closed.
+        // Closing the descriptor destroys the ids, unless this is a forked child's copy.
         if self.cm.check_process(Step::DestroyId).is_ok() {
             let ids = std::mem::take(&mut *self.ids.lock());
             ids.into_iter().for_each(|id| self.cm.ids.remove(id));
@@ -578,7 +580,7 @@ fn missing_membership(step: Step) -> Error {
     Error::new(step, Cause::NoSuchObject("multicast membership"))
 }
 
-/// The error of a command that only needs the id to exist.
+/// The error of a command that only requires the id to exist.
 fn unknown_id(step: Step, name: &'static str, errno: Errno) -> Error {
     match errno {
         Errno::NOENT => Error::new(step, Cause::NoSuchObject("id")),

@@ -18,7 +18,7 @@ pub(super) struct KernelAh {
     attr: AhAttr,
 }
 
-/// What datagrams that are posted keep of it.
+/// The part that posted datagrams keep alive.
 #[derive(Debug)]
 pub(super) struct AhShared {
     pub(super) raw: NonNull<abi::Ah>,
@@ -33,7 +33,7 @@ unsafe impl Sync for AhShared {}
 impl KernelAh {
     pub(super) fn new(pd: Arc<Domain>, attr: &AhAttr) -> Result<Self> {
         let mut raw = abi::AhAttr::from(attr);
-        // SAFETY: a protection domain, and attributes that the library reads.
+        // SAFETY: the protection domain is valid, and the library only reads the attributes.
         let raw = unsafe { (pd.device.library.create_ah)(pd.raw.as_ptr(), &mut raw) };
         let raw =
             made(Step::CreateAh, "ibv_create_ah", raw).map_err(|error| pd.device.explain(error))?;
@@ -63,7 +63,7 @@ impl Drop for AhShared {
         if !self.pd.device.is_own() {
             return;
         }
-        // SAFETY: no datagram that is under way goes by it, since that would keep it alive.
+        // SAFETY: no datagram in flight uses it, because that would keep it alive.
         let code = unsafe { (self.pd.device.library.destroy_ah)(self.raw.as_ptr()) };
         if code != 0 {
             tracing::warn!(code, "address handle not destroyed");

@@ -40,12 +40,12 @@ impl KernelCompChannel {
 
 impl CompChannel for KernelCompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open for as long as the channel is.
+        // SAFETY: the descriptor is open as long as the channel.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 
     fn take_event(&self) -> Result<Option<u64>> {
-        // A forked child shares the descriptor with its parent, whose event it would take.
+        // A forked child shares the descriptor with its parent and would take its events.
         self.device.check(Step::PollCq)?;
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let library = &self.device.library;
@@ -71,7 +71,7 @@ impl Drop for KernelCompChannel {
         if !self.device.is_own() {
             return;
         }
-        // SAFETY: its queues are gone, since they keep it alive.
+        // SAFETY: its queues are destroyed, because they keep it alive.
         let code = unsafe { (self.device.library.destroy_comp_channel)(self.raw.as_ptr()) };
         if code != 0 {
             tracing::warn!(code, "completion channel not destroyed");

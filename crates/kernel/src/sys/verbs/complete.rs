@@ -4,7 +4,7 @@ use portolan_abi_layout::{self as abi, wc_flags};
 use portolan_provider::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use portolan_wire::addr::Qpn;
 
-/// The completion. What a newer library may say that the provider's types have no word for is a general error.
+/// Converts a completion. A status of a newer library that the provider's types lack becomes a general error.
 pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
     let opcode = opcode(raw.opcode);
     let status = match (status(raw.status), opcode) {
@@ -19,7 +19,7 @@ pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
         status,
         opcode: opcode.unwrap_or(WcOpcode::Send),
         byte_len: if is_success { raw.byte_len } else { 0 },
-        // In memory as on the wire, there as here.
+        // Network order in both.
         imm_data: has(wc_flags::WITH_IMM).then_some(raw.imm_data),
         qp_num: Qpn::new(raw.qp_num),
         src_qp: Qpn::new(if is_success { raw.src_qp } else { 0 }),

@@ -17,7 +17,7 @@ use super::complete::completion;
 use super::open::OpenDevice;
 use super::outcome::{check, foreign, int, made};
 
-/// Completions taken from the library at a time.
+/// Number of completions fetched from the library at a time.
 const BATCH: usize = 32;
 
 /// A completion queue of the kernel's.
@@ -55,7 +55,7 @@ impl KernelCq {
         };
         let context = device.context.as_ptr();
         let cookie: *mut c_void = without_provenance_mut(cookie as usize);
-        // SAFETY: an open device and a channel of it; the cookie is only handed back.
+        // SAFETY: the device is open and the channel belongs to it; the cookie is only returned.
         let raw = unsafe { (device.library.create_cq)(context, int(cqe), cookie, raw_channel, 0) };
         let raw = made(step, "ibv_create_cq", raw).map_err(|error| device.explain(error))?;
         let cq = Self {
@@ -68,7 +68,7 @@ impl KernelCq {
         Ok(cq)
     }
 
-    /// The queue behind a trait object, if it is of this device.
+    /// The queue of a trait object, if it belongs to this device.
     pub(super) fn of<'a>(cq: &'a Arc<dyn Cq>, device: &Arc<OpenDevice>) -> Result<&'a Self> {
         cq.as_any()
             .downcast_ref::<Self>()
@@ -77,8 +77,8 @@ impl KernelCq {
     }
 
     fn note_capacity(&self) {
-        // SAFETY: the queue exists; the library changes the field only within `resize`, whose caller
-        // comes here afterwards.
+        // SAFETY: the queue exists; the library changes the field only within `resize`, and its caller comes here
+        // afterwards.
         let cqe = unsafe { (*self.raw.as_ptr()).cqe };
         let capacity = u32::try_from(cqe).unwrap_or(0);
         self.capacity.store(capacity, Ordering::Relaxed);
@@ -99,11 +99,11 @@ impl Cq for KernelCq {
         let mut raw = [abi::Wc::zeroed(); BATCH];
         let mut taken = 0;
         for chunk in out.chunks_mut(BATCH) {
-            // SAFETY: room for as many completions as are asked for.
+            // SAFETY: `raw` has room for the requested completions.
             let count = unsafe { poll_cq(self.raw.as_ptr(), chunk.len() as i32, raw.as_mut_ptr()) };
             let count = match usize::try_from(count) {
                 Ok(count) => count,
-                // What was taken before is not lost; the next call reports the error.
+                // Return the completions already taken; the next call reports the error.
                 Err(_) if taken > 0 => break,
                 Err(_) => return Err(self.device.explain(poll_failed())),
             };
@@ -146,7 +146,7 @@ impl Cq for KernelCq {
     }
 }
 
-/// A driver that cannot poll returns a negative number of its own, which is no errno (ibv_poll_cq(3)).
+/// A driver that cannot poll returns a negative number, which is not an errno (ibv_poll_cq(3)).
 fn poll_failed() -> Error {
     let (call, errno) = ("ibv_poll_cq", EIO);
     Error::new(Step::PollCq, Cause::Os { call, errno })
@@ -157,7 +157,7 @@ impl Drop for KernelCq {
         if !self.device.is_own() {
             return;
         }
-        // SAFETY: its queue pairs are gone, since they keep it alive.
+        // SAFETY: its queue pairs are destroyed, because they keep it alive.
         let code = unsafe { (self.device.library.destroy_cq)(self.raw.as_ptr()) };
         if code != 0 {
             tracing::warn!(code, "completion queue not destroyed");

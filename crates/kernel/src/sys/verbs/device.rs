@@ -26,7 +26,7 @@ use crate::error::refused;
 /// Where the kernel's counters of devices are.
 const SYSFS: &str = "/sys/class/infiniband";
 
-/// A device of the kernel's, open for as long as it or anything that was made of it is used.
+/// A device of the kernel, open while it or any object created from it is used.
 #[derive(Debug)]
 pub(crate) struct KernelDevice(pub(crate) Arc<OpenDevice>);
 
@@ -64,7 +64,7 @@ impl Device for KernelDevice {
             active_mtu: mtu(raw.active_mtu)?,
             gid_tbl_len: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
             pkey_tbl_len: raw.pkey_tbl_len,
-            // Those that say nothing are from before there was anything else.
+            // Drivers that report nothing predate other link layers.
             link_layer: match raw.link_layer {
                 abi::LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
                 _ => LinkLayer::InfiniBand,
@@ -111,7 +111,7 @@ impl Device for KernelDevice {
     }
 
     fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
-        // A forked child shares the descriptor with its parent, whose event it would take.
+        // A forked child shares the descriptor with its parent and would take its events.
         self.0.check(Step::Event)?;
         loop {
             let mut raw = abi::AsyncEvent::zeroed();
@@ -126,9 +126,9 @@ impl Device for KernelDevice {
                     }
                 };
             }
-            // SAFETY: the event was taken and is not acknowledged: what it is of is not destroyed.
+            // SAFETY: the event was taken and is not acknowledged, so its object is not destroyed.
             let event = unsafe { async_event(&raw) };
-            // SAFETY: the library filled the event in; its element is not used any more.
+            // SAFETY: the library filled in the event; its element is not used afterwards.
             unsafe { (self.0.library.ack_async_event)(&mut raw) };
             if event.is_some() {
                 return Ok(event);
@@ -159,19 +159,18 @@ impl Device for KernelDevice {
     }
 }
 
-/// An event in the provider's types; `None` for one that it has no words for (subnet manager, partitions,
+/// Converts an event to the provider's type; `None` for one that the provider's types lack (subnet manager, partitions,
 /// path migration).
 ///
 /// # Safety
-/// The event is the library's, and is not acknowledged yet.
+/// The event comes from the library and is not acknowledged yet.
 unsafe fn async_event(raw: &abi::AsyncEvent) -> Option<AsyncEvent> {
     let of_qp = |event: fn(Qpn) -> AsyncEvent| {
-        // SAFETY: the element of a queue pair's event is the queue pair, which lives until the event is
-        // acknowledged.
+        // SAFETY: the element of a queue pair's event is the queue pair, which lives until the event is acknowledged.
         event(Qpn::new(unsafe { (*raw.element.cast::<abi::Qp>()).qp_num }))
     };
     let of_port = |event: fn(u8) -> AsyncEvent| {
-        // SAFETY: the element is a union; a port's event uses its `int`. Ports have numbers of eight bits.
+        // SAFETY: the element is a union; a port's event uses its `int`. Port numbers have eight bits.
         event(unsafe { (&raw const raw.element).cast::<c_int>().read() } as u8)
     };
     let cqn = || {
@@ -199,7 +198,7 @@ unsafe fn async_event(raw: &abi::AsyncEvent) -> Option<AsyncEvent> {
     })
 }
 
-/// The counters in a folder of sysfs; none where a driver has none.
+/// The counters in a sysfs folder; empty if the driver has none.
 fn counters_in(folder: &Path) -> Vec<Counter> {
     let Ok(files) = std::fs::read_dir(folder) else {
         return Vec::new();

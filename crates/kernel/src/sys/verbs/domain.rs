@@ -23,7 +23,7 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(super) fn new(device: Arc<OpenDevice>) -> Result<Arc<Self>> {
-        // SAFETY: the context is open for as long as `device` lives.
+        // SAFETY: the context is open as long as `device` lives.
         let raw = unsafe { (device.library.alloc_pd)(device.context.as_ptr()) };
         let raw =
             made(Step::AllocPd, "ibv_alloc_pd", raw).map_err(|error| device.explain(error))?;
@@ -36,7 +36,7 @@ impl Drop for Domain {
         if !self.device.is_own() {
             return;
         }
-        // SAFETY: the objects created in it are gone, since they keep it alive.
+        // SAFETY: the objects created in it are destroyed, because they keep it alive.
         let code = unsafe { (self.device.library.dealloc_pd)(self.raw.as_ptr()) };
         if code != 0 {
             tracing::warn!(code, "protection domain not deallocated");

@@ -15,11 +15,11 @@ use super::outcome::failed;
 use crate::listing::{DEVICES, Listing};
 use crate::sys::fork::ForkGuard;
 
-/// A symbol that only a libibverbs of Portolan's own exports: its devices are the software provider's,
-/// which the kernel knows nothing of.
+/// A symbol that only Portolan's libibverbs exports. Its devices are the software provider's, which the kernel does not
+/// know.
 const OUR_MARK: &CStr = c"portolan_verbs";
 
-/// The library with the devices that were opened of it.
+/// The library and its opened devices.
 #[derive(Debug)]
 pub(crate) struct Devices {
     library: Arc<Verbs>,
@@ -28,7 +28,7 @@ pub(crate) struct Devices {
     open: Mutex<Opened>,
 }
 
-/// What was listed last, and the devices that were opened of it, by index.
+/// The last listing, and the opened devices by index.
 #[derive(Debug, Default)]
 struct Opened {
     list: Option<DeviceList>,
@@ -38,10 +38,10 @@ struct Opened {
 /// A device that was opened.
 #[derive(Debug)]
 enum Held {
-    /// It stays open: its driver lets it go though programs have it open, and opening takes milliseconds.
+    /// It stays open, because opening takes milliseconds and its driver can be removed while programs have it open.
     Open(Arc<OpenDevice>),
-    /// It closes when its last user is gone. The drivers of devices without hardware (rdma_rxe, siw) make whoever
-    /// removes one wait, on older kernels, for every program that has it open, and tell none of them.
+    /// It closes with its last user. On older kernels, removing a device without hardware (rdma_rxe, siw) waits for
+    /// every program that has it open, and does not notify those programs.
     WhileUsed(Weak<OpenDevice>),
 }
 
@@ -49,7 +49,7 @@ enum Held {
 #[derive(Debug)]
 struct DeviceList {
     library: Arc<Verbs>,
-    /// What the kernel listed before.
+    /// The kernel's listing at that time.
     listing: Option<Listing>,
     devices: Vec<Listed>,
     raw: NonNull<*mut abi::Device>,
@@ -63,7 +63,7 @@ struct Listed {
     index: u32,
 }
 
-// SAFETY: libibverbs may be called by any thread, and the list is its owner's alone.
+// SAFETY: libibverbs may be called by any thread, and only the owner uses the list.
 unsafe impl Send for DeviceList {}
 
 impl Devices {
@@ -74,7 +74,7 @@ impl Devices {
     pub(crate) fn load(name: &CStr) -> Result<Self> {
         let library = Library::load(name).map_err(|error| unusable(name, &error))?;
         if library.has(OUR_MARK) {
-            let why = "it is Portolan's own, which has no devices of the kernel's; have the machine's come \
+            let why = "it is Portolan's own, which has none of the kernel's devices; put the machine's \
                        first in LD_LIBRARY_PATH";
             return Err(unusable(name, &why));
         }
@@ -86,21 +86,20 @@ impl Devices {
         })
     }
 
-    /// Lists the devices and opens none, so that the first user need not wait for the list and the drivers.
-    /// The next call that needs the devices reports a failure.
+    /// Lists the devices without opening any, so that the first user need not wait for the list and the drivers. The
+    /// next call that needs the devices reports a failure.
     pub(crate) fn look_ahead(&self) {
         let listed = DeviceList::of(&self.library, Listing::of(&self.folder));
         self.open.lock().list = listed.ok();
     }
 
-    /// The devices there are now, by index. Those that cannot be opened (a container may hide a
-    /// device's file) are left out.
+    /// The current devices, by index. Omits devices that cannot be opened (a container may hide a device's file).
     ///
-    /// The library takes milliseconds to list them, so it is asked again only if the kernel lists others than
-    /// before, or than the library does (one that has just come is listed before it can be opened).
+    /// The library takes milliseconds to list them. So it is queried again only if the kernel's listing differs from
+    /// the previous one or from the library's (a new device is listed before it can be opened).
     pub(crate) fn current(&self) -> Result<Vec<Arc<OpenDevice>>> {
         let mut open = self.open.lock();
-        // Before the library reads: a device that appears in between gives another listing the next time.
+        // Before the library's query, so that a device that appears in between makes the next listing differ.
         let listing = Listing::of(&self.folder);
         let list = open.list.take();
         let list = match list.filter(|list| list.is_all_of(&listing)) {
@@ -113,7 +112,7 @@ impl Devices {
         Ok(devices)
     }
 
-    /// The device with this index, looked for anew only if it is not known.
+    /// The device with this index; lists the devices again only if it is unknown.
     pub(crate) fn find(&self, index: u32) -> Result<Option<Arc<OpenDevice>>> {
         if let Some(device) = self.known(index) {
             return Ok(Some(device));
@@ -122,8 +121,8 @@ impl Devices {
         Ok(devices.find(|device| device.index() == index))
     }
 
-    /// The device with this index if it is open, or can be by the last list: the kernel numbers devices from 0 on,
-    /// and gives a number again only after all others.
+    /// The device with this index if it is open, or can be opened by the last list. The kernel numbers devices from 0
+    /// and reuses a number only after all others.
     fn known(&self, index: u32) -> Option<Arc<OpenDevice>> {
         let mut open = self.open.lock();
         let mut known = open.devices.iter().filter_map(Held::device);
@@ -137,7 +136,7 @@ impl Devices {
     }
 
     fn hold(&self, device: &Arc<OpenDevice>) -> Held {
-        // The link to the hardware that the device is of.
+        // sysfs link to the device's hardware.
         let hardware = self.folder.join(device.name()).join("device");
         match hardware.exists() {
             true => Held::Open(device.clone()),
@@ -147,7 +146,7 @@ impl Devices {
 }
 
 impl Held {
-    /// The device, if it is open still.
+    /// The device, if it is still open.
     fn device(&self) -> Option<Arc<OpenDevice>> {
         match self {
             Self::Open(device) => Some(device.clone()),
@@ -157,7 +156,7 @@ impl Held {
 }
 
 impl DeviceList {
-    /// Asks the library, which loads the devices' drivers.
+    /// Queries the library, which loads the devices' drivers.
     fn of(library: &Arc<Verbs>, listing: Option<Listing>) -> Result<Self> {
         let mut count = 0;
         // SAFETY: the library writes the length of the list it returns.
@@ -165,7 +164,7 @@ impl DeviceList {
         let raw = NonNull::new(list);
         let raw = raw.ok_or_else(|| failed(Step::OpenDevice, "ibv_get_device_list", -1))?;
         let length = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the list has as many devices as the library said, and stays until it is freed.
+        // SAFETY: the list has as many devices as the library returned, and stays valid until it is freed.
         let entries = unsafe { std::slice::from_raw_parts(list, length) };
         let devices = (0u32..).zip(entries);
         let devices = devices.map(|(position, raw)| describe(library, *raw, position));
@@ -177,14 +176,14 @@ impl DeviceList {
         })
     }
 
-    /// Whether it has all that the kernel lists, and was made of the same.
+    /// Whether the list was made from this listing and contains all of its devices.
     fn is_all_of(&self, listing: &Option<Listing>) -> bool {
         let names = self.devices.iter().map(|listed| listed.name.as_str());
         let is_whole = |listing: &Listing| listing.are_all(names);
         self.listing == *listing && listing.as_ref().is_some_and(is_whole)
     }
 
-    /// All its devices that can be opened, by index; those that are open stay so.
+    /// All devices that can be opened, by index; devices that are already open stay open.
     fn open_all(&self, open: &[Held]) -> Vec<Arc<OpenDevice>> {
         let mut found: Vec<Arc<OpenDevice>> = Vec::with_capacity(self.devices.len());
         for listed in &self.devices {
@@ -221,7 +220,7 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the library's list. No entry is used any more; open devices do not need it.
+        // SAFETY: it is the library's list. Its entries are not used afterwards; open devices do not need them.
         unsafe { (self.library.free_device_list)(self.raw.as_ptr()) };
     }
 }
@@ -232,7 +231,7 @@ fn unusable(name: &CStr, why: &dyn Display) -> Error {
 }
 
 fn describe(library: &Verbs, raw: *mut abi::Device, position: u32) -> Listed {
-    // SAFETY: a device of the list; its name is NUL-terminated and as good as the list.
+    // SAFETY: a device of the list; its name is NUL-terminated and lives as long as the list.
     let (name, index) = unsafe {
         let name = CStr::from_ptr((library.get_device_name)(raw));
         (
@@ -243,7 +242,7 @@ fn describe(library: &Verbs, raw: *mut abi::Device, position: u32) -> Listed {
     Listed {
         raw,
         name,
-        // Kernels before Linux 5.1 do not say; the list's order is the next best.
+        // Kernels before Linux 5.1 do not report the index; use the position in the list.
         index: u32::try_from(index).unwrap_or(position),
     }
 }

@@ -1,21 +1,21 @@
 //! Verbs through the machine's libibverbs, which has the drivers of the devices.
 //!
-//! The library's structures and functions are those of `portolan-abi-layout`; it is loaded at run time, and
-//! nothing of it is needed to build. A file uses only files that stand above it here:
+//! `portolan-abi-layout` defines the library's structures and functions. The library is loaded at run time and not
+//! needed to build. A file uses only files listed before it:
 //!
-//! * `outcome`: what verbs return, as results.
+//! * `outcome`: return values of verbs as results.
 //! * `post`, `complete`: work requests and completions in both forms.
 //! * `windows`: the memory windows and regions of a device, by their keys.
-//! * `open`: an open device, which every object keeps alive.
+//! * `open`: an open device, which every object of it keeps alive.
 //! * `channel`, `cq`; `domain` and the objects of a protection domain: `ah`, `srq`, `mr`, `mw`, `qp`, `pd`.
-//!   Each keeps alive what it was made from, and returns to the library when dropped.
+//!   Each keeps alive what it was created from, and is destroyed when dropped.
 //! * `device`, `list`: the provider's devices.
 //!
-//! The library may be called by any number of threads. An object that can be destroyed while others
-//! use it lies behind a lock of its own, which posting and polling only read.
+//! Any number of threads may call the library. An object that can be destroyed while others use it has its own lock,
+//! which posting and polling only read-lock.
 //!
-//! `ibv_fork_init` is not called: memory of a program that forks is safe since Linux 5.12, and before
-//! that `RDMAV_FORK_SAFE=1` in the environment makes it so.
+//! `ibv_fork_init` is not called: since Linux 5.12 a program may fork safely; before that, set `RDMAV_FORK_SAFE=1` in
+//! the environment.
 
 #![allow(unsafe_code, reason = "a foreign library, and the pointers it returns")]
 

@@ -46,7 +46,7 @@ impl KernelMr {
         let bytes = usize::try_from(length).map_err(too_long)?;
         let start: *mut c_void = with_exposed_provenance_mut(addr as usize);
         let access = access.bits().cast_signed();
-        // SAFETY: the caller promises that the memory stays, and that it is the device's to use.
+        // SAFETY: the caller promises that the memory stays mapped and that the device may use it.
         let raw = unsafe { (device.library.reg_mr)(pd.raw.as_ptr(), start, bytes, access) };
         let raw = made(step, "ibv_reg_mr", raw).map_err(|error| match error.cause {
             Cause::Os { errno: EFAULT, .. } => {
@@ -55,7 +55,7 @@ impl KernelMr {
             }
             _ => device.explain(error),
         })?;
-        // SAFETY: the region exists and is this thread's alone.
+        // SAFETY: the region exists and no other thread knows it yet.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         device.regions.lock().insert(lkey, raw);
         Ok(Self {
@@ -74,14 +74,14 @@ impl KernelMr {
         let Some(region) = *raw else {
             return Ok(());
         };
-        // Both held across the call: another region may get the key right after, and no window is bound
+        // Hold both locks during the call: another region may get the key right after, and no window may be bound
         // meanwhile.
         let mut windows = device.windows.lock();
         let mut regions = device.regions.lock();
         let deregister = || {
             // SAFETY: the region exists, and it was removed from the table, so no other thread finds it.
             let code = unsafe { (device.library.dereg_mr)(region.as_ptr()) };
-            // Of a device that was removed this fails: it may still write to the memory, which is to stay.
+            // This fails for a removed device, which may still write to the memory; so the memory must stay.
             check(Step::RegisterMemory, "ibv_dereg_mr", code).map_err(|error| device.explain(error))
         };
         let bound = windows.count_on(self.lkey);
@@ -104,7 +104,7 @@ impl KernelMr {
     }
 }
 
-/// What becomes of windows that are bound to a region which is to go.
+/// How to treat windows that are bound to a region being deregistered.
 #[derive(Clone, Copy, Debug)]
 enum WithWindows {
     /// The region stays.
@@ -113,7 +113,7 @@ enum WithWindows {
     Close,
 }
 
-/// Whether the kernel may have refused since windows are bound to the region, which it does not tell apart.
+/// Whether the kernel may have refused because windows are bound to the region. The errno is ambiguous.
 fn is_refusal(error: &Error) -> bool {
     [EINVAL, EBUSY].contains(&error.errno())
 }

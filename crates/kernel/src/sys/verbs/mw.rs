@@ -1,5 +1,5 @@
-//! Memory windows. Binding a window changes its key, which the library keeps in its own structure; a provider names a
-//! window of type 2 by that key.
+//! Memory windows. Binding a window changes its key, which the library stores in its own structure. A provider
+//! identifies a window of type 2 by that key.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -19,10 +19,10 @@ use super::windows::{Place, Window, no_window, region_of};
 /// A memory window of the kernel's.
 #[derive(Debug)]
 pub(super) struct KernelMw {
-    /// Its place in the device's table, where no other window ever is.
+    /// Its entry in the device's table, never used by another window.
     place: Place,
     mw_type: MwType,
-    /// The key it was allocated with. Its lowest byte is the one that bindings change.
+    /// The key from allocation. Bindings only change its lowest byte.
     first_rkey: u32,
     pd: Arc<Domain>,
 }
@@ -30,7 +30,7 @@ pub(super) struct KernelMw {
 /// Deallocates a window.
 ///
 /// # Safety
-/// The window is taken out of the table if this succeeds.
+/// If this succeeds, the window is removed from the table.
 pub(super) unsafe fn dealloc(device: &OpenDevice, window: &Window) -> Result<()> {
     let code = device.ops().dealloc_mw.map_or(EOPNOTSUPP, |dealloc| {
         // SAFETY: a window in the table exists, and the caller has the table locked.
@@ -39,7 +39,7 @@ pub(super) unsafe fn dealloc(device: &OpenDevice, window: &Window) -> Result<()>
     check(Step::AllocMw, "ibv_dealloc_mw", code).map_err(|error| device.explain(error))
 }
 
-// SAFETY: libibverbs may be called by any thread; windows are only looked at under the table's lock.
+// SAFETY: libibverbs may be called by any thread; windows are only read under the table's lock.
 unsafe impl Send for Window {}
 
 impl KernelMw {
@@ -66,10 +66,10 @@ impl KernelMw {
         })
     }
 
-    /// Posts a binding to a queue pair of the same device; the key from then on.
+    /// Posts a binding to a queue pair of the same device, and returns the window's new key.
     ///
     /// # Safety
-    /// The queue pair exists for as long as the call takes.
+    /// The queue pair exists during the call.
     pub(super) unsafe fn bind(
         &self,
         device: &Arc<OpenDevice>,
@@ -96,7 +96,7 @@ impl KernelMw {
     }
 }
 
-/// That a window is of the type that a way to bind it is for.
+/// Checks that the window's type fits the way of binding it.
 fn check_type(expected: MwType, found: MwType) -> Result<()> {
     if expected == found {
         return Ok(());
@@ -110,10 +110,10 @@ fn check_type(expected: MwType, found: MwType) -> Result<()> {
     Err(Error::invalid(step, what, expected, found))
 }
 
-/// Runs `post` with the window of type 2 whose present key is `rkey` and the region that it is to open.
+/// Runs `post` with the type 2 window whose current key is `rkey` and the region to bind it to.
 ///
 /// # Errors
-/// `NoSuchObject` if either is not there, `InvalidArgument` for a window of type 1; those of `post`.
+/// `NoSuchObject` if either does not exist, `InvalidArgument` for a window of type 1; errors of `post`.
 pub(super) fn with_window(
     device: &OpenDevice,
     rkey: u32,
@@ -126,7 +126,7 @@ pub(super) fn with_window(
     let regions = device.regions.lock();
     let region = region_of(&regions, bind)?;
     let raw = window.raw.as_ptr();
-    // SAFETY: the window exists while it is in the table; its key is touched under the table's lock.
+    // SAFETY: the window exists while it is in the table; the table's lock protects its key.
     unsafe { (*raw).rkey = rkey };
     post(raw, region)?;
     window.note_region(bind);
@@ -157,7 +157,7 @@ impl Mw for KernelMw {
         let Some(window) = windows.at(self.place) else {
             return Ok(());
         };
-        // SAFETY: it is taken out of the table right after.
+        // SAFETY: it is removed from the table right after.
         unsafe { dealloc(device, window)? };
         windows.remove(self.place);
         Ok(())

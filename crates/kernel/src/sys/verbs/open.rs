@@ -1,4 +1,4 @@
-//! An open device. Every object that is made of it keeps it alive.
+//! An open device. Every object created from it keeps it alive.
 
 use portolan_threads::lock::Mutex;
 use std::net::IpAddr;
@@ -18,10 +18,10 @@ use crate::error::refused;
 use crate::interfaces::Interfaces;
 use crate::sys::fork::ForkGuard;
 
-/// Longest GID table that is read; the largest of today's devices have 1024 slots.
+/// Maximum length of a GID table to read; the largest of today's devices have 1024 entries.
 const GIDS_MAX: usize = 1 << 16;
 
-/// A device of the kernel's. It is closed when nothing uses it any more.
+/// A device of the kernel, closed when nothing uses it.
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
     pub(super) library: Arc<Verbs>,
@@ -29,13 +29,12 @@ pub(crate) struct OpenDevice {
     name: String,
     index: u32,
     instance: Instance,
-    /// What does not change while it lives, once it was asked for: its interface, limits and identity, and the length
-    /// of the GID tables of all ports together. Connections need none of it but the limits.
+    /// Values that do not change, cached on first use: the interface, the limits and identity, and the total length of
+    /// the GID tables of all ports. Connections only need the limits.
     interface_index: OnceLock<u32>,
     attr: OnceLock<DeviceAttr>,
     gid_slots: OnceLock<usize>,
-    /// Windows and regions by their keys, by which a provider names them when a window is bound. Locked in
-    /// this order.
+    /// Windows and regions by their keys, which a provider uses to bind windows. Lock in this order.
     pub(super) windows: Mutex<Windows>,
     pub(super) regions: Mutex<Regions>,
     fork: ForkGuard,
@@ -46,7 +45,7 @@ unsafe impl Send for OpenDevice {}
 // SAFETY: as above.
 unsafe impl Sync for OpenDevice {}
 
-/// A slot of a GID table with what a provider does not report.
+/// An entry of a GID table, with data that a provider does not report.
 struct Slot {
     entry: GidEntry,
     gid_type: u32,
@@ -90,24 +89,24 @@ impl OpenDevice {
         self.instance
     }
 
-    /// Its functions for what needs no call into the library. A driver leaves out what its hardware cannot do.
+    /// Functions of the context that need no call into the library. A driver omits those that its hardware lacks.
     pub(super) fn ops(&self) -> &ContextOps {
-        // SAFETY: the context is open for as long as `self` lives, and its functions do not change.
+        // SAFETY: the context is open as long as `self` lives, and its functions do not change.
         unsafe { &(*self.context.as_ptr()).ops }
     }
 
     /// Readable while an asynchronous event waits.
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open for as long as the context, which is open for as long as `self` lives.
+        // SAFETY: the descriptor is open as long as the context, which is open as long as `self` lives.
         unsafe { BorrowedFd::borrow_raw((*self.context.as_ptr()).async_fd) }
     }
 
-    /// The slot of the GID table that serves a local address: that of RoCEv2 where there are several.
+    /// The GID table entry that serves a local address; prefers RoCEv2.
     pub(crate) fn slot_of(&self, ip: IpAddr) -> Result<Option<u32>> {
         Ok(self.slots_of(ip)?.first().map(|entry| entry.index))
     }
 
-    /// The slots of the GID table that serve a local address, those of RoCEv2 first.
+    /// The GID table entries that serve a local address, RoCEv2 first.
     pub(super) fn slots_of(&self, ip: IpAddr) -> Result<Vec<GidEntry>> {
         let gid = ip_to_gid(ip);
         let interfaces = self.is_iwarp().then(Interfaces::now);
@@ -122,7 +121,7 @@ impl OpenDevice {
 
     /// Whether its transport is iWARP.
     pub(super) fn is_iwarp(&self) -> bool {
-        // SAFETY: the context is open for as long as `self` lives, and its device is what the library made it of.
+        // SAFETY: the context is open as long as `self` lives, and its device is the one that the library opened.
         unsafe { (*(*self.context.as_ptr()).device).transport_type == abi::TRANSPORT_IWARP }
     }
 
@@ -134,7 +133,7 @@ impl OpenDevice {
     fn slots(&self) -> Result<Vec<Slot>> {
         self.check(Step::Query)?;
         let mut entries = vec![abi::GidEntry::zeroed(); self.gid_slots()?.min(GIDS_MAX)];
-        // SAFETY: the array has as many entries of this size as is said.
+        // SAFETY: the array has as many entries of this size as passed.
         let count = unsafe {
             (self.library.query_gid_table)(
                 self.context.as_ptr(),
@@ -151,7 +150,7 @@ impl OpenDevice {
         };
         entries.truncate(count);
         let mut slots: Vec<_> = entries.iter().map(Slot::of).collect();
-        // Older kernels do not tell the interfaces of iWARP's.
+        // Older kernels do not report the interfaces of iWARP devices.
         let is_told = |slot: &Slot| slot.entry.interface_index != 0;
         if self.is_iwarp() && !slots.iter().all(is_told) {
             let interfaces = Interfaces::now();
@@ -187,24 +186,24 @@ impl OpenDevice {
     fn raw_attr(&self) -> Result<abi::DeviceAttr> {
         self.check(Step::Query)?;
         let mut attr = abi::DeviceAttr::zeroed();
-        // SAFETY: the context is open, and the structure is the library's to fill in.
+        // SAFETY: the context is open, and the library fills in the structure.
         let code = unsafe { (self.library.query_device)(self.context.as_ptr(), &mut attr) };
         check(Step::Query, "ibv_query_device", code).map_err(|error| self.explain(error))?;
         Ok(attr)
     }
 
-    /// A port's attributes; zero where the library knows nothing of one.
+    /// A port's attributes; fields that the library does not know are zero.
     pub(super) fn port_attr(&self, port_num: u8) -> Result<abi::PortAttr> {
         self.check(Step::Query)?;
         let mut attr = abi::PortAttr::zeroed();
         let context = self.context.as_ptr();
-        // SAFETY: the context is open, and the structure is the library's to fill in, as far as it knows it.
+        // SAFETY: the context is open, and the library fills in the fields that it knows.
         let code = unsafe { (self.library.query_port)(context, port_num, &mut attr) };
         check(Step::Query, "ibv_query_port", code).map_err(|error| self.explain(error))?;
         Ok(attr)
     }
 
-    /// The network interface of its first port; 0 if that cannot be found out.
+    /// The network interface of its first port; 0 if unknown.
     pub(super) fn interface_index(&self) -> u32 {
         if let Some(known) = self.interface_index.get() {
             return *known;
@@ -215,17 +214,21 @@ impl OpenDevice {
         })
     }
 
-    /// The outcome of a verb that ends an object without memory of its own. With a device that was removed the
-    /// kernel ends its objects by itself: that the verb fails is no failure. That the device is gone shows in that
-    /// it cannot be asked for its attributes either.
+    /// The result of a verb that destroys an object without its own memory. The kernel destroys the objects of a
+    /// removed device itself, so a failure is then ignored. A removed device is recognized because querying its
+    /// attributes also fails.
     ///
-    /// It is not for regions and windows: the kernel refuses every verb before it ends the objects, and until then
-    /// the device may still write to memory. How long that takes is not told.
+    /// Not for regions and windows: the kernel refuses every verb before it destroys the objects, and until then the
+    /// device may still write to memory. The kernel does not report when that is over.
     pub(super) fn ended(&self, step: Step, verb: &'static str, code: i32) -> Result<()> {
         let ended = check(step, verb, code).map_err(|error| self.explain(error));
         match ended {
             Err(error) if is_removal(&error) && self.raw_attr().is_err_and(|e| is_removal(&e)) => {
-                tracing::debug!(device = self.name, verb, "ended by the device's removal");
+                tracing::debug!(
+                    device = self.name,
+                    verb,
+                    "destroyed by the device's removal"
+                );
                 Ok(())
             }
             ended => ended,
@@ -236,13 +239,13 @@ impl OpenDevice {
         error.on(&self.name, None)
     }
 
-    /// Fails in a process that was forked off since: what it has are copies of its parent's.
+    /// Fails in a forked child, which only has copies of its parent's objects.
     #[inline]
     pub(super) fn check(&self, step: Step) -> Result<()> {
         self.fork.check(step)
     }
 
-    /// Whether this process opened the device, so that it and its objects must be closed.
+    /// Whether this process opened the device, so that it must close it and its objects.
     pub(super) fn is_own(&self) -> bool {
         self.fork.is_owner()
     }
@@ -268,7 +271,7 @@ impl Drop for OpenDevice {
         if !self.is_own() {
             return;
         }
-        // SAFETY: nothing that was made of it is left, since all of that keeps it alive.
+        // SAFETY: no object created from it exists, because each keeps it alive.
         let code = unsafe { (self.library.close_device)(self.context.as_ptr()) };
         if code != 0 {
             tracing::warn!(device = self.name, code, "not closed");
@@ -277,7 +280,7 @@ impl Drop for OpenDevice {
 }
 
 fn device_attr(raw: &abi::DeviceAttr) -> DeviceAttr {
-    // Limits are not negative; some are larger than the provider's types hold.
+    // Limits are not negative, but some exceed the provider's types.
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
     let small = |value: i32| u8::try_from(value.max(0)).unwrap_or(u8::MAX);
     DeviceAttr {
@@ -303,7 +306,7 @@ fn device_attr(raw: &abi::DeviceAttr) -> DeviceAttr {
         },
         max_qp_rd_atom: small(raw.max_qp_rd_atom),
         max_qp_init_rd_atom: small(raw.max_qp_init_rd_atom),
-        // libibverbs reports it for a queue pair, once that is created.
+        // libibverbs reports it for each queue pair after creation.
         max_inline_data: 0,
         phys_port_cnt: raw.phys_port_cnt,
         local_ca_ack_delay: raw.local_ca_ack_delay,

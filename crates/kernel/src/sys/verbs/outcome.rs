@@ -1,4 +1,4 @@
-//! What verbs return, as results.
+//! Return values of verbs as results.
 
 use std::ffi::c_int;
 
@@ -18,13 +18,13 @@ pub(super) fn failed(step: Step, verb: &'static str, code: c_int) -> Error {
         code => errno_of(code),
     };
     if errno.raw_os_error() == EIO {
-        // What uverbs says of everything on a device that is gone.
+        // uverbs returns this for every call on a removed device.
         return Error::new(step, Cause::DeviceRemoved);
     }
     refused(step, verb, errno)
 }
 
-/// Whether a verb returned success; it returns an errno, or -1.
+/// Checks a verb's return value: 0, an errno, or -1.
 pub(super) fn check(step: Step, verb: &'static str, code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -32,7 +32,7 @@ pub(super) fn check(step: Step, verb: &'static str, code: c_int) -> Result<()> {
     }
 }
 
-/// A pointer that a verb returned, null with the errno in the thread's variable.
+/// Checks a pointer that a verb returned: null means an error in `errno`.
 pub(super) fn made<T>(
     step: Step,
     verb: &'static str,
@@ -46,13 +46,13 @@ pub(super) fn last_errno() -> Errno {
     errno_of(errno.unwrap_or(EIO))
 }
 
-/// A driver may fail without errno, or with a number that is none: that is `EIO`.
+/// A driver may fail without an errno or with an invalid one: that becomes `EIO`.
 pub(super) fn errno_of(code: c_int) -> Errno {
     let errno = Some(code).filter(|code| ERRNOS.contains(code));
     Errno::from_raw_os_error(errno.unwrap_or(EIO))
 }
 
-/// A `u32` as one of the ABI's `int`s, the largest if it does not fit.
+/// Converts a `u32` to an `int` of the ABI, saturating.
 pub(super) fn int(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }

@@ -13,12 +13,12 @@ use super::outcome::failed;
 /// Pieces of memory that need no allocation.
 const SGES_INLINE: usize = 8;
 
-/// How to tell that a queue is full.
+/// Describes the error of a full queue.
 pub(super) struct Full<L> {
     pub(super) step: Step,
     pub(super) verb: &'static str,
     pub(super) what: &'static str,
-    /// How much it holds, asked only if it is full.
+    /// Its capacity, computed only if it is full.
     pub(super) limit: L,
 }
 
@@ -35,7 +35,7 @@ impl<L: FnOnce() -> u32> Full<L> {
     }
 }
 
-/// Runs `post` with a receive in the library's form.
+/// Runs `post` with a receive in the library's format.
 pub(super) fn with_recv(
     wr: &RecvWr<'_>,
     full: Full<impl FnOnce() -> u32>,
@@ -54,16 +54,16 @@ pub(super) fn with_recv(
     full.check(code)
 }
 
-/// What of a send the library's objects are found for.
+/// The library objects that a send refers to.
 #[derive(Clone, Copy)]
 pub(super) struct Objects {
-    /// Of a datagram: address handle, queue pair and its key.
+    /// For a datagram: address handle, queue pair and its key.
     pub(super) ud: Option<abi::RemoteUd>,
     /// Of a binding: the window and its region.
     pub(super) window: Option<(*mut abi::Mw, *mut abi::Mr)>,
 }
 
-/// Runs `post` with a send in the library's form.
+/// Runs `post` with a send in the library's format.
 pub(super) fn with_send(
     wr: &SendWr<'_>,
     objects: Objects,
@@ -114,7 +114,7 @@ pub(super) fn with_send(
     full.check(code)
 }
 
-/// Operation and what belongs to it.
+/// Fills in the operation and its parameters.
 fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
     let rdma = |remote: RemoteAddr| abi::Remote {
         rdma: abi::RemoteRdma {
@@ -180,7 +180,7 @@ fn fill(request: &mut abi::SendWr, op: SendOp, objects: Objects) {
             request.imm_data = rkey;
             opcode::LOCAL_INV
         }
-        // The provider's types may grow; the library does not know the number.
+        // The provider's types may grow; the library rejects this number.
         _ => u32::MAX,
     };
 }
@@ -189,14 +189,14 @@ pub(super) fn bind_info(mr: *mut abi::Mr, bind: Option<&MwBind>) -> abi::MwBindI
     let (addr, length) = bind.map_or((0, 0), |bind| (bind.addr, bind.length));
     abi::MwBindInfo {
         mr,
-        // A window that is closed opens nothing anywhere.
+        // A window that is being closed has no address.
         addr: if length == 0 { 0 } else { addr },
         length,
         mw_access_flags: bind.map_or(0, |bind| bind.access.bits()),
     }
 }
 
-/// Runs `post` with pieces of memory in the library's form, and their number.
+/// Runs `post` with scatter/gather elements in the library's format, and their number.
 fn with_sges<T>(sges: &[Sge], post: impl FnOnce(*mut abi::Sge, c_int) -> T) -> T {
     let convert = |sge: &Sge| abi::Sge {
         addr: sge.addr,

@@ -23,7 +23,7 @@ use super::outcome::{check, foreign, made};
 use super::post::{Full, Objects, bind_info, with_recv, with_send};
 use super::srq::KernelSrq;
 
-/// Attributes that a query asks for: all of them (`enum ibv_qp_attr_mask`, 21 bits).
+/// Mask to query all attributes (`enum ibv_qp_attr_mask`, 21 bits).
 const QUERY_ALL: i32 = (1 << 21) - 1;
 
 /// A queue pair of the kernel's.
@@ -34,9 +34,9 @@ pub(super) struct KernelQp {
     qpn: Qpn,
     qp_type: QpType,
     cap: QpCap,
-    /// Address handles of the datagrams that may still be under way: as many as the send queue holds.
+    /// Address handles of datagrams that may be in flight: at most as many as the send queue holds.
     handles: Mutex<VecDeque<Arc<AhShared>>>,
-    /// The groups that it is attached to: the kernel destroys no queue pair that is.
+    /// The groups that it is attached to, because the kernel does not destroy an attached queue pair.
     groups: Mutex<Vec<Gid>>,
     pd: Arc<Domain>,
     // Destroyed after the queue pair.
@@ -73,7 +73,7 @@ impl KernelQp {
                 qp_type: init.qp_type as u32,
                 sq_sig_all: i32::from(init.sq_sig_all),
             };
-            // SAFETY: objects of one device, which exist; the library writes the sizes it chose.
+            // SAFETY: the objects exist and belong to one device; the library writes the sizes it chose.
             let raw = unsafe { (device.library.create_qp)(pd.raw.as_ptr(), &mut attr) };
             let raw = made(Step::CreateQp, "ibv_create_qp", raw);
             Ok((raw.map_err(|error| device.explain(error))?, attr))
@@ -97,7 +97,7 @@ impl KernelQp {
         })
     }
 
-    /// Does something with the queue pair while it is not destroyed.
+    /// Runs `act` with the queue pair, unless it is destroyed.
     fn with<T>(&self, step: Step, act: impl FnOnce(NonNull<abi::Qp>) -> Result<T>) -> Result<T> {
         self.pd.device.check(step)?;
         let raw = self.raw.read();
@@ -122,14 +122,14 @@ impl KernelQp {
         Ok(Some((ah.shared(), destination)))
     }
 
-    /// Keeps the address handle of a datagram that was posted until it cannot be under way any more.
+    /// Keeps the address handle of a posted datagram until the datagram cannot be in flight.
     fn keep(&self, handle: &Arc<AhShared>) {
         let mut handles = self.handles.lock();
         handles.push_back(handle.clone());
         if handles.len() > most_under_way(self.cap.max_send_wr) {
             let oldest = handles.pop_front();
             drop(handles);
-            // Destroys it, unless it is held elsewhere: not under the lock.
+            // May destroy it, so not under the lock.
             drop(oldest);
         }
     }
@@ -143,7 +143,7 @@ impl KernelQp {
         };
         with_send(wr, objects, full, |request, bad| {
             self.pd.device.ops().post_send.map_or(EOPNOTSUPP, |send| {
-                // SAFETY: the queue pair exists; request and `bad` are good for as long as the call takes.
+                // SAFETY: the queue pair exists; the request and `bad` are valid during the call.
                 unsafe { send(raw.as_ptr(), request, bad) }
             })
         })
@@ -157,15 +157,15 @@ impl KernelQp {
         gid: &Gid,
     ) -> Result<()> {
         self.with(step, |raw| {
-            // SAFETY: the queue pair exists; RoCE's groups have no local identifier.
+            // SAFETY: the queue pair exists; RoCE groups have no LID.
             let code = unsafe { call(raw.as_ptr(), &(*gid).into(), 0) };
             check(step, verb, code).map_err(|error| self.pd.device.explain(error))
         })
     }
 }
 
-/// How many work requests a send queue of this length holds at most: drivers round it up to a power of two
-/// and do not all report that.
+/// Maximum number of work requests in a send queue of this length: drivers round it up to a power of two and do not all
+/// report that.
 fn most_under_way(max_send_wr: u32) -> usize {
     (max_send_wr as usize + 1).next_power_of_two()
 }
@@ -219,7 +219,7 @@ impl Qp for KernelQp {
     }
 
     fn counters(&self) -> Result<Vec<Counter>> {
-        let what = "counting by queue pair: the kernel's drivers count by port, which";
+        let what = "counters per queue pair (the kernel's drivers count per port)";
         Err(Error::new(Step::Query, Cause::Unsupported(what)))
     }
 
@@ -236,7 +236,7 @@ impl Qp for KernelQp {
                 }
                 _ => self.post(raw, wr, Objects { ud, window: None })?,
             }
-            // A refused request has no place in the queue and must not displace a posted one.
+            // A refused request is not in the queue and must not displace a posted one.
             if let Some((handle, _)) = handle {
                 self.keep(handle);
             }
@@ -259,7 +259,7 @@ impl Qp for KernelQp {
             bind_info: bind_info(null_mut(), Some(bind)),
         };
         self.with(Step::BindMw, |raw| {
-            // SAFETY: the queue pair is not destroyed meanwhile.
+            // SAFETY: the queue pair is not destroyed during the call.
             unsafe { mw.bind(&self.pd.device, raw, request, bind) }
         })
     }
@@ -274,7 +274,7 @@ impl Qp for KernelQp {
             };
             with_recv(wr, full, |request, bad| {
                 self.pd.device.ops().post_recv.map_or(EOPNOTSUPP, |recv| {
-                    // SAFETY: the queue pair exists; request and `bad` are good for as long as the call takes.
+                    // SAFETY: the queue pair exists; the request and `bad` are valid during the call.
                     unsafe { recv(raw.as_ptr(), request, bad) }
                 })
             })
@@ -306,8 +306,8 @@ impl Qp for KernelQp {
         };
         let library = &self.pd.device.library;
         for gid in self.groups.lock().drain(..) {
-            // A group that is gone already is as good.
-            // SAFETY: the queue pair exists, and the lock, held for writing, keeps all others out.
+            // A failure means that the group is already detached.
+            // SAFETY: the queue pair exists, and the write lock excludes all other users.
             let _ = unsafe { (library.detach_mcast)(qp.as_ptr(), &gid.into(), 0) };
         }
         // SAFETY: as above.

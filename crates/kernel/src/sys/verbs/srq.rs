@@ -36,11 +36,11 @@ impl KernelSrq {
             attr: abi::SrqAttr {
                 max_wr: attr.max_wr,
                 max_sge: attr.max_sge,
-                // Of creation the limit is no part (ibv_create_srq(3)).
+                // Creation ignores the limit (ibv_create_srq(3)).
                 srq_limit: 0,
             },
         };
-        // SAFETY: a protection domain, and attributes that the library reads and writes.
+        // SAFETY: the protection domain is valid; the library reads and writes the attributes.
         let raw = unsafe { (pd.device.library.create_srq)(pd.raw.as_ptr(), &mut init) };
         let raw = made(Step::CreateSrq, "ibv_create_srq", raw)
             .map_err(|error| pd.device.explain(error))?;
@@ -57,7 +57,7 @@ impl KernelSrq {
         Ok(srq)
     }
 
-    /// Does something with the queue while it is not destroyed.
+    /// Runs `act` with the queue, unless it is destroyed.
     pub(super) fn with<T>(
         &self,
         step: Step,
@@ -95,7 +95,7 @@ impl Srq for KernelSrq {
             with_recv(wr, full, |request, bad| {
                 let post = self.pd.device.ops().post_srq_recv;
                 post.map_or(EOPNOTSUPP, |post| {
-                    // SAFETY: the queue exists; request and `bad` are good for as long as the call takes.
+                    // SAFETY: the queue exists; the request and `bad` are valid during the call.
                     unsafe { post(raw.as_ptr(), request, bad) }
                 })
             })
@@ -135,7 +135,7 @@ impl Srq for KernelSrq {
         let Some(queue) = *raw else {
             return Ok(());
         };
-        // SAFETY: the queue exists, and the lock, held for writing, keeps all others out.
+        // SAFETY: the queue exists, and the write lock excludes all other users.
         let code = unsafe { (self.pd.device.library.destroy_srq)(queue.as_ptr()) };
         let device = &self.pd.device;
         device.ended(Step::CreateSrq, "ibv_destroy_srq", code)?;

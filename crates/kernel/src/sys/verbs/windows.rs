@@ -1,6 +1,5 @@
-//! The memory windows and regions of a device, by their keys: a provider names them so when a window is bound. The
-//! library
-//! keeps a window's present key in its own structure, which binding changes.
+//! The memory windows and regions of a device, by the keys that a provider uses to bind windows. The library stores a
+//! window's current key in its own structure, which binding changes.
 
 use std::collections::HashMap;
 use std::ptr::{NonNull, null_mut};
@@ -9,37 +8,36 @@ use portolan_abi_layout as abi;
 use portolan_provider::verbs::{MwBind, MwType};
 use portolan_provider::{Cause, Error, Result, Step};
 
-/// What a window is found by: the part of its key that stays, and a number that no other window of the
-/// device has or had. The library's pointer and the key may both come again once a window is gone.
+/// Identifies a window: the constant part of its key, and a number that is never reused. Both the library's pointer and
+/// the key may be reused after a window is deallocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     index: u32,
     serial: u64,
 }
 
-/// The windows of a device, by the part of their keys that stays.
+/// The windows of a device, by the constant part of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     allocated: HashMap<u32, Window>,
     serials: u64,
 }
 
-/// A window that is allocated for as long as it is in the table. The key in the library's structure is
-/// read and written under the table's lock.
+/// A window, allocated as long as it is in the table. The table's lock protects the key in the library's structure.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) raw: NonNull<abi::Mw>,
     serial: u64,
     pub(super) mw_type: MwType,
-    /// Keys of the regions that it was asked to open parts of, the latest last. Which of these
-    /// bindings were carried out only their completions tell.
+    /// Keys of the regions that it was to be bound to, the latest last. Only completions show which bindings were
+    /// executed.
     regions: Vec<u32>,
 }
 
-/// The regions of a device by their keys, each registered for as long as it is in the table.
+/// The regions of a device by their keys, each registered as long as it is in the table.
 pub(super) type Regions = HashMap<u32, NonNull<abi::Mr>>;
 
-/// What stays of a window's key.
+/// The constant part of a window's key.
 fn index(rkey: u32) -> u32 {
     rkey >> 8
 }
@@ -67,27 +65,28 @@ impl Windows {
         window.filter(|window| window.serial == place.serial)
     }
 
-    /// How many windows may be bound to the region.
+    /// Number of windows that may be bound to the region.
     pub(super) fn count_on(&self, lkey: u32) -> usize {
         let windows = self.allocated.values();
         windows.filter(|window| window.opens(lkey)).count()
     }
 
-    /// The window of type 2 that has this key now, or did.
+    /// The type 2 window that has or had this key.
     pub(super) fn of_key(&mut self, rkey: u32) -> Option<&mut Window> {
         self.allocated.get_mut(&index(rkey))
     }
 
-    /// Takes a window out of the table.
+    /// Removes a window from the table.
     pub(super) fn remove(&mut self, place: Place) {
         self.allocated.remove(&place.index);
     }
 
-    /// Deallocates the windows that may be bound to a region which is to go. First those that were asked to
-    /// open it last, then, if the region still does not go, those that were once. A window for which `dealloc` fails stays.
+    /// Deallocates the windows that may be bound to a region, so that it can be deregistered. First those whose latest
+    /// binding names the region; if that does not suffice, those that named it earlier. A window for which `dealloc`
+    /// fails stays.
     ///
     /// # Errors
-    /// The last of `deregister`.
+    /// The last error of `deregister`.
     pub(super) fn close_on(
         &mut self,
         lkey: u32,
@@ -106,7 +105,7 @@ impl Windows {
         outcome
     }
 
-    /// The region is gone.
+    /// Removes a region that was deregistered.
     pub(super) fn forget_region(&mut self, lkey: u32) {
         for window in self.allocated.values_mut() {
             window.regions.retain(|known| *known != lkey);
