@@ -1,4 +1,4 @@
-//! Events that were handed out and are acknowledged: what raised them is not destroyed before.
+//! Events that a program must acknowledge: the object of an event is not destroyed before that.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -17,7 +17,7 @@ impl Reported {
     }
 }
 
-/// The fields of C's structure by which its owner acknowledges.
+/// The fields of a C structure that acknowledge its events.
 #[derive(Clone, Copy)]
 pub(crate) struct Acks {
     pub(crate) mutex: *mut pthread_mutex_t,
@@ -25,7 +25,7 @@ pub(crate) struct Acks {
     pub(crate) completed: *mut u32,
 }
 
-/// A mutex and a condition as `PTHREAD_…_INITIALIZER` makes them.
+/// A mutex and a condition, initialized like `PTHREAD_…_INITIALIZER`.
 pub(crate) const FRESH: (pthread_mutex_t, pthread_cond_t) = (
     libc::PTHREAD_MUTEX_INITIALIZER,
     libc::PTHREAD_COND_INITIALIZER,
@@ -35,9 +35,9 @@ impl Acks {
     /// Acknowledges `count` events.
     ///
     /// # Safety
-    /// The fields are those of a living object.
+    /// The fields belong to a living object.
     pub(crate) unsafe fn add(self, count: u32) {
-        // SAFETY: the three places are those of one object that lives, and its mutex is initialized.
+        // SAFETY: the three pointers are fields of one living object, and its mutex is initialized.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
             *self.completed = (*self.completed).wrapping_add(count);
@@ -46,7 +46,7 @@ impl Acks {
         }
     }
 
-    /// Waits until all that were reported are acknowledged, for as long as that takes: libibverbs promises so.
+    /// Waits, without a limit, until all reported events are acknowledged, as libibverbs requires.
     ///
     /// # Safety
     /// As for [`Acks::add`]; no more events are reported.

@@ -1,4 +1,4 @@
-//! Address handles, and the way back to who sent a datagram.
+//! Address handles, and how to answer the sender of a datagram.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -25,12 +25,12 @@ impl Kind for Ah {
 }
 
 /// # Errors
-/// `EINVAL` without a global route, or for a source that the GID table does not have.
+/// `EINVAL` without a global route, or for a source that is not in the GID table.
 ///
 /// # Safety
 /// The domain is one of ours.
 pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let domain = unsafe { own(pd) }?;
     if attr.is_global == 0 {
         return Err(Errno::INVAL);
@@ -48,21 +48,21 @@ pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
 }
 
 /// # Errors
-/// `EINVAL` if it ended before.
+/// `EINVAL` if it is already destroyed.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// It is not used afterwards.
 pub(crate) unsafe fn destroy(ah: *mut Ah) -> Result<()> {
     let ending = end(ah)?;
-    // SAFETY: only the caller uses it, and ends it.
+    // SAFETY: only the caller uses it, and it is destroyed here.
     unsafe { ending.free() };
     Ok(())
 }
 
-/// The way back to who sent a datagram, by the 40 bytes before it.
+/// The address vector back to the sender of a datagram, from the 40 bytes before the data.
 ///
 /// # Errors
-/// `EINVAL` for bytes that are no header, or one that was not for this port.
+/// `EINVAL` for bytes that are not a header, or for a header that was not to this port.
 ///
 /// # Safety
 /// The pointers are the program's.
@@ -77,7 +77,7 @@ pub(crate) unsafe fn way_back(
     if wc.wc_flags & wc_flags::GRH == 0 || grh.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as above: 40 bytes of the program's.
+    // SAFETY: as above; the program provides 40 bytes.
     let bytes = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     let back = Back::of(&bytes).ok_or(Errno::INVAL)?;
     // SAFETY: as above.
@@ -95,7 +95,7 @@ pub(crate) unsafe fn way_back(
             traffic_class: back.traffic_class,
         },
         dlid: wc.slid,
-        // The completion reports the kind of the header there.
+        // A completion reports the kind of the header in this field.
         sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,
@@ -104,7 +104,7 @@ pub(crate) unsafe fn way_back(
     })
 }
 
-/// What the header of a datagram says.
+/// The contents of a datagram's header.
 #[derive(Debug, PartialEq, Eq)]
 struct Back {
     from: [u8; 16],
@@ -115,8 +115,8 @@ struct Back {
 }
 
 impl Back {
-    /// Of an IPv6 header, or of the IPv4 header in the last 20 bytes (IBTA annex A17). Which it is, the version
-    /// tells, and the sum of an IPv4 header: the bytes before it are whatever the program left there.
+    /// Reads an IPv6 header, or the IPv4 header in the last 20 bytes (IBTA annex A17). The version and the IPv4
+    /// checksum distinguish them, because the bytes before an IPv4 header are arbitrary.
     fn of(bytes: &[u8; 40]) -> Option<Self> {
         let last = &bytes[20..];
         if last[0] == 0x45 && sums_up(last) {
@@ -146,7 +146,7 @@ impl Back {
     }
 }
 
-/// Whether the checksum of an IPv4 header is right (RFC 791).
+/// Whether the checksum of an IPv4 header is correct (RFC 791).
 fn sums_up(header: &[u8]) -> bool {
     let words = header.chunks_exact(2);
     let sum: u32 = words

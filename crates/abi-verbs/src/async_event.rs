@@ -14,15 +14,15 @@ use crate::process::check_process;
 use crate::wait::Attempt;
 use crate::{cq, qp, srq};
 
-/// Takes an event, if there is one.
+/// Takes an event, if one is queued.
 ///
 /// # Errors
-/// Those of [`Attempt::wait`].
+/// Errors of [`Attempt::wait`].
 ///
 /// # Safety
-/// The context is open, the place good to write to.
+/// The context is open, and `into` is writable.
 pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Result<Attempt> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let own_context = unsafe { own(context) }?;
     loop {
         let taken = own_context
@@ -31,11 +31,11 @@ pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Resul
             .map_err(|error| errno_of(&error))?;
         match taken.map(|event| own_context.report(event)) {
             Some(Some(event)) => {
-                // SAFETY: the caller vouches for the place.
+                // SAFETY: the caller provides the memory.
                 unsafe { into.write(event) };
                 return Ok(Attempt::Done);
             }
-            // Of something that has ended meanwhile.
+            // The event's object was destroyed.
             Some(None) => {}
             None => {
                 let fd = own_context
@@ -49,13 +49,13 @@ pub(crate) unsafe fn take(context: *mut Context, into: *mut AsyncEvent) -> Resul
 }
 
 impl OwnContext {
-    /// An event for C, which is to be acknowledged from now on; none if who raised it is gone.
+    /// Converts an event for C and counts it as reported; `None` if its object was destroyed.
     fn report(&self, event: ProviderEvent) -> Option<AsyncEvent> {
         use ProviderEvent::*;
         let of_qp = |qpn: portolan_wire::Qpn, event_type| {
             let qps = self.raisers.qps.lock();
             let qp = qps.get(&qpn.value())?.0;
-            // SAFETY: it lives for as long as it is known there.
+            // SAFETY: it is alive while it is in the table.
             unsafe { own(qp) }.ok()?.reported.add();
             let element = qp.cast();
             Some(AsyncEvent {
@@ -80,7 +80,7 @@ impl OwnContext {
             CqErr(number) => {
                 let cqs = self.raisers.cqs.lock();
                 let cq = cqs.get(&number.0)?.0;
-                // SAFETY: it lives for as long as it is known there.
+                // SAFETY: it is alive while it is in the table.
                 unsafe { own(cq) }.ok()?.async_reported.add();
                 let (element, event_type) = (cq.cast::<c_void>(), kind::CQ_ERR);
                 Some(AsyncEvent {
@@ -111,12 +111,12 @@ impl OwnContext {
 /// Acknowledges an event.
 ///
 /// # Safety
-/// One of [`take`], for the first time.
+/// The event is from [`take`] and not acknowledged yet.
 pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
     if check_process().is_err() {
         return;
     }
-    // SAFETY: as the caller promises: what raised it is not destroyed before.
+    // SAFETY: as the caller promises; the event's object is not destroyed before this.
     unsafe {
         match event.event_type {
             kind::QP_FATAL

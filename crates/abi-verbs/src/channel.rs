@@ -19,7 +19,8 @@ use crate::wait::Attempt;
 /// A completion channel.
 pub(crate) struct OwnChannel {
     pub(crate) channel: Arc<dyn ProviderChannel>,
-    /// Held while an event is taken, and while a completion queue of it ends: an event names its queue by address.
+    /// Locked while an event is taken, and while a completion queue of the channel is destroyed, because an event
+    /// identifies its queue by address.
     pub(crate) taking: Mutex<()>,
 }
 
@@ -31,11 +32,11 @@ impl Kind for CompChannel {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let channel = unsafe { own(context) }?.device.create_comp_channel();
     let channel = channel.map_err(|error| errno_of(&error))?;
     let fd = channel.as_fd();
-    // Its flag says from here on whether the program wants to wait.
+    // From here on the flag says whether the program wants to block.
     fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
     let whole = CompChannel {
         context,
@@ -47,33 +48,33 @@ pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
 }
 
 /// # Errors
-/// `EBUSY` while completion queues are on it; `EINVAL` if it ended before.
+/// `EBUSY` while completion queues are on it; `EINVAL` if it is already destroyed.
 ///
 /// # Safety
-/// Nobody uses it any more, if it succeeds.
+/// After success it is not used.
 pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
     let ending = end(channel)?;
     let taking = ending.own().taking.lock();
-    // SAFETY: it lives; completion queues count themselves in the field under the lock.
+    // SAFETY: it is alive; completion queues count themselves in the field under the lock.
     if unsafe { (*channel).refcnt } > 0 {
         return Err(Errno::BUSY);
     }
     drop(taking);
-    // SAFETY: only the caller uses it, and ends it.
+    // SAFETY: only the caller uses it, and it is destroyed here.
     unsafe { ending.free() };
     Ok(())
 }
 
-/// Takes an event, if there is one, and writes its queue to `into`.
+/// Takes an event, if one is queued, and writes its queue to `into`.
 ///
 /// # Errors
-/// Those of [`Attempt::wait`].
+/// Errors of [`Attempt::wait`].
 ///
 /// # Safety
-/// The channel is one of ours, the place good to write to.
+/// The channel is one of ours, and `into` is writable.
 pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -> Result<Attempt> {
     check_process()?;
-    // SAFETY: the caller keeps `channel` until this is done.
+    // SAFETY: the caller keeps `channel` alive during this call.
     let own_channel = unsafe { own(channel) }?;
     let _taking = own_channel.taking.lock();
     let taken = own_channel.channel.take_event();
@@ -81,8 +82,8 @@ pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -
         return Attempt::wait(own_channel.channel.as_fd());
     };
     let cq: *mut Cq = std::ptr::with_exposed_provenance_mut(cookie as usize);
-    // SAFETY: a queue whose event waits lives: its end forgets the event first, under the lock. The place is as the
-    // caller promises.
+    // SAFETY: a queue with a pending event is alive, because its destruction first removes the event, under the lock.
+    // The caller provides the memory.
     unsafe {
         own(cq)?.comp_reported.add();
         into.write(cq);

@@ -38,30 +38,30 @@ impl Kind for Context {
 /// Opens a device.
 ///
 /// # Errors
-/// `ENODEV` if it is gone; those of the provider's start.
+/// `ENODEV` if it was removed; errors of starting the provider.
 ///
 /// # Safety
-/// The device is of a list of ours.
+/// The device is from one of our lists.
 pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
-    // SAFETY: the caller keeps `device` until this is done.
+    // SAFETY: the caller keeps `device` alive during this call.
     let opened = unsafe { own(device) }?.open()?;
     let (file, cmd_fd) = File::create(device)?;
     make_context(device, opened, file, cmd_fd)
 }
 
-/// Opens the device of another context once more, and shares the domains and regions of that.
+/// Opens the device of another context again, sharing that context's domains and regions.
 ///
 /// # Errors
-/// Those of [`File::of`] and [`open`].
+/// Errors of [`File::of`] and [`open`].
 ///
 /// # Safety
-/// The descriptor is the program's, and belongs to the context if this succeeds.
+/// The descriptor is the program's, and belongs to the context after success.
 pub(crate) unsafe fn import(descriptor: c_int) -> Result<*mut Context> {
     check_process()?;
-    // SAFETY: the program hands it over.
+    // SAFETY: the program passes ownership.
     let file = unsafe { File::of(descriptor) }?;
     let device = file.device();
-    // SAFETY: a device that was opened stays for as long as the process.
+    // SAFETY: a device that was opened is never freed.
     let opened = unsafe { own(device) }?.open()?;
     // SAFETY: as the caller promises.
     let cmd_fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -81,7 +81,7 @@ fn make_context(
     let listener = soft.listen_async(move |event| of.raises(event));
     let listener = listener.map_err(|error| errno_of(&error))?;
     let fd = listener.fd().map_err(|error| errno_of(&error))?;
-    // Its flag says from here on whether the program wants to wait.
+    // From here on the flag says whether the program wants to block.
     fcntl_setfl(fd, fcntl_getfl(fd)? - OFlags::NONBLOCK)?;
     let async_fd = fd.as_raw_fd();
     let context = Context {
@@ -103,16 +103,16 @@ fn make_context(
     make(tables::verbs_context(context), own)
 }
 
-/// Closes a device. Its objects should be gone; those that are not stay usable until they are destroyed.
+/// Closes a device. Objects that still exist remain usable until they are destroyed.
 ///
 /// # Errors
-/// `EINVAL` if it was closed before.
+/// `EINVAL` if it is already closed.
 ///
 /// # Safety
-/// Nobody uses the context itself any more.
+/// The context itself is not used afterwards.
 pub(crate) unsafe fn close(context: *mut Context) -> Result<()> {
     let ending = end(context)?;
-    // SAFETY: only the caller uses it, and closes it.
+    // SAFETY: only the caller uses it, and it is closed here.
     unsafe { ending.free() };
     Ok(())
 }

@@ -18,10 +18,10 @@ use crate::process::check_process;
 use crate::raisers::{Raiser, Raisers};
 use crate::wc::{flags, immediate};
 
-/// Completions that are taken at once.
+/// Maximum number of completions taken at once.
 const BATCH: usize = 16;
 
-/// What completions may have.
+/// Supported completion fields.
 const KNOWN_WC_FLAGS: u64 = create_cq_wc_flags::STANDARD | STAMPS;
 const STAMPS: u64 =
     create_cq_wc_flags::COMPLETION_TIMESTAMP | create_cq_wc_flags::COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -32,12 +32,13 @@ const KNOWN_FLAGS: u32 = 3;
 
 /// A completion queue.
 pub(crate) struct OwnCq {
-    /// There from its creation until its end: its address names it on the channel, and so is there before it.
+    /// Set from creation to destruction. Empty at first, because the queue's address identifies it on the channel and
+    /// must exist before the provider's queue.
     cq: OnceLock<Arc<dyn ProviderCq>>,
     pub(crate) users: Users,
     pub(crate) comp_reported: Reported,
     pub(crate) async_reported: Reported,
-    /// The context's, which may be closed before.
+    /// The context's; the context may be closed first.
     raisers: Arc<Raisers>,
     pub(crate) polling: cq_ex::Polling,
 }
@@ -48,23 +49,23 @@ impl Kind for Cq {
 }
 
 impl OwnCq {
-    /// The provider's.
+    /// The provider's queue.
     ///
     /// # Errors
-    /// `EINVAL` if it has ended.
+    /// `EINVAL` if it is destroyed.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Arc<dyn ProviderCq>> {
         self.cq.get().ok_or(Errno::INVAL)
     }
 }
 
-/// Creates a completion queue. Every one is an extended one; not every program knows.
+/// Creates a completion queue. Every queue is an extended one, even if the program does not use that.
 ///
 /// # Errors
-/// `EINVAL` for a size that the device does not have, or a completion vector other than 0.
+/// `EINVAL` for a size beyond the device's limit, or a completion vector other than 0.
 ///
 /// # Safety
-/// The context is open, and the channel null or one of its.
+/// The context is open, and the channel is null or belongs to it.
 pub(crate) unsafe fn create(
     context: *mut Context,
     cqe: u32,
@@ -73,7 +74,7 @@ pub(crate) unsafe fn create(
     comp_vector: u32,
     wc_flags: u64,
 ) -> Result<*mut Cq> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let own_context = unsafe { own(context) }?;
     let (device, raisers) = (&own_context.device, &own_context.raisers);
     if comp_vector != 0 {
@@ -103,13 +104,13 @@ pub(crate) unsafe fn create(
     let made = match made {
         Ok(made) => made,
         Err(error) => {
-            // SAFETY: made above; no other code has it.
+            // SAFETY: created above; no other code has it.
             unsafe { end(cq)?.free() };
             return Err(errno_of(&error));
         }
     };
     raisers.cqs.lock().insert(made.number().0, Raiser(cq));
-    // SAFETY: made above; the channel counts under its lock.
+    // SAFETY: created above; the channel's counter is protected by its lock.
     unsafe {
         (*cq).cqe = c_int::try_from(made.capacity()).unwrap_or(c_int::MAX);
         let _ = own(cq)?.cq.set(made);
@@ -156,16 +157,16 @@ pub(crate) unsafe extern "C" fn create_extended(
 }
 
 /// # Errors
-/// `EBUSY` while queue pairs complete there; `EINVAL` if it ended before, or another thread is ending it.
+/// `EBUSY` while queue pairs complete there; `EINVAL` if it is already destroyed, or another thread is destroying it.
 ///
 /// # Safety
-/// Nobody uses it any more but to acknowledge its events, if it succeeds.
+/// After success it is only used to acknowledge its events.
 pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
     let ending = end(cq)?;
     ending.own().users.check_none()?;
     let number = ending.own().get()?.number().0;
     ending.own().raisers.cqs.lock().remove(&number);
-    // SAFETY: as the caller promises: it is not polled any more, but events may still be acknowledged.
+    // SAFETY: as the caller promises, it is not polled any more, but events may still be acknowledged.
     unsafe {
         let channel = (*cq).channel;
         let given_back = || {
@@ -176,7 +177,7 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
             drop(given_back());
         } else {
             let _taking = (own(channel)?.taking).lock();
-            // Its event goes with it.
+            // Its pending event is dropped with it.
             drop(given_back());
             (*channel).refcnt -= 1;
         }
@@ -191,7 +192,7 @@ pub(crate) unsafe fn destroy(cq: *mut Cq) -> Result<()> {
 /// # Safety
 /// The queue is one of ours.
 unsafe fn comp_acks(cq: *mut Cq) -> Acks {
-    // SAFETY: as the caller promises; only addresses are made.
+    // SAFETY: as the caller promises; this only computes addresses.
     unsafe {
         Acks {
             mutex: &raw mut (*cq).mutex,
@@ -204,7 +205,7 @@ unsafe fn comp_acks(cq: *mut Cq) -> Acks {
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn async_acks(cq: *mut Cq) -> Acks {
-    // SAFETY: as the caller promises; only addresses are made.
+    // SAFETY: as the caller promises; this only computes addresses.
     unsafe {
         Acks {
             mutex: &raw mut (*cq).mutex,
@@ -215,21 +216,21 @@ pub(crate) unsafe fn async_acks(cq: *mut Cq) -> Acks {
 }
 
 /// # Safety
-/// The queue is one of ours, and has so many events that are not acknowledged.
+/// The queue is one of ours, and has that many unacknowledged events.
 pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
     if count > 0 && !cq.is_null() && check_process().is_ok() {
-        // SAFETY: an event that is acknowledged keeps its queue.
+        // SAFETY: an unacknowledged event keeps its queue alive.
         unsafe { comp_acks(cq).add(count) };
     }
 }
 
 /// # Errors
-/// `EINVAL` for fewer entries than wait to be polled, or more than the device has.
+/// `EINVAL` for fewer entries than are queued, or more than the device supports.
 ///
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn resize(cq: *mut Cq, cqe: c_int) -> Result<()> {
-    // SAFETY: the caller keeps `cq` until this is done.
+    // SAFETY: the caller keeps `cq` alive during this call.
     let own_cq = unsafe { own(cq) }?.get()?;
     let cqe = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
     own_cq.resize(cqe).map_err(|error| errno_of(&error))?;
@@ -248,7 +249,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, room: c_int, into: *mut Wc) ->
         let Ok(own_cq) = unsafe { own(cq) }.and_then(OwnCq::get) else {
             return -1;
         };
-        // One at a time is what most programs ask for.
+        // Most programs poll one completion at a time.
         let taken = match room {
             1 => take::<1>(own_cq.as_ref(), room, into),
             _ => take::<BATCH>(own_cq.as_ref(), room, into),
@@ -257,7 +258,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, room: c_int, into: *mut Wc) ->
     })
 }
 
-/// Takes completions by batches of `N`.
+/// Takes completions in batches of `N`.
 #[inline]
 fn take<const N: usize>(cq: &dyn ProviderCq, room: usize, into: *mut Wc) -> Result<c_int> {
     let mut batch = [WorkCompletion::EMPTY; N];
@@ -266,12 +267,12 @@ fn take<const N: usize>(cq: &dyn ProviderCq, room: usize, into: *mut Wc) -> Resu
         let wanted = N.min(room - taken);
         let found = match cq.poll(&mut batch[..wanted]) {
             Ok(found) => found,
-            // Those taken before are not to be lost.
+            // Return the completions already taken.
             Err(_) if taken > 0 => break,
             Err(error) => return Err(errno_of(&error)),
         };
         for (at, completion) in batch[..found].iter().enumerate() {
-            // SAFETY: the program's array has room for so many.
+            // SAFETY: the program's array has room for that many.
             unsafe { into.add(taken + at).write(wc(completion)) };
         }
         taken += found;

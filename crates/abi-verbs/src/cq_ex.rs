@@ -1,4 +1,4 @@
-//! Extended completion queues: completions that are walked over and read field by field.
+//! Extended completion queues: a program iterates over completions and reads them field by field.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -19,14 +19,14 @@ use crate::layout::{CompChannel, Context, Cq, CqEx, PollCqAttr};
 use crate::object::own;
 use crate::wc::{flags, immediate};
 
-/// A walk over the completions of a queue: the thread that begins one holds the lock until its end.
+/// An iteration over the completions of a queue. The thread that starts it holds the lock until it ends.
 pub(crate) struct Polling {
-    /// The queue's, whose context may be closed before.
+    /// The queue's device; the queue's context may be closed first.
     device: Arc<dyn ProviderDevice>,
     lock: UnsafeCell<libc::pthread_mutex_t>,
-    /// Written and read by who holds the lock, as is the next.
+    /// Accessed only by the lock's holder, like the next field.
     current: Cell<WorkCompletion>,
-    /// When the device's clock read 0, since 1970: of a walk over a queue that tells times of day.
+    /// The wall clock time, since 1970, at which the device's clock was 0; used by queues with wall clock times.
     clock_epoch: Cell<Duration>,
 }
 
@@ -41,14 +41,14 @@ impl Polling {
     }
 
     fn lock(&self) {
-        // SAFETY: a mutex that was initialized, and stays where it is.
+        // SAFETY: the mutex is initialized and does not move.
         unsafe { libc::pthread_mutex_lock(self.lock.get()) };
     }
 
     /// # Safety
-    /// This thread has locked it.
+    /// This thread holds the lock.
     unsafe fn unlock(&self) {
-        // SAFETY: this thread has it locked.
+        // SAFETY: this thread holds the lock.
         unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 }
@@ -101,19 +101,19 @@ pub(crate) fn whole(
 /// Takes the next completion.
 ///
 /// # Errors
-/// `ENOENT` if there is none.
+/// `ENOENT` if the queue is empty.
 ///
 /// # Safety
-/// The queue is one of ours, whose walk this thread has begun.
+/// The queue is one of ours, and this thread has started an iteration on it.
 unsafe fn take(of: *mut CqEx) -> Result<()> {
-    // SAFETY: a queue that is walked over is not ended.
+    // SAFETY: a queue with an iteration is not destroyed.
     let own_cq = unsafe { own(of.cast::<Cq>()) }?;
     let mut taken = [WorkCompletion::EMPTY];
     let found = own_cq.get()?.poll(&mut taken);
     if found.map_err(|error| errno_of(&error))? == 0 {
         return Err(Errno::NOENT);
     }
-    // SAFETY: the fields are of who walks.
+    // SAFETY: the iterating thread may access the fields.
     unsafe {
         (*of).status = taken[0].status as u32;
         (*of).wr_id = taken[0].wr_id;
@@ -131,7 +131,7 @@ unsafe extern "C" fn start_poll(of: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
         // SAFETY: the program's queue.
         let polling = &unsafe { own(of.cast::<Cq>()) }?.polling;
         polling.lock();
-        // SAFETY: a field that is written once, before the program has the queue.
+        // SAFETY: the field is written once, before the program gets the queue.
         if unsafe { (*of).read_completion_wallclock_ns }.is_some() {
             polling.clock_epoch.set(clock_epoch(&*polling.device));
         }
@@ -140,8 +140,8 @@ unsafe extern "C" fn start_poll(of: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     })
 }
 
-/// When the device's clock read 0, since 1970. It is asked once for each walk, so that within one later completions have
-/// later times even if the time of day is set back.
+/// The wall clock time, since 1970, at which the device's clock was 0. Read once per iteration, so that within one,
+/// later completions have later times even if the wall clock is set back.
 fn clock_epoch(device: &dyn ProviderDevice) -> Duration {
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let clock = Duration::from_nanos(device.clock_ns().unwrap_or_default());
@@ -155,7 +155,7 @@ unsafe extern "C" fn next_poll(of: *mut CqEx) -> c_int {
 
 unsafe extern "C" fn end_poll(of: *mut CqEx) {
     value((), || {
-        // SAFETY: the program's queue, whose walk this thread has begun.
+        // SAFETY: the program's queue, on which this thread has started an iteration.
         unsafe {
             if let Ok(own_cq) = own(of.cast::<Cq>()) {
                 own_cq.polling.unlock();
@@ -166,7 +166,7 @@ unsafe extern "C" fn end_poll(of: *mut CqEx) {
 
 /// The completion that a walk is at.
 fn current(of: *mut CqEx) -> WorkCompletion {
-    // SAFETY: the program's queue, whose walk this thread has begun.
+    // SAFETY: the program's queue, on which this thread has started an iteration.
     let own_cq = unsafe { own(of.cast::<Cq>()) };
     own_cq.map_or(WorkCompletion::EMPTY, |own_cq| own_cq.polling.current.get())
 }
@@ -200,7 +200,7 @@ unsafe extern "C" fn read_timestamp(of: *mut CqEx) -> u64 {
 }
 
 unsafe extern "C" fn read_wallclock(of: *mut CqEx) -> u64 {
-    // SAFETY: the program's queue, whose walk this thread has begun.
+    // SAFETY: the program's queue, on which this thread has started an iteration.
     let own_cq = unsafe { own(of.cast::<Cq>()) };
     let epoch = own_cq.map_or(Duration::ZERO, |own_cq| own_cq.polling.clock_epoch.get());
     u64::try_from(epoch.as_nanos())
@@ -208,7 +208,7 @@ unsafe extern "C" fn read_wallclock(of: *mut CqEx) -> u64 {
         .saturating_add(current(of).timestamp_ns)
 }
 
-/// What the device has none of: the vendor's error, a LID.
+/// Fields that the device lacks: the vendor's error, a LID.
 unsafe extern "C" fn read_none(_of: *mut CqEx) -> u32 {
     0
 }

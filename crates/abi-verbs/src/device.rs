@@ -1,4 +1,4 @@
-//! The list of devices. Who only looks starts nothing: the software provider starts with the first device opened.
+//! The list of devices. Listing starts nothing: the software provider starts when the first device is opened.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -17,16 +17,16 @@ use crate::provider::{provider, started};
 /// `IBV_NODE_CA`: as rdma_rxe says of itself.
 const NODE_CA: c_int = 1;
 
-/// A device as programs have it. Once it was listed it stays for as long as the process: programs compare its
-/// address, and hold it after they gave the list back.
+/// A device in C's format. It is never freed once listed, because programs compare its address and use it after they
+/// free the list.
 #[repr(C)]
 pub(crate) struct OwnDevice {
-    /// Where libibverbs's drivers keep their table of functions, by which they know devices of theirs.
+    /// libibverbs's drivers keep their function table here and recognize their devices by it.
     driver: *const c_void,
     facts: Facts,
 }
 
-/// What is known of a device that was not opened.
+/// The properties of a device that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     name: String,
@@ -49,10 +49,10 @@ unsafe impl Send for Listed {}
 
 static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
-/// The devices there are now.
+/// The current devices.
 ///
 /// # Errors
-/// Those of the system that does not tell its interfaces.
+/// The system's error when listing its interfaces.
 pub(crate) fn list() -> Result<Vec<*mut Device>> {
     let found = match started() {
         Some(provider) => {
@@ -114,7 +114,7 @@ fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
     device
 }
 
-/// A text as C's arrays have it, cut if it is too long.
+/// A text in a C array, truncated if necessary.
 pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut into = [0; N];
     for (to, from) in into[..N - 1].iter_mut().zip(text.bytes()) {
@@ -129,12 +129,12 @@ pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) 
     (malloc_list(devices), count)
 }
 
-/// Takes a list back.
+/// Frees a list.
 ///
 /// # Safety
-/// It is null, or one of [`give_list`], for the last time.
+/// It is null, or from [`give_list`] and not freed yet.
 pub(crate) unsafe fn take_list(list: *mut *mut Device) {
-    // SAFETY: the list is malloc's, and is not used any more.
+    // SAFETY: the list is from malloc and not used afterwards.
     unsafe { layout::free(list) };
 }
 
@@ -150,14 +150,14 @@ impl OwnDevice {
         self.facts.node_guid.to_be()
     }
 
-    /// The device itself; this starts the provider.
+    /// The device itself; starts the provider.
     ///
     /// # Errors
-    /// `ENODEV` if it is gone; those of the provider's start.
+    /// `ENODEV` if it was removed; errors of starting the provider.
     pub(crate) fn open(&self) -> Result<Arc<dyn ProviderDevice>> {
         let found = provider()?.device(self.facts.index);
         let found = found.map_err(|error| errno_of(&error))?;
-        // Another interface may have its number now; the names tell.
+        // Another interface may have its number by now, so compare the names.
         let found = found.filter(|device| device.name() == self.facts.name);
         found.ok_or(Errno::NODEV)
     }

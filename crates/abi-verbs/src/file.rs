@@ -1,5 +1,5 @@
-//! What stands for the kernel's file of an open device (`cmd_fd`): contexts that were imported by a copy of its
-//! descriptor share its domains and regions.
+//! The equivalent of the kernel's file of an open device (`cmd_fd`): contexts imported by a copy of its descriptor
+//! share its domains and regions.
 
 #![allow(unsafe_code, reason = "descriptors of C programs")]
 
@@ -17,27 +17,27 @@ use crate::guard::Result;
 use crate::layout::Device;
 use crate::object::{Held, Users};
 
-/// How the file of a context begins, by which another process knows it.
+/// The contents of a context's file, by which other processes recognize it.
 const MARK: &[u8] = b"portolan: an open device of a process\n";
 
-/// What the contexts of one file share.
+/// State that the contexts of one file share.
 pub(crate) struct File {
-    /// Device and inode number of the file, which copies of its descriptor have, too.
+    /// Device and inode number of the file, which are the same for all copies of its descriptor.
     name: (u64, u64),
     device: Listed,
     pub(crate) pds: Handles<Domain>,
     pub(crate) mrs: Handles<Region>,
 }
 
-/// The file's device, which stays for as long as the process.
+/// The file's device, which is never freed.
 struct Listed(*mut Device);
 
-// SAFETY: an address of memory that is never written again.
+// SAFETY: the memory at this address is never written again.
 unsafe impl Send for Listed {}
 // SAFETY: as above.
 unsafe impl Sync for Listed {}
 
-/// A protection domain, and how many objects are in it.
+/// A protection domain, and the number of objects in it.
 pub(crate) struct Domain {
     pub(crate) pd: Arc<dyn Pd>,
     pub(crate) users: Users,
@@ -49,7 +49,7 @@ pub(crate) struct Region {
     pub(crate) state: Mutex<RegionState>,
 }
 
-/// What of a region can change.
+/// The properties of a region that can change.
 pub(crate) struct RegionState {
     pub(crate) pd: Held,
     /// Bytes.
@@ -69,15 +69,15 @@ impl<T> Handles<T> {
     }
 
     /// # Errors
-    /// `ENOENT` if there is none.
+    /// `ENOENT` if it does not exist.
     pub(crate) fn find(&self, handle: u32) -> Result<Arc<T>> {
         self.0.lock().get(&handle).cloned().ok_or(Errno::NOENT)
     }
 
-    /// Ends an object for all contexts of the file, if `end` can.
+    /// Destroys an object for all contexts of the file, if `end` succeeds.
     ///
     /// # Errors
-    /// `ENOENT` if another context has ended it; those of `end`.
+    /// `ENOENT` if another context has destroyed it; errors of `end`.
     pub(crate) fn end(&self, handle: u32, end: impl FnOnce(&T) -> Result<()>) -> Result<()> {
         let mut objects = self.0.lock();
         end(objects.get(&handle).ok_or(Errno::NOENT)?)?;
@@ -86,11 +86,11 @@ impl<T> Handles<T> {
     }
 }
 
-/// The files whose contexts are open, and those that have ended since the last was opened.
+/// The files with open contexts; closed ones are removed when the next is opened.
 static OPEN: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
 
 impl File {
-    /// A file for a context that is opened, and its descriptor.
+    /// Creates a file for a context, and its descriptor.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
@@ -113,16 +113,17 @@ impl File {
     /// The file of a descriptor.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` for a descriptor that is not a context's; `EOPNOTSUPP` for another process's, whose memory
-    /// and queues are not to be had here; `ENODEV` if all its contexts are closed.
+    /// `EBADF`; `EINVAL` for a descriptor that is not a context's; `EOPNOTSUPP` for another process's, whose memory and
+    /// queues are not accessible here; `ENODEV` if all its contexts are closed.
     ///
     /// # Safety
-    /// Nobody closes the descriptor meanwhile.
+    /// The descriptor stays open during the call.
     pub(crate) unsafe fn of(descriptor: c_int) -> Result<Arc<Self>> {
         if descriptor < 0 {
             return Err(Errno::BADF);
         }
-        // SAFETY: no reserved number; the caller keeps it open, and one that is not open is an error of the calls.
+        // SAFETY: it is not a reserved number. The caller keeps it open; a closed descriptor would be an error of the
+        // calls.
         let fd = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let stat = fstat(fd)?;
         let name = (stat.st_dev, stat.st_ino);

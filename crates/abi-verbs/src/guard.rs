@@ -1,4 +1,4 @@
-//! The edge between C and Rust: errors become numbers and `errno`.
+//! The boundary between C and Rust: errors become return values and `errno`.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::process::check_process;
 
-/// Runs the body of a verb that gives 0 or the number of an error, as most do. `errno` is set, too.
+/// Runs the body of a verb that returns 0 or an errno, as most do. Also sets `errno`.
 #[inline]
 pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
     match caught(body) {
@@ -20,10 +20,10 @@ pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// As [`number`], for what is not on the way of data.
+/// Like [`number`], for calls off the data path.
 ///
-/// A child of a process that has devices is refused: another thread may have held any lock at the fork, or an event
-/// that is not acknowledged there.
+/// Refuses a forked child of a process that has devices: another thread may have held a lock at the fork, or an event
+/// may stay unacknowledged there.
 pub(crate) fn control(body: impl FnOnce() -> Result<()>) -> c_int {
     number(|| {
         check_process()?;
@@ -31,17 +31,17 @@ pub(crate) fn control(body: impl FnOnce() -> Result<()>) -> c_int {
     })
 }
 
-/// Runs the body of a function that gives a number, or -1 and `errno`.
+/// Runs the body of a function that returns a number, or -1 with `errno` set.
 pub(crate) fn status(body: impl FnOnce() -> Result<c_int>) -> c_int {
     caught(body).unwrap_or_else(failed)
 }
 
-/// Runs the body of a function that gives a pointer, or null and `errno`.
+/// Runs the body of a function that returns a pointer, or null with `errno` set.
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T>) -> *mut T {
     caught(body).unwrap_or_else(guard::null)
 }
 
-/// The number that an error of the provider stands for.
+/// The errno of a provider's error.
 #[cold]
 pub(crate) fn errno_of(error: &portolan_provider::Error) -> Errno {
     guard::errno_of(error.errno())

@@ -1,4 +1,4 @@
-//! Paths of the kernel's rdma_cm in libibverbs's structures: a librdmacm of other make asks for it.
+//! Converts the kernel's path records to libibverbs structures, for rdma-core's librdmacm.
 
 use std::ffi::c_int;
 
@@ -21,7 +21,7 @@ pub(crate) fn path(from: &KernPath) -> SaPathRec {
         pkey: from.pkey,
         sl: from.sl,
         mtu_selector: from.mtu_selector,
-        // A number of the standard's: it fits.
+        // An IBTA number, which fits.
         mtu: from.mtu as u8,
         rate_selector: from.rate_selector,
         rate: from.rate,

@@ -1,17 +1,17 @@
 //! `libibverbs.so.1`: any RDMA program runs on Portolan's software devices, unmodified.
 //!
-//! The library keeps what a C program sees (devices, contexts, queues, their memory) and hands verbs to the software
-//! provider of [`portolan`]. Devices are as Linux's rdma_rxe would report them.
+//! The library manages the objects that a C program sees (devices, contexts, queues, their memory) and passes verbs to
+//! the software provider of [`portolan`]. Devices look like Linux's rdma_rxe devices.
 //!
-//! * `layout`: the structures that programs reach into.
-//! * `export`: the functions, by the names and versions of `libibverbs.map`; `tables`: those that programs call by
-//!   an open device.
-//! * `guard`: errors and panics at the edge; `object`, `acks`: objects handed out by pointer, and how they end.
-//! * `provider`: the software provider, one for the process; `process`: what a forked child is refused.
-//! * `file`: what contexts that were imported share.
+//! * `layout`: the structures that programs access.
+//! * `export`: the functions, under the names and versions of `libibverbs.map`; `tables`: those that programs call
+//!   through an open device.
+//! * `guard`: errors and panics at the boundary; `object`, `acks`: objects passed by pointer, and their destruction.
+//! * `provider`: the process's software provider; `process`: refuses forked children.
+//! * `file`: state shared by imported contexts.
 //! * `raisers`: the objects that can raise asynchronous events.
-//! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the way of data, on which no lock is
-//!   shared by two queues.
+//! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the data path, where two queues share no
+//!   lock.
 //! * `rdma_cm`: the connection manager, for our librdmacm.so.1.
 
 mod acks;

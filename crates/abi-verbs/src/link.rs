@@ -1,4 +1,4 @@
-//! The hardware address that leads to a GID.
+//! Resolves the hardware address for a GID.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -19,10 +19,10 @@ use crate::query;
 /// How long a neighbour has to answer.
 const DEADLINE: Duration = Duration::from_secs(3);
 
-/// The hardware address of the next hop to an address vector's destination; zeros within the machine.
+/// The hardware address of the next hop to an address vector's destination; zeros within this machine.
 ///
 /// # Errors
-/// `EINVAL` for a source that the GID table does not have; `EHOSTUNREACH`, `ENETUNREACH`, `ETIMEDOUT`.
+/// `EINVAL` for a source that is not in the GID table; `EHOSTUNREACH`, `ENETUNREACH`, `ETIMEDOUT`.
 ///
 /// # Safety
 /// The context is open.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn resolve(context: *mut Context, attr: &AhAttr) -> Result<[u8
     let asked = Resolver::shared()
         .and_then(|shared| shared.resolve(route.next_hop(), route.interface_index, DEADLINE, done));
     asked.map_err(|cause| errno(&cause))?;
-    // The resolver answers within the deadline, or ends.
+    // The resolver answers within the deadline or stops.
     let found = answered.recv().map_err(|_| Errno::TIMEDOUT)?;
     let found = found.map_err(|cause| errno(&cause))?;
     Ok(found.ethernet().unwrap_or_default())
@@ -62,7 +62,7 @@ fn errno(cause: &Cause) -> Errno {
     Errno::from_raw_os_error(cause.errno())
 }
 
-/// A group's address follows from its number (RFC 1112, RFC 2464).
+/// The hardware address of a group, derived from its IP address (RFC 1112, RFC 2464).
 fn of_group(ip: IpAddr) -> Option<[u8; 6]> {
     match ip {
         IpAddr::V4(ip) if ip.is_multicast() => {

@@ -17,7 +17,7 @@ use crate::object::{Kind, end, make, next_handle, own};
 /// A context's memory region.
 pub(crate) struct OwnMr {
     region: Arc<Region>,
-    /// The context's, which may be closed before.
+    /// The context's; the context may be closed first.
     file: Arc<File>,
 }
 
@@ -26,11 +26,12 @@ impl Kind for Mr {
     type Own = OwnMr;
 }
 
-/// The provider's rights. What a device may leave out of account is left out; huge pages are pages.
+/// Converts access flags to the provider's. Flags that a device may ignore are ignored, and so is the one for huge
+/// pages.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for rights that rdma_rxe does not have; `EINVAL` for rights of peers to write without the device's
-/// own, as the kernel has it.
+/// `EOPNOTSUPP` for flags that rdma_rxe lacks; `EINVAL` for remote write access without local write access, as in the
+/// kernel.
 pub(crate) fn rights(flags: u32) -> Result<Access> {
     let rights = flags & !(access::OPTIONAL | access::HUGETLB | access::ZERO_BASED);
     let rights = Access::from_bits(rights).ok_or(Errno::OPNOTSUPP)?;
@@ -41,22 +42,22 @@ pub(crate) fn rights(flags: u32) -> Result<Access> {
     }
 }
 
-/// The rights that a memory window opens to peers.
+/// The rights that a memory window grants to peers.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for rights that there are not.
+/// `EOPNOTSUPP` for unsupported rights.
 pub(crate) fn window_rights(flags: u32) -> Result<Access> {
     let rights = flags & !access::OPTIONAL;
     Access::from_bits(rights).ok_or(Errno::OPNOTSUPP)
 }
 
-/// Registers memory that work requests and peers find at `iova`.
+/// Registers memory that work requests and peers address at `iova`.
 ///
 /// # Errors
-/// `EFAULT` for memory that is not mapped so; those of [`rights`].
+/// `EFAULT` for memory that is not mapped with these rights; errors of [`rights`].
 ///
 /// # Safety
-/// The domain is one of ours; the memory stays until the region's end.
+/// The domain is one of ours; the memory stays mapped until the region is deregistered.
 pub(crate) unsafe fn register(
     pd: *mut Pd,
     addr: *mut c_void,
@@ -64,7 +65,7 @@ pub(crate) unsafe fn register(
     iova: u64,
     flags: u32,
 ) -> Result<*mut Mr> {
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let domain = unsafe { own(pd) }?;
     let rights = rights(flags)?;
     let iova = if flags & access::ZERO_BASED != 0 {
@@ -72,7 +73,7 @@ pub(crate) unsafe fn register(
     } else {
         iova
     };
-    // SAFETY: the caller leaves the memory to the region until that is deregistered.
+    // SAFETY: the caller keeps the memory mapped until the region is deregistered.
     let mr = unsafe {
         domain
             .pd
@@ -91,16 +92,16 @@ pub(crate) unsafe fn register(
     unsafe { make_mr(pd, addr, handle, region) }
 }
 
-/// Another structure for a region of the file of the domain's context. As its page has it, it does not say where the
-/// memory is.
+/// Creates another structure for a region of the file of the domain's context. As the manual page says, it does not
+/// contain the memory's address.
 ///
 /// # Errors
-/// `ENOENT` if there is none of that handle.
+/// `ENOENT` if no object has that handle.
 ///
 /// # Safety
 /// The domain is one of ours.
 pub(crate) unsafe fn import(pd: *mut Pd, handle: u32) -> Result<*mut Mr> {
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let region = unsafe { own(pd) }?.file.mrs.find(handle)?;
     // SAFETY: as above.
     unsafe { make_mr(pd, std::ptr::null_mut(), handle, region) }
@@ -114,7 +115,7 @@ unsafe fn make_mr(
     handle: u32,
     region: Arc<Region>,
 ) -> Result<*mut Mr> {
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let file = Arc::clone(unsafe { &own(pd)?.file });
     let whole = Mr {
         // SAFETY: as above.
@@ -129,14 +130,14 @@ unsafe fn make_mr(
     make(whole, OwnMr { region, file })
 }
 
-/// Changes what the bits of `enum ibv_rereg_mr_flags` say.
+/// Changes the properties that the bits of `enum ibv_rereg_mr_flags` select.
 ///
 /// # Errors
 /// `EINVAL` for other bits or none, for no memory, or for rights without their bit; `EBUSY` while memory windows are
-/// bound to the region; those of [`register`]. The region is as before then.
+/// bound to the region; errors of [`register`]. An error leaves the region unchanged.
 ///
 /// # Safety
-/// Region and domain are ours; the memory stays until the region's end or next change.
+/// Region and domain are ours; the memory stays mapped until the region is deregistered or changed again.
 pub(crate) unsafe fn reregister(
     mr: *mut Mr,
     flags: u32,
@@ -154,9 +155,9 @@ pub(crate) unsafe fn reregister(
     {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the caller keeps `mr` until this is done.
+    // SAFETY: the caller keeps `mr` alive during this call.
     let region = &unsafe { own(mr) }?.region;
-    // One change at a time, so that the structure says what the region is.
+    // One change at a time, so that the structure matches the region.
     let mut state = region.state.lock();
     // SAFETY: as above.
     let (context, old_pd) = unsafe { ((*mr).context, (*mr).pd) };
@@ -183,11 +184,11 @@ pub(crate) unsafe fn reregister(
     let rights = changes(rereg_mr::CHANGE_ACCESS)
         .then(|| rights(access_flags))
         .transpose()?;
-    // SAFETY: the caller leaves the memory to the region until that changes again or ends.
+    // SAFETY: the caller keeps the memory mapped until the region changes again or is deregistered.
     let changed = unsafe { domain.pd.reregister(&region.mr, range, rights) };
     changed.map_err(|error| errno_of(&error))?;
     state.pd = domain.users.hold();
-    // SAFETY: the structure is the program's to read and ours to write.
+    // SAFETY: the program only reads the structure; we write it.
     unsafe {
         (*mr).pd = pd;
         if moves {
@@ -199,29 +200,29 @@ pub(crate) unsafe fn reregister(
 }
 
 /// # Errors
-/// `EBUSY` while memory windows are bound to it; `EINVAL` if it ended before, `ENOENT` if it did so by another of its
-/// structures.
+/// `EBUSY` while memory windows are bound to it; `EINVAL` if it is already destroyed, `ENOENT` if it was destroyed
+/// through another of its structures.
 ///
 /// # Safety
-/// Nobody uses it any more, if it succeeds.
+/// After success it is not used.
 pub(crate) unsafe fn deregister(mr: *mut Mr) -> Result<()> {
     let ending = end(mr)?;
-    // SAFETY: a structure of ours that is not freed yet.
+    // SAFETY: it is our structure and not freed yet.
     let handle = unsafe { (*mr).handle };
     let deregister = |region: &Region| region.mr.deregister().map_err(|error| errno_of(&error));
     ending.own().file.mrs.end(handle, deregister)?;
-    // SAFETY: only the caller uses it, and ends it.
+    // SAFETY: only the caller uses it, and it is destroyed here.
     unsafe { ending.free() };
     Ok(())
 }
 
-/// Ends the structure, and not the region.
+/// Destroys the structure, but not the region.
 ///
 /// # Errors
-/// `EINVAL` if it ended before.
+/// `EINVAL` if it is already destroyed.
 ///
 /// # Safety
-/// Nobody uses the structure any more.
+/// The structure is not used afterwards.
 pub(crate) unsafe fn unimport(mr: *mut Mr) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe { end(mr)?.free() };

@@ -58,13 +58,13 @@ pub(crate) unsafe extern "C" fn dealloc(mw: *mut Mw) -> c_int {
         let ending = end(mw)?;
         let done = ending.own().mw.deallocate();
         done.map_err(|error| errno_of(&error))?;
-        // SAFETY: the program does not use it any more.
+        // SAFETY: the program does not use it afterwards.
         unsafe { ending.free() };
         Ok(())
     })
 }
 
-/// `bind_mw` of the table, for windows of type 1: its key is another from then on.
+/// `bind_mw` of the table, for windows of type 1: changes the window's key.
 pub(crate) unsafe extern "C" fn bind(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) -> c_int {
     number(|| {
         // SAFETY: the program's pointers.
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn bind(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind
         let flags = SendFlags::from_bits_truncate(bind.send_flags);
         let bound = own_qp.qp.bind_mw(&own_mw.mw, bind.wr_id, &window, flags);
         let rkey = bound.map_err(|error| errno_of(&error))?;
-        // SAFETY: the field is for the program to read.
+        // SAFETY: the program only reads the field.
         unsafe { (&raw mut (*mw).rkey).write(rkey) };
         Ok(())
     })

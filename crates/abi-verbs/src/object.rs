@@ -1,4 +1,4 @@
-//! What the library hands out by pointer: the part that programs know, and behind it our own.
+//! Objects that the library returns by pointer: the part that programs know, followed by our own.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,11 +15,11 @@ use crate::process::check_process;
 
 /// A structure of C's that the library makes.
 pub(crate) trait Kind: Sized + 'static {
-    /// What is made of it: itself, or a larger structure that it is a part of.
+    /// The allocated type: the C structure itself, or a larger structure that contains it.
     type Whole;
-    /// What lies behind that.
+    /// Our own part, which follows it.
     type Own;
-    /// Where it lies in the whole, bytes.
+    /// Offset of the C structure in it, in bytes.
     const OFFSET: usize = 0;
 }
 
@@ -30,18 +30,18 @@ struct Object<W, O> {
     own: O,
 }
 
-/// The objects that a call of the program's can end, by address and kind. Some programs end one twice, where their ways
-/// out of an error overlap: its memory tells nothing then.
+/// The objects that a call of the program can destroy, by address and kind. Some programs destroy an object twice in
+/// their error paths, and its memory cannot show that.
 static ENDABLE: Mutex<BTreeSet<(usize, TypeId)>> = Mutex::new(BTreeSet::new());
 
 fn name<C: Kind>(c: *mut C) -> (usize, TypeId) {
     (c.addr(), TypeId::of::<C>())
 }
 
-/// Makes an object; its structure for C.
+/// Creates an object and returns its C structure.
 ///
 /// # Errors
-/// Fails like [`check_process`] in a forked child, where the list may stay locked by a thread of the parent.
+/// Fails like [`check_process`] in a forked child, where a thread of the parent may hold the list's lock.
 pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> Result<*mut C> {
     check_process()?;
     let c = make_lasting(whole, own);
@@ -65,30 +65,31 @@ fn whole_of<C: Kind>(c: *mut C) -> *mut Object<C::Whole, C::Own> {
 /// `EINVAL` for null.
 ///
 /// # Safety
-/// It is null, or an object that [`make`] made and that is not [`free`]d while the reference lives.
+/// It is null, or an object that [`make`] created and that is not [`free`]d while the reference lives.
 #[inline]
 pub(crate) unsafe fn own<'a, C: Kind>(c: *mut C) -> Result<&'a C::Own> {
     if c.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises; C's part of it is not referred to.
+    // SAFETY: as the caller promises; there is no reference to C's part.
     Ok(unsafe { &(*whole_of(c)).own })
 }
 
 /// Our part, as a place.
 pub(crate) fn own_place<C: Kind>(c: *mut C) -> *mut C::Own {
-    // SAFETY: no more than an address is made.
+    // SAFETY: this only computes an address.
     unsafe { &raw mut (*whole_of(c)).own }
 }
 
-/// An object that a call is about to end: any other call that wants to is refused. Dropped, the object stays.
+/// An object that a call is about to destroy; other calls that would destroy it are refused. If this is dropped, the
+/// object stays.
 pub(crate) struct Ending<C: Kind>(*mut C);
 
-/// Begins to end an object. Nothing is read from it.
+/// Starts destroying an object. Does not read its memory.
 ///
 /// # Errors
-/// `EINVAL` for a pointer to no object of this kind: null, destroyed before, or being destroyed by another thread; as
-/// for [`check_process`] in a forked child. (An address that was given to a new object since is that object's.)
+/// `EINVAL` for a pointer that is not an object of this kind: null, already destroyed, or being destroyed by another
+/// thread. Fails like [`check_process`] in a forked child. (A reused address means the new object.)
 pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
     check_process()?;
     match ENDABLE.lock().remove(&name(c)) {
@@ -100,19 +101,19 @@ pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
 impl<C: Kind> Ending<C> {
     /// Our part of it.
     pub(crate) fn own(&self) -> &C::Own {
-        // SAFETY: [`make`] made it, and only this frees it; C's part of it is not referred to.
+        // SAFETY: [`make`] created it, and only this frees it; there is no reference to C's part.
         unsafe { &(*whole_of(self.0)).own }
     }
 
-    /// The end.
+    /// Destroys the object.
     ///
     /// # Safety
-    /// No reference of [`own`] to it is used from here on.
+    /// No reference from [`own`] to it is used afterwards.
     pub(crate) unsafe fn free(self) {
         let c = self.0;
-        // It is not to be found again.
+        // Do not put it back into the list.
         std::mem::forget(self);
-        // SAFETY: [`make`] made it, and only the thread that took it out of the list comes here.
+        // SAFETY: [`make`] created it, and only the thread that removed it from the list gets here.
         drop(unsafe { Box::from_raw(whole_of(c)) });
     }
 }
@@ -154,7 +155,7 @@ impl Drop for Held {
     }
 }
 
-/// A number for an object, as the kernel gives handles.
+/// A number for an object, like the kernel's handles.
 pub(crate) fn next_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -14,7 +14,7 @@ use crate::raisers::Raisers;
 /// A context's protection domain.
 pub(crate) struct OwnPd {
     domain: Arc<Domain>,
-    /// The context's, which may be closed before the domain's objects end, as is the next.
+    /// The context's, like the next field; the context may be closed before the domain's objects are destroyed.
     pub(crate) file: Arc<File>,
     pub(crate) raisers: Arc<Raisers>,
 }
@@ -35,7 +35,7 @@ impl Kind for Pd {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn alloc(context: *mut Context) -> Result<*mut Pd> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let own_context = unsafe { own(context) }?;
     let pd = own_context.device.alloc_pd();
     let pd = pd.map_err(|error| errno_of(&error))?;
@@ -47,15 +47,15 @@ pub(crate) unsafe fn alloc(context: *mut Context) -> Result<*mut Pd> {
     unsafe { make_pd(context, handle, domain) }
 }
 
-/// Another structure for a domain of the context's file.
+/// Creates another structure for a domain of the context's file.
 ///
 /// # Errors
-/// `ENOENT` if there is none of that handle.
+/// `ENOENT` if no object has that handle.
 ///
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn import(context: *mut Context, handle: u32) -> Result<*mut Pd> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let domain = unsafe { own(context) }?.file.pds.find(handle)?;
     // SAFETY: as above.
     unsafe { make_pd(context, handle, domain) }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn import(context: *mut Context, handle: u32) -> Result<*mut P
 /// # Safety
 /// The context is open.
 unsafe fn make_pd(context: *mut Context, handle: u32, domain: Arc<Domain>) -> Result<*mut Pd> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let own_context = unsafe { own(context) }?;
     let own_pd = OwnPd {
         domain,
@@ -75,28 +75,29 @@ unsafe fn make_pd(context: *mut Context, handle: u32, domain: Arc<Domain>) -> Re
 }
 
 /// # Errors
-/// `EBUSY` while something is in it; `EINVAL` if it ended before, `ENOENT` if it did so by another of its structures.
+/// `EBUSY` while it contains objects; `EINVAL` if it is already destroyed, `ENOENT` if it was destroyed through another
+/// of its structures.
 ///
 /// # Safety
-/// Nobody uses it any more, if it succeeds.
+/// After success it is not used.
 pub(crate) unsafe fn dealloc(pd: *mut Pd) -> Result<()> {
     let ending = end(pd)?;
-    // SAFETY: a structure of ours that is not freed yet.
+    // SAFETY: it is our structure and not freed yet.
     let handle = unsafe { (*pd).handle };
     let check = |domain: &Domain| domain.users.check_none();
     ending.own().file.pds.end(handle, check)?;
-    // SAFETY: only the caller uses it, and ends it.
+    // SAFETY: only the caller uses it, and it is destroyed here.
     unsafe { ending.free() };
     Ok(())
 }
 
-/// Ends the structure, and not the domain.
+/// Destroys the structure, but not the domain.
 ///
 /// # Errors
-/// `EINVAL` if it ended before.
+/// `EINVAL` if it is already destroyed.
 ///
 /// # Safety
-/// Nobody uses the structure any more.
+/// The structure is not used afterwards.
 pub(crate) unsafe fn unimport(pd: *mut Pd) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe { end(pd)?.free() };

@@ -1,4 +1,4 @@
-//! Posting: work requests of C's, and the tables' functions for them. No lock but the queue's own is taken.
+//! Posting: C work requests, and the tables' functions for them. The only lock taken is the queue's.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -16,16 +16,16 @@ use crate::layout::{Bind, MwBindInfo, Qp, RecvWr, SEND_INLINE, SendWr, Sge, wr_o
 use crate::mr;
 use crate::object::own;
 
-/// Bytes that are gathered of an inline send in more than one piece: as many as a device takes.
+/// Maximum size of inline data in more than one piece: the devices' limit.
 pub(crate) const INLINE_MAX: usize = 512;
 
-/// Pieces of memory.
+/// Scatter/gather elements.
 ///
 /// # Errors
-/// `EINVAL` for a negative number of them.
+/// `EINVAL` for a negative number.
 ///
 /// # Safety
-/// There are so many.
+/// The list has that many elements.
 #[inline]
 unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [ProviderSge]> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
@@ -35,7 +35,7 @@ unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [ProviderSge]
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises; the provider's structure is laid out as C's.
+    // SAFETY: as the caller promises; the provider's structure has C's layout.
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<ProviderSge>(), count) })
 }
 
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mu
     })
 }
 
-/// Posts a list of receives, up to the first that fails, and writes that one to `bad`.
+/// Posts a list of receives up to the first that fails, and writes that one to `bad`.
 ///
 /// # Safety
 /// The list is a program's.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn receives(
             post(&ProviderRecvWr { wr_id, sges }).map_err(|error| errno_of(&error))
         });
         if let Err(errno) = posted {
-            // SAFETY: the program's place for it.
+            // SAFETY: the program provides the memory.
             unsafe { bad.write(wr) };
             return Err(errno);
         }
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
         while let Some(at) = unsafe { wr.as_ref() } {
             // SAFETY: the program's queue pair and request.
             if let Err(errno) = unsafe { send_one(qp, at) } {
-                // SAFETY: the program's place for it.
+                // SAFETY: the program provides the memory.
                 unsafe { bad.write(wr) };
                 return Err(errno);
             }
@@ -97,14 +97,14 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
 /// # Safety
 /// The queue pair is one of ours, the request a program's.
 unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
-    // SAFETY: the caller keeps `qp` until this is done.
+    // SAFETY: the caller keeps `qp` alive during this call.
     let own_qp = unsafe { own(qp) }?;
     // SAFETY: as above.
     let op = unsafe { operation(wr) }?;
     // SAFETY: as above.
     let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
     let ud = match own_qp.qp_type {
-        // SAFETY: the program's request, as its queue pair has it.
+        // SAFETY: the program's request, in the form for its queue pair's type.
         QpType::Ud => Some(unsafe { destination(wr) }?),
         _ => None,
     };
@@ -126,7 +126,7 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
             .map_err(|error| errno_of(&error));
     }
     let mut gathered = [0; INLINE_MAX];
-    // SAFETY: inline data are the program's bytes, with no key.
+    // SAFETY: inline data are the program's bytes, without a key.
     let bytes = unsafe { inline(sges, &mut gathered) }?;
     request.data = SendData::Inline(bytes);
     own_qp
@@ -135,7 +135,7 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
         .map_err(|error| errno_of(&error))
 }
 
-/// Whether an operation takes bytes along.
+/// Whether an operation sends data.
 pub(crate) fn takes_data(op: SendOp) -> bool {
     use SendOp::*;
     matches!(
@@ -144,10 +144,10 @@ pub(crate) fn takes_data(op: SendOp) -> bool {
     )
 }
 
-/// The bytes of an inline send: where they lie, if that is in one piece.
+/// The bytes of an inline send; not copied if they are in one piece.
 ///
 /// # Errors
-/// `EINVAL` for more than a device takes.
+/// `EINVAL` for more than the devices' limit.
 ///
 /// # Safety
 /// The pieces are readable.
@@ -160,7 +160,7 @@ unsafe fn inline<'a>(sges: &[ProviderSge], gathered: &'a mut [u8; INLINE_MAX]) -
         && sge.length > 0
     {
         let (from, length) = bytes(sge);
-        // SAFETY: the one piece has as many bytes, which the caller keeps until this returns.
+        // SAFETY: the piece has that many bytes, which the caller keeps until this returns.
         return Ok(unsafe { std::slice::from_raw_parts(from, length) });
     }
     let mut end = 0;
@@ -169,7 +169,7 @@ unsafe fn inline<'a>(sges: &[ProviderSge], gathered: &'a mut [u8; INLINE_MAX]) -
             .get_mut(end..)
             .and_then(|room| room.get_mut(..length));
         let room = room.ok_or(Errno::INVAL)?;
-        // SAFETY: as above; the room is our own.
+        // SAFETY: as above; the destination is our own memory.
         unsafe { std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), length) };
         end += length;
     }
@@ -180,7 +180,7 @@ unsafe fn inline<'a>(sges: &[ProviderSge], gathered: &'a mut [u8; INLINE_MAX]) -
 /// The request is a program's.
 #[inline]
 unsafe fn operation(wr: &SendWr) -> Result<SendOp> {
-    // SAFETY: the union is as the operation has it, and all of it is plain numbers.
+    // SAFETY: the union's members consist of plain numbers, whatever the operation.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = RemoteAddr {
         addr: rdma.remote_addr,
@@ -216,7 +216,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp> {
 /// # Safety
 /// The window and the region are the program's.
 pub(crate) unsafe fn bind(bind: &Bind) -> Result<SendOp> {
-    // SAFETY: window and region of a request that is posted are null or whole.
+    // SAFETY: window and region of a posted request are null or complete.
     let (mw, info) = unsafe {
         (
             bind.mw.as_ref().ok_or(Errno::INVAL)?,
@@ -230,12 +230,12 @@ pub(crate) unsafe fn bind(bind: &Bind) -> Result<SendOp> {
     })
 }
 
-/// What a memory window is to open.
+/// The memory and rights that a memory window is to be bound to.
 ///
 /// # Safety
 /// The region is null, or the program's.
 pub(crate) unsafe fn window(info: &MwBindInfo) -> Result<MwBind> {
-    // SAFETY: a region that is named is null or whole.
+    // SAFETY: the region is null or complete.
     let lkey = unsafe { info.mr.as_ref() }.map(|mr| mr.lkey);
     if lkey.is_none() && info.length > 0 {
         return Err(Errno::INVAL);
@@ -249,13 +249,13 @@ pub(crate) unsafe fn window(info: &MwBindInfo) -> Result<MwBind> {
 }
 
 /// # Safety
-/// The request is one for a datagram.
+/// The request is for a datagram.
 #[inline]
 unsafe fn destination<'a>(wr: &SendWr) -> Result<UdDestination<'a>> {
-    // SAFETY: the caller says that the request is a datagram's, so this is the member that was set.
+    // SAFETY: the request is for a datagram, so this is the member that was set.
     let ud = unsafe { wr.wr.ud };
     Ok(UdDestination {
-        // SAFETY: the program's address handle, which lives while it posts.
+        // SAFETY: the program keeps its address handle alive while it posts.
         ah: unsafe { own(ud.ah) }?.ah.as_ref(),
         qpn: Qpn::new(ud.remote_qpn),
         qkey: QKey(ud.remote_qkey),

@@ -1,12 +1,12 @@
-//! The process that has started the software provider. What was made of it is that process's: its children have none of
-//! its threads, and any lock may have been held at the fork.
+//! The process that started the software provider. Objects created from it belong to that process: forked children have
+//! none of its threads, and any lock may have been held at the fork.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan_abi_layout::guard::Result;
 use rustix::io::Errno;
 
-/// Its number; 0 is none.
+/// Its process id; 0 if none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// This process has started the provider.
@@ -19,10 +19,10 @@ pub(crate) fn has_provider() -> bool {
     OWNER.load(Ordering::Acquire) == std::process::id()
 }
 
-/// Before anything is touched that was made of the provider.
+/// Must be called before anything that was created from the provider is touched.
 ///
 /// # Errors
-/// `EOPNOTSUPP` in a process that was forked off since its parent started the provider.
+/// `EOPNOTSUPP` in a child that was forked after its parent started the provider.
 pub(crate) fn check_process() -> Result<()> {
     match OWNER.load(Ordering::Acquire) {
         0 => Ok(()),

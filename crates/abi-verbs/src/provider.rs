@@ -1,4 +1,4 @@
-//! The process's software provider: one, which the devices and the connection manager share.
+//! The process's software provider, shared by the devices and the connection manager.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use portolan_provider::traits::Provider;
 use crate::guard::{Result, errno_of};
 use crate::process;
 
-/// The software provider, started if it is not.
+/// The software provider; starts it if necessary.
 ///
 /// # Errors
-/// Those of [`portolan::provider::software_provider`]; the reason is printed, for a number says little of it.
+/// Errors of [`portolan::provider::software_provider`]. The reason is printed, because an errno alone says little.
 pub(crate) fn provider() -> Result<Arc<dyn Provider>> {
     let provider = portolan::provider::software_provider().map_err(|error| {
         eprintln!("libibverbs (portolan): {error}");
@@ -20,7 +20,7 @@ pub(crate) fn provider() -> Result<Arc<dyn Provider>> {
     Ok(provider)
 }
 
-/// The software provider, if this process has started it. Looking for devices does not start it.
+/// The software provider, if this process has started it. Listing devices does not start it.
 pub(crate) fn started() -> Option<Arc<dyn Provider>> {
     process::has_provider().then(|| provider().ok()).flatten()
 }

@@ -33,15 +33,15 @@ const INIT_SEND_OPS: u32 = 1 << 6;
 pub(crate) struct OwnQp {
     pub(crate) qp: Arc<dyn ProviderQp>,
     pub(crate) qp_type: QpType,
-    /// Of a queue pair that receives for an XRC domain, which others may have opened, too.
+    /// The domain of a queue pair that receives for XRC, which may be opened several times.
     domain: Option<Arc<XrcDomain>>,
     pub(crate) reported: Reported,
-    /// The context's, which may be closed before.
+    /// The context's; the context may be closed first.
     raisers: Arc<Raisers>,
     pub(crate) building: Building,
     /// Whether it was created for the calls that build work requests.
     pub(crate) builds: bool,
-    /// What it was created with.
+    /// The attributes it was created with.
     init: QpInitAttr,
     _held: [Option<Held>; 4],
 }
@@ -58,7 +58,7 @@ impl OwnQp {
     }
 }
 
-/// What a queue pair of C's is made from.
+/// The parts of a new C queue pair.
 struct Made {
     qp: Arc<dyn ProviderQp>,
     qp_type: QpType,
@@ -69,7 +69,7 @@ struct Made {
 }
 
 /// # Safety
-/// All that is pointed to is the program's.
+/// All pointers are the program's.
 unsafe fn make_qp(
     context: *mut Context,
     pd: *mut Pd,
@@ -99,20 +99,20 @@ unsafe fn make_qp(
     Ok(qp)
 }
 
-/// Bytes of inline data for which a request has room in place of its pieces, as rdma_rxe counts. Programs
-/// (`rdma_xclient`) send so much inline without asking for it.
+/// Inline bytes that fit into a request in place of its scatter/gather elements, computed as in rdma_rxe. Programs
+/// (`rdma_xclient`) send that much inline data without requesting it.
 fn room_of_pieces(max_send_sge: u32) -> u32 {
     let bytes = max_send_sge.saturating_mul(size_of::<Sge>() as u32);
     bytes.min(post::INLINE_MAX as u32)
 }
 
-/// Creates a queue pair and writes its real sizes to the attributes.
+/// Creates a queue pair and writes its actual sizes to the attributes.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for a type that rdma_rxe does not have; `EINVAL` for sizes beyond the device's.
+/// `EOPNOTSUPP` for a type that rdma_rxe lacks; `EINVAL` for sizes beyond the device's.
 ///
 /// # Safety
-/// All that is pointed to is the program's.
+/// All pointers are the program's.
 pub(crate) unsafe fn create(
     pd: *mut Pd,
     attr: &mut QpInitAttr,
@@ -130,7 +130,7 @@ pub(crate) unsafe fn create(
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
         (attr.recv_cq, attr.srq) = (attr.send_cq, std::ptr::null_mut());
     }
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let (domain, send_cq, recv_cq) = unsafe { (own(pd)?, own(attr.send_cq)?, own(attr.recv_cq)?) };
     let srq = match attr.srq.is_null() {
         true => None,
@@ -169,9 +169,9 @@ pub(crate) unsafe fn create(
 /// Creates the receiving end of an extended reliable connection.
 ///
 /// # Safety
-/// All that is pointed to is the program's.
+/// All pointers are the program's.
 unsafe fn create_receiving(xrcd: *mut Xrcd, attr: &mut QpInitAttr) -> Result<*mut Qp> {
-    // SAFETY: the caller keeps `xrcd` until this is done.
+    // SAFETY: the caller keeps `xrcd` alive during this call.
     let domain = Arc::clone(unsafe { &own(xrcd)?.domain });
     let qp = domain.create_qp()?;
     // SAFETY: as the caller promises.
@@ -179,14 +179,14 @@ unsafe fn create_receiving(xrcd: *mut Xrcd, attr: &mut QpInitAttr) -> Result<*mu
 }
 
 /// # Safety
-/// All that is pointed to is the program's.
+/// All pointers are the program's.
 unsafe fn make_receiving(
     xrcd: *mut Xrcd,
     attr: &mut QpInitAttr,
     domain: Arc<XrcDomain>,
     qp: Arc<dyn ProviderQp>,
 ) -> Result<*mut Qp> {
-    // SAFETY: the caller keeps `xrcd` until this is done.
+    // SAFETY: the caller keeps `xrcd` alive during this call.
     let own_xrcd = unsafe { own(xrcd) }?;
     *attr = QpInitAttr {
         qp_context: attr.qp_context,
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn create_extended(
         qp_ex::check_operations(attr.qp_type, send_ops.unwrap_or(0))?;
         let plain: *mut QpInitAttr = std::ptr::from_mut(attr).cast();
         let (pd, xrcd) = (attr.pd, attr.xrcd);
-        // SAFETY: the longer structure begins as the shorter one does.
+        // SAFETY: the longer structure starts with the shorter one.
         unsafe {
             match needed {
                 QP_INIT_ATTR_XRCD => create_receiving(xrcd, &mut *plain),
@@ -266,10 +266,10 @@ pub(crate) unsafe extern "C" fn create_extended(
 }
 
 /// # Errors
-/// `EBUSY` while it is in use; `EINVAL` if it ended before, or another thread is ending it.
+/// `EBUSY` while it is in use; `EINVAL` if it is already destroyed, or another thread is destroying it.
 ///
 /// # Safety
-/// Nobody uses it any more but to acknowledge its events, if it succeeds.
+/// After success it is only used to acknowledge its events.
 pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
     let ending = end(qp)?;
     let own_qp = ending.own();
@@ -284,7 +284,7 @@ pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
             raisers.remove(&qp_num);
         }
     }
-    // SAFETY: it lives; for the rest as the caller promises.
+    // SAFETY: it is alive; otherwise as the caller promises.
     unsafe {
         acks(qp).wait(&own_qp.reported);
         ending.free();
@@ -295,7 +295,7 @@ pub(crate) unsafe fn destroy(qp: *mut Qp) -> Result<()> {
 /// # Safety
 /// The queue pair is one of ours.
 pub(crate) unsafe fn acks(qp: *mut Qp) -> Acks {
-    // SAFETY: as the caller promises; only addresses are made.
+    // SAFETY: as the caller promises; this only computes addresses.
     unsafe {
         Acks {
             mutex: &raw mut (*qp).mutex,
@@ -306,14 +306,14 @@ pub(crate) unsafe fn acks(qp: *mut Qp) -> Acks {
 }
 
 /// # Errors
-/// `EINVAL` for a change that the state does not allow, an address without a global route, or a state that it is
-/// not in; `EOPNOTSUPP` for what rdma_rxe does not have.
+/// `EINVAL` for a change that the state does not allow, an address without a global route, or a wrong current state;
+/// `EOPNOTSUPP` for attributes that rdma_rxe lacks.
 ///
 /// # Safety
 /// The queue pair is one of ours.
 pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()> {
     use qp_attr_mask::*;
-    // SAFETY: the caller keeps `qp` until this is done.
+    // SAFETY: the caller keeps `qp` alive during this call.
     let own_qp = unsafe { own(qp) }?;
     if mask & (CAP | RATE_LIMIT) != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -335,7 +335,7 @@ pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()>
     let modified = own_qp.qp.modify(&to, QpAttrMask::from_bits_truncate(mask));
     modified.map_err(|error| errno_of(&error))?;
     if mask & STATE != 0 {
-        // SAFETY: as above; it is for the program to look at.
+        // SAFETY: as above; the program only reads the field.
         unsafe { (&raw mut (*qp).state).write(attr.qp_state) };
     }
     Ok(())
@@ -344,7 +344,7 @@ pub(crate) unsafe fn modify(qp: *mut Qp, attr: &QpAttr, mask: u32) -> Result<()>
 /// # Safety
 /// The queue pair is one of ours.
 pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
-    // SAFETY: the caller keeps `qp` until this is done.
+    // SAFETY: the caller keeps `qp` alive during this call.
     let own_qp = unsafe { own(qp) }?;
     let (attr, init) = own_qp.qp.query().map_err(|error| errno_of(&error))?;
     let cap = (&init.cap).into();
@@ -359,12 +359,12 @@ pub(crate) unsafe fn query(qp: *mut Qp) -> Result<(QpAttr, QpInitAttr)> {
     ))
 }
 
-/// Attaches to a multicast group, or detaches.
+/// Attaches to or detaches from a multicast group.
 ///
 /// # Safety
 /// The pointers are the program's.
 pub(crate) unsafe fn multicast(qp: *mut Qp, gid: *const Gid, is_attach: bool) -> Result<()> {
-    // SAFETY: the caller keeps `qp` until this is done.
+    // SAFETY: the caller keeps `qp` alive during this call.
     let (own_qp, gid) = unsafe { (own(qp)?, gid.as_ref().ok_or(Errno::INVAL)?) };
     let gid = WireGid::from(*gid);
     let done = match is_attach {
@@ -372,7 +372,7 @@ pub(crate) unsafe fn multicast(qp: *mut Qp, gid: *const Gid, is_attach: bool) ->
         false => own_qp.qp.detach_mcast(&gid),
     };
     done.map_err(|error: Error| match error.cause {
-        // The kernel's word for it.
+        // The kernel's errno for it.
         Cause::NoSuchObject(_) => Errno::INVAL,
         _ => errno_of(&error),
     })

@@ -1,4 +1,4 @@
-//! Work requests that a program builds by calls (ibv_wr_post(3)): begun, set up one by one, and posted together.
+//! Work requests that a program builds by calls (ibv_wr_post(3)): started, set up one by one, and posted together.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -21,21 +21,21 @@ use crate::layout::{Ah, Bind, Context, DataBuf, Mw, MwBindInfo, Pd, Qp, QpEx, Qp
 use crate::object::own;
 use crate::post;
 
-/// Work requests that are begun at once: more than a send queue holds are refused when they are posted anyway.
+/// Maximum number of work requests started at once. More than a send queue holds would be refused at posting anyway.
 const BEGUN_MAX: usize = 1 << 14;
-/// Room for work requests and pieces that is kept from one batch to the next.
+/// Capacity for work requests and elements that is kept between batches.
 const KEPT_MAX: usize = 256;
-/// Pieces of one of them.
+/// Maximum number of scatter/gather elements of one request.
 const PIECES_MAX: usize = 32;
-/// `IBV_QP_EX_WITH_…` of all operations there are: writes, sends, read, atomics, windows.
+/// `IBV_QP_EX_WITH_…` of all operations: writes, sends, read, atomics, windows.
 const ALL_OPERATIONS: u64 = 0x3FF;
-/// Those of UC, which has no read and no atomics; `IBV_QPT_UC`.
+/// `IBV_QPT_UC`, and its operations: neither read nor atomics.
 const UC: (u32, u64) = (3, 0x38F);
 /// Those of UD: sends; `IBV_QPT_UD`.
 const UD: (u32, u64) = (4, 0xC);
 
 /// # Errors
-/// `EOPNOTSUPP` for operations that queue pairs of this type do not have.
+/// `EOPNOTSUPP` for operations that queue pairs of this type lack.
 pub(crate) fn check_operations(qp_type: u32, wanted: u64) -> Result<()> {
     let known = [UC, UD].into_iter().find(|known| known.0 == qp_type);
     match wanted & !known.map_or(ALL_OPERATIONS, |known| known.1) {
@@ -44,8 +44,8 @@ pub(crate) fn check_operations(qp_type: u32, wanted: u64) -> Result<()> {
     }
 }
 
-/// The work requests that a program is building. The thread that begins holds the lock until they are posted or
-/// given up.
+/// The work requests that a program is building. The thread that starts holds the lock until they are posted or
+/// aborted.
 pub(crate) struct Building {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     begun: RefCell<Begun>,
@@ -66,7 +66,7 @@ struct Request {
     flags: SendFlags,
     op: SendOp,
     data: Data,
-    /// Where its pieces and its inline data begin, whichever it gets.
+    /// Where its elements and its inline data start; it has one of the two.
     begins: (usize, usize),
     ah: *mut Ah,
     qpn: u32,
@@ -90,9 +90,9 @@ impl Building {
     }
 
     /// # Safety
-    /// This thread has locked it, by [`start`].
+    /// This thread holds the lock, from [`start`].
     unsafe fn unlock(&self) {
-        // SAFETY: this thread has it locked.
+        // SAFETY: this thread holds the lock.
         unsafe { libc::pthread_mutex_unlock(self.lock.get()) };
     }
 }
@@ -150,16 +150,16 @@ pub(crate) fn whole(
     }
 }
 
-/// Changes the request being built; an error is reported when it is posted.
+/// Changes the request being built; an error is reported at posting.
 fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()>) {
     value((), || {
-        // SAFETY: the program's queue pair, on which it has begun.
+        // SAFETY: the program's queue pair, on which it has started.
         let Ok(own_qp) = (unsafe { own(qp.cast::<Qp>()) }) else {
             return;
         };
         let building = &own_qp.building;
         let mut begun = building.begun.borrow_mut();
-        // Nothing of it will be posted, so nothing more is kept.
+        // The batch will not be posted, so store nothing more.
         if begun.failed.is_some() {
             return;
         }
@@ -169,7 +169,7 @@ fn change(qp: *mut QpEx, change: impl FnOnce(&mut Begun, &Building) -> Result<()
     });
 }
 
-/// Begins a request with the fields of the queue pair that the program has set.
+/// Starts a request with the fields that the program has set on the queue pair.
 fn begin(qp: *mut QpEx, op: Result<SendOp>) {
     // SAFETY: the program's queue pair; the fields are its own.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
@@ -197,7 +197,7 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
     value((), || {
         // SAFETY: the program's queue pair.
         if let Ok(own_qp) = unsafe { own(qp.cast::<Qp>()) } {
-            // SAFETY: a mutex that was initialized, and stays where it is.
+            // SAFETY: the mutex is initialized and does not move.
             unsafe { libc::pthread_mutex_lock(own_qp.building.lock.get()) };
             own_qp.building.begun.borrow_mut().clear();
         }
@@ -206,7 +206,7 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
 
 unsafe extern "C" fn abort(qp: *mut QpEx) {
     value((), || {
-        // SAFETY: the program's queue pair, on which it has begun.
+        // SAFETY: the program's queue pair, on which it has started.
         unsafe {
             if let Ok(own_qp) = own(qp.cast::<Qp>()) {
                 own_qp.building.unlock();
@@ -217,7 +217,7 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     number(|| {
-        // SAFETY: the program's queue pair, on which it has begun.
+        // SAFETY: the program's queue pair, on which it has started.
         let own_qp = unsafe { own(qp.cast::<Qp>()) }?;
         // SAFETY: as above.
         let _unlocked = unsafe { Unlock::of(&own_qp.building) };
@@ -226,7 +226,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     })
 }
 
-/// Unlocks when it goes, by a panic too.
+/// Unlocks when dropped, also by a panic.
 struct Unlock<'a>(&'a Building);
 
 impl<'a> Unlock<'a> {
@@ -239,7 +239,7 @@ impl<'a> Unlock<'a> {
 
 impl Drop for Unlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: as who made this promised.
+        // SAFETY: whoever created this has locked it.
         unsafe { self.0.unlock() };
     }
 }
@@ -249,17 +249,18 @@ impl Begun {
         self.requests.clear();
         self.pieces.clear();
         self.inline.clear();
-        // What one large batch took is not kept for good.
+        // Release the memory of an unusually large batch.
         self.requests.shrink_to(KEPT_MAX);
         self.pieces.shrink_to(KEPT_MAX);
         self.inline.shrink_to(KEPT_MAX * size_of::<ProviderSge>());
         self.failed = None;
     }
 
-    /// Posts all of it, or nothing.
+    /// Posts the whole batch or nothing.
     ///
     /// # Errors
-    /// `ENOSPC` if the send queue has too little room, as rdma-core's rxe driver; other errors for a wrong request.
+    /// `ENOSPC` if the send queue has too little room, as in rdma-core's rxe driver; other errors for an invalid
+    /// request.
     fn post(&self, qp: &SoftQp, qp_type: QpType) -> Result<()> {
         if let Some(errno) = self.failed {
             return Err(errno);
@@ -279,7 +280,7 @@ impl Begun {
     /// `InvalidArgument` for a datagram to nowhere.
     fn request(&self, request: &Request, qp_type: QpType) -> portolan_provider::Result<SendWr<'_>> {
         let ud = match qp_type {
-            // SAFETY: the program's address handle, which lives while it posts.
+            // SAFETY: the program keeps its address handle alive while it posts.
             QpType::Ud => match unsafe { own(request.ah) } {
                 Ok(own_ah) => Some(UdDestination {
                     ah: own_ah.ah.as_ref(),
@@ -287,7 +288,10 @@ impl Begun {
                     qkey: QKey(request.qkey),
                 }),
                 Err(_) => {
-                    let (what, expected) = ("address handle", "one, as the type is UD");
+                    let (what, expected) = (
+                        "address handle",
+                        "an address handle, because the type is UD",
+                    );
                     return Err(Error::invalid(Step::PostSend, what, expected, "none"));
                 }
             },
@@ -314,7 +318,7 @@ impl Begun {
         if pieces.len() > PIECES_MAX {
             return Err(Errno::INVAL);
         }
-        // What the request had is replaced.
+        // Replaces the request's previous data.
         let (from, _) = self.last()?.begins;
         self.pieces.truncate(from);
         self.pieces.extend_from_slice(pieces);
@@ -331,7 +335,7 @@ impl Begun {
                 return Err(Errno::INVAL);
             }
             if buffer.length > 0 {
-                // SAFETY: the program's bytes, so many of them.
+                // SAFETY: the program provides that many bytes.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(buffer.addr.cast(), buffer.length) };
                 self.inline.extend_from_slice(bytes);
@@ -358,7 +362,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge)
         if count == 0 || list.is_null() {
             return begun.set_pieces(&[]);
         }
-        // SAFETY: the program's array; the provider's structure is laid out as C's.
+        // SAFETY: the program's array; the provider's structure has C's layout.
         begun.set_pieces(unsafe { std::slice::from_raw_parts(list.cast(), count) })
     });
 }

@@ -1,5 +1,4 @@
-//! What devices and ports say of themselves: the truth of the software device where it has one, else what rdma_rxe
-//! says.
+//! Attributes of devices and ports: the software device's own if it has them, otherwise those of rdma_rxe.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -16,24 +15,24 @@ use crate::layout::{
 };
 use crate::object::own;
 
-/// Counters of bad keys, migration, port events, system image, RNR NAK, resizable SRQs, memory management and
-/// windows of both types, which rdma_rxe reports; and XRC.
+/// Capabilities that rdma_rxe reports: counters of bad keys, migration, port events, system image, RNR NAK, resizable
+/// SRQs, memory management and windows of both types. And XRC.
 const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76 | 1 << 20;
-/// Ticks of the device's clock in a millisecond: it counts nanoseconds.
+/// The device's clock counts nanoseconds; this is its frequency in kHz.
 const CORE_CLOCK_KHZ: u64 = 1_000_000;
-/// Page sizes that may be asked for, as rdma_rxe has them.
+/// Supported page sizes, as in rdma_rxe.
 const PAGE_SIZE_CAP: u64 = 0xFFFF_F000;
 /// rdma_rxe's vendor: none.
 const VENDOR_ID: u32 = 0xFF_FFFF;
 /// `IBV_PORT_CM_SUP`.
 const PORT_CAP_FLAGS: u32 = 1 << 16;
-/// Longest message, bytes: IBTA's limit, as the software device has it.
+/// Maximum message length, in bytes: IBTA's limit, which the software device also has.
 const MAX_MSG_BYTES: u32 = 1 << 31;
 /// `IBV_QPF_GRH_REQUIRED`.
 const GRH_REQUIRED: u8 = 1;
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
 const SYSFS_ROCE_V2: u32 = 1;
-/// Bytes of `struct ibv_port_attr` before the port_cap_flags2 that came later.
+/// Length of `struct ibv_port_attr` before `port_cap_flags2` was added, in bytes.
 const OLD_PORT_ATTR: usize = std::mem::offset_of!(PortAttr, port_cap_flags2);
 
 fn int(value: u32) -> c_int {
@@ -43,7 +42,7 @@ fn int(value: u32) -> c_int {
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn device(context: *mut Context) -> Result<DeviceAttr> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let attr = unsafe { own(context) }?.device.attr();
     attr.map(|attr| device_attr(&attr))
         .map_err(|error| errno_of(&error))
@@ -94,7 +93,7 @@ fn device_attr(attr: &verbs::DeviceAttr) -> DeviceAttr {
     }
 }
 
-/// `query_device_ex` of the table: the program's header may be older or newer, so `size` says what it knows.
+/// `query_device_ex` of the table. The program's header may be older or newer; `size` is the length of its structure.
 pub(crate) unsafe extern "C" fn device_extended(
     context: *mut Context,
     input: *const QueryDeviceExInput,
@@ -111,7 +110,7 @@ pub(crate) unsafe extern "C" fn device_extended(
         }
         // SAFETY: the program's context.
         let attr = unsafe { device(context) }?;
-        // SAFETY: the program's place, of so many bytes; what we do not fill is absent, which 0 says.
+        // SAFETY: the program provides `size` bytes. Fields beyond ours are zero, which means absent.
         unsafe {
             into.cast::<u8>().write_bytes(0, size);
             into.cast::<DeviceAttr>().write(attr);
@@ -140,7 +139,7 @@ pub(crate) unsafe extern "C" fn values(context: *mut Context, into: *mut ValuesE
             let clock = clock.map_err(|error| errno_of(&error))?;
             let wanted = (*into).comp_mask & VALUES_MASK_RAW_CLOCK;
             if wanted != 0 {
-                // All of it in nanoseconds, as mlx devices have their cycles: they are compared with time stamps.
+                // In nanoseconds, where mlx devices report their cycles, because programs compare it with timestamps.
                 (*into).raw_clock = timespec {
                     tv_sec: 0,
                     tv_nsec: clock.cast_signed(),
@@ -155,7 +154,7 @@ pub(crate) unsafe extern "C" fn values(context: *mut Context, into: *mut ValuesE
 /// # Safety
 /// The context is open.
 unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let attr = unsafe { own(context) }?.device.port_attr(port_num);
     let attr = attr.map_err(|error| errno_of(&error))?;
     let (active, down) = ((4, 5), (1, 3));
@@ -177,7 +176,7 @@ unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
         sm_sl: 0,
         subnet_timeout: 0,
         init_type_reply: 0,
-        // One lane of 2.5 Gbit/s: what rdma_rxe says of interfaces that tell no speed.
+        // One lane of 2.5 Gbit/s: what rdma_rxe reports for interfaces without a known speed.
         active_width: 1,
         active_speed: 1,
         phys_state,
@@ -187,17 +186,17 @@ unsafe fn port_attr(context: *mut Context, port_num: u8) -> Result<PortAttr> {
     })
 }
 
-/// `ibv_query_port` as programs built with old headers call it: their structure ends earlier.
+/// `ibv_query_port` for programs built with old headers, whose structure is shorter.
 ///
 /// # Safety
 /// The context is open, and the structure the program's.
 pub(crate) unsafe fn port(context: *mut Context, port_num: u8, into: *mut PortAttr) -> Result<()> {
-    // SAFETY: the place is as long as the structure was before its last field.
+    // SAFETY: the memory has the length of the structure without its last field.
     unsafe { give_port(context, port_num, into, OLD_PORT_ATTR) }
 }
 
 /// # Safety
-/// The context is open, and the place null or of `size` bytes.
+/// The context is open, and `into` is null or has `size` bytes.
 unsafe fn give_port(
     context: *mut Context,
     port_num: u8,
@@ -210,7 +209,7 @@ unsafe fn give_port(
     // SAFETY: the context is open.
     let attr = unsafe { port_attr(context, port_num) }?;
     let known = size.min(size_of::<PortAttr>());
-    // SAFETY: the program's place has so many bytes; it may be longer than what we know.
+    // SAFETY: the program provides that many bytes, which may exceed our structure.
     unsafe {
         into.cast::<u8>().write_bytes(0, size);
         std::ptr::copy_nonoverlapping((&raw const attr).cast::<u8>(), into.cast::<u8>(), known);
@@ -239,15 +238,15 @@ fn entry(found: &verbs::GidEntry) -> GidEntry {
     }
 }
 
-/// The entry of a slot.
+/// The entry at an index.
 ///
 /// # Errors
-/// `ENODATA` for an empty slot, `EINVAL` for none.
+/// `ENODATA` for an empty entry, `EINVAL` for an invalid index.
 ///
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gid(context: *mut Context, port_num: u32, index: u32) -> Result<GidEntry> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let device = &unsafe { own(context) }?.device;
     let port_num = u8::try_from(port_num).map_err(|_| Errno::INVAL)?;
     let port = device
@@ -261,36 +260,36 @@ pub(crate) unsafe fn gid(context: *mut Context, port_num: u32, index: u32) -> Re
     found.map(entry).ok_or(Errno::NODATA)
 }
 
-/// The used slots of all ports.
+/// The used entries of all ports.
 ///
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gids(context: *mut Context) -> Result<Vec<GidEntry>> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let gids = unsafe { own(context) }?.device.gids(1);
     let gids = gids.map_err(|error| errno_of(&error))?;
     Ok(gids.iter().map(entry).collect())
 }
 
-/// The type of a slot, in sysfs's numbers.
+/// The type of an entry, in sysfs's numbers.
 ///
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn gid_type(context: *mut Context, port_num: u8, index: u32) -> Result<u32> {
     // SAFETY: the context is open.
     match unsafe { gid(context, port_num.into(), index) } {
-        // An empty slot has the type that it will have.
+        // An empty entry has the type that it would have in use.
         Ok(_) | Err(Errno::NODATA) => Ok(SYSFS_ROCE_V2),
         Err(errno) => Err(errno),
     }
 }
 
-/// A P_Key, network order.
+/// A P_Key in network order.
 ///
 /// # Safety
 /// The context is open.
 pub(crate) unsafe fn pkey(context: *mut Context, port_num: u8, index: c_int) -> Result<u16> {
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let port = unsafe { own(context) }?.device.port_attr(port_num);
     port.map_err(|error| errno_of(&error))?;
     match index {
@@ -299,7 +298,7 @@ pub(crate) unsafe fn pkey(context: *mut Context, port_num: u8, index: c_int) -> 
     }
 }
 
-/// The slot of a P_Key, given in network order.
+/// The index of a P_Key, given in network order.
 ///
 /// # Safety
 /// The context is open.

@@ -1,6 +1,6 @@
 //! The objects of an open device that can raise asynchronous events.
 
-#![allow(unsafe_code, reason = "addresses of objects go to other threads")]
+#![allow(unsafe_code, reason = "addresses of objects move between threads")]
 
 use portolan_threads::lock::Mutex;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use portolan_provider::verbs::AsyncEvent;
 
 use crate::layout::{Cq, Qp, Srq};
 
-/// Whose asynchronous events come here.
+/// The objects whose asynchronous events this context reports.
 #[derive(Default)]
 pub(crate) struct Raisers {
     /// By number.
@@ -20,14 +20,14 @@ pub(crate) struct Raisers {
     pub(crate) srqs: Mutex<HashMap<u32, Raiser<Srq>>>,
 }
 
-/// The address of an object that lives for as long as it is known here.
+/// The address of an object, which is alive while it is in the table.
 pub(crate) struct Raiser<C>(pub(crate) *mut C);
 
-// SAFETY: an address; a thread that dereferences it holds the lock that its end takes.
+// SAFETY: it is only an address; a thread that dereferences it holds the lock that the object's destruction takes.
 unsafe impl<C> Send for Raiser<C> {}
 
 impl Raisers {
-    /// Whether an event is of an object of this context, or of the port or device, which concerns all.
+    /// Whether an event belongs to an object of this context, or to the port or device.
     pub(crate) fn raises(&self, event: &AsyncEvent) -> bool {
         use AsyncEvent::*;
         match event {

@@ -21,7 +21,7 @@ pub(crate) struct OwnSrq {
     pub(crate) srq: Arc<dyn ProviderSrq>,
     pub(crate) users: Users,
     pub(crate) reported: Reported,
-    /// The context's, which may be closed before.
+    /// The context's; the context may be closed first.
     raisers: Arc<Raisers>,
     _held: [Option<Held>; 3],
 }
@@ -31,7 +31,7 @@ impl Kind for Srq {
     type Own = OwnSrq;
 }
 
-/// Creates a shared receive queue and writes its real sizes to the attributes.
+/// Creates a shared receive queue and writes its actual sizes to the attributes.
 ///
 /// # Errors
 /// `EINVAL` for sizes beyond the device's.
@@ -44,16 +44,16 @@ pub(crate) unsafe fn create(
     attr: &mut SrqAttr,
     xrc: Option<(*mut Xrcd, *mut Cq)>,
 ) -> Result<*mut Srq> {
-    // SAFETY: the caller keeps `pd` until this is done.
+    // SAFETY: the caller keeps `pd` alive during this call.
     let domain = unsafe { own(pd) }?;
     let asked = verbs::SrqAttr {
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,
-        // Only a change arms it.
+        // Only a modify arms it.
         srq_limit: 0,
     };
     let xrc = match xrc {
-        // SAFETY: the caller keeps them until this is done.
+        // SAFETY: the caller keeps them alive during this call.
         Some((xrcd, cq)) => Some(unsafe { (own(xrcd)?, own(cq)?) }),
         None => None,
     };
@@ -97,17 +97,17 @@ pub(crate) unsafe fn create(
 }
 
 /// # Errors
-/// `EBUSY` while queue pairs draw on it; `EINVAL` if it ended before, or another thread is ending it.
+/// `EBUSY` while queue pairs use it; `EINVAL` if it is already destroyed, or another thread is destroying it.
 ///
 /// # Safety
-/// Nobody uses it any more but to acknowledge its events, if it succeeds.
+/// After success it is only used to acknowledge its events.
 pub(crate) unsafe fn destroy(srq: *mut Srq) -> Result<()> {
     let ending = end(srq)?;
     let own_srq = ending.own();
     own_srq.users.check_none()?;
     own_srq.srq.destroy().map_err(|error| errno_of(&error))?;
     own_srq.raisers.srqs.lock().remove(&own_srq.srq.number().0);
-    // SAFETY: it lives; for the rest as the caller promises.
+    // SAFETY: it is alive; otherwise as the caller promises.
     unsafe {
         acks(srq).wait(&own_srq.reported);
         ending.free();
@@ -118,7 +118,7 @@ pub(crate) unsafe fn destroy(srq: *mut Srq) -> Result<()> {
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn acks(srq: *mut Srq) -> Acks {
-    // SAFETY: as the caller promises; only addresses are made.
+    // SAFETY: as the caller promises; this only computes addresses.
     unsafe {
         Acks {
             mutex: &raw mut (*srq).mutex,
@@ -135,7 +135,7 @@ pub(crate) unsafe fn modify(srq: *mut Srq, attr: &SrqAttr, mask: u32) -> Result<
         return Err(Errno::INVAL);
     }
     let given = |bit, value| (mask & bit != 0).then_some(value);
-    // SAFETY: the caller keeps `srq` until this is done.
+    // SAFETY: the caller keeps `srq` alive during this call.
     let modified = unsafe { own(srq) }?.srq.modify(
         given(SRQ_MAX_WR, attr.max_wr),
         given(SRQ_LIMIT, attr.srq_limit),
@@ -146,7 +146,7 @@ pub(crate) unsafe fn modify(srq: *mut Srq, attr: &SrqAttr, mask: u32) -> Result<
 /// # Safety
 /// The queue is one of ours.
 pub(crate) unsafe fn query(srq: *mut Srq) -> Result<SrqAttr> {
-    // SAFETY: the caller keeps `srq` until this is done.
+    // SAFETY: the caller keeps `srq` alive during this call.
     let found = unsafe { own(srq) }?
         .srq
         .query()
@@ -158,7 +158,7 @@ pub(crate) unsafe fn query(srq: *mut Srq) -> Result<SrqAttr> {
     })
 }
 
-/// `create_srq_ex` of the table: of the types the basic one and that of XRC.
+/// `create_srq_ex` of the table; supports the basic type and XRC.
 pub(crate) unsafe extern "C" fn create_extended(
     _context: *mut Context,
     attr: *mut SrqInitAttrEx,
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn get_number(srq: *mut Srq, into: *mut u32) -> c_i
         if into.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the program's place for it.
+        // SAFETY: the program provides the memory.
         unsafe { into.write(found) };
         Ok(())
     })
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 /// As for [`create`].
 ///
 /// # Safety
-/// As for it.
+/// As for [`create`].
 pub(crate) unsafe fn create_plain(pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<*mut Srq> {
     // SAFETY: the program's structure.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;

@@ -94,7 +94,7 @@ words! {
     23 = c"TM software rendezvous",
 }
 
-/// Rates: `enum ibv_rate`, Mbit/s, and the multiple of 2.5 Gbit/s for those that libibverbs gives one.
+/// Rates: `enum ibv_rate`, Mbit/s, and the multiple of 2.5 Gbit/s if libibverbs defines one.
 const RATES: [(c_int, c_int, Option<c_int>); 23] = [
     (2, 2_500, Some(1)),
     (5, 5_000, Some(2)),
@@ -121,7 +121,7 @@ const RATES: [(c_int, c_int, Option<c_int>); 23] = [
     (24, 1_275_000, Some(480)),
 ];
 
-/// Mbit/s of a rate; -1 of none.
+/// The Mbit/s of a rate; -1 if unknown.
 pub(crate) fn rate_to_mbps(rate: c_int) -> c_int {
     let mut rates = RATES.iter();
     rates
@@ -129,7 +129,7 @@ pub(crate) fn rate_to_mbps(rate: c_int) -> c_int {
         .map_or(-1, |entry| entry.1)
 }
 
-/// The rate of exactly so many Mbit/s; `IBV_RATE_MAX` if there is none.
+/// The rate with exactly this many Mbit/s; `IBV_RATE_MAX` if there is none.
 pub(crate) fn mbps_to_rate(mbps: c_int) -> c_int {
     let mut rates = RATES.iter();
     rates
@@ -137,14 +137,14 @@ pub(crate) fn mbps_to_rate(mbps: c_int) -> c_int {
         .map_or(0, |entry| entry.0)
 }
 
-/// A rate as a multiple of 2.5 Gbit/s; -1 of none.
+/// A rate as a multiple of 2.5 Gbit/s; -1 if unknown.
 pub(crate) fn rate_to_mult(rate: c_int) -> c_int {
     let mut rates = RATES.iter();
     let found = rates.find(|entry| entry.0 == rate);
     found.and_then(|entry| entry.2).unwrap_or(-1)
 }
 
-/// The rate of such a multiple; `IBV_RATE_MAX` if there is none.
+/// The rate of this multiple; `IBV_RATE_MAX` if there is none.
 pub(crate) fn mult_to_rate(mult: c_int) -> c_int {
     let mut rates = RATES.iter();
     let found = rates.find(|entry| entry.2 == Some(mult));

@@ -1,4 +1,4 @@
-//! Files of sysfs, for programs that read them by libibverbs.
+//! Reads sysfs files for programs that do so through libibverbs.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::guard::Result;
 
-/// Where sysfs is: `SYSFS_PATH`, as far as this program may trust its environment, or `/sys`.
+/// The path of sysfs: `SYSFS_PATH` if the program may trust its environment, otherwise `/sys`.
 pub(crate) fn path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     let found = || {
@@ -29,10 +29,10 @@ pub(crate) fn path() -> *const c_char {
     PATH.get_or_init(found).as_ptr()
 }
 
-/// Reads a file into `into`, without the line's end; how many bytes there are. Room for a NUL is left.
+/// Reads a file into `into`, without the trailing newline, and returns the number of bytes. Leaves room for a NUL.
 ///
 /// # Errors
-/// Those of open(2) and read(2).
+/// Errors of open(2) and read(2).
 pub(crate) fn read(folder: &CStr, file: &CStr, into: &mut [u8]) -> Result<c_int> {
     let path =
         Path::new(OsStr::from_bytes(folder.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));

@@ -1,11 +1,11 @@
-//! The tables of functions of an open device.
+//! The function tables of an open device.
 
 use crate::layout::{Context, ContextOps, VerbsContext};
 use crate::{cq, mw, post, qp, query, srq, xrcd};
 
 const NONE: *mut std::ffi::c_void = std::ptr::null_mut();
 
-/// What the header's inlines call.
+/// The functions that the header's inline functions call.
 pub(crate) fn context_ops() -> ContextOps {
     ContextOps {
         _compat_query_device: NONE,
@@ -43,7 +43,7 @@ pub(crate) fn context_ops() -> ContextOps {
     }
 }
 
-/// What newer inlines call. What is absent is answered by them with EOPNOTSUPP.
+/// The functions that newer inline functions call. A missing one makes them return EOPNOTSUPP.
 pub(crate) fn verbs_context(context: Context) -> VerbsContext {
     VerbsContext {
         query_port: Some(query::port_extended),

@@ -1,4 +1,4 @@
-//! Waiting for a descriptor as read(2) would: the program's flag says whether, and its signal handlers for how long.
+//! Waits for a descriptor like read(2): the program's `O_NONBLOCK` and its signal handlers decide when a wait ends.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use crate::guard::{Result, caught, failed};
 use crate::process::check_process;
 
-/// What came of an attempt to take something.
+/// The result of an attempt to take something.
 #[derive(Clone, Copy)]
 pub(crate) enum Attempt {
     /// It was taken.
     Done,
-    /// Nothing is there before this is readable.
+    /// Nothing is available until this descriptor is readable.
     Wait(RawFd),
 }
 
@@ -30,8 +30,8 @@ impl Attempt {
     }
 }
 
-/// Runs attempts until one takes something: 0, or -1 and `errno`. In between the thread may be cancelled, outside of
-/// what catches panics: an attempt must have nothing to drop.
+/// Repeats attempts until one takes something. Returns 0, or -1 with `errno` set. The thread may be cancelled between
+/// attempts, outside the frames that catch panics: an attempt must leave nothing to drop.
 pub(crate) fn until(attempt: impl Fn() -> Result<Attempt> + Copy) -> c_int {
     loop {
         let waited = match caught(|| check_process().and_then(|()| attempt())) {

@@ -1,10 +1,10 @@
-//! A work completion's fields as C has them.
+//! Converts a work completion's fields to C's.
 
 use portolan_provider::verbs::WorkCompletion;
 
 use crate::layout::wc_flags;
 
-/// Immediate data in network order, or the key that was invalidated.
+/// Immediate data in network order, or the invalidated key.
 #[inline]
 pub(crate) fn immediate(from: &WorkCompletion) -> u32 {
     let immediate = from.imm_data;

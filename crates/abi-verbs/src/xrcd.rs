@@ -1,4 +1,4 @@
-//! XRC domains, and the queue pairs in them that receive.
+//! XRC domains, and their receiving queue pairs.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -20,9 +20,9 @@ use crate::raisers::Raisers;
 /// A context's XRC domain.
 pub(crate) struct OwnXrcd {
     pub(crate) domain: Arc<XrcDomain>,
-    /// What was made by this structure of the domain's.
+    /// Objects created through this structure of the domain.
     pub(crate) users: Users,
-    /// The context's, which may be closed before.
+    /// The context's; the context may be closed first.
     pub(crate) raisers: Arc<Raisers>,
 }
 
@@ -31,14 +31,14 @@ impl Kind for Xrcd {
     type Own = OwnXrcd;
 }
 
-/// A domain, which those who open it by the same file share.
+/// A domain, shared by all that open it by the same file.
 pub(crate) struct XrcDomain {
     pub(crate) xrcd: Arc<dyn ProviderXrcd>,
     /// The queue pairs that receive, by number.
     qps: Mutex<BTreeMap<u32, SharedQp>>,
 }
 
-/// A queue pair, and how many structures there are of it.
+/// A queue pair, and the number of its structures.
 struct SharedQp {
     qp: Arc<dyn ProviderQp>,
     opened: u32,
@@ -65,10 +65,10 @@ impl XrcDomain {
         Ok(qp)
     }
 
-    /// One more structure for a queue pair of the domain.
+    /// Adds a structure for a queue pair of the domain.
     ///
     /// # Errors
-    /// `EINVAL` if there is none of the number.
+    /// `EINVAL` if no queue pair has the number.
     pub(crate) fn open_qp(&self, qp_num: u32) -> Result<Arc<dyn ProviderQp>> {
         let mut qps = self.qps.lock();
         let shared = qps.get_mut(&qp_num).ok_or(Errno::INVAL)?;
@@ -76,7 +76,7 @@ impl XrcDomain {
         Ok(Arc::clone(&shared.qp))
     }
 
-    /// A structure of a queue pair ends, and with the last the queue pair.
+    /// Removes a structure of a queue pair; the last one destroys the queue pair.
     pub(crate) fn close_qp(&self, qp_num: u32) -> Result<()> {
         let mut qps = self.qps.lock();
         let shared = qps.get_mut(&qp_num).ok_or(Errno::INVAL)?;
@@ -90,7 +90,7 @@ impl XrcDomain {
     }
 }
 
-/// What names a domain: the number of its device, and the file by which it is opened.
+/// The key of a domain: the number of its device, and the file that it is opened by.
 type Name = (u32, u64, u64);
 
 /// The domains that have names.
@@ -124,18 +124,18 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, attr: *mut XrcdInitA
 /// The domain of a file.
 ///
 /// # Errors
-/// `EBADF`; `EAGAIN` if there is none and `O_CREAT` is not given, `EINVAL` if there is one and `O_EXCL` is, as the
-/// kernel has it.
+/// `EBADF`; as in the kernel, `EAGAIN` if it does not exist and `O_CREAT` is not given, `EINVAL` if it exists and
+/// `O_EXCL` is given.
 ///
 /// # Safety
-/// The context is open, and the descriptor stays open meanwhile.
+/// The context is open, and the descriptor stays open during the call.
 unsafe fn open_named(context: *mut Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: no reserved number; one that is not open is an error of the call.
+    // SAFETY: it is not a reserved number; a closed descriptor is an error of the call.
     let stat = fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
-    // SAFETY: the caller keeps `context` until this is done.
+    // SAFETY: the caller keeps `context` alive during this call.
     let index = unsafe { own(context) }?.device.index();
     let name = (index, stat.st_dev, stat.st_ino);
     let mut named = NAMED.lock();
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
     control(|| {
         let ending = end(xrcd)?;
         ending.own().users.check_none()?;
-        // SAFETY: only the program uses it, and ends it.
+        // SAFETY: only the program uses it, and it is destroyed here.
         unsafe { ending.free() };
         Ok(())
     })

@@ -12,13 +12,13 @@ use crate::layout::*;
 use crate::object::own;
 use crate::{context, device, mr, pd, query};
 
-/// `size` bytes of a structure that the program may know as a shorter or a longer one.
+/// Copies an entry into `size` bytes; the program's structure may be shorter or longer than ours.
 ///
 /// # Safety
-/// The place has so many bytes.
+/// `into` has `size` bytes.
 unsafe fn give_entry(entry: &GidEntry, into: *mut GidEntry, size: usize) {
     let known = size.min(size_of::<GidEntry>());
-    // SAFETY: the place has `size` bytes, and no more than an entry's are copied.
+    // SAFETY: `into` has `size` bytes, and at most an entry's length is copied.
     unsafe {
         into.cast::<u8>().write_bytes(0, size);
         std::ptr::copy_nonoverlapping(
@@ -34,7 +34,7 @@ exports! {
         pointer(|| {
             let (list, length) = device::give_list(device::list()?);
             if !count.is_null() {
-                // SAFETY: the program's place for it.
+                // SAFETY: the program provides the memory.
                 unsafe { count.write(length) };
             }
             Ok(list)
@@ -42,7 +42,7 @@ exports! {
     }
 
     fn ibv_free_device_list(list: *mut *mut Device) {
-        // SAFETY: a list of ours, for the last time.
+        // SAFETY: the list is one of ours and is not used afterwards.
         value((), || unsafe { device::take_list(list) });
     }
 
@@ -70,7 +70,7 @@ exports! {
     }
 
     fn ibv_close_device(of: *mut Context) -> c_int {
-        // SAFETY: the program's context, for the last time.
+        // SAFETY: the program's context, which it does not use afterwards.
         control(|| unsafe { context::close(of) })
     }
 
@@ -81,7 +81,7 @@ exports! {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: the program's place for it.
+            // SAFETY: the program provides the memory.
             unsafe { into.write(attr) };
             Ok(())
         })
@@ -92,7 +92,7 @@ exports! {
         control(|| unsafe { query::port(of, port_num, into) })
     }
 
-    // An empty slot of the table is all zeros to this one.
+    // This function returns zeros for an empty entry of the table.
     fn ibv_query_gid(of: *mut Context, port_num: u8, index: c_int, into: *mut Gid) -> c_int {
         status(|| {
             let index = u32::try_from(index).map_err(|_| Errno::INVAL)?;
@@ -105,7 +105,7 @@ exports! {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: the program's place for it.
+            // SAFETY: the program provides the memory.
             unsafe { into.write(gid) };
             Ok(0)
         })
@@ -146,7 +146,7 @@ exports! {
                 return Err(Errno::INVAL);
             }
             for (at, entry) in gids.iter().enumerate() {
-                // SAFETY: the program's array has room for so many of this size.
+                // SAFETY: the program's array has room for that many entries of this size.
                 unsafe { give_entry(entry, into.byte_add(at * size), size) };
             }
             Ok(gids.len() as isize)
@@ -162,7 +162,7 @@ exports! {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: the program's place for it.
+            // SAFETY: the program provides the memory.
             unsafe { into.write(found) };
             Ok(0)
         })
@@ -175,7 +175,7 @@ exports! {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: the program's place for it.
+            // SAFETY: the program provides the memory.
             unsafe { into.write(pkey) };
             Ok(0)
         })
@@ -192,12 +192,12 @@ exports! {
     }
 
     fn ibv_dealloc_pd(of: *mut Pd) -> c_int {
-        // SAFETY: the program's domain, for the last time if it succeeds.
+        // SAFETY: the program's domain, which it does not use after success.
         control(|| unsafe { pd::dealloc(of) })
     }
 
     fn ibv_import_device(descriptor: c_int) -> *mut Context {
-        // SAFETY: the program's descriptor, which is ours if this succeeds.
+        // SAFETY: the program's descriptor, which is ours after success.
         pointer(|| unsafe { context::import(descriptor) })
     }
 
@@ -207,7 +207,7 @@ exports! {
     }
 
     fn ibv_unimport_pd(of: *mut Pd) {
-        // SAFETY: the program's domain, for the last time.
+        // SAFETY: the program's domain, which it does not use afterwards.
         control(|| unsafe { pd::unimport(of) });
     }
 
@@ -217,11 +217,11 @@ exports! {
     }
 
     fn ibv_unimport_mr(of: *mut Mr) {
-        // SAFETY: the program's region, for the last time.
+        // SAFETY: the program's region, which it does not use afterwards.
         control(|| unsafe { mr::unimport(of) });
     }
 
-    // The devices have no memory of their own.
+    // The devices have no device memory.
     fn ibv_import_dm(_of: *mut Context, _handle: u32) -> *mut c_void {
         pointer(|| Err(Errno::OPNOTSUPP))
     }

@@ -1,4 +1,4 @@
-//! Structures of the kernel's in libibverbs's form, and ways of the link.
+//! Conversions of the kernel's structures, and link-layer addresses.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -15,13 +15,13 @@ use crate::{kern, link};
 /// No VLAN.
 const NO_VLAN: u16 = 0xFFFF;
 
-/// Writes a structure that is converted from another one.
+/// Writes a structure converted from another one.
 ///
 /// # Safety
-/// The pointers are null, or a program's.
+/// The pointers are null or a program's.
 unsafe fn copy<F, T>(into: *mut T, from: *const F, made: impl FnOnce(&F) -> T) {
     value((), || {
-        // SAFETY: each pointer is null, or whole and good to write to.
+        // SAFETY: each pointer is null, or valid and writable.
         unsafe {
             if let Some(from) = from.as_ref()
                 && !into.is_null()
@@ -65,7 +65,7 @@ exports! {
             if into.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: as above. The interface's own VLAN is beneath it: packets leave by UDP.
+            // SAFETY: as above. The interface's own VLAN is not reported, because packets are sent over UDP.
             unsafe {
                 into.write(found);
                 if !into_vlan.is_null() {

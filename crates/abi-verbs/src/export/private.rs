@@ -1,8 +1,8 @@
-//! The functions that libibverbs's drivers call. Programs of Debian's that also use a driver of their own accord
-//! (perftest: libmlx5, libefa) load it, and it wants them. Its registration is accepted and forgotten: the devices
-//! are ours, and no driver's.
+//! The functions that libibverbs's drivers call. Debian's builds of some programs (perftest) also link drivers directly
+//! (libmlx5, libefa), and those need these symbols. Their registration is accepted and ignored, because all devices are
+//! ours.
 //!
-//! The version is that of rdma-core 34 to today. The wanted symbols take arguments that are never read.
+//! The version is that of rdma-core 34 and later. The arguments of these symbols are never read.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 
 use crate::guard::{number, pointer};
 
-/// The version of the node `PORTOLAN_1`, by which our other library and the kernel provider know this one.
+/// The version of the node `PORTOLAN_1`, by which our other library and the kernel provider recognize this one.
 const PORTOLAN: c_int = 1;
 
-/// What drivers look at to learn whether objects of devices that are gone may be destroyed.
+/// A flag that drivers read to learn whether objects of removed devices may be destroyed.
 #[repr(transparent)]
 struct Flag(#[allow(dead_code, reason = "drivers read it")] u8);
 
@@ -112,7 +112,7 @@ exports! {
         _own: *mut c_void
     ) {}
 
-    // What a driver has to say, and the texts and values that it consists of, is of no device here.
+    // Drivers' log messages do not concern any device here.
     fn __verbs_log(_context: *mut c_void, _level: u32, _format: *const c_void) {}
 
     fn _verbs_init_and_alloc_context(

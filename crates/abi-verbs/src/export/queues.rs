@@ -14,18 +14,18 @@ use crate::process::check_process;
 use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
-/// The place that a program gives for an answer.
+/// Writes a result to memory that the program provides.
 ///
 /// # Errors
 /// `EINVAL` for null.
 ///
 /// # Safety
-/// It is one otherwise.
+/// It is null or writable.
 unsafe fn give<T>(into: *mut T, value: T) -> Result<(), Errno> {
     if into.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the caller vouches for the place.
+    // SAFETY: the caller vouches for the pointer.
     unsafe { into.write(value) };
     Ok(())
 }
@@ -58,7 +58,7 @@ exports! {
         pointer(|| unsafe { mr::register(of, addr, length, iova, access) })
     }
 
-    // Memory of other devices is no memory of the process.
+    // Memory of other devices is not memory of the process.
     fn ibv_reg_dmabuf_mr(
         _of: *mut Pd,
         _offset: u64,
@@ -70,7 +70,7 @@ exports! {
         pointer(|| Err(Errno::OPNOTSUPP))
     }
 
-    // Any failure leaves the old region unchanged: -1 (`IBV_REREG_MR_ERR_INPUT`) means that.
+    // Every failure leaves the old region unchanged, which is what -1 (`IBV_REREG_MR_ERR_INPUT`) means.
     fn ibv_rereg_mr(
         of: *mut Mr,
         flags: c_int,
@@ -88,7 +88,7 @@ exports! {
     }
 
     fn ibv_dereg_mr(of: *mut Mr) -> c_int {
-        // SAFETY: the program's region, for the last time if it succeeds.
+        // SAFETY: the program's region, which it does not use after success.
         control(|| unsafe { mr::deregister(of) })
     }
 
@@ -98,7 +98,7 @@ exports! {
     }
 
     fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
-        // SAFETY: the program's channel, for the last time if it succeeds.
+        // SAFETY: the program's channel, which it does not use after success.
         control(|| unsafe { channel::destroy(of) })
     }
 
@@ -123,7 +123,7 @@ exports! {
     }
 
     fn ibv_destroy_cq(of: *mut Cq) -> c_int {
-        // SAFETY: the program's queue, for the last time if it succeeds.
+        // SAFETY: the program's queue, which it does not use after success.
         control(|| unsafe { cq::destroy(of) })
     }
 
@@ -172,7 +172,7 @@ exports! {
     }
 
     fn ibv_destroy_srq(of: *mut Srq) -> c_int {
-        // SAFETY: the program's queue, for the last time if it succeeds.
+        // SAFETY: the program's queue, which it does not use after success.
         control(|| unsafe { srq::destroy(of) })
     }
 
@@ -212,17 +212,17 @@ exports! {
         })
     }
 
-    // Placement is the processor's copying, in no promised order.
+    // The processor copies data, in no guaranteed order.
     fn ibv_query_qp_data_in_order(_of: *mut Qp, _op: c_uint, _flags: u32) -> c_int {
         0
     }
 
     fn ibv_destroy_qp(of: *mut Qp) -> c_int {
-        // SAFETY: the program's queue pair, for the last time if it succeeds.
+        // SAFETY: the program's queue pair, which it does not use after success.
         control(|| unsafe { qp::destroy(of) })
     }
 
-    // Extended connection establishment is of hardware, as for rdma_rxe.
+    // Enhanced connection establishment needs hardware, as with rdma_rxe.
     fn ibv_query_ece(_of: *mut Qp, _into: *mut Ece) -> c_int {
         control(|| Err(Errno::OPNOTSUPP))
     }
@@ -268,7 +268,7 @@ exports! {
     }
 
     fn ibv_destroy_ah(of: *mut Ah) -> c_int {
-        // SAFETY: the program's handle, for the last time.
+        // SAFETY: the program's handle, which it does not use afterwards.
         control(|| unsafe { ah::destroy(of) })
     }
 
@@ -284,7 +284,7 @@ exports! {
 
     fn ibv_ack_async_event(event: *mut AsyncEvent) {
         value((), || {
-            // SAFETY: the program's event, for the first time.
+            // SAFETY: the program's event, not acknowledged yet.
             unsafe {
                 if let (Some(event), Ok(())) = (event.as_ref(), check_process()) {
                     async_event::acknowledge(event);

@@ -1,4 +1,4 @@
-//! Numbers in words, rates, files of sysfs, forks.
+//! Numbers as text, rates, sysfs files, forks.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -62,7 +62,7 @@ exports! {
             }
             // SAFETY: the program's texts.
             let (folder, file) = unsafe { (CStr::from_ptr(folder), CStr::from_ptr(file)) };
-            // SAFETY: the program's place of so many bytes.
+            // SAFETY: the program provides that many bytes.
             let into = unsafe {
                 into.cast::<u8>().write_bytes(0, size);
                 std::slice::from_raw_parts_mut(into.cast::<u8>(), size)
@@ -71,7 +71,7 @@ exports! {
         })
     }
 
-    // Registered memory is not pinned: after a fork each process has its own, and the device follows its parent's.
+    // Registered memory is not pinned. After a fork each process has its own memory, and the device uses its parent's.
     fn ibv_fork_init() -> c_int {
         0
     }

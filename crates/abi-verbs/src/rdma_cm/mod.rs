@@ -1,6 +1,6 @@
-//! The rdma_cm device of the software devices, for our `librdmacm.so.1`: a table of functions that stand for open(2),
-//! write(2) and close(2) of the kernel's `/dev/infiniband/rdma_cm` ([`RdmaCmTable`]). Queue pairs and connections so
-//! are of one provider, which this library has.
+//! The rdma_cm device of the software devices, for our `librdmacm.so.1`: a table of functions that correspond to
+//! open(2), write(2) and close(2) on the kernel's `/dev/infiniband/rdma_cm` ([`RdmaCmTable`]). So queue pairs and
+//! connections use the same provider, which is in this library.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
@@ -30,10 +30,10 @@ pub(crate) fn table() -> *const RdmaCmTable {
     &raw const TABLE
 }
 
-/// The device, made with the first channel.
+/// The device, created with the first channel.
 ///
 /// # Errors
-/// Those of the provider, which is another process's after a fork.
+/// Errors of the provider; in a forked child, the provider belongs to another process.
 fn device() -> Result<&'static Arc<RdmaCm>> {
     static DEVICE: OnceLock<Arc<RdmaCm>> = OnceLock::new();
     let provider = provider()?;
@@ -55,7 +55,7 @@ unsafe extern "C" fn open(place: *mut RdmaCmChannel) -> c_int {
 }
 
 /// # Safety
-/// The command has as many bytes, and addresses within it are good for what it says.
+/// The command has that many bytes, and the addresses in it are valid for their purpose.
 unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: usize) -> isize {
     let written = caught(|| {
         let channel = OPEN.get(handle.addr())?;
@@ -73,10 +73,10 @@ unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: 
 }
 
 /// # Safety
-/// None: a channel that is closed is known by its number.
+/// None: a closed channel is recognized by its number.
 unsafe extern "C" fn close(handle: *mut c_void) {
     let _ = caught(|| {
-        // Its ids are destroyed now, though a thread may wait on it without end, as one of Debian's rping does.
+        // Destroy its ids now, because a thread may wait on it without a limit, as Debian's rping does.
         OPEN.remove(handle.addr())?.close();
         Ok(())
     });
@@ -87,7 +87,7 @@ static OPEN: LazyLock<Open> = LazyLock::new(|| Open {
     channels: Mutex::default(),
 });
 
-/// Open channels, by the numbers that stand for them. A thread that writes to one keeps it meanwhile.
+/// Open channels by number. A thread that writes to one keeps it alive.
 struct Open {
     process: u32,
     channels: Mutex<(usize, HashMap<usize, Arc<Channel>>)>,
@@ -126,21 +126,21 @@ impl Open {
     }
 }
 
-/// The memory of a command's writer: this process's. Null is the only address that is known to be wrong.
+/// The memory of the command's writer, which is this process. Only null is recognized as invalid.
 struct Caller;
 
 impl Memory for Caller {
     fn read(&self, address: u64, length: usize) -> Result<Vec<u8>> {
         let from = pointer(address, length)?;
         let mut bytes = vec![0; length];
-        // SAFETY: the caller of `write` promises as many bytes there.
+        // SAFETY: the caller of `write` promises that many bytes there.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), length) };
         Ok(bytes)
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let to = pointer(address, bytes.len())?;
-        // SAFETY: the caller of `write` promises room for as many bytes there.
+        // SAFETY: the caller of `write` promises room for that many bytes there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -150,7 +150,7 @@ fn pointer(address: u64, length: usize) -> Result<*mut u8> {
     let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
     match std::ptr::with_exposed_provenance_mut::<u8>(address) {
         null if null.is_null() && length > 0 => Err(Errno::FAULT),
-        // Nothing is copied; the place for it may not be null.
+        // Nothing is copied, but the pointer must not be null.
         _ if length == 0 => Ok(std::ptr::NonNull::dangling().as_ptr()),
         pointer => Ok(pointer),
     }
