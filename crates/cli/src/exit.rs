@@ -17,7 +17,7 @@ Exit codes:
 pub(crate) enum Outcome {
     /// All went well.
     Good,
-    /// The command ran, and something that was tried or checked failed.
+    /// The command ran, and an operation or check failed.
     CheckFailed,
     /// A shell's exit code for a program that it could not run.
     Status(u8),

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one ends a command in good order, the second one at once.
+//! Ctrl-C: the first ends a command cleanly, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 /// A shell's exit code for a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Whether the command is to end.
+/// Whether the command should end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt {
     shared: Arc<Shared>,
@@ -25,11 +25,11 @@ struct Shared {
 }
 
 impl Interrupt {
-    /// Takes SIGINT and SIGTERM from now on.
+    /// Starts handling SIGINT and SIGTERM.
     ///
     /// # Errors
     ///
-    /// The signals cannot be taken, or the thread that waits for them cannot start.
+    /// The handlers cannot be installed, or their thread cannot start.
     pub(crate) fn install() -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -46,12 +46,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the command is to end.
+    /// Whether the command should end.
     pub(crate) fn is_raised(&self) -> bool {
         self.shared.raised.load(Ordering::Acquire)
     }
 
-    /// Waits until the command is to end. For one task at a time.
+    /// Waits until the command should end. Only for one task at a time.
     pub(crate) async fn raised(&self) {
         while !self.is_raised() {
             self.shared.notify.notified().await;

@@ -31,7 +31,7 @@ use terminal::Theme;
 fn main() -> ExitCode {
     let cli = stack::large_enough(Cli::parse);
     match cli.command {
-        // They enter a user namespace, which a process with several threads cannot.
+        // They enter a user namespace, which is impossible for a process with several threads.
         Command::Exec(_) | Command::ExecTrial => finish(&cli),
         _ => stack::large_enough(|| finish(&cli)),
     }
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn finish(cli: &Cli) -> ExitCode {
     match run(cli) {
         Ok(outcome) => outcome.report(),
-        // The reader of our output closed it: that is not an error to report.
+        // The reader of our output closed it, which is not worth reporting.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::ERROR),
         Err(error) => {
             commands::complain(&error);
@@ -81,7 +81,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Resolve(args) => commands::resolve(args, &mut output),
         Command::Service(args) => commands::service(args, &mut output),
     }?;
-    // What cannot be written is an error of every command.
+    // Failing to write output is an error of every command.
     output.flush()?;
     Ok(outcome)
 }

@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::terminal::Theme;
 
-/// Tells of an error on standard error. Where not even that can be written, the exit code tells.
+/// Prints an error to stderr. If that fails, the exit code is the only sign.
 pub(crate) fn complain(error: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "portolan: {error}");
 }
 
-/// Standard output, or a buffer in tests, and the form of what goes there.
+/// Standard output, or a buffer in tests, and the output format.
 pub(crate) struct Output {
     writer: Box<dyn Write + Send>,
     /// How to draw.
     pub(crate) theme: Theme,
-    /// Whether machines read along: one JSON object a line and nothing else.
+    /// Whether the output is for machines: one JSON object per line and nothing else.
     pub(crate) json: bool,
-    /// Whether details are wanted.
+    /// Whether to print details.
     pub(crate) verbose: bool,
 }
 
@@ -43,7 +43,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Errors of the writer.
     pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.writer, "{line}")
     }
@@ -52,7 +52,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Errors of the writer.
     pub(crate) fn object(&mut self, object: &Value) -> io::Result<()> {
         writeln!(self.writer, "{object}")
     }
@@ -61,7 +61,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Errors of the writer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
     }

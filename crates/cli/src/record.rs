@@ -1,5 +1,4 @@
-//! Recording what goes over the wire while a command runs: into a capture file, into a ladder, or
-//! both.
+//! Records packets while a command runs: into a capture file, into a ladder, or both.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -18,8 +17,7 @@ use crate::decode::dissect;
 use crate::decode::trace::{Side, Tracer};
 use crate::output::Output;
 
-/// A recording under way, shared by the device, which shows it packets, and the command, which tells
-/// it events.
+/// A recording in progress. The device passes packets to it, and the command passes events.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     state: Mutex<Recorded>,
@@ -31,35 +29,35 @@ pub(crate) struct Recorder {
 struct Recorded {
     pcap: Option<(PathBuf, PcapWriter<File>)>,
     tracer: Option<Tracer>,
-    /// An IP packet, made again of what the socket showed.
+    /// An IP packet, rebuilt from the socket's data.
     packet: Vec<u8>,
-    /// What first went wrong; nothing more is written to the file then.
+    /// The first error; after it nothing more is written to the file.
     error: Option<anyhow::Error>,
 }
 
-/// Refuses to record where another provider than the software provider is pinned.
+/// Refuses to record if a provider other than the software provider is pinned.
 ///
 /// # Errors
 ///
-/// It is, and a recording is wanted.
+/// Another provider is pinned, and a recording is requested.
 pub(crate) fn refuse_unseen_provider(args: &RecordArgs, trace: bool) -> Result<()> {
     let provider = std::env::var(PROVIDER_ENV).unwrap_or_default();
     let is_software = matches!(provider.as_str(), "" | "software");
     ensure!(
         is_software || (args.pcap.is_none() && !trace),
-        "--pcap and --trace see the packets of the software provider alone, and {PROVIDER_ENV} is \
+        "--pcap and --trace only see packets of the software provider, and {PROVIDER_ENV} is \
          {provider}"
     );
     Ok(())
 }
 
 impl Recorder {
-    /// Starts a recording of what this process's software devices send and receive: a capture file
-    /// if a path is given, a ladder if `trace` is set, nothing otherwise.
+    /// Starts a recording of this process's software devices: a capture file if a path is given, a ladder if `trace` is
+    /// set, nothing otherwise.
     ///
     /// # Errors
     ///
-    /// The file cannot be made; the devices cannot start.
+    /// The file cannot be created, or the devices cannot start.
     pub(crate) fn start(pcap: Option<&Path>, trace: bool) -> Result<Arc<Recorder>> {
         let pcap = match pcap {
             None => None,
@@ -86,12 +84,12 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Notes an event at our end of a connection, now.
+    /// Records an event at our end of a connection, now.
     pub(crate) fn event(&self, side: Side, local: IpAddr, peer: IpAddr, label: impl Into<String>) {
         self.event_at(SystemTime::now(), side, local, peer, label);
     }
 
-    /// Notes an event at the given time.
+    /// Records an event at the given time.
     pub(crate) fn event_at(
         &self,
         time: SystemTime,
@@ -106,11 +104,11 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording after its last packet: draws the ladder, and reports whether the capture was written whole.
+    /// Ends the recording after its last packet: draws the ladder, and reports whether the whole capture was written.
     ///
     /// # Errors
     ///
-    /// The capture could not be written; the output cannot be.
+    /// The capture or the output could not be written.
     pub(crate) fn finish(&self, output: &mut Output) -> Result<()> {
         let (tracer, pcap, error) = {
             let mut state = self.lock();
@@ -146,7 +144,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recorded> {
-        // A panic elsewhere leaves nothing half done here that matters.
+        // A panic elsewhere leaves this state usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

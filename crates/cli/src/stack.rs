@@ -1,24 +1,24 @@
-//! A stack whose size the caller's limits do not choose.
+//! A stack large enough regardless of the caller's limits.
 
 use std::panic::resume_unwind;
 use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What Linux gives a program unless `ulimit -s` says otherwise. Only pages that are used cost memory.
+/// Linux's default stack size. Only touched pages cost memory.
 const SIZE: u64 = 8 << 20;
 
-/// Runs `body` on a stack of at least [`SIZE`] and waits for its end: under a small `ulimit -s` the stack that the
-/// process began with is too small for the command line's parser alone.
+/// Runs `body` on a stack of at least [`SIZE`] and waits for its end. With a small `ulimit -s`, the initial stack is
+/// too small even for the command line parser.
 ///
-/// The process's own stack serves if it may grow that far, or if there is no other thread to be had. Another thread
-/// has a memory arena of its own, which grows by a system call for every few pages (malloc(3)).
+/// Uses the process's own stack if it may grow that far, or if no other thread can be started. Another thread would
+/// have its own memory arena, which grows by a system call every few pages (malloc(3)).
 pub(crate) fn large_enough<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     let limit = getrlimit(Resource::Stack).current;
     if limit.is_none_or(|limit| limit >= SIZE) {
         return body();
     }
-    // Taken by the thread, or by this one if there is none.
+    // The thread takes it; if no thread starts, this one does.
     let mut body = Some(body);
     let slot = &mut body;
     let ran = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What the terminal can show: colour, Unicode, and how wide it is.
+//! Capabilities of the terminal: colour, Unicode, width.
 
 use std::env;
 use std::io;
@@ -6,11 +6,11 @@ use std::io;
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
 
-/// Width to draw for when the output is no terminal.
+/// Width if the output is not a terminal.
 const DEFAULT_WIDTH: usize = 100;
-/// Narrower terminals are drawn for as if they had this width.
+/// Minimum width; narrower terminals are treated as this wide.
 const MIN_WIDTH: usize = 60;
-/// Wider terminals are not used up, for the eye's sake.
+/// Maximum width, for readability.
 const MAX_WIDTH: usize = 160;
 
 /// When to colour the output.
@@ -29,9 +29,9 @@ pub(crate) enum ColorChoice {
 pub(crate) struct Theme {
     /// Columns to draw in.
     pub(crate) width: usize,
-    /// Whether ANSI colour sequences are written.
+    /// Whether to write ANSI colour sequences.
     pub(crate) color: bool,
-    /// Whether characters beyond ASCII are written.
+    /// Whether to write non-ASCII characters.
     pub(crate) unicode: bool,
 }
 
@@ -58,7 +58,7 @@ impl Theme {
         }
     }
 
-    /// `text` in the given paint, if colours are on.
+    /// `text` in the given colour, if colours are on.
     pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
         let style = paint.style();
         match self.color && !text.is_empty() {
@@ -67,14 +67,13 @@ impl Theme {
         }
     }
 
-    /// One of two forms of a text, by whether Unicode is shown.
+    /// Selects one of two forms of a text, depending on Unicode support.
     pub(crate) fn pick<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
         if self.unicode { unicode } else { ascii }
     }
 }
 
-/// Whether a locale shows Unicode: the first variable that is set and not empty decides, as in
-/// locale(7).
+/// Whether the locale supports Unicode: the first non-empty variable decides, as in locale(7).
 fn locale_is_utf8<'a>(variables: impl IntoIterator<Item = Option<&'a str>>) -> bool {
     let locale = variables
         .into_iter()

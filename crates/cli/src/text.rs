@@ -1,4 +1,4 @@
-//! Numbers and bytes as people read them.
+//! Formats numbers and bytes for people.
 
 /// A number of bytes with a binary unit: `0 B`, `1023 B`, `1.5 KiB`, `120 KiB`.
 pub(crate) fn bytes(count: u64) -> String {
@@ -19,7 +19,7 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{} {unit}", value.strip_suffix(".0").unwrap_or(&value))
 }
 
-/// Bytes as a quoted string; all but printable ASCII is escaped: `"hello\x00"`.
+/// Bytes as a quoted string, with everything except printable ASCII escaped: `"hello\x00"`.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
 }
@@ -36,8 +36,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         })
 }
 
-/// `bytes` without the zeros at its end: private data as sent, as far as can be told once the
-/// message padded it.
+/// `bytes` without trailing zeros: private data before a message padded it, as far as that is visible.
 pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
     let len = bytes
         .iter()

@@ -13,13 +13,12 @@ pub(crate) struct EventsArgs {
     pub(crate) whose: Whose,
 }
 
-/// Whose events are followed.
+/// The side whose events are followed.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Whose {
     /// Listen, and print the events of the listener and its connections
     ///
-    /// A request is left without an answer, as by a program that is busy, unless --accept or --reject
-    /// says otherwise. Data is not received.
+    /// A request is left unanswered, as by a busy program, unless --accept or --reject is given. Data is not received.
     Listen(EventsListenArgs),
     /// Connect, and print each step
     ///
@@ -35,7 +34,7 @@ pub(crate) enum Whose {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsListenArgs {
-    // As an attribute: documentation would take the brackets for a link.
+    // As an attribute, because rustdoc would read the brackets as a link.
     #[arg(value_name = "ADDR:PORT", value_parser = endpoint,
           help = "Where to listen: 127.0.0.1:7471, [::1]:7471, or :7471 for every address")]
     pub(crate) address: String,
@@ -45,11 +44,11 @@ pub(crate) struct EventsListenArgs {
     /// Reject every request
     #[arg(long)]
     pub(crate) reject: bool,
-    /// Private data for those who connect
+    /// Private data for connecting peers
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REPLY_DATA>)]
     pub(crate) private_data: String,
-    /// The datagram service (UD, port space UDP) instead of connections
+    /// Use the datagram service (UD, port space UDP) instead of connections
     #[arg(long)]
     pub(crate) ud: bool,
     #[command(flatten)]
@@ -58,14 +57,14 @@ pub(crate) struct EventsListenArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsConnectArgs {
-    /// Whom to connect to: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
+    /// Address to connect to: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
     #[arg(value_name = "ADDR:PORT", value_parser = endpoint)]
     pub(crate) address: String,
     /// Private data for the listener, at most 56 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REQUEST_DATA>)]
     pub(crate) private_data: String,
-    /// The datagram service (UD, port space UDP) instead of connections
+    /// Use the datagram service (UD, port space UDP) instead of connections
     #[arg(long)]
     pub(crate) ud: bool,
     #[command(flatten)]
@@ -76,7 +75,7 @@ pub(crate) struct EventsConnectArgs {
 pub(crate) struct EventsJoinArgs {
     #[command(flatten)]
     pub(crate) group: GroupArgs,
-    /// Join only to send, and not as a member that could receive
+    /// Join as a send-only member
     #[arg(long)]
     pub(crate) send_only: bool,
     #[command(flatten)]

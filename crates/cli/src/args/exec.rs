@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 pub(crate) enum LibrarySet {
     /// librdmacm.so.1 and libibverbs.so.1: the software devices
     Full,
-    /// librdmacm.so.1 alone, over the machine's own libibverbs and RDMA devices
+    /// only librdmacm.so.1, over the machine's own libibverbs and RDMA devices
     Rdmacm,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ExecArgs {
     /// Leave /sys/class/infiniband as it is
     #[arg(long)]
     pub(crate) no_sysfs: bool,
-    /// Print what would be set, and run nothing
+    /// Print what would be set, without running the program
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The program and its arguments

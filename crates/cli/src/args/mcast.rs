@@ -8,7 +8,7 @@ use portolan::resolve::resolve;
 
 use super::values::seconds;
 
-/// Messages that mckey sends and awaits, and their bytes, unless told otherwise.
+/// mckey's default number of messages, and their default size.
 const DEFAULT_COUNT: u64 = 10;
 const DEFAULT_SIZE: u32 = 100;
 /// The longest packet's payload (IBTA 9.7.1, path MTU).
@@ -24,7 +24,7 @@ pub(crate) struct McastArgs {
 pub(crate) enum McastCommand {
     /// Receive the datagrams of a group, as `mckey` does
     ///
-    /// Until interrupted, or until --count datagrams or --timeout seconds are over.
+    /// Ends when interrupted, after --count datagrams, or after --timeout seconds.
     Join(McastJoinArgs),
     /// Send to a group, as `mckey -s` does
     Send(McastSendArgs),
@@ -37,10 +37,10 @@ pub(crate) struct McastJoinArgs {
     /// End after this many datagrams
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// End after this many seconds; if --count datagrams have not come by then, fail
+    /// End after this many seconds; fail if --count datagrams have not arrived by then
     #[arg(long, short = 'W', value_name = "SECONDS", value_parser = seconds)]
     pub(crate) timeout: Option<Duration>,
-    /// Print the summary alone
+    /// Print only the summary
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct McastSendArgs {
     /// Seconds between two datagrams
     #[arg(long, short, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
     pub(crate) interval: Duration,
-    /// Join only to send, and not as a member that could receive
+    /// Join as a send-only member
     #[arg(long)]
     pub(crate) send_only: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) struct GroupArgs {
     pub(crate) bind: Option<SocketAddr>,
 }
 
-/// A numeric address, with a zone if it has one.
+/// A numeric address, with a zone if the text has one.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let (ip, zone) = text
         .split_once('%')

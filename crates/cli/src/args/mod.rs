@@ -29,17 +29,17 @@ pub(crate) use service::{
     PathArgs, PortArgs, ServiceArgs, ServiceCommand, ServiceListArgs, ServiceNamedArgs,
 };
 
-/// Private data that a connection request holds beside rdma_cm's own header, and a reply
-/// (rdma_connect(3), rdma_accept(3)).
+/// Maximum private data of a connection request, in addition to rdma_cm's own header, and of a reply (rdma_connect(3),
+/// rdma_accept(3)).
 const MAX_REQUEST_DATA: usize = 56;
 const MAX_REPLY_DATA: usize = 196;
 
-/// What follows every help text.
+/// Text after every help page.
 const AFTER_HELP: &str = "\
 Environment:
-  PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always takes software)
+  PORTOLAN_PROVIDER=software|kernel  pin the provider, as --provider does (demo always uses software)
   PORTOLAN_TRUST=UID,…|anyone        other users whose processes may share UDP port 4791 with this one's
-  PORTOLAN_LOCAL=off                 packets to other processes of this host by UDP, too, and not through memory
+  PORTOLAN_LOCAL=off                 send packets to other processes of this host by UDP, not through memory
   NO_COLOR                           no colors, if set and not empty";
 
 /// RDMA connections on any Linux machine, with or without RDMA hardware.
@@ -58,19 +58,19 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// Write one JSON object a line, for machines
+    /// Write one JSON object per line, for machines
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Pin the provider; otherwise the way to the destination decides, or the address to listen at
+    /// Pin the provider; otherwise the route to the destination, or the listening address, decides
     #[arg(long, global = true, value_name = "PROVIDER", value_parser = provider)]
     pub(crate) provider: Option<Choice>,
-    /// Say more
+    /// Print more details
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
     /// Color the output
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: ColorChoice,
-    /// Draw with ASCII characters alone
+    /// Draw only with ASCII characters
     #[arg(long, global = true)]
     pub(crate) ascii: bool,
 }
@@ -86,46 +86,46 @@ fn provider(text: &str) -> Result<Choice, String> {
 pub(crate) enum Command {
     /// Print what a compiler needs to build C programs against our headers and libraries
     ///
-    /// `eval "$(portolan cc-env)"` sets it in a shell; --cflags and --libs print options. What is built runs by
-    /// `portolan exec`, and with rdma-core's libraries as well.
+    /// `eval "$(portolan cc-env)"` sets the variables in a shell; --cflags and --libs print options. Run the built
+    /// programs with `portolan exec`, or with rdma-core's libraries.
     CcEnv(CcEnvArgs),
-    /// Show it all: resolve, connect two processes, move data, disconnect
+    /// Show everything: resolve, connect two processes, transfer data, disconnect
     ///
-    /// Resolves localhost, connects a second process of this program over the software device, moves
-    /// data by send, RDMA write and RDMA read, disconnects, and draws what happened.
+    /// Resolves localhost, connects a second process of this program over the software device, transfers data by send,
+    /// RDMA write and RDMA read, disconnects, and draws what happened.
     Demo(DemoArgs),
     /// The second process of `demo`
     #[command(hide = true)]
     DemoPeer,
     /// List RDMA devices: addresses, state, limits
     ///
-    /// With --watch it runs until interrupted and prints changes: devices that come and go with
-    /// their network interfaces, addresses, and the state of links.
+    /// With --watch it runs until interrupted and prints changes: devices added or removed with their network
+    /// interfaces, addresses, and link states.
     Devices(DevicesArgs),
-    /// Check this machine: what it has for RDMA, what would be used and why, and what prevents it
+    /// Check this machine: its RDMA support, what would be used and why, and what prevents it
     ///
-    /// Looks at the provider, UDP port 4791 and who holds it, the kernel's modules and devices, permissions,
-    /// limits, firewall and names, and says what to do about each problem. With DEST it also says by which
-    /// way, source and device that would be reached. It changes nothing, and needs no root; what it could not
-    /// see it says. Exits with 0 if nothing is in the way, with 1 if something is.
+    /// Checks the provider, UDP port 4791 and its holder, the kernel's modules and devices, permissions, limits,
+    /// firewall and names, and prints a remedy for each problem. With DEST it also prints the route, source and device
+    /// for that destination. It changes nothing and needs no root, and it lists what it could not see. Exits with 1 if
+    /// it finds a problem, otherwise with 0.
     Doctor(DoctorArgs),
-    /// Run a C program on the software devices, with no rebuild
+    /// Run a C program on the software devices without rebuilding it
     ///
-    /// The program gets our librdmacm.so.1 and libibverbs.so.1 in place of the machine's, and sees the devices in
-    /// /sys/class/infiniband, where the system lets it have a mount namespace of its own. It keeps its user, its
-    /// terminal, its signals and its exit code. Exits with 127 if there is no PROGRAM, with 126 if it cannot be run.
+    /// The program uses our librdmacm.so.1 and libibverbs.so.1 instead of the machine's. It sees the devices in
+    /// /sys/class/infiniband if the system allows a private mount namespace. It keeps its user, its terminal, its
+    /// signals and its exit code. Exits with 127 if PROGRAM does not exist, with 126 if it cannot be run.
     Exec(ExecArgs),
-    /// What `exec` tries before it does it
+    /// The trial run of `exec`
     #[command(hide = true)]
     ExecTrial,
-    /// Follow an event channel: print each event with its fields as it comes
+    /// Follow an event channel: print each event with its fields
     ///
-    /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can come.
+    /// Ends when interrupted, after --count events or --timeout seconds, or when no more events can arrive.
     Events(EventsArgs),
     /// Answer pings, as `rping -s -P` does
     ///
-    /// Accepts connections and serves rping's protocol on each, until interrupted or --count
-    /// connections have come and gone. With --ud it answers datagrams, as udaddy's server does.
+    /// Accepts connections and serves rping's protocol on each, until interrupted or until --count connections have
+    /// ended. With --ud it answers datagrams, as udaddy's server does.
     Listen(ListenArgs),
     /// Send to and receive from multicast groups, as `mckey` does
     Mcast(McastArgs),
@@ -135,22 +135,22 @@ pub(crate) enum Command {
     Path(PathArgs),
     /// Ping a listener, as `rping -c` does
     ///
-    /// Each ping is read by the peer by RDMA READ, written back by RDMA WRITE, and compared. The peer
-    /// is `portolan listen` or `rping -s` (whose -S must be at least --size). With --ud the pings are
-    /// datagrams and the peer is `portolan listen --ud` or `udaddy` (whose -C must be --count, and whose
-    /// -S at least --size).
+    /// For each ping, the peer reads the data by RDMA READ and writes it back by RDMA WRITE, and the data is compared.
+    /// The peer is `portolan listen` or `rping -s` (whose -S must be at least --size). With --ud the pings are
+    /// datagrams and the peer is `portolan listen --ud` or `udaddy` (whose -C must equal --count, and whose -S must be
+    /// at least --size).
     Ping(PingArgs),
     /// List the processes that share the UDP port: listeners, connections, drops
     ///
-    /// Tells who holds UDP port 4791, which processes share it, what they listen on, whom they are
-    /// connected to, and what went wrong: drops by reason, retransmissions (with --verbose, or in
-    /// JSON, all that they counted). Exits with 1 if one of them does not answer.
+    /// Prints the holder of UDP port 4791, the processes that share it, their listeners and connections, and their
+    /// problems: drops by reason, retransmissions (all counters with --verbose or --json). Exits with 1 if one of them
+    /// does not answer.
     Ps(PsArgs),
-    /// Ask whether GIDs can be reached, as `ibv_gid_reachable` does
+    /// Check whether GIDs are reachable, as `ibv_gid_reachable` does
     ///
-    /// InfiniBand's ports ask the subnet administrator. On Ethernet a GID is an IP address: the kernel's route to
-    /// it, and a next hop that answers on its link, are the answer. Exits with 0 if all can be reached, with 1 if
-    /// some cannot, and with 2 if that could not be found out.
+    /// An InfiniBand port queries the subnet administrator. On Ethernet a GID is an IP address, which is reachable if
+    /// the kernel has a route and the next hop answers on its link. Exits with 0 if all GIDs are reachable, with 1 if
+    /// some are not, and with 2 if some could not be checked.
     Reach(ReachArgs),
     /// Resolve hosts and services to addresses, sources, routes and devices, as `rdma_getaddrinfo` does
     ///
@@ -160,10 +160,10 @@ pub(crate) enum Command {
     Resolve(ResolveArgs),
     /// List, register and remove services at InfiniBand's subnet administrator
     Service(ServiceArgs),
-    /// Measure connects, latency, bandwidth and storms, beside what plain sockets do
+    /// Measure connects, latency, bandwidth and storms, compared with plain sockets
     ///
-    /// Two processes on the loopback interface, the second one started by the first. Yardstick and
-    /// subject take turns; the median of the rounds' ratios is printed.
+    /// Uses two processes on the loopback interface; the first starts the second. Yardstick and subject are measured in
+    /// turns; the median of the rounds' ratios is printed.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// The second process of `bench`
@@ -171,24 +171,24 @@ pub(crate) enum Command {
     BenchPeer,
     /// Read a capture: print each RoCEv2 packet and check its ICRC
     ///
-    /// Reads pcap and pcapng with Ethernet (VLAN tags too), raw IP, BSD loopback and Linux cooked
-    /// frames. Ends with a line "N packets, N ICRC valid" and exits with 1 if one is not.
+    /// Reads pcap and pcapng with Ethernet (including VLAN tags), raw IP, BSD loopback and Linux cooked frames. Ends
+    /// with a line "N packets, N ICRC valid" and exits with 1 if an ICRC is not valid.
     Decode(DecodeArgs),
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DevicesArgs {
-    /// Go on, and print changes as they happen
+    /// Keep running, and print changes as they happen
     #[arg(long, short)]
     pub(crate) watch: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DoctorArgs {
-    /// Where to: a host, or HOST:PORT (an IPv6 address in brackets)
+    /// Destination: a host, or HOST:PORT (an IPv6 address in brackets)
     #[arg(value_name = "DEST")]
     pub(crate) destination: Option<String>,
-    /// Seconds that those who share the port, and name servers, have to answer
+    /// Seconds to wait for other processes that share the port, and for name servers
     #[arg(long, short = 'W', value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(crate) timeout: Duration,
 }
@@ -199,7 +199,7 @@ pub(crate) struct DemoArgs {
     pub(crate) record: RecordArgs,
 }
 
-/// What to record of the packets that are sent and received.
+/// How to record the packets that are sent and received.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct RecordArgs {
     /// Write every packet to a capture file that Wireshark opens
@@ -209,21 +209,21 @@ pub(crate) struct RecordArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListenArgs {
-    // As an attribute: documentation would take the brackets for a link.
+    // As an attribute, because rustdoc would read the brackets as a link.
     #[arg(value_name = "ADDR:PORT", value_parser = endpoint,
           help = "Where to listen: 127.0.0.1:7471, [::1]:7471, or :7471 for every address")]
     pub(crate) address: String,
     /// End after this many connections
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// End after one connection: --count 1
+    /// End after one connection; same as --count 1
     #[arg(long, conflicts_with = "count")]
     pub(crate) once: bool,
-    /// Offer a datagram service, as `udaddy` does, instead of connections: each datagram is answered
-    /// with its data. --count then counts datagrams
+    /// Offer a datagram service, as `udaddy` does, instead of connections: each datagram is answered with its data.
+    /// --count then counts datagrams
     #[arg(long)]
     pub(crate) ud: bool,
-    /// Private data for those who connect, at most 196 bytes; with --ud 136
+    /// Private data for connecting peers, at most 196 bytes; with --ud 136
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REPLY_DATA>)]
     pub(crate) private_data: String,
@@ -236,31 +236,31 @@ pub(crate) struct ListenArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PingArgs {
-    /// Whom to ping: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
+    /// Listener to ping: 192.168.7.1:7471, [fe80::1%eth0]:7471, or host:7471
     #[arg(value_name = "ADDR:PORT", value_parser = endpoint)]
     pub(crate) address: String,
-    /// End after this many pings; without it, ping until interrupted
+    /// End after this many pings; without it, run until interrupted
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// Bytes of data
     #[arg(long, short, value_name = "BYTES", default_value_t = DEFAULT_SIZE,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
     pub(crate) size: u32,
-    /// Seconds between the starts of two pings; 0 for none. Without it, 1 s, or none with --count
+    /// Seconds between the starts of two pings; 0 for no pause. Default: 1 s, or no pause with --count
     #[arg(long, short, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) interval: Option<Duration>,
     /// Seconds to wait for the connection, and for each ping
     #[arg(long, short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Ping a datagram service, as `udaddy -s` does, instead of a connection: datagrams may be lost, and
-    /// the loss is printed. --size is at least 16, and at most the bytes of one packet
+    /// Ping a datagram service, as `udaddy -s` does, instead of a connection. Datagrams may be lost, and the loss is
+    /// printed. --size must be at least 16, and fit into one packet
     #[arg(long)]
     pub(crate) ud: bool,
     /// Private data for the listener, at most 56 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true,
           value_parser = private_data::<MAX_REQUEST_DATA>)]
     pub(crate) private_data: String,
-    /// Print the summary alone
+    /// Print only the summary
     #[arg(long, short)]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -282,19 +282,19 @@ pub(crate) struct ReachArgs {
     /// GIDs: IPv6 addresses, with %INTERFACE if link-local, or IPv4 addresses
     #[arg(value_name = "GID", required_unless_present = "from")]
     pub(crate) gids: Vec<String>,
-    /// The device that asks; without it the one that routing leads through
+    /// Device to use; by default the one that routing selects
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
-    /// Its port; 0 for the first that is active
+    /// Its port; 0 for the first active one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(crate) port: u8,
-    /// A file with more GIDs, one a line; - for standard input
+    /// A file with more GIDs, one per line; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
-    /// Seconds that each answer may take
+    /// Seconds to wait for each answer
     #[arg(long, short = 'W', value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// GIDs that are asked about at a time
+    /// Maximum number of GIDs checked at a time
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub(crate) at_once: usize,
 }

@@ -12,7 +12,7 @@ use portolan::wire::addr::PortSpace;
 use super::mcast::address;
 use super::values::seconds;
 
-/// What is asked for, and with which hints of rdma_getaddrinfo(3).
+/// The query, and its hints of rdma_getaddrinfo(3).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResolveArgs {
     /// Host: a name, an IPv4 or IPv6 address, or with --family ib a GID; - for none
@@ -22,15 +22,15 @@ pub(crate) struct ResolveArgs {
     /// Service: its name, or a port number
     #[arg(value_name = "SERVICE")]
     pub(crate) service: Option<String>,
-    /// Another target beside NODE; may be given several times
+    /// Another target; may be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = endpoint_text)]
     pub(crate) target: Vec<String>,
-    /// Targets from a file, HOST:PORT or HOST a line; - for standard input
+    /// File of targets, one HOST:PORT or HOST per line; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) targets_from: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) hints: HintArgs,
-    /// Say how each result came about: rule, route, device and GID, and what was left out and why
+    /// Explain each result: rule, route, device and GID, and what was skipped and why
     #[arg(long)]
     pub(crate) explain: bool,
     /// Seconds that each target has
@@ -44,19 +44,19 @@ pub(crate) struct HintArgs {
     /// For listening (RAI_PASSIVE)
     #[arg(long)]
     passive: bool,
-    /// NODE is a numeric address; ask no name service (RAI_NUMERICHOST)
+    /// Require a numeric NODE; use no name service (RAI_NUMERICHOST)
     #[arg(long)]
     numeric_host: bool,
-    /// Look up no route, and so no source (RAI_NOROUTE)
+    /// Look up no routes, and so no sources (RAI_NOROUTE)
     #[arg(long)]
     no_route: bool,
-    /// By the system's resolver, as without it (RAI_DNS)
+    /// Use the system's resolver; the default (RAI_DNS)
     #[arg(long)]
     dns: bool,
     /// SERVICE by InfiniBand's subnet administrator (RAI_SA)
     #[arg(long)]
     sa: bool,
-    /// Addresses of this family (RAI_FAMILY)
+    /// Only addresses of this family (RAI_FAMILY)
     #[arg(long, value_name = "FAMILY")]
     family: Option<FamilyArg>,
     /// Queue pair type
@@ -65,7 +65,7 @@ pub(crate) struct HintArgs {
     /// Port space
     #[arg(long, value_name = "SPACE")]
     port_space: Option<PortSpaceArg>,
-    // As attributes: documentation would take the brackets for a link.
+    // As attributes, because rustdoc would read the brackets as a link.
     #[arg(
         long,
         value_name = "ADDR",
@@ -75,7 +75,7 @@ pub(crate) struct HintArgs {
     #[arg(
         long,
         value_name = "ADDR",
-        help = "The destination, where no NODE is given"
+        help = "The destination, if no NODE is given"
     )]
     destination: Option<String>,
 }
@@ -107,10 +107,10 @@ enum PortSpaceArg {
 }
 
 impl HintArgs {
-    /// The hints, if there are any.
+    /// The hints, if any.
     ///
     /// # Errors
-    /// An address that is none.
+    /// An invalid address.
     pub(crate) fn hints(&self) -> Result<Option<Hints>, String> {
         let mut hints = Hints::new();
         for (is_set, flag) in [
@@ -157,7 +157,7 @@ impl HintArgs {
         Ok(Some(hints).filter(|hints| *hints != Hints::new()))
     }
 
-    /// An address of the family asked for. No name is looked up.
+    /// An address of the requested family. No name is looked up.
     fn address(&self, option: &str, text: &str) -> Result<Address, String> {
         let wrong = |why: String| format!("{option} {text}: {why}");
         if self.family == Some(FamilyArg::Ib) {

@@ -1,4 +1,4 @@
-//! Arguments of the commands that ask the subnet administrator.
+//! Arguments of the commands that query the subnet administrator.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 
 use super::values::seconds;
 
-/// The port that asks.
+/// The port to query through.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PortArgs {
-    /// The device that asks; without it the first with an InfiniBand port
+    /// Device to use; by default the first with an InfiniBand port
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Its port; 0 for the first
@@ -40,17 +40,17 @@ pub(crate) struct ServiceArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ServiceCommand {
-    /// List services; exits with 1 if one was asked for that is not there
+    /// List services; exits with 1 if a requested one is not registered
     List(ServiceListArgs),
     /// Register a service of a port
     Register(ServiceNamedArgs),
-    /// Remove a service; exits with 1 if it is not there
+    /// Remove a service; exits with 1 if it is not registered
     Remove(ServiceNamedArgs),
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServiceListArgs {
-    /// Those of this name
+    /// Only services with this name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Those with this id
@@ -68,13 +68,13 @@ pub(crate) struct ServiceNamedArgs {
     /// Its id, such as 0x1000000000000001
     #[arg(value_name = "ID", value_parser = number)]
     pub(crate) id: u64,
-    /// GID of the port that offers it; without it that of the port that asks
+    /// GID of the port that offers it; by default that of the port used
     #[arg(long, value_name = "GID")]
     pub(crate) gid: Option<String>,
     /// Seconds that a registration lasts
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) lease: u32,
-    /// Stay, renew the registration, and remove it when interrupted (register)
+    /// Keep running, renew the registration, and remove it when interrupted (register)
     #[arg(long)]
     pub(crate) keep: bool,
     #[command(flatten)]

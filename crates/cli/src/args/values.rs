@@ -1,4 +1,4 @@
-//! Values of options that several commands take.
+//! Values of options that several commands have.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The two formats: what a piece of a file says of the packets in it.
+//! The two formats: parses the records of a file into packets.
 
 use pcap_parser::nom::{self, Offset};
 use pcap_parser::{
@@ -9,17 +9,17 @@ use pcap_parser::{
 use super::source::{Parsed, Stop};
 use super::{CaptureError, LinkType, RecordHead};
 
-/// A patched libpcap's format, whose record headers are longer.
+/// The format of a patched libpcap, with longer record headers.
 const MAGIC_KUZNETZOV: u32 = 0xA1B2_CD34;
 const MAGIC_GZIP: [u8; 2] = [0x1F, 0x8B];
 const MAGIC_PCAPNG: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
-/// A packet block of pcapng's first draft, which has been replaced by the enhanced one.
+/// A packet block of pcapng's first draft, which the enhanced packet block has replaced.
 const PACKET_BLOCK_OBSOLETE: u32 = 2;
-/// Interfaces that a section may describe.
+/// Maximum number of interfaces in a section.
 const INTERFACES_MAX: usize = 4096;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// What is known of a file so far and is needed to read on.
+/// The part of a file's state that is needed to continue reading.
 #[derive(Debug)]
 pub(super) enum Format {
     Pcap(PcapHeader),
@@ -39,7 +39,7 @@ pub(super) struct Interface {
 }
 
 impl Format {
-    /// Tells the format by its magic number, and reads the header that pcap has.
+    /// Detects the format by its magic number, and reads pcap's header.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Format> {
         let Some(magic) = bytes.first_chunk::<4>() else {
             return Err(Stop::Missing(4 - bytes.len()));
@@ -77,7 +77,7 @@ impl Format {
         }
     }
 
-    /// Reads a record or a block; a packet's bytes go into `packet`, other blocks are none.
+    /// Reads a record or a block. A packet's bytes go into `packet`; other blocks yield no packet.
     pub(super) fn record(
         &mut self,
         bytes: &[u8],
@@ -120,7 +120,7 @@ fn frame_head(header: &PcapHeader, frame: &LegacyPcapBlock<'_>) -> RecordHead {
     RecordHead {
         time_ns: u64::from(frame.ts_sec) * NS_PER_SECOND as u64
             + u64::from(frame.ts_usec) * ns_per_fraction,
-        // The upper half describes frame check sequences, which the IP length trims anyway.
+        // The upper half describes frame check sequences, which trimming to the IP length removes anyway.
         link: LinkType(header.network.0 as u32 & 0xFFFF),
         wire_len: frame.origlen as usize,
     }
@@ -177,7 +177,7 @@ fn block_head(
         Block::EnhancedPacket(block) => {
             interface.time_ns(u64::from(block.ts_high) << 32 | u64::from(block.ts_low))
         }
-        // A simple packet has none.
+        // A simple packet block has no timestamp.
         _ => 0,
     };
     Ok(Some(RecordHead {
@@ -193,7 +193,7 @@ impl Interface {
         let units_per_second = base
             .checked_pow(u32::from(block.if_tsresol & 0x7F))
             .ok_or_else(|| Stop::Malformed("its clock is finer than can be counted".into()))?;
-        // The parser takes the number for a little-endian one in every file.
+        // The parser assumes a little-endian number in every file.
         let offset_s = match big_endian {
             true => block.if_tsoffset.swap_bytes(),
             false => block.if_tsoffset,
@@ -206,7 +206,7 @@ impl Interface {
         })
     }
 
-    /// A timestamp as nanoseconds since the epoch, held within what 64 bits count.
+    /// A timestamp as nanoseconds since the epoch, clamped to 64 bits.
     fn time_ns(&self, timestamp: u64) -> u64 {
         let since_offset = u128::from(timestamp) * NS_PER_SECOND / self.units_per_second;
         let offset_ns = i128::from(self.offset_s) * NS_PER_SECOND as i128;

@@ -1,4 +1,4 @@
-//! Link-layer headers: finding the IP packet in a captured frame.
+//! Link-layer headers: finds the IP packet in a captured frame.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ impl LinkType {
     pub(crate) const ETHERNET: LinkType = LinkType(1);
     /// Raw IP, version by the first nibble.
     pub(crate) const RAW: LinkType = LinkType(101);
-    /// Raw IP as some BSDs number it.
+    /// Raw IP with the number that some BSDs use.
     const RAW_BSD: LinkType = LinkType(12);
     const RAW_OPENBSD: LinkType = LinkType(14);
     /// OpenBSD loopback: the address family in network byte order.
@@ -45,7 +45,7 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// Why a frame holds no IP packet to look at.
+/// Why a frame contains no readable IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum NotIp {
     /// Another protocol, by its EtherType.
@@ -54,7 +54,7 @@ pub(crate) enum NotIp {
     Family(u32),
     /// The frame is shorter than its link-layer header.
     Short,
-    /// A link type whose header is not known here.
+    /// An unknown link type.
     Link(u32),
 }
 
@@ -73,20 +73,20 @@ impl fmt::Display for NotIp {
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86DD;
-/// 802.1Q, 802.1ad, and what 802.1ad was before its standard.
+/// 802.1Q, 802.1ad, and the EtherType used before 802.1ad was standardized.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88A8, 0x9100];
 /// VLAN tags that are looked through.
 const MAX_VLAN_TAGS: usize = 4;
 
 const AF_INET: u32 = 2;
-/// IPv6's family on Linux, on FreeBSD, on NetBSD and OpenBSD, on macOS.
+/// The number of IPv6's family on Linux, FreeBSD, NetBSD and OpenBSD, and macOS.
 const AF_INET6: [u32; 4] = [10, 28, 24, 30];
 
-/// The IP packet in a frame, with whatever trails it.
+/// The IP packet in a frame, including any trailing bytes.
 ///
 /// # Errors
 ///
-/// [`NotIp`] says what the frame holds instead.
+/// [`NotIp`] with the frame's contents.
 pub(crate) fn ip_packet(link: LinkType, frame: &[u8]) -> Result<&[u8], NotIp> {
     match link {
         LinkType::ETHERNET => {
@@ -100,7 +100,7 @@ pub(crate) fn ip_packet(link: LinkType, frame: &[u8]) -> Result<&[u8], NotIp> {
         | LinkType::IPV6 => Ok(frame),
         LinkType::NULL => {
             let (family, ip) = frame.split_first_chunk().ok_or(NotIp::Short)?;
-            // The writer's byte order is not told; families are small, so one order is absurd.
+            // The writer's byte order is unknown. Families are small numbers, so only one order makes sense.
             by_family(
                 u32::from_le_bytes(*family).min(u32::from_be_bytes(*family)),
                 ip,
@@ -131,7 +131,7 @@ pub(crate) fn ip_packet(link: LinkType, frame: &[u8]) -> Result<&[u8], NotIp> {
     }
 }
 
-/// Reads the EtherType at the front of `bytes`, and passes over VLAN tags.
+/// Reads the EtherType at the front of `bytes`, skipping VLAN tags.
 fn by_ethertype(mut bytes: &[u8]) -> Result<&[u8], NotIp> {
     for _ in 0..=MAX_VLAN_TAGS {
         let (ethertype, rest) = bytes.split_first_chunk().ok_or(NotIp::Short)?;

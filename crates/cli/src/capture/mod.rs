@@ -1,7 +1,6 @@
 //! Capture files: reading pcap and pcapng as a stream, and writing pcap.
 //!
-//! Reading holds one record at a time, whatever the size of the file, and reports where in the file
-//! it stopped making sense.
+//! Reading keeps one record in memory at a time, whatever the size of the file, and reports the offset of an error.
 
 mod error;
 mod format;
@@ -20,8 +19,7 @@ use std::io::Read;
 use format::Format;
 use source::Source;
 
-/// The longest captured packet that is read: the snapshot length which capture programs use for
-/// "everything".
+/// Maximum length of a captured packet: the snapshot length that capture programs use for unlimited.
 pub(crate) const MAX_PACKET_LEN: usize = 262_144;
 
 /// One captured packet.
@@ -31,15 +29,15 @@ pub(crate) struct Record<'a> {
     pub(crate) number: u64,
     /// Nanoseconds since the epoch.
     pub(crate) time_ns: u64,
-    /// What `bytes` begins with.
+    /// The type of the header at the start of `bytes`.
     pub(crate) link: LinkType,
-    /// Length on the wire; more than `bytes` holds if the capture cut the packet.
+    /// Length on the wire; exceeds that of `bytes` if the capture truncated the packet.
     pub(crate) wire_len: usize,
     /// The bytes captured, link-layer header first.
     pub(crate) bytes: &'a [u8],
 }
 
-/// What a format's reader says of a record; its bytes are in the buffer it was given.
+/// A parsed record header; the packet's bytes are in the buffer.
 #[derive(Debug, Clone, Copy)]
 struct RecordHead {
     time_ns: u64,
@@ -60,11 +58,11 @@ pub(crate) struct CaptureReader<R> {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Reads the file's header and tells the format by its magic number.
+    /// Reads the file's header and detects the format by its magic number.
     ///
     /// # Errors
     ///
-    /// [`CaptureError::Unrecognized`] if it is no capture file, and the errors of reading.
+    /// [`CaptureError::Unrecognized`] if it is not a capture file, and errors of reading.
     pub(crate) fn new(input: R) -> Result<Self> {
         let mut source = Source::new(input, PIECE_LEN_MAX);
         let format = source.next("file header", Format::parse)?;
@@ -80,7 +78,7 @@ impl<R: Read> CaptureReader<R> {
     ///
     /// # Errors
     ///
-    /// A file that is cut short or malformed; nothing more can be read from it then.
+    /// The file is truncated or malformed; nothing more can be read from it.
     pub(crate) fn next_record(&mut self) -> Result<Option<Record<'_>>> {
         let head = loop {
             let (format, packet) = (&mut self.format, &mut self.packet);

@@ -1,4 +1,4 @@
-//! A file read piece by piece: as much of it is held as the piece that is parsed needs.
+//! Reads a file in pieces, keeping only as much in memory as the current piece needs.
 
 use std::io::{ErrorKind, Read};
 
@@ -7,7 +7,7 @@ use pcap_parser::nom::{self, Needed};
 
 use super::{CaptureError, Result};
 
-/// What is read at a time.
+/// Number of bytes to read at a time.
 const CHUNK_LEN: usize = 65_536;
 
 /// Why a piece could not be parsed.
@@ -33,13 +33,13 @@ impl From<nom::Err<PcapError<&[u8]>>> for Stop {
     }
 }
 
-/// A value, and how many bytes it was parsed from.
+/// A value, and the number of bytes that it was parsed from.
 pub(super) type Parsed<T> = std::result::Result<(usize, T), Stop>;
 
 #[derive(Debug)]
 pub(super) struct Source<R> {
     input: R,
-    /// What was read and is not dropped yet.
+    /// Bytes that were read and not consumed yet.
     bytes: Vec<u8>,
     /// How much of `bytes` is parsed.
     parsed: usize,
@@ -60,7 +60,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Parses the next piece, called `what` in errors; `None` at the end of the file.
+    /// Parses the next piece, named `what` in errors; `None` at the end of the file.
     pub(super) fn next<T>(
         &mut self,
         what: &'static str,
@@ -105,7 +105,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Drops parsed bytes and reads more; false at the end of the file.
+    /// Drops consumed bytes and reads more; false at the end of the file.
     fn fill(&mut self) -> Result<bool> {
         self.bytes.drain(..self.parsed);
         self.parsed = 0;

@@ -1,14 +1,14 @@
-//! IP packets made again from what a UDP socket shows of them.
+//! Rebuilds IP packets from the data of a UDP socket.
 
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_wire::ip::{IpRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_UDP, UdpRepr};
 use portolan_wire::{Error, Result};
 
-/// The time to live or hop limit that is written where it is not known.
+/// Default time to live or hop limit if it is unknown.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// What is known of a datagram's headers.
+/// The known header fields of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UdpHeaders {
     /// Source.
@@ -19,7 +19,7 @@ pub(crate) struct UdpHeaders {
     pub(crate) identification: u16,
     /// IPv4 type of service or IPv6 traffic class.
     pub(crate) traffic_class: u8,
-    /// IPv4 time to live or IPv6 hop limit; 0 if it is not known.
+    /// IPv4 time to live or IPv6 hop limit; 0 if unknown.
     pub(crate) hop_limit: u8,
 }
 
@@ -76,7 +76,7 @@ impl UdpHeaders {
     }
 }
 
-/// Writes the IP packet into `out`, which is emptied first: the headers, then the payload.
+/// Writes the IP packet into `out`, which is cleared first: the headers, then the payload.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Writing captures: raw IP packets in a pcap file with times in nanoseconds, which Wireshark,
-//! tshark and tcpdump open.
+//! Writes captures: raw IP packets in a pcap file with nanosecond timestamps, which Wireshark, tshark and tcpdump can
+//! open.
 
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,12 +9,12 @@ use super::{LinkType, MAX_PACKET_LEN};
 const MAGIC_NS: u32 = 0xA1B2_3C4D;
 const VERSION: [u16; 2] = [2, 4];
 
-/// How long written packets may stay in the buffer while more arrive, so that a program which is
-/// killed leaves a capture that is nearly whole.
+/// Maximum time that packets stay buffered while more arrive, so that the capture is almost complete if the program is
+/// killed.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A pcap file being written. Packets are buffered: [`PcapWriter::flush`] before the end tells
-/// whether they arrived; dropping flushes as well, but cannot report an error.
+/// A pcap file being written. Packets are buffered. Call [`PcapWriter::flush`] at the end to see errors; dropping also
+/// flushes, but cannot report them.
 #[derive(Debug)]
 pub(crate) struct PcapWriter<W: Write> {
     output: BufWriter<W>,
@@ -27,7 +27,7 @@ impl<W: Write> PcapWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `output`.
+    /// Errors of `output`.
     pub(crate) fn new(output: W) -> io::Result<Self> {
         let mut output = BufWriter::new(output);
         output.write_all(&MAGIC_NS.to_le_bytes())?;
@@ -46,12 +46,12 @@ impl<W: Write> PcapWriter<W> {
         })
     }
 
-    /// Writes one packet, IP header first. A packet longer than [`MAX_PACKET_LEN`] is cut, and its
-    /// record says so.
+    /// Writes one packet, starting with its IP header. A packet longer than [`MAX_PACKET_LEN`] is truncated, which its
+    /// record shows.
     ///
     /// # Errors
     ///
-    /// Those of `output`; a time before 1970 or after 2106 is [`io::ErrorKind::InvalidInput`].
+    /// Errors of `output`; a time before 1970 or after 2106 is [`io::ErrorKind::InvalidInput`].
     pub(crate) fn packet(&mut self, time: SystemTime, ip_packet: &[u8]) -> io::Result<()> {
         let out_of_range =
             |_| io::Error::new(io::ErrorKind::InvalidInput, "time outside of pcap's range");
@@ -82,11 +82,11 @@ impl<W: Write> PcapWriter<W> {
         self.packets
     }
 
-    /// Hands everything on to the operating system.
+    /// Passes all buffered data to the operating system.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// Errors of the output.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.flushed = Instant::now();
         self.output.flush()

@@ -1,4 +1,4 @@
-//! The port whose subnet administrator is asked, by its user MAD device.
+//! Selects the port whose subnet administrator is queried, by its user MAD device.
 
 use anyhow::{Result, anyhow};
 use portolan::sa::{Client, ClientConfig, LinkLayer, Port, PortState, umad};
@@ -6,11 +6,12 @@ use portolan::wire::addr::Gid;
 
 use crate::args::PortArgs;
 
-/// A client of the port that the arguments name or, if they name none, of the one that has `gid`, or of the
-/// first that is up, or of the first.
+/// A client of the port that the arguments name. Without a name, of the port with `gid`, or of the first active one, or
+/// of the first.
 ///
 /// # Errors
-/// There is no such InfiniBand port, or it cannot be looked at.
+///
+/// There is no such InfiniBand port, or its attributes cannot be read.
 pub(super) fn client(args: &PortArgs, gid: Option<Gid>) -> Result<(Client, Port)> {
     let mut ports = Vec::new();
     for device in umad::devices()? {
@@ -37,7 +38,7 @@ pub(super) fn client(args: &PortArgs, gid: Option<Gid>) -> Result<(Client, Port)
     Ok((Client::of_device(ClientConfig::default(), device), port))
 }
 
-/// The place of the port with the GID, else of the first that is up: one that is down has no administrator to ask.
+/// Index of the port with the GID, otherwise of the first active one, because a port that is down has no administrator.
 fn chosen<'a>(ports: impl Iterator<Item = &'a Port> + Clone, gid: Option<Gid>) -> Option<usize> {
     let has_gid = |port: &Port| gid.is_some_and(|gid| port.gids.contains(&gid));
     let is_up = |port: &Port| port.state >= PortState::Active;

@@ -1,4 +1,4 @@
-//! `cc-env`: what a compiler needs to build C programs against our headers and libraries.
+//! `cc-env`: prints the settings for building C programs against our headers and libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use crate::args::{CcEnvArgs, LibrarySet};
 use crate::exit::Outcome;
 use crate::output::Output;
 
-/// Where installed descriptions for pkg-config lie, from the libraries' folder.
+/// Path of installed pkg-config files, relative to the libraries' folder.
 const DESCRIPTIONS: &str = "../pkgconfig";
 
-/// Prints it.
+/// Prints the settings.
 ///
 /// # Errors
 ///
-/// Headers or libraries are not there.
+/// Headers or libraries are missing.
 pub(crate) fn run(args: &CcEnvArgs, output: &mut Output) -> Result<Outcome> {
     let libraries = Libraries::find(args.libraries)?;
     // The linker wants the links.
@@ -68,7 +68,7 @@ impl Environment {
         format!("-L{} {names}", self.lib.display())
     }
 
-    /// Commands that put our places before those that the variables have.
+    /// Commands that prepend our paths to the variables.
     fn shell(&self) -> Result<Vec<String>> {
         let mut variables = vec![("CPATH", &self.include), ("LIBRARY_PATH", &self.lib)];
         variables.extend(

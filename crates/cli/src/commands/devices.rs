@@ -1,4 +1,4 @@
-//! `devices`: what RDMA devices there are, and by which addresses.
+//! `devices`: lists the RDMA devices and their addresses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,17 @@ use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::terminal::Paint;
 
-/// The port that is listed; software devices have one.
+/// The listed port; software devices have one.
 const PORT: u8 = 1;
 
-/// How often devices are looked at while they are watched: soon enough for people.
+/// Polling interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Lists the devices of the process's provider; with `--watch`, then prints what changes until
-/// interrupted.
+/// Lists the devices of the process's provider. With `--watch`, then prints changes until interrupted.
 ///
 /// # Errors
 ///
-/// The provider cannot start, or a device cannot be asked.
+/// The provider cannot start, or a device cannot be queried.
 pub(crate) fn run(args: &DevicesArgs, output: &mut Output) -> Result<Outcome> {
     let interrupt = args.watch.then(Interrupt::install).transpose()?;
     let provider = portolan::provider::default_provider()?;
@@ -53,7 +52,7 @@ fn list() -> Result<Vec<Listed>> {
     portolan::devices()?.iter().map(Listed::query).collect()
 }
 
-/// What befell a device between two looks.
+/// A change of a device between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Added,
@@ -71,7 +70,7 @@ impl Change {
     }
 }
 
-/// Devices that differ, as they are now or, if they are gone, as they were.
+/// Changed devices in their current state; removed ones in their last state.
 fn changes<'a>(
     before: &'a [Listed],
     now: &'a [Listed],
@@ -116,7 +115,7 @@ impl Listed {
         })
     }
 
-    /// Prints the device, and what befell it.
+    /// Prints the device and its change.
     fn print(&self, provider: &str, change: Option<Change>, output: &mut Output) -> Result<()> {
         if output.json {
             let mut object = self.object(provider);

@@ -1,10 +1,10 @@
-//! The library's errors as the command prints them.
+//! Prints the library's errors.
 
 use portolan::Cause;
 
 use crate::text::{quoted, without_padding};
 
-/// The error with what it carries beside its text: a reject's private data.
+/// The error with the data beside its text: a reject's private data.
 pub(super) fn explain(error: portolan::Error) -> anyhow::Error {
     let private_data = match &error.cause {
         Cause::Rejected { private_data, .. } => without_padding(private_data).to_vec(),
@@ -18,7 +18,7 @@ pub(super) fn explain(error: portolan::Error) -> anyhow::Error {
     }
 }
 
-/// Private data in words: `"text" (68656c6c6f)`, or that there is none.
+/// Private data as text: `"text" (68656c6c6f)`, or a note that there is none.
 pub(super) fn private_data_text(private_data: &[u8]) -> String {
     let data = without_padding(private_data);
     if data.is_empty() {

@@ -1,4 +1,4 @@
-//! What a command is to work on, as a file has it: one a line.
+//! Reads a command's targets from a file, one per line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result, anyhow};
 
 /// What is listed.
 pub(super) struct List {
-    /// What its entries are called, in the plural.
+    /// Name of the entries, in the plural.
     pub(super) entries: &'static str,
-    /// Most entries of one command.
+    /// Maximum number of entries of one command.
     pub(super) entries_max: usize,
     /// Longest line, bytes.
     pub(super) line_max: u64,
 }
 
 impl List {
-    /// Adds what `parse` makes of each line of a file, or of standard input for `-`, to `entries`.
+    /// Parses each line of a file, or of standard input for `-`, and appends the results to `entries`.
     ///
     /// # Errors
-    /// The file cannot be read, has more entries or a longer line than may be, or a line that is none; which one, the
-    /// error says by its number.
+    /// The file cannot be read, or has too many entries, a line that is too long, or an invalid line. The error
+    /// contains the line number.
     pub(super) fn read_file<T>(
         &self,
         path: &Path,
@@ -39,7 +39,7 @@ impl List {
             .with_context(name)
     }
 
-    /// Reads lines; empty ones and those that begin with `#` are passed over.
+    /// Reads lines; skips empty ones and those that begin with `#`.
     fn read<T>(
         &self,
         lines: &mut impl BufRead,

@@ -23,24 +23,23 @@ use crate::output::Output;
 use crate::record::{self, Recorder};
 use crate::text::{hex, without_padding};
 
-/// Connections that are served at once; further ones are rejected, and told why.
+/// Maximum number of connections served at once. Further ones are rejected with a reason.
 const MAX_CONNECTIONS: usize = 4096;
-/// Requests that are answered at once and not confirmed yet. The software provider gives up the oldest
-/// of them long before; the kernel's devices may not.
+/// Maximum number of accepted requests that the peer has not confirmed. The software provider gives up the oldest of
+/// them long before; the kernel's devices may not.
 const MAX_UNCONFIRMED: usize = 4096;
-/// What those are told.
+/// Private data of such a rejection.
 const BUSY: &[u8] = b"too many connections";
-/// How long a peer may take to confirm the connection it asked for.
+/// Time limit for a peer to confirm its connection.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How peers that say nothing are looked after: a connection with nothing under way does not notice
-/// that its peer's machine is gone. Retries of the queue pair end sooner than this time to answer.
+/// Keepalive of silent peers, because an idle connection does not notice that its peer's machine is gone. The queue
+/// pair's retries end before this time limit.
 const KEEPALIVE: Keepalive = Keepalive {
     interval: Duration::from_secs(5),
     timeout: Duration::from_secs(30),
 };
 
-/// Listens until interrupted, or until as many connections as asked for have been established and
-/// have ended.
+/// Listens until interrupted, or until the requested number of connections have been established and have ended.
 ///
 /// # Errors
 ///
@@ -61,10 +60,10 @@ pub(crate) fn run(args: &ListenArgs, output: &mut Output) -> Result<Outcome> {
     outcome
 }
 
-/// How one connection went.
+/// How a connection ended.
 struct Ended {
     peer: Option<SocketAddr>,
-    /// Whether the peer confirmed the connection that it asked for.
+    /// Whether the peer confirmed its connection.
     was_established: bool,
     pings: u64,
     outcome: Result<(), Broken>,
@@ -102,13 +101,13 @@ async fn serve(
                     let (options, recorder) = (options.clone(), recorder.clone());
                     sessions.spawn(session(incoming, options, recorder, established.clone()));
                 } else {
-                    // A peer that has gone meanwhile needs no answer.
+                    // If the peer is gone, no answer is needed.
                     let _ = incoming.reject(BUSY);
                 }
             }
             Some(session) = sessions.join_next() => {
                 let session = session.context("a session panicked")?;
-                // One that was asked for and never confirmed was no connection.
+                // A request that was never confirmed does not count as a connection.
                 if session.was_established {
                     ended += 1;
                     broken += u64::from(session.outcome.is_err());
@@ -124,7 +123,7 @@ async fn serve(
     })
 }
 
-/// Accepts one connection and serves it to its end.
+/// Accepts one connection and serves it until it ends.
 async fn session(
     incoming: Incoming,
     options: Options,

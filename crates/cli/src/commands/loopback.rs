@@ -1,4 +1,4 @@
-//! The loopback interface: without it nothing within this host connects.
+//! The loopback interface, which every connection within this host needs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,21 +9,21 @@ use portolan::provider::Address;
 
 use crate::output;
 
-/// The name of the loopback interface, if there is one and it is down.
+/// The name of the loopback interface, if it is down.
 pub(super) fn that_is_down() -> Option<String> {
-    // Each interface is there at least once, with its link-layer address.
+    // Each interface occurs at least once, with its link-layer address.
     let mut entries = getifaddrs().ok()?;
     let loopback = entries.find(|entry| entry.flags.contains(InterfaceFlags::IFF_LOOPBACK))?;
     let is_up = loopback.flags.contains(InterfaceFlags::IFF_UP);
     (!is_up).then_some(loopback.interface_name)
 }
 
-/// That it is down, and what brings it up.
+/// Says that it is down and how to enable it.
 pub(super) fn advice(name: &str) -> String {
     format!("the loopback interface {name} is down; bring it up: ip link set {name} up")
 }
 
-/// Tells of an error, and of a reason that it does not have: the loopback interface is down.
+/// Prints an error. Adds that the loopback interface is down, if that may be the reason.
 pub(crate) fn complain(error: &anyhow::Error) {
     output::complain(&format_args!("{error:#}"));
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
@@ -32,7 +32,7 @@ pub(crate) fn complain(error: &anyhow::Error) {
     }
 }
 
-/// Like [`complain`], for a listener's address, which can be bound even if it cannot be reached.
+/// Like [`complain`], for a listener's address, which can be bound even if it is unreachable.
 pub(super) fn warn_listener(local: SocketAddr) {
     if local.ip().to_canonical().is_loopback() {
         warn_if_down();
@@ -45,7 +45,7 @@ fn warn_if_down() {
     }
 }
 
-/// Whether one of the addresses is a loopback one, or both are the same.
+/// Whether one of the addresses is a loopback address, or both are the same.
 fn is_within_this_host(error: &Error) -> bool {
     let ip = |address: Option<Address>| match address {
         Some(Address::Inet(address)) => Some(address.ip().to_canonical()),

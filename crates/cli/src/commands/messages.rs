@@ -1,4 +1,4 @@
-//! Sending short messages without waiting for each: a few buffers take turns.
+//! Sends short messages without waiting for each, using a few buffers in turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,13 +7,12 @@ use portolan::{Buffer, Connection, Options, Result, Transfer};
 
 use crate::rping::MESSAGE_LEN;
 
-/// Messages that may be on their way at once. rping's protocol alternates: two would do.
+/// Maximum number of messages in flight. rping's protocol alternates, so two would suffice.
 const MAX_IN_FLIGHT: usize = 4;
-/// Bytes of a receive: more than a message, so that a longer one is recognized by its length.
+/// Length of a receive: more than a message, so that the length of a longer one shows.
 const RECEIVE_LEN: usize = 4 * MESSAGE_LEN;
 
-/// What connections of rping's protocol are made with: rping's own parameters, and queues for its
-/// messages.
+/// Options for connections with rping's protocol: rping's own parameters, and queues for its messages.
 pub(super) fn rping_options(private_data: &str, timeout: Duration) -> Options {
     Options {
         send_depth: MAX_IN_FLIGHT as u32 + 2,
@@ -46,8 +45,7 @@ impl Outbox {
         }
     }
 
-    /// The oldest message, if there are so many that its end is to be awaited before the next one is
-    /// posted, in its buffer.
+    /// The oldest message with its buffer, if it must complete before the next one can be posted.
     pub(super) fn full(&mut self) -> Option<Transfer> {
         if self.in_flight.len() < MAX_IN_FLIGHT {
             return None;
@@ -55,7 +53,7 @@ impl Outbox {
         self.in_flight.pop_front()
     }
 
-    /// Posts a message, in the given buffer if there is one.
+    /// Posts a message, in the given buffer if any.
     ///
     /// # Errors
     ///
@@ -73,7 +71,7 @@ impl Outbox {
         if let Some(place) = buffer.get_mut(..message.len()) {
             place.copy_from_slice(message);
         }
-        // A message longer than the buffer is refused here.
+        // This fails for a message longer than the buffer.
         let transfer = connection
             .send_prefix(buffer, message.len())
             .map_err(|failed| failed.error)?;
@@ -81,7 +79,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Posts a message, waiting for an earlier one's end if need be.
+    /// Posts a message, waiting for an earlier one to complete if necessary.
     ///
     /// # Errors
     ///

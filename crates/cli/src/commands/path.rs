@@ -10,7 +10,7 @@ use crate::args::PathArgs;
 use crate::exit::Outcome;
 use crate::output::{Output, complain};
 
-/// Asks the subnet administrator and prints the record.
+/// Queries the subnet administrator and prints the record.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub(super) fn gid(text: &str) -> Result<Gid> {
     ip.map_err(|_| anyhow!("{text}: a GID expected, such as fe80::2:c903:0:1"))
 }
 
-/// The fields that say how packets go, in the record's order.
+/// The fields that control how packets are sent, in the record's order.
 fn fields(path: &PathRecord) -> [(&'static str, Value); 15] {
     [
         ("dgid", path.dgid.to_string().into()),
@@ -86,7 +86,7 @@ fn lines(path: &PathRecord) -> Vec<String> {
         .iter()
         .map(|(name, value)| format!("{name:<16} {}", text(value)))
         .collect();
-    // The codes of IBTA 15.2.5.16 in the units that people have.
+    // The codes of IBTA 15.2.5.16 in usual units.
     let mtu = 128_u64 << path.mtu.value.min(32);
     if let Some(line) = lines.get_mut(11) {
         line.push_str(&format!(" ({mtu} bytes)"));

@@ -1,5 +1,5 @@
-//! `ps`: the processes that share the UDP port: who holds it, their listeners, connections and
-//! counts. It joins nothing and opens no device.
+//! `ps`: lists the processes that share the UDP port: the holder, and their listeners, connections and counters. It
+//! does not join the group or open a device.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use crate::terminal::Paint;
 
-/// The counts that are shown without being asked for: what went wrong.
+/// Counters of problems, which are shown by default.
 const TROUBLES: [&str; 10] = [
     "dropped_",
     "half_open",
@@ -36,7 +36,7 @@ const TROUBLES: [&str; 10] = [
 ///
 /// # Errors
 ///
-/// They do not trust this user, a user who is not trusted holds their name, or the one that holds the port does not answer.
+/// They do not trust this user, an untrusted user holds their name, or the port's holder does not answer.
 pub(crate) fn run(args: &PsArgs, output: &mut Output) -> Result<Outcome> {
     let mut group = StackConfig::default().group;
     group.trust = portolan::provider::trust()?;
@@ -219,7 +219,7 @@ fn is_holder(seen: &Survey, member: &SurveyedMember) -> bool {
     seen.holder_pid != 0 && member.pid == seen.holder_pid
 }
 
-/// What the process runs: by its own word or, if it does not answer, the kernel's.
+/// The process's program: as it reports itself or, if it does not answer, as the kernel does.
 fn program(member: &SurveyedMember) -> String {
     let told = member.report.as_ref().map(|report| report.program.clone());
     let name = told.or_else(|| {

@@ -1,4 +1,4 @@
-//! One connection served: rping's server over the library's asynchronous face.
+//! Serves one connection: rping's server over the library's asynchronous interface.
 
 use portolan::tokio::AsyncConnection;
 use portolan::{Buffer, Cause, RemoteMemory};
@@ -6,7 +6,7 @@ use portolan::{Buffer, Cause, RemoteMemory};
 use super::messages::Outbox;
 use crate::rping::{self, Advertisement, GO_AHEAD, MESSAGE_LEN, Server, ServerStep};
 
-/// Why a session ended other than by the peer's disconnect between two pings.
+/// Why a session ended, other than by a disconnect between two pings.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The connection failed.
@@ -15,7 +15,7 @@ pub(super) enum Broken {
     /// The peer does not speak rping's protocol.
     #[error("the peer does not speak rping's protocol: {0}")]
     Protocol(#[from] rping::Error),
-    /// The peer went away in the middle of a ping.
+    /// The peer disconnected during a ping.
     #[error("the peer disconnected in the middle of a ping")]
     MidPing,
 }
@@ -26,7 +26,7 @@ pub(super) struct Session {
     connection: AsyncConnection,
     server: Server,
     outbox: Outbox,
-    /// The data of the ping under way, exactly as long as it; kept from one ping to the next.
+    /// The data of the current ping, with exactly its length; reused for the next ping.
     data: Option<Buffer>,
 }
 
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// The kept buffer if it has this length, else a new one.
+    /// The stored buffer if it has this length, otherwise a new one.
     fn buffer(&mut self, size: u32) -> portolan::Result<Buffer> {
         let size = size as usize;
         match self.data.take().filter(|buffer| buffer.len() == size) {

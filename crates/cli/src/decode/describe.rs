@@ -13,10 +13,10 @@ use super::dissect::{Body, Icrc, RocePacket};
 use crate::ladder::Kind;
 use crate::text::{bytes, quoted, without_padding};
 
-/// Bytes of private data that are shown of a message.
+/// Maximum number of private data bytes to show.
 const MAX_PRIVATE_DATA_SHOWN: usize = 48;
 
-/// A packet in full, for a line of its own.
+/// The full description of a packet, for its own line.
 pub(super) fn in_full(packet: &RocePacket<'_>) -> String {
     let mut text = match &packet.body {
         Body::Packet(packet) => packet.to_string(),
@@ -43,7 +43,7 @@ pub(super) fn in_full(packet: &RocePacket<'_>) -> String {
     text
 }
 
-/// A packet in short, for the label of an arrow.
+/// The short description of a packet, for an arrow's label.
 pub(super) fn in_short(packet: &RocePacket<'_>) -> String {
     let text = match &packet.body {
         Body::Packet(packet) => packet_label(packet),
@@ -59,7 +59,7 @@ pub(super) fn in_short(packet: &RocePacket<'_>) -> String {
     }
 }
 
-/// What kind of arrow a packet is.
+/// The kind of arrow for a packet.
 pub(super) fn kind(packet: &RocePacket<'_>) -> Kind {
     if matches!(packet.icrc, Icrc::Invalid(_)) {
         return Kind::Failure;
@@ -82,8 +82,8 @@ pub(super) fn kind(packet: &RocePacket<'_>) -> Kind {
     }
 }
 
-/// The consumer's part of a message's private data, zeros after it included: rdma_cm's own header
-/// (IBTA annex A11) is left out.
+/// The consumer's part of a message's private data, including trailing zeros but without rdma_cm's header (IBTA annex
+/// A11).
 pub(super) fn private_data(message: &CmMessage) -> &[u8] {
     match message {
         CmMessage::Req(message) => {
@@ -115,7 +115,7 @@ fn after_cma_header(port_space: Option<PortSpace>, private_data: &[u8]) -> &[u8]
     }
 }
 
-/// Private data as it is shown after a message: quoted, or nothing if there is none.
+/// Private data for display after a message: quoted, or empty if there is none.
 fn private_data_text(message: &CmMessage) -> String {
     let data = without_padding(private_data(message));
     match data.get(..MAX_PRIVATE_DATA_SHOWN) {
@@ -163,7 +163,7 @@ fn packet_label(packet: &Packet<'_>) -> String {
     label
 }
 
-/// An operation without its transport, and without saying "Only".
+/// An operation without its transport and without "Only".
 fn operation(opcode: Opcode) -> String {
     let name = opcode.name();
     let name = ["RC ", "UC ", "UD "]

@@ -15,11 +15,11 @@ use crate::capture::{self, NotIp, Record};
 /// The longest UDP payload of a RoCEv2 packet: path MTU 4096, the longest headers, padding and ICRC.
 const MAX_DATAGRAM_LEN: usize = 4096 + rocev2::MAX_HEADERS_LEN + 3 + rocev2::ICRC_LEN;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "it is taken apart at once, and never kept"
+    reason = "it is consumed at once and never stored"
 )]
 pub(crate) enum Dissected<'a> {
     /// A datagram to RoCEv2's port.
@@ -28,18 +28,18 @@ pub(crate) enum Dissected<'a> {
     Other(Other),
 }
 
-/// A frame that is none of RoCEv2's, by what it is instead.
+/// A frame that is not RoCEv2, by its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Other {
     /// No IP.
     NotIp(NotIp),
-    /// IP, but not UDP; IPv6 extension headers are not passed over.
+    /// IP, but not UDP; IPv6 extension headers are not skipped.
     Protocol(u8),
-    /// A fragment of a UDP datagram, which is not put together.
+    /// A fragment of a UDP datagram; fragments are not reassembled.
     Fragment,
     /// UDP to another port.
     Udp,
-    /// An IP or UDP header that is malformed or cut short.
+    /// An IP or UDP header that is malformed or truncated.
     Broken,
 }
 
@@ -52,22 +52,22 @@ pub(crate) struct RocePacket<'a> {
     pub(crate) dst: SocketAddr,
     /// What it says.
     pub(crate) body: Body<'a>,
-    /// Whether its ICRC is right.
+    /// Whether its ICRC is valid.
     pub(crate) icrc: Icrc,
 }
 
-/// What a datagram says.
+/// The contents of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body<'a> {
     /// A whole packet.
     Packet(Packet<'a>),
-    /// A packet that carries a message of the connection manager.
+    /// A packet with a connection manager message.
     Cm(Packet<'a>, Box<CmMessage>),
-    /// A management datagram that is not a message of the connection manager, or a broken one.
+    /// A management datagram that is not a connection manager message, or a malformed one.
     Mad(Packet<'a>, Error),
-    /// A packet that the capture cut off: its headers, if they are in it.
+    /// A packet that the capture truncated, with its headers if they are complete.
     Cut(Result<Headers, Error>, Cut),
-    /// A packet that is malformed or not known.
+    /// A packet that is malformed or unknown.
     Malformed(Error),
 }
 
@@ -87,13 +87,12 @@ pub(crate) enum Icrc {
     Valid,
     /// It is not.
     Invalid(IcrcError),
-    /// It cannot be checked: the packet is cut, or its IP header is not of the form that is covered.
+    /// It cannot be checked: the packet is truncated, or the ICRC does not cover such an IP header.
     Unchecked,
 }
 
 impl RocePacket<'_> {
-    /// Whether nothing is wrong with it: a valid ICRC, and contents that are understood or merely
-    /// unknown.
+    /// Whether no defect was found: the ICRC is valid, and the contents are well-formed or merely unknown.
     pub(crate) fn is_sound(&self) -> bool {
         let malformed = match &self.body {
             Body::Packet(_) | Body::Cm(..) => false,
@@ -106,9 +105,9 @@ impl RocePacket<'_> {
     }
 }
 
-/// Looks into a captured frame.
+/// Dissects a captured frame.
 ///
-/// `patched` is room for a copy of a cut frame; the result may borrow from it.
+/// `patched` is a buffer for a copy of a truncated frame; the result may borrow from it.
 pub(crate) fn dissect<'a>(record: &Record<'a>, patched: &'a mut Vec<u8>) -> Dissected<'a> {
     let ip = match capture::ip_packet(record.link, record.bytes) {
         Ok(ip) => ip,
@@ -116,7 +115,7 @@ pub(crate) fn dissect<'a>(record: &Record<'a>, patched: &'a mut Vec<u8>) -> Diss
     };
     match IpRepr::parse(ip) {
         Ok((header, rest)) => transport(header, rest, None),
-        // The packet claims more than is there. Its headers can be read once they claim less.
+        // The packet's stated length exceeds the captured bytes. Correct it to read the headers.
         Err(Error::Truncated { .. }) => {
             patched.clear();
             patched.extend_from_slice(ip);
@@ -205,8 +204,8 @@ fn body(payload: &[u8]) -> Body<'_> {
     }
 }
 
-/// Corrects the lengths in the IP and UDP headers to the captured bytes; `None` if the headers
-/// themselves are not.
+/// Corrects the lengths in the IP and UDP headers to the captured bytes; `None` if the headers themselves are
+/// incomplete.
 fn patch_lengths(ip: &mut [u8]) -> Option<Cut> {
     let available = ip.len();
     let udp_at = match ip.first()? >> 4 {

@@ -1,4 +1,4 @@
-//! Packets for machines: one object a line.
+//! Packets for machines: one object per line.
 
 use portolan_wire::cm::CmMessage;
 use portolan_wire::eth::Syndrome;

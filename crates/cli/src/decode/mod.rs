@@ -1,4 +1,4 @@
-//! `decode`: a capture in words, as JSON or as a ladder, and whether every ICRC in it is right.
+//! `decode`: prints a capture as text, JSON or a ladder, and verifies every ICRC.
 
 mod describe;
 pub(crate) mod dissect;
@@ -22,7 +22,7 @@ use print::Printer;
 ///
 /// # Errors
 ///
-/// The file cannot be opened, read, or understood; the output cannot be written.
+/// The file cannot be opened, read, or parsed; the output cannot be written.
 pub(crate) fn run(file: &Path, trace: bool, output: &mut Output) -> Result<Outcome> {
     let name = file.display();
     if file == Path::new("-") {
@@ -41,7 +41,7 @@ fn decode(input: impl Read, trace: bool, output: &mut Output) -> Result<Outcome>
         let record = match reader.next_record() {
             Ok(Some(record)) => record,
             Ok(None) => break Ok(()),
-            // What was read before the file broke is shown and summed up all the same.
+            // Packets before a defect in the file are still shown and counted.
             Err(error) => break Err(error),
         };
         match dissect(&record, &mut patched) {
@@ -63,7 +63,7 @@ fn decode(input: impl Read, trace: bool, output: &mut Output) -> Result<Outcome>
     })
 }
 
-/// Kinds of other frames that are counted apart; the rest is summed up.
+/// Maximum number of other kinds of frames counted separately; the rest are counted together.
 const MAX_OTHER_KINDS: usize = 64;
 
 /// What was seen.
@@ -108,7 +108,7 @@ impl Tally {
         self.others.iter().map(|(_, count)| count).sum::<u64>() + self.further_others
     }
 
-    /// Frames whose IP or UDP header is broken: they may have been RoCEv2.
+    /// Frames with a malformed IP or UDP header, which may have been RoCEv2.
     fn broken(&self) -> u64 {
         let broken = self
             .others

@@ -1,4 +1,4 @@
-//! The three forms of a decoded capture: lines, JSON objects, a ladder; and the sum at its end.
+//! The three output formats of a capture: lines, JSON objects, a ladder; and the final totals.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{CaptureError, Tally, describe, json};
 use crate::output::Output;
 use crate::terminal::Paint;
 
-/// Prints packets as they come, or gathers them for the ladder.
+/// Prints packets as they are read, or collects them for the ladder.
 #[derive(Debug)]
 pub(super) struct Printer<'a> {
     output: &'a mut Output,
@@ -54,7 +54,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Takes note of a frame that holds no RoCEv2: time begins with the first frame of all.
+    /// Records a frame without RoCEv2, because times are relative to the first frame of any kind.
     pub(super) fn other(&mut self, time_ns: u64) {
         self.since_start(time_ns);
     }
@@ -88,7 +88,7 @@ impl<'a> Printer<'a> {
         )
     }
 
-    /// Prints the ladder, if one was asked for, and the sum.
+    /// Prints the ladder, if requested, and the totals.
     pub(super) fn finish(self, tally: &Tally, error: Option<&CaptureError>) -> io::Result<()> {
         let output = self.output;
         if output.json {
@@ -123,7 +123,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// What the sum alone would not tell.
+/// Details that the totals do not show.
 fn notes(tally: &Tally) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |count: u64, what: &str| {

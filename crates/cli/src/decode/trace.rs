@@ -1,8 +1,8 @@
-//! Packets as a ladder diagram: who sent each, and what it says.
+//! Draws packets as a ladder: the sender of each, and its contents.
 //!
-//! Hosts are identified by their addresses. Where both ends have the same address, as on loopback, they are
-//! told by side: the active one sent the connection request, and the communication ids and queue
-//! pairs in the handshake tell whose the later packets are.
+//! Hosts are identified by their addresses. If both ends have the same address, as on loopback, they are distinguished
+//! by side: the active side sent the connection request, and the communication ids and queue pairs in the handshake
+//! identify the side of later packets.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ use super::dissect::{Body, RocePacket};
 use crate::ladder::{Arrow, Ladder, Lane, Local};
 use crate::terminal::Theme;
 
-/// Communication ids, and queue pairs, that are remembered of connections within one address. Those of
-/// later connections are drawn as if the request's sender always came first.
+/// Maximum number of communication ids, and of queue pairs, remembered for connections within one address. Beyond it,
+/// packets are drawn as if the active side had sent them.
 const MAX_KNOWN: usize = 65_536;
 
 /// A side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Side {
-    /// It asks for the connection.
+    /// The side that requests the connection.
     Active,
     /// It listens.
     Passive,
@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// Draws packets, and events of the program itself, as a ladder.
+/// Draws packets and the program's own events as a ladder.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     ladder: Ladder,
@@ -61,8 +61,7 @@ impl Tracer {
         }
     }
 
-    /// Adds a packet. `at` is the time since the trace's beginning; packets and events are to be added
-    /// in its order.
+    /// Adds a packet. `at` is the time since the start of the trace; add packets and events in that order.
     pub(crate) fn packet(&mut self, at: Duration, packet: &RocePacket<'_>) {
         let (src, dst) = (
             packet.src.ip().to_canonical(),
@@ -90,7 +89,7 @@ impl Tracer {
         });
     }
 
-    /// Adds an event at the end `local` of a connection to `peer`, which is on the given side.
+    /// Adds an event at the end `local` of a connection to `peer`, on the given side.
     pub(crate) fn event(
         &mut self,
         at: Duration,
@@ -112,7 +111,7 @@ impl Tracer {
         });
     }
 
-    /// Draws it, a line each.
+    /// Draws the ladder; one string per line.
     pub(crate) fn finish(self, theme: &Theme) -> Vec<String> {
         self.ladder.finish(theme)
     }
@@ -122,7 +121,7 @@ impl Tracer {
     }
 }
 
-/// Which side communication ids and queue pairs belong to, as the handshakes told.
+/// The side of each communication id and queue pair, as learned from handshakes.
 #[derive(Debug, Default)]
 struct Sides {
     comm_ids: HashMap<(IpAddr, u32), Side>,
@@ -166,7 +165,7 @@ impl Sides {
             CmMessage::SidrRep(rep) => Some(rep.qpn),
             _ => None,
         };
-        // A SIDR request's id is repeated by the answer: it names no side.
+        // A SIDR answer repeats the request's id, which therefore identifies no side.
         let names_side = matches!(message, CmMessage::Req(_) | CmMessage::Rep(_));
         if names_side && self.comm_ids.len() < MAX_KNOWN {
             self.comm_ids.insert(local, sender);
@@ -182,8 +181,8 @@ impl Sides {
             return receiver.other();
         }
         let sender = from.and_then(|from| self.qpns.get(&(ip, from)).copied());
-        // The handshake was not seen: the side that speaks first is taken for the active one, and its
-        // peer's queue pair is new when the answer comes.
+        // The handshake was not captured. Assume that the side that sends first is the active one, and that an answer
+        // shows its peer's queue pair.
         let sender = sender.unwrap_or(match self.qpns.len() % 2 {
             0 => Side::Active,
             _ => Side::Passive,

@@ -1,8 +1,8 @@
-//! One line of characters, each with its paint.
+//! One line of characters, each with its colour.
 
 use crate::terminal::{Paint, Theme};
 
-/// A line that is written into at any column. Every character is taken to be one column wide.
+/// A line that can be written at any column. Every character counts as one column.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     cells: Vec<(char, Paint)>,
@@ -47,7 +47,7 @@ impl Canvas {
     }
 }
 
-/// `text` in at most `width` columns: control characters made visible, the end cut off with a mark.
+/// Fits `text` into `width` columns: makes control characters visible and marks a truncated end.
 pub(super) fn fit(text: &str, width: usize, theme: &Theme) -> String {
     let mut fitted: String = text
         .chars()

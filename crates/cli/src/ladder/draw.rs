@@ -1,4 +1,4 @@
-//! Drawing rows: where the lanes stand, and what an arrow, an event and a fold look like.
+//! Draws rows: positions of lanes, and the shapes of arrows, events and folds.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::{Arrow, Lane, Local, Row};
 use crate::terminal::{Paint, Theme};
 use crate::text::bytes;
 
-/// Columns before the first lane: the time in seconds.
+/// Columns before the first lane, for the time in seconds.
 const TIME_WIDTH: usize = 12;
-/// Columns between lanes at least; a narrow terminal is exceeded rather than this.
+/// Minimum columns between lanes, even if that exceeds a narrow terminal.
 const MIN_SPACING: usize = 26;
-/// Columns that an arrow keeps for its shaft beside the label.
+/// Minimum columns of an arrow's shaft beside the label.
 const SHAFT: usize = 6;
 
-/// Draws the lanes' names and the rows, a line each.
+/// Draws the lanes' names and the rows; one string per line.
 pub(super) fn draw(lanes: &[String], rows: &[Row], theme: &Theme) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -92,7 +92,7 @@ impl Layout<'_> {
         lane.0 > 0 && lane.0 + 1 == self.lanes
     }
 
-    /// Names over their lanes: the first starts there, the last ends there, the others are centred.
+    /// Names above their lanes: the first is left-aligned, the last right-aligned, others centred.
     fn heading(&self, names: &[String]) -> String {
         let mut canvas = Canvas::default();
         canvas.put(0, Paint::Dim, &format!("{:>10}", "seconds"));
@@ -128,7 +128,7 @@ impl Layout<'_> {
         }
     }
 
-    /// A line with the time and the bare lanes.
+    /// A line with the time and empty lanes.
     fn blank(&self, at: Duration) -> Canvas {
         let mut canvas = Canvas::default();
         let time = format!("{:>3}.{:06}", at.as_secs(), at.subsec_micros());
@@ -208,7 +208,7 @@ impl Layout<'_> {
         canvas.finish(self.theme)
     }
 
-    /// What was folded, each way for which there is something.
+    /// The label of a fold, with each direction that has packets.
     fn fold_label(&self, fold: &Fold, text: impl Fn(Count, &str) -> String) -> String {
         let ways = [
             (fold.forward, self.glyphs.to_right),

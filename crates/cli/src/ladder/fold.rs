@@ -1,17 +1,17 @@
 //! Folding long runs of traffic into one row each.
 //!
-//! Two stages, one behind the other. The first folds packets that go one way without pause, such as the
-//! middle of a large write. The second folds what goes back and forth between two hosts, such as a
-//! thousand pings, once its pattern was shown.
+//! Two stages in sequence. The first folds packets that go in one direction without interruption, such as the middle of
+//! a large write. The second folds traffic back and forth between two hosts, such as a thousand pings, after showing
+//! its pattern once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Arrow, Kind, Lane, Row};
 
-/// Rows shown before a one-way run is folded, and after.
+/// Rows shown before and after a folded one-way run.
 const ONE_WAY: Keep = Keep { head: 2, tail: 1 };
-/// Rows shown before a two-way run is folded, and after. One iteration of rping is twelve.
+/// Rows shown before and after a folded two-way run. One rping iteration has twelve rows.
 const TWO_WAY: Keep = Keep { head: 12, tail: 3 };
 
 #[derive(Debug, Clone, Copy)]
@@ -20,14 +20,14 @@ struct Keep {
     tail: usize,
 }
 
-/// Packets that went one way.
+/// Packets in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) packets: u64,
     pub(super) payload_len: u64,
 }
 
-/// A run of packets shown as one row.
+/// A run of packets, shown as one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fold {
     /// Time of the first packet.
@@ -88,7 +88,7 @@ impl Folder {
         }
     }
 
-    /// Takes a row and gives the rows that are settled to `out`.
+    /// Accepts a row and passes the final rows to `out`.
     pub(super) fn push(&mut self, row: Row, out: &mut dyn FnMut(Row)) {
         let two_way = &mut self.two_way;
         self.one_way.push(row, &mut |row| two_way.push(row, out));
@@ -102,7 +102,7 @@ impl Folder {
     }
 }
 
-/// The run a row may be part of; `None` if it always stands alone.
+/// The run that a row may belong to; `None` if it is always shown separately.
 type Key = Option<(Lane, Lane)>;
 
 fn one_way_key(row: &Row) -> Key {
@@ -131,9 +131,9 @@ struct Stage {
     key: fn(&Row) -> Key,
     run: Key,
     seen: usize,
-    /// Rows that may yet be the run's last; never more than `keep.tail`.
+    /// Candidates for the run's last rows; never more than `keep.tail`.
     tail: VecDeque<Row>,
-    /// The first row that fell out of the tail, shown as it is if it stays the only one.
+    /// The first row to drop out of the tail; shown if it stays the only one.
     first_hidden: Option<Row>,
     fold: Option<Fold>,
 }

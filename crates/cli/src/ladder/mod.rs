@@ -1,7 +1,7 @@
-//! Ladder diagrams: hosts as columns, messages as arrows between them, time going down.
+//! Ladder diagrams: hosts as columns, messages as arrows between them, time downwards.
 //!
-//! Pure: takes rows, roughly in the order of time, and gives lines of text. Long runs of data packets are
-//! folded as they come in, so memory stays bounded however much traffic there is.
+//! Pure: takes rows in approximate time order and returns lines of text. Long runs of data packets are folded as they
+//! arrive, so memory use is bounded.
 
 mod canvas;
 mod draw;
@@ -15,18 +15,18 @@ use order::Order;
 
 use crate::terminal::{Paint, Theme};
 
-/// Columns that a ladder has at most; further hosts share the last.
+/// Maximum number of columns; further hosts share the last one.
 const MAX_LANES: usize = 12;
-/// Rows that are kept after folding; further ones are counted.
+/// Maximum number of rows after folding; further rows are only counted.
 const MAX_ROWS: usize = 10_000;
 /// Name of the column that hosts share when there are too many.
 const OTHERS: &str = "others";
 
-/// A column, as [`Ladder::lane`] numbers them.
+/// A column's index, from [`Ladder::lane`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Lane(usize);
 
-/// What an arrow carries, which decides its colour and whether runs of it are folded.
+/// The contents of an arrow, which determine its colour and whether runs are folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Connection management.
@@ -118,7 +118,7 @@ impl Ladder {
         }
     }
 
-    /// The column of this name; a new one is placed right of the others.
+    /// The column with this name; a new one is added on the right.
     pub(crate) fn lane(&mut self, name: &str) -> Lane {
         if let Some(known) = self.lanes.iter().position(|lane| lane == name) {
             return Lane(known);
@@ -163,7 +163,7 @@ impl Ladder {
     }
 }
 
-/// Keeps a row if there is room for it, else counts it.
+/// Keeps a row if there is room for it, otherwise counts it.
 fn keep(rows: &mut Vec<Row>, omitted: &mut u64, row: Row) {
     if rows.len() < MAX_ROWS {
         rows.push(row);

@@ -1,21 +1,21 @@
-//! Putting rows into the order of time.
+//! Sorts rows by time.
 //!
-//! Rows come from several threads and processes, each in order, and may overtake each other on the
-//! way. A window of the latest rows is held back and given on oldest first.
+//! Rows come from several threads and processes, each in order, and may overtake each other. A window holds the latest
+//! rows and releases the oldest first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Row;
 
-/// Rows that are held back: one that comes later than this many younger ones is drawn late.
+/// Size of the window. A row that arrives after more than this many later ones is drawn out of order.
 const WINDOW: usize = 256;
 
 /// The window.
 #[derive(Debug)]
 pub(super) struct Order {
     rows: BTreeMap<(Duration, u64), Row>,
-    /// Keeps rows of the same time in the order they came in.
+    /// Keeps rows of the same time in order of arrival.
     pushed: u64,
 }
 
@@ -27,7 +27,7 @@ impl Order {
         }
     }
 
-    /// Takes a row; gives the oldest one once the window is full.
+    /// Accepts a row; returns the oldest one if the window is full.
     pub(super) fn push(&mut self, row: Row) -> Option<Row> {
         self.rows.insert((row.at(), self.pushed), row);
         self.pushed += 1;
@@ -37,7 +37,7 @@ impl Order {
         self.rows.pop_first().map(|(_, row)| row)
     }
 
-    /// Gives the rest, oldest first.
+    /// Returns the remaining rows, oldest first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Row> + use<> {
         std::mem::take(&mut self.rows).into_values()
     }

@@ -1,4 +1,4 @@
-//! Round-trip times: gathered in bounded memory, told as percentiles.
+//! Round-trip times: collected in bounded memory, printed as percentiles.
 
 mod plot;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 pub(crate) use plot::plot;
 
-/// The longest time that is recorded exactly; longer ones count as this.
+/// Maximum time recorded; longer ones count as this.
 const MAX_NS: u64 = 600_000_000_000;
 /// Decimal digits that a recorded time keeps.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// The percentiles that are shown, with their names in text and in JSON.
+/// The percentiles to print, with their names in text and JSON.
 const PERCENTILES: [(f64, &str, &str); 4] = [
     (50.0, "p50", "p50_us"),
     (90.0, "p90", "p90_us"),
@@ -45,11 +45,11 @@ impl Latencies {
 
     /// Adds the times of another.
     pub(crate) fn merge(&mut self, other: &Latencies) {
-        // Both have the same bounds: there is nothing it can fail of.
+        // Both have the same bounds, so this cannot fail.
         let _ = self.ns.add(&other.ns);
     }
 
-    /// The time, in nanoseconds, that a percentage is not above; 0 of no times.
+    /// The percentile, in nanoseconds; 0 without times.
     pub(crate) fn at(&self, percent: f64) -> f64 {
         self.ns.value_at_percentile(percent) as f64
     }
@@ -64,7 +64,7 @@ impl Latencies {
         self.ns.len()
     }
 
-    /// One line of text: `min 9.1 µs, p50 …, max …, mean …`; `None` if there is nothing to tell.
+    /// One line of text: `min 9.1 µs, p50 …, max …, mean …`; `None` without times.
     pub(crate) fn summary(&self) -> Option<String> {
         if self.ns.is_empty() {
             return None;
@@ -79,7 +79,7 @@ impl Latencies {
         Some(parts.join(", "))
     }
 
-    /// The same as a JSON object, in microseconds; every figure null if nothing was measured.
+    /// The same as a JSON object, in microseconds; all values are null without times.
     pub(crate) fn json(&self) -> Value {
         let us = |ns: f64| (!self.ns.is_empty()).then_some((ns / 10.0).round() / 100.0);
         let mut object = json!({
@@ -95,7 +95,7 @@ impl Latencies {
     }
 }
 
-/// A time in microseconds, milliseconds or seconds, to three digits or so.
+/// A time in microseconds, milliseconds or seconds, with about three digits.
 pub(crate) fn time(ns: f64) -> String {
     let (value, unit) = if ns < 1e6 {
         (ns / 1e3, "µs")

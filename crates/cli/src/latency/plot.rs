@@ -9,11 +9,11 @@ const MAX_ROWS: usize = 12;
 const BAR_WIDTH: usize = 50;
 /// Columns beside the bar: two times, a lane and the count.
 const LABEL_WIDTH: usize = 40;
-/// Percentile at which the last row gathers all that is slower, so that one outlier does not
-/// stretch the axis.
+/// Percentile at which the last row starts; it combines all slower times, so that one outlier does not stretch the
+/// axis.
 const TAIL_PERCENTILE: f64 = 99.9;
 
-/// The times as bars, each row a range whose bounds grow by one factor.
+/// The times as bars. Each row is a range, and the bounds grow by a constant factor.
 pub(crate) fn plot(latencies: &Latencies, theme: &Theme) -> Vec<String> {
     let ns = &latencies.ns;
     if ns.len() < 2 {
@@ -28,7 +28,7 @@ pub(crate) fn plot(latencies: &Latencies, theme: &Theme) -> Vec<String> {
     let counts: Vec<u64> = bounds
         .windows(2)
         .map(|pair| match pair {
-            // Ranges are half open; the histogram's are closed.
+            // Our ranges are half open; the histogram's are closed.
             &[low, high] => ns.count_between(low, high - 1),
             _ => 0,
         })
@@ -61,7 +61,7 @@ pub(crate) fn plot(latencies: &Latencies, theme: &Theme) -> Vec<String> {
         .collect()
 }
 
-/// Bounds from `min` on, growing by one factor, the last above `end`.
+/// Bounds starting at `min`, growing by a constant factor, the last above `end`.
 fn rows(min: u64, end: u64) -> Vec<u64> {
     let ratio = (end as f64 + 1.0) / min as f64;
     let factor = ratio.powf(1.0 / (MAX_ROWS - 1) as f64);
@@ -75,7 +75,7 @@ fn rows(min: u64, end: u64) -> Vec<u64> {
     bounds
 }
 
-/// A bar in eighths of a column, or in whole columns without Unicode; something for any count but zero.
+/// A bar in eighths of a column, or in whole columns without Unicode; never empty for a nonzero count.
 fn bar(count: u64, most: u64, width: usize, theme: &Theme) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     if count == 0 {

@@ -1,4 +1,4 @@
-//! The client: starts each ping and learns from two messages that it is over.
+//! The client: starts each ping and follows its two messages to the end.
 
 use super::{Advertisement, Error, MESSAGE_LEN};
 
@@ -10,18 +10,18 @@ pub(crate) struct Client {
     awaiting: Awaiting,
 }
 
-/// States are named for what they await.
+/// States, named by what they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaiting {
-    /// The caller, who starts a ping.
+    /// The caller must start a ping.
     Start,
-    /// The server's read of the source, told by its first message.
+    /// The server's read of the source, which its first message confirms.
     Read,
-    /// The server's write into the sink, told by its second message.
+    /// The server's write to the sink, which its second message confirms.
     Write,
 }
 
-/// What to do after a message of the server.
+/// The next step after a message from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientStep {
     /// Send this.
@@ -31,7 +31,7 @@ pub(crate) enum ClientStep {
 }
 
 impl Client {
-    /// A client whose data is read from `source` and written back to `sink`.
+    /// Creates a client whose data the server reads from `source` and writes back to `sink`.
     pub(crate) fn new(source: Advertisement, sink: Advertisement) -> Client {
         Client {
             source,
@@ -40,7 +40,7 @@ impl Client {
         }
     }
 
-    /// Starts a ping with the data that the source holds: the message to send.
+    /// Starts a ping with the data in the source; returns the message to send.
     ///
     /// # Errors
     ///
@@ -55,11 +55,11 @@ impl Client {
         }
     }
 
-    /// Takes a message of the server.
+    /// Handles a message from the server.
     ///
     /// # Errors
     ///
-    /// [`Error::MessageLength`]; [`Error::OutOfTurn`] if no ping is under way.
+    /// [`Error::MessageLength`]; [`Error::OutOfTurn`] if no ping is in progress.
     pub(crate) fn message(&mut self, message: &[u8]) -> Result<ClientStep, Error> {
         if message.len() != MESSAGE_LEN {
             return Err(Error::MessageLength { got: message.len() });

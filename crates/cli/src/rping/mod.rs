@@ -1,4 +1,4 @@
-//! The protocol of rping, the ping of rdma-core, so that either end may be rping.
+//! The protocol of rdma-core's rping, so that either end may be rping.
 //!
 //! One iteration, on a reliable connection:
 //!
@@ -8,12 +8,10 @@
 //! 4. the server writes the data back by RDMA WRITE and sends 16 bytes, "done";
 //! 5. the client compares the buffers.
 //!
-//! The server's messages carry no information beside their arrival; rping sends whatever its send
-//! buffer holds, zeros as a rule. Each side keeps at least one receive posted. The client ends by
-//! disconnecting after the last iteration.
+//! The server's messages carry no information except their arrival; rping sends the contents of its send buffer,
+//! usually zeros. Each side keeps at least one receive posted. The client disconnects after the last iteration.
 //!
-//! [`Client`] and [`Server`] are state machines without I/O: messages and completions go in, what to
-//! post comes out.
+//! [`Client`] and [`Server`] are state machines without I/O: messages and completions go in, work requests come out.
 
 mod client;
 mod pattern;
@@ -25,15 +23,15 @@ pub(crate) use server::{Server, ServerStep};
 
 /// Bytes of every message that is sent.
 pub(crate) const MESSAGE_LEN: usize = 16;
-/// Bytes of data that rping moves unless told otherwise.
+/// rping's default data size, in bytes.
 pub(crate) const DEFAULT_SIZE: u32 = 64;
-/// The most bytes of data that are moved here. rping itself stops short of 64 KiB.
+/// Maximum data size here, in bytes. rping itself supports less than 64 KiB.
 pub(crate) const MAX_SIZE: u32 = 16 << 20;
 
-/// The message "go ahead" or "done", as a server sends it.
+/// The "go ahead" or "done" message of a server.
 pub(crate) const GO_AHEAD: [u8; MESSAGE_LEN] = [0; MESSAGE_LEN];
 
-/// Where a client's buffer is: `struct rping_rdma_info`, big-endian on the wire.
+/// The location of a client's buffer: `struct rping_rdma_info`, big-endian on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Advertisement {
     /// Virtual address.
@@ -95,7 +93,7 @@ impl Advertisement {
     }
 }
 
-/// What a peer did that rping's protocol does not allow.
+/// A protocol violation of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     /// A message of another length.
@@ -112,7 +110,7 @@ pub(crate) enum Error {
         /// The bound.
         max: u32,
     },
-    /// A sink that cannot take the data of the source.
+    /// A sink that is too small for the source's data.
     #[error("the peer advertised a sink of {sink} bytes for a source of {source_size}")]
     SinkTooSmall {
         /// Size of the source.
@@ -121,11 +119,11 @@ pub(crate) enum Error {
         sink: u32,
     },
     /// A message or completion out of turn.
-    #[error("{what} came while awaiting {awaited}")]
+    #[error("received {what} while awaiting {awaited}")]
     OutOfTurn {
         /// What came.
         what: &'static str,
-        /// What should have come.
+        /// What was expected.
         awaited: &'static str,
     },
 }

@@ -1,14 +1,13 @@
-//! The data that rping moves: its text and the rolling characters after it.
+//! rping's test data: a text followed by rolling characters.
 
-/// The characters that roll: `A` to `z`, all of ASCII in between.
+/// The rolling characters: `A` to `z`, including everything in between.
 const FIRST: u8 = b'A';
 const LAST: u8 = b'z';
 
 /// Fills `buffer` for the iteration `ping`, counted from 0.
 ///
-/// The text is `rdma-ping-<ping>: `; the characters after it start one further with every iteration.
-/// The last byte is zero, for rping's server writes back a C string: data without any other zero
-/// comes back whole.
+/// The text is `rdma-ping-<ping>: `. The characters after it start one further with every iteration. The last byte is
+/// zero, because rping's server writes back a C string: data with no other zero comes back whole.
 pub(crate) fn fill(buffer: &mut [u8], ping: u64) {
     let Some((last, data)) = buffer.split_last_mut() else {
         return;
@@ -16,7 +15,7 @@ pub(crate) fn fill(buffer: &mut [u8], ping: u64) {
     *last = 0;
     let text = format!("rdma-ping-{ping}: ");
     let span = u64::from(LAST - FIRST) + 1;
-    // The remainder is below the span, which fits a byte.
+    // The remainder is less than the span, which fits into a byte.
     let start = FIRST + (ping % span) as u8;
     let rolling = (FIRST..=LAST).cycle().skip(usize::from(start - FIRST));
     for (byte, value) in data.iter_mut().zip(text.bytes().chain(rolling)) {
@@ -24,7 +23,7 @@ pub(crate) fn fill(buffer: &mut [u8], ping: u64) {
     }
 }
 
-/// Two buffers that should be equal and are not.
+/// A difference between two buffers that should be equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "data mismatch at byte {at} of {len}: sent 0x{sent:02x}, got 0x{got:02x} back; {differing} bytes differ"
@@ -34,7 +33,7 @@ pub(crate) struct Mismatch {
     pub(crate) at: usize,
     /// Bytes compared.
     pub(crate) len: usize,
-    /// What was sent there.
+    /// The byte sent there.
     pub(crate) sent: u8,
     /// What came back.
     pub(crate) got: u8,
@@ -46,7 +45,7 @@ pub(crate) struct Mismatch {
 ///
 /// # Errors
 ///
-/// [`Mismatch`] tells where they differ; a length that differs counts as bytes that do.
+/// [`Mismatch`] with the position; missing or extra bytes count as different.
 pub(crate) fn compare(sent: &[u8], got: &[u8]) -> Result<(), Mismatch> {
     if sent == got {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The server: reads what the client advertises, and writes it back.
+//! The server: reads the client's advertised buffer and writes it back.
 
 use super::{Advertisement, Error, MAX_SIZE};
 
@@ -11,7 +11,7 @@ pub(crate) struct Server {
     pings: u64,
 }
 
-/// States are named for what they await.
+/// States, named by what they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaiting {
     /// The client's first message: its source.
@@ -24,10 +24,10 @@ enum Awaiting {
     WriteDone,
 }
 
-/// What to post; report its completion by [`Server::read_done`] or [`Server::write_done`].
+/// The work to post; report its completion by [`Server::read_done`] or [`Server::write_done`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerStep {
-    /// RDMA READ the whole of this buffer.
+    /// RDMA READ this whole buffer.
     Read(Advertisement),
     /// RDMA WRITE the data that was read to the start of this buffer; `size` is its length.
     Write(Advertisement),
@@ -48,17 +48,17 @@ impl Server {
         self.pings
     }
 
-    /// Whether a ping is under way.
+    /// Whether a ping is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.awaiting != Awaiting::Source
     }
 
-    /// Takes a message of the client.
+    /// Handles a message from the client.
     ///
     /// # Errors
     ///
-    /// [`Error::MessageLength`], [`Error::Size`], [`Error::SinkTooSmall`]; [`Error::OutOfTurn`] if the
-    /// client did not await our last message.
+    /// [`Error::MessageLength`], [`Error::Size`], [`Error::SinkTooSmall`]; [`Error::OutOfTurn`] if the client was not
+    /// waiting for our last message.
     pub(crate) fn message(&mut self, message: &[u8]) -> Result<ServerStep, Error> {
         let advertised = Advertisement::parse(message)?;
         match self.awaiting {
@@ -90,11 +90,11 @@ impl Server {
         }
     }
 
-    /// Takes the completion of the read; then [`super::GO_AHEAD`] is to be sent.
+    /// Handles the completion of the read. Then send [`super::GO_AHEAD`].
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfTurn`] if none was asked for.
+    /// [`Error::OutOfTurn`] if no read was requested.
     pub(crate) fn read_done(&mut self) -> Result<(), Error> {
         if self.awaiting != Awaiting::ReadDone {
             return Err(self.awaiting.out_of_turn("the completion of a read"));
@@ -103,11 +103,11 @@ impl Server {
         Ok(())
     }
 
-    /// Takes the completion of the write, which ends the ping; then [`super::GO_AHEAD`] is to be sent.
+    /// Handles the completion of the write, which ends the ping. Then send [`super::GO_AHEAD`].
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfTurn`] if none was asked for.
+    /// [`Error::OutOfTurn`] if no write was requested.
     pub(crate) fn write_done(&mut self) -> Result<(), Error> {
         if self.awaiting != Awaiting::WriteDone {
             return Err(self.awaiting.out_of_turn("the completion of a write"));

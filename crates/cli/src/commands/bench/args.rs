@@ -7,19 +7,19 @@ use clap::{Args, Subcommand};
 /// What to measure.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Connecting one after another, beside TCP's connect
+    /// Connect one after another, compared with TCP's connect
     Connect(ConnectArgs),
-    /// Round trips of polled sends, beside polled UDP datagrams
+    /// Round trips of polled sends, compared with polled UDP datagrams
     Latency(LatencyArgs),
-    /// Streams of RDMA writes, beside a UDP stream that the kernel segments
+    /// Streams of RDMA writes, compared with a UDP stream that the kernel segments
     Bandwidth(BandwidthArgs),
     /// Many connects at once, many idle connections, many senders to one receiver
     Storm(StormArgs),
-    /// Resolving numbers and names, beside libc's getaddrinfo and bare route look-ups
+    /// Resolve numbers and names, compared with libc's getaddrinfo and bare route lookups
     Resolve(ResolveArgs),
 }
 
-/// How often subject and yardstick take turns, and where the plot goes.
+/// Number of rounds, and the file for the plot.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RoundArgs {
     /// Rounds; in each, yardstick and subject are measured one after the other
@@ -71,18 +71,18 @@ pub(crate) struct ResolveArgs {
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Resolutions of a number in a round; a tenth as many of a name
+    /// Resolutions of a numeric address per round; a tenth as many of a name
     #[arg(long, value_name = "N", default_value_t = 5000,
           value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) count: u32,
-    /// Another name to resolve, such as one of a name server nearby
+    /// Another name to resolve, for example one from a nearby name server
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StormArgs {
-    /// Connects at once to one listener
+    /// Simultaneous connects to one listener
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) connects: u32,
@@ -90,11 +90,11 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) hold: u32,
-    /// Messages there and back over connections drawn at random
+    /// Messages and replies over randomly chosen connections
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) messages: u32,
-    /// Senders to one receiver, each a process of its own
+    /// Senders to one receiver, each a separate process
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) senders: u32,

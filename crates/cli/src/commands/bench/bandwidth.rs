@@ -1,5 +1,4 @@
-//! Streams of RDMA writes of several sizes, beside a UDP stream that the kernel segments and
-//! coalesces.
+//! Streams of RDMA writes of several sizes, compared with a UDP stream that the kernel segments and coalesces.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,16 +18,16 @@ use crate::text::bytes;
 
 /// Sizes of a write.
 const SIZES: [u32; 3] = [4 << 10, GSO_SIZE, 1 << 20];
-/// The size that is compared like with like: a write of as much as a GSO send carries.
+/// The size for a direct comparison: a write as large as a GSO send.
 const GSO_SIZE: u32 = 64 << 10;
-/// Bytes of memory that is written to: as many as the largest writes in flight.
+/// Size of the memory written to: that of the largest writes in flight.
 const TARGET_LEN: usize = 2 << 20;
-/// Bytes that are under way, in writes of any size that gives [`DEPTH_MAX`] of them or fewer, but at
-/// least [`DEPTH_MIN`]. Little enough to stay in the caches, as the datagrams of the yardstick do.
+/// Bytes in flight. The number of writes is this divided by their size, between [`DEPTH_MIN`] and [`DEPTH_MAX`]. Small
+/// enough to stay in the caches, like the yardstick's datagrams.
 const UNDER_WAY: usize = 1 << 20;
 /// Writes under way at once, at most.
 const DEPTH_MAX: usize = 16;
-/// While one is acknowledged another is sent.
+/// One is acknowledged while the other is sent.
 const DEPTH_MIN: usize = 2;
 
 pub(super) fn run(args: &BandwidthArgs, output: &mut Output) -> Result<()> {
@@ -37,7 +36,7 @@ pub(super) fn run(args: &BandwidthArgs, output: &mut Output) -> Result<()> {
     let connection = super::connect(provider, &mut peer)?;
     let target = connection.share(TARGET_LEN, Access::REMOTE_WRITE)?;
     let time = Duration::from_millis(args.time.into());
-    // Touches the memory for the first time.
+    // Warm up the memory.
     stream(&mut peer, &target, 1 << 20, time / 2)?;
     let mut comparisons = SIZES.map(|size| {
         let subject = format!("RDMA writes of {}", bytes(size.into()));
@@ -79,7 +78,7 @@ pub(super) fn run(args: &BandwidthArgs, output: &mut Output) -> Result<()> {
     })
 }
 
-/// How many writes of a size are under way at once.
+/// Number of writes of a size in flight at once.
 pub(super) const fn depth(size: usize) -> usize {
     let depth = UNDER_WAY / size;
     if depth > DEPTH_MAX {
@@ -91,7 +90,7 @@ pub(super) const fn depth(size: usize) -> usize {
     }
 }
 
-/// Writes to the peer's memory for a time, several writes under way.
+/// Writes to the peer's memory for a time, with several writes in flight.
 pub(super) fn stream_writes(
     connection: &Connection,
     to: RemoteMemory,
@@ -125,7 +124,7 @@ pub(super) fn stream_writes(
     })
 }
 
-/// Has the peer write to our memory while we do nothing.
+/// Lets the peer write to our memory while this process is idle.
 fn stream(peer: &mut Peer, target: &SharedMemory, size: u32, time: Duration) -> Result<Streamed> {
     let to = target.remote();
     let answer = peer.call(Request::StreamWrites { to, size, time })?;

@@ -1,4 +1,4 @@
-//! Plots as SVG files, with nothing in them but lines, rectangles and text.
+//! Plots as SVG files, made only of lines, rectangles and text.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 50.0;
-/// Of series, one after the other; distinguished by eyes that do not tell red from green.
+/// Colours of successive series, distinguishable for colour-blind readers.
 const COLORS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
 /// Percentiles at which a distribution is drawn.
 const STEPS: u32 = 400;
-/// Decades of an axis: a microsecond to ten seconds holds whatever is measured.
+/// Ticks of a logarithmic axis, from a microsecond to ten seconds.
 const TICKS: [f64; 22] = [
     1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9,
     2e9, 5e9, 1e10,
@@ -59,7 +59,7 @@ pub(super) fn distributions(title: &str, series: &[(&str, &Latencies)]) -> Strin
     svg.finish()
 }
 
-/// Bars from the left, each with its name and its value in the unit that `scale` gives.
+/// Horizontal bars, each with its name and its value in the unit of `scale`.
 pub(super) fn bars(title: &str, bars: &[(String, f64)], scale: impl Fn(f64) -> f64) -> String {
     const LABEL: f64 = 180.0;
     const VALUE: f64 = 80.0;
@@ -83,7 +83,7 @@ pub(super) fn bars(title: &str, bars: &[(String, f64)], scale: impl Fn(f64) -> f
     svg.finish()
 }
 
-/// A picture being drawn. Writing to a string cannot fail.
+/// A picture under construction. Writing to a string cannot fail.
 struct Svg {
     text: String,
 }

@@ -1,4 +1,4 @@
-//! Connecting one after another: RDMA connections to a second process, beside TCP's.
+//! Connects one after another: RDMA connections to a second process, compared with TCP's.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -23,11 +23,11 @@ use crate::output::Output;
 struct Times {
     /// TCP's connect(2).
     tcp: Latencies,
-    /// TCP's connect until the peer's program has accepted it and said so.
+    /// TCP connects until the peer's program has accepted and confirmed by a byte.
     tcp_served: Latencies,
-    /// Five threads that wake each other.
+    /// A relay of five threads.
     relay: Latencies,
-    /// RDMA, until established: the peer's program has accepted it.
+    /// RDMA connects until established; the peer's program has accepted.
     rdma: Latencies,
     /// RDMA's disconnect, until the peer has answered.
     rdma_end: Latencies,
@@ -46,7 +46,7 @@ pub(super) fn run(args: &ConnectArgs, output: &mut Output) -> Result<()> {
         Comparison::new("RDMA connect", "TCP connect + accept"),
         Comparison::new("RDMA connect", "5 wake-ups"),
     ];
-    // The first ones start threads, learn routes and touch memory for the first time.
+    // The first connections start threads, learn routes and touch memory.
     let mut warm_up = Times::new();
     warm_up.add_round(&connector, &peer, &relay, args.count.div_ceil(10))?;
     let rounds = args.rounds.rounds;

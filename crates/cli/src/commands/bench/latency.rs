@@ -1,4 +1,4 @@
-//! Round trips of short messages: polled sends over a connection, beside polled UDP datagrams.
+//! Round trips of short messages: polled sends over a connection, compared with polled UDP datagrams.
 
 use std::collections::VecDeque;
 use std::net::UdpSocket;
@@ -16,7 +16,7 @@ use super::{MESSAGE_MAX, PATIENCE, chart, udp, write_chart};
 use crate::latency::Latencies;
 use crate::output::Output;
 
-/// Sends whose ends are not yet looked at; the peer's answer does not wait for them.
+/// Maximum number of sends without a polled completion; the peer's answer does not wait for completions.
 const SENDS_MAX: usize = 16;
 /// Fruitless polls between looks at the clock.
 const LOOK_EVERY: u32 = 4096;
@@ -125,7 +125,7 @@ fn receive_polling(connection: &Connection) -> Result<Message> {
     anyhow::bail!("no message within {PATIENCE:?}")
 }
 
-/// Sends under way, oldest first, and buffers that are free for more.
+/// Sends in flight, oldest first, and free buffers.
 #[derive(Default)]
 struct Sends {
     under_way: VecDeque<Transfer>,
@@ -145,7 +145,7 @@ impl Sends {
         if let Some(place) = buffer.get_mut(..text.len()) {
             place.copy_from_slice(text);
         }
-        // A text longer than the buffer is refused here.
+        // This fails for a text longer than the buffer.
         self.under_way
             .push_back(connection.send_prefix(buffer, text.len())?);
         Ok(())

@@ -1,8 +1,8 @@
-//! `bench`: what the software device takes and gives, beside what plain sockets do in the same run.
+//! `bench`: measures the software device, compared with plain sockets in the same run.
 //!
-//! Two processes on the loopback interface, the second one started by the first; names are resolved by
-//! one. Yardstick and subject take turns, round by round, and the report has the median of the rounds' ratios: noise of
-//! the machine hits both.
+//! Uses two processes on the loopback interface, the second started by the first; resolving uses one. Yardstick and
+//! subject are measured in turns, and the report has the median of the rounds' ratios, because noise of the machine
+//! affects both.
 
 mod args;
 mod bandwidth;
@@ -36,7 +36,7 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use crate::text::bytes;
 
-/// How long any step may take that should take milliseconds.
+/// Time limit for any step that should take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest message.
 const MESSAGE_MAX: usize = 4096;
@@ -58,8 +58,8 @@ pub(crate) fn run(command: &BenchCommand, output: &mut Output) -> Result<Outcome
     Ok(Outcome::Good)
 }
 
-/// What connections are made with: queues for a few messages. Memory for messages is registered with
-/// the connection, so less of it connects faster.
+/// Options of connections: queues for a few messages. Message memory is registered while connecting, so less of it
+/// connects faster.
 fn options() -> Options {
     Options {
         send_depth: 64,
@@ -71,7 +71,7 @@ fn options() -> Options {
     }
 }
 
-/// What connections are made with that are only made: a receive is what every RDMA program posts.
+/// Options of connections that carry no data: one receive, as every RDMA program posts.
 fn connect_options() -> Options {
     Options {
         receive_depth: 1,
@@ -79,7 +79,7 @@ fn connect_options() -> Options {
     }
 }
 
-/// A connection to the second process, which keeps its end.
+/// A connection to the second process, which keeps its end open.
 fn connect(provider: Arc<dyn Provider>, peer: &mut Peer) -> Result<Connection> {
     peer.ask(Request::Accept)?;
     let connector = Connector::new().provider(provider).options(options());
@@ -88,7 +88,7 @@ fn connect(provider: Arc<dyn Provider>, peer: &mut Peer) -> Result<Connection> {
     Ok(connection)
 }
 
-/// What a stream moved.
+/// The result of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Streamed {
     bytes: u64,
@@ -101,15 +101,15 @@ impl Streamed {
         self.bytes as f64 / self.time.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// As the second process reports it.
+    /// The result as the second process reports it.
     fn json(&self) -> Value {
         json!({ "bytes": self.bytes, "ns": self.time.as_nanos() as u64 })
     }
 
-    /// As the second process told it.
+    /// Parses the second process's report.
     fn from_json(value: &Value) -> Result<Streamed> {
         let figures = value["bytes"].as_u64().zip(value["ns"].as_u64());
-        let (bytes, ns) = figures.context("the second process tells no figures of its stream")?;
+        let (bytes, ns) = figures.context("the second process reported no stream figures")?;
         let time = Duration::from_nanos(ns);
         Ok(Streamed { bytes, time })
     }

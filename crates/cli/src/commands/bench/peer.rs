@@ -1,5 +1,4 @@
-//! The second process: does what the first one asks on its standard input, and answers on its
-//! standard output.
+//! The second process: executes requests from its standard input and answers on its standard output.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -16,14 +15,14 @@ use super::request::Request;
 use super::{PATIENCE, bandwidth, connect_options, latency, memory, options, relay, storm, udp};
 use crate::exit::Outcome;
 
-/// Where it listens: free ports of the loopback address.
+/// Its listening address: a free port on loopback.
 const LISTEN_AT: &str = "127.0.0.1:0";
 
 /// Serves the first process until it closes its end.
 ///
 /// # Errors
 ///
-/// A request cannot be carried out. The first process gets no answer then, and sees this one end.
+/// A request failed. The first process then gets no answer and sees this process end.
 pub(crate) fn run() -> Result<Outcome> {
     let mut served = Served::start()?;
     say(&json!({
@@ -40,7 +39,7 @@ pub(crate) fn run() -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Hands on what the first process asks. Ends this process when the first one has gone, whatever is being served.
+/// Forwards the first process's requests. Ends this process when the first one is gone, whatever it is doing.
 fn listen_to_first(heard: &Sender<io::Result<String>>) {
     for line in io::stdin().lock().lines() {
         if heard.send(line).is_err() {
@@ -92,7 +91,7 @@ impl Served {
             }
             Request::ServeConnects => {
                 let (tcp, rdma) = (self.tcp.try_clone()?, self.rdma.clone());
-                // They end with the process; the first one notices what they fail of.
+                // They end with the process; the first process notices their failures.
                 thread::Builder::new().spawn(move || accept_tcp(&tcp))?;
                 thread::Builder::new().spawn(move || accept_rdma(&rdma))?;
                 relay::serve(&self.udp)?;
@@ -118,7 +117,7 @@ impl Served {
     }
 }
 
-/// Takes TCP connections: says a byte on each, waits for its end.
+/// Accepts TCP connections: sends a byte on each and waits for its end.
 fn accept_tcp(listener: &TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept()?;
@@ -127,7 +126,7 @@ fn accept_tcp(listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// Takes RDMA connections, and waits for the end of each.
+/// Accepts RDMA connections and waits for the end of each.
 fn accept_rdma(listener: &Listener) -> portolan::Result<()> {
     loop {
         let connection = listener.accept()?.accept_with(&connect_options())?;

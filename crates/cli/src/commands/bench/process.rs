@@ -1,4 +1,4 @@
-//! The second process, as the first one sees it.
+//! The second process, from the first one's side.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::request::Request;
 
-/// How long it may take to answer beyond what it was asked to take.
+/// Time limit for its answer, beyond the time of the requested work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The second process. Dropping it ends it.
@@ -21,20 +21,20 @@ pub(super) struct Peer {
     child: Child,
     requests: ChildStdin,
     answers: Receiver<Value>,
-    /// Where it accepts RDMA connections.
+    /// Its address for RDMA connections.
     pub(super) rdma: SocketAddr,
-    /// Where it accepts TCP connections, if asked to.
+    /// Its address for TCP connections, when requested.
     pub(super) tcp: SocketAddr,
-    /// Where it answers datagrams, if asked to.
+    /// Its address for datagrams to echo, when requested.
     pub(super) udp: SocketAddr,
 }
 
 impl Peer {
-    /// Starts it, and waits until it listens.
+    /// Starts it and waits until it listens.
     ///
     /// # Errors
     ///
-    /// It cannot be started, or ends or stays silent instead of listening.
+    /// It cannot start, or it ends or stays silent instead of listening.
     pub(super) fn start() -> Result<Peer> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
@@ -49,7 +49,7 @@ impl Peer {
         let read = move || {
             let lines = BufReader::new(stdout).lines();
             for line in lines.map_while(std::io::Result::ok) {
-                // What is no JSON is no answer; the first process gave up if it cannot be told.
+                // Ignore invalid JSON. If this fails, the first process has stopped waiting.
                 let Ok(answer) = serde_json::from_str(&line) else {
                     continue;
                 };
@@ -68,22 +68,22 @@ impl Peer {
             tcp: nowhere,
             udp: nowhere,
         };
-        // From here on, an error ends the process.
+        // From here on, an error kills the process.
         reader.context("cannot start a thread")?;
         let greeting = peer.answer()?;
         let address = |name: &str| {
             let address = greeting[name].as_str().and_then(|text| text.parse().ok());
-            address.with_context(|| format!("the second process tells no {name} address"))
+            address.with_context(|| format!("the second process reported no {name} address"))
         };
         (peer.rdma, peer.tcp, peer.udp) = (address("rdma")?, address("tcp")?, address("udp")?);
         Ok(peer)
     }
 
-    /// Asks for something; the answer is to be awaited.
+    /// Sends a request; the caller must then wait for the answer.
     ///
     /// # Errors
     ///
-    /// The process is gone.
+    /// The process has ended.
     pub(super) fn ask(&mut self, request: Request) -> Result<()> {
         writeln!(self.requests, "{request}")
             .and_then(|()| self.requests.flush())
@@ -94,10 +94,10 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// The process ends, or stays silent.
+    /// The process ended or stays silent.
     pub(super) fn answer(&mut self) -> Result<Value> {
         self.answers.recv_timeout(PATIENCE).map_err(|_| {
-            // What went wrong it has told on standard error, which is ours too.
+            // It has printed the error on stderr, which is ours too.
             match self.child.try_wait() {
                 Ok(Some(status)) => anyhow!("the second process ended early: {status}"),
                 _ => anyhow!("the second process did not answer within {PATIENCE:?}"),
@@ -105,7 +105,7 @@ impl Peer {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Fails if it has ended already, which is as good.
+        // Fails only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

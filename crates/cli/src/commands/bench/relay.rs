@@ -1,9 +1,9 @@
-//! What five sleeping threads of two processes cost that wake each other in turn: the least that a
-//! connection can take whose protocol is a program on both sides.
+//! Measures a chain of five sleeping threads in two processes that wake each other. This is a lower bound for
+//! connecting with a protocol that runs in a program on each side.
 //!
-//! The chain of a connect: the caller's request wakes the thread that holds the peer's port (1), which
-//! wakes the program that listens (2); its reply goes to the thread of the port again (3), which passes
-//! it to the caller's own (4), which wakes the caller (5). Here each hands on one byte.
+//! The chain of a connect: the caller's request wakes the thread that holds the peer's port (1), which wakes the
+//! listening program (2). Its reply goes back to the port's thread (3), which passes it to the caller's own thread (4),
+//! which wakes the caller (5). Here each passes on one byte.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use std::thread;
 
 use super::PATIENCE;
 
-/// A byte on its way to the program that listens.
+/// A byte for the listening program.
 const REQUEST: u8 = 0;
 /// A byte on its way back.
 const REPLY: u8 = 1;
@@ -21,16 +21,16 @@ const REPLY: u8 = 1;
 #[derive(Debug)]
 pub(super) struct Relay {
     socket: UdpSocket,
-    /// What the caller's own thread hands on.
+    /// Replies forwarded by the caller's own thread.
     replies: Receiver<()>,
 }
 
 impl Relay {
-    /// Begins to send requests to the chain that [`serve`] started there.
+    /// Connects to the chain that [`serve`] started at the peer.
     ///
     /// # Errors
     ///
-    /// No socket is to be had.
+    /// A socket cannot be created.
     pub(super) fn to(peer: SocketAddr) -> Result<Relay> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(peer)?;
@@ -43,11 +43,11 @@ impl Relay {
         Ok(Relay { socket, replies })
     }
 
-    /// Wakes all five once.
+    /// Runs the chain once.
     ///
     /// # Errors
     ///
-    /// The peer is gone, or does not answer in time.
+    /// The peer is gone or does not answer in time.
     pub(super) fn turn(&self) -> Result<()> {
         self.socket.send(&[REQUEST])?;
         self.replies
@@ -60,7 +60,7 @@ impl Relay {
 ///
 /// # Errors
 ///
-/// No socket is to be had.
+/// A socket cannot be created.
 pub(super) fn serve(port: &UdpSocket) -> Result<()> {
     let port = port.try_clone()?;
     let to_port = port.local_addr()?;

@@ -1,4 +1,4 @@
-//! A subject beside its yardstick, round by round.
+//! Compares a subject with its yardstick, round by round.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use crate::latency::{Latencies, plot, time};
 use crate::output::Output;
 use crate::terminal::Paint;
 
-/// A subject and its yardstick, measured in turns, so that what disturbs a round disturbs both.
+/// A subject and its yardstick, measured in turns, so that disturbances affect both.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) subject: String,
     pub(super) yardstick: String,
-    /// What each measured, round by round, in one unit.
+    /// Both results of each round, in the same unit.
     rounds: Vec<(f64, f64)>,
 }
 
@@ -26,7 +26,7 @@ impl Comparison {
         }
     }
 
-    /// Adds a round; gives its ratio.
+    /// Adds a round and returns its ratio.
     pub(super) fn add(&mut self, subject: f64, yardstick: f64) -> f64 {
         self.rounds.push((subject, yardstick));
         subject / yardstick
@@ -37,21 +37,21 @@ impl Comparison {
         median(self.rounds.iter().map(|(a, b)| a / b))
     }
 
-    /// The median of what the subject measured.
+    /// The median of the subject's results.
     pub(super) fn subject_median(&self) -> f64 {
         median(self.rounds.iter().map(|(subject, _)| *subject))
     }
 
-    /// The median of what the yardstick measured.
+    /// The median of the yardstick's results.
     pub(super) fn yardstick_median(&self) -> f64 {
         median(self.rounds.iter().map(|(_, yardstick)| *yardstick))
     }
 
-    /// Tells the ratio.
+    /// Prints the ratio.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// Errors of the output.
     pub(super) fn tell(&self, output: &mut Output) -> io::Result<()> {
         if output.json {
             return output.object(&self.json());
@@ -82,7 +82,7 @@ impl Comparison {
     }
 }
 
-/// Tells a distribution of times: its percentiles, and for people its shape.
+/// Prints a distribution of times: its percentiles and, for people, its shape.
 pub(super) fn tell_latencies(
     name: &str,
     latencies: &Latencies,
@@ -108,7 +108,7 @@ pub(super) fn tell_latencies(
     Ok(())
 }
 
-/// Tells how a round of times went, while the others are still to come.
+/// Prints the times of a round while others follow.
 pub(super) fn tell_round(
     round: u32,
     rounds: u32,
@@ -126,7 +126,7 @@ pub(super) fn tell_round(
     progress(&format!("round {}/{rounds}: {text}", round + 1), output)
 }
 
-/// Tells how far it is, at once.
+/// Prints progress immediately.
 pub(super) fn progress(text: &str, output: &mut Output) -> io::Result<()> {
     if output.json {
         output.object(&json!({ "type": "progress", "text": text }))?;
@@ -137,7 +137,7 @@ pub(super) fn progress(text: &str, output: &mut Output) -> io::Result<()> {
     output.flush()
 }
 
-/// The median; of an even number of values the lower one of the two in the middle. 0 of none.
+/// The median; the lower of the two middle values for an even number; 0 for none.
 pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What the first process asks of the second one: a line of words each.
+//! Requests of the first process to the second: each is one line of words.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use portolan::RemoteMemory;
 
-/// A request. It is answered by one line of JSON, those that echo by one before it.
+/// A request. It is answered by one line of JSON; echo requests by an additional one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Accept one RDMA connection and keep it for the requests that follow.
+    /// Accept one RDMA connection and keep it for later requests.
     Accept,
     /// Answer datagrams from this address, polling.
     EchoUdp { from: SocketAddr, count: u32 },
     /// Answer messages of the kept connection, polling.
     EchoMessages { count: u32 },
-    /// Take connections over TCP and RDMA, and pass bytes on, until the end, asleep in between.
+    /// Accept TCP and RDMA connections and relay bytes until the end, sleeping in between.
     ServeConnects,
-    /// Send datagrams to this address as fast as it goes.
+    /// Send datagrams to this address as fast as possible.
     StreamDatagrams { to: SocketAddr, time: Duration },
-    /// Write to the first process's memory over the kept connection as fast as it goes.
+    /// Write to the first process's memory over the kept connection as fast as possible.
     StreamWrites {
         to: RemoteMemory,
         size: u32,
         time: Duration,
     },
-    /// Accept connections by the hundreds and send their messages back, until all of them have ended.
+    /// Accept hundreds of connections and echo their messages until all have ended.
     ServeStorm { connections: u32 },
-    /// Tell how much memory the process holds.
+    /// Report the memory use of the process.
     TellMemory,
 }
 
@@ -90,7 +90,7 @@ impl FromStr for Request {
         };
         match words.next() {
             None => Ok(request),
-            Some(word) => bail!("{word} is too much in the request: {line}"),
+            Some(word) => bail!("unexpected word {word} in the request: {line}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Resolving names and numbers, beside libc's getaddrinfo(3) and the kernel's routes by themselves.
+//! Resolves names and numbers, compared with libc's getaddrinfo(3) and the kernel's route lookups.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ const NUMERIC: &str = "127.0.0.1";
 const HOSTS_NAME: &str = "localhost";
 const SERVICE: &str = "7471";
 
-/// What is resolved, and what it is held against.
+/// A query and its yardstick.
 struct Case {
     comparison: Comparison,
     request: Request,
     node: String,
-    /// Where the results lead: the yardstick asks for a route to each.
+    /// The results' addresses; the yardstick looks up a route to each.
     destinations: Vec<SocketAddr>,
     /// How often in a round.
     count: u32,
@@ -101,7 +101,7 @@ impl Case {
         count: u32,
     ) -> Result<Case> {
         let found = request.addresses()?;
-        // Sources are the yardstick's to find, too, where the subject finds them.
+        // If the subject determines sources, so does the yardstick.
         let with_routes = yardstick != "libc";
         let destination = |info: AddrInfo| info.dst_addr?.inet();
         let destinations = found.filter_map(destination).filter(|_| with_routes);
@@ -114,8 +114,8 @@ impl Case {
         })
     }
 
-    /// Nanoseconds of a resolution, and of its yardstick. They take turns, short ones, and the median turn of
-    /// each counts: what else the machine does falls into others.
+    /// Nanoseconds of a resolution and of its yardstick. Both run in short turns, and the median turn of each counts,
+    /// because other activity of the machine disturbs single turns.
     fn round(&self) -> Result<(f64, f64)> {
         const TURNS: u32 = 50;
         let each = self.count.div_ceil(TURNS);
@@ -140,14 +140,14 @@ impl Case {
         let entries = yardstick::getaddrinfo(&self.node, SERVICE)?;
         ensure!(entries > 0, "getaddrinfo gave nothing");
         for destination in &self.destinations {
-            // That there is no route costs as much to hear.
+            // A missing route takes as long to report.
             let _ = black_box(yardstick::route(*destination));
         }
         Ok(())
     }
 }
 
-/// The middle one of an even number of measurements, the lower of two.
+/// The median; the lower of the two middle values for an even number.
 fn median(mut turns: Vec<u128>) -> u128 {
     turns.sort_unstable();
     let middle = turns.len().saturating_sub(1) / 2;

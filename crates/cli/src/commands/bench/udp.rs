@@ -1,4 +1,4 @@
-//! The yardstick of data: plain UDP sockets, used as well as they can be.
+//! The yardstick for data: plain UDP sockets, used as efficiently as possible.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,18 +13,18 @@ use crate::latency::Latencies;
 
 /// The longest datagram of a ping-pong.
 const DATAGRAM_MAX: usize = 4096;
-/// Bytes of a datagram of a stream: those of a RoCEv2 packet with the largest path MTU.
+/// Length of a datagram in a stream: that of a RoCEv2 packet with the largest path MTU.
 const SEGMENT_LEN: usize = 4096 + 16;
-/// Datagrams that the kernel is given at once: as many as fit what it takes, 64 KiB.
+/// Datagrams per system call: as many as fit into the kernel's limit of 64 KiB.
 const SEGMENTS: usize = 15;
-/// Bytes that may be received at once.
+/// Maximum length of one receive.
 const RECEIVE_LEN: usize = 1 << 16;
-/// A stream without datagrams for so long has ended.
+/// A stream ends when no datagram arrives for this long.
 const SILENCE: Duration = Duration::from_millis(100);
 /// Fruitless receives between looks at the clock.
 const LOOK_EVERY: u32 = 4096;
 
-/// Answers so many datagrams, polling. The socket is connected and does not block.
+/// Echoes `count` datagrams, polling. The socket is connected and non-blocking.
 pub(super) fn echo(socket: &UdpSocket, count: u32) -> Result<()> {
     let mut buffer = [0; DATAGRAM_MAX];
     for _ in 0..count {
@@ -34,7 +34,7 @@ pub(super) fn echo(socket: &UdpSocket, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sends a datagram and polls for the answer, so many times.
+/// Sends a datagram and polls for the answer, `count` times.
 pub(super) fn ping(
     socket: &UdpSocket,
     size: usize,
@@ -63,10 +63,10 @@ fn receive_polling(socket: &UdpSocket, buffer: &mut [u8]) -> Result<usize> {
             break;
         }
     }
-    bail!("no datagram within {PATIENCE:?}: it was lost")
+    bail!("no datagram within {PATIENCE:?}: lost")
 }
 
-/// Sends datagrams for a time, segmented by the kernel.
+/// Sends datagrams for a time; the kernel segments them.
 pub(super) fn stream(to: SocketAddr, time: Duration) -> Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(to)?;
@@ -80,7 +80,7 @@ pub(super) fn stream(to: SocketAddr, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A socket for a stream, whose datagrams the kernel coalesces.
+/// A socket for a stream; the kernel coalesces its datagrams.
 pub(super) fn stream_receiver() -> Result<UdpSocket> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     setsockopt(&socket, UdpGroSegment, &true)
@@ -92,9 +92,9 @@ pub(super) fn stream_receiver() -> Result<UdpSocket> {
 pub(super) fn receive_stream(socket: &UdpSocket) -> Result<Streamed> {
     let mut buffer = vec![0; RECEIVE_LEN];
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.recv(&mut buffer).context("no stream comes")?;
+    socket.recv(&mut buffer).context("no stream arrived")?;
     socket.set_read_timeout(Some(SILENCE))?;
-    // What came before the clock started does not count.
+    // Data that arrived before the clock started does not count.
     let (start, mut last, mut bytes) = (Instant::now(), Instant::now(), 0);
     loop {
         match socket.recv(&mut buffer) {

@@ -1,4 +1,4 @@
-//! `listen --ud`: tells those who ask where to send, and answers each datagram with its data.
+//! `listen --ud`: answers service requests with the queue pair, and echoes each datagram.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,16 +18,16 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 use crate::record::{self, Recorder};
 
-/// How long a wait may take no notice of Ctrl-C.
+/// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// Private data that an answer to a question holds (rdma_accept(3), UD).
+/// Maximum private data of an answer (rdma_accept(3), UD).
 const MAX_ANSWER_DATA: usize = 136;
-/// Datagrams that may wait to be answered, and answers that may wait to be sent.
+/// Maximum number of received datagrams, and of answers, that are queued.
 const DEPTH: u32 = 512;
-/// Senders whose way is remembered; beyond them all are found anew.
+/// Maximum number of remembered senders; beyond it all are forgotten and resolved again.
 const MAX_SENDERS: usize = 1024;
 
-/// Answers until interrupted, or until as many datagrams as asked for were answered.
+/// Answers until interrupted, or until the requested number of datagrams is answered.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ fn serve(args: &ListenArgs, recorder: &Recorder, output: &mut Output) -> Result<
                 received += 1;
                 match answer(&mut service, &mut senders, &datagram, qpn) {
                     Ok(()) => answered += 1,
-                    // One sender that cannot be answered takes nothing away from the others.
+                    // A failure to answer one sender must not affect the others.
                     Err(error) => output::complain(&error),
                 }
             }

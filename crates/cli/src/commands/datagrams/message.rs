@@ -1,8 +1,8 @@
-//! The data of a ping by datagram: a mark, the ping's number, and a pattern that follows from it.
+//! The data of a datagram ping: a mark, the ping's number, and a pattern derived from it.
 
 use crate::rping::{self, Mismatch};
 
-/// What the data of our pings begins with.
+/// The first bytes of our pings.
 const MARK: [u8; 8] = *b"portolan";
 /// Bytes of the mark and the number.
 pub(super) const MIN_LEN: usize = MARK.len() + size_of::<u64>();
@@ -19,13 +19,13 @@ pub(in crate::commands) fn data(seq: u64, size: usize) -> Vec<u8> {
     data
 }
 
-/// The number of the ping that an answer echoes; `None` if it is no echo.
+/// The number of the echoed ping; `None` if the answer is not an echo.
 pub(in crate::commands) fn number(answer: &[u8]) -> Option<u64> {
     let number = answer.strip_prefix(&MARK)?.first_chunk()?;
     Some(u64::from_be_bytes(*number))
 }
 
-/// Compares an echo with the ping of its number.
+/// Compares an echo with the original ping.
 pub(super) fn compare(seq: u64, size: usize, answer: &[u8]) -> Result<(), Mismatch> {
     rping::compare(&data(seq, size), answer)
 }

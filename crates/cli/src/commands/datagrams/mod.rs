@@ -1,14 +1,14 @@
-//! `ping --ud` and `listen --ud`: pings by datagrams, in the protocol of rdma-core's udaddy, so that
-//! either end may be udaddy.
+//! `ping --ud` and `listen --ud`: datagram pings with the protocol of rdma-core's udaddy, so that either end may be
+//! udaddy.
 //!
-//! The client asks the service for its queue pair (service id resolution, port space UDP) and sends
-//! datagrams to it; the server learns whom to answer from the first that arrives: its network header
-//! and its immediate data, the sender's queue pair number in network order. Every datagram carries
-//! that, in both directions. Q_Key is rdma_cm's own.
+//! The client resolves the service's queue pair (service id resolution, port space UDP) and sends datagrams to it. The
+//! server learns the sender's address from the first datagram: from its network header and its immediate data, which is
+//! the sender's queue pair number in network order. Every datagram carries that, in both directions. The Q_Key is
+//! rdma_cm's default.
 //!
-//! udaddy's server answers only once as many datagrams have come as its -C says, and with other data;
-//! ours answers each at once with the same data. So the client here does not wait for an answer before
-//! it sends on, and takes answers that are no echo for what they are: answers, of unknown time.
+//! udaddy's server answers only after the number of datagrams that its -C states, and with other data. Our server
+//! answers each at once with the same data. So this client does not wait for an answer before it sends the next ping.
+//! It counts answers that are not echoes as answers of unknown time.
 
 mod listen;
 pub(in crate::commands) mod message;
@@ -21,7 +21,7 @@ pub(crate) use ping::run as ping;
 
 use portolan::wire::addr::Qpn;
 
-/// Immediate data as udaddy and mckey send it: the sender's queue pair.
+/// Immediate data as in udaddy and mckey: the sender's queue pair.
 pub(in crate::commands) fn immediate(qpn: Qpn) -> u32 {
     qpn.value().to_be()
 }

@@ -1,4 +1,4 @@
-//! `ping --ud`: sends datagrams, and counts those that come back.
+//! `ping --ud`: sends datagrams and counts the echoes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,24 +19,23 @@ use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::record::{self, Recorder};
 
-/// How long a wait may take no notice of Ctrl-C.
+/// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// Without an interval the next datagram goes with the answer to the last one, or after so long: the
-/// answer may be lost, or the peer be one that answers all of them at the end.
+/// Without an interval, the next datagram is sent when the last one is answered or after this time: the answer may be
+/// lost, or the peer may answer all datagrams at the end.
 const ANSWER_GRACE: Duration = Duration::from_millis(20);
-/// Pings whose answer is awaited; the oldest beyond them is given up.
+/// Maximum number of unanswered pings; beyond it the oldest is given up.
 const MAX_OUTSTANDING: usize = 65_536;
-/// After the last ping, answers are awaited for as many times the longest round trip, as ping(8) does.
+/// After the last ping, wait for answers for this many times the longest round trip, as ping(8) does.
 const FINAL_WAIT_ROUND_TRIPS: u32 = 2;
 /// And at least for so long.
 const MIN_FINAL_WAIT: Duration = Duration::from_secs(1);
 
-/// Pings until interrupted, or as often as asked for.
+/// Pings until interrupted, or the requested number of times.
 ///
 /// # Errors
 ///
-/// The service cannot be asked, for a reason on this side; the output or the recording cannot be
-/// written.
+/// The service cannot be resolved for a local reason; the output or the recording cannot be written.
 pub(crate) fn run(args: &PingArgs, output: &mut Output) -> Result<Outcome> {
     record::refuse_unseen_provider(&args.record, args.trace)?;
     let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
@@ -127,7 +126,7 @@ struct Pinger<'a> {
     socket: Socket,
     service: Reached,
     args: &'a PingArgs,
-    /// When each ping went whose answer is awaited.
+    /// Send times of unanswered pings.
     outstanding: BTreeMap<u64, Instant>,
     longest: Duration,
     tally: Tally,
@@ -173,7 +172,7 @@ impl Pinger<'_> {
             .map_err(Broken::Socket)
     }
 
-    /// Takes answers until `until`, or until there is enough.
+    /// Receives answers until the time `until`, or until enough have arrived.
     fn receive_until(
         &mut self,
         until: Instant,
@@ -200,7 +199,7 @@ impl Pinger<'_> {
         Ok(())
     }
 
-    /// Counts an answer; `None` for one that came before.
+    /// Counts an answer; `None` for a duplicate.
     fn take(&mut self, data: &[u8]) -> Option<Answer> {
         let Some(seq) = message::number(data).filter(|seq| *seq < self.tally.sent) else {
             let Some(_) = self.outstanding.pop_first() else {

@@ -1,4 +1,4 @@
-//! What `ping --ud` and `listen --ud` print, for people and for machines.
+//! Output of `ping --ud` and `listen --ud`, for people and machines.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::commands::ping::report::{PingLine, counts, flush_for_watchers, plot, 
 use crate::output::Output;
 use crate::text::{hex, without_padding};
 
-/// Tells that the service answered.
+/// Reports that the service answered.
 pub(super) fn reached(
     socket: &Socket,
     service: &Reached,
@@ -84,7 +84,7 @@ pub(super) fn answer(
     flush_for_watchers(args, output)
 }
 
-/// Tells what became of all pings.
+/// Prints the summary of all pings.
 pub(super) fn summary(
     args: &PingArgs,
     tally: &Tally,
@@ -113,12 +113,12 @@ pub(super) fn summary(
     ))?;
     if tally.untimed > 0 {
         output.line(&format!(
-            "{} answers are no echo: their round trip is not known",
+            "{} answers are not echoes: their round trip is unknown",
             tally.untimed
         ))?;
     }
     if tally.duplicates > 0 {
-        output.line(&format!("{} answers came again", tally.duplicates))?;
+        output.line(&format!("{} duplicate answers", tally.duplicates))?;
     }
     if let Some(summary) = tally.latencies.summary() {
         output.line(&format!("round trip {summary}"))?;
@@ -126,7 +126,7 @@ pub(super) fn summary(
     plot(&tally.latencies, output)
 }
 
-/// Tells where the service is offered.
+/// Reports the service's address.
 pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
     if output.json {
         output.object(&json!({ "type": "listening", "address": local.to_string() }))?;
@@ -136,7 +136,7 @@ pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Tells that somebody asked for the service.
+/// Reports a request for the service.
 pub(super) fn asked(
     peer: Option<SocketAddr>,
     private_data: &[u8],
@@ -155,7 +155,7 @@ pub(super) fn asked(
     Ok(output.flush()?)
 }
 
-/// Tells how many datagrams came and were answered.
+/// Reports the number of datagrams received and answered.
 pub(super) fn served(received: u64, answered: u64, output: &mut Output) -> Result<()> {
     if output.json {
         output.object(&json!({

@@ -1,16 +1,16 @@
-//! What became of pings by datagrams.
+//! Results of datagram pings.
 
 use std::time::Duration;
 
 use crate::latency::Latencies;
 use crate::rping::Mismatch;
 
-/// What became of the pings.
+/// Results of the pings.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) sent: u64,
     pub(super) answered: u64,
-    /// Answers among them that are no echo.
+    /// Answers that are not echoes.
     pub(super) untimed: u64,
     pub(super) mismatched: u64,
     pub(super) duplicates: u64,
@@ -34,13 +34,13 @@ impl Tally {
         self.sent - self.answered
     }
 
-    /// Whether the service was there: datagrams may be lost, but not all of them, nor changed.
+    /// Whether the service works: some datagrams may be lost, but not all, and none may be changed.
     pub(super) fn is_good(&self) -> bool {
         (self.answered > 0 || self.sent == 0) && self.mismatched == 0
     }
 }
 
-/// What an answer says of its ping.
+/// The meaning of an answer.
 pub(super) enum Answer {
     /// The data came back.
     Echo {
@@ -48,6 +48,6 @@ pub(super) enum Answer {
         time: Duration,
         compared: Result<(), Mismatch>,
     },
-    /// Something else came: an answer, to which ping cannot be told.
+    /// An answer that is not an echo, so its ping is unknown.
     Other { bytes: usize },
 }

@@ -1,4 +1,4 @@
-//! The second process, as the first one sees it.
+//! The second process, from the first one's side.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// How long it may take to start and listen, and to end.
+/// Time limit for it to start and listen, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has ended.
+/// Polling interval for its end.
 const EXIT_POLL: Duration = Duration::from_millis(2);
 
 /// The second process. Dropping it ends it.
@@ -22,11 +22,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it, waits until it listens, and returns the address. `on_event` gets its steps and their times.
+    /// Starts it, waits until it listens, and returns the address. `on_event` receives its steps and their times.
     ///
     /// # Errors
     ///
-    /// It cannot be started, or ends or stays silent instead of listening.
+    /// It cannot start, or it ends or stays silent instead of listening.
     pub(super) fn start(
         on_event: impl Fn(SystemTime, &str) + Send + 'static,
     ) -> Result<(Peer, String)> {
@@ -39,7 +39,7 @@ impl Peer {
             .context("cannot start the second process")?;
         let stdout = child.stdout.take();
         let (listening, heard) = mpsc::channel();
-        // From here on, an error ends the process.
+        // From here on, an error kills the process.
         let mut peer = Peer {
             child,
             reader: None,
@@ -59,7 +59,7 @@ impl Peer {
             Err(RecvTimeoutError::Timeout) => {
                 bail!("the second process did not listen within {PATIENCE:?}")
             }
-            // Its output has ended. What went wrong it has told on standard error, which is ours too.
+            // Its output has ended. It has printed its error on stderr, which is ours too.
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.await_end()?;
                 bail!("the second process ended before it listened: {status}")
@@ -67,7 +67,7 @@ impl Peer {
         }
     }
 
-    /// Waits for its end, and for all that it told.
+    /// Waits for its end, and for all of its output.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Peer {
     pub(super) fn join(mut self) -> Result<ExitStatus> {
         let status = self.await_end()?;
         if let Some(reader) = self.reader.take() {
-            // Its panic would have been reported; its events are only for show.
+            // A panic of the thread was already reported; its events are only for display.
             let _ = reader.join();
         }
         Ok(status)
@@ -98,13 +98,13 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Fails if it has ended already, which is as good.
+        // Fails only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads what it tells until it ends.
+/// Reads its output until it ends.
 fn read(
     lines: Lines<BufReader<ChildStdout>>,
     listening: &mpsc::Sender<String>,
@@ -115,7 +115,7 @@ fn read(
             continue;
         };
         if let Some(address) = object["listening"].as_str() {
-            // If this fails, the receiver gave up and reports that.
+            // If this fails, the receiver has given up and reports that.
             let _ = listening.send(address.to_owned());
         }
         if let (Some(event), Some(time_ns)) = (object["event"].as_str(), object["time_ns"].as_u64())

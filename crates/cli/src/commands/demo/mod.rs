@@ -1,5 +1,5 @@
-//! `demo`: everything once, in a few seconds: a name resolved, two processes connected over the
-//! software device, data moved in each way, the end; and what it looked like on the wire.
+//! `demo`: shows everything in a few seconds: resolves a name, connects two processes over the software device,
+//! transfers data in each way, and disconnects. Then it draws the packets.
 
 mod child;
 pub(super) mod peer;
@@ -29,23 +29,23 @@ use transfers::Transfers;
 
 /// The name that is resolved.
 const NAME: &str = "localhost";
-/// What the two processes say to each other while they connect.
+/// Private data that the two processes exchange while connecting.
 const GREETING: &[u8] = b"ahoy";
 const PEER_GREETING: &[u8] = b"ahoy yourself";
-/// Bytes of the second process's memory that the first one writes and reads.
+/// Size of the second process's memory that the first one writes and reads.
 const MEMORY_LEN: usize = 1 << 20;
 /// The longest message.
 const MAX_MESSAGE_LEN: usize = 256;
-/// How long connecting may take.
+/// Time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the second process may take to answer our disconnect.
+/// Time limit for the second process to answer our disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the demonstration.
 ///
 /// # Errors
 ///
-/// Any step of it fails: everything is expected to work.
+/// Any step fails; all are expected to work.
 pub(crate) fn run(args: &DemoArgs, output: &mut Output) -> Result<Outcome> {
     let started = Instant::now();
     if let Some(name) = loopback::that_is_down() {
@@ -81,7 +81,7 @@ fn heading(output: &mut Output, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Resolves the name, and lists what it is resolved to.
+/// Resolves the name and lists the results.
 fn show_resolution(output: &mut Output) -> Result<()> {
     let found = resolve(NAME)?;
     ensure!(!found.is_empty(), "{NAME} has no address");
@@ -109,7 +109,7 @@ fn show_resolution(output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Starts the second process, connects to it, moves data, disconnects.
+/// Starts the second process, connects to it, transfers data, disconnects.
 fn show_connection(recorder: &Arc<Recorder>, output: &mut Output) -> Result<Transfers> {
     let events = Arc::new(PeerEvents::new(recorder.clone()));
     let told = events.clone();
@@ -147,7 +147,7 @@ fn show_connection(recorder: &Arc<Recorder>, output: &mut Output) -> Result<Tran
     Ok(transfers)
 }
 
-/// Events of the second process: kept until both addresses are known, which is once we are connected.
+/// Events of the second process, kept until the connection provides both addresses.
 #[derive(Debug)]
 struct PeerEvents {
     recorder: Arc<Recorder>,

@@ -1,6 +1,6 @@
-//! The demonstration's second process: lets memory be read and written, and echoes messages.
+//! The demonstration's second process: offers memory for remote reads and writes, and echoes messages.
 //!
-//! What it does it tells on its standard output, an object a line, for the first process to read.
+//! It reports its steps on standard output, one object per line, for the first process.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,16 +14,16 @@ use super::{MAX_MESSAGE_LEN, MEMORY_LEN, PEER_GREETING};
 use crate::commands::messages::Outbox;
 use crate::exit::Outcome;
 
-/// Where it listens: a free port of the loopback address.
+/// Its listening address: a free port on loopback.
 const LISTEN_AT: &str = "127.0.0.1:0";
-/// How long the first process may be silent before it is given up.
+/// Time limit for silence of the first process.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Serves one connection, to its end.
+/// Serves one connection until it ends.
 ///
 /// # Errors
 ///
-/// There is no connection in time; it breaks; the standard output is closed.
+/// No connection arrives in time; the connection breaks; standard output is closed.
 pub(crate) fn run() -> Result<Outcome> {
     let provider = portolan::provider::software_provider()?;
     let listener = Listener::bind_on(provider, LISTEN_AT.parse()?)?;

@@ -1,4 +1,4 @@
-//! The data that the demonstration moves, each time checked.
+//! The data transfers of the demonstration; each is verified.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use super::{MAX_MESSAGE_LEN, MEMORY_LEN};
 use crate::commands::messages::Outbox;
 use crate::latency::Latencies;
 
-/// Messages that are sent back and forth for the latency figures, and their length.
+/// Number of round trips for the latency figures, and their length.
 const PINGS: usize = 1000;
 pub(super) const PING_LEN: usize = 64;
 const MESSAGE: &[u8] = b"A portolan chart shows the ports and the courses between them.";
-/// How long any answer may take.
+/// Time limit for any answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One operation that worked.
@@ -22,7 +22,7 @@ pub(super) struct Moved {
     pub(super) operation: &'static str,
     pub(super) len: usize,
     pub(super) time: Duration,
-    /// How it is known to have worked.
+    /// How it was verified.
     pub(super) checked: &'static str,
 }
 
@@ -34,8 +34,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Moves data by send, RDMA write and RDMA read; then measures round trips. `note` is told what
-    /// comes next.
+    /// Transfers data by send, RDMA write and RDMA read; then measures round trips. `note` receives the next step.
     pub(super) fn run(connection: &Connection, note: impl Fn(&str)) -> Result<Transfers> {
         let memory = connection.receive_within(ANSWER_TIMEOUT)?;
         let memory = RemoteMemory::from_bytes(&memory)
@@ -68,7 +67,7 @@ fn send(connection: &Connection, outbox: &mut Outbox) -> Result<Moved> {
     })
 }
 
-/// Bytes that repeat in no way that a misplaced packet would go unnoticed by.
+/// A pattern that does not repeat, so that a misplaced packet is noticed.
 fn pattern() -> Vec<u8> {
     (0..MEMORY_LEN).map(|i| (i * 31 + (i >> 8)) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! What is known of a machine. Plain data: gathered in one place, judged in another.
+//! Facts about a machine, as plain data: gathered in one place, judged in another.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,12 +7,12 @@ use portolan::software::DevicePreview;
 
 use super::rules::Ruleset;
 
-/// What is known of this machine.
+/// Facts about this machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     /// The provider that this environment selects, or the error in the environment.
     pub(super) provider: Option<Result<Choice, String>>,
-    /// The environment names the provider; else the route of each way does.
+    /// Whether the environment pins the provider; otherwise the route decides.
     pub(super) is_pinned: bool,
     pub(super) host: Host,
     pub(super) kernel: Kernel,
@@ -23,23 +23,22 @@ pub(super) struct Facts {
     pub(super) rules: Ruleset,
     pub(super) names: Names,
     pub(super) destination: Option<Destination>,
-    /// What could not be seen, and why.
+    /// Facts that could not be determined, and why.
     pub(super) unseen: Vec<Unseen>,
 }
 
 impl Facts {
-    /// Whether the software device serves this environment, or those ways that no device of the kernel's
-    /// serves.
+    /// Whether the software device serves this environment, or those routes that no kernel device serves.
     pub(super) fn is_software(&self) -> bool {
         matches!(self.provider, Some(Ok(Choice::Software)))
     }
 
-    /// Whether each way has the provider of its route.
+    /// Whether each route selects its provider.
     pub(super) fn is_by_route(&self) -> bool {
         self.is_software() && !self.is_pinned
     }
 
-    /// Whether the first way to the destination that can be taken is a software device's.
+    /// Whether the first usable route to the destination uses a software device.
     pub(super) fn goes_by_software(&self) -> bool {
         let ways = self
             .destination
@@ -56,7 +55,7 @@ impl Facts {
     }
 }
 
-/// Something that this user, or any process in this namespace, cannot see.
+/// A fact that is not visible to this user, or to any process in this namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unseen {
     pub(super) what: String,
@@ -69,22 +68,22 @@ pub(super) struct Host {
     /// The running kernel, `uname -r`.
     pub(super) release: String,
     pub(super) is_root: bool,
-    /// The kind of container this is, if it is one.
+    /// The kind of container, if this is one.
     pub(super) container: Option<String>,
     pub(super) memlock: Memlock,
 }
 
-/// How much memory this process may lock: the kernel's devices need that of what they use.
+/// How much memory this process may lock. The kernel's devices lock all memory that they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memlock {
-    /// Bytes; `None` is without limit.
+    /// Bytes; `None` means unlimited.
     pub(super) soft: Option<u64>,
     pub(super) hard: Option<u64>,
-    /// The limit does not hold for this process (CAP_IPC_LOCK).
+    /// Whether the limit does not apply to this process (CAP_IPC_LOCK).
     pub(super) is_exempt: bool,
 }
 
-/// What the kernel has of RDMA.
+/// The kernel's RDMA support.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kernel {
     pub(super) modules: Vec<Module>,
@@ -92,11 +91,11 @@ pub(super) struct Kernel {
     pub(super) rdma_cm_abi: Option<u32>,
     /// Number of the verbs' ABI.
     pub(super) verbs_abi: Option<u32>,
-    /// What the rdma_cm device knows of newer commands, or why it cannot be asked.
+    /// Optional features of the rdma_cm device, or why it cannot be probed.
     pub(super) offers: Option<Result<Offers, String>>,
     /// The files in `/dev/infiniband`.
     pub(super) nodes: Vec<Node>,
-    /// Where the machine's libibverbs was found, or why it cannot be used.
+    /// Path of the machine's libibverbs, or why it cannot be used.
     pub(super) library: Option<Result<String, String>>,
     /// Names of its drivers that are installed.
     pub(super) drivers: Vec<String>,
@@ -113,7 +112,7 @@ pub(super) struct Module {
 pub(super) enum ModuleState {
     Loaded,
     BuiltIn,
-    /// It lies beside the running kernel, and can be loaded.
+    /// Installed for the running kernel, but not loaded.
     Available,
     /// It does not.
     Absent,
@@ -140,7 +139,7 @@ pub(super) struct Node {
     pub(super) path: String,
     /// Permission bits.
     pub(super) mode: u32,
-    /// This user may read and write it.
+    /// Whether this user may read and write it.
     pub(super) is_usable: bool,
 }
 
@@ -150,7 +149,7 @@ pub(super) struct KernelDevice {
     pub(super) name: String,
     pub(super) node_guid: String,
     pub(super) firmware: Option<String>,
-    /// The driver of the hardware behind it; `None` for the kernel's own soft devices.
+    /// The hardware's driver; `None` for the kernel's own software devices.
     pub(super) driver: Option<String>,
     pub(super) ports: Vec<Port>,
 }
@@ -187,11 +186,11 @@ pub(super) struct PortGid {
     pub(super) interface: Option<String>,
 }
 
-/// Who has UDP port 4791.
+/// The users of UDP port 4791.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UdpPort {
     pub(super) number: u16,
-    /// The processes that share it by Portolan's rules; or why they do not tell.
+    /// The processes that share it by Portolan's rules, or why that is unknown.
     pub(super) group: Option<Result<PortGroup, String>>,
     /// Sockets on it, in this network namespace.
     pub(super) sockets: Vec<UdpSocket>,
@@ -216,7 +215,7 @@ pub(super) enum Owner {
         pid: u32,
         program: String,
     },
-    /// No process has it: it is the kernel's own.
+    /// No process has it: it belongs to the kernel.
     Kernel,
     /// Not every process could be looked at.
     Unknown,
@@ -225,11 +224,11 @@ pub(super) enum Owner {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Network {
     pub(super) interfaces: Vec<Interface>,
-    /// The loopback interface, if it is down; it may have no address then, and so no device.
+    /// The loopback interface, if it is down; then it may have no address and no device.
     pub(super) loopback_down: Option<String>,
-    /// IPv6 is there at all.
+    /// Whether the kernel has IPv6.
     pub(super) has_ipv6: bool,
-    /// Connections that the kernel follows, and how many it can.
+    /// Number of tracked connections, and the limit.
     pub(super) conntrack: Option<(u64, u64)>,
 }
 
@@ -238,7 +237,7 @@ pub(super) struct Network {
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) ipv6_disabled: bool,
-    /// The reverse path filter that holds: the larger of `all` and its own.
+    /// The effective reverse path filter: the larger of `all` and its own.
     pub(super) rp_filter: u32,
 }
 
@@ -247,7 +246,7 @@ pub(super) struct Names {
     /// Lines of `/etc/hosts`.
     pub(super) hosts: Vec<(IpAddr, Vec<String>)>,
     pub(super) name_servers: Vec<IpAddr>,
-    /// nsswitch asks name servers for hosts.
+    /// Whether nsswitch queries name servers for hosts.
     pub(super) asks_dns: bool,
 }
 
@@ -265,7 +264,7 @@ impl Names {
 #[derive(Clone, Debug)]
 pub(super) struct Destination {
     pub(super) text: String,
-    /// The ways to it in the order to try them, or why there is none.
+    /// The routes to it in the order to try them, or why there is none.
     pub(super) ways: Result<Vec<Way>, String>,
 }
 
@@ -278,9 +277,9 @@ pub(super) struct Way {
     pub(super) device: Option<(String, u32)>,
     /// The network interface that packets leave by.
     pub(super) interface_index: Option<u32>,
-    /// Why it cannot be used.
+    /// Why it is unusable, if so.
     pub(super) fault: Option<WayFault>,
-    /// Why it is so, sentence by sentence.
+    /// The reasons for this route, one sentence each.
     pub(super) reasons: Vec<String>,
 }
 

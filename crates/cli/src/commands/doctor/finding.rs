@@ -1,4 +1,4 @@
-//! What was found: typed, with the words for people and what to do about it.
+//! Findings, with their text for people and a remedy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::rules::Hook;
 pub(super) enum Severity {
     /// Good to know.
     Note,
-    /// In the way of what would be used.
+    /// Prevents the use of what would be used.
     Problem,
 }
 
@@ -23,14 +23,14 @@ impl Severity {
     }
 }
 
-/// A finding, and whether it is in the way of what would be used here.
+/// A finding and its severity on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) severity: Severity,
     pub(super) finding: Finding,
 }
 
-/// Who has a port that the software device needs.
+/// The holder of a port that the software device needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Process { pid: u32, program: String },
@@ -147,7 +147,7 @@ pub(super) enum Finding {
 }
 
 impl Finding {
-    /// Its name for machines, which stays as it is.
+    /// Its stable name for machines.
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::ConntrackFull { .. } => "conntrack-full",
@@ -183,7 +183,7 @@ impl Finding {
         }
     }
 
-    /// What is so, and why it matters.
+    /// The finding, and why it matters.
     pub(super) fn text(&self) -> String {
         match self {
             Self::ConntrackFull { count, max } => format!(
@@ -203,7 +203,7 @@ impl Finding {
                 format!("{}: {why}", address_text(*address))
             }
             Self::DestinationUnresolved { text, why } => {
-                // The library's errors mostly begin with the request.
+                // Most of the library's errors begin with the query.
                 if why.contains(text) {
                     why.clone()
                 } else {
@@ -312,7 +312,7 @@ impl Finding {
         }
     }
 
-    /// What to type, or to do.
+    /// The remedy: what to type or do.
     pub(super) fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::Container { .. } | Self::DestinationUnresolved { .. } => return None,
@@ -382,7 +382,7 @@ impl Finding {
     }
 }
 
-/// A rule before all others that lets RoCEv2 through, in the words of the tool that told of the chain.
+/// A rule that accepts RoCEv2 before all others, in the syntax of the tool that listed the chain.
 fn accept_rule(hook: Hook, tool: &str, chain: &str) -> String {
     if tool == "nft" {
         // `inet filter/input` is `inet filter input` to nft.

@@ -1,9 +1,9 @@
-//! `doctor`: what this machine has for RDMA, what would be used and why, and what to do about each problem.
+//! `doctor`: shows this machine's RDMA support, what would be used and why, and a remedy for each problem.
 //!
 //! * `facts`, `rules`: the gathered facts, as plain data.
-//! * `gather`: the looking; all that touches the machine.
-//! * `judge`: from facts to `finding`s; pure.
-//! * `print`, `object`: for people, for machines (docs/doctor.md).
+//! * `gather`: gathers the facts; only this part accesses the machine.
+//! * `judge`: derives `finding`s from facts; pure.
+//! * `print`, `object`: output for people and for machines (docs/doctor.md).
 
 mod facts;
 mod finding;

@@ -1,4 +1,4 @@
-//! The answer for machines: one object. Its shape is that of docs/doctor.md; keys are added, never changed.
+//! Output for machines: one object in the format of docs/doctor.md. Keys may be added, but not changed.
 
 use portolan::provider::Offers;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::facts::{Destination, Facts, Kernel, KernelDevice, Owner, Port, UdpPort, Way, WayFault};
 use super::finding::{Found, Severity};
 
-/// The version of the shape: another one if a key changes its meaning.
+/// Version of the format; increases if a key changes its meaning.
 const VERSION: u32 = 1;
 
 pub(super) fn object(facts: &Facts, found: &[Found]) -> Value {

@@ -1,4 +1,4 @@
-//! The answer for people: a few aligned lines of what there is, then notes, then problems with what to do.
+//! Output for people: aligned lines of facts, then notes, then problems with remedies.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::text;
 
 /// Width of the words at the left.
 const LABEL: usize = 11;
-/// GIDs of a port that are shown without being asked for more.
+/// Maximum number of a port's GIDs shown without --verbose.
 const GIDS_SHOWN: usize = 4;
 
 pub(super) fn print(facts: &Facts, found: &[Found], output: &mut Output) -> Result<()> {
@@ -69,7 +69,7 @@ pub(super) fn print(facts: &Facts, found: &[Found], output: &mut Output) -> Resu
     Ok(())
 }
 
-/// A word at the left and lines beside it.
+/// A label on the left and lines beside it.
 fn section(label: &str, lines: &[String], output: &mut Output) -> Result<()> {
     let mut label = output.theme.paint(Paint::Dim, &format!("{label:<LABEL$}"));
     for line in lines {
@@ -117,7 +117,7 @@ fn findings(severity: Severity, heading: &str, found: &[Found], output: &mut Out
     Ok(())
 }
 
-/// A text in lines of at most `width` characters, except for longer words. All lines after the first are indented.
+/// Wraps a text at `width` characters, except for longer words. All lines but the first are indented.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

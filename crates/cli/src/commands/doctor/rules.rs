@@ -1,33 +1,32 @@
-//! Firewall and address translation rules, in one form whatever tool told of them; and what becomes of a
-//! RoCEv2 packet that meets them.
+//! Firewall and address translation rules in a common form, and their effect on a RoCEv2 packet.
 //!
-//! The packet is known by its protocol and its destination port alone, so a condition on anything else
-//! may or may not hold.
+//! Only the protocol and the destination port of the packet are known. So a condition on anything else may or may not
+//! hold.
 
 use std::net::IpAddr;
 
-/// Jumps followed; netfilter allows no more.
+/// Maximum number of nested jumps; netfilter allows no more.
 const JUMPS_MAX: usize = 16;
-/// Rules looked at for one packet: far more than any kernel would put up with.
+/// Maximum number of rules evaluated for one packet, far more than on any real system.
 const STEPS_MAX: usize = 200_000;
 
 /// All rules of a machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ruleset {
     pub(super) chains: Vec<Chain>,
-    /// The tools that told of them.
+    /// The tools that listed them.
     pub(super) tools: Vec<&'static str>,
 }
 
 /// A list of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// Table and name, as people know it: `inet filter/input`.
+    /// Table and name in the usual form: `inet filter/input`.
     pub(super) table: String,
     pub(super) name: String,
-    /// The tool that told of it, once that is settled.
+    /// The tool that listed it, once known.
     pub(super) tool: &'static str,
-    /// Where the kernel enters it; others are jumped to.
+    /// The hook that enters it; other chains are only jumped to.
     pub(super) hook: Option<Hook>,
     pub(super) drops_by_default: bool,
     pub(super) rules: Vec<Rule>,
@@ -40,13 +39,13 @@ pub(super) enum Hook {
     Input,
     Output,
     Postrouting,
-    /// Of other hosts' packets.
+    /// For packets of other hosts.
     Forward,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// As the tool writes it.
+    /// The rule in the tool's syntax.
     pub(super) text: String,
     pub(super) conditions: Vec<Condition>,
     pub(super) action: Action,
@@ -54,11 +53,11 @@ pub(super) struct Rule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// It is about UDP, or about something else.
+    /// Whether the protocol is UDP; `false` means another one.
     Udp(bool),
-    /// The destination port: whether 4791 is among those that it is about.
+    /// The destination port: whether 4791 is among the matching ones.
     Port(bool),
-    /// The sender's address is within a prefix, or is not.
+    /// Whether the source address is within a prefix.
     Source {
         address: IpAddr,
         length: u8,
@@ -72,7 +71,7 @@ pub(super) enum Condition {
 pub(super) enum Action {
     Accept,
     Drop,
-    /// Back to where it was jumped from.
+    /// Returns to the calling chain.
     Return,
     Jump(String),
     /// The sender's address is replaced.
@@ -83,11 +82,11 @@ pub(super) enum Action {
     Nothing,
 }
 
-/// What becomes of the packet.
+/// The result for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Passes,
-    /// It does not pass: the chain, and the rule or the chain's policy.
+    /// It is dropped: the chain, and the rule or the chain's policy.
     Stops {
         chain: String,
         rule: Option<String>,
@@ -95,7 +94,7 @@ pub(super) enum Fate {
     },
 }
 
-/// A rule that changes addresses, which RoCEv2's checksum covers.
+/// A rule that translates addresses, which RoCEv2's checksum covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Translation {
     pub(super) chain: String,
@@ -122,12 +121,12 @@ impl Rule {
         all
     }
 
-    /// It is about our port in so many words.
+    /// Whether it matches our port explicitly.
     fn names_port(&self) -> bool {
         self.conditions.contains(&Condition::Port(true))
     }
 
-    /// It can concern packets of a sender that has one of these addresses.
+    /// Whether it can match packets from one of these source addresses.
     fn concerns(&self, addresses: &[IpAddr]) -> bool {
         self.conditions.iter().all(|condition| match condition {
             Condition::Source {
@@ -142,9 +141,9 @@ impl Rule {
     }
 }
 
-/// What a walk through a chain comes to.
+/// The result of evaluating a chain.
 enum Walk {
-    /// To the end: the next rule of the chain that jumped here, or the policy.
+    /// Reached the end: continue with the calling chain's next rule, or the policy.
     Through,
     Accepted,
     Stopped {
@@ -155,7 +154,7 @@ enum Walk {
 }
 
 impl Ruleset {
-    /// What becomes of a packet to our port at a hook: the first chain that stops it decides.
+    /// The result for a packet to our port at a hook: the first chain that stops it decides.
     pub(super) fn fate(&self, hook: Hook) -> Fate {
         for chain in self.chains.iter().filter(|chain| chain.hook == Some(hook)) {
             let mut steps = STEPS_MAX;
@@ -187,9 +186,9 @@ impl Ruleset {
             let holds = rule.holds();
             match (&rule.action, holds) {
                 (_, Holds::No) => {}
-                // What may or may not be let through is looked at further on, as if it were not.
+                // If a rule may or may not accept the packet, continue as if it did not.
                 (Action::Accept, Holds::Yes) => return Walk::Accepted,
-                // The port's own exception counts, whatever else it asks.
+                // An explicit exception for the port counts, whatever its other conditions.
                 (Action::Accept, Holds::Maybe) if rule.names_port() => return Walk::Accepted,
                 (Action::Return, Holds::Yes) => return Walk::Through,
                 (Action::Drop, Holds::Yes) => return chain.stops(rule),
@@ -212,7 +211,7 @@ impl Ruleset {
         Walk::Through
     }
 
-    /// The rules that would change addresses or ports of our packets, of a host with these addresses.
+    /// The rules that would translate addresses or ports of packets from a host with these addresses.
     pub(super) fn translations(&self, own: &[IpAddr]) -> Vec<Translation> {
         let is_translation =
             |rule: &Rule| matches!(rule.action, Action::SourceNat | Action::DestinationNat);
@@ -220,7 +219,7 @@ impl Ruleset {
         for chain in &self.chains {
             for rule in chain.rules.iter().filter(|rule| is_translation(rule)) {
                 let is_ours = match rule.action {
-                    // Whom a port is forwarded for, that is said in so many words.
+                    // Port forwarding matches the port explicitly.
                     Action::DestinationNat => rule.names_port(),
                     _ => rule.concerns(own),
                 };
@@ -254,7 +253,7 @@ impl Chain {
     }
 }
 
-/// Whether an address is within a prefix; of another family it is not.
+/// Whether an address is within a prefix; `false` if the families differ.
 pub(super) fn is_within(address: IpAddr, prefix: IpAddr, length: u8) -> bool {
     let shift = |bits: u32| bits.saturating_sub(u32::from(length));
     match (address, prefix) {

@@ -1,10 +1,10 @@
-//! What a listener holds for its peers, in the order it came.
+//! Objects that a listener holds for its peers, in order of arrival.
 
 use std::collections::{BTreeMap, HashMap};
 
 use portolan::provider::cm::IdNumber;
 
-/// Values by the number of their id, and by age.
+/// Values by id number and by age.
 #[derive(Debug)]
 pub(super) struct Held<T> {
     arrivals: HashMap<IdNumber, u64>,
@@ -37,7 +37,7 @@ impl<T> Held<T> {
         Some(self.by_arrival.remove(&arrival)?.1)
     }
 
-    /// Removes what has been held for longest.
+    /// Removes the oldest value.
     pub(super) fn remove_oldest(&mut self) -> Option<T> {
         let (_, (number, value)) = self.by_arrival.pop_first()?;
         self.arrivals.remove(&number);

@@ -1,4 +1,4 @@
-//! `events`: follows an event channel, and prints each event as it comes.
+//! `events`: follows an event channel and prints each event.
 
 mod held;
 mod party;
@@ -16,14 +16,14 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 use party::{Connecting, Joining, Listening, Next, Party};
 
-/// How long a wait may take no notice of Ctrl-C.
+/// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
 
-/// Prints events until interrupted, until the requested number came, or until none can come any more.
+/// Prints events until interrupted, until the requested number, or until no more can arrive.
 ///
 /// # Errors
 ///
-/// The address cannot be listened on or is not known; the output cannot be written.
+/// The address cannot be listened on or resolved; the output cannot be written.
 pub(crate) fn run(args: &EventsArgs, output: &mut Output) -> Result<Outcome> {
     let interrupt = Interrupt::install()?;
     let outcome = match &args.whose {

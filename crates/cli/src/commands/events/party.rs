@@ -1,4 +1,4 @@
-//! What each side does upon its events, so that more of them come.
+//! Each side's reactions to its events, which cause further events.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use super::held::Held;
 use crate::args::{EventsConnectArgs, EventsJoinArgs, EventsListenArgs};
 use crate::exit::Outcome;
 
-/// Requests and connections that a listener holds at once. Beyond that, requests are rejected; where it answers none, the
-/// oldest gives way.
+/// Maximum number of requests and connections that a listener holds. Beyond it, requests are rejected; if it does not
+/// answer requests, the oldest is dropped.
 const MAX_HELD: usize = 1024;
-/// The private data for them.
+/// Private data of such a rejection.
 const BUSY: &[u8] = b"too many connections";
-/// How long resolving an address or route may take, as in rping.
+/// Time limit for resolving an address or route, as in rping.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2000);
-/// Connection requests that may wait to be taken.
+/// Maximum number of connection requests not taken yet.
 const BACKLOG: i32 = 128;
-/// Retries of sends, as in rping: the most that three bits hold.
+/// Number of send retries, as in rping: the maximum of three bits.
 const RETRY_COUNT: u8 = 7;
 
-/// One side of the connection that is followed.
+/// One side of the observed connection.
 pub(super) trait Party {
-    /// Answers an event that was printed.
+    /// Reacts to an event that was printed.
     ///
     /// # Errors
     ///
     /// The next step cannot start.
     fn took(&mut self, event: &Event) -> portolan::Result<Next>;
-    /// Whether there is something to follow after a step that could not start.
+    /// Whether to continue after a step that could not start.
     fn outlives_failures(&self) -> bool;
 }
 
-/// Whether events may still come.
+/// Whether more events may arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     More,
     Over(Outcome),
 }
 
-/// A listener and those who connect to it.
+/// A listener and its connections.
 #[derive(Debug)]
 pub(super) struct Listening {
     listener: CmId,
@@ -98,7 +98,7 @@ impl Listening {
     fn answer(&mut self, id: &CmId) -> portolan::Result<()> {
         if self.held.len() >= MAX_HELD {
             match self.answer {
-                // Nothing tells that who asked has given up, so the oldest request gives way.
+                // Nothing shows that a peer has given up, so drop the oldest request.
                 Answer::None => drop(self.held.remove_oldest()),
                 _ => return id.reject(BUSY),
             }
@@ -122,7 +122,7 @@ impl Party for Listening {
         let id = event.id();
         match event.event_type() {
             EventType::ConnectRequest => self.answer(id)?,
-            // Answers the peer, so that the time of waiting begins.
+            // Answers the peer, which starts time-wait.
             EventType::Disconnected => drop(id.disconnect()),
             EventType::TimewaitExit
             | EventType::Unreachable
@@ -186,9 +186,9 @@ impl Party for Connecting {
             | EventType::Unreachable
             | EventType::Rejected
             | EventType::DeviceRemoval => return Ok(Next::Over(Outcome::CheckFailed)),
-            // A datagram service has nothing to disconnect from.
+            // A datagram service has no connection to end.
             EventType::Established if self.is_datagram => return Ok(Next::Over(Outcome::Good)),
-            // Answers the peer, so that the time of waiting begins.
+            // Answers the peer, which starts time-wait.
             EventType::Disconnected => drop(self.id.disconnect()),
             EventType::TimewaitExit => return Ok(Next::Over(Outcome::Good)),
             _ => {}
@@ -215,7 +215,7 @@ impl Joining {
         let (group, local) = (args.group.group, args.group.bind);
         let channel = EventChannel::open_on(provider::towards(local, group)?.provider)?;
         let id = CmId::with_service(&channel, service(true))?;
-        // Binds it to the device that routing chooses, as mckey does.
+        // Binds it to the device that routing selects, as mckey does.
         id.resolve_addr(local, group, RESOLVE_TIMEOUT)
             .map_err(|error| error.between(local.map(Into::into), Some(group.into())))?;
         let joining = Joining {
@@ -235,7 +235,7 @@ impl Party for Joining {
     fn took(&mut self, event: &Event) -> portolan::Result<Next> {
         match event.event_type() {
             EventType::AddrResolved => {
-                // Datagrams of the group arrive here and are dropped, because no receive is posted.
+                // Datagrams of the group are received and dropped, because no receive is posted.
                 self.endpoint = Some(Endpoint::with_queue_pair(&self.id)?);
                 self.id.join_multicast(self.group, self.kind, 0)?;
             }
@@ -252,9 +252,9 @@ impl Party for Joining {
     }
 }
 
-/// An id with what its queue pair is made of, held so that its events come.
+/// An id with the objects of its queue pair, kept so that its events arrive.
 #[derive(Debug)]
-#[allow(dead_code, reason = "held for as long as the connection is")]
+#[allow(dead_code, reason = "kept alive as long as the connection")]
 struct Endpoint {
     id: CmId,
     queues: Option<(Arc<dyn Pd>, Arc<dyn Cq>)>,
@@ -266,7 +266,7 @@ impl Endpoint {
         Endpoint { id, queues: None }
     }
 
-    /// With a queue pair that takes no work.
+    /// Creates it with a queue pair that gets no work.
     fn with_queue_pair(id: &CmId) -> portolan::Result<Endpoint> {
         let device = id.device()?;
         let pd = device.alloc_pd()?;

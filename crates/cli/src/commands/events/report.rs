@@ -1,4 +1,4 @@
-//! What `events` prints: every field of an event, for people and for machines.
+//! Output of `events`: all fields of an event, for people and machines.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::output::Output;
 use crate::terminal::Paint;
 use crate::text::{hex, without_padding};
 
-/// What the names of all event types begin with.
+/// Common prefix of the names of event types.
 const NAME_PREFIX: &str = "RDMA_CM_EVENT_";
 
-/// Tells where requests are awaited.
+/// Reports the listening address.
 pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
     if output.json {
         output.object(&json!({ "type": "listening", "address": local.to_string() }))?;
@@ -28,7 +28,7 @@ pub(super) fn listening(local: SocketAddr, output: &mut Output) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Tells an event that came after `at`.
+/// Prints an event that arrived after `at`.
 pub(super) fn event(event: &Event, at: Duration, output: &mut Output) -> Result<()> {
     if output.json {
         output.object(&object(event, at))?;
@@ -61,7 +61,7 @@ fn line(event: &Event, at: Duration, output: &Output) -> String {
         let how = if only { " to send only" } else { "" };
         parts.push(format!("group {group}{how}"));
     }
-    // Messages that carry private data alone come with empty parameters.
+    // A message that only carries private data has zero parameters.
     let of_conn = event.conn().filter(|conn| conn.qp_num != Qpn::new(0));
     parts.extend(of_conn.map(conn_text));
     if let Some(ud) = event.ud() {
@@ -177,7 +177,7 @@ fn ud_object(ud: &UdParam) -> Value {
     })
 }
 
-/// Both addresses of an event's id, as far as they are known.
+/// Both addresses of an event's id, if known.
 struct Ends {
     local: Option<String>,
     peer: Option<String>,
@@ -185,7 +185,7 @@ struct Ends {
 
 impl Ends {
     fn of(event: &Event) -> Ends {
-        // An id that has gone meanwhile has no addresses.
+        // A destroyed id has no addresses.
         let known = event.id().addresses().unwrap_or_default();
         Ends {
             local: known.local.map(|address| address.to_string()),
@@ -194,8 +194,7 @@ impl Ends {
     }
 }
 
-/// The status in words: a transport's reason where it is positive, an errno where it is negative
-/// (rdma_get_cm_event(3)).
+/// The status as text: a positive one is a transport's reason, a negative one an errno (rdma_get_cm_event(3)).
 fn status_text(event_type: EventType, status: i32) -> String {
     match (event_type, status) {
         (_, 0) => "ok".to_owned(),

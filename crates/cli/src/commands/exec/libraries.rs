@@ -1,7 +1,6 @@
-//! Our libraries: installed beside the command, or as cargo built them.
+//! Finds our libraries: installed beside the command, or as cargo built them.
 //!
-//! Cargo leaves them without the names that programs ask for, so these are [`links`] in a folder of the
-//! user's own, one for each build.
+//! Cargo gives them other names than programs need, so these get [`links`] in a folder of the user's, one per build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,16 +15,16 @@ use crate::args::LibrarySet;
 const INSTALLED: &str = "../lib/portolan";
 /// Where headers lie, from the command's folder.
 const INSTALLED_HEADERS: &str = "../include/portolan";
-/// Where they lie in the sources that the command was built of.
+/// Their path in the sources of the command.
 const SOURCE_HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
-/// A file by which a folder of headers is recognized.
+/// A file that identifies a folder of headers.
 const A_HEADER: &str = "portolan.h";
 
 /// One of the sets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Libraries {
     folder: PathBuf,
-    /// The files that the folder's links lead to; none if it is installed.
+    /// The targets of the folder's links; empty if the libraries are installed.
     built: Vec<(&'static str, PathBuf)>,
 }
 
@@ -34,7 +33,7 @@ impl Libraries {
     ///
     /// # Errors
     ///
-    /// A library is not there: how to have it.
+    /// A library is missing; the error says how to get it.
     pub(crate) fn find(set: LibrarySet) -> Result<Self> {
         let library_path = std::env::var_os(LIBRARY_PATH);
         let base = |build: &str| match links::base_in_force(build, library_path.as_deref()) {
@@ -75,7 +74,7 @@ impl Libraries {
         })
     }
 
-    /// The folder that has them under the names that programs ask for.
+    /// The folder that contains them under the names that programs need.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -85,11 +84,11 @@ impl Libraries {
         self.built.is_empty()
     }
 
-    /// Makes the folder's links, if it is one of links.
+    /// Creates the folder's links, if it consists of links.
     ///
     /// # Errors
     ///
-    /// There is no place for them, or it is another user's.
+    /// There is no place for them, or it belongs to another user.
     pub(crate) fn prepare(&self) -> Result<()> {
         let build = self.folder.parent().filter(|_| !self.is_installed());
         let Some((base, build)) = build.and_then(|build| Some((build.parent()?, build))) else {
@@ -109,11 +108,11 @@ impl Libraries {
     }
 }
 
-/// The folder of the headers for C.
+/// The folder of the C headers.
 ///
 /// # Errors
 ///
-/// There is none beside the command, nor in the sources it was built of.
+/// There is none, neither beside the command nor in its sources.
 pub(crate) fn headers() -> Result<PathBuf> {
     let installed = own_folder()?.join(INSTALLED_HEADERS);
     let places = [installed, SOURCE_HEADERS.into()];
@@ -134,7 +133,7 @@ fn own_folder() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The newest of a library as cargo leaves them: beside the command, or beside the tests.
+/// The newest build of a library in cargo's folders: beside the command, or beside the tests.
 fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
     let file = format!("{name}.so");
     let places = [folder.join(&file), folder.join("deps").join(&file)];
@@ -160,7 +159,7 @@ fn find_built(folder: &Path, name: &str) -> Result<PathBuf> {
     )
 }
 
-/// The FNV-1a hash: a short name for a path.
+/// The FNV-1a hash, as a short name for a path.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

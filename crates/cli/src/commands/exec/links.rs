@@ -1,7 +1,8 @@
-//! Links to what cargo built, with the names that programs ask for, in a folder of the user's own.
+//! Links to cargo's builds, under the names that programs need, in a folder of the user's.
 //!
-//! Each build has a folder, made once and found again. One that leads nowhere is removed, and so is one that was not
-//! used for a day while there are many: a running program may still open the files in it.
+//! Each build has a folder, which is created once and reused. A folder with dangling links is removed. If there are
+//! many, so are those unused for a day; a shorter time is not safe, because a running program may still open files in
+//! them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -14,20 +15,20 @@ use anyhow::{Context, Result, ensure};
 
 use super::secure_path;
 
-/// Builds whose links are kept although they are unused.
+/// Number of unused builds whose links are kept.
 const KEPT_MAX: usize = 16;
 /// Builds in all.
 const BUILDS_MAX: usize = 256;
-/// How long a build's links are kept after their last use, however many there are.
+/// How long a build's links are always kept after their last use.
 const KEPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Permissions that let only the user in.
 const OWN: u32 = 0o700;
 
-/// The folder for the links of all builds: among what lasts as long as the user is there, else among temporary files.
+/// The folder for the links of all builds: in the user's session folder, otherwise among temporary files.
 ///
 /// # Errors
 ///
-/// The folder for temporary files cannot be used: why.
+/// Why the folder for temporary files cannot be used.
 pub(super) fn base() -> Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -39,8 +40,8 @@ pub(super) fn base() -> Result<PathBuf> {
     }
 }
 
-/// The folder that an `exec` around this one chose for a build, if libraries are taken from it already. Within a user
-/// namespace root has no number, so the folder could not be found to be secure again.
+/// The folder that an enclosing `exec` chose for a build, if the library path contains it. In a user namespace root has
+/// no number, so the folder's security could not be checked again.
 pub(super) fn base_in_force(build: &str, library_path: Option<&OsStr>) -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     std::env::split_paths(library_path?).find_map(|folder| {
@@ -79,7 +80,7 @@ fn is_private(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0
 }
 
-/// Makes a folder that no other user can write to: that user could choose what the program runs.
+/// Creates a folder that no other user can write to, because such a user could choose what the program runs.
 pub(super) fn make_own(base: &Path) -> Result<()> {
     match fs::DirBuilder::new().mode(OWN).create(base) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -103,7 +104,7 @@ pub(super) fn refresh(build: &Path) -> Result<()> {
     touched.with_context(|| format!("cannot mark {} as used", build.display()))
 }
 
-/// Removes links of builds that are gone, and of many those that were not used for long; never `own`.
+/// Removes the links of deleted builds, and if there are many, those unused for long; never `own`.
 pub(super) fn tidy(base: &Path, own: &Path) -> Result<()> {
     let mut builds = Vec::new();
     for entry in fs::read_dir(base)? {
@@ -112,7 +113,7 @@ pub(super) fn tidy(base: &Path, own: &Path) -> Result<()> {
             continue;
         }
         if leads_nowhere(&path) {
-            // Another process may have done so.
+            // Another process may have removed it already.
             let _ = fs::remove_dir_all(&path);
         } else {
             let used = path.symlink_metadata().and_then(|found| found.modified());
@@ -148,7 +149,7 @@ fn leads_nowhere(build: &Path) -> bool {
         .any(|link| link.path().is_symlink() && !link.path().exists())
 }
 
-/// Has a link lead to a library. It is replaced as a whole: another process may be looking at it.
+/// Points a link at a library. Replaces the link atomically, because another process may be reading it.
 pub(super) fn lead(link: &Path, library: &Path) -> Result<()> {
     if fs::read_link(link).is_ok_and(|to| to == library) {
         return Ok(());
@@ -158,8 +159,8 @@ pub(super) fn lead(link: &Path, library: &Path) -> Result<()> {
     made.with_context(|| format!("cannot make {}", link.display()))
 }
 
-/// Whether a list of folders can have it: the dynamic loader divides it at both characters, and takes what does not
-/// begin at the root from wherever the program is.
+/// Whether a list of folders can contain it: the dynamic loader splits the list at both characters, and resolves
+/// relative paths from the program's working directory.
 pub(super) fn is_nameable(folder: &Path) -> bool {
     let name = folder.as_os_str().as_encoded_bytes();
     folder.is_absolute() && !name.contains(&b':') && !name.contains(&b';')

@@ -1,5 +1,5 @@
-//! `exec`: runs a C program on Portolan's libraries, with no rebuild. The program takes this one's place: its process,
-//! its terminal, its exit code.
+//! `exec`: runs a C program on Portolan's libraries without rebuilding it. The program replaces this one: it has its
+//! process, terminal and exit code.
 
 pub(super) mod libraries;
 mod links;
@@ -35,11 +35,11 @@ const PROVIDER: &str = "PORTOLAN_PROVIDER";
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
-/// Runs the program in this one's place; comes back only if that cannot be, or was not wanted.
+/// Replaces this program by the other one. Returns only if that fails or was not requested.
 ///
 /// # Errors
 ///
-/// The libraries are not there, or nothing can be told of what the system refused.
+/// The libraries are missing, or a system error cannot be reported.
 pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
     let (name, arguments) = args.command.split_first().context("PROGRAM is missing")?;
     let program = match Program::find(name) {
@@ -111,7 +111,7 @@ fn complain_of_view(name: &OsStr, view: &View, error: &anyhow::Error) {
     ));
 }
 
-/// Whether the program may do without the numbers of other users, which a user namespace does not know.
+/// Whether the program can do without other users' numbers, which a user namespace does not map.
 fn may_be_alone() -> Result<()> {
     match portolan::provider::trust()? {
         Trust::Users(_) => {
@@ -121,7 +121,7 @@ fn may_be_alone() -> Result<()> {
     }
 }
 
-/// The variables of its environment that differ from this one's.
+/// The environment variables that the program gets in addition or changed.
 fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
     let mut path = folder.as_os_str().to_owned();
     if let Some(others) = std::env::var_os(LIBRARY_PATH).filter(|others| !others.is_empty()) {
@@ -135,7 +135,7 @@ fn variables(set: LibrarySet, folder: &Path) -> Vec<(&'static str, OsString)> {
     variables
 }
 
-/// Tells what would be.
+/// Prints what would be done.
 fn tell(
     program: &Program,
     variables: &[(&str, OsString)],

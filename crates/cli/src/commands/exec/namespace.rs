@@ -1,7 +1,7 @@
-//! Folders of /sys and /dev as one program sees them: a mount namespace of its own, in which files lie over the machine's.
+//! Changes /sys and /dev for one program: a private mount namespace, in which files cover the machine's.
 //!
-//! sysfs takes no new folders, and a new one in /dev would be everybody's. Where there is none of that name, the folder above
-//! is covered too, and all that it had is mounted there again.
+//! sysfs allows no new folders, and a new one in /dev would be visible to everybody. If the folder does not exist, its
+//! parent is covered too, and the parent's other contents are mounted there again.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,32 +19,32 @@ use thiserror::Error;
 
 use super::view::Leaf;
 
-/// What the files may take: a page for each, of some dozens for each device. It is taken as it is used.
+/// Limits for the files: a page each, a few dozen per device. Memory is only used as needed.
 const TMPFS_OPTIONS: &str = "mode=755,size=64m,nr_inodes=65536";
-/// Neighbours that are mounted again at most: Linux has about a hundred classes of devices, and a machine some hundreds of
-/// devices.
+/// Maximum number of neighbours to mount again: Linux has about a hundred classes of devices, and a machine a few
+/// hundred devices.
 const NEIGHBOURS_MAX: usize = 4096;
-/// The user that stands for all whom a user namespace does not know (user_namespaces(7)).
+/// The user number that represents all users that a user namespace does not map (user_namespaces(7)).
 const OVERFLOW_UID: u32 = 65_534;
 
 /// Why the tree is not seen.
 #[derive(Debug, Error)]
 pub(super) enum Hidden {
-    /// The program may run all the same: its user and what else it sees are as before.
+    /// The program may still run: its user and its view of the rest are unchanged.
     #[error("{0:#}")]
     Kept(anyhow::Error),
-    /// This process has no user any more: nothing may run in its place.
+    /// This process has lost its user: nothing may run in it.
     #[error("this process lost its user in a user namespace that could not be finished: {0:#}")]
     Lost(anyhow::Error),
 }
 
-/// Takes this process, and the program that takes its place, to a mount namespace of its own. An ordinary user needs a user
-/// namespace for that, which cannot be left again: `try_elsewhere` is asked first, which does the same in a process that ends
-/// then.
+/// Moves this process, and the program that replaces it, to a private mount namespace. An ordinary user needs a user
+/// namespace for that, which a process cannot leave again. So `try_elsewhere` first does the same in another process,
+/// which then ends.
 ///
 /// # Errors
 ///
-/// The system does not allow it, with what it refused.
+/// What the system refused.
 pub(super) fn leave(try_elsewhere: impl FnOnce() -> Result<()>) -> Result<(), Hidden> {
     match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => {}
@@ -56,18 +56,18 @@ pub(super) fn leave(try_elsewhere: impl FnOnce() -> Result<()>) -> Result<(), Hi
         }
         Err(error) => return Err(Hidden::Kept(anyhow!("no mount namespace: {error}"))),
     }
-    // What is mounted on the machine from now on is still seen here, and nothing of ours there.
+    // Later mounts on the machine remain visible here, but ours are not visible there.
     let all = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, all, None::<&str>)
         .context("mounts stay shared")
         .map_err(Hidden::Kept)
 }
 
-/// Whether a user namespace is for this user.
+/// Checks whether this user can enter a user namespace.
 fn may_enter(user: u32) -> Result<()> {
     match user {
-        // Root of a container, say. In a user namespace it would lose what it may do.
-        0 => bail!("root may make no mount namespace here: it lacks CAP_SYS_ADMIN"),
+        // For example root in a container, which would lose its privileges in a user namespace.
+        0 => bail!("root may not create a mount namespace here: it lacks CAP_SYS_ADMIN"),
         OVERFLOW_UID => bail!(
             "in a user namespace, user {OVERFLOW_UID} cannot be told from users without a number there"
         ),
@@ -75,11 +75,11 @@ fn may_enter(user: u32) -> Result<()> {
     }
 }
 
-/// Enters a mount namespace within a user namespace, where the user and the group stay what they are.
+/// Enters a mount namespace within a user namespace that keeps the user and the group.
 fn enter() -> Result<(), Hidden> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
-        .context("this machine lets ordinary users have no user namespaces")
+        .context("this machine does not allow user namespaces for ordinary users")
         .map_err(Hidden::Kept)?;
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
@@ -91,22 +91,22 @@ fn enter() -> Result<(), Hidden> {
     write("gid_map", format!("{group} {group} 1"))
 }
 
-/// Has `tree` seen at `place`, in a namespace of the process's own ([`leave`]).
+/// Covers `place` with `tree`, in the process's own namespace ([`leave`]).
 ///
 /// # Errors
 ///
-/// The system does not allow it, with what it refused; everything is then seen as before.
+/// What the system refused; then the view is unchanged.
 pub(super) fn lay_over(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
     let covered = cover(place)?;
     let filled = fill(place, tree).and_then(|()| seal(&covered));
     if filled.is_err() {
-        // It was ours, and shows half of what it should.
+        // Remove our incomplete mount.
         let _ = umount2(&covered, MntFlags::MNT_DETACH);
     }
     filled
 }
 
-/// Makes `place` an empty folder that can be filled; gives where the file system lies that does it.
+/// Covers `place` with an empty writable folder; returns the mount point of the covering file system.
 fn cover(place: &Path) -> Result<PathBuf> {
     let mut covered = place;
     while !covered.is_dir() {
@@ -115,10 +115,10 @@ fn cover(place: &Path) -> Result<PathBuf> {
     let parent = place.parent().context("a folder below another")?;
     ensure!(
         covered == place || covered == parent,
-        "there is no {}",
+        "{} does not exist",
         parent.display()
     );
-    // From here the original folder is found, under the one that covers it.
+    // Keeps the original folder reachable under its cover.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let former = openat(CWD, covered, flags, Mode::empty()).map_err(io::Error::from)?;
     let neighbours = match covered == place {
@@ -144,7 +144,7 @@ fn cover(place: &Path) -> Result<PathBuf> {
     Ok(covered.to_owned())
 }
 
-/// What lies in a folder that is to be covered.
+/// An entry of a folder to be covered.
 struct Neighbour {
     name: OsString,
     kind: NeighbourKind,
@@ -181,7 +181,7 @@ fn neighbours(folder: &Path) -> Result<Vec<Neighbour>> {
 }
 
 impl Neighbour {
-    /// Has it where it was, above what covers it.
+    /// Mounts the entry at its original path, above the cover.
     fn rebuild(&self, covered: &Path, former: &OwnedFd) -> Result<()> {
         let path = covered.join(&self.name);
         match &self.kind {
@@ -211,7 +211,7 @@ fn fill(place: &Path, tree: &[(String, Leaf)]) -> Result<()> {
     Ok(())
 }
 
-/// A character device of number 0:0, which no driver has and any user may make (Linux 5.8).
+/// Creates a character device with the number 0:0, which has no driver and which any user may create (Linux 5.8).
 fn make_node(path: &Path) -> Result<()> {
     let everybody = Mode::from_raw_mode(0o666);
     mknodat(CWD, path, FileType::CharacterDevice, everybody, 0)
@@ -219,7 +219,7 @@ fn make_node(path: &Path) -> Result<()> {
         .with_context(|| format!("{} cannot be made", path.display()))
 }
 
-/// Nobody changes it any more.
+/// Makes it read-only.
 fn seal(covered: &Path) -> Result<()> {
     let flags = MsFlags::MS_REMOUNT
         | MsFlags::MS_RDONLY

@@ -1,4 +1,4 @@
-//! The program that is to be run: where it is, and whether it takes other libraries.
+//! The program to run: its path, and whether it accepts other libraries.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use thiserror::Error;
 
-/// Bytes of a program's beginning that are looked at: its headers.
+/// Number of bytes to read from the start of a program: its headers.
 const HEAD_LEN: usize = 4096;
 /// A segment that names the dynamic loader (`PT_INTERP` of ELF).
 const SEGMENT_OF_LOADER: u32 = 3;
@@ -22,7 +22,7 @@ pub(super) struct Program {
     pub(super) path: PathBuf,
 }
 
-/// Why there is none.
+/// Why there is no program.
 #[derive(Debug, Error)]
 pub(super) enum Missing {
     #[error("the program's name is empty")]
@@ -34,11 +34,11 @@ pub(super) enum Missing {
 }
 
 impl Program {
-    /// Finds it as a shell does: a name without slash in the folders of `PATH`.
+    /// Finds it as a shell does: a name without a slash in the folders of `PATH`.
     ///
     /// # Errors
     ///
-    /// It is nowhere, or may not be run.
+    /// It does not exist, or may not be run.
     pub(super) fn find(name: &OsStr) -> Result<Self, Missing> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::find_in(name, std::env::split_paths(&path))
@@ -66,10 +66,10 @@ impl Program {
         Err(missing)
     }
 
-    /// Why it would not notice libraries that the environment names, if so.
+    /// Why it would ignore libraries in the environment, if so.
     pub(super) fn deaf_to_environment(&self) -> Option<String> {
         let name = self.path.display();
-        // What cannot be looked at is run without a word.
+        // If it cannot be read, run it without a warning.
         let metadata = self.path.metadata().ok()?;
         let user = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
@@ -98,8 +98,8 @@ fn is_elf(head: &[u8]) -> bool {
     head.starts_with(&[0x7f, b'E', b'L', b'F', CLASS_64, LITTLE_ENDIAN])
 }
 
-/// Whether a program of 64 bits names a dynamic loader. One whose headers lie elsewhere is taken for one that
-/// does: it is an unusual program, not a static one.
+/// Whether a 64-bit program has a dynamic loader. A program whose headers are elsewhere is unusual rather than static,
+/// so the answer is yes.
 fn has_loader(head: &[u8]) -> bool {
     let number = |at: usize, len: usize| {
         let bytes = head.get(at..at.checked_add(len)?)?;
@@ -110,7 +110,7 @@ fn has_loader(head: &[u8]) -> bool {
                 .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)),
         )
     };
-    // Where the table of segments is, the length of an entry, and how many there are.
+    // The offset of the program headers, their size and their number.
     let (Some(table), Some(len), Some(count)) = (number(32, 8), number(54, 2), number(56, 2))
     else {
         return true;

@@ -1,8 +1,8 @@
 //! Paths that only root and this user can redirect.
 //!
-//! The rule is that of OpenSSH's `StrictModes`: each folder from the root of the file system on belongs to root or the
-//! user, and neither group nor others may write to it. A sticky folder may be shared, because only the owner of an entry
-//! can replace it there. Symbolic links are followed one by one, and the folders on their way are held to the same rule.
+//! The rule is that of OpenSSH's `StrictModes`: each folder from the root on belongs to root or the user, and neither
+//! its group nor others may write to it. A sticky folder may be shared, because only the owner of an entry can replace
+//! it there. Symbolic links are followed one by one, and the same rule applies to the folders on their way.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,15 +13,15 @@ use std::path::{Component, Path, PathBuf};
 use portolan::provider::stands_for_others;
 use thiserror::Error;
 
-/// Symbolic links that are followed in one path; Linux follows as many (path_resolution(7)).
+/// Maximum number of symbolic links in one path, as in Linux (path_resolution(7)).
 const LINKS_MAX: usize = 40;
-/// Write permission of the group and of others. Where a folder has an ACL, the group's bits are its mask (acl(5)).
+/// Write permission of the group and of others. If a folder has an ACL, the group's bits are its mask (acl(5)).
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 const ROOT: u32 = 0;
-/// Folders that root has made on every system (Filesystem Hierarchy Standard 3.0).
+/// Folders that root has created on every system (Filesystem Hierarchy Standard 3.0).
 const ROOTS_FOLDERS: [&str; 7] = [
     "/",
     "/home",
@@ -56,11 +56,11 @@ pub(super) enum Insecure {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The folder at an absolute path, free of symbolic links, if only root and `user` can redirect the path.
+/// Resolves an absolute path to a folder without symbolic links, if only root and `user` can redirect the path.
 ///
 /// # Errors
 ///
-/// The first part of the path that somebody else can replace, or that is no folder.
+/// The first part of the path that another user can replace, or that is not a folder.
 pub(super) fn folder(path: &Path, user: u32) -> Result<PathBuf, Insecure> {
     if !path.is_absolute() {
         return Err(Insecure::Relative(path.to_owned()));
@@ -70,7 +70,7 @@ pub(super) fn folder(path: &Path, user: u32) -> Result<PathBuf, Insecure> {
     let mut links = 0;
     while let Some(name) = ahead.pop_front() {
         if name == ".." {
-            // What is above was looked at on the way here.
+            // The parent was checked on the way here.
             found.pop();
             continue;
         }
@@ -104,7 +104,7 @@ fn root(user: u32) -> Result<PathBuf, Insecure> {
     Ok(root)
 }
 
-/// The names in a path, `..` among them.
+/// The names in a path, including `..`.
 fn names(path: &Path) -> VecDeque<OsString> {
     let is_name =
         |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
@@ -112,13 +112,13 @@ fn names(path: &Path) -> VecDeque<OsString> {
     parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// Whether a folder is root's, although the user namespace has no number for root (user_namespaces(7)). All users
-/// without a number look alike there, so it holds for folders that are root's on every system.
+/// Whether a folder is root's although the user namespace does not map root (user_namespaces(7)). All unmapped users
+/// look alike there, so this only holds for folders that are root's on every system.
 fn is_roots_without_a_number(path: &Path, owner: u32) -> bool {
     ROOTS_FOLDERS.iter().any(|roots| path == Path::new(roots)) && stands_for_others(owner)
 }
 
-/// One part of the path, not followed if it is a link.
+/// Reads one part of the path without following a link.
 fn look(path: &Path, user: u32) -> Result<std::fs::Metadata, Insecure> {
     let metadata = path.symlink_metadata().map_err(|source| Insecure::Io {
         path: path.to_owned(),

@@ -1,7 +1,7 @@
-//! A trial of the view of the devices, in a process of its own: what it does to itself goes with it.
+//! Tries to cover the device folders in another process, which then ends and undoes everything.
 //!
-//! A kernel may let an ordinary user make a user namespace and then refuse what makes it one of that user (Ubuntu's
-//! AppArmor does). Nobody comes back from there, so somebody goes ahead.
+//! A kernel may let an ordinary user create a user namespace and then refuse to map the user into it (Ubuntu's AppArmor
+//! does). A process cannot leave that state, so another one tries first.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,19 +13,19 @@ use anyhow::{Context, Result, bail};
 use super::{namespace, view};
 use crate::exit::Outcome;
 
-/// The hidden command that it is.
+/// The hidden command for the trial.
 const COMMAND: &str = "exec-trial";
-/// How long it may take; it takes a moment.
+/// Time limit; it normally takes a moment.
 const TIME_MAX: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
-/// What is read of its complaint.
+/// Maximum length of its error message.
 const COMPLAINT_LEN_MAX: u64 = 4096;
 
-/// Runs this command again, to try it there.
+/// Runs the trial in a new process of this command.
 ///
 /// # Errors
 ///
-/// It failed there, and why.
+/// Why the trial failed.
 pub(super) fn try_elsewhere() -> Result<()> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(own)
@@ -55,7 +55,7 @@ pub(super) fn try_elsewhere() -> Result<()> {
     }
 }
 
-/// How it ended, if in time.
+/// Its exit status, if it ended in time.
 fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + TIME_MAX;
     while Instant::now() < deadline {
@@ -67,7 +67,7 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// The other process: does all that `exec` does but run the program.
+/// The trial process: does everything that `exec` does except running the program.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
 pub(crate) fn run() -> Result<Outcome> {
     let devices = portolan::software::preview()?;
     namespace::leave(|| Ok(()))?;
-    // A failure that cannot be reproduced alone is reported by running the program itself.
+    // Failures that only occur in combination are reported when the program itself runs.
     let [class, _] = view::views(&devices);
     namespace::lay_over(Path::new(class.place), &class.tree)?;
     Ok(Outcome::Good)

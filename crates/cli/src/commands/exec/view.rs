@@ -1,4 +1,4 @@
-//! What /sys/class/infiniband and /dev/infiniband have of a device: the files that programs look for, as rdma_rxe's
+//! The contents of /sys/class/infiniband and /dev/infiniband for a device: the files that programs read, as rdma_rxe's
 //! devices have them.
 
 use std::net::IpAddr;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 
 use portolan::software::DevicePreview;
 
-/// A folder that the program sees, and its contents.
+/// A folder for the program, and its contents.
 pub(super) struct View {
     /// Where it is.
     pub(super) place: &'static str,
     /// Its files, with their paths from there.
     pub(super) tree: Vec<(String, Leaf)>,
-    /// What is missed without it.
+    /// Consequence of its absence.
     pub(super) use_of_it: &'static str,
 }
 
 /// Where programs look for devices without asking libibverbs.
 pub(super) const CLASS: &str = "/sys/class/infiniband";
-/// Where they look whether they may open one.
+/// Programs check here whether they may open a device.
 const NODES: &str = "/dev/infiniband";
 
 /// All that is shown of the devices.
@@ -37,15 +37,15 @@ pub(super) fn views(devices: &[DevicePreview]) -> [View; 2] {
     ]
 }
 
-/// The character device of a device, as libibverbs names it. It is there to be seen: opening it fails (`EACCES`), for
-/// the file system that it is on has no devices.
+/// The character device of a device, under libibverbs's name. It only exists to be seen: opening it fails (`EACCES`),
+/// because its file system allows no devices.
 fn node(device: &DevicePreview) -> (String, Leaf) {
     (format!("uverbs{}", device.interface_index), Leaf::Node)
 }
 
-/// A device of one port with a channel adapter's kind.
+/// The kind of a channel adapter.
 const NODE_TYPE: &str = "1: CA";
-/// What a port of Ethernet answers beside its GIDs.
+/// The files of an Ethernet port, except for its GIDs.
 const PORT: [(&str, &str); 8] = [
     ("cap_mask", "0x00010000"),
     ("lid", "0x0"),
@@ -64,11 +64,11 @@ pub(super) enum Leaf {
     Text(String),
     /// A link to there.
     Link(PathBuf),
-    /// A character device without driver, which everybody may read and write.
+    /// A character device without a driver, readable and writable by all.
     Node,
 }
 
-/// The files below `/sys/class/infiniband`, with their paths from there.
+/// The files under `/sys/class/infiniband`, with relative paths.
 fn tree(devices: &[DevicePreview]) -> Vec<(String, Leaf)> {
     devices.iter().flat_map(of_device).collect()
 }
@@ -102,11 +102,11 @@ fn of_device(device: &DevicePreview) -> Vec<(String, Leaf)> {
             &device.interface,
         );
     }
-    // An interface of hardware has a device of its own; a virtual one has none.
+    // A hardware interface has a device; a virtual one does not.
     let interface = PathBuf::from(format!("/sys/class/net/{}", device.interface));
     let files_of_it = match std::fs::canonicalize(interface.join("device")) {
         Ok(hardware) => (format!("{}/device", device.name), Leaf::Link(hardware)),
-        // The interface, where that of hardware has it.
+        // Links the interface in place of the device that hardware has.
         Err(_) => (
             format!("{}/device/net/{}", device.name, device.interface),
             Leaf::Link(interface),

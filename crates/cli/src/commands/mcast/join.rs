@@ -1,4 +1,4 @@
-//! `mcast join`: receives, and tells from whom how much came and how much is missing.
+//! `mcast join`: receives, and reports the number of received and missing datagrams by sender.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,10 +18,10 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-/// Senders whose datagrams are numbered here; those of others are counted together.
+/// Maximum number of senders tracked separately; datagrams of others are counted together.
 const MAX_SENDERS: usize = 1024;
 
-/// Datagrams of one sender of ours, which numbers them.
+/// The datagrams of one Portolan sender, which numbers them.
 #[derive(Debug, Default)]
 struct Sender {
     received: u64,
@@ -36,8 +36,7 @@ impl Sender {
         self.last = self.last.max(number);
     }
 
-    /// Numbers between the first and the last that did not come. Repeated ones make up for lost ones:
-    /// this is a count, not a proof.
+    /// Numbers missing between the first and the last. Duplicates hide losses, so this is a count, not a proof.
     fn missing(&self) -> u64 {
         let Some(first) = self.first else { return 0 };
         let span = self.last.saturating_sub(first).saturating_add(1);

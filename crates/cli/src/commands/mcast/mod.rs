@@ -1,9 +1,9 @@
-//! `mcast`: sends to and receives from multicast groups, in the protocol of rdma-core's mckey, so that
-//! either end may be mckey.
+//! `mcast`: sends to and receives from multicast groups with the protocol of rdma-core's mckey, so that either end may
+//! be mckey.
 //!
-//! Both ends resolve the group's address in the port space UDP, which binds them to a device, and join
-//! the group; a datagram goes to queue pair 0xFFFFFF with the Q_Key that the join tells, and carries the
-//! sender's queue pair number in network order as immediate data. Nothing is answered.
+//! Both ends resolve the group's address in the port space UDP, which binds them to a device, and join the group.
+//! Datagrams go to queue pair 0xFFFFFF with the Q_Key that the join returns. Their immediate data is the sender's queue
+//! pair number in network order. Nothing is answered.
 
 mod join;
 mod send;
@@ -19,9 +19,9 @@ use crate::args::{GroupArgs, McastArgs, McastCommand};
 use crate::exit::Outcome;
 use crate::output::Output;
 
-/// How long a wait may take no notice of Ctrl-C.
+/// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// Datagrams that may wait to be received or sent.
+/// Maximum number of datagrams queued for receiving or sending.
 const DEPTH: u32 = 512;
 
 /// Joins a group, and receives or sends.

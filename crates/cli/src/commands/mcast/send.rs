@@ -31,7 +31,7 @@ pub(super) fn run(args: &McastSendArgs, output: &mut Output) -> Result<Outcome> 
     let mut next = Instant::now();
     let mut sent = 0;
     while sent < args.count && !interrupt.is_raised() {
-        // One too short for a number goes without.
+        // A datagram too short for a number has none.
         let data = message::data(sent, size);
         socket.send(&joined.destination, &data, imm_data)?;
         sent += 1;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &McastSendArgs, output: &mut Output) -> Result<Outcome> 
             std::thread::sleep(left.min(INTERRUPT_CHECK));
         }
     }
-    // What is posted goes out though the queue pair ends.
+    // Posted datagrams are still sent when the queue pair is destroyed.
     socket.flush()?;
     if output.json {
         output.object(&json!({ "type": "summary", "sent": sent }))?;

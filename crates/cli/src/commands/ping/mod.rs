@@ -1,4 +1,4 @@
-//! `ping`: pings a listener, and prints how long each took and whether it came back unchanged.
+//! `ping`: pings a listener, and prints the time of each ping and whether its data was unchanged.
 
 mod pinger;
 pub(super) mod report;
@@ -20,16 +20,16 @@ use crate::record::{self, Recorder};
 use pinger::{Broken, Pinger, sleep_until};
 use report::Tally;
 
-/// Time between two pings when no number of them is given.
+/// Default time between two pings if no number is given.
 pub(super) const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the peer may take to answer our disconnect.
+/// Time limit for the peer to answer our disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pings until interrupted, or as often as asked for.
+/// Pings until interrupted, or the requested number of times.
 ///
 /// # Errors
 ///
-/// There is no connection, for a reason on this side; the output or the recording cannot be written.
+/// Connecting fails for a local reason; the output or the recording cannot be written.
 pub(crate) fn run(args: &PingArgs, output: &mut Output) -> Result<Outcome> {
     record::refuse_unseen_provider(&args.record, args.trace)?;
     let recorder = Recorder::start(args.record.pcap.as_deref(), args.trace)?;
@@ -71,7 +71,7 @@ fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -
         note("DISCONNECTED");
         waited
     });
-    // The pings are over: a peer that is gone, as rping is at once, takes nothing away from them.
+    // The pings are over. A peer that ends immediately, as rping does, does not affect them.
     if let (Err(error), true) = (closed, output.verbose) {
         output::complain(&error);
     }
@@ -85,8 +85,8 @@ fn connect_and_ping(args: &PingArgs, recorder: &Recorder, output: &mut Output) -
     })
 }
 
-/// Whether a failure to connect is an answer, or the lack of one, to what was asked: a ping that
-/// failed, rather than one that could not be tried.
+/// Whether a failure to connect came from the peer, by its answer or its silence: the ping failed. Otherwise it could
+/// not be tried.
 pub(super) fn is_peers(cause: &Cause) -> bool {
     matches!(
         cause,
@@ -100,7 +100,7 @@ pub(super) fn is_peers(cause: &Cause) -> bool {
     )
 }
 
-/// Notes when the connection was begun, and what became of it.
+/// Records when the connection attempt started, and its result.
 fn note_attempt(
     recorder: &Recorder,
     started: SystemTime,
@@ -127,7 +127,7 @@ fn note_attempt(
     }
 }
 
-/// Pings until the end; what broke the connection before it, if something did.
+/// Pings until the end; returns what broke the connection, if anything.
 fn ping_all(
     connection: &Connection,
     args: &PingArgs,
@@ -151,7 +151,7 @@ fn ping_all(
                 report::ping(args, connection, seq, time, compared, output)?;
             }
             Err(Broken::Interrupted) => {
-                // The ping under way was cut short by us: it is not lost.
+                // We interrupted the current ping, so it is not lost.
                 tally.sent -= 1;
                 break;
             }

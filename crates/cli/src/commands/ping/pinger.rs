@@ -10,18 +10,18 @@ use crate::commands::messages::Outbox;
 use crate::interrupt::Interrupt;
 use crate::rping::{self, Advertisement, Client, ClientStep, MESSAGE_LEN, Mismatch};
 
-/// How long a wait may take no notice of Ctrl-C.
+/// Maximum delay until Ctrl-C is noticed.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
-/// How long the ping under way may take to end after Ctrl-C, so that the peer sees a good end.
+/// How long the current ping may continue after Ctrl-C, so that the peer sees a clean end.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 
-/// Why a ping did not come to its end.
+/// Why a ping failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] portolan::Error),
-    /// The peer says what rping's server would not.
+    /// The peer violates rping's protocol.
     #[error("the peer does not speak rping's protocol: {0}")]
     Protocol(#[from] rping::Error),
     /// The peer is silent.
@@ -68,7 +68,7 @@ impl Pinger<'_> {
         })
     }
 
-    /// One ping: how long it took, and whether the data came back as it went.
+    /// One ping: returns its time, and whether the data was unchanged.
     pub(super) fn ping(
         &mut self,
         seq: u64,
@@ -91,7 +91,7 @@ impl Pinger<'_> {
         Ok(self.outbox.post_or_wait(self.connection, message)?)
     }
 
-    /// Waits for the peer's next message, and looks up for Ctrl-C now and then.
+    /// Waits for the peer's next message, checking for Ctrl-C regularly.
     fn next_step(&mut self, start: Instant, interrupt: &Interrupt) -> Result<ClientStep, Broken> {
         let mut raised: Option<Instant> = None;
         loop {

@@ -1,4 +1,4 @@
-//! What `ping` prints, for people and for machines.
+//! Output of `ping`, for people and machines.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::rping::Mismatch;
 use crate::terminal::Paint;
 use crate::text::{hex, without_padding};
 
-/// What became of the pings.
+/// Results of the pings.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) sent: u64,
@@ -24,7 +24,7 @@ pub(super) struct Tally {
     pub(super) mismatched: u64,
     pub(super) latencies: Latencies,
     last_answer: Option<Instant>,
-    /// Between two answers, one right after the other.
+    /// The longest time between two consecutive answers.
     longest_gap: Option<Duration>,
 }
 
@@ -57,13 +57,13 @@ impl Tally {
         self.sent - self.answered
     }
 
-    /// Whether every ping came back, and as it went.
+    /// Whether every ping was answered, with unchanged data.
     pub(super) fn is_good(&self) -> bool {
         self.lost() == 0 && self.mismatched == 0
     }
 }
 
-/// Tells that there is a connection.
+/// Reports the connection.
 pub(super) fn connected(
     connection: &Connection,
     args: &PingArgs,
@@ -92,7 +92,7 @@ pub(super) fn connected(
     Ok(output.flush()?)
 }
 
-/// Tells what became of a ping.
+/// Reports the result of a ping.
 pub(super) fn ping(
     args: &PingArgs,
     connection: &Connection,
@@ -122,7 +122,7 @@ pub(super) fn ping(
     flush_for_watchers(args, output)
 }
 
-/// Tells what became of all of them.
+/// Reports the summary.
 pub(super) fn summary(
     args: &PingArgs,
     tally: &Tally,
@@ -158,7 +158,7 @@ pub(super) fn summary(
     plot(&tally.latencies, output)
 }
 
-/// Begins a summary for people: what broke the pings off, if anything did, and whose they were.
+/// Starts a summary for people: what ended the pings early, if anything, and the heading.
 pub(in crate::commands) fn summary_head(
     args: &PingArgs,
     error: Option<&dyn fmt::Display>,
@@ -173,7 +173,7 @@ pub(in crate::commands) fn summary_head(
     Ok(output.line(&heading)?)
 }
 
-/// What became of so many that were sent.
+/// The counts of sent, answered and lost pings.
 pub(in crate::commands) fn counts(sent: u64, answered: u64, mismatched: u64) -> String {
     let lost = sent - answered;
     let loss = match sent {
@@ -183,7 +183,7 @@ pub(in crate::commands) fn counts(sent: u64, answered: u64, mismatched: u64) -> 
     format!("{answered} answered, {lost} lost ({loss:.1} %), {mismatched} came back changed")
 }
 
-/// Draws how the round trips are spread, if more is to be said.
+/// Plots the distribution of round trips, if details are requested.
 pub(in crate::commands) fn plot(latencies: &Latencies, output: &mut Output) -> Result<()> {
     if output.verbose {
         let theme = output.theme;
@@ -214,7 +214,7 @@ impl PingLine<'_> {
         })
     }
 
-    /// `None` for one that is not worth a line: nothing is wrong with it and few are wanted.
+    /// `None` if no line is needed: the ping is fine and only the summary is requested.
     pub(in crate::commands) fn line(&self, args: &PingArgs, output: &Output) -> Option<String> {
         let seq = self.seq + 1;
         if let Err(mismatch) = self.compared {
@@ -227,7 +227,7 @@ impl PingLine<'_> {
     }
 }
 
-/// Flushes the output, unless pings follow each other at once: someone may be watching.
+/// Flushes the output unless pings follow each other without a pause, because someone may be watching.
 pub(in crate::commands) fn flush_for_watchers(args: &PingArgs, output: &mut Output) -> Result<()> {
     if args.interval.unwrap_or_default() > Duration::ZERO || args.count.is_none() {
         output.flush()?;

@@ -1,4 +1,4 @@
-//! `reach`: whether GIDs can be reached (ibv_gid_reachable(3)).
+//! `reach`: checks whether GIDs are reachable (ibv_gid_reachable(3)).
 
 mod ports;
 mod target;
@@ -21,18 +21,18 @@ const LIST: List = List {
     line_max: 200,
 };
 
-/// Asks for each GID and tells, in the order in which they were given.
+/// Checks each GID and prints the results in the order given.
 ///
 /// # Errors
 ///
-/// There is no such device or port, a GID is none, or one could not be asked about.
+/// A device or port does not exist, a GID is invalid, or one could not be checked.
 pub(crate) fn run(args: &ReachArgs, output: &mut Output) -> Result<Outcome> {
     let targets = targets(args)?;
     let ports = ports::candidates(args.device.as_deref(), args.port)?;
     let questions = targets
         .iter()
         .map(|target| (ports::choose(&ports, target), target.gid));
-    let mut progress = Progress::new(targets.len(), "GIDs asked about", "not reachable");
+    let mut progress = Progress::new(targets.len(), "GIDs checked", "not reachable");
     let mut found = vec![None; targets.len()];
     let (mut told, mut broken) = (0, Ok(()));
     let (mut no_path, mut failed) = (0, 0);
@@ -61,13 +61,13 @@ pub(crate) fn run(args: &ReachArgs, output: &mut Output) -> Result<Outcome> {
         (0, 0) => Ok(Outcome::Good),
         (_, 0) => Ok(Outcome::CheckFailed),
         _ => Err(anyhow!(
-            "{failed} of {} GIDs could not be asked about",
+            "{failed} of {} GIDs could not be checked",
             targets.len()
         )),
     }
 }
 
-/// The outcome of a question, as the library has it.
+/// The library's result.
 type Answer = std::result::Result<portolan::reach::Reached, Unreachable>;
 
 fn targets(args: &ReachArgs) -> Result<Vec<Target>> {

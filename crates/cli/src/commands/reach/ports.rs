@@ -1,5 +1,5 @@
-//! The ports that ask: those of the device that is named, or of all; for each GID the one that routing
-//! leads through.
+//! The local ports for the check: those of the named device, or of all devices. Each GID uses the port that routing
+//! selects.
 
 use anyhow::{Result, anyhow};
 use portolan::provider::verbs::LinkLayer as VerbsLinkLayer;
@@ -10,10 +10,10 @@ use portolan::sa::{LinkLayer, umad};
 use super::Port;
 use super::target::Target;
 
-/// The ports that may ask, at least one.
+/// The candidate ports, at least one.
 ///
 /// # Errors
-/// There is none, or not the one that was asked for.
+/// There is none, or the requested one does not exist.
 pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>> {
     let (mut ports, mut refused) = (Vec::new(), Vec::new());
     let mut names = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
             Err(reason) => refused.push(anyhow!("{name}: {reason}")),
         }
     };
-    // An InfiniBand port asks its administrator, whichever provider programs would use.
+    // An InfiniBand port queries its administrator, whichever provider programs would use.
     for umad in umad::devices()? {
         let is_infiniband = umad
             .port()
@@ -40,7 +40,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
     let choice = chosen()?;
     let kernel = match (choice, is_pinned) {
         (Choice::Kernel, _) => kernel_provider()?.devices()?,
-        // A machine without them is as good.
+        // A machine without kernel devices is fine.
         (Choice::Software, false) => {
             let provider = kernel_provider().ok();
             provider
@@ -50,7 +50,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
         (Choice::Software, true) => Vec::new(),
     };
     for device in kernel {
-        // Those of InfiniBand are there already.
+        // InfiniBand ports are already in the list.
         let first = device.port_attr(port_num.max(1));
         if !first.is_ok_and(|attr| attr.link_layer == VerbsLinkLayer::InfiniBand) {
             add(device.name(), Port::of(&*device, port_num));
@@ -81,7 +81,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
     }
 }
 
-/// The port that a GID is asked about from.
+/// The port from which a GID is checked.
 pub(super) fn choose<'a>(ports: &'a [Port], target: &Target) -> &'a Port {
     let of_zone = |port: &&Port| target.interface_index.is_none_or(|index| port.is_on(index));
     let mut fitting = ports.iter().filter(of_zone);
@@ -91,6 +91,6 @@ pub(super) fn choose<'a>(ports: &'a [Port], target: &Target) -> &'a Port {
             .last()
             .unwrap_or_else(|| unreachable!("there is at least one"))
     };
-    // If none leads there, the last reports that: the first is mostly the loopback's.
+    // If no port has a route there, the last one reports that; the first is usually the loopback device.
     leading.or_else(|| fitting.next_back()).unwrap_or_else(last)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use nix::net::if_::if_nametoindex;
 use portolan::wire::addr::Gid;
 
-/// A GID, and the network interface that its zone names.
+/// A GID, and the network interface of its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) gid: Gid,
@@ -16,7 +16,7 @@ impl Target {
     /// Reads a GID: `fe80::1`, `fe80::1%eth0`, `10.0.0.7`, or eight groups of four digits.
     ///
     /// # Errors
-    /// The text is none of these.
+    /// The text is not a GID.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (address, zone) = match text.split_once('%') {
             Some((address, zone)) => (address, Some(zone)),

@@ -1,4 +1,4 @@
-//! What became of a GID, for people and for machines.
+//! Prints the result for a GID, for people and machines.
 
 use anyhow::Result;
 use portolan::reach::{Port, Reached};

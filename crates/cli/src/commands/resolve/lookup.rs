@@ -1,4 +1,4 @@
-//! Many targets at once, each within its time, told in the order in which they were given.
+//! Resolves many targets at once, each with its own time limit, and prints them in the order given.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio::task::JoinSet;
 use super::progress::Progress;
 use super::target::Target;
 
-/// Targets under way at a time: as many as the library has threads for names. One that waited for a thread
-/// would spend its time on that.
+/// Maximum number of targets in progress: the library's number of threads for names. A target that waits for a thread
+/// would use up its time.
 const UNDER_WAY_MAX: usize = 8;
 
-/// What became of a target.
+/// The result for a target.
 pub(super) type Found = std::result::Result<Vec<AddrInfo>, AddrInfoError>;
 
-/// Resolves all targets and prints each result, in their order.
+/// Resolves all targets and prints the results in order.
 ///
 /// # Errors
-/// A look-up cannot start, or `tell` fails.
+/// A lookup cannot start, or `tell` fails.
 pub(super) fn resolve_all(
     targets: &[Target],
     hints: Option<&Hints>,

@@ -1,4 +1,4 @@
-//! `resolve`: hosts and services to addresses, sources, routes and devices (rdma_getaddrinfo(3)).
+//! `resolve`: resolves hosts and services to addresses, sources, routes and devices (rdma_getaddrinfo(3)).
 
 mod lookup;
 mod object;
@@ -17,7 +17,7 @@ use crate::output::{Output, complain};
 pub(super) use progress::Progress;
 use target::Target;
 
-/// A file of targets; the longest line has the longest host and service.
+/// A file of targets; its longest line has the longest host and service.
 const LIST: List = List {
     entries: "targets",
     entries_max: 100_000,
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
             match &found {
                 Ok(results) if output.json => object::results(results, args.explain, output)?,
                 Ok(results) => table::results(results, args.explain, output)?,
-                // What makes no sense for any target is the caller's mistake.
+                // An invalid query for a single target is an error of the caller.
                 Err(error) if is_alone && is_usage(error) => {
                     return Err(anyhow!(error.to_string()));
                 }
@@ -67,12 +67,12 @@ pub(crate) fn run(args: &ResolveArgs, output: &mut Output) -> Result<Outcome> {
         },
     )?;
     if wrong > 0 && wrong == targets.len() {
-        return Err(anyhow!("what is asked for makes no sense for any target"));
+        return Err(anyhow!("the query is invalid for every target"));
     }
     Ok(outcome)
 }
 
-/// Whether it is the question that is wrong.
+/// Whether the query itself is invalid.
 fn is_usage(error: &AddrInfoError) -> bool {
     match error.code() {
         Eai::BadFlags | Eai::Family | Eai::QpType => true,
@@ -81,12 +81,12 @@ fn is_usage(error: &AddrInfoError) -> bool {
     }
 }
 
-/// The targets, in the order in which they were given.
+/// The targets, in the order given.
 fn targets(args: &ResolveArgs) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     let has_others = !args.target.is_empty() || args.targets_from.is_some();
     if args.node.is_some() || !has_others {
-        // `-` stands for no host.
+        // `-` means no host.
         let node = args.node.clone().filter(|node| node != "-");
         targets.push(Target::new(node, args.service.clone()));
     }

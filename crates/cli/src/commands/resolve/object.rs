@@ -1,4 +1,4 @@
-//! Results for machines: the fields of `struct rdma_addrinfo` by their names.
+//! Results for machines: the fields of `struct rdma_addrinfo` by name.
 
 use anyhow::Result;
 use portolan::provider::Address;
@@ -23,7 +23,7 @@ pub(super) fn results(results: &[AddrInfo], explain: bool, output: &mut Output) 
     Ok(output.object(&objects.collect())?)
 }
 
-/// Writes that a target was not found: an object in the place of the array.
+/// Writes that a target was not found: an object instead of the array.
 pub(super) fn failure(target: &Target, error: &AddrInfoError, output: &mut Output) -> Result<()> {
     Ok(output.object(&json!({
         "node": target.node,

@@ -1,23 +1,23 @@
-//! How far it is, on standard error, while there are several targets.
+//! Progress on stderr, for several targets.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often progress is printed: on a terminal, where the line is overwritten, and elsewhere.
+/// Interval between prints: on a terminal, which overwrites the line, and otherwise.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// A line that counts targets. One target has none.
+/// A line that counts targets; not printed for a single target.
 #[derive(Debug)]
 pub(crate) struct Progress {
     targets: usize,
-    /// What is counted, and what those that failed are.
+    /// What is counted, and the word for failures.
     words: (&'static str, &'static str),
     done: usize,
     failed: usize,
     is_terminal: bool,
     told: Instant,
-    /// Whether the terminal's line is not empty.
+    /// Whether the terminal shows the line.
     is_drawn: bool,
 }
 
@@ -40,7 +40,7 @@ impl Progress {
         self.failed += usize::from(!found);
     }
 
-    /// Tells how far it is, if it is time to and there is something to wait for.
+    /// Prints the progress, if it is due and work remains.
     pub(crate) fn tell(&mut self) {
         let interval = if self.is_terminal {
             TERMINAL_INTERVAL
@@ -52,7 +52,7 @@ impl Progress {
         }
         self.told = Instant::now();
         let text = self.text();
-        // If progress cannot be shown, the results suffice.
+        // Ignore errors, because the results suffice.
         let _ = if self.is_terminal {
             self.is_drawn = true;
             write!(io::stderr(), "\r\x1b[K{text}")
@@ -61,14 +61,14 @@ impl Progress {
         };
     }
 
-    /// Takes the line away, so that something else may be written there.
+    /// Clears the line for other output.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// How long to wait before it is to be told again.
+    /// Time until the next print.
     pub(crate) fn interval(&self) -> Duration {
         TERMINAL_INTERVAL
     }

@@ -1,4 +1,4 @@
-//! Results for people: a table, and why it is so.
+//! Results for people: a table, with explanations.
 
 use anyhow::Result;
 use portolan::provider::Address;
@@ -17,7 +17,7 @@ const HEAD: [&str; 6] = [
     "qp",
     "port space",
 ];
-/// What stands where there is nothing.
+/// Placeholder for an empty cell.
 const NOTHING: &str = "-";
 
 /// Writes which target follows.
@@ -26,7 +26,7 @@ pub(super) fn heading(target: &Target, output: &mut Output) -> Result<()> {
     Ok(output.line(&text)?)
 }
 
-/// Writes the results of a target, one a line.
+/// Writes the results of a target, one per line.
 pub(super) fn results(results: &[AddrInfo], explain: bool, output: &mut Output) -> Result<()> {
     let theme = output.theme;
     let rows: Vec<_> = results.iter().map(row).collect();
@@ -88,7 +88,7 @@ fn device(result: &AddrInfo) -> String {
     })
 }
 
-/// The canonical names that say more than the addresses, each once.
+/// The canonical names that differ from the addresses, each once.
 fn names(results: &[AddrInfo]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for result in results {

@@ -1,10 +1,10 @@
-//! What is to be resolved.
+//! A target to resolve.
 
 use std::fmt;
 
 use portolan::resolve::parse_endpoint;
 
-/// A host, a service, both or, with hints, neither.
+/// A host, a service or both; with hints it may have neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) node: Option<String>,
@@ -16,10 +16,10 @@ impl Target {
         Self { node, service }
     }
 
-    /// Reads `host:port`, `host` or `:port`.
+    /// Parses `host:port`, `host` or `:port`.
     ///
     /// # Errors
-    /// The text is none of these.
+    /// The text has none of these forms.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let endpoint = parse_endpoint(text).map_err(|error| error.to_string())?;
         let owned = |part: Option<&str>| part.map(str::to_owned);

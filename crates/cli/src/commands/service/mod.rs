@@ -1,4 +1,4 @@
-//! `service`: services that are registered at the subnet administrator.
+//! `service`: manages services registered at the subnet administrator.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{Output, complain};
 
-/// How often it is looked whether the user wants a service to end.
+/// Polling interval for an interrupt.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Lists, registers or removes services.
@@ -43,7 +43,7 @@ fn list(args: &ServiceListArgs, output: &mut Output) -> Result<Outcome> {
         query = query.name(name_field(name)?);
     }
     let asked_for = args.id.is_some() || args.name.is_some();
-    // Mostly there is one result, which needs no table.
+    // Usually there is one result, which needs no table.
     let one = asked_for.then(|| client.service(&query, args.port.timeout));
     let found = match one {
         Some(Ok(record)) => Ok(vec![record]),
@@ -120,7 +120,7 @@ fn record(args: &ServiceNamedArgs, port: &Port) -> Result<ServiceRecord> {
     })
 }
 
-/// What distinguishes a service from others.
+/// The fields that identify a service.
 fn key(record: &ServiceRecord) -> Query<ServiceRecord> {
     Query::<ServiceRecord>::new()
         .service_id(record.service_id)

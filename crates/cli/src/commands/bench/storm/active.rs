@@ -1,4 +1,4 @@
-//! The side that connects: many ids on one channel, one thread.
+//! The connecting side: many ids on one channel, in one thread.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::queue_pairs::QueuePairs;
 use crate::commands::bench::memory::resident_bytes;
 use crate::latency::Latencies;
 
-/// How long all of a step may take.
+/// Time limit for a whole step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Active {
@@ -23,7 +23,7 @@ pub(super) struct Active {
     to: SocketAddr,
     queue_pairs: Option<QueuePairs>,
     capacity: u32,
-    /// Ids whose route is known.
+    /// Ids with a resolved route.
     routed: Vec<CmId>,
     connected: Vec<CmId>,
     resident_before: u64,
@@ -46,7 +46,7 @@ impl Active {
         })
     }
 
-    /// Resolves address and route of so many ids, and gives them their queue pairs.
+    /// Resolves the address and route of `count` ids and creates their queue pairs.
     pub(super) fn resolve(&mut self, count: u32) -> Result<()> {
         let mut ids = Vec::with_capacity(count as usize);
         for _ in 0..count {
@@ -74,7 +74,7 @@ impl Active {
         Ok(())
     }
 
-    /// Connects all whose route is known, at once; how long each took.
+    /// Connects all ids with a resolved route at once; returns the time of each.
     pub(super) fn connect(&mut self) -> Result<Latencies> {
         let (mut latencies, mut under_way) =
             (Latencies::new(), HashMap::<IdNumber, Instant>::new());
@@ -99,14 +99,13 @@ impl Active {
         Ok(latencies)
     }
 
-    /// What each connection added to the memory of this process.
+    /// Memory of this process per connection.
     pub(super) fn bytes_per_connection(&self) -> Result<u64> {
         let grown = resident_bytes()?.saturating_sub(self.resident_before);
         Ok(grown / self.connected.len().max(1) as u64)
     }
 
-    /// Sends a message over each of so many connections drawn at random, and waits for all of them
-    /// to come back.
+    /// Sends a message over each of `messages` randomly chosen connections and waits for all replies.
     pub(super) fn exchange(&self, messages: u32, seed: u64) -> Result<Latencies> {
         let queue_pairs = self
             .queue_pairs
@@ -127,7 +126,7 @@ impl Active {
             for number in queue_pairs.arrivals()? {
                 let (sent, message) = under_way
                     .remove(&number)
-                    .context("a message comes that was not asked for")?;
+                    .context("an unexpected message arrived")?;
                 ensure!(
                     queue_pairs.message(number) == message,
                     "a message came back changed"
@@ -143,7 +142,7 @@ impl Active {
         Ok(latencies)
     }
 
-    /// Ends all connections, and waits until the peer has answered each.
+    /// Disconnects all connections and waits for the peer's answers.
     pub(super) fn disconnect(mut self) -> Result<()> {
         let ids = std::mem::take(&mut self.connected);
         for id in &ids {
@@ -154,9 +153,9 @@ impl Active {
         while left > 0 {
             match self.next(deadline)?.event_type() {
                 EventType::Disconnected => left -= 1,
-                // The end of the wait for late packets.
+                // The end of time-wait.
                 EventType::TimewaitExit => {}
-                other => bail!("{other} instead of the end of a connection"),
+                other => bail!("{other} while waiting for the end of a connection"),
             }
         }
         Ok(())
@@ -175,12 +174,12 @@ fn unexpected(event: &Event) -> anyhow::Error {
     }
 }
 
-/// So many different numbers below `below`, drawn at random (Fisher and Yates).
+/// `count` different random numbers below `below` (Fisher and Yates).
 fn drawn(below: usize, count: usize, seed: u64) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..below).collect();
     let mut state = seed;
     for at in 0..count.min(below) {
-        // Knuth's MMIX generator; its high bits are the random ones.
+        // Knuth's MMIX generator, whose high bits are the random ones.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);

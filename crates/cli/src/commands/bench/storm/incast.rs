@@ -1,4 +1,4 @@
-//! Incast: many processes write to one at once, beside one that does.
+//! Incast: many processes write to one at once, compared with a single one.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn run(args: &StormArgs, output: &mut Output) -> Result<()> {
     }
     let (one, all) = ("one to one", format!("{} to one", args.senders));
     let mut comparison = Comparison::new(&all, one);
-    // Touches memory for the first time.
+    // Warm up the memory.
     total_rate(&mut senders, time / 4)?;
     for round in 0..args.rounds {
         let yardstick = total_rate(senders.get_mut(..1).unwrap_or_default(), time)?;
@@ -77,7 +77,7 @@ impl Sender {
     }
 }
 
-/// Bytes per second of all senders together, from the first byte to the last.
+/// Total bytes per second of all senders, from the first byte to the last.
 fn total_rate(senders: &mut [Sender], time: Duration) -> Result<f64> {
     for sender in senders.iter_mut() {
         let (to, size) = (sender.target.remote(), WRITE_LEN);

@@ -1,4 +1,4 @@
-//! Storms: many connects at once to one listener, many connections held, many senders to one receiver.
+//! Storms: many simultaneous connects to one listener, many idle connections, many senders to one receiver.
 
 mod active;
 mod incast;
@@ -23,19 +23,19 @@ use crate::latency::time;
 use crate::output::Output;
 use crate::text::bytes;
 
-/// Bytes of a message over a connection that is held.
+/// Length of a message over an idle connection.
 const MESSAGE_LEN: usize = 32;
 
 pub(super) fn run(args: &StormArgs, output: &mut Output) -> Result<()> {
     let mut peer = Peer::start()?;
-    // First, while no memory is left over that others have used.
+    // First, before other steps leave freed memory behind.
     hold(args, &mut peer, output)?;
     connect_at_once(args, &mut peer, output)?;
     drop(peer);
     incast::run(args, output)
 }
 
-/// All requests leave before the first answer is looked at.
+/// All requests are sent before the first answer is read.
 fn connect_at_once(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
     let connections = args.connects;
     let mut active = start(peer, connections)?;
@@ -112,7 +112,7 @@ fn hold(args: &StormArgs, peer: &mut Peer, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Has the peer serve so many connections, and gets ready to make them.
+/// Makes the peer serve `connections` connections, and prepares to connect them.
 fn start(peer: &mut Peer, connections: u32) -> Result<Active> {
     let listening = peer.call(Request::ServeStorm { connections })?;
     let to = listening["listening"]
@@ -122,7 +122,7 @@ fn start(peer: &mut Peer, connections: u32) -> Result<Active> {
     Active::new(software_provider()?, to, connections)
 }
 
-/// A number that differs from run to run: every hasher of the standard library has other keys.
+/// A number that differs between runs, because the standard library's hashers have random keys.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! The side that is connected to: accepts by the hundreds and sends messages back, in one thread.
+//! The accepting side: accepts hundreds of connections and echoes messages, in one thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use super::queue_pairs::QueuePairs;
 use crate::commands::bench::memory::resident_bytes;
 
-/// Requests that may wait to be accepted. More that come are dropped, and come again.
+/// Maximum number of waiting requests. Further ones are dropped and repeated by their senders.
 const BACKLOG: i32 = 1024;
-/// How long nothing may happen.
+/// Time limit without any event.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long it is waited for events between looks at the messages.
+/// How long to wait for events between polls for messages.
 const EVENT_WAIT: Duration = Duration::from_millis(1);
 
-/// Listens, reports where, accepts so many connections, reports that it holds them and how much memory
-/// each takes, and sends messages back until all of them have ended.
+/// Listens, reports the address, accepts `connections` connections, reports their memory use, and echoes messages until
+/// all have ended.
 pub(in crate::commands::bench) fn serve(
     provider: &Arc<dyn Provider>,
     connections: u32,
@@ -49,7 +49,7 @@ pub(in crate::commands::bench) fn serve(
         }
         ensure!(
             Instant::now() < deadline,
-            "{} of {connections} connections came, {} ended, then nothing",
+            "{} of {connections} connections arrived, {} ended, then nothing",
             served.established,
             served.ended
         );
@@ -58,7 +58,7 @@ pub(in crate::commands::bench) fn serve(
 }
 
 struct Served {
-    /// Made for the device of the first request: a listener at a loopback address has none.
+    /// Created for the device of the first request, because a loopback listener has none.
     queue_pairs: Option<QueuePairs>,
     ids: Vec<CmId>,
     resident_before: u64,
@@ -69,7 +69,7 @@ struct Served {
 }
 
 impl Served {
-    /// Takes all events there are, or waits a little for one; whether there was any.
+    /// Handles all pending events, or waits briefly for one; returns whether there were any.
     fn take_events(
         &mut self,
         events: &EventChannel,
@@ -111,16 +111,16 @@ impl Served {
         Ok(any)
     }
 
-    /// The queue pairs, made with the first request. What it takes for itself does not count as memory of connections.
+    /// The queue pairs, created with the first request. Their shared part does not count as memory of connections.
     fn queue_pairs_for(&mut self, request: &CmId) -> Result<&mut QueuePairs> {
         if self.queue_pairs.is_none() {
             self.queue_pairs = Some(QueuePairs::new(&request.device()?, self.connections)?);
             self.resident_before = resident_bytes()?;
         }
-        self.queue_pairs.as_mut().context("they were just made")
+        self.queue_pairs.as_mut().context("they were just created")
     }
 
-    /// Sends back the messages that have come; whether there were any.
+    /// Echoes the messages that have arrived; returns whether there were any.
     fn send_back(&mut self) -> Result<bool> {
         let Some(queue_pairs) = &mut self.queue_pairs else {
             return Ok(false);

@@ -14,7 +14,7 @@ use portolan::{Access, SharedMemory};
 
 use super::MESSAGE_LEN;
 
-/// Completions taken at a time.
+/// Maximum number of completions taken at a time.
 const BATCH: usize = 64;
 
 /// A queue pair holds a message each way.
@@ -34,7 +34,7 @@ const INIT: QpInit = QpInit {
 pub(super) struct QueuePairs {
     pd: Arc<dyn Pd>,
     cq: Arc<dyn Cq>,
-    /// A place for a message of each queue pair.
+    /// Space for one message per queue pair.
     memory: SharedMemory,
     members: Vec<Arc<dyn Qp>>,
 }
@@ -45,7 +45,7 @@ impl QueuePairs {
         let pd = device.alloc_pd()?;
         let memory = SharedMemory::new(&pd, capacity as usize * MESSAGE_LEN, Access::LOCAL_WRITE)?;
         Ok(QueuePairs {
-            // Each has a send and a receive at most.
+            // Each has at most one send and one receive.
             cq: device.create_cq(capacity * 2, None, 0)?,
             pd,
             memory,
@@ -53,7 +53,7 @@ impl QueuePairs {
         })
     }
 
-    /// Gives an id its queue pair, which receives; its number among them.
+    /// Creates a queue pair for an id and posts its receive; returns its index.
     pub(super) fn enter(&mut self, id: &CmId) -> Result<usize> {
         let qp = id.create_queue_pair(&NewQueuePair {
             pd: &self.pd,
@@ -68,7 +68,7 @@ impl QueuePairs {
         Ok(number)
     }
 
-    /// What an id with one connects and accepts with.
+    /// Parameters for connecting and accepting.
     pub(super) fn conn_param() -> ConnParam {
         ConnParam {
             retry_count: 7,
@@ -106,7 +106,7 @@ impl QueuePairs {
         message
     }
 
-    /// The members whose messages have arrived since; drives the device.
+    /// The indices of queue pairs with new messages; drives the device.
     pub(super) fn arrivals(&self) -> Result<Vec<usize>> {
         let mut batch = [WorkCompletion::EMPTY; BATCH];
         let taken = self.cq.poll(&mut batch)?;

@@ -1,4 +1,4 @@
-//! The ways to a destination, as a connection of this process would take them.
+//! The routes to a destination that a connection of this process would use.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn ways(
     timeout: Duration,
 ) -> Result<Vec<Way>, String> {
     let mut request = Request::parse(text).map_err(|error| error.cause.to_string())?;
-    // The software provider is not started for a question.
+    // Do not start the software provider for a query.
     if let Ok(Choice::Kernel) = provider {
         let kernel = kernel_provider().map_err(|error| error.to_string())?;
         request = request.provider(kernel);

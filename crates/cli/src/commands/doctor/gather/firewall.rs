@@ -1,10 +1,10 @@
-//! The rules of the firewall, by the tools that there are.
+//! The firewall's rules, from the installed tools.
 
 use super::super::facts::Unseen;
 use super::super::rules::{Chain, Ruleset};
 use super::{iptables, nft, tool};
 
-/// Tools of iptables with their family: the present ones and those of old, each with tables of its own.
+/// The iptables tools with their family: current and legacy variants, each with its own tables.
 const SAVERS: [(&str, &str); 4] = [
     ("iptables-save", "ip"),
     ("ip6tables-save", "ip6"),
@@ -23,7 +23,7 @@ pub(super) fn look(unseen: &mut Vec<Unseen>) -> Ruleset {
         match tool::run(&program, &[]) {
             Ok(text) => {
                 let (chains, is_nft) = iptables::parse(&text, family);
-                // The plain name may be one of the two others.
+                // The plain name may be the same tool as one of the others.
                 let is_same = |one: &Chain, other: &Chain| {
                     (&one.table, &one.name, &one.rules) == (&other.table, &other.name, &other.rules)
                 };
@@ -49,7 +49,7 @@ pub(super) fn look(unseen: &mut Vec<Unseen>) -> Ruleset {
         match tool::run(&program, &["-j", "list", "ruleset"]) {
             Ok(text) => match nft::parse(&text) {
                 Some(chains) => {
-                    // iptables lists those that it keeps within nftables itself, in better words.
+                    // iptables lists its own chains within nftables more readably.
                     let is_told = |chain: &Chain| {
                         let mut told = shared.iter();
                         told.any(|(table, name)| (table, name) == (&chain.table, &chain.name))
@@ -58,16 +58,18 @@ pub(super) fn look(unseen: &mut Vec<Unseen>) -> Ruleset {
                     rules.chains.extend(others);
                     rules.tools.push("nft");
                 }
-                None => complaints.push(("nft", "its answer is not understood".into())),
+                None => complaints.push(("nft", "its output cannot be parsed".into())),
             },
             Err(why) => complaints.push(("nft", why)),
         }
     }
-    // One that tells is enough; each reads tables of its own, but a kernel has not all of them.
+    // One successful tool is enough: each reads its own tables, but a kernel rarely has all of them.
     if rules.tools.is_empty() {
         let why = match complaints.first() {
             None => "neither nft nor iptables is installed (apt-get install nftables)".to_owned(),
-            Some(_) if !rustix::process::geteuid().is_root() => "root alone sees them".to_owned(),
+            Some(_) if !rustix::process::geteuid().is_root() => {
+                "only root can list them".to_owned()
+            }
             Some((tool, why)) => format!("{tool}: {why}"),
         };
         unseen.push(Unseen {

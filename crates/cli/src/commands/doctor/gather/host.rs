@@ -1,4 +1,4 @@
-//! The host, and what it allows this process.
+//! The host, and its limits for this process.
 
 use super::super::facts::{Host, Memlock};
 use super::Root;
@@ -16,7 +16,7 @@ pub(super) fn look(root: &Root) -> Host {
     }
 }
 
-/// The kind of container, by the marks that its makers leave.
+/// The kind of container, by well-known marks.
 fn container(root: &Root) -> Option<String> {
     if root.has("/.dockerenv") {
         return Some("docker".into());
@@ -24,7 +24,7 @@ fn container(root: &Root) -> Option<String> {
     if root.has("/run/.containerenv") {
         return Some("podman".into());
     }
-    // systemd's convention for containers of any kind; only root may read it of process 1.
+    // systemd's convention for all kinds of containers; only root may read it from process 1.
     let marked = root.line("/run/systemd/container").or_else(|| {
         let environment = root.read("/proc/1/environ")?;
         let mut variables = environment.split('\0');

@@ -6,7 +6,8 @@ use super::ROCE_PORT;
 use super::nft::hook_of;
 use crate::commands::doctor::rules::{Action, Chain, Condition, Rule};
 
-/// The chains that a tool of this family (`ip` or `ip6`) saved, and whether they are nftables' own tables.
+/// Parses the chains saved by a tool of this family (`ip` or `ip6`); also returns whether they are nftables' own
+/// tables.
 pub(super) fn parse(text: &str, family: &str) -> (Vec<Chain>, bool) {
     let is_nft = text
         .lines()
@@ -79,7 +80,7 @@ fn read_rule(text: &str) -> Rule {
                     None => Condition::Other,
                 })
             }
-            // The module's own options say what it asks for.
+            // The module's own options contain the condition.
             "-m" | "--match" => {
                 let module = words.next().unwrap_or_default();
                 let is_silent = ["udp", "tcp", "multiport", "comment"].contains(&module.as_str());
@@ -92,7 +93,7 @@ fn read_rule(text: &str) -> Rule {
             "-j" | "-g" | "--jump" | "--goto" => {
                 let target = words.next().unwrap_or_default();
                 rule.action = action(target);
-                // What follows are the target's own options.
+                // The target's own options follow.
                 break;
             }
             "-i" | "-o" | "-d" => {
@@ -120,7 +121,7 @@ fn action(target: String) -> Action {
     }
 }
 
-/// The words of a rule; double quotes keep blanks together.
+/// Splits a rule into words; double quotes protect spaces.
 fn words(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut word = String::new();
@@ -144,7 +145,7 @@ fn words(text: &str) -> Vec<String> {
     all
 }
 
-/// Whether a list of ports and ranges (`53,4000:5000`) has ours; `None` if it is no such list.
+/// Whether a list of ports and ranges (`53,4000:5000`) contains ours; `None` if it is not such a list.
 fn has_port(list: &str) -> Option<bool> {
     let mut has = false;
     for part in list.split(',') {

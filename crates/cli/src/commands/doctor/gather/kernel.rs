@@ -1,5 +1,5 @@
-//! The kernel's RDMA: modules, device files, devices with their ports and GIDs (sysfs, class
-//! `infiniband`), and libibverbs.
+//! The kernel's RDMA support: modules, device files, devices with their ports and GIDs (sysfs, class `infiniband`), and
+//! libibverbs.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,7 +9,7 @@ use rustix::fs::Access;
 use super::super::facts::{Kernel, KernelDevice, Module, ModuleState, Node, Port, PortGid};
 use super::Root;
 
-/// The modules that the kernel provider rests on, and those of soft devices.
+/// The modules that the kernel provider needs, and those of software devices.
 const MODULES: [&str; 7] = [
     "ib_core",
     "ib_uverbs",
@@ -21,7 +21,7 @@ const MODULES: [&str; 7] = [
 ];
 const CLASS: &str = "/sys/class/infiniband";
 const NODES: &str = "/dev/infiniband";
-/// Most GIDs of a port that are looked at; drivers have a few hundred.
+/// Maximum number of a port's GIDs to read; drivers have a few hundred.
 const GIDS_MAX: usize = 1024;
 const UNSET_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
 
@@ -51,7 +51,7 @@ fn modules(root: &Root) -> Vec<Module> {
     let loaded = root.read("/proc/modules").unwrap_or_default();
     let state = |name: &str| {
         let is_loaded = |line: &str| line.split(' ').next() == Some(name);
-        // A built-in module that has parameters shows itself though no list of modules is installed.
+        // A built-in module with parameters appears here even if no list of modules is installed.
         let shows = root.has(&format!("/sys/module/{name}"));
         let [is_built_in, is_there] = [&lists[0], &lists[1]].map(|list| has_module(list, name));
         match () {
@@ -68,7 +68,7 @@ fn modules(root: &Root) -> Vec<Module> {
     modules.into()
 }
 
-/// Whether depmod's list (`kernel/…/name.ko.xz: …`) has a module; names may be written with either dash.
+/// Whether depmod's list (`kernel/…/name.ko.xz: …`) contains a module; names may use `-` or `_`.
 fn has_module(list: &str, name: &str) -> bool {
     list.lines().any(|line| {
         let path = line.split(':').next().unwrap_or_default();
@@ -95,7 +95,7 @@ fn nodes(root: &Root) -> Vec<Node> {
         .collect()
 }
 
-/// Where the loader found the library, which this process has loaded.
+/// The path from which this process has loaded the library.
 fn library_path(root: &Root) -> Option<String> {
     let maps = root.read("/proc/self/maps")?;
     maps.lines().find_map(|line| {
@@ -104,7 +104,7 @@ fn library_path(root: &Root) -> Option<String> {
     })
 }
 
-/// The names of libibverbs' drivers, by the files that announce them.
+/// The names of libibverbs' drivers, from their configuration files.
 fn drivers(root: &Root) -> Vec<String> {
     let files = root.names("/etc/libibverbs.d").into_iter();
     let stem = |file: String| Some(file.strip_suffix(".driver")?.to_owned());
@@ -125,7 +125,7 @@ fn devices(root: &Root) -> Vec<KernelDevice> {
                 driver: root
                     .link_name(&format!("{folder}/device/driver"))
                     .or_else(|| {
-                        // Hardware whose driver is not told is hardware all the same.
+                        // Hardware, even if its driver is unknown.
                         root.has(&format!("{folder}/device"))
                             .then(|| "unknown".into())
                     }),

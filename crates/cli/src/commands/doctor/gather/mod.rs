@@ -1,6 +1,6 @@
-//! Looks at this machine. All that touches files, sockets and other programs for `doctor` is here; nothing
-//! is changed, and nothing is joined or opened that others would see, but the library's own question to
-//! those who share the port.
+//! Gathers the facts. Only this part of `doctor` accesses files, sockets and other programs. It changes nothing, joins
+//! nothing, and opens nothing that others would notice, except for the library's query to the processes that share the
+//! port.
 
 mod destination;
 mod firewall;
@@ -25,10 +25,10 @@ use super::facts::{Facts, Unseen};
 pub(super) const ROCE_PORT: u16 = 4791;
 /// Longest file that is read.
 const FILE_MAX: u64 = 4 << 20;
-/// Most entries of a folder that are looked at.
+/// Maximum number of entries of a folder to read.
 const ENTRIES_MAX: usize = 100_000;
 
-/// All that can be seen. What asks others (processes, names, the next hop) has `timeout` each.
+/// Gathers all visible facts. Each query to others (processes, names, the next hop) has the limit `timeout`.
 pub(super) fn gather(destination: Option<&str>, timeout: Duration) -> Facts {
     let root = Root::of_machine();
     let mut unseen = Vec::new();
@@ -59,7 +59,7 @@ fn preview(unseen: &mut Vec<Unseen>) -> Vec<portolan::software::DevicePreview> {
     })
 }
 
-/// The file system, or a part of it that stands for all in tests.
+/// The file system, or in tests a folder that represents it.
 #[derive(Clone, Debug)]
 struct Root(PathBuf);
 
@@ -72,7 +72,7 @@ impl Root {
         self.0.join(path.trim_start_matches('/'))
     }
 
-    /// The text of a file, if it can be read.
+    /// The text of a file, if readable.
     fn read(&self, path: &str) -> Option<String> {
         let file = std::fs::File::open(self.path(path)).ok()?;
         let mut bytes = Vec::new();
@@ -80,7 +80,7 @@ impl Root {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The text of a file of one line.
+    /// The text of a one-line file.
     fn line(&self, path: &str) -> Option<String> {
         Some(self.read(path)?.trim().to_owned())
     }
@@ -89,7 +89,7 @@ impl Root {
         self.line(path)?.parse().ok()
     }
 
-    /// The names in a folder, sorted; none if there is no such folder.
+    /// The names in a folder, sorted; empty if the folder does not exist.
     fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(path)) else {
             return Vec::new();
@@ -123,11 +123,11 @@ impl AsRef<Path> for Root {
 pub(super) mod tests {
     use super::*;
 
-    /// A small file system, gone with the value.
+    /// A small file system, removed on drop.
     pub(in crate::commands::doctor) struct Tree(pub(super) Root);
 
     impl Tree {
-        /// One with these files: path and content. A content of `-> target` makes a link.
+        /// Creates one with these files: path and content. Content of the form `-> target` makes a link.
         pub(super) fn of(name: &str, files: &[(&str, &str)]) -> Self {
             let folder = format!("portolan-doctor-{name}-{}", std::process::id());
             let tree = Self(Root(std::env::temp_dir().join(folder)));

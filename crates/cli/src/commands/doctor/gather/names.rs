@@ -1,4 +1,4 @@
-//! How names are looked up: `/etc/hosts`, `/etc/resolv.conf`, `/etc/nsswitch.conf`.
+//! The configuration of name lookups: `/etc/hosts`, `/etc/resolv.conf`, `/etc/nsswitch.conf`.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) fn look(root: &Root) -> Names {
     Names {
         hosts: hosts.lines().filter_map(read_host).collect(),
         name_servers: resolver.lines().filter_map(read_server).collect(),
-        // Without the file libc asks files and name servers.
+        // Without the file, libc uses files and name servers.
         asks_dns: sources.is_none_or(|sources| {
             let mut sources = sources.split_whitespace();
             sources.any(|source| ["dns", "resolve"].contains(&source))
@@ -33,7 +33,7 @@ fn read_host(line: &str) -> Option<(IpAddr, Vec<String>)> {
 fn read_server(line: &str) -> Option<IpAddr> {
     let mut words = line.split_whitespace();
     (words.next()? == "nameserver").then_some(())?;
-    // A link-local server has its zone behind it.
+    // A link-local server is followed by its zone.
     words.next()?.split('%').next()?.parse().ok()
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::ROCE_PORT;
 use crate::commands::doctor::rules::{Action, Chain, Condition, Hook, Rule};
 
-/// The chains of a rule set; `None` if the text is none.
+/// Parses the chains of a rule set; `None` if the text is not one.
 pub(super) fn parse(text: &str) -> Option<Vec<Chain>> {
     let whole: Value = serde_json::from_str(text).ok()?;
     let objects = whole.get("nftables")?.as_array()?;
@@ -35,7 +35,7 @@ fn field<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 fn read_chain(chain: &Value, family: &str, table: &str) -> Option<Chain> {
-    // Frames of bridges and devices are looked at elsewhere.
+    // Chains of bridges and devices see frames at other points.
     let is_ip = ["ip", "ip6", "inet"].contains(&family);
     let hook = field(chain, "hook").filter(|_| is_ip);
     Some(Chain {
@@ -90,7 +90,7 @@ fn read_rule(statements: &[Value]) -> Rule {
             "masquerade" | "snat" => rule.action = Action::SourceNat,
             "dnat" | "redirect" | "tproxy" => rule.action = Action::DestinationNat,
             "counter" | "log" | "comment" => continue,
-            // What the tools for iptables left, limits, sets, verdict maps: it may hold or not.
+            // Rules of iptables tools, limits, sets, verdict maps: may or may not match.
             _ => rule.conditions.push(Condition::Other),
         }
         if name != "match" {
@@ -134,14 +134,14 @@ fn read_match(body: &Value, conditions: &mut Vec<Condition>) {
     } else {
         None
     };
-    // To look into another protocol's header is to ask for that protocol.
+    // Matching a field of another protocol's header requires that protocol.
     if ["tcp", "sctp", "dccp", "icmp", "icmpv6", "igmp", "udplite"].contains(&protocol) {
         conditions.push(Condition::Udp(false));
     }
     conditions.push(read.unwrap_or(Condition::Other));
 }
 
-/// Whether a value, set or range has one that is `wanted`; `None` if that cannot be told.
+/// Whether a value, set or range contains a `wanted` one; `None` if unknown.
 fn contains(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> Option<bool> {
     if let Some(set) = value.get("set").and_then(Value::as_array) {
         let mut all = Some(false);
@@ -176,7 +176,7 @@ fn prefix(value: &Value) -> Option<(IpAddr, u8)> {
     Some((address, if address.is_ipv4() { 32 } else { 128 }))
 }
 
-/// A match in nft's own words, as far as they are needed to find the rule.
+/// A match in nft's syntax, complete enough to find the rule.
 fn match_text(body: &Value) -> String {
     let left = body.get("left").unwrap_or(&Value::Null);
     let subject = match (left.get("payload"), left.get("meta"), left.get("ct")) {

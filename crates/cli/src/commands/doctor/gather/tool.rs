@@ -1,4 +1,4 @@
-//! Other programs that describe the machine, within bounds.
+//! Runs other programs that describe the machine, with limits.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -6,16 +6,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest that a program may take; those that are asked take milliseconds.
+/// Time limit of a program; the programs used take milliseconds.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// Most that is read of what it says.
+/// Maximum output to read.
 const OUTPUT_MAX: u64 = 16 << 20;
-/// How often it is looked at whether it has ended.
+/// Polling interval for its end.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Where administrators' programs are, for users whose PATH has them not.
+/// Folders of administrators' programs, for users whose PATH lacks them.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
 
-/// Where a program is, if it is installed.
+/// The path of a program, if it is installed.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
@@ -24,10 +24,10 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// What a program says.
+/// Runs a program and returns its output.
 ///
 /// # Errors
-/// Why it says nothing: its own words, if it has any.
+/// Why there is no output: the program's own error message, if any.
 pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<String, String> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -45,7 +45,7 @@ pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<Strin
     let (stdout, stderr) = match started {
         Some((Ok(stdout), Ok(stderr))) => (stdout, stderr),
         Some((Err(error), _) | (_, Err(error))) => {
-            return Err(format!("no thread to read it: {error}"));
+            return Err(format!("cannot start a thread to read it: {error}"));
         }
         None => return Err("it has no output".into()),
     };
@@ -70,13 +70,13 @@ pub(super) fn run(program: &std::path::Path, arguments: &[&str]) -> Result<Strin
 fn drain(pipe: impl Read + Send + 'static) -> std::io::Result<JoinHandle<Vec<u8>>> {
     std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
-        // What was said before an error is as good as all.
+        // Output before an error is used as it is.
         let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
         bytes
     })
 }
 
-/// Waits for the program's end; one that takes too long is killed.
+/// Waits for the program to end; kills it if it takes too long.
 fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + TIME_MAX;
     loop {

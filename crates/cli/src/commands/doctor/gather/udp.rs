@@ -1,4 +1,4 @@
-//! Who has the UDP port: the processes that share it by Portolan's rules, and every socket on it.
+//! The users of the UDP port: the processes that share it by Portolan's rules, and all sockets on it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,7 +33,7 @@ pub(super) fn look(root: &Root, timeout: Duration, unseen: &mut Vec<Unseen>) -> 
     for file in ["udp", "udp6"] {
         match root.read(&format!("/proc/self/net/{file}")) {
             Some(text) => found.extend(text.lines().skip(1).filter_map(read_socket)),
-            // A kernel without IPv6 has none.
+            // The file is missing on a kernel without IPv6.
             None if file == "udp6" => {}
             None => unseen.push(Unseen {
                 what: format!("who holds UDP port {ROCE_PORT}"),
@@ -72,7 +72,7 @@ struct Found {
     inode: u64,
 }
 
-/// A line of `/proc/net/udp` or `udp6`, if it is about our port.
+/// Parses a line of `/proc/net/udp` or `udp6`; `None` if it is not about our port.
 fn read_socket(line: &str) -> Option<Found> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (address, port) = fields.get(1)?.split_once(':')?;
@@ -96,7 +96,7 @@ fn read_socket(line: &str) -> Option<Found> {
     })
 }
 
-/// Four bytes of an address, as a number of the machine's byte order.
+/// Four bytes of an address, written as a number in host byte order.
 fn word(text: &str) -> Option<[u8; 4]> {
     Some(u32::from_str_radix(text, 16).ok()?.to_ne_bytes())
 }

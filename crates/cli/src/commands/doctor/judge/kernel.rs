@@ -1,5 +1,5 @@
-//! What concerns the kernel's devices. In the way only if they would be used; a machine without them is as
-//! it should be.
+//! Judges the kernel's devices. Their findings are problems only if the devices would be used; a machine without them
+//! is fine.
 
 use super::Findings;
 use crate::commands::doctor::facts::{Facts, KernelDevice, Memlock, ModuleState};
@@ -8,13 +8,13 @@ use crate::commands::doctor::finding::Finding;
 /// The modules that the kernel provider needs.
 const NEEDED: [&str; 4] = ["ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm"];
 const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
-/// Less than this is soon used up by memory regions of an ordinary program, bytes.
+/// Below this many bytes, the memory regions of an ordinary program soon use up the limit.
 const MEMLOCK_COMFORTABLE: u64 = 64 << 20;
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
     let kernel = &facts.kernel;
     let is_used = facts.is_kernel();
-    // A missing part that is not needed is not worth a line.
+    // A missing part is only reported if it is needed.
     let matters = is_used || !kernel.devices.is_empty();
     if !matters {
         return;

@@ -1,4 +1,4 @@
-//! From facts to findings. Nothing here looks at the machine.
+//! Derives findings from facts, without access to the machine.
 
 mod kernel;
 mod network;
@@ -9,7 +9,7 @@ mod tests;
 use super::facts::Facts;
 use super::finding::{Finding, Found, Severity};
 
-/// All findings, those that are in the way last.
+/// All findings, problems last.
 pub(super) fn judge(facts: &Facts) -> Vec<Found> {
     let mut findings = Findings::default();
     if let Some(Err(why)) = &facts.provider {
@@ -40,7 +40,7 @@ impl Findings {
         self.0.iter().any(|found| found.finding.code() == code)
     }
 
-    /// A problem if it concerns the provider that would be used, else a note.
+    /// A problem if it affects the provider that would be used, otherwise a note.
     fn problem_if(&mut self, concerns: bool, finding: Finding) {
         let severity = if concerns {
             Severity::Problem

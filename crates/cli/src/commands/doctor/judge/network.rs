@@ -1,4 +1,4 @@
-//! What concerns the network, names and the way to a destination, whichever provider is used.
+//! Judges the network, names and routes to a destination, for either provider.
 
 use std::net::IpAddr;
 
@@ -122,7 +122,7 @@ pub(super) fn judge_destination(facts: &Facts, findings: &mut Findings) {
             return findings.problem(Finding::DestinationUnresolved { text, why });
         }
     };
-    // One good way is enough; the others are only mentioned.
+    // One usable route is enough; then faults of others are only notes.
     let has_way = ways.iter().any(|way| way.fault.is_none());
     for way in ways {
         let address = way.address;

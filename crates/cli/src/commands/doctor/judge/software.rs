@@ -1,10 +1,10 @@
-//! What concerns the software device: above all its UDP port.
+//! Judges the software device, mainly its UDP port.
 
 use super::Findings;
 use crate::commands::doctor::facts::{Facts, Owner, UdpSocket};
 use crate::commands::doctor::finding::{Finding, Holder};
 
-/// The MTU at which packets carry the most, 4096 bytes, with room for all headers.
+/// The MTU for the largest packets, 4096 bytes, with room for all headers.
 const LARGE_PATH_MTU: u32 = 4096;
 
 pub(super) fn judge(facts: &Facts, findings: &mut Findings) {
@@ -35,7 +35,7 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
         Some(Err(why)) => {
             let why = why.clone();
             findings.problem_if(is_used, Finding::GroupUnusable { why });
-            // The holders are not known, so none is blamed.
+            // The holders are unknown, so report none.
             return;
         }
         Some(Ok(group)) => group.pids.as_slice(),
@@ -45,7 +45,7 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
         let Some(finding) = held(facts, socket, members) else {
             continue;
         };
-        // Where the kernel's devices serve their ways, the port is theirs by right.
+        // If the kernel's devices serve their routes, they hold the port legitimately.
         let is_by_right = facts.is_by_route()
             && matches!(
                 finding,
@@ -59,7 +59,7 @@ fn judge_port(facts: &Facts, is_used: bool, findings: &mut Findings) {
     }
 }
 
-/// Processes that have a socket on the port and do not share it.
+/// A process that has a socket on the port and does not share it.
 fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     let address = socket.address;
     let has_group = facts.port.group.is_some();
@@ -70,9 +70,9 @@ fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     };
     let holder = match &socket.owner {
         Owner::Process { pid, .. } if members.contains(pid) => return None,
-        // Parked where no process has it, by those who share the port.
+        // Sockets without a process are parked by the group that shares the port.
         Owner::Kernel | Owner::Unknown if has_group => return None,
-        // As it should be, where its devices are used.
+        // Expected, if the kernel's devices are used.
         Owner::Kernel if facts.is_kernel() => return None,
         Owner::Kernel => {
             let device = soft();
@@ -91,7 +91,7 @@ fn held(facts: &Facts, socket: &UdpSocket, members: &[u32]) -> Option<Finding> {
     Some(Finding::PortHeld { address, holder })
 }
 
-/// The kernel's devices on the interfaces that software devices are on.
+/// Kernel devices on the same interfaces as software devices.
 fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
     for device in &facts.kernel.devices {
         let ports = device
@@ -108,7 +108,7 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
             }
             let name = device.name.clone();
             match &device.driver {
-                // It serves its own ways.
+                // It serves its own routes.
                 _ if facts.is_by_route() => {}
                 Some(driver) => findings.problem_if(
                     is_used,
@@ -118,7 +118,7 @@ fn judge_kernel_devices(facts: &Facts, is_used: bool, findings: &mut Findings) {
                         interface,
                     },
                 ),
-                // It holds the port, which says it all.
+                // It holds the port, which is already reported.
                 None if findings.has("port-held-by-kernel") => {}
                 None if is_used => findings.note(Finding::KernelDeviceCould {
                     device: name,
