@@ -94,7 +94,7 @@ fn udaddys_server_which_answers_at_the_end_with_other_data_is_supported() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.contains("30 datagrams sent, 30 answered"), "{text}");
-    assert!(text.contains("30 answers are no echo"), "{text}");
+    assert!(text.contains("30 answers are not echoes"), "{text}");
 }
 
 /// udaddy's client sends all datagrams at once and waits for as many answers.

@@ -58,7 +58,7 @@ fn senseless_queries_are_errors() {
         (&["reach", "x"][..], "a GID expected"),
         (
             &["reach", "::", "127.0.0.1"],
-            "1 of 2 GIDs could not be asked about",
+            "1 of 2 GIDs could not be checked",
         ),
         (&["reach", "224.0.0.1"], "1 of 1"),
         (
