@@ -1,4 +1,4 @@
-//! What a queue pair is created with.
+//! Settings of a new queue pair.
 
 use core::time::Duration;
 
@@ -11,20 +11,20 @@ use super::PdId;
 /// Identity, sizes and limits of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
-    /// Its number, chosen by the host so that peers cannot guess it.
+    /// Its number, which the host chooses so that peers cannot guess it.
     pub qpn: Qpn,
     /// Protection domain.
     pub pd: PdId,
-    /// Type and sizes that the owner asks for.
+    /// Type and sizes that the owner requests.
     pub init: QpInit,
-    /// What the device offers at most.
+    /// Maximum values of the device.
     pub limits: QpLimits,
     /// Flow control.
     pub flow: FlowConfig,
 }
 
 impl QpConfig {
-    /// Checks what the owner asks for against the limits.
+    /// Checks the owner's request against the limits.
     ///
     /// # Errors
     /// See [`QueuePair::new`](super::QueuePair::new).
@@ -47,14 +47,14 @@ impl QpConfig {
             }
         }
         if self.init.qp_type != QpType::XrcRecv && cap.max_send_wr == 0 && cap.max_recv_wr == 0 {
-            let (what, expected) = ("max_send_wr and max_recv_wr", "one that is not 0");
+            let (what, expected) = ("max_send_wr and max_recv_wr", "at least one nonzero");
             return Err(Error::invalid(Step::CreateQp, what, expected, "0 and 0"));
         }
         Ok(())
     }
 }
 
-/// What a device offers at most; asking for more is an error.
+/// Maximum values of a device; requesting more is an error.
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
     /// Work requests per queue.
@@ -67,7 +67,7 @@ pub struct QpLimits {
     pub max_rd_atomic: u8,
     /// Reads and atomics under way as responder.
     pub max_dest_rd_atomic: u8,
-    /// The port's MTU: the largest path MTU, and the longest datagram.
+    /// The port's MTU: maximum for path MTUs and datagrams.
     pub max_path_mtu: Mtu,
 }
 
@@ -77,8 +77,8 @@ impl Default for QpLimits {
             max_wr: 1 << 14,
             max_sge: 32,
             max_inline_data: 512,
-            // As Linux's rdma_rxe (RXE_MAX_QP_INIT_RD_ATOM, RXE_MAX_QP_RD_ATOM): perftest has each end's queue pair
-            // take the limit of the other's device.
+            // As in Linux's rdma_rxe (RXE_MAX_QP_INIT_RD_ATOM, RXE_MAX_QP_RD_ATOM). perftest sets each end's queue pair
+            // to the limit of the other end's device.
             max_rd_atomic: 128,
             max_dest_rd_atomic: 128,
             max_path_mtu: Mtu::Mtu4096,
@@ -88,26 +88,26 @@ impl Default for QpLimits {
 
 /// Flow control and retransmission of the requester.
 ///
-/// RoCE on an ordinary network has no flow control of its own: what does not fit into the peer's
-/// socket buffer is lost. So the requester keeps a window, in bytes with each packet counted as a
-/// whole path MTU, over the requests it sends and the read responses it asks for.
+/// RoCE on an ordinary network has no flow control: packets that do not fit into the peer's socket buffer are lost. So
+/// the requester keeps a window over its requests and the read responses it requests. The window is in bytes, and each
+/// packet counts as a full path MTU.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowConfig {
-    /// Window of a fresh connection, bytes; below the default socket buffer of a receiver.
+    /// Window of a new connection, in bytes; less than the default socket buffer of a receiver.
     pub window_initial_bytes: u32,
-    /// The window never falls below this; one packet is always allowed.
+    /// Minimum window; one packet is always allowed.
     pub window_min_bytes: u32,
-    /// The window never grows beyond this; about what the receive buffer of an unprivileged process
-    /// holds, and far more than a local network's bandwidth times its round trip.
+    /// Maximum window: about the receive buffer of an unprivileged process, and far more than a local network's
+    /// bandwidth-delay product.
     pub window_max_bytes: u32,
-    /// An RDMA read is split into requests of at most this many bytes, and of at most as many as the
-    /// window has room for.
+    /// Maximum bytes of one read request. An RDMA read is split into requests of at most this size and at most the
+    /// window's room.
     pub read_request_bytes_max: u32,
-    /// The responder acknowledges at least every so many packets, asked or not; the requester asks
-    /// at least as often.
+    /// The responder acknowledges at least every this many packets, even without a request. The requester requests an
+    /// acknowledgement at least as often.
     pub ack_interval_packets: u32,
-    /// Wait for an acknowledgement before the round trip has been measured. The local ACK timeout
-    /// of the queue pair bounds it.
+    /// Wait for an acknowledgement before the round trip is measured. The queue pair's local ACK timeout is the upper
+    /// bound.
     pub retransmit_initial: Duration,
     /// Shortest wait for an acknowledgement.
     pub retransmit_min: Duration,

@@ -21,20 +21,20 @@ const FIELD_NAMES: [&str; 11] = [
     "duplicates",
 ];
 
-/// What a queue pair has seen since it was created. They wrap.
+/// Counters of a queue pair since its creation. They wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCounters {
-    /// Packets handed out for sending, repeated ones included.
+    /// Packets sent, including retransmissions.
     pub packets_sent: u64,
     /// Payload bytes of these.
     pub bytes_sent: u64,
-    /// Packets handed in, dropped ones included.
+    /// Packets received, including dropped ones.
     pub packets_received: u64,
     /// Payload bytes of these.
     pub bytes_received: u64,
     /// Request packets sent again.
     pub retransmits: u64,
-    /// How often the requester's wait for an acknowledgement timed out.
+    /// Timeouts of the requester.
     pub timeouts: u64,
     /// NAKs sent, receiver-not-ready apart.
     pub naks_sent: u64,
@@ -44,7 +44,7 @@ pub struct QpCounters {
     pub rnr_naks_sent: u64,
     /// Receiver-not-ready NAKs received.
     pub rnr_naks_received: u64,
-    /// Requests received again after they were carried out.
+    /// Requests received again after execution.
     pub duplicates: u64,
     drops: [u64; DropReason::COUNT],
 }
@@ -60,7 +60,7 @@ impl QpCounters {
         self.drops.iter().sum()
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
             *mine = mine.wrapping_add(theirs);
@@ -70,8 +70,7 @@ impl QpCounters {
         }
     }
 
-    /// Name and value of each: packets and bytes sent are `tx_`, received `rx_`, and drops are
-    /// `dropped_` and their reason.
+    /// The counters by name: `tx_` for packets and bytes sent, `rx_` for received, `dropped_` and the reason for drops.
     pub fn named(&self) -> Vec<Counter> {
         let fields = FIELD_NAMES.into_iter().zip(self.fields());
         let fields = fields.map(|(name, value)| (Cow::Borrowed(name), value));
@@ -126,36 +125,36 @@ impl QpCounters {
     }
 }
 
-/// Why a packet had no effect and no answer.
+/// Why a packet was dropped without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The queue pair's state does not accept it (IBTA 9.6.1: RESET, INIT, ERR).
     State,
-    /// The opcode is not of this queue pair's transport.
+    /// The opcode belongs to another transport.
     Transport,
     /// The partition key does not match.
     PKey,
     /// The transport version is not zero.
     Version,
-    /// A packet ahead of the expected PSN, whose gap was reported already.
+    /// A packet ahead of the expected PSN, after the gap was already reported.
     OutOfSequence,
-    /// A duplicate read whose responder resources are gone.
+    /// A duplicate read that the responder resources do not contain.
     StaleRead,
-    /// A duplicate atomic whose result is forgotten, or that differs from the one carried out.
+    /// A duplicate atomic that the responder resources do not contain, or that differs from the executed one.
     StaleAtomic,
     /// An acknowledgement of something acknowledged before.
     StaleAck,
     /// An acknowledgement of something never sent (a "ghost").
     GhostAck,
-    /// A reserved syndrome, or an opcode or length that does not fit.
+    /// A reserved syndrome, or an invalid opcode or length.
     Malformed,
-    /// The Q_Key is not that of the queue pair (UD).
+    /// The Q_Key differs from the queue pair's (UD).
     QKey,
     /// No receive was posted (UC, UD).
     NoReceive,
-    /// Longer than the receive that it was to fill, which ended with an error (UC, UD).
+    /// Longer than its receive, which completed with an error (UC, UD).
     Length,
-    /// The key, range or right does not allow the write (UC).
+    /// The key, range or right does not permit the write (UC).
     Access,
 }
 

@@ -1,8 +1,7 @@
-//! The queue pair engine: connections, datagrams, completion queues and memory protection, without any
-//! I/O.
+//! The queue pair engine: connections, datagrams, completion queues and memory protection, without I/O.
 //!
-//! Nothing here reads a clock, opens a socket, starts a thread or touches application memory. A
-//! host feeds in work requests, packets and the time, and carries out the outputs:
+//! The engine does not read a clock, open a socket, start a thread or touch application memory. A host passes in work
+//! requests, packets and the time, and executes the outputs:
 //!
 //! ```text
 //!  post_send, post_recv, modify ──▶ ┌───────────┐ ──▶ poll_transmit     packets to build and send
@@ -16,25 +15,23 @@
 //!
 //! # The drain rule
 //!
-//! After every call of the left side the host drains the right side, placements first and
-//! completions after them: a completion says that the bytes are there. [`QueuePair::poll_transmit`]
-//! may itself produce completions (a key found invalid as a packet is built), so completions and
-//! events are drained after it, too. Placements refer to the packet just handled and are carried
-//! out before the next one; so is the atomic operation that the packet may ask for, whose result is
-//! handed back at once. Handling a packet, and asking for the next one to send, may ask for a change
-//! of the memory table: it is applied before anything else is done with the queue pair, and what was
-//! to be sent is asked for again. Then the host sleeps until [`QueuePair::poll_timeout`].
+//! After every call on the left side, the host drains the right side, first placements and then completions, because a
+//! completion promises that the bytes are in memory. [`QueuePair::poll_transmit`] may itself cause completions (if a
+//! key turns out invalid when a packet is built), so the host drains completions and events after it, too. Placements
+//! refer to the packet just handled and must be executed before the next one. The same holds for the atomic operation
+//! that the packet may request; its result must be returned at once. Handling a packet, and polling for the next one to
+//! send, may request a change of the memory table. The host applies it before any other call on the queue pair, and
+//! then polls again for the packet. Finally the host sleeps until [`QueuePair::poll_timeout`].
 //!
 //! # Time
 //!
-//! `now` is a [`Duration`](core::time::Duration) since an epoch of the host's choosing, the same
-//! for all calls on one queue pair, and never goes back.
+//! `now` is a [`Duration`](core::time::Duration) since an epoch that the host chooses. The epoch is the same for all
+//! calls on one queue pair, and the time never goes backwards.
 //!
 //! # Memory
 //!
-//! Keys, ranges and rights are checked against the [`MemoryTable`] on every packet, in and out. The
-//! host holds the table (a read lock) from the call that checked until the copy is done, so that a
-//! region removed from the table is no longer touched.
+//! Keys, ranges and rights are checked against the [`MemoryTable`] for every packet, in both directions. The host holds
+//! a read lock on the table from the call that checks until the copy is done, so that a removed region is not touched.
 
 mod completion;
 mod config;

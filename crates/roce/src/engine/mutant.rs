@@ -1,44 +1,44 @@
-//! Planted defects: what the simulator must find to be believed when it finds nothing.
+//! Planted defects, which the simulator must find to show that its checks work.
 //!
-//! Without the feature `mutants`, which nothing that ships turns on, `is_planted` is `false` to the
-//! compiler and no trace of them remains. With it a thread plants one at a time, and none at first.
+//! Without the feature `mutants`, which no shipped build enables, `is_planted` is constantly `false` and compiles away.
+//! With it, a thread plants one defect at a time, initially none.
 
 /// A defect of the queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// An acknowledgement counts for one packet more than it says.
+    /// An acknowledgement covers one packet too many.
     AcknowledgesTooMuch,
-    /// A copy of an atomic is carried out like the first.
+    /// A duplicate atomic is executed again.
     AtomicExecutedAgain,
-    /// A request that was carried out is carried out again.
+    /// A duplicate request is executed again.
     DuplicateExecuted,
-    /// A fenced request does not wait for the reads before it.
+    /// A fenced request does not wait for earlier reads.
     FenceIgnored,
-    /// What is flushed completes in the wrong order.
+    /// Flushed requests complete in the wrong order.
     FlushedBackwards,
-    /// A request is carried out though one before it is missing.
+    /// A request is executed although an earlier one is missing.
     GapUnnoticed,
-    /// The data of a datagram takes the room of its network header.
+    /// The data of a datagram overwrite the space of its network header.
     HeaderRoomTaken,
-    /// The limit of a shared receive queue stays armed when it was told.
+    /// The limit of a shared receive queue stays armed after its event.
     LimitStaysArmed,
-    /// On an unreliable connection the packet after a lost one is taken for the lost one.
+    /// On an unreliable connection, the packet after a lost one takes its place.
     LossInMessageUnnoticed,
     /// "Receiver not ready" is not heard.
     NotReadyIgnored,
     /// "Receiver not ready" counts as an acknowledgement.
     NotReadyTakenForAck,
-    /// Sequence numbers are compared as if they never wrapped.
+    /// PSNs are compared as if they never wrapped.
     PsnsComparedAsIntegers,
-    /// A datagram is taken whatever its Q_Key is.
+    /// A datagram with a wrong Q_Key is accepted.
     QKeyUnchecked,
-    /// A peer may go beyond the end of a region.
+    /// A peer may access memory beyond the end of a region.
     RangeUnchecked,
     /// Read responses have the sequence number after theirs.
     ReadNumberedFromNext,
     /// Receives left at the end do not complete.
     ReceivesNotFlushed,
-    /// After the first timeout no other comes.
+    /// The timer is not rearmed after the first timeout.
     TimerLost,
     /// As much is sent as was posted.
     WindowIgnored,
@@ -89,7 +89,7 @@ mod planted {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Gives the engines of this thread the defect, in place of any other, or none.
+    /// Plants the defect in the engines of this thread, replacing any other; `None` removes it.
     pub fn plant(mutant: Option<Mutant>) {
         PLANTED.set(mutant);
     }

@@ -1,4 +1,4 @@
-//! What the engine asks its host to do.
+//! Outputs of the engine for its host.
 
 use core::ops::Range;
 
@@ -9,16 +9,15 @@ use super::Path;
 
 /// One packet to build and send.
 ///
-/// The host writes `headers`, gathers `payload`, adds `headers.bth.pad_count` zero bytes and
-/// appends the ICRC. It borrows from the queue pair, so it is built before anything else happens
-/// there.
+/// The host writes `headers`, gathers `payload`, adds `headers.bth.pad_count` zero bytes and appends the ICRC. This
+/// borrows from the queue pair, so the packet must be built before any other call.
 #[derive(Debug)]
 pub struct Transmit<'a> {
-    /// BTH and extension headers, complete; the pad count is that of `payload`.
+    /// BTH and extension headers, complete, including the pad count for `payload`.
     pub headers: Headers,
     /// The bytes that follow the headers.
     pub payload: Payload<'a>,
-    /// Where it goes: a datagram's own way; `None` for the connection's.
+    /// Destination of a datagram; `None` for the connection's peer.
     pub path: Option<Path>,
 }
 
@@ -32,7 +31,7 @@ impl Transmit<'_> {
     }
 }
 
-/// Where the payload of a packet comes from.
+/// The source of a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Registered memory, checked against the memory table in the call that returned it. Empty for
@@ -66,20 +65,19 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// Received bytes to copy into the application's memory, once, the last byte last.
+/// Received bytes to copy once into the application's memory, the last byte last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// First byte of the destination, as an address of this process.
     pub addr: u64,
-    /// What the bytes are a part of.
+    /// The source of the bytes.
     pub source: PlacementSource,
     /// The bytes, as a range of the source.
     pub source_range: Range<usize>,
 }
 
 impl Placement {
-    /// The bytes to copy; `payload` is that of the packet just handled. `None` only if it is another
-    /// packet's.
+    /// The bytes to copy. `payload` is that of the packet just handled; `None` means that it is another packet's.
     pub fn bytes<'a>(&'a self, payload: &'a [u8]) -> Option<&'a [u8]> {
         let source = match &self.source {
             PlacementSource::Payload => payload,
@@ -89,30 +87,29 @@ impl Placement {
     }
 }
 
-/// What a placement's bytes are a part of.
+/// The source of a placement's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementSource {
     /// The payload of the packet just handled.
     Payload,
-    /// The result of an atomic operation, in this machine's byte order.
+    /// The result of an atomic operation, in host byte order.
     Value([u8; 8]),
 }
 
 /// An atomic operation of the peer on eight bytes of the application's memory.
 ///
-/// The host carries it out as one indivisible instruction of its processor and answers with the
-/// value that was there before ([`QueuePair::complete_atomic`](super::QueuePair::complete_atomic)).
-/// So it is atomic towards every other queue pair and towards the program itself
-/// (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
+/// The host executes it as one atomic instruction of its processor, and returns the previous value
+/// ([`QueuePair::complete_atomic`](super::QueuePair::complete_atomic)). So it is atomic with respect to all other queue
+/// pairs and the program itself (`IBV_ATOMIC_GLOB` of ibv_query_device(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicOperation {
     /// The first byte, as an address of this process; a multiple of eight.
     pub addr: u64,
-    /// What to do with the value there, which is in this machine's byte order.
+    /// The operation on the value, which is in host byte order.
     pub kind: AtomicKind,
 }
 
-/// What an atomic operation does (IBTA 9.4.5).
+/// The type of an atomic operation (IBTA 9.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicKind {
     /// Stores `swap` if the value is `compare`.
@@ -130,7 +127,7 @@ pub enum AtomicKind {
 }
 
 impl AtomicKind {
-    /// The value after the operation on `original`: what a host whose memory is its own computes.
+    /// The value after the operation on `original`, for a host with exclusive access to the memory.
     pub fn apply(self, original: u64) -> u64 {
         match self {
             Self::CompareSwap { compare, swap } if original == compare => swap,
@@ -148,17 +145,17 @@ pub enum Queue {
     /// The receive queue.
     #[default]
     Receive,
-    /// An XRC shared receive queue, which has a completion queue of its own.
+    /// An XRC shared receive queue, which has its own completion queue.
     Shared(Srqn),
 }
 
-/// A finished work request, for the completion queue of its queue.
+/// A completed work request, for the completion queue of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Whose completion queue it goes to.
+    /// The queue whose completion queue gets it.
     pub queue: Queue,
     /// The completion.
     pub wc: WorkCompletion,
-    /// Whether the peer asked for an event (the solicited event bit of IBTA 9.2; only receives).
+    /// Whether the peer requested an event (the solicited event bit of IBTA 9.2; only receives).
     pub solicited: bool,
 }

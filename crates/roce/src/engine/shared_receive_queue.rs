@@ -1,4 +1,4 @@
-//! Shared receive queues: receives that several queue pairs draw on (IBTA 10.2.9).
+//! Shared receive queues: receives that several queue pairs use (IBTA 10.2.9).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -23,10 +23,10 @@ pub struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    /// An empty queue. `max_wr` bounds its size, `limits` the pieces of a receive.
+    /// Creates an empty queue. `max_wr` limits its size, `limits` the scatter/gather elements of a receive.
     ///
     /// # Errors
-    /// `InvalidArgument` for a size of 0 or beyond the bounds, or a limit beyond the size.
+    /// `InvalidArgument` for a size of 0 or above the maximum, or a limit greater than the size.
     pub fn new(
         srqn: Srqn,
         pd: PdId,
@@ -71,12 +71,12 @@ impl SharedReceiveQueue {
         self.entries.len()
     }
 
-    /// Whether no receive waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Sizes, and the limit while it is armed (`ibv_query_srq(3)`).
+    /// The sizes, and the limit while it is armed (`ibv_query_srq(3)`).
     pub fn query(&self) -> SrqAttr {
         self.attr
     }
@@ -84,7 +84,7 @@ impl SharedReceiveQueue {
     /// Appends a receive (`ibv_post_srq_recv(3)`).
     ///
     /// # Errors
-    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces.
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements.
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         if self.entries.len() >= self.attr.max_wr as usize {
             let what = "receive work requests";
@@ -96,8 +96,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Takes the oldest receive (see `ReceiveSource::take`). If fewer than the limit are left
-    /// then, that is to be told once, and the limit is disarmed.
+    /// Takes the oldest receive (see `ReceiveSource::take`). If fewer than the limit remain, an event is due once, and
+    /// the limit is disarmed.
     pub fn take(&mut self, spare: Vec<Sge>) -> Option<ReceiveEntry> {
         let entry = self.entries.pop_front()?;
         if self.spare_sges.len() < self.attr.max_wr as usize {
@@ -112,17 +112,17 @@ impl SharedReceiveQueue {
         Some(entry)
     }
 
-    /// Whether the owner is to be told that the limit was reached; asking takes it away.
+    /// Takes the limit event: whether the owner must be notified that the limit was reached.
     pub fn take_limit_event(&mut self) -> bool {
         core::mem::take(&mut self.limit_reached)
     }
 
-    /// Changes the size, or arms the limit anew, or both (`ibv_modify_srq(3)`). The limit is looked
-    /// at whenever a receive is taken, so a limit above the remaining number takes effect with the next.
+    /// Changes the size, rearms the limit, or both (`ibv_modify_srq(3)`). The limit is checked whenever a receive is
+    /// taken, so a limit above the remaining number takes effect with the next.
     ///
     /// # Errors
-    /// `InvalidArgument` for a size beyond the bound or below the receives that wait, or a limit
-    /// beyond the size; nothing has changed then.
+    /// `InvalidArgument` for a size above the maximum or below the number of queued receives, or a limit greater than
+    /// the size. An error changes nothing.
     pub fn modify(&mut self, max_wr: Option<u32>, srq_limit: Option<u32>) -> Result<()> {
         let size = max_wr.unwrap_or(self.attr.max_wr);
         let limit = srq_limit.unwrap_or(self.attr.srq_limit);

@@ -6,35 +6,35 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Error, Result, Step};
 use portolan_wire::Qpn;
 
-/// A completion found no room: the queue is in error from now on and its owner gets
+/// A completion did not fit. The queue is then in error, and its owner gets
 /// [`AsyncEvent::CqErr`](portolan_provider::verbs::AsyncEvent::CqErr).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue overflowed: it holds {capacity} completions")]
 pub struct CqOverflow {
-    /// Completions it can hold.
+    /// Maximum number of completions.
     pub capacity: u32,
 }
 
-/// A completion queue: a bounded ring, and the hand-off of notifications.
+/// A completion queue: a bounded ring, and its notifications.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: VecDeque<WorkCompletion>,
     capacity: u32,
     armed: Option<Arming>,
-    /// What came since the queue was last found empty or last notified, and was not announced.
+    /// Completions that arrived since the queue was last found empty or last notified, if not announced.
     unannounced: Option<News>,
     notification: bool,
     overflowed: bool,
 }
 
-/// What the owner waits for (`ibv_req_notify_cq(3)`).
+/// The notification that the owner requested (`ibv_req_notify_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arming {
     Any,
     Solicited,
 }
 
-/// The most urgent of the completions that no notification announced.
+/// The most urgent completion without a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum News {
     Unsolicited,
@@ -42,7 +42,7 @@ enum News {
 }
 
 impl CompletionQueue {
-    /// A queue for `capacity` completions.
+    /// Creates a queue for `capacity` completions.
     ///
     /// # Errors
     /// `InvalidArgument` unless `capacity` is 1 to `limit`.
@@ -61,17 +61,16 @@ impl CompletionQueue {
         })
     }
 
-    /// Completions it can hold.
+    /// Maximum number of completions.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Changes how many completions it can hold (`ibv_resize_cq(3)`). What waits stays, in order, and
-    /// so does the request for an event by arming.
+    /// Changes the maximum number of completions (`ibv_resize_cq(3)`). Queued completions keep their order, and the
+    /// queue stays armed.
     ///
     /// # Errors
-    /// `InvalidArgument` unless `capacity` is 1 to `limit` and the waiting completions fit; nothing has changed
-    /// then.
+    /// `InvalidArgument` unless `capacity` is 1 to `limit` and the queued completions fit. An error changes nothing.
     pub fn resize(&mut self, capacity: u32, limit: u32) -> Result<()> {
         let waiting = u32::try_from(self.ring.len()).unwrap_or(u32::MAX);
         let least = waiting.max(1);
@@ -91,7 +90,7 @@ impl CompletionQueue {
         self.ring.len()
     }
 
-    /// Whether no completion waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
@@ -101,11 +100,10 @@ impl CompletionQueue {
         self.overflowed
     }
 
-    /// Adds a completion. One that failed counts as solicited (IBTA 11.4.2.2).
+    /// Adds a completion. An error counts as solicited (IBTA 11.4.2.2).
     ///
     /// # Errors
-    /// [`CqOverflow`]: the completion is lost. The queue pairs attached are moved to the error
-    /// state by the host.
+    /// [`CqOverflow`]: the completion is lost. The host then moves the attached queue pairs to the error state.
     pub fn push(
         &mut self,
         wc: WorkCompletion,
@@ -128,8 +126,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Takes completions, oldest first, into the front of `out`; their number. Fewer than
-    /// `out.len()` means that the queue was found empty.
+    /// Takes completions, oldest first, into the front of `out`; returns their number. Fewer than `out.len()` means
+    /// that the queue is now empty.
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> usize {
         let count = out.len().min(self.ring.len());
         for (slot, wc) in out.iter_mut().zip(self.ring.drain(..count)) {
@@ -141,15 +139,14 @@ impl CompletionQueue {
         count
     }
 
-    /// Forgets the completions of a queue pair that is destroyed or reset.
+    /// Discards the completions of a queue pair that is destroyed or reset.
     pub fn forget(&mut self, qpn: Qpn) {
         self.ring.retain(|wc| wc.qp_num != qpn);
     }
 
-    /// Asks for one notification, at the next completion or the next solicited one. Due at once if
-    /// such a completion came since the queue was last found empty and was not announced, so that
-    /// an owner that polls and then arms misses nothing. Asking for any completion widens an earlier
-    /// request for solicited ones, never the reverse.
+    /// Requests one notification, at the next completion or the next solicited one. It is due at once if such a
+    /// completion arrived since the queue was last found empty and was not announced. So an owner that polls and then
+    /// arms misses nothing. Arming for any completion extends an earlier request for solicited ones, never the reverse.
     pub fn arm(&mut self, solicited_only: bool) {
         if !solicited_only {
             self.armed = Some(Arming::Any);
@@ -159,17 +156,17 @@ impl CompletionQueue {
         self.announce();
     }
 
-    /// Whether a notification was asked for and is still to come.
+    /// Whether a requested notification is still pending.
     pub fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
 
-    /// Whether a notification is due; taking it takes it away.
+    /// Takes the notification: returns whether one is due.
     pub fn take_notification(&mut self) -> bool {
         core::mem::take(&mut self.notification)
     }
 
-    /// Turns arming and news, when they meet, into a notification.
+    /// Makes a notification due if the queue is armed and has unannounced completions.
     fn announce(&mut self) {
         let due = match (self.armed, self.unannounced) {
             (Some(Arming::Any), Some(_)) => true,

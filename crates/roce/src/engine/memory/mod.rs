@@ -23,8 +23,8 @@ pub struct PdId(pub u32);
 pub struct Region {
     /// Protection domain.
     pub pd: PdId,
-    /// Address by which work requests and peers name its first byte; `addr` unless registered
-    /// otherwise (`ibv_reg_mr_iova(3)`).
+    /// Address that work requests and peers use for its first byte; `addr` unless registered with another
+    /// (`ibv_reg_mr_iova(3)`).
     pub iova: u64,
     /// Address of its first byte in this process.
     pub addr: u64,
@@ -34,7 +34,7 @@ pub struct Region {
     pub access: Access,
 }
 
-/// Why a piece of local memory may not be used.
+/// Why local memory may not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocalAccessError {
     /// No region has the key.
@@ -51,25 +51,25 @@ pub enum LocalAccessError {
     Access,
 }
 
-/// Why a peer may not use a piece of memory (IBTA 9.7.4.1): one answer for all causes, so that a
-/// peer learns nothing about keys it does not hold.
+/// A peer may not use this memory (IBTA 9.7.4.1). One error for all causes, so that a peer learns nothing about keys it
+/// does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the remote key, range or right does not allow the access")]
+#[error("the remote key, range or right does not permit the access")]
 pub struct RemoteAccessError;
 
-/// The regions of a device, by key. Looking up takes constant time.
+/// The regions of a device by key, with lookup in constant time.
 ///
-/// A region's local and remote key are one number, chosen at random by the host: an access with it
-/// as remote key is still bounded by the remote rights of the region and the queue pair.
+/// A region's local and remote key are the same number, which the host chooses at random. Remote access is still
+/// limited by the remote rights of the region and the queue pair.
 #[derive(Debug)]
 pub struct MemoryTable {
     regions: HashMap<u32, Held, BuildHasherDefault<KeyHasher>>,
-    /// By the part of their keys that never changes.
+    /// By the constant part of their keys.
     windows: HashMap<u32, Window, BuildHasherDefault<KeyHasher>>,
     limit: usize,
 }
 
-/// A region, and how many windows rest on it.
+/// A region, and the number of windows bound to it.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     region: Region,
@@ -89,8 +89,8 @@ impl MemoryTable {
     /// Adds a region.
     ///
     /// # Errors
-    /// Those of [`Region::check`]; `InvalidArgument` if the key is taken (draw another);
-    /// `LimitReached` if the table is full.
+    /// Errors of [`Region::check`]; `InvalidArgument` if the key is in use (draw another); `LimitReached` if the table
+    /// is full.
     pub fn insert(&mut self, key: u32, region: Region) -> Result<()> {
         region.check()?;
         if self.regions.len() >= self.limit {
@@ -110,12 +110,11 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Puts another region under the key of one (`ibv_rereg_mr(3)`). No access sees a mixture of the
-    /// two.
+    /// Replaces the region of a key (`ibv_rereg_mr(3)`). No access sees a mixture of the two.
     ///
     /// # Errors
-    /// Those of [`Region::check`]; `InUse` while windows are bound to the present region;
-    /// `NoSuchObject` if no region has the key. Nothing has changed then.
+    /// Errors of [`Region::check`]; `InUse` while windows are bound to the current region; `NoSuchObject` if no region
+    /// has the key. An error changes nothing.
     pub fn replace(&mut self, key: u32, region: Region) -> Result<()> {
         region.check()?;
         let missing = Error::new(Step::RegisterMemory, Cause::NoSuchObject("memory region"));
@@ -125,10 +124,10 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Removes a region, as its owner asks (`ibv_dereg_mr(3)`); `None` if no region has the key.
+    /// Removes a region at its owner's request (`ibv_dereg_mr(3)`); `None` if no region has the key.
     ///
     /// # Errors
-    /// `InUse` while windows are bound to it; nothing has changed then.
+    /// `InUse` while windows are bound to it. An error changes nothing.
     pub fn deregister(&mut self, key: u32) -> Result<Option<Region>> {
         if let Some(held) = self.regions.get(&key) {
             held.check_unused()?;
@@ -136,8 +135,7 @@ impl MemoryTable {
         Ok(self.remove(key))
     }
 
-    /// Removes a region in any case; `None` if no region has the key. Windows bound to it open
-    /// nothing any more.
+    /// Removes a region in any case; `None` if no region has the key. Windows bound to it lose their access.
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let held = self.regions.remove(&key)?;
         if held.windows > 0 {
@@ -146,7 +144,7 @@ impl MemoryTable {
         Some(held.region)
     }
 
-    /// Whether a region has the key, or a window has it or may come to have it.
+    /// Whether a region has the key, or a window has it or may get it.
     pub fn contains(&self, key: u32) -> bool {
         self.regions.contains_key(&key) || self.is_windows(key)
     }
@@ -161,11 +159,11 @@ impl MemoryTable {
         self.regions.is_empty()
     }
 
-    /// Checks an access by a work request of protection domain `pd` (IBTA 10.6), and gives the
-    /// address of its first byte in this process.
+    /// Checks an access by a work request of protection domain `pd` (IBTA 10.6), and returns the address of its first
+    /// byte in this process.
     ///
     /// # Errors
-    /// See [`LocalAccessError`]; the work request ends in `LocProtErr`.
+    /// See [`LocalAccessError`]; the work request completes with `LocProtErr`.
     pub fn check_local(
         &self,
         pd: PdId,
@@ -187,8 +185,8 @@ impl MemoryTable {
             .ok_or(LocalAccessError::Range)
     }
 
-    /// Checks an access by a peer through queue pair `qpn` of protection domain `pd`, and gives the
-    /// address of its first byte in this process. `access` is what the operation needs.
+    /// Checks an access by a peer through queue pair `qpn` of protection domain `pd`, and returns the address of its
+    /// first byte in this process. `access` are the rights that the operation needs.
     ///
     /// # Errors
     /// [`RemoteAccessError`]; the peer gets a NAK "remote access error".
@@ -237,11 +235,11 @@ impl Held {
 }
 
 impl Region {
-    /// Whether there can be such a region.
+    /// Checks whether the region is valid.
     ///
     /// # Errors
-    /// `InvalidArgument` if the range wraps around the address space, or remote writing or atomics
-    /// are asked for without LOCAL_WRITE (`ibv_reg_mr(3)`).
+    /// `InvalidArgument` if the range wraps around the address space, or if remote writes or atomics are requested
+    /// without LOCAL_WRITE (`ibv_reg_mr(3)`).
     pub fn check(&self) -> Result<()> {
         let invalid = |what, expected, found: &dyn core::fmt::Display| {
             Err(Error::invalid(Step::RegisterMemory, what, expected, found))
@@ -259,24 +257,23 @@ impl Region {
         Ok(())
     }
 
-    /// The process's address of `iova`, if `len` bytes from there are within the region.
+    /// The process's address for `iova`, if `len` bytes from there are within the region.
     fn translate(&self, iova: u64, len: u64) -> Option<u64> {
         translate(self.iova, self.addr, self.length, iova, len)
     }
 }
 
-/// The process's address of `iova`, if `len` bytes from there are within `length` bytes that peers
-/// find at `base_iova` and the process at `base`.
+/// The process's address for `iova`, if `len` bytes from there are within a range of `length` bytes. The range starts
+/// at `base_iova` for peers and at `base` for the process.
 fn translate(base_iova: u64, base: u64, length: u64, iova: u64, len: u64) -> Option<u64> {
     let offset = iova.checked_sub(base_iova)?;
     let end = offset.checked_add(len)?;
-    // `insert` made sure that the region does not wrap; an empty range at its very end might.
+    // `insert` ensured that the region does not wrap; an empty range at its end might.
     (end <= length).then(|| base.wrapping_add(offset))
 }
 
-/// Spreads keys over the table. Keys are the host's random numbers, never a peer's choice, so no
-/// keyed hash is needed: one multiplication (by 2^64 divided by the golden ratio) moves their
-/// entropy to the high bits, too.
+/// Distributes keys in the table. The host chooses keys at random and peers cannot choose them, so no keyed hash is
+/// needed. One multiplication (by 2^64 divided by the golden ratio) moves entropy to the high bits, too.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyHasher(u64);
 

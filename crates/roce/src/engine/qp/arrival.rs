@@ -1,4 +1,4 @@
-//! Whether a packet is one for this queue pair at all.
+//! Checks whether a packet is valid for this queue pair.
 
 use portolan_provider::verbs::{QpState, QpType};
 use portolan_wire::PKey;
@@ -7,7 +7,7 @@ use portolan_wire::rocev2::Packet;
 
 use crate::engine::DropReason;
 
-/// What any packet must be, before its sequence number is looked at (IBTA 9.6.1).
+/// Checks that apply to every packet, before its PSN is considered (IBTA 9.6.1).
 pub(super) fn check_packet(
     packet: &Packet<'_>,
     qp_type: QpType,
@@ -16,7 +16,7 @@ pub(super) fn check_packet(
     let bth = packet.bth();
     let is_expected = match state {
         QpState::Rts | QpState::Sqd | QpState::Sqe => true,
-        // What is sent only from RTS on cannot be answered before.
+        // Requests are only sent from RTS on, so responses cannot arrive before.
         QpState::Rtr => bth.opcode.is_request(),
         _ => false,
     };

@@ -1,12 +1,11 @@
-//! The window: how much may be under way before an acknowledgement comes.
+//! The window: limits the bytes in flight.
 
 use crate::engine::FlowConfig;
 use crate::engine::mutant::{Mutant, is_planted};
 
-/// A window in bytes, as TCP's (RFC 5681) and for the same reason: what the path and the peer's
-/// socket buffer can take is not known, and losing a packet is how they tell. It doubles each round
-/// trip until the first loss, then grows by one packet each round trip; a loss halves it, a timeout
-/// takes it to its minimum.
+/// A window in bytes, as in TCP (RFC 5681) and for the same reason: the capacity of the path and of the peer's socket
+/// buffer is unknown, and only packet loss shows it. The window doubles each round trip until the first loss, then
+/// grows by one packet each round trip. A loss halves it, a timeout resets it to its minimum.
 #[derive(Debug)]
 pub(super) struct CongestionWindow {
     size: u32,
@@ -16,7 +15,7 @@ pub(super) struct CongestionWindow {
     max: u32,
     /// Acknowledged bytes not yet turned into growth.
     credit: u32,
-    /// Losses of packets numbered below this belong to one event: they shrink the window once.
+    /// Losses of packets numbered below this belong to one event, which shrinks the window only once.
     recovery_end: u64,
 }
 
@@ -38,8 +37,7 @@ impl CongestionWindow {
         self.size
     }
 
-    /// Bytes that may be added to those under way. An empty window has room for at least one
-    /// packet.
+    /// Bytes that may be sent in addition to those in flight. An empty window always has room for one packet.
     pub(super) fn room(&self, in_flight: u64, mtu: u32) -> u64 {
         if is_planted(Mutant::WindowIgnored) {
             return u32::MAX.into();
@@ -51,8 +49,8 @@ impl CongestionWindow {
         }
     }
 
-    /// `acked` bytes arrived, of `in_flight` that were under way. A window that was not in use
-    /// proves nothing and does not grow.
+    /// `acked` bytes were acknowledged, of `in_flight` bytes in flight. A window that was not full does not grow,
+    /// because that proves nothing.
     pub(super) fn on_ack(&mut self, acked: u64, in_flight: u64, mtu: u32) {
         if in_flight < u64::from(self.size / 2) {
             return;
@@ -69,7 +67,7 @@ impl CongestionWindow {
         }
     }
 
-    /// The packet numbered `lost` was lost, when `next` was the next number to be sent first.
+    /// The packet numbered `lost` was lost; `next` is the next number to be sent for the first time.
     pub(super) fn on_loss(&mut self, lost: u64, next: u64) {
         if lost >= self.recovery_end {
             self.recovery_end = next;
@@ -79,7 +77,7 @@ impl CongestionWindow {
         }
     }
 
-    /// Nothing came back in time.
+    /// No answer arrived in time.
     pub(super) fn on_timeout(&mut self, next: u64) {
         self.on_loss(self.recovery_end, next);
         self.size = self.min;

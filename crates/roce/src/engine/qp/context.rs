@@ -1,4 +1,4 @@
-//! What one call on a queue pair works with.
+//! Arguments of a call on a queue pair.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use portolan_wire::{PKey, Psn};
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::{MemoryTable, PdId, QpConfig};
 
-/// The queue pair as its requester and responder see it, the time, and the memory.
+/// The queue pair as its requester and responder see it, the time, and the memory table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) now: Duration,
@@ -20,7 +20,7 @@ pub(super) struct Context<'a> {
     pub(super) is_xrc: bool,
     pub(super) attr: &'a QpAttr,
     pub(super) memory: &'a MemoryTable,
-    /// The header before the packet that is handled, if it is a datagram.
+    /// The network header of the handled packet, if it is a datagram.
     pub(super) network: Option<NetworkHeader>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
         self.attr.path_mtu.bytes() as u32
     }
 
-    /// Headers to the peer, of an opcode of RC or of XRC's for the same, for a payload of `payload_len` bytes.
+    /// Builds the headers for the peer. `opcode` is an RC opcode, which becomes the XRC opcode if necessary.
     pub(super) fn headers(&self, opcode: Opcode, psn: Psn, payload_len: u32) -> Headers {
         let opcode = match self.is_xrc {
             true => opcode.as_xrc(),
@@ -61,13 +61,13 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Whether a packet fits into what the host can send now.
+/// Whether a packet fits into the host's current budget.
 pub(super) fn fits(headers: &Headers, payload_len: u32, budget_bytes: usize) -> bool {
     let pad = usize::from(headers.bth.pad_count);
     headers.len() + payload_len as usize + pad + ICRC_LEN <= budget_bytes
 }
 
-/// How far `psn` is ahead of `from`; less than zero if it is behind.
+/// The distance from `from` to `psn`; negative if `psn` is behind.
 pub(super) fn distance(psn: Psn, from: Psn) -> i32 {
     if is_planted(Mutant::PsnsComparedAsIntegers) {
         return psn.value() as i32 - from.value() as i32;

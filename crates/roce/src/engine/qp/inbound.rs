@@ -1,5 +1,5 @@
-//! Messages as they arrive, packet by packet: what reliable and unreliable connections do alike with
-//! them. What a refusal leads to is each one's own affair.
+//! Incoming messages, packet by packet: the common part of reliable and unreliable connections. Each handles refusals
+//! itself.
 
 use portolan_provider::verbs::{Access, WcOpcode, WcStatus, WorkCompletion};
 use portolan_wire::eth::RethRepr;
@@ -12,7 +12,7 @@ use super::receive_queue::receive_completion;
 use super::segment::SgeCursor;
 use crate::engine::{Placement, PlacementSource, RemoteAccessError};
 
-/// A write under way: at `va` with `remaining` bytes to come of `total`.
+/// A write in progress: at `va`, with `remaining` of `total` bytes missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboundWrite {
     rkey: u32,
@@ -36,8 +36,7 @@ impl InboundWrite {
         self.total
     }
 
-    /// Bytes that are to come after the packet; `None` if the length of its payload does not fit its
-    /// opcode and what was to come.
+    /// Bytes missing after the packet; `None` if its payload length does not fit its opcode and the missing bytes.
     pub(super) fn left_after(&self, packet: &Packet<'_>) -> Option<u32> {
         let ends = packet.bth().opcode.ends_message();
         match self.remaining.checked_sub(payload_len(packet)) {
@@ -47,7 +46,7 @@ impl InboundWrite {
         }
     }
 
-    /// Places the payload. The write with `left` bytes to come.
+    /// Places the payload. Returns the write with `left` bytes missing.
     pub(super) fn place(
         self,
         left: u32,
@@ -76,14 +75,14 @@ impl InboundWrite {
 pub(super) enum SendRefusal {
     /// No receive waits.
     NoReceive,
-    /// It is longer than the receive that it was to fill.
+    /// The message is longer than its receive.
     TooLong,
-    /// The memory of the receive may not be written.
+    /// The memory of the receive is not writable.
     Forbidden,
 }
 
-/// Places the payload of a send in the oldest receive, behind the bytes placed before. Bytes that are
-/// placed then.
+/// Places the payload of a send in the oldest receive, after the bytes placed before. Returns the number of bytes
+/// placed in total.
 pub(super) fn place_send(
     queue: &mut ReceiveQueue,
     cursor: &mut SgeCursor,
@@ -92,7 +91,7 @@ pub(super) fn place_send(
     packet: &Packet<'_>,
     out: &mut Outbox,
 ) -> Result<u64, SendRefusal> {
-    // A shared receive's memory belongs to the protection domain of its queue.
+    // A shared receive's memory belongs to its queue's protection domain.
     let pd = queue.pd().unwrap_or(cx.pd);
     let receive = queue.front().ok_or(SendRefusal::NoReceive)?;
     let cx = &Context { pd, ..*cx };
@@ -108,7 +107,7 @@ pub(super) fn place_send(
     Ok(total)
 }
 
-/// Completes the oldest receive, if there is one, with what its last packet brought.
+/// Completes the oldest receive, if any, with the data of its last packet.
 pub(super) fn complete_receive(
     queue: &mut ReceiveQueue,
     cx: &Context<'_>,
@@ -130,7 +129,7 @@ pub(super) fn complete_receive(
     out.complete_receive(wc, packet.bth().solicited);
 }
 
-/// Where the peer's access goes. Empty ranges are not checked (IBTA C9-88), and go nowhere.
+/// The address of the peer's access. Empty ranges are not checked (IBTA C9-88) and have no address.
 pub(super) fn remote_range(
     cx: &Context<'_>,
     rkey: u32,
@@ -145,7 +144,7 @@ pub(super) fn remote_range(
     checked.map(Some)
 }
 
-/// A payload is no longer than an MTU.
+/// A payload is at most one MTU long.
 fn payload_len(packet: &Packet<'_>) -> u32 {
     packet.payload().len() as u32
 }

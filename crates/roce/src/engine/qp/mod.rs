@@ -42,10 +42,10 @@ use reliable::Reliable;
 use requester::{Built, Source};
 use service::{Service, TransmitFailed};
 
-/// Packets under way from which on those behind them can wait for a moment: an owner that posts so many waits for
-/// none of them.
+/// If this many packets are in flight, later ones can wait for a moment: an owner that posts this many does not wait
+/// for a single one.
 const STREAM_UNDER_WAY_MIN: u64 = 8;
-/// Packets that are too many to wait: of the path MTU of 4096 they make the longest datagram.
+/// Flush when this many packets are queued: with a path MTU of 4096 they fill the longest datagram.
 const STREAM_WAITING_MAX: u64 = 16;
 
 /// A queue pair, with no I/O: see the [module](super) for what its host does.
@@ -57,20 +57,20 @@ pub struct QueuePair {
     shared_receives: Option<Arc<dyn ReceiveSource>>,
     domain: Option<Arc<dyn ReceiveDomain>>,
     outbox: Outbox,
-    /// Places of the payload of the packet handed out last.
+    /// Payload segments of the packet returned last.
     segments: Vec<Segment>,
-    /// The peer was heard in RTR, and the owner was told.
+    /// The peer was heard in RTR, and the owner was notified.
     is_established: bool,
-    /// The owner is to be told once the send queue is drained.
+    /// The owner must be notified when the send queue is drained.
     tells_drained: bool,
 }
 
 impl QueuePair {
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// `InvalidArgument` for a depth, number of pieces or inline size beyond the limits, or two
-    /// queues of depth zero.
+    /// `InvalidArgument` for a depth, number of scatter/gather elements or inline size above the limits, or two queues
+    /// of depth zero.
     pub fn new(config: QpConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -86,8 +86,7 @@ impl QueuePair {
         })
     }
 
-    /// A queue pair in RESET that draws its receives from a shared receive queue. What it was told
-    /// of a receive queue of its own does not count.
+    /// Creates a queue pair in RESET that uses a shared receive queue. The sizes of its own receive queue are ignored.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -98,9 +97,8 @@ impl QueuePair {
         Ok(qp)
     }
 
-    /// The receiving end of an extended reliable connection, in RESET. Its receives are those of its domain's
-    /// shared receive queues, and memory is looked for in the protection domain of the queue that a request
-    /// names.
+    /// Creates the receiving end of an extended reliable connection, in RESET. It uses the receives of its domain's
+    /// shared receive queues. Memory is checked in the protection domain of the queue that a request names.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -131,17 +129,17 @@ impl QueuePair {
         self.attr.state
     }
 
-    /// Attributes as they are now, and what it was created with (`ibv_query_qp(3)`).
+    /// The current attributes, and those at creation (`ibv_query_qp(3)`).
     pub fn query(&self) -> (QpAttr, QpInit) {
         (self.attr, self.config.init)
     }
 
-    /// Changes attributes and state (`ibv_modify_qp(3)`). To ERR: all work is flushed. To RESET:
-    /// all work is forgotten, without completions. To SQD: requests that were begun are finished, nothing else
-    /// is begun until RTS; `SqDrained` is raised then, if the mask has `EN_SQD_ASYNC_NOTIFY`.
+    /// Changes attributes and state (`ibv_modify_qp(3)`). A change to ERR flushes all work. A change to RESET discards
+    /// all work without completions. A change to SQD finishes started requests and starts no others until RTS; then
+    /// `SqDrained` is raised if the mask has `EN_SQD_ASYNC_NOTIFY`.
     ///
     /// # Errors
-    /// `InvalidState`, `InvalidArgument` or `Unsupported`; nothing has changed then.
+    /// `InvalidState`, `InvalidArgument` or `Unsupported`. An error changes nothing.
     pub fn modify(&mut self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let previous = self.attr.state;
         let next = attr::check_modify(self.qp_type(), previous, attr, mask, &self.config.limits)?;
@@ -158,7 +156,7 @@ impl QueuePair {
                     self.service.start_receiving(&self.attr);
                 }
                 let is_start = next == QpState::Rts && previous == QpState::Rtr;
-                // What was changed while the send queue was drained holds from now on.
+                // Attributes changed while the send queue was drained take effect now.
                 if is_start || previous == QpState::Sqd {
                     self.service.start_sending(&self.attr);
                 }
@@ -170,16 +168,16 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Moves to ERR for a cause outside of the queue pair (an overflowed completion queue, a device
-    /// gone): all work is flushed and `QpFatal` is raised.
+    /// Moves to ERR for an external cause (an overflowed completion queue, a removed device): flushes all work and
+    /// raises `QpFatal`.
     pub fn fail(&mut self) {
         self.enter_error();
         self.service.silence();
         self.outbox.raise(AsyncEvent::QpFatal(self.config.qpn));
     }
 
-    /// As [`fail`](Self::fail), after a panic within a call of the engine or of its host. What a packet was to do to
-    /// memory is forgotten, for the memory table may have changed since that was checked.
+    /// Like [`fail`](Self::fail), after a panic during a call of the engine or its host. Discards pending memory
+    /// operations, because the memory table may have changed since they were checked.
     pub fn abandon(&mut self) {
         self.outbox.placements.clear();
         self.outbox.grh_placements.clear();
@@ -187,14 +185,13 @@ impl QueuePair {
         self.fail();
     }
 
-    /// Posts to the send queue of a connected queue pair; its `ud` is not looked at. In ERR and SQE the
-    /// request is flushed at once.
+    /// Posts to the send queue of a connected queue pair; `ud` of the request is ignored. In ERR and SQE the request is
+    /// flushed at once.
     ///
     /// # Errors
     /// `InvalidState` in RESET, INIT and RTR; `LimitReached` if the queue is full;
-    /// `InvalidArgument` for too many pieces, too much inline data, more than 2^31 bytes, an operation
-    /// that the type does not have, a read or atomic where `max_rd_atomic` is zero, or the type UD.
-    /// Nothing is posted then.
+    /// `InvalidArgument` for too many scatter/gather elements, too much inline data, more than 2^31 bytes, an operation
+    /// that the type lacks, a read or atomic if `max_rd_atomic` is zero, or the type UD. An error posts nothing.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
         self.check_posting()?;
         self.service.post_message(wr, &self.attr)?;
@@ -202,9 +199,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether packets wait, but few, behind others that are under way: they lose little time if they are sent a moment
-    /// later, and more may be posted until then, with which they make one datagram. Never on a queue pair that
-    /// nobody acknowledges.
+    /// Whether a few packets are queued behind many in flight. Sending them a moment later costs little time, and
+    /// packets posted meanwhile can join them in one datagram. Never true on an unacknowledged service.
     pub fn tail_can_wait(&self) -> bool {
         let is_stream = |halves: &Reliable| {
             (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())
@@ -213,8 +209,7 @@ impl QueuePair {
         self.attr.state == QpState::Rts && self.service.reliable().is_some_and(is_stream)
     }
 
-    /// Whether packets that are sent from now on may overtake those sent before: nothing that a peer would miss is in
-    /// flight.
+    /// Whether packets sent from now on may overtake earlier ones: nothing that a peer would miss is in flight.
     pub fn can_change_way(&self) -> bool {
         match self.service.reliable() {
             Some(halves) => halves.requester.under_way() == 0,
@@ -223,12 +218,12 @@ impl QueuePair {
         }
     }
 
-    /// Posts a datagram to the send queue of a UD queue pair; the destination stands for its `ud`. In
-    /// ERR and SQE it is flushed at once.
+    /// Posts a datagram to the send queue of a UD queue pair; `to` replaces the request's `ud`. In ERR and SQE it is
+    /// flushed at once.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send); `InvalidArgument` for another type than UD and for more
-    /// bytes than the port's MTU.
+    /// As [`post_send`](Self::post_send); `InvalidArgument` for a type other than UD and for more bytes than the port's
+    /// MTU.
     pub fn post_datagram(&mut self, wr: &SendWr<'_>, to: Destination) -> Result<()> {
         self.check_posting()?;
         self.service.post_datagram(wr, to)?;
@@ -236,11 +231,11 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts requests to the send queue together, each with its destination if the type is UD: all of them or,
-    /// if one is refused or is an error itself, none.
+    /// Posts several requests to the send queue, each with its destination if the type is UD. If one of them is refused
+    /// or is an error, none is posted.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send) and [`post_datagram`](Self::post_datagram), of the first that is refused.
+    /// As [`post_send`](Self::post_send) and [`post_datagram`](Self::post_datagram), for the first refused request.
     pub fn post_sends<'a>(
         &mut self,
         wrs: impl IntoIterator<Item = Result<(SendWr<'a>, Option<Destination>)>>,
@@ -268,7 +263,7 @@ impl QueuePair {
         }
     }
 
-    /// What is posted to a send queue in error ends there.
+    /// Flushes requests that are posted in an error state.
     fn flush_if_in_error(&mut self) {
         if matches!(self.attr.state, QpState::Sqe | QpState::Err) {
             self.flush_sends();
@@ -278,8 +273,8 @@ impl QueuePair {
     /// Posts to the receive queue. In ERR the request is flushed at once.
     ///
     /// # Errors
-    /// `InvalidState` in RESET; `LimitReached` if the queue is full; `InvalidArgument` for too many
-    /// pieces. Nothing is posted then.
+    /// `InvalidState` in RESET; `LimitReached` if the queue is full; `InvalidArgument` for too many scatter/gather
+    /// elements. An error posts nothing.
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         match self.attr.state {
             QpState::Reset => Err(wrong_state(
@@ -297,14 +292,14 @@ impl QueuePair {
         }
     }
 
-    /// Takes in a packet that was addressed to this queue pair or to a group it is attached to, came
-    /// from its peer's address if it is connected, and has a valid ICRC. Placements refer to its
-    /// payload and its network header: carry them out before the next packet.
+    /// Handles a packet. It must have a valid ICRC, be addressed to this queue pair or to one of its groups and, if
+    /// connected, come from the peer's address. Placements refer to its payload and network header: execute them before
+    /// the next packet.
     pub fn handle_packet(&mut self, now: Duration, memory: &MemoryTable, packet: &Packet<'_>) {
         self.handle(now, memory, packet, None);
     }
 
-    /// [`handle_packet`](Self::handle_packet) of a datagram, whose completion tells which header it came with.
+    /// [`handle_packet`](Self::handle_packet) for a datagram, whose completion reports its network header.
     pub fn handle_datagram(
         &mut self,
         now: Duration,
@@ -324,11 +319,11 @@ impl QueuePair {
     ) {
         debug_assert!(
             self.outbox.placements.is_empty(),
-            "placements of the packet before were not carried out"
+            "placements of the previous packet were not executed"
         );
         debug_assert!(
             self.poll_atomic().is_none(),
-            "the atomic of the packet before was not carried out"
+            "the atomic operation of the previous packet was not executed"
         );
         let (qp_type, state) = (self.qp_type(), self.attr.state);
         let counters = &mut self.outbox.counters;
@@ -350,7 +345,7 @@ impl QueuePair {
         self.note_drained();
     }
 
-    /// Tells the owner, if it asked, once the send queue is drained.
+    /// Notifies the owner, if requested, once the send queue is drained.
     fn note_drained(&mut self) {
         if !self.tells_drained || self.attr.state != QpState::Sqd {
             return;
@@ -361,12 +356,12 @@ impl QueuePair {
         }
     }
 
-    /// Tells the owner once that the peer was heard in RTR.
+    /// Notifies the owner once that the peer was heard in RTR.
     fn note_established(&mut self, packet: &Packet<'_>) {
         if self.attr.state != QpState::Rtr || self.is_established {
             return;
         }
-        // Another number may be a stray's, from before this queue pair had its own.
+        // A packet with another PSN may be a stray for an earlier queue pair of this number.
         if self.service.expects(packet) {
             self.is_established = true;
             self.outbox.raise(AsyncEvent::CommEst(self.config.qpn));
@@ -386,15 +381,14 @@ impl QueuePair {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if nothing is awaited.
-    /// May change with every other call.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next; `None` if no timer runs. May change with every other
+    /// call.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.service.reliable()?.requester.next_timeout()
     }
 
-    /// The next packet to send, if there is one now whose UDP payload fits `budget_bytes`.
-    /// Ask until `None`, in every state: the refusal that put the queue pair into ERR is sent from
-    /// there. Completions may have come up when it returns.
+    /// The next packet that can be sent now and whose UDP payload fits into `budget_bytes`. Call until `None`, in every
+    /// state, because a refusal is still sent after the queue pair enters ERR. May cause completions.
     pub fn poll_transmit(
         &mut self,
         now: Duration,
@@ -419,7 +413,7 @@ impl QueuePair {
         })
     }
 
-    /// The next packet, and its way if it is a datagram.
+    /// The next packet, and its path if it is a datagram.
     fn build(
         &mut self,
         now: Duration,
@@ -432,7 +426,7 @@ impl QueuePair {
             match self.service.transmit(&cx, budget_bytes, segments, out) {
                 Ok(Some(built)) => return Some(built),
                 Ok(None) => {
-                    // The last begun request may just have been completed.
+                    // The last started request may have completed now.
                     self.note_drained();
                     return None;
                 }
@@ -447,26 +441,25 @@ impl QueuePair {
         }
     }
 
-    /// The next bytes of the packet just handled to copy to memory.
+    /// The next bytes of the handled packet to copy to memory.
     pub fn poll_placement(&mut self) -> Option<Placement> {
         self.outbox.placements.pop_front()
     }
 
-    /// The next bytes to copy to memory of the network header that the datagram just handled came
-    /// with, in its 40 bytes as a receive buffer shows it (a GRH, or an IPv4 header behind 20 bytes
-    /// of zeros: IBTA annex A17). Its range is of those 40 bytes.
+    /// The next bytes to copy of the network header of the handled datagram. The range refers to its 40 bytes in a
+    /// receive buffer (a GRH, or 20 zero bytes and an IPv4 header: IBTA annex A17).
     pub fn poll_grh_placement(&mut self) -> Option<Placement> {
         self.outbox.grh_placements.pop_front()
     }
 
-    /// The atomic operation that the packet just handled asks for. The host carries it out after
-    /// the placements, and returns the old value by [`complete_atomic`](Self::complete_atomic).
+    /// The atomic operation that the handled packet requests. The host executes it after the placements, and returns
+    /// the previous value by [`complete_atomic`](Self::complete_atomic).
     pub fn poll_atomic(&self) -> Option<AtomicOperation> {
         self.service.reliable()?.responder.pending_atomic()
     }
 
-    /// The operation of [`poll_atomic`](Self::poll_atomic) was carried out; `original` was there
-    /// before. The answer to the peer waits to be sent.
+    /// The operation of [`poll_atomic`](Self::poll_atomic) was executed; `original` is the previous value. The answer
+    /// to the peer is queued.
     pub fn complete_atomic(&mut self, original: u64) {
         let mtu = self.attr.path_mtu.bytes() as u32;
         if let Some(halves) = self.service.reliable_mut() {
@@ -474,14 +467,12 @@ impl QueuePair {
         }
     }
 
-    /// A change of the memory table that the packet just handled, or the work whose turn to be sent
-    /// it is, asks for.
+    /// A change of the memory table that the handled packet, or the next work request to send, requests.
     pub fn poll_memory_operation(&self) -> Option<MemoryOperation> {
         self.service.reliable()?.pending_memory_operation()
     }
 
-    /// The operation of [`poll_memory_operation`](Self::poll_memory_operation) was applied, with
-    /// this outcome.
+    /// The operation of [`poll_memory_operation`](Self::poll_memory_operation) was applied, with this result.
     pub fn complete_memory_operation(&mut self, outcome: core::result::Result<(), WindowError>) {
         let Some(halves) = self.service.reliable_mut() else {
             return;
@@ -504,7 +495,7 @@ impl QueuePair {
         self.outbox.events.pop_front()
     }
 
-    /// What it has counted since it was created.
+    /// The counters since creation.
     pub fn counters(&self) -> &QpCounters {
         &self.outbox.counters
     }
@@ -521,7 +512,7 @@ impl QueuePair {
     fn enter_error(&mut self) {
         let previous = core::mem::replace(&mut self.attr.state, QpState::Err);
         if previous != QpState::Err && self.shared_receives.is_some() {
-            // From now on it takes none (IBTA 11.6.3.2): its owner may take down what they need.
+            // It takes no more receives (IBTA 11.6.3.2), so the owner may release what they need.
             self.outbox
                 .raise(AsyncEvent::QpLastWqeReached(self.config.qpn));
         }
@@ -538,7 +529,7 @@ impl QueuePair {
             .flush_receives(self.config.qpn, &mut self.outbox);
     }
 
-    /// Back to the state after [`new`](Self::new), except counters and outputs that were not taken yet.
+    /// Returns to the state after [`new`](Self::new), except for counters and outputs that were not taken yet.
     fn reset(&mut self) {
         self.attr = QpAttr::default();
         self.service = Service::new(&self.config);

@@ -1,4 +1,4 @@
-//! What waits for the host to take it.
+//! Outputs for the host.
 
 use alloc::collections::VecDeque;
 
@@ -6,18 +6,17 @@ use portolan_provider::verbs::{AsyncEvent, WorkCompletion};
 
 use crate::engine::{Completion, Placement, QpCounters, Queue};
 
-/// Placements, completions and events not yet taken, and the counters. Bounded by what causes
-/// them: a packet's placements by the pieces of one work request, completions by the depths of the
-/// queues, events by one of each kind.
+/// Pending placements, completions and events, and the counters. Placements are bounded by the elements of one work
+/// request, completions by the depths of the queues, events by one of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pub(super) placements: VecDeque<Placement>,
-    /// Those whose bytes are the network header's (UD).
+    /// Placements of network header bytes (UD).
     pub(super) grh_placements: VecDeque<Placement>,
     pub(super) completions: VecDeque<Completion>,
     pub(super) events: VecDeque<AsyncEvent>,
     pub(super) counters: QpCounters,
-    /// Which receives complete: with XRC, those of the queue that the latest message is for.
+    /// The queue whose receives complete; with XRC, that of the latest message.
     pub(super) receives: Queue,
 }
 
@@ -38,7 +37,7 @@ impl Outbox {
         });
     }
 
-    /// Tells the owner, unless it is about to be told already.
+    /// Raises an event, unless it is already pending.
     pub(super) fn raise(&mut self, event: AsyncEvent) {
         if !self.events.contains(&event) {
             self.events.push_back(event);

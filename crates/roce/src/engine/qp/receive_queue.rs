@@ -1,4 +1,4 @@
-//! The receive queue: posted buffers, oldest first, until messages have filled them.
+//! The receive queue: posted buffers, oldest first, until messages fill them.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -19,12 +19,12 @@ use crate::engine::PdId;
 pub struct ReceiveEntry {
     wr_id: u64,
     pub(super) sges: Vec<Sge>,
-    /// Bytes that it can take.
+    /// Its length in bytes.
     pub(super) capacity: u64,
 }
 
 impl ReceiveEntry {
-    /// Keeps a work request; its pieces are copied to `sges`, an empty list.
+    /// Stores a work request; its scatter/gather elements are copied to `sges`, an empty list.
     pub(in crate::engine) fn new(wr: &RecvWr<'_>, mut sges: Vec<Sge>) -> Self {
         sges.extend_from_slice(wr.sges);
         Self {
@@ -37,27 +37,27 @@ impl ReceiveEntry {
 
 /// A shared receive queue as its queue pairs see it.
 ///
-/// They run under locks of their own, so how the queue is shared among them is the host's affair: it
-/// puts a [`SharedReceiveQueue`](crate::engine::SharedReceiveQueue) behind a lock, and raises the event that taking may cause.
+/// Queue pairs have separate locks, so the host decides how they share the queue: it puts a
+/// [`SharedReceiveQueue`](crate::engine::SharedReceiveQueue) behind a lock, and raises the event that a take may cause.
 pub trait ReceiveSource: Send + Sync + fmt::Debug {
     /// Protection domain of the receives' memory.
     fn pd(&self) -> PdId;
 
-    /// Takes the oldest receive; `None` if there is none. `spare` is an empty list that is kept in
-    /// exchange for the receive's.
+    /// Takes the oldest receive; `None` if the queue is empty. `spare` is an empty list, kept in exchange for the
+    /// receive's.
     fn take(&self, spare: Vec<Sge>) -> Option<ReceiveEntry>;
 }
 
 /// An XRC domain as its receiving queue pairs see it (IBTA annex A14): shared receive queues by number.
 pub trait ReceiveDomain: Send + Sync + fmt::Debug {
-    /// The queue of this number; `None` if the domain has none.
+    /// The queue with this number; `None` if it is not in the domain.
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn ReceiveSource>>;
 }
 
-/// The receive queue. Buffers of completed entries are used again.
+/// The receive queue. Buffers of completed entries are reused.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
-    /// With a shared receive queue, none or the one taken from there for the next message.
+    /// With a shared receive queue, at most the entry taken from it for the next message.
     entries: VecDeque<ReceiveEntry>,
     shared: Option<Arc<dyn ReceiveSource>>,
     depth: u32,
@@ -79,12 +79,12 @@ impl ReceiveQueue {
         }
     }
 
-    /// Draws on a shared receive queue from now on.
+    /// Switches to a shared receive queue.
     pub(super) fn share(&mut self, source: Arc<dyn ReceiveSource>) {
         self.shared = Some(source);
     }
 
-    /// Protection domain of the receives' memory, if it is not the queue pair's.
+    /// Protection domain of the receives' memory, if it differs from the queue pair's.
     pub(super) fn pd(&self) -> Option<PdId> {
         self.shared.as_ref().map(|source| source.pd())
     }
@@ -92,8 +92,8 @@ impl ReceiveQueue {
     /// Appends a request.
     ///
     /// # Errors
-    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces, or if receives are
-    /// posted to a shared receive queue instead.
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, or if a shared receive
+    /// queue is used instead.
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<()> {
         if self.shared.is_some() {
             let (what, expected) = ("receive queue", "the shared one");
@@ -109,8 +109,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The oldest request: the one that the message now arriving goes to. Taken from a shared
-    /// receive queue it stays with this queue pair.
+    /// The oldest request, which gets the arriving message. If taken from a shared receive queue, it stays with this
+    /// queue pair.
     pub(super) fn front(&mut self) -> Option<&ReceiveEntry> {
         if self.entries.is_empty()
             && let Some(source) = &self.shared
@@ -121,7 +121,7 @@ impl ReceiveQueue {
         self.entries.front()
     }
 
-    /// Takes the oldest request off the queue, if it is this queue pair's already; its `wr_id`.
+    /// Removes the oldest request, if this queue pair has it; returns its `wr_id`.
     pub(super) fn pop_front(&mut self) -> Option<u64> {
         let mut entry = self.entries.pop_front()?;
         entry.sges.clear();
@@ -134,12 +134,12 @@ pub(in crate::engine) fn check_pieces(wr: &RecvWr<'_>, max_sge: u32) -> Result<(
     if wr.sges.len() <= max_sge as usize {
         return Ok(());
     }
-    let (what, found) = ("pieces of memory", wr.sges.len());
+    let (what, found) = ("scatter/gather elements", wr.sges.len());
     let expected = format_args!("at most {max_sge}");
     Err(Error::invalid(Step::PostReceive, what, expected, found))
 }
 
-/// A completion of a receive, without what a successful one adds.
+/// The completion of a receive, without the data of a successful one.
 pub(super) fn receive_completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> WorkCompletion {
     WorkCompletion {
         wr_id,

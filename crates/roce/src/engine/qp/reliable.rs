@@ -1,4 +1,4 @@
-//! The reliable connection: a requester and a responder, which take turns at the socket.
+//! The reliable connection: a requester and a responder, which alternate in sending.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ pub(super) struct Failed;
 pub(super) struct Reliable {
     pub(super) requester: Requester,
     pub(super) responder: Responder,
-    /// Read data were sent last: a request, if there is one, goes first now.
+    /// Read data were sent last: a request, if any, is next.
     requester_turn: bool,
 }
 
@@ -49,8 +49,8 @@ impl Reliable {
         }
     }
 
-    /// The next packet of either half. Acknowledgements come first; read data and requests take
-    /// turns, so that neither direction waits for a long transfer of the other.
+    /// The next packet of either half. Acknowledgements have priority; read data and requests alternate, so that
+    /// neither direction waits for a long transfer of the other.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -84,7 +84,7 @@ impl Reliable {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> Result<Option<Built>, Failed> {
-        // In SQD only those of work that was begun.
+        // In SQD only packets of started work.
         if !matches!(cx.attr.state, QpState::Rts | QpState::Sqd) {
             return Ok(None);
         }
@@ -92,13 +92,13 @@ impl Reliable {
         built.map_err(|broken| self.broken(broken))
     }
 
-    /// The send queue cannot go on: nothing more is answered, either.
+    /// The send queue cannot continue, so answers stop as well.
     pub(super) fn broken(&mut self, _: Broken) -> Failed {
         self.responder.silence();
         Failed
     }
 
-    /// A change of the memory table that the host is asked for.
+    /// The requested change of the memory table.
     #[inline]
     pub(super) fn pending_memory_operation(&self) -> Option<MemoryOperation> {
         let received = self.responder.pending_invalidate();

@@ -1,16 +1,14 @@
-//! When to send again, and when to give up.
+//! The retransmission timer: when to send again, and when to give up.
 //!
-//! The local ACK timeout of a connection is long (RoCE connections get 0.5 to 2 s) for it must
-//! cover the slowest peer and the largest network. Waiting that long for each lost packet would make
-//! a lossy network useless, so the requester measures the round trip (RFC 6298) and sends again
-//! after that, backing off exponentially. The *deadline* is that of the attributes: a connection on
-//! which nothing is acknowledged ends after `(retry_cnt + 1)` local ACK timeouts, no sooner and no
-//! later. With `retry_cnt` zero nothing is sent again; with `timeout` zero there is no timer and no
-//! deadline (IBTA 9.7.6.1.3).
+//! The local ACK timeout of a connection is long (RoCE connections get 0.5 to 2 s), because it must cover the slowest
+//! peer and the largest network. Waiting that long for each lost packet would make a lossy network unusable. So the
+//! requester measures the round trip (RFC 6298) and retransmits after that, with exponential backoff. The *deadline*
+//! follows the attributes: a connection without any acknowledgement ends after exactly `(retry_cnt + 1)` local ACK
+//! timeouts. With `retry_cnt` zero nothing is retransmitted; with `timeout` zero there is no timer and no deadline
+//! (IBTA 9.7.6.1.3).
 //!
-//! A process may be stopped or starved for longer than all of that. A timer that is served late says
-//! nothing of the peer: what it came too late does not count, and a last wait that was cut into is
-//! waited again, after sending once more.
+//! A process may be stopped or starved for longer than that. A late timer says nothing about the peer. So the delay
+//! does not count, and a last wait that it cut short is repeated after one more retransmission.
 
 use core::time::Duration;
 
@@ -20,10 +18,10 @@ use portolan_wire::timer::{cm_timeout_us, rnr_timer_us};
 use crate::engine::FlowConfig;
 use crate::engine::mutant::{Mutant, is_planted};
 
-/// The RNR retry count that means "without limit" (IBTA 9.7.5.2.8).
+/// The RNR retry count that means unlimited (IBTA 9.7.5.2.8).
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// Doublings of the wait at most; the local ACK timeout bounds it anyway.
+/// Maximum number of doublings; the local ACK timeout limits the wait anyway.
 const BACKOFF_MAX: u32 = 16;
 
 /// A retry count is used up.
@@ -43,17 +41,16 @@ pub(super) struct Retransmit {
     wait_initial: Duration,
     /// Smoothed round trip and its variation.
     round_trip: Option<(Duration, Duration)>,
-    /// A packet sent once, and when: its acknowledgement measures the round trip.
+    /// A packet sent once, and its send time: its acknowledgement measures the round trip.
     sample: Option<(u64, Duration)>,
     backoff: u32,
-    /// When something was last acknowledged, or the first packet sent after a pause; later by what
-    /// the timer was late since.
+    /// Time of the last acknowledgement, or of the first packet after a pause, plus the timer's delays since then.
     progress_at: Duration,
-    /// Last waits since then that did not count, as the timer was late.
+    /// Number of last waits since then that did not count because the timer was late.
     late_ends: u8,
     /// When to send again.
     deadline: Option<Duration>,
-    /// The peer had no receive posted: nothing is sent until then.
+    /// The peer had no receive posted: nothing is sent until this time.
     rnr_until: Option<Duration>,
 }
 
@@ -77,7 +74,7 @@ impl Retransmit {
         }
     }
 
-    /// Takes over the attributes of a connection that becomes ready to send.
+    /// Applies the attributes of a connection that becomes ready to send.
     pub(super) fn configure(&mut self, attr: &QpAttr) {
         self.ack_timeout =
             (attr.timeout > 0).then(|| Duration::from_micros(cm_timeout_us(attr.timeout)));
@@ -92,8 +89,8 @@ impl Retransmit {
         self.rnr_until.or(self.deadline)
     }
 
-    /// The packets up to number `end` were sent. `idle` if nothing was under way before, `fresh` if
-    /// they were sent for the first time.
+    /// Packets up to number `end` were sent. `idle` means that nothing was in flight before, `fresh` that they were
+    /// sent for the first time.
     pub(super) fn on_transmit(&mut self, now: Duration, end: u64, idle: bool, fresh: bool) {
         if idle {
             self.note_progress(now);
@@ -106,8 +103,8 @@ impl Retransmit {
         }
     }
 
-    /// Everything before number `una` was acknowledged, which is more than before. `pending` if
-    /// packets are still under way.
+    /// Everything before number `una` was acknowledged, which is progress. `pending` means that packets are still in
+    /// flight.
     pub(super) fn on_progress(&mut self, now: Duration, una: u64, pending: bool) {
         if let Some((end, sent_at)) = self.sample
             && una >= end
@@ -125,8 +122,8 @@ impl Retransmit {
         }
     }
 
-    /// Sending starts over from the first unacknowledged packet: whose acknowledgement comes next
-    /// is no longer certain, so the sample is void (Karn).
+    /// Sending restarts at the first unacknowledged packet. Which transmission the next acknowledgement answers is then
+    /// ambiguous, so the sample is void (Karn).
     pub(super) fn on_rewind(&mut self) {
         self.sample = None;
     }
@@ -137,7 +134,7 @@ impl Retransmit {
         Ok(())
     }
 
-    /// The peer asks to wait, by its timer code.
+    /// The peer requests a wait, by its timer code.
     pub(super) fn on_rnr_nak(&mut self, now: Duration, timer: u8) -> Result<(), Exhausted> {
         if self.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left = self.rnr_retries_left.checked_sub(1).ok_or(Exhausted)?;
@@ -148,14 +145,14 @@ impl Retransmit {
         Ok(())
     }
 
-    /// Whether the peer asked to wait and the wait is not over.
+    /// Whether a wait that the peer requested is in progress.
     pub(super) fn is_rnr_waiting(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// Ends the wait that the peer asked for, if it is over at `now`. The peer lives: its deadline
-    /// starts anew. So does a wait for an answer that an acknowledgement began meanwhile: that its end
-    /// has passed is not the lateness of a timer, for none was asked for.
+    /// Ends the wait that the peer requested, if it is over at `now`. The peer is alive, so its deadline restarts. A
+    /// wait for an answer that started in the meantime restarts as well: if its end has passed, the timer was not late,
+    /// because none was running.
     pub(super) fn end_rnr_wait(&mut self, now: Duration) {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
@@ -166,7 +163,7 @@ impl Retransmit {
         }
     }
 
-    /// Whether it is time to send again.
+    /// Whether it is time to retransmit.
     ///
     /// # Errors
     /// [`Exhausted`] if it is time to give up.
@@ -184,8 +181,8 @@ impl Retransmit {
         Ok(self.retry_cnt > 0)
     }
 
-    /// The last wait is over. If it was not one that the peer could use, it begins anew; but no
-    /// oftener than there are tries, so that a host that is always late gives up, too.
+    /// The last wait is over. If the peer could not use it, it is repeated, but at most as often as there are retries,
+    /// so that a host that is always late gives up, too.
     fn wait_again_if(&mut self, was_late: bool, now: Duration) -> Result<(), Exhausted> {
         let Some(ack_timeout) = self.ack_timeout.filter(|_| was_late) else {
             return Err(Exhausted);

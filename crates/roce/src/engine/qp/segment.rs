@@ -1,4 +1,4 @@
-//! Walking a message through the pieces of memory of its work request.
+//! Walks a message through the scatter/gather elements of its work request.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,8 +10,8 @@ use crate::engine::{LocalAccessError, MemoryTable, PdId, Placement, PlacementSou
 use super::context::Context;
 use super::outbox::Outbox;
 
-/// A place in the pieces of a work request. Messages move through them forward, so finding the next
-/// packet's place costs no scan; going back starts over.
+/// A position in the elements of a work request. Messages move forward, so finding the next packet's position needs no
+/// scan; moving back restarts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SgeCursor {
     /// Bytes of the message before this place.
@@ -23,8 +23,8 @@ pub(super) struct SgeCursor {
 }
 
 impl SgeCursor {
-    /// Moves to `range.start` and visits the parts of pieces that hold `range`, stopping after its
-    /// end, at the end of the pieces or at the first error.
+    /// Moves to `range.start` and visits the parts of elements that contain `range`. Stops after its end, at the end of
+    /// the elements or at the first error.
     fn walk<E>(
         &mut self,
         sges: &[Sge],
@@ -45,7 +45,7 @@ impl SgeCursor {
             } else {
                 range.end - self.offset
             };
-            // A part is no longer than a piece, whose length is 32 bits.
+            // A part is no longer than an element, whose length has 32 bits.
             let part = u64::from(rest).min(until) as u32;
             if before_start == 0 && part > 0 {
                 visit(sge, sge.addr.wrapping_add(u64::from(self.within)), part)?;
@@ -60,7 +60,7 @@ impl SgeCursor {
         Ok(())
     }
 
-    /// Collects `range` of a message in `segments` (emptied first), for sending.
+    /// Collects `range` of a message in `segments` (cleared first), for sending.
     pub(super) fn gather(
         &mut self,
         sges: &[Sge],
@@ -77,7 +77,7 @@ impl SgeCursor {
         })
     }
 
-    /// Emits placements for `len` bytes received at `offset` of a message; none on an error.
+    /// Emits placements for `len` bytes received at `offset` of a message; emits none on an error.
     pub(super) fn scatter(
         &mut self,
         sges: &[Sge],
@@ -107,7 +107,7 @@ impl SgeCursor {
     }
 }
 
-/// Whether `range` of a message may be sent from its pieces or, with `write`, received into them.
+/// Checks whether `range` of a message may be sent from its elements or, with `write`, received into them.
 pub(super) fn check(
     sges: &[Sge],
     range: Range<u64>,

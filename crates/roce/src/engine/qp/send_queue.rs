@@ -10,21 +10,21 @@ use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
 use portolan_wire::eth::XrcEthRepr;
 
-/// Bytes of a message at most (IBTA C9-94: 2^31).
+/// Maximum length of a message, in bytes (IBTA C9-94: 2^31).
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
-/// Bytes that an atomic operation works on, and that come back (IBTA 9.4.5).
+/// Length of an atomic's operand and result, in bytes (IBTA 9.4.5).
 pub(super) const ATOMIC_BYTES: u64 = 8;
 
-/// Packets that a message of `len` bytes takes: of a read, its responses. An empty one takes one.
+/// Number of packets of a message with `len` bytes; for a read, of its responses. An empty message has one.
 pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
 /// A posted send request.
 ///
-/// Its packets are numbered when it is posted: packet `n` of the connection has the PSN `sq_psn + n`
-/// modulo 2^24, and `n` itself never wraps.
+/// Its packets are numbered when it is posted: packet `n` of the connection has the PSN `sq_psn + n` modulo 2^24, and
+/// `n` itself never wraps.
 #[derive(Debug)]
 pub(super) struct SendEntry {
     wr_id: u64,
@@ -41,14 +41,14 @@ pub(super) struct SendEntry {
     pub(super) data: EntryData,
     /// The peer's shared receive queue, on an extended reliable connection.
     pub(super) xrceth: Option<XrcEthRepr>,
-    /// Of work that sends nothing, how it went, once that is known.
+    /// The result of local work, once known.
     pub(super) outcome: Option<core::result::Result<(), WcStatus>>,
 }
 
 /// Where a posted request's bytes are.
 #[derive(Debug)]
 pub(super) enum EntryData {
-    /// In (or, for a read, to go to) registered memory.
+    /// Registered memory, which is the source or, for a read, the destination.
     Sges(Vec<Sge>),
     /// Here.
     Inline(Vec<u8>),
@@ -59,8 +59,7 @@ impl SendEntry {
         matches!(self.op, SendOp::RdmaRead(_))
     }
 
-    /// Whether the peer answers with data, and so remembers the request among its responder
-    /// resources: reads and atomics.
+    /// Whether the peer answers with data, and so stores the request in its responder resources: reads and atomics.
     pub(super) fn awaits_data(&self) -> bool {
         awaits_data(&self.op)
     }
@@ -69,17 +68,17 @@ impl SendEntry {
         is_atomic(&self.op)
     }
 
-    /// Whether it is work that sends nothing.
+    /// Whether it is local work, which sends nothing.
     pub(super) fn is_local(&self) -> bool {
         is_local(&self.op)
     }
 
-    /// Whether it is work that sends nothing, and was carried out.
+    /// Whether it is local work and was executed.
     pub(super) fn is_done(&self) -> bool {
         self.outcome == Some(Ok(()))
     }
 
-    /// The pieces of memory; none if the bytes are inline.
+    /// The scatter/gather elements; empty for inline data.
     pub(super) fn sges(&self) -> &[Sge] {
         match &self.data {
             EntryData::Sges(sges) => sges,
@@ -108,8 +107,8 @@ impl SendEntry {
     }
 }
 
-/// The send queue. Buffers of completed entries are used again, so posting allocates only while the
-/// number of requests under way grows.
+/// The send queue. Buffers of completed entries are reused, so posting only allocates while the number of outstanding
+/// requests grows.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: VecDeque<SendEntry>,
@@ -147,8 +146,8 @@ impl SendQueue {
     /// Appends a request and numbers its packets.
     ///
     /// # Errors
-    /// `LimitReached` for a full queue; `InvalidArgument` for too many pieces, too much inline data,
-    /// too long a message, or an atomic whose answer has not just its eight bytes to go to.
+    /// `LimitReached` for a full queue; `InvalidArgument` for too many scatter/gather elements, too much inline data,
+    /// too long a message, or an atomic whose destination is not exactly eight bytes.
     pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<()> {
         if self.entries.len() >= self.depth as usize {
             return Err(full(Step::PostSend, "send work requests", self.depth));
@@ -188,7 +187,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Bytes of the message, if its data is acceptable.
+    /// Length of the message, if its data is valid.
     fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
         let invalid = |what, max: u64, found: u64| {
             let expected = format_args!("at most {max}");
@@ -198,7 +197,11 @@ impl SendQueue {
             // Work that sends nothing has no bytes.
             _ if is_local(&wr.op) => 0,
             SendData::Sges(sges) if sges.len() > self.max_sge as usize => {
-                return invalid("pieces of memory", self.max_sge.into(), sges.len() as u64);
+                return invalid(
+                    "scatter/gather elements",
+                    self.max_sge.into(),
+                    sges.len() as u64,
+                );
             }
             SendData::Sges(sges) => total_length(sges),
             SendData::Inline(_) if awaits_data(&wr.op) => {
@@ -249,8 +252,8 @@ impl SendQueue {
         }
     }
 
-    /// Takes the oldest entry off the queue and completes it with `status`, if that is to be
-    /// reported: errors always are.
+    /// Removes the oldest entry and completes it with `status`. Returns the completion if it must be reported, as
+    /// errors always must.
     pub(super) fn complete_front(&mut self, status: WcStatus, qpn: Qpn) -> Option<WorkCompletion> {
         let entry = self.entries.pop_front()?;
         let report = entry.signaled || status != WcStatus::Success;
@@ -273,12 +276,12 @@ impl SendQueue {
     }
 }
 
-/// The header that names the peer's shared receive queue, whose number has 24 bits.
+/// The header with the number of the peer's shared receive queue, which has 24 bits.
 fn xrceth_of(wr: &SendWr<'_>) -> Result<XrcEthRepr> {
     match wr.srq {
         Some(Srqn(srqn)) if srqn <= Srqn::WIRE_MAX => Ok(XrcEthRepr { srqn }),
         srq => {
-            let (what, expected) = ("shared receive queue", "a number of 24 bits");
+            let (what, expected) = ("shared receive queue", "a 24-bit number");
             let found = format_args!("{srq:?}");
             Err(Error::invalid(Step::PostSend, what, expected, found))
         }
@@ -290,7 +293,7 @@ pub(super) fn awaits_data(op: &SendOp) -> bool {
     matches!(op, SendOp::RdmaRead(_)) || is_atomic(op)
 }
 
-/// Whether the work sends nothing.
+/// Whether the work is local and sends nothing.
 fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
 }
@@ -302,7 +305,7 @@ fn is_atomic(op: &SendOp) -> bool {
     )
 }
 
-/// Bytes of all pieces. Cannot overflow: lengths are 32 bits, and memory has fewer than 2^32 pieces.
+/// Total length of all elements. Cannot overflow: lengths have 32 bits, and memory has fewer than 2^32 elements.
 pub(super) fn total_length(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }

@@ -1,4 +1,4 @@
-//! What the service types do differently.
+//! The differences between the service types.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use crate::engine::{Destination, Path, QpConfig, ReceiveDomain, ReceiveSource, S
 /// Why there is no next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransmitFailed {
-    /// The queue pair is to enter ERR, and to be asked again: a refusal may be there to send.
+    /// The queue pair must enter ERR and be polled again, because a refusal may be queued.
     QueuePair,
     /// The send queue is to enter SQE.
     SendQueue,
@@ -67,7 +67,7 @@ impl Service {
         }
     }
 
-    /// Draws receives from the shared receive queues of an XRC domain.
+    /// Uses the shared receive queues of an XRC domain.
     pub(super) fn join_domain(&mut self, domain: Arc<dyn ReceiveDomain>) {
         if let Rc(halves) = self {
             halves.responder.join_domain(domain);
@@ -104,7 +104,7 @@ impl Service {
             Rc(halves) => halves.requester.post(wr, attr),
             Uc(halves) => halves.sender().post_message(wr, attr),
             Ud(_) => {
-                let (what, expected) = ("destination", "an address handle, as the type is UD");
+                let (what, expected) = ("destination", "an address handle, because the type is UD");
                 Err(Error::invalid(Step::PostSend, what, expected, "none"))
             }
         }
@@ -115,7 +115,7 @@ impl Service {
         match self {
             Ud(halves) => halves.sender().post_datagram(wr, to),
             Rc(_) | Uc(_) => {
-                let (what, expected) = ("destination", "none, as the queue pair is connected");
+                let (what, expected) = ("destination", "none, because the queue pair is connected");
                 Err(Error::invalid(Step::PostSend, what, expected, to.qpn))
             }
         }
@@ -129,7 +129,7 @@ impl Service {
         }
     }
 
-    /// Forgets the requests after the first `posted`. None of them was begun.
+    /// Discards the requests after the first `posted`. None of them was started.
     pub(super) fn truncate(&mut self, posted: usize) {
         match self {
             Rc(halves) => halves.requester.truncate(posted),
@@ -144,7 +144,7 @@ impl Service {
         }
     }
 
-    /// Whether a packet is the next of the peer's, if there is a peer.
+    /// Whether a packet is the peer's next one. Always false without a peer.
     #[inline]
     pub(super) fn expects(&self, packet: &Packet<'_>) -> bool {
         let bth = packet.bth();
@@ -155,7 +155,7 @@ impl Service {
         }
     }
 
-    /// Takes in a packet of the queue pair's transport.
+    /// Handles a packet of the queue pair's transport.
     #[inline]
     pub(super) fn handle_packet(
         &mut self,
@@ -171,7 +171,7 @@ impl Service {
         handled.map_err(|ReceiveFailed| Failed)
     }
 
-    /// The next packet, and its way if it is a datagram.
+    /// The next packet, and its path if it is a datagram.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -197,7 +197,7 @@ impl Service {
         }
     }
 
-    /// The bytes that were posted inline with the entry `index` places behind the oldest.
+    /// The inline bytes of the entry at `index`, counted from the oldest.
     #[inline]
     pub(super) fn inline_bytes(&mut self, index: usize) -> &[u8] {
         match self {
@@ -206,7 +206,7 @@ impl Service {
         }
     }
 
-    /// Whether all that was begun is complete.
+    /// Whether all started requests are complete.
     pub(super) fn is_drained(&mut self) -> bool {
         match self {
             Rc(halves) => halves.requester.is_drained(),
@@ -214,7 +214,7 @@ impl Service {
         }
     }
 
-    /// Completes every send left with a flush error, in order.
+    /// Completes all remaining sends with a flush error, in order.
     pub(super) fn flush_sends(&mut self, qpn: Qpn, out: &mut Outbox) {
         match self {
             Rc(halves) => halves.requester.flush(qpn, out),
@@ -222,7 +222,7 @@ impl Service {
         }
     }
 
-    /// Completes every receive left with a flush error, in order.
+    /// Completes all remaining receives with a flush error, in order.
     pub(super) fn flush_receives(&mut self, qpn: Qpn, out: &mut Outbox) {
         match self {
             Rc(halves) => halves.responder.flush(qpn, out),
@@ -237,7 +237,7 @@ impl Service {
         }
     }
 
-    /// Forgets what the host was to do to memory.
+    /// Discards pending memory operations.
     pub(super) fn abandon(&mut self) {
         if let Rc(halves) = self {
             halves.responder.abandon();

@@ -1,4 +1,4 @@
-//! Memory windows: rights on a part of a region, given and taken without registering (IBTA 10.6.7).
+//! Memory windows: rights on a part of a region, granted and revoked without registration (IBTA 10.6.7).
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,7 @@ use portolan_wire::Qpn;
 
 use super::{MemoryTable, PdId, RemoteAccessError, translate};
 
-/// Bits of a window's key that its owner chooses anew with each binding; the others are its own for
-/// as long as it lives (IBTA 3.5.3).
+/// Number of bits of a window's key that its owner changes with each binding; the other bits are constant (IBTA 3.5.3).
 const KEY_BITS: u32 = 8;
 
 /// A memory window.
@@ -21,7 +20,7 @@ pub(super) struct Window {
     bound: Option<Bound>,
 }
 
-/// What a window opens.
+/// The binding of a window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     /// Key of the region beneath.
@@ -31,12 +30,12 @@ struct Bound {
     addr: u64,
     length: u64,
     access: Access,
-    /// The queue pair that a window of type 2 is for.
+    /// The queue pair of a type 2 window.
     qpn: Qpn,
 }
 
-/// What a queue pair asks its host to change in the memory table, in the order of its work. The
-/// host applies it with [`MemoryTable::apply`] and hands the outcome back
+/// A change of the memory table that a queue pair requests, in the order of its work. The host applies it with
+/// [`MemoryTable::apply`] and returns the result
 /// ([`QueuePair::complete_memory_operation`](crate::engine::QueuePair::complete_memory_operation)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOperation {
@@ -46,21 +45,21 @@ pub struct MemoryOperation {
     pub qpn: Qpn,
     /// The present key of the window.
     pub rkey: u32,
-    /// What to do with it.
+    /// The change.
     pub change: WindowChange,
 }
 
 /// A change of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowChange {
-    /// It opens something else, under another key.
+    /// Binds the window to other memory, under a new key.
     Bind {
         /// Key from now on.
         new_rkey: u32,
-        /// What it opens; nothing if the length is 0.
+        /// The memory and rights; a length of 0 removes the binding.
         bind: MwBind,
     },
-    /// It opens nothing any more.
+    /// Removes the binding.
     Invalidate,
 }
 
@@ -68,40 +67,40 @@ pub enum WindowChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// No window has the key now.
-    #[error("no memory window has this key now")]
+    #[error("no memory window has this key")]
     UnknownKey,
-    /// Window, region and queue pair are not of one protection domain.
-    #[error("memory window, region and queue pair are not of one protection domain")]
+    /// Window, region and queue pair belong to different protection domains.
+    #[error("memory window, region and queue pair belong to different protection domains")]
     ProtectionDomain,
     /// A window of type 2 is bound already.
     #[error("the memory window is bound: it must be invalidated first")]
     Bound,
-    /// The new key differs in more than its lowest byte, or is the present one.
-    #[error("the new key must differ from the present one in its lowest byte alone")]
+    /// The new key differs in more than its lowest byte, or is the current one.
+    #[error("the new key must differ from the current one in its lowest byte only")]
     NewKey,
-    /// A window of type 2 was to be closed by binding it to nothing.
-    #[error("a memory window of type 2 is closed by invalidating it")]
+    /// A type 2 window was to be bound to an empty range.
+    #[error("a memory window of type 2 must be invalidated, not bound to an empty range")]
     Empty,
-    /// There is no region of that key.
+    /// No region has the key.
     #[error("no memory region has this local key")]
     Region,
-    /// The region does not allow windows, or not the rights that the window is to give.
-    #[error("the memory region does not allow MW_BIND, or not the rights asked for")]
+    /// The region does not allow windows, or not the requested rights.
+    #[error("the memory region does not allow MW_BIND or the requested rights")]
     RegionAccess,
     /// The range is not within the region.
     #[error("the range is not within the memory region")]
     Range,
-    /// Only windows of type 2 that are bound, to this queue pair, can be invalidated.
-    #[error("the key is not of a memory window of type 2 bound to this queue pair")]
+    /// Only a type 2 window that is bound to this queue pair can be invalidated.
+    #[error("the key is not that of a type 2 memory window bound to this queue pair")]
     NotInvalidatable,
 }
 
 impl MemoryTable {
-    /// Adds a window that opens nothing, under a key whose lowest byte will change.
+    /// Adds an unbound window, under a key whose lowest byte will change.
     ///
     /// # Errors
-    /// `LimitReached` if there are `limit` windows; `InvalidArgument` if a region or window has a key
-    /// that differs in the lowest byte alone (draw another).
+    /// `LimitReached` if there are `limit` windows; `InvalidArgument` if the key of a region or window differs only in
+    /// the lowest byte (draw another).
     pub fn alloc_window(
         &mut self,
         rkey: u32,
@@ -132,22 +131,22 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Removes the window of this key, whatever the lowest byte is now.
+    /// Removes the window with this key; the lowest byte is ignored.
     pub fn dealloc_window(&mut self, rkey: u32) {
         if let Some(window) = self.windows.remove(&(rkey >> KEY_BITS)) {
             self.release(window.bound);
         }
     }
 
-    /// Whether a window may come to have the key.
+    /// Whether a window may get the key.
     pub(super) fn is_windows(&self, key: u32) -> bool {
         self.windows.contains_key(&(key >> KEY_BITS))
     }
 
-    /// Does what a queue pair asks for.
+    /// Applies an operation of a queue pair.
     ///
     /// # Errors
-    /// [`WindowError`]; nothing has changed then.
+    /// [`WindowError`]. An error changes nothing.
     pub fn apply(&mut self, operation: &MemoryOperation) -> core::result::Result<(), WindowError> {
         match operation.change {
             WindowChange::Bind { new_rkey, bind } => self.bind(operation, new_rkey, &bind),
@@ -161,8 +160,8 @@ impl MemoryTable {
         }
     }
 
-    /// Whether a queue pair, or its peer by a send, may invalidate a key (IBTA 10.6.7.2.4): that of a
-    /// window of type 2 which is bound to this queue pair.
+    /// Checks whether a queue pair, or its peer by a send, may invalidate a key (IBTA 10.6.7.2.4). It must be that of a
+    /// type 2 window bound to this queue pair.
     pub(crate) fn check_invalidate(
         &self,
         pd: PdId,
@@ -214,7 +213,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Checks a range of a region that a window is to open.
+    /// Checks the range of a region that a window is to be bound to.
     fn open(
         &self,
         operation: &MemoryOperation,
@@ -230,7 +229,7 @@ impl MemoryTable {
             .access
             .intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
         {
-            // What the owner may not write no peer may, either (IBTA C10-74).
+            // Peers must not write what the owner may not write (IBTA C10-74).
             needed |= Access::LOCAL_WRITE;
         }
         if !region.access.contains(needed) {
@@ -249,8 +248,8 @@ impl MemoryTable {
         })
     }
 
-    /// A queue pair is gone, and its number may come to be another's: windows of type 2 that were
-    /// bound to it open nothing any more. Linear in the windows there are.
+    /// A queue pair was destroyed and its number may be reused: unbinds the type 2 windows bound to it. Linear in the
+    /// number of windows.
     pub fn unbind_queue_pair(&mut self, qpn: Qpn) {
         let mut released = Vec::new();
         for window in self.windows.values_mut() {
@@ -263,14 +262,14 @@ impl MemoryTable {
             .for_each(|bound| self.release(Some(bound)));
     }
 
-    /// A region is gone: its windows open nothing any more.
+    /// A region was removed: unbinds its windows.
     pub(super) fn unbind_all(&mut self, lkey: u32) {
         for window in self.windows.values_mut() {
             window.bound.take_if(|bound| bound.lkey == lkey);
         }
     }
 
-    /// A window no longer rests on its region.
+    /// A window is not bound to its region any more.
     fn release(&mut self, bound: Option<Bound>) {
         if let Some(bound) = bound
             && let Some(held) = self.regions.get_mut(&bound.lkey)

@@ -1,4 +1,4 @@
-//! Which attributes each state transition needs and allows, and the range of each attribute.
+//! Required and optional attributes of each state transition, and the range of each attribute.
 
 use core::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use crate::engine::QpLimits;
 struct Transition {
     from: QpState,
     to: QpState,
-    /// Must be given, besides STATE.
+    /// Required attributes, besides STATE.
     required: QpAttrMask,
     /// May be given.
     optional: QpAttrMask,
@@ -46,9 +46,8 @@ const SQD_OPTIONAL: QpAttrMask = QpAttrMask::PORT
     .union(QpAttrMask::PKEY_INDEX)
     .union(QpAttrMask::MIN_RNR_TIMER);
 
-/// The legal transitions of an RC queue pair between the states offered (IBTA 10.3.1;
-/// Linux `qp_state_table` of `ib_modify_qp_is_ok`). Every state may also go to RESET, and every other
-/// than RESET to ERR, with no attributes; that is not repeated here.
+/// The legal transitions of an RC queue pair (IBTA 10.3.1; Linux `qp_state_table` of `ib_modify_qp_is_ok`). Not listed:
+/// every state may go to RESET, and every state except RESET to ERR, without attributes.
 const RC_TRANSITIONS: [Transition; 8] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd};
     [
@@ -72,7 +71,7 @@ const UC_SQD_OPTIONAL: QpAttrMask = QpAttrMask::AV
     .union(QpAttrMask::ACCESS_FLAGS)
     .union(QpAttrMask::PKEY_INDEX);
 
-/// The same of a UC queue pair. What reliability needs is missing; a send queue in error may go on.
+/// The transitions of a UC queue pair: without attributes of reliability, and a send queue in error may resume.
 const UC_TRANSITIONS: [Transition; 9] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let access = QpAttrMask::ACCESS_FLAGS;
@@ -89,7 +88,7 @@ const UC_TRANSITIONS: [Transition; 9] = {
     ]
 };
 
-/// The same of the sending end of XRC: what only a responder needs is missing.
+/// The transitions of the sending end of XRC: without attributes of a responder.
 const XRC_SEND_TRANSITIONS: [Transition; 8] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd};
     let access = QpAttrMask::ACCESS_FLAGS;
@@ -107,7 +106,7 @@ const XRC_SEND_TRANSITIONS: [Transition; 8] = {
     ]
 };
 
-/// The same of the receiving end of XRC: what only a requester needs is missing.
+/// The transitions of the receiving end of XRC: without attributes of a requester.
 const XRC_RECV_TRANSITIONS: [Transition; 8] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd};
     let rts_attrs = QpAttrMask::TIMEOUT.union(QpAttrMask::SQ_PSN);
@@ -131,7 +130,7 @@ const UD_INIT_ATTRS: QpAttrMask = QpAttrMask::PKEY_INDEX
     .union(QpAttrMask::QKEY);
 const UD_RTR_OPTIONAL: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::QKEY);
 
-/// The same of a UD queue pair: it has a Q_Key in place of a peer.
+/// The transitions of a UD queue pair, which has a Q_Key instead of a peer.
 const UD_TRANSITIONS: [Transition; 9] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let qkey = QpAttrMask::QKEY;
@@ -172,11 +171,11 @@ const fn transition(
     }
 }
 
-/// The state that a modify leads to, if table, mask and attributes allow it.
+/// The state after a modify, if the table, the mask and the attributes permit it.
 ///
 /// # Errors
-/// `Unsupported` for SQE; `InvalidState` for a transition that is not in the table;
-/// `InvalidArgument` for a missing or superfluous attribute, or one out of its range.
+/// `Unsupported` for SQE; `InvalidState` for a transition that is not in the table; `InvalidArgument` for a missing or
+/// superfluous attribute, or a value out of range.
 pub(super) fn check_modify(
     qp_type: QpType,
     state: QpState,
@@ -242,7 +241,7 @@ fn mask_error(from: QpState, to: QpState, how: &str, attributes: QpAttrMask) -> 
     )
 }
 
-/// Port 1 is the only one, and its P_Key table has one entry.
+/// There is only port 1, and its P_Key table has one entry.
 fn check_ranges(attr: &QpAttr, given: QpAttrMask, limits: &QpLimits) -> Result<()> {
     use QpAttrMask as M;
     let check = |bit, what, found: u32, range: RangeInclusive<u32>| {

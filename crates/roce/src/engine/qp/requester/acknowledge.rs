@@ -14,7 +14,7 @@ use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{DropReason, PlacementSource};
 
 impl Requester {
-    /// Takes in a response packet.
+    /// Handles a response packet.
     pub(in crate::engine::qp) fn handle_response(
         &mut self,
         cx: &Context<'_>,
@@ -35,7 +35,7 @@ impl Requester {
             return self.on_atomic_answer(cx, number, packet, out);
         }
         match packet.aeth().map(|aeth| aeth.syndrome) {
-            // Credits are not used: a message that finds no receive gets an RNR NAK.
+            // Credits are ignored: a message without a receive gets an RNR NAK.
             Some(Syndrome::Ack { .. }) if packet.bth().opcode.as_rc() == Opcode::RcAck => {
                 self.on_ack(cx, number, out);
                 Ok(())
@@ -49,8 +49,8 @@ impl Requester {
         }
     }
 
-    /// The number of a packet under way with this PSN. Half of the circle behind the first
-    /// unacknowledged packet is past, the rest was never sent.
+    /// The number of the packet in flight with this PSN. Half of the PSN space before the first unacknowledged packet
+    /// is past; the rest was never sent.
     fn number_of(&self, psn: Psn) -> Result<u64, DropReason> {
         let distance = distance(psn, self.psn(self.una));
         let distance = u64::try_from(distance).map_err(|_| DropReason::StaleAck)?;
@@ -62,8 +62,8 @@ impl Requester {
         }
     }
 
-    /// Everything up to and with packet `number` arrived, unless it is a read's or atomic's: its data
-    /// are the acknowledgement, and missing they are asked for again (IBTA 9.7.6.1, implied NAK).
+    /// Acknowledges everything up to and including packet `number`, except for reads and atomics. Their data
+    /// acknowledge them, and missing data are requested again (IBTA 9.7.6.1, implied NAK).
     fn on_ack(&mut self, cx: &Context<'_>, number: u64, out: &mut Outbox) {
         let mut end = number + 1;
         if is_planted(Mutant::AcknowledgesTooMuch) {
@@ -74,7 +74,7 @@ impl Requester {
         }
     }
 
-    /// Read data. It acknowledges the requests before the read.
+    /// Handles read data, which acknowledge the requests before the read.
     fn on_read_response(
         &mut self,
         cx: &Context<'_>,
@@ -132,7 +132,7 @@ impl Requester {
             return Ok(());
         }
         if self.retransmit.is_rnr_waiting() {
-            // A copy of the one that made it wait.
+            // A duplicate of the NAK that started the wait.
             return Ok(());
         }
         if !self.acknowledge_to(cx, number, out) {
@@ -177,8 +177,8 @@ impl Requester {
         Err(self.fail(number, status, cx.qpn, out))
     }
 
-    /// The responder has everything before packet `to`. True if that is now acknowledged; false if
-    /// read data before it is missing.
+    /// The responder has everything before packet `to`. Returns true if that is now acknowledged; false if earlier read
+    /// data are missing.
     pub(super) fn acknowledge_to(&mut self, cx: &Context<'_>, to: u64, out: &mut Outbox) -> bool {
         let missing_from = self.reads.oldest().map(|read| read.first.max(self.una));
         let limit = missing_from.map_or(to, |missing| missing.min(to));
@@ -188,7 +188,7 @@ impl Requester {
         limit == to
     }
 
-    /// Everything before packet `una` is done with.
+    /// Everything before packet `una` is complete.
     pub(super) fn progress_to(&mut self, cx: &Context<'_>, una: u64, out: &mut Outbox) {
         let mtu = cx.mtu();
         let in_flight = self.in_flight(mtu);
@@ -198,7 +198,7 @@ impl Requester {
         self.reads.complete_to(una);
         self.complete_finished(cx.qpn, out);
         if self.next < una {
-            // The first sending did arrive after all: no need to send so much again.
+            // The first transmission did arrive, so less must be sent again.
             self.next = una;
             self.entry = 0;
             self.gather = SgeCursor::default();
@@ -207,8 +207,8 @@ impl Requester {
             .on_progress(cx.now, una, self.una < self.frontier);
     }
 
-    /// Data of the read at `una` are missing and later packets arrived: asks again, once for each
-    /// gap. Should the repetition be lost too, the timer repairs it.
+    /// Data of the read at `una` are missing although later packets arrived: requests them again, once per gap. If that
+    /// is lost too, the timer repairs it.
     pub(super) fn repair_gap(&mut self, out: &mut Outbox) {
         if self.gap_repaired_at == Some(self.una) {
             out.counters.count_drop(DropReason::OutOfSequence);

@@ -1,4 +1,4 @@
-//! Atomics: one request packet, one answer with the value that was there before.
+//! Atomics: one request packet, and one answer with the previous value.
 
 use portolan_provider::verbs::{SendOp, WcStatus};
 use portolan_wire::bth::Opcode;
@@ -13,8 +13,8 @@ use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::send_queue::ATOMIC_BYTES;
 
 impl Requester {
-    /// The request of an atomic. It counts as a read under way: the peer keeps its result to answer
-    /// again (IBTA 9.4.5), so sending it again repeats the answer and not the operation.
+    /// The request of an atomic. It counts as an outstanding read: the peer keeps its result for duplicates (IBTA
+    /// 9.4.5), so a retransmission repeats the answer and not the operation.
     pub(super) fn atomic_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
         if self.reads.containing(self.next).is_none() {
             let mtu = cx.mtu();
@@ -37,7 +37,7 @@ impl Requester {
         })
     }
 
-    /// The answer to an atomic. It acknowledges the requests before, too.
+    /// Handles the answer to an atomic, which also acknowledges earlier requests.
     pub(super) fn on_atomic_answer(
         &mut self,
         cx: &Context<'_>,

@@ -1,4 +1,4 @@
-//! Draining: begun requests are completed, no other is begun (IBTA 10.3.1.5, SQD).
+//! Draining: started requests are completed, and no others are started (IBTA 10.3.1.5, SQD).
 
 use alloc::vec::Vec;
 
@@ -10,14 +10,13 @@ use crate::engine::qp::context::Context;
 use crate::engine::qp::outbox::Outbox;
 
 impl Requester {
-    /// Whether the entry whose turn it is has to wait until the queue pair is back in RTS.
+    /// Whether the next entry must wait until the queue pair returns to RTS.
     pub(super) fn is_held_back(&self, cx: &Context<'_>, entry: &SendEntry) -> bool {
         cx.attr.state == QpState::Sqd && self.next >= self.frontier && entry.first >= self.next
     }
 
-    /// For a sender that stops: if its last packet asked for no acknowledgement, for others were to
-    /// follow, that packet once more, which does. Else nothing would come back to go on with, unless a
-    /// timer runs, and then late.
+    /// If the sender stops although its last packet did not request an acknowledgement, sends that packet again with
+    /// the request. Otherwise no answer would arrive, unless a timer runs, and then late.
     pub(super) fn ask_for_acknowledgement(
         &mut self,
         cx: &Context<'_>,
@@ -41,7 +40,7 @@ impl Requester {
         built
     }
 
-    /// The packet whose turn it is, with the wish for an acknowledgement.
+    /// Repeats a packet with a request for an acknowledgement.
     fn repeat(
         &mut self,
         cx: &Context<'_>,
@@ -58,7 +57,7 @@ impl Requester {
         })
     }
 
-    /// Whether all that was begun is complete.
+    /// Whether all started requests are complete.
     pub(in crate::engine::qp) fn is_drained(&self) -> bool {
         let is_begun = |entry: &SendEntry| entry.first < self.frontier;
         self.una >= self.frontier && !self.queue.front().is_some_and(is_begun)

@@ -1,7 +1,7 @@
-//! Work that sends nothing: binding and invalidating memory windows.
+//! Local work, which sends nothing: binding and invalidating memory windows.
 //!
-//! It takes no packet number. It is carried out by the host when its turn to be sent comes, and
-//! completes like the rest in the order of posting.
+//! It has no packet number. The host executes it when it is next to be sent, and it completes in posting order like
+//! other work.
 
 use portolan_provider::verbs::{SendOp, WcStatus};
 use portolan_wire::Qpn;
@@ -13,14 +13,14 @@ use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{MemoryOperation, WindowChange, WindowError};
 
 impl Requester {
-    /// Passes over local work that was carried out before the sender went back.
+    /// Skips local work that was executed before the sender went back.
     pub(super) fn skip_done(&mut self) {
         while self.queue.get(self.entry).is_some_and(SendEntry::is_done) {
             self.next_entry();
         }
     }
 
-    /// Hands local work to the host; or, if it failed there, ends once all before it is complete.
+    /// Passes local work to the host. If it failed there, fails once all earlier work is complete.
     pub(super) fn begin_local(&mut self, cx: &Context<'_>, out: &mut Outbox) -> Result<(), Broken> {
         let Some(entry) = self.queue.get(self.entry) else {
             return Ok(());
@@ -36,12 +36,12 @@ impl Requester {
         Ok(())
     }
 
-    /// The operation handed to the host, until its outcome is known.
+    /// The operation passed to the host, until its result is known.
     pub(in crate::engine::qp) fn pending_local(&self) -> Option<MemoryOperation> {
         self.pending_local
     }
 
-    /// The host carried it out, or could not.
+    /// The host has executed it, or failed to.
     pub(in crate::engine::qp) fn complete_local(
         &mut self,
         outcome: Result<(), WindowError>,

@@ -1,16 +1,16 @@
 //! The requester: turns the send queue into request packets, and responses into completions
 //! (IBTA 9.7.3 and 9.7.6).
 //!
-//! Packets are numbered from 0 without wrapping; packet `n` has the PSN `sq_psn + n`. Three numbers
-//! tell where the requester stands:
+//! Packets are numbered from 0 without wrapping; packet `n` has the PSN `sq_psn + n`. Three numbers describe the
+//! requester's state:
 //!
 //! ```text
 //!   acknowledged │ under way │ to be sent again │ never sent
 //!               una         next            frontier
 //! ```
 //!
-//! Losses are repaired by going back: `next` returns to `una` and everything is sent again
-//! (IBTA 9.7.6, go-back-N). An RDMA read takes as many numbers as it has responses.
+//! Losses are repaired by going back: `next` returns to `una` and everything is sent again (IBTA 9.7.6, go-back-N). An
+//! RDMA read uses as many numbers as it has responses.
 
 mod acknowledge;
 mod atomic;
@@ -35,7 +35,7 @@ use crate::engine::{FlowConfig, MemoryOperation};
 use reads::Reads;
 pub(super) use transmit::{Built, Source};
 
-/// The send queue cannot go on: a request of it failed and the queue pair is to enter ERR.
+/// The send queue cannot continue: a request failed and the queue pair must enter ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -47,18 +47,18 @@ pub(super) struct Requester {
     una: u64,
     next: u64,
     frontier: u64,
-    /// Place in the queue of the entry that holds packet `next`, and the place in its memory.
+    /// Index of the entry that contains packet `next`, and the position in its memory.
     entry: usize,
     gather: SgeCursor,
-    /// The place in memory of the read whose responses arrive.
+    /// The position in the memory of the read whose responses arrive.
     scatter: SgeCursor,
     /// Reads and atomics under way.
     reads: Reads,
-    /// What the host is asked to carry out for the entry whose turn it is.
+    /// The operation that the host must execute for the next entry.
     pending_local: Option<MemoryOperation>,
-    /// Packets sent since one that asked for an acknowledgement.
+    /// Packets sent since the last request for an acknowledgement.
     since_ack_request: u32,
-    /// The loss before this number was repaired already: more evidence of it is no news.
+    /// The loss before this number was already repaired: further signs of it are ignored.
     gap_repaired_at: Option<u64>,
     window: CongestionWindow,
     retransmit: Retransmit,
@@ -86,7 +86,7 @@ impl Requester {
         }
     }
 
-    /// Starts at the PSN and with the timers of a connection that becomes ready to send.
+    /// Initializes the PSN and the timers of a connection that becomes ready to send.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.sq_psn = attr.sq_psn;
         self.retransmit.configure(attr);
@@ -94,7 +94,10 @@ impl Requester {
 
     pub(super) fn post(&mut self, wr: &SendWr<'_>, attr: &QpAttr) -> Result<()> {
         if awaits_data(&wr.op) && attr.max_rd_atomic == 0 {
-            let (what, expected) = ("opcode", "no RDMA read or atomic, as max_rd_atomic is 0");
+            let (what, expected) = (
+                "opcode",
+                "no RDMA read or atomic, because max_rd_atomic is 0",
+            );
             let found = "RDMA read or atomic";
             return Err(Error::invalid(Step::PostSend, what, expected, found));
         }
@@ -111,12 +114,12 @@ impl Requester {
         self.next - self.una
     }
 
-    /// Packets of posted requests that were not sent yet, or are to be sent again.
+    /// Number of packets of posted requests that are unsent or must be sent again.
     pub(super) fn waiting(&self) -> u64 {
         self.queue.end() - self.next
     }
 
-    /// Forgets the requests after the first `posted`. None of them was begun.
+    /// Discards the requests after the first `posted`. None of them was started.
     pub(super) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);
     }
@@ -125,7 +128,7 @@ impl Requester {
         self.retransmit.next_timeout()
     }
 
-    /// Goes back or gives up, if nothing came in time.
+    /// Goes back or gives up, if no answer arrived in time.
     pub(super) fn on_timeout(
         &mut self,
         now: Duration,
@@ -149,7 +152,7 @@ impl Requester {
         }
     }
 
-    /// Completes everything left with a flush error, in order.
+    /// Completes all remaining requests with a flush error, in order.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
         let first = out.completions.len();
         while self.queue.len() > 0 {
@@ -164,8 +167,8 @@ impl Requester {
         self.retransmit.stop();
     }
 
-    /// The request that packet `number` belongs to fails with `status`; those before it, whose
-    /// outcome will never be known, are flushed (completions keep their order).
+    /// The request of packet `number` fails with `status`. Earlier requests, whose result will never be known, are
+    /// flushed (completions keep their order).
     fn fail(&mut self, number: u64, status: WcStatus, qpn: Qpn, out: &mut Outbox) -> Broken {
         while self.queue.front().is_some_and(|entry| entry.end <= number) {
             self.complete_front(WcStatus::WrFlushErr, qpn, out);
@@ -192,27 +195,27 @@ impl Requester {
         self.entry = self.entry.saturating_sub(1);
     }
 
-    /// Everything from the first unacknowledged packet on is to be sent again.
+    /// Everything from the first unacknowledged packet on must be sent again.
     fn rewind(&mut self) {
         self.next = self.una;
-        // The entry of `una` is the oldest: those before it are complete and gone.
+        // The entry of `una` is the oldest, because earlier ones are complete and removed.
         self.entry = 0;
         self.gather = SgeCursor::default();
         self.retransmit.on_rewind();
     }
 
     fn psn(&self, number: u64) -> Psn {
-        // 2^24 divides 2^32, so cutting the number to 32 bits changes nothing.
+        // 2^24 divides 2^32, so truncating the number to 32 bits changes nothing.
         self.sq_psn.add(number as u32)
     }
 
-    /// Bytes under way, each packet counted as a full one: what fills the peer's socket buffer is
-    /// as much the packets as their bytes.
+    /// Bytes in flight, with each packet counted as a full one, because packets fill the peer's socket buffer as much
+    /// as their bytes do.
     fn in_flight(&self, mtu: u32) -> u64 {
         self.under_way() * u64::from(mtu)
     }
 
-    /// The bytes that were posted inline with the entry `index` places behind the oldest.
+    /// The inline bytes of the entry at `index`, counted from the oldest.
     pub(super) fn inline_bytes(&self, index: usize) -> &[u8] {
         match self.queue.get(index).map(|entry: &SendEntry| &entry.data) {
             Some(EntryData::Inline(bytes)) => bytes,

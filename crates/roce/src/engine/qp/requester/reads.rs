@@ -4,16 +4,16 @@ use alloc::collections::VecDeque;
 
 /// One RDMA READ or ATOMIC request: the numbers of its response packets.
 ///
-/// A read's work request is asked for in several of these. Once sent, a request keeps its bounds: when it
-/// is sent again it may begin later, but what the responder remembers of it must contain what is
-/// asked again (Linux `duplicate_request`), and only the original is certain to.
+/// A read's work request is sent as several of these. A request keeps its bounds once sent. A retransmission may start
+/// later, but the responder's record must contain the repeated range (Linux `duplicate_request`), and only the original
+/// bounds guarantee that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadRequest {
     pub(super) first: u64,
     pub(super) end: u64,
 }
 
-/// The requests sent and not wholly answered, oldest first; at most `max_rd_atomic`.
+/// Requests sent and not completely answered, oldest first; at most `max_rd_atomic`.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     requests: VecDeque<ReadRequest>,
@@ -32,14 +32,13 @@ impl Reads {
         self.requests.front().copied()
     }
 
-    /// The request that packet `number` answers. Linear in the few that are under way, and only
-    /// called when sending again.
+    /// The request that packet `number` answers. Linear in the few outstanding ones, and only called to retransmit.
     pub(super) fn containing(&self, number: u64) -> Option<ReadRequest> {
         let mut requests = self.requests.iter().copied();
         requests.find(|request| (request.first..request.end).contains(&number))
     }
 
-    /// Forgets the requests that are answered when all packets before `una` have arrived.
+    /// Removes the requests that are answered once all packets before `una` have arrived.
     pub(super) fn complete_to(&mut self, una: u64) {
         while self
             .requests

@@ -16,8 +16,8 @@ use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::{self, SgeCursor};
 use crate::engine::{LocalAccessError, Segment};
 
-/// Packets under way at most: half of the PSN space, less one, so that an acknowledgement is never
-/// ambiguous (IBTA 9.7.1).
+/// Maximum number of packets in flight: half of the PSN space, less one, so that an acknowledgement is never ambiguous
+/// (IBTA 9.7.1).
 pub(super) const PACKETS_UNDER_WAY_MAX: u64 = (1 << 23) - 1;
 
 /// A packet, without the borrow of its bytes.
@@ -30,23 +30,23 @@ pub(in crate::engine::qp) struct Built {
 /// Where the payload is.
 #[derive(Debug)]
 pub(in crate::engine::qp) enum Source {
-    /// In the segments given to the builder.
+    /// The segments passed to the builder.
     Segments,
-    /// In the inline bytes of an entry of the send queue.
+    /// The inline bytes of an entry of the send queue.
     Inline { entry: usize, range: Range<usize> },
 }
 
-/// A part of an entry that goes out as one packet.
+/// A part of an entry that is sent as one packet.
 pub(super) struct Part {
     pub(super) headers: Headers,
     pub(super) payload_len: u32,
-    /// Numbers that it takes: one, or as many as a read has responses.
+    /// Number of packet numbers used: one, or a read's number of responses.
     pub(super) packets: u64,
 }
 
 impl Requester {
-    /// The next request packet that window, fences, read limit and budget allow. `segments` is
-    /// filled with its payload's places.
+    /// The next request packet that the window, fences, the read limit and the budget permit. Stores the segments of
+    /// its payload in `segments`.
     pub(in crate::engine::qp) fn transmit(
         &mut self,
         cx: &Context<'_>,
@@ -93,8 +93,7 @@ impl Requester {
         Ok(Some(built))
     }
 
-    /// A fenced request waits until the reads and atomics before it are complete (`IBV_SEND_FENCE` of
-    /// ibv_post_send(3)).
+    /// A fenced request waits until earlier reads and atomics are complete (`IBV_SEND_FENCE` of ibv_post_send(3)).
     fn is_fenced(&self, entry: &SendEntry) -> bool {
         let earlier_read = |read: ReadRequest| read.first < entry.first;
         let entry_waits = entry.fence && !is_planted(Mutant::FenceIgnored);
@@ -136,9 +135,8 @@ impl Requester {
         })
     }
 
-    /// Somebody waits for the end of this message: its owner, or, as it is the last one posted, the
-    /// window and the timer, or a read, which may find too little room in the window to begin, or
-    /// work that sends nothing and completes after it.
+    /// Whether the end of this message matters: to its owner; to the window and the timer, because it is the last one
+    /// posted; to a read that may need more room in the window; or to local work that completes after it.
     fn wants_completion(&self, entry: &SendEntry) -> bool {
         let next = self.queue.get(self.entry + 1);
         entry.signaled || next.is_none_or(|next| next.awaits_data() || next.is_local())
@@ -150,8 +148,7 @@ impl Requester {
             || (self.next == self.una && self.next < self.frontier)
     }
 
-    /// The next request of a read: the rest of one sent before, or a new one, as large as the
-    /// window has room for.
+    /// The next request of a read: the rest of an earlier one, or a new one as large as the window permits.
     fn read_part(&self, cx: &Context<'_>, entry: &SendEntry) -> Option<Part> {
         let mtu = u64::from(cx.mtu());
         let packets = match self.reads.containing(self.next) {
@@ -165,7 +162,7 @@ impl Requester {
                 let largest = (u64::from(self.flow.read_request_bytes_max) / mtu).max(1);
                 let free = PACKETS_UNDER_WAY_MAX.checked_sub(self.next - self.una)?;
                 let packets = left.min(room).min(largest).min(free);
-                // Not many small requests while a response trickles in: wait for half a window.
+                // Avoid many small requests while a response trickles in: wait for half a window.
                 let worthwhile = (u64::from(self.window.bytes()) / mtu / 2).max(1);
                 if packets < left.min(largest).min(worthwhile) || packets == 0 {
                     return None;
@@ -187,8 +184,8 @@ impl Requester {
         })
     }
 
-    /// Finds the bytes of a packet, or makes sure that a read's or atomic's answer may be written; an error
-    /// if the memory may not be used so.
+    /// Locates the bytes of a packet, or checks that the answer of a read or atomic may be written. Fails if the memory
+    /// may not be used.
     pub(super) fn locate(
         &mut self,
         cx: &Context<'_>,
@@ -207,7 +204,7 @@ impl Requester {
             return Ok(Source::Segments);
         }
         if part.headers.bth.opcode.is_first() {
-            // Rather none of the message than a part.
+            // Send nothing of the message rather than a part.
             let whole = 0..u64::from(entry.len);
             segment::check(entry.sges(), whole, cx.pd, cx.memory, false)?;
         }
@@ -225,8 +222,8 @@ impl Requester {
         }
     }
 
-    /// The memory of the next packet may not be used. What was sent before still counts: the
-    /// request fails once it is the oldest that is incomplete.
+    /// The memory of the next packet may not be used. Earlier packets still count: the request fails once it is the
+    /// oldest incomplete one.
     fn stop_before_unusable_memory(
         &mut self,
         cx: &Context<'_>,
@@ -239,7 +236,7 @@ impl Requester {
         Err(self.fail(self.next, WcStatus::LocProtErr, cx.qpn, out))
     }
 
-    /// The part was built: it counts as sent.
+    /// The part was built and counts as sent.
     pub(super) fn advance(&mut self, cx: &Context<'_>, part: &Part, out: &mut Outbox) {
         let Some(entry) = self.queue.get(self.entry) else {
             return;
@@ -270,7 +267,7 @@ impl Requester {
     }
 }
 
-/// The opcode of a packet of a send or write, and the immediate data that it carries.
+/// The opcode of a packet of a send or write, and its immediate data.
 fn opcode_of(op: &SendOp, is_first: bool, is_last: bool) -> (Opcode, Option<u32>) {
     use Opcode::*;
     let immediate = match *op {

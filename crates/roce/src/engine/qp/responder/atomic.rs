@@ -1,4 +1,4 @@
-//! Atomics: carried out once, answered as often as asked (IBTA 9.4.5).
+//! Atomics: executed once, answered as often as requested (IBTA 9.4.5).
 
 use portolan_provider::verbs::Access;
 use portolan_wire::Psn;
@@ -27,7 +27,7 @@ pub(super) struct PendingAtomic {
 }
 
 impl Responder {
-    /// Accepts an atomic: the host carries it out next.
+    /// Accepts an atomic, which the host executes next.
     pub(super) fn execute_atomic(
         &mut self,
         cx: &Context<'_>,
@@ -36,14 +36,14 @@ impl Responder {
         let request = request_of(packet).ok_or(Fault::INVALID_REQUEST)?;
         let (eth, right) = (request.eth, Access::REMOTE_ATOMIC);
         check_right(cx, right)?;
-        // An address that is no multiple of eight is an invalid request, not one without rights
-        // (IBTA 9.7.5.2, Linux RESPST_ERR_MISALIGNED_ATOMIC).
+        // An address that is not a multiple of eight is an invalid request, not an access error (IBTA 9.7.5.2, Linux
+        // RESPST_ERR_MISALIGNED_ATOMIC).
         if !eth.va.is_multiple_of(ATOMIC_BYTES) {
             return Err(Fault::INVALID_REQUEST);
         }
         let len = ATOMIC_BYTES as u32;
         let addr = check_remote(cx, eth.rkey, eth.va, len, right)?.ok_or(Fault::ACCESS)?;
-        // Memory may be registered under addresses that are aligned otherwise than its own.
+        // The iova of memory may have another alignment than its address.
         if !addr.is_multiple_of(ATOMIC_BYTES) {
             return Err(Fault::INVALID_REQUEST);
         }
@@ -65,12 +65,12 @@ impl Responder {
         Ok(())
     }
 
-    /// What the host is to carry out.
+    /// The operation that the host must execute.
     pub(in crate::engine::qp) fn pending_atomic(&self) -> Option<AtomicOperation> {
         self.pending_atomic.map(|pending| pending.operation)
     }
 
-    /// The host carried it out, and found `original` there.
+    /// The host has executed it; `original` is the previous value.
     pub(in crate::engine::qp) fn complete_atomic(&mut self, original: u64, mtu: u32) {
         let Some(pending) = self.pending_atomic.take() else {
             return;
@@ -93,7 +93,7 @@ impl Responder {
         self.replies.push_data(Reply::Atomic(reply), mtu);
     }
 
-    /// An atomic that was carried out before: its result is given again.
+    /// A duplicate of an executed atomic: its stored result is sent again.
     pub(super) fn on_duplicate_atomic(
         &mut self,
         cx: &Context<'_>,
@@ -103,7 +103,7 @@ impl Responder {
         let psn = packet.bth().psn;
         if is_planted(Mutant::AtomicExecutedAgain) {
             let expected = core::mem::replace(&mut self.expected, psn);
-            // What it is refused for does not matter: the defect is that it is looked at.
+            // The reason for the refusal does not matter: the planted defect is that it is checked at all.
             let _ = self.execute_atomic(cx, packet);
             self.expected = expected;
             return;
@@ -129,7 +129,7 @@ impl Responder {
         self.replies.push_data(Reply::Atomic(reply), cx.mtu());
     }
 
-    /// Makes sure that one more read or atomic may be under way; how many may.
+    /// Checks that one more read or atomic may be outstanding; returns the limit.
     pub(super) fn check_resources(&mut self, cx: &Context<'_>) -> Result<u8, Fault> {
         let limit = cx.attr.max_dest_rd_atomic;
         if limit == 0

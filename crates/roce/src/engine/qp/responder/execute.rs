@@ -1,4 +1,4 @@
-//! Carrying out a request packet that is next in sequence.
+//! Executes a request packet that is next in sequence.
 
 use portolan_provider::verbs::{Access, WcOpcode, WcStatus};
 use portolan_wire::bth::Opcode;
@@ -14,7 +14,7 @@ use crate::engine::qp::inbound::{
 use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::segment::SgeCursor;
 
-/// The request is refused for now, because no receive is posted: nothing was carried out.
+/// The request is refused for now, because no receive is posted. Nothing was executed.
 struct NotReady;
 
 impl Responder {
@@ -54,7 +54,7 @@ impl Responder {
         if self.queue.front().is_some() {
             return Ok(());
         }
-        // What follows is dropped without further ado: the peer sends it all again.
+        // Drop the following packets silently, because the peer sends everything again.
         self.awaits_expected = true;
         out.counters.rnr_naks_sent += 1;
         let timer = cx.attr.min_rnr_timer;
@@ -78,7 +78,7 @@ impl Responder {
         let (queue, cursor) = (&mut self.queue, &mut self.scatter);
         let total = place_send(queue, cursor, placed.into(), cx, packet, out);
         let total = total.map_err(|refusal| match refusal {
-            // A message under way keeps its receive; flushing ends both.
+            // A message in progress keeps its receive; flushing ends both.
             SendRefusal::NoReceive => Fault::INVALID_REQUEST,
             SendRefusal::TooLong => Fault {
                 nak: NakCode::InvalidRequest,
@@ -123,7 +123,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Accepts a read: its responses are built when there is room to send them.
+    /// Accepts a read; its responses are built when they can be sent.
     fn execute_read(&mut self, cx: &Context<'_>, packet: &Packet<'_>) -> Result<(), Fault> {
         let reth = packet.reth().ok_or(Fault::INVALID_REQUEST)?;
         check_right(cx, Access::REMOTE_READ)?;
@@ -141,13 +141,13 @@ impl Responder {
     }
 }
 
-/// Whether the packet needs a receive of its own to be posted: the start of a send, and the end of
-/// a write with immediate data. A receive once found stays for the rest of the send.
+/// Whether the packet needs a new receive: the start of a send, and the end of a write with immediate data. A send
+/// keeps its receive for all packets.
 fn takes_receive(opcode: Opcode) -> bool {
     (opcode.is_send() && opcode.starts_message()) || (opcode.is_write() && opcode.has_immdt())
 }
 
-/// The queue pair's own rights (an operation not enabled is an invalid request: IBTA 9.7.4.1, Linux
+/// Checks the queue pair's own rights. An operation that is not enabled is an invalid request (IBTA 9.7.4.1, Linux
 /// `check_op_valid`).
 pub(super) fn check_right(cx: &Context<'_>, right: Access) -> Result<(), Fault> {
     if cx.attr.access.contains(right) {
@@ -157,7 +157,7 @@ pub(super) fn check_right(cx: &Context<'_>, right: Access) -> Result<(), Fault> 
     }
 }
 
-/// Where the peer's access goes. Empty ranges are not checked (IBTA C9-88), and go nowhere.
+/// The address of the peer's access. Empty ranges are not checked (IBTA C9-88) and have no address.
 pub(super) fn check_remote(
     cx: &Context<'_>,
     rkey: u32,

@@ -1,4 +1,4 @@
-//! Sends that take a key away (IBTA 9.4.1.1).
+//! Sends that invalidate a key (IBTA 9.4.1.1).
 
 use portolan_provider::verbs::WcStatus;
 use portolan_wire::eth::NakCode;
@@ -9,7 +9,8 @@ use crate::engine::qp::context::Context;
 use crate::engine::{MemoryOperation, WindowChange};
 
 impl Responder {
-    /// What the host must do before the receive completes, if a send invalidates a key and may do so.
+    /// The operation that the host must execute before the receive completes, if a send invalidates a key and may do
+    /// so.
     pub(super) fn check_invalidate(
         cx: &Context<'_>,
         packet: &Packet<'_>,
@@ -31,13 +32,12 @@ impl Responder {
         }))
     }
 
-    /// What the host is to carry out.
+    /// The operation that the host must execute.
     pub(in crate::engine::qp) fn pending_invalidate(&self) -> Option<MemoryOperation> {
         self.pending_invalidate
     }
 
-    /// The host carried it out. Should the window have been deallocated since the check, its key is
-    /// gone all the same.
+    /// The host has executed it. If the window was deallocated after the check, its key is invalid as well.
     pub(in crate::engine::qp) fn complete_invalidate(&mut self) {
         self.pending_invalidate = None;
     }

@@ -1,5 +1,4 @@
-//! The responder: checks request packets, carries them out and answers (IBTA 9.7.4 and
-//! 9.7.5).
+//! The responder: checks request packets, executes them and answers (IBTA 9.7.4 and 9.7.5).
 
 mod atomic;
 mod execute;
@@ -35,12 +34,11 @@ pub(super) use validate::{check_dma_length, check_payload_length};
 /// 24 bits of message sequence number.
 const MSN_MASK: u32 = 0x00FF_FFFF;
 
-/// Why a request is refused for good (IBTA 9.7.4.1, 9.9.3): the peer gets `nak`, the queue
-/// pair enters ERR.
+/// Why a request is refused for good (IBTA 9.7.4.1, 9.9.3): the peer gets `nak`, and the queue pair enters ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     nak: NakCode,
-    /// How the receive that the message was to fill ends, where it is to blame.
+    /// The status of the message's receive, if the receive is the cause.
     receive_status: Option<WcStatus>,
 }
 
@@ -55,7 +53,7 @@ impl Fault {
     };
 }
 
-/// The refusal was queued; the queue pair must enter ERR, keeping its queued packets.
+/// The refusal was queued. The queue pair must enter ERR and keep its queued packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
@@ -75,7 +73,7 @@ enum Inbound {
 #[derive(Debug)]
 pub(super) struct Responder {
     queue: ReceiveQueue,
-    /// Where the queues are that the requests of an extended reliable connection name.
+    /// The domain of the queues that XRC requests name.
     domain: Option<Arc<dyn ReceiveDomain>>,
     /// The queue of the latest message.
     srqn: Option<Srqn>,
@@ -85,18 +83,17 @@ pub(super) struct Responder {
     msn: u32,
     inbound: Inbound,
     scatter: SgeCursor,
-    /// A NAK asked the peer to send `expected` again; packets after it are dropped until it comes.
+    /// A NAK requested `expected` again; packets after it are dropped until it arrives.
     awaits_expected: bool,
     /// Packets carried out since the last acknowledgement.
     unacknowledged: u32,
-    /// The last packets carried out were of sends and writes, and no acknowledgement of them
-    /// was sent.
+    /// The last executed packets belonged to sends and writes, and are not acknowledged yet.
     progress_unreported: bool,
     ack_interval: u32,
     resources: Resources,
-    /// The atomic of the packet just handled, until the host has carried it out.
+    /// The atomic of the handled packet, until the host has executed it.
     pending_atomic: Option<PendingAtomic>,
-    /// The key that the packet just handled takes away, until the host has done so.
+    /// The invalidation of the handled packet, until the host has executed it.
     pending_invalidate: Option<MemoryOperation>,
     replies: Replies,
 }
@@ -127,12 +124,12 @@ impl Responder {
         self.queue.share(source);
     }
 
-    /// Draws receives from the shared receive queues of a domain.
+    /// Uses the shared receive queues of a domain.
     pub(super) fn join_domain(&mut self, domain: Arc<dyn ReceiveDomain>) {
         self.domain = Some(domain);
     }
 
-    /// Starts at the PSN of a connection that becomes ready to receive.
+    /// Initializes the PSN of a connection that becomes ready to receive.
     pub(super) fn start(&mut self, attr: &QpAttr) {
         self.expected = attr.rq_psn;
     }
@@ -141,12 +138,12 @@ impl Responder {
         self.queue.push(wr)
     }
 
-    /// Whether a request with this PSN is the next.
+    /// Whether a request with this PSN is the next one.
     pub(in crate::engine::qp) fn expects(&self, psn: Psn) -> bool {
         psn == self.expected
     }
 
-    /// Takes in a request packet.
+    /// Handles a request packet.
     pub(super) fn handle_request(
         &mut self,
         cx: &Context<'_>,
@@ -177,8 +174,8 @@ impl Responder {
             .map_err(|fault| self.refuse(cx, psn, fault, out))
     }
 
-    /// Completes every receive left with a flush error, in order. Nothing more arrives: from ERR the
-    /// only way is RESET, which begins anew.
+    /// Completes all remaining receives with a flush error, in order. Nothing more arrives, because ERR only leads to
+    /// RESET, which reinitializes.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
         while let Some(wr_id) = self.queue.pop_front() {
             let wc = receive_completion(wr_id, WcStatus::WrFlushErr, qpn);
@@ -194,7 +191,7 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Forgets what the host was to do.
+    /// Discards pending memory operations.
     pub(super) fn abandon(&mut self) {
         self.pending_atomic = None;
         self.pending_invalidate = None;
@@ -212,9 +209,8 @@ impl Responder {
         self.acknowledge(self.expected, syndrome);
     }
 
-    /// A request that was carried out before: a read is carried out again, for its data were lost,
-    /// and an atomic's result is given again (IBTA 9.7.5.1); anything else is only acknowledged
-    /// again.
+    /// A duplicate of an executed request. A read is executed again, because its data were lost, and an atomic's result
+    /// is sent again (IBTA 9.7.5.1). Anything else is only acknowledged again.
     fn on_duplicate(&mut self, cx: &Context<'_>, packet: &Packet<'_>, out: &mut Outbox) {
         out.counters.duplicates += 1;
         let psn = packet.bth().psn;
@@ -225,7 +221,7 @@ impl Responder {
             }
             _ if packet.bth().opcode.is_atomic() => self.on_duplicate_atomic(cx, packet, out),
             _ => {
-                // As far as can be said without skipping a read or atomic whose data may be missing.
+                // Acknowledge as much as possible without skipping a read or atomic whose data may be missing.
                 let end = self.resources.first_after(psn).unwrap_or(self.expected);
                 let syndrome = Syndrome::Ack {
                     credits: CREDITS_UNLIMITED,
@@ -264,7 +260,7 @@ impl Responder {
             out.complete_receive(receive_completion(wr_id, status, cx.qpn), false);
             return Refused;
         }
-        // No completion reports it to the owner (IBTA 10.10, affiliated asynchronous errors).
+        // No completion reports this to the owner, so raise an event (IBTA 10.10, affiliated asynchronous errors).
         out.raise(match fault.nak {
             NakCode::RemoteAccessError => AsyncEvent::QpAccessErr(cx.qpn),
             _ => AsyncEvent::QpReqErr(cx.qpn),
@@ -281,7 +277,7 @@ impl Responder {
         });
     }
 
-    /// The packet with the expected PSN was carried out; answers if asked to or if it is time.
+    /// The packet with the expected PSN was executed; acknowledges it on request or when due.
     fn accept(&mut self, ack_request: bool) {
         let psn = self.expected;
         self.expected = psn.next();
@@ -293,7 +289,7 @@ impl Responder {
         }
     }
 
-    /// The last request is answered by data, which acknowledges all requests before it.
+    /// Data answer the last request, which acknowledges all requests before it.
     fn answered_by_data(&mut self) {
         self.unacknowledged = 0;
         self.progress_unreported = false;

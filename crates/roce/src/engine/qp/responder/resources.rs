@@ -1,4 +1,4 @@
-//! What the responder remembers of reads and atomics, to answer them again.
+//! The responder's record of reads and atomics, to answer duplicates.
 
 use alloc::collections::VecDeque;
 
@@ -8,8 +8,7 @@ use portolan_wire::eth::{AtomicEthRepr, RethRepr};
 
 use crate::engine::qp::send_queue::packets_of;
 
-/// A request that was carried out (the responder resources of `max_dest_rd_atomic`; Linux
-/// `struct resp_res`).
+/// An executed request (the responder resources of `max_dest_rd_atomic`; Linux `struct resp_res`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Resource {
     first: Psn,
@@ -18,36 +17,36 @@ struct Resource {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A read is carried out again, when its data were lost.
+    /// A duplicate read is executed again, because its data were lost.
     Read(RethRepr),
-    /// An atomic is not: its result is kept (IBTA 9.4.5).
+    /// A duplicate atomic is not executed: its result is stored (IBTA 9.4.5).
     Atomic {
         request: AtomicRequest,
         original: u64,
     },
 }
 
-/// What an atomic asked for.
+/// The operands of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AtomicRequest {
     pub(super) opcode: Opcode,
     pub(super) eth: AtomicEthRepr,
 }
 
-/// The last `max_dest_rd_atomic` reads and atomics, oldest first. A requester has at most so many
-/// under way, so it never asks again for one that was pushed out.
+/// The last `max_dest_rd_atomic` reads and atomics, oldest first. A requester has at most that many outstanding, so it
+/// never repeats one that was removed.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     held: VecDeque<Resource>,
 }
 
 impl Resources {
-    /// Remembers a read; the oldest beyond `limit` is forgotten.
+    /// Records a read; removes the oldest entry beyond `limit`.
     pub(super) fn remember_read(&mut self, first: Psn, reth: RethRepr, limit: u8) {
         self.remember(first, Kind::Read(reth), limit);
     }
 
-    /// Remembers an atomic and its result; the oldest beyond `limit` is forgotten.
+    /// Records an atomic and its result; removes the oldest entry beyond `limit`.
     pub(super) fn remember_atomic(
         &mut self,
         psn: Psn,
@@ -65,7 +64,7 @@ impl Resources {
         self.held.push_back(Resource { first, kind });
     }
 
-    /// Whether a read repeated at `psn` asks for (a part of) the same memory as before.
+    /// Whether a duplicate read at `psn` requests the same memory as before, or a part of it.
     pub(super) fn allows(&self, psn: Psn, reth: &RethRepr, mtu: u32) -> bool {
         self.held.iter().any(|resource| {
             let Kind::Read(read) = &resource.kind else {
@@ -82,7 +81,7 @@ impl Resources {
         })
     }
 
-    /// The result of the atomic that was carried out at `psn`, if it is the same.
+    /// The result of the atomic executed at `psn`, if the duplicate has the same operands.
     pub(super) fn result_of(&self, psn: Psn, again: &AtomicRequest) -> Option<u64> {
         self.held.iter().find_map(|resource| match &resource.kind {
             Kind::Atomic { request, original } if resource.first == psn && request == again => {

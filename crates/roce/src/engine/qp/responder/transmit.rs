@@ -14,13 +14,12 @@ use crate::engine::qp::context::{Context, fits};
 use crate::engine::qp::outbox::Outbox;
 
 impl Responder {
-    /// Whether read data wait to be sent next; acknowledgements do not count.
+    /// Whether read data are next to be sent; acknowledgements do not count.
     pub(in crate::engine::qp) fn is_streaming(&self) -> bool {
         matches!(self.replies.front(), Some(Reply::Read(_)))
     }
 
-    /// The next response packet that the budget allows. `segments` is filled with its payload's
-    /// places.
+    /// The next response packet that the budget permits. Stores the segments of its payload in `segments`.
     pub(in crate::engine::qp) fn transmit(
         &mut self,
         cx: &Context<'_>,
@@ -55,9 +54,9 @@ impl Responder {
         }
     }
 
-    /// What is sent before a gap is reported: that the packets before it arrived. The report includes that, too,
-    /// but Linux's rdma_rxe starts no second repetition until it has seen an acknowledgement proper: of a
-    /// long message that loses a packet here and there it would wait for its timer each time.
+    /// An acknowledgement to send before a NAK for a gap. The NAK implies it, but Linux's rdma_rxe starts no second
+    /// retransmission until it receives a plain acknowledgement. For a long message with several losses it would wait
+    /// for its timer each time.
     fn progress_before(&self, acknowledge: &Acknowledge) -> Option<Acknowledge> {
         let is_gap = acknowledge.syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         (is_gap && self.progress_unreported).then(|| Acknowledge {
@@ -89,7 +88,7 @@ impl Responder {
                 .memory
                 .check_remote(read.pd, cx.qpn, read.rkey, read.va, len, access);
             let Ok(addr) = place else {
-                // The region went away since the request was accepted.
+                // The region was removed after the request was accepted.
                 self.replies.clear();
                 return Err(self.refuse(cx, read.psn, Fault::ACCESS, out));
             };

@@ -1,4 +1,4 @@
-//! Whether a request packet may follow the packets before it.
+//! Checks whether a request packet may follow the previous ones.
 
 use portolan_wire::bth::Opcode;
 use portolan_wire::rocev2::Packet;
@@ -7,7 +7,7 @@ use super::{Fault, Inbound, Responder};
 use crate::engine::qp::send_queue::MESSAGE_BYTES_MAX;
 
 impl Responder {
-    /// Checks that the opcode follows the one before (IBTA 9.7.4.1; Linux `check_op_seq`).
+    /// Checks that the opcode may follow the previous one (IBTA 9.7.4.1; Linux `check_op_seq`).
     pub(super) fn check_sequence(&self, opcode: Opcode) -> Result<(), Fault> {
         let fits = match self.inbound {
             Inbound::Idle => opcode.starts_message(),
@@ -22,8 +22,8 @@ impl Responder {
     }
 }
 
-/// Checks the payload length against the path MTU (IBTA C9-92): all packets but the last are
-/// full, and the last of several is not empty.
+/// Checks the payload length against the path MTU (IBTA C9-92): all packets except the last are full, and the last of
+/// several is not empty.
 pub(in crate::engine::qp) fn check_payload_length(
     packet: &Packet<'_>,
     mtu: u32,
@@ -43,7 +43,7 @@ pub(in crate::engine::qp) fn check_payload_length(
     }
 }
 
-/// Checks the length that a RETH tells (IBTA C9-94).
+/// Checks the length in a RETH (IBTA C9-94).
 pub(in crate::engine::qp) fn check_dma_length(dma_len: u32) -> Result<(), Fault> {
     if u64::from(dma_len) <= MESSAGE_BYTES_MAX {
         Ok(())

@@ -1,4 +1,4 @@
-//! The shared receive queue that a request of an extended reliable connection names (IBTA annex A14).
+//! The shared receive queue named by an XRC request (IBTA annex A14).
 
 use alloc::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::engine::qp::outbox::Outbox;
 use crate::engine::{PdId, Queue, ReceiveSource};
 
 impl Responder {
-    /// Turns to the queue that a packet names, which is the next in sequence; the protection domain that holds for
-    /// it. `None` for other connections than extended ones.
+    /// Switches to the queue named by a packet, which is next in sequence, and returns the queue's protection domain.
+    /// `None` if the connection is not XRC.
     pub(super) fn enter_queue(
         &mut self,
         packet: &Packet<'_>,
@@ -27,7 +27,7 @@ impl Responder {
             self.srqn = named;
             out.receives = named.map_or(Queue::Receive, Queue::Shared);
         } else if named != self.srqn {
-            // A message is for one queue.
+            // All packets of a message must name the same queue.
             return Err(Fault::INVALID_REQUEST);
         }
         Ok(self.queue.pd())

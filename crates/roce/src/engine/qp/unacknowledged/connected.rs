@@ -26,7 +26,7 @@ pub(super) struct Inbound {
 /// The message whose packets arrive.
 #[derive(Debug)]
 enum Message {
-    /// None, or a message that lost a packet or was refused: the rest of it is dropped.
+    /// None, or a message that lost a packet or was refused, whose rest is dropped.
     None,
     /// A send, going to the oldest receive.
     Send {
@@ -40,9 +40,9 @@ enum Message {
 enum Refusal {
     /// It is dropped.
     Drop(DropReason),
-    /// It is longer than the receive that it was to fill.
+    /// The message is longer than its receive.
     TooLong,
-    /// The memory of the receive may not be written.
+    /// The memory of the receive is not writable.
     Forbidden,
 }
 
@@ -58,20 +58,19 @@ impl Inbound {
         Self { expected, message }
     }
 
-    /// Whether a packet with this PSN is the next.
+    /// Whether a packet with this PSN is the next one.
     pub(super) fn expects(&self, psn: Psn) -> bool {
         psn == self.expected
     }
 
-    /// Gives up the message under way. Its receive waits for the next one.
+    /// Abandons the current message. Its receive is used for the next one.
     pub(super) fn abandon(&mut self) {
         self.message = Message::None;
     }
 }
 
 impl Receiver {
-    /// Takes in a packet. After a loss, the next message is the first to be taken again
-    /// (IBTA 9.8.2).
+    /// Handles a packet. After a loss, reception resumes with the next message (IBTA 9.8.2).
     pub(super) fn take_part(
         &mut self,
         cx: &Context<'_>,

@@ -12,19 +12,19 @@ use crate::engine::qp::receive_queue::receive_completion;
 use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{DropReason, PlacementSource};
 
-/// What stands before the data in the buffer of a datagram's receive (IBTA 11.4.1.2).
+/// Space for the header before the data in a datagram's receive buffer (IBTA 11.4.1.2).
 const GRH_LEN: usize = GrhRepr::LEN;
 
 impl Receiver {
-    /// Takes in a datagram: it fills the oldest receive, behind room for its network header. Without
-    /// a receive it is lost.
+    /// Handles a datagram: it fills the oldest receive, after the space for its network header. Without a receive it is
+    /// lost.
     pub(super) fn take_datagram(
         &mut self,
         cx: &Context<'_>,
         packet: &Packet<'_>,
         out: &mut Outbox,
     ) -> Result<(), ReceiveFailed> {
-        // The opcode has a DETH: that it is of this transport was checked.
+        // The opcode has a DETH, because the transport was already checked.
         let Some(deth) = packet.deth() else {
             out.counters.count_drop(DropReason::Malformed);
             return Ok(());
@@ -46,10 +46,10 @@ impl Receiver {
             return Ok(());
         }
         let mut cursor = SgeCursor::default();
-        // That it is of the header, and not of the payload, its own queue tells.
+        // The separate queue marks it as a header's placement, so the source is not used.
         let source = PlacementSource::Payload;
         let header = cursor.scatter(&receive.sges, 0, source, GRH_LEN, &memory_cx, out);
-        // Nothing else waits: placements are taken after each packet.
+        // The queue is empty, because placements are taken after each packet.
         core::mem::swap(&mut out.placements, &mut out.grh_placements);
         let at = match is_planted(Mutant::HeaderRoomTaken) {
             true => 0,
@@ -65,7 +65,7 @@ impl Receiver {
         };
         let wc = WorkCompletion {
             opcode: WcOpcode::Recv,
-            // A UDP payload has 16 bits of length.
+            // The length of a UDP payload has 16 bits.
             byte_len: total as u32,
             imm_data: packet.immdt().map(|immdt| u32::from_ne_bytes(immdt.0)),
             src_qp: deth.src_qp,

@@ -1,8 +1,7 @@
 //! Services without acknowledgements: unreliable connections (UC) and datagrams (UD; IBTA 9.8).
 //!
-//! A request is complete once it is sent; a packet that is lost, or found wrong on arrival, is dropped
-//! with its whole message, without a report. So there are no timers, no window and no responses:
-//! the only things that hold a sender back are its own socket and its own pace.
+//! A request is complete once it is sent. A packet that is lost or invalid is dropped with its whole message, without a
+//! report. So there are no timers, no window and no responses; only the sender's socket and pacing limit it.
 
 mod connected;
 mod datagram;
@@ -23,7 +22,7 @@ use connected::Inbound;
 pub(super) use send::SendFailed;
 use send::Sender;
 
-/// The memory of a receive may not be written: the queue pair is to enter ERR.
+/// The memory of a receive is not writable: the queue pair must enter ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceiveFailed;
 
@@ -53,12 +52,12 @@ impl Unacknowledged {
         }
     }
 
-    /// Starts to receive at the PSN of a connection; datagrams have no order.
+    /// Initializes the receive PSN of a connection; datagrams have no order.
     pub(super) fn start_receiving(&mut self, attr: &QpAttr) {
         self.receiver.inbound = Inbound::starting_at(attr.rq_psn);
     }
 
-    /// Draws on a shared receive queue from now on.
+    /// Switches to a shared receive queue.
     pub(super) fn share_receives(&mut self, source: Arc<dyn ReceiveSource>) {
         self.receiver.queue.share(source);
     }
@@ -71,12 +70,12 @@ impl Unacknowledged {
         &mut self.sender
     }
 
-    /// Whether a packet with this PSN is the next of the peer's (UC).
+    /// Whether a packet with this PSN is the peer's next one (UC).
     pub(super) fn expects(&self, psn: Psn) -> bool {
         self.receiver.inbound.expects(psn)
     }
 
-    /// Takes in a packet of a connection (UC).
+    /// Handles a packet of a connection (UC).
     pub(super) fn take_part(
         &mut self,
         cx: &Context<'_>,
@@ -86,7 +85,7 @@ impl Unacknowledged {
         self.receiver.take_part(cx, packet, out)
     }
 
-    /// Takes in a datagram (UD).
+    /// Handles a datagram (UD).
     pub(super) fn take_datagram(
         &mut self,
         cx: &Context<'_>,
@@ -96,12 +95,12 @@ impl Unacknowledged {
         self.receiver.take_datagram(cx, packet, out)
     }
 
-    /// Completes every send left with a flush error, in order.
+    /// Completes all remaining sends with a flush error, in order.
     pub(super) fn flush_sends(&mut self, qpn: Qpn, out: &mut Outbox) {
         self.sender.flush(qpn, out);
     }
 
-    /// Completes every receive left with a flush error, in order.
+    /// Completes all remaining receives with a flush error, in order.
     pub(super) fn flush_receives(&mut self, qpn: Qpn, out: &mut Outbox) {
         self.receiver.inbound.abandon();
         while let Some(wr_id) = self.receiver.queue.pop_front() {
@@ -111,9 +110,8 @@ impl Unacknowledged {
 }
 
 impl Receiver {
-    /// The oldest receive is too short for the message: it alone ends with an error. The owner posted
-    /// too little, or a peer sent too much, which must not stop the queue pair for all others
-    /// (IBTA 9.9.3).
+    /// The oldest receive is too short for the message, and completes with an error. The queue pair continues: one
+    /// short receive or one long message must not stop it for others (IBTA 9.9.3).
     fn end_short_receive(&mut self, cx: &Context<'_>, out: &mut Outbox) {
         out.counters.count_drop(DropReason::Length);
         if let Some(wr_id) = self.queue.pop_front() {
@@ -124,7 +122,7 @@ impl Receiver {
         }
     }
 
-    /// The memory of the oldest receive may not be written.
+    /// The memory of the oldest receive is not writable.
     fn end_forbidden_receive(&mut self, cx: &Context<'_>, out: &mut Outbox) -> ReceiveFailed {
         if let Some(wr_id) = self.queue.pop_front() {
             out.complete_receive(

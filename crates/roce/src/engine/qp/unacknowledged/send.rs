@@ -18,25 +18,25 @@ use crate::engine::qp::segment::{self, SgeCursor};
 use crate::engine::qp::send_queue::{EntryData, SendEntry, SendQueue, total_length};
 use crate::engine::{LocalAccessError, Path, Segment};
 
-/// A request failed for its memory; the send queue is to enter the error state.
+/// A request failed because of its memory; the send queue must enter the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine::qp) struct SendFailed;
 
-/// The sending half of a UC or UD queue pair. Packets are numbered as the requester's are.
+/// The sending half of a UC or UD queue pair. Packets are numbered as in the requester.
 #[derive(Debug)]
 pub(in crate::engine::qp) struct Sender {
     queue: SendQueue,
-    /// Where each entry of the queue goes, in the same order (UD).
+    /// The destinations of the queue's entries, in the same order (UD).
     destinations: VecDeque<Destination>,
     /// The longest datagram.
     datagram_mtu: Mtu,
     sq_psn: Psn,
     /// Number of the next packet.
     next: u64,
-    /// The place in the memory of the entry under way.
+    /// The position in the memory of the current entry.
     gather: SgeCursor,
-    /// All packets of the oldest entry were handed out. It completes when the next one is asked for:
-    /// until then the host may be reading its inline bytes.
+    /// All packets of the oldest entry were returned. It completes at the next poll, because until then the host may be
+    /// reading its inline bytes.
     is_front_sent: bool,
 }
 
@@ -72,7 +72,12 @@ impl Sender {
         use SendOp::{RdmaWrite, RdmaWriteWithImm, Send, SendWithImm};
         match wr.op {
             Send | SendWithImm(_) | RdmaWrite(_) | RdmaWriteWithImm(..) => {}
-            other => return Err(wrong_op("a send or RDMA write, as the type is UC", &other)),
+            other => {
+                return Err(wrong_op(
+                    "a send or RDMA write, because the type is UC",
+                    &other,
+                ));
+            }
         }
         self.queue.push(wr, attr.path_mtu.bytes() as u32)
     }
@@ -84,7 +89,7 @@ impl Sender {
     ) -> Result<()> {
         match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => {}
-            other => return Err(wrong_op("a send, as the type is UD", &other)),
+            other => return Err(wrong_op("a send, because the type is UD", &other)),
         }
         let len = match wr.data {
             SendData::Sges(sges) => total_length(sges),
@@ -105,14 +110,14 @@ impl Sender {
         self.queue.len()
     }
 
-    /// Forgets the requests after the first `posted`. None of them was begun.
+    /// Discards the requests after the first `posted`. None of them was started.
     pub(in crate::engine::qp) fn truncate(&mut self, posted: usize) {
         self.queue.truncate(posted);
         self.destinations.truncate(posted);
     }
 
-    /// The next packet that the budget allows, and where it goes if not to the peer. `segments` is
-    /// filled with its payload's places.
+    /// The next packet that the budget permits, and its destination if it is a datagram. Stores the segments of its
+    /// payload in `segments`.
     pub(in crate::engine::qp) fn transmit(
         &mut self,
         cx: &Context<'_>,
@@ -149,13 +154,13 @@ impl Sender {
         Ok(Some((Built { headers, source }, part.path)))
     }
 
-    /// Whether all that was begun is complete.
+    /// Whether all started requests are complete.
     pub(in crate::engine::qp) fn is_drained(&self) -> bool {
         let is_begun = self.queue.front().is_some_and(|it| it.first < self.next);
         !is_begun && !self.is_front_sent
     }
 
-    /// Completes all requests in order: those sent with success, the rest with a flush error.
+    /// Completes all requests in order: sent ones with success, the others with a flush error.
     pub(super) fn flush(&mut self, qpn: Qpn, out: &mut Outbox) {
         if core::mem::take(&mut self.is_front_sent) {
             self.complete_front(WcStatus::Success, qpn, out);
@@ -165,7 +170,7 @@ impl Sender {
         }
     }
 
-    /// The bytes that were posted inline with the oldest entry.
+    /// The inline bytes of the oldest entry.
     pub(in crate::engine::qp) fn inline_bytes(&self) -> &[u8] {
         match self.queue.front().map(|entry| &entry.data) {
             Some(EntryData::Inline(bytes)) => bytes,
@@ -174,12 +179,12 @@ impl Sender {
     }
 
     fn psn(&self) -> Psn {
-        // 2^24 divides 2^32, so cutting the number to 32 bits changes nothing.
+        // 2^24 divides 2^32, so truncating the number to 32 bits changes nothing.
         self.sq_psn.add(self.next as u32)
     }
 
     fn complete_front(&mut self, status: WcStatus, qpn: Qpn, out: &mut Outbox) {
-        // The numbers of packets that were not sent are not sent with another's bytes.
+        // Skip the numbers of unsent packets, so that they are not reused with other contents.
         if let Some(entry) = self.queue.front() {
             self.next = entry.end;
         }
@@ -217,7 +222,7 @@ impl Sender {
         }
     }
 
-    /// Finds the bytes of a packet; an error if the memory may not be read.
+    /// Locates the bytes of a packet; fails if the memory may not be read.
     fn locate(
         &mut self,
         cx: &Context<'_>,
@@ -229,7 +234,7 @@ impl Sender {
             return Ok(Source::Segments);
         };
         if part.headers.bth.opcode.is_first() {
-            // Rather none of the message than a part.
+            // Send nothing of the message rather than a part.
             let whole = 0..u64::from(entry.len);
             segment::check(entry.sges(), whole, cx.pd, cx.memory, false)?;
         }
@@ -249,8 +254,7 @@ impl Sender {
     }
 }
 
-/// A datagram. A Q_Key with the highest bit set is not sent: the queue pair's own goes in its place
-/// (IBTA 10.2.5).
+/// Builds a datagram. A Q_Key with the highest bit set is not sent; the queue pair's own replaces it (IBTA 10.2.5).
 fn datagram_part(cx: &Context<'_>, entry: &SendEntry, to: &Destination, psn: Psn) -> Part {
     let (opcode, immediate) = match entry.op {
         SendOp::SendWithImm(imm) => (Opcode::UdSendOnlyImm, Some(imm)),
@@ -274,7 +278,7 @@ fn datagram_part(cx: &Context<'_>, entry: &SendEntry, to: &Destination, psn: Psn
     }
 }
 
-/// The opcode of a packet of a send or write, and the immediate data that it carries.
+/// The opcode of a packet of a send or write, and its immediate data.
 fn opcode_of(op: &SendOp, is_first: bool, is_last: bool) -> (Opcode, Option<u32>) {
     use Opcode::*;
     let immediate = match *op {

@@ -1,4 +1,4 @@
-//! Responses waiting to be sent, in the order of the requests they answer.
+//! Unsent responses, in the order of their requests.
 
 use alloc::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::engine::qp::send_queue::packets_of;
 pub(super) enum Reply {
     /// An acknowledgement or refusal: one packet.
     Acknowledge(Acknowledge),
-    /// What is left of the responses to a read.
+    /// The remaining responses to a read.
     Read(ReadReply),
     /// The answer to an atomic: one packet.
     Atomic(AtomicReply),
@@ -41,7 +41,7 @@ pub(super) struct ReadReply {
     pub(super) va: u64,
     pub(super) rkey: u32,
     pub(super) msn: u32,
-    /// It answers a request that had been carried out before.
+    /// It answers a duplicate request.
     pub(super) is_repeated: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct AtomicReply {
     /// The value before the operation.
     pub(super) original: u64,
     pub(super) msn: u32,
-    /// It answers a request that had been carried out before.
+    /// It answers a duplicate request.
     pub(super) is_repeated: bool,
 }
 
@@ -66,7 +66,7 @@ impl Reply {
         }
     }
 
-    /// Packets that it takes.
+    /// Number of its packets.
     fn packets(&self, mtu: u32) -> u32 {
         match self {
             Self::Read(read) => packets_of(read.remaining, mtu),
@@ -90,10 +90,10 @@ impl Reply {
 
 /// The queue of responses.
 ///
-/// An acknowledgement speaks for all before it. So no two of them are ever next to each other: one
-/// that comes to stand behind another, by being added or because what stood between was taken out,
-/// takes its place. Answers with data are bounded by the responder's resources, and between and
-/// around `n` of them are at most `n + 1` acknowledgements: the queue holds at most `2 n + 1`.
+/// An acknowledgement also covers all requests before it. So two of them are never adjacent: if one gets behind
+/// another, by being added or because the entry between was removed, it replaces the other. The responder resources
+/// limit the answers with data, and between and around `n` of them are at most `n + 1` acknowledgements. So the queue
+/// has at most `2 n + 1` entries.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
@@ -102,7 +102,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Reads and atomics whose answers are not wholly sent.
+    /// Number of reads and atomics whose answers are not completely sent.
     pub(super) fn data(&self) -> usize {
         self.data
     }
@@ -113,10 +113,9 @@ impl Replies {
 
     /// Adds the answer to a read or atomic.
     ///
-    /// They stand in the order of their PSNs, for data that come early look like a loss of those
-    /// before. What waits of the same read from a later PSN on is among them and goes; other reads
-    /// and acknowledgements stay, for the request may be a stray copy after which no others are
-    /// repeated.
+    /// Answers are in PSN order, because data that arrive early look like a loss of the data before. Queued data of the
+    /// same read from a later PSN on are included in the new answer and removed. Other reads and acknowledgements stay,
+    /// because the request may be a stray copy that no further repetitions follow.
     pub(super) fn push_data(&mut self, reply: Reply, mtu: u32) {
         let (first, packets) = (reply.psn(), i64::from(reply.packets(mtu)));
         let within = |psn: Psn| (0..packets).contains(&i64::from(psn.diff(first)));
@@ -130,9 +129,8 @@ impl Replies {
         self.data = self.queue.iter().filter(|reply| reply.has_data()).count();
     }
 
-    /// Drops the oldest answer with data that waits, if it is given for the second time. When a
-    /// requester asks for one read more than it may have under way, that is a stray copy: it has
-    /// the data.
+    /// Drops the oldest queued answer with data, if it answers a duplicate. If a requester then sends one read more
+    /// than its limit, the duplicate was a stray copy and the requester has the data.
     pub(super) fn drop_oldest_repeated(&mut self) -> bool {
         let Some(index) = self.queue.iter().position(Reply::has_data) else {
             return false;
@@ -146,8 +144,7 @@ impl Replies {
         true
     }
 
-    /// Adds an acknowledgement, in place of one waiting at the end, unless that one is of a later
-    /// request.
+    /// Adds an acknowledgement. It replaces one at the end of the queue, unless that one is for a later request.
     pub(super) fn push_acknowledge(&mut self, new: Acknowledge) {
         match self.queue.back_mut() {
             Some(Reply::Acknowledge(waiting)) => waiting.merge(new),
@@ -162,7 +159,7 @@ impl Replies {
         }
     }
 
-    /// One packet of the read at the front, with `bytes` bytes, is sent.
+    /// One packet of the first read, with `bytes` bytes, was sent.
     pub(super) fn advance_read(&mut self, bytes: u32) {
         if let Some(Reply::Read(read)) = self.queue.front_mut() {
             read.psn = read.psn.next();
@@ -172,7 +169,7 @@ impl Replies {
         }
     }
 
-    /// Whether data with this PSN wait to be sent.
+    /// Whether data with this PSN are queued.
     pub(super) fn will_send(&self, psn: Psn, mtu: u32) -> bool {
         self.queue.iter().any(|reply| {
             let distance = psn.diff(reply.psn());
@@ -185,8 +182,7 @@ impl Replies {
         self.data = 0;
     }
 
-    /// Makes one of acknowledgements that have come to stand next to each other. Linear in the few
-    /// that wait, and called only when answers are given again.
+    /// Merges adjacent acknowledgements. Linear in the few queued entries, and only called for duplicates.
     fn merge_acknowledgements(&mut self) {
         let mut index = 1;
         while let Some(reply) = self.queue.get(index).copied() {
@@ -202,7 +198,7 @@ impl Replies {
 }
 
 impl Acknowledge {
-    /// Says what both say: a later request's answer speaks for the earlier ones.
+    /// Combines both: the answer to a later request also covers earlier ones.
     fn merge(&mut self, new: Self) {
         if new.psn.diff(self.psn) >= 0 {
             *self = new;
