@@ -18,13 +18,13 @@ pub struct Structure {
 pub struct Field {
     /// Its name in C.
     pub name: &'static str,
-    /// Bytes from the structure's beginning.
+    /// Offset in bytes.
     pub offset: usize,
     /// Bytes.
     pub size: usize,
 }
 
-/// Bytes of a field that a function chooses.
+/// Size of the field that a function selects.
 pub(crate) fn size_of_field<S, F>(_: impl FnOnce(&S) -> &F) -> usize {
     size_of::<F>()
 }

@@ -26,7 +26,7 @@ unsafe impl Sync for Library {}
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// The dynamic loader's own words.
+    /// The dynamic loader's message.
     NotLoaded(String),
     /// A function that the library lacks. rdma-core has all of them since version 33.
     NoFunction(&'static CStr),

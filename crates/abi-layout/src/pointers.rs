@@ -35,7 +35,7 @@ impl<T> Out<T> {
         }
     }
 
-    /// Writes the result, unless the place is null.
+    /// Writes the result, unless the pointer is null.
     pub fn write(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: the type requires that it is writable.

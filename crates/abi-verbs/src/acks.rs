@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-/// Events that were handed out.
+/// Number of reported events.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(AtomicU32);
 
 impl Reported {
-    /// One more.
+    /// Counts one more.
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }

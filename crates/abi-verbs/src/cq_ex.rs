@@ -53,7 +53,7 @@ impl Polling {
     }
 }
 
-/// A queue for C, without its size.
+/// The C structure of a queue, without its size.
 pub(crate) fn whole(
     context: *mut Context,
     channel: *mut CompChannel,
@@ -164,7 +164,7 @@ unsafe extern "C" fn end_poll(of: *mut CqEx) {
     });
 }
 
-/// The completion that a walk is at.
+/// The current completion of an iteration.
 fn current(of: *mut CqEx) -> WorkCompletion {
     // SAFETY: the program's queue, on which this thread has started an iteration.
     let own_cq = unsafe { own(of.cast::<Cq>()) };

@@ -14,7 +14,7 @@ use crate::layout::{self, Device, DeviceOps, TRANSPORT_IB, malloc_list};
 use crate::object::{Kind, make_lasting, own};
 use crate::provider::{provider, started};
 
-/// `IBV_NODE_CA`: as rdma_rxe says of itself.
+/// `IBV_NODE_CA`, as rdma_rxe reports.
 const NODE_CA: c_int = 1;
 
 /// A device in C's format. It is never freed once listed, because programs compare its address and use it after they
@@ -40,7 +40,7 @@ impl Kind for Device {
     type Own = OwnDevice;
 }
 
-/// A device's address, which stays good.
+/// A device's address, which stays valid.
 #[derive(Clone, Copy)]
 struct Listed(*mut Device);
 
@@ -123,7 +123,7 @@ pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
     into
 }
 
-/// A list for a program, and its length.
+/// Creates a list for a program; returns it and its length.
 pub(crate) fn give_list(devices: Vec<*mut Device>) -> (*mut *mut Device, c_int) {
     let count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
     (malloc_list(devices), count)

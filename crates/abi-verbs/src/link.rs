@@ -16,7 +16,7 @@ use crate::guard::Result;
 use crate::layout::{AhAttr, Context};
 use crate::query;
 
-/// How long a neighbour has to answer.
+/// Time limit for a neighbour's answer.
 const DEADLINE: Duration = Duration::from_secs(3);
 
 /// The hardware address of the next hop to an address vector's destination; zeros within this machine.

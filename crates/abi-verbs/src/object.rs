@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::guard::Result;
 use crate::process::check_process;
 
-/// A structure of C's that the library makes.
+/// A C structure that the library creates.
 pub(crate) trait Kind: Sized + 'static {
     /// The allocated type: the C structure itself, or a larger structure that contains it.
     type Whole;
@@ -23,7 +23,7 @@ pub(crate) trait Kind: Sized + 'static {
     const OFFSET: usize = 0;
 }
 
-/// A structure of C's and our own.
+/// A C structure followed by our own part.
 #[repr(C)]
 struct Object<W, O> {
     whole: W,
@@ -49,7 +49,7 @@ pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> Result<*mut C> {
     Ok(c)
 }
 
-/// Makes an object that no call ends.
+/// Creates an object that no call destroys.
 pub(crate) fn make_lasting<C: Kind>(whole: C::Whole, own: C::Own) -> *mut C {
     let object = Box::into_raw(Box::new(Object { whole, own }));
     object.wrapping_byte_add(C::OFFSET).cast()
@@ -75,7 +75,7 @@ pub(crate) unsafe fn own<'a, C: Kind>(c: *mut C) -> Result<&'a C::Own> {
     Ok(unsafe { &(*whole_of(c)).own })
 }
 
-/// Our part, as a place.
+/// The address of our part.
 pub(crate) fn own_place<C: Kind>(c: *mut C) -> *mut C::Own {
     // SAFETY: this only computes an address.
     unsafe { &raw mut (*whole_of(c)).own }
@@ -124,16 +124,16 @@ impl<C: Kind> Drop for Ending<C> {
     }
 }
 
-/// How many objects rest on another.
+/// Number of objects that use another.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Arc<AtomicU32>);
 
-/// An object rests on another while this lives.
+/// Marks an object as used while it lives.
 #[derive(Debug)]
 pub(crate) struct Held(Arc<AtomicU32>);
 
 impl Users {
-    /// One more.
+    /// Counts one more.
     pub(crate) fn hold(&self) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
         Held(Arc::clone(&self.0))

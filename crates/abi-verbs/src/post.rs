@@ -114,7 +114,7 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
         wr_id: wr.wr_id,
         op,
         data: SendData::Sges(sges),
-        // IP checksums are every packet's.
+        // The flag for IP checksums is dropped: every packet has them.
         flags: SendFlags::from_bits_truncate(wr.send_flags),
         ud,
         srq,

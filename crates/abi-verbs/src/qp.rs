@@ -93,7 +93,7 @@ unsafe fn make_qp(
         _held: made.held,
     };
     let qp: *mut Qp = make(whole, own_qp)?;
-    // Its events are its creator's.
+    // Its creator's context reports its events.
     let mut raisers = made.raisers.qps.lock();
     raisers.entry(qp_num).or_insert(Raiser(qp));
     Ok(qp)

@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 32;
 const ALL_OPERATIONS: u64 = 0x3FF;
 /// `IBV_QPT_UC`, and its operations: neither read nor atomics.
 const UC: (u32, u64) = (3, 0x38F);
-/// Those of UD: sends; `IBV_QPT_UD`.
+/// `IBV_QPT_UD`, and its operations: sends.
 const UD: (u32, u64) = (4, 0xC);
 
 /// # Errors
@@ -57,7 +57,7 @@ struct Begun {
     requests: Vec<Request>,
     pieces: Vec<ProviderSge>,
     inline: Vec<u8>,
-    /// The first thing that was wrong.
+    /// The first error.
     failed: Option<Errno>,
 }
 
@@ -97,7 +97,7 @@ impl Building {
     }
 }
 
-/// A queue pair for C.
+/// The C structure of a queue pair.
 pub(crate) fn whole(
     context: *mut Context,
     pd: *mut Pd,

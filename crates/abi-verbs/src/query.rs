@@ -22,7 +22,7 @@ const DEVICE_CAP_FLAGS: u32 = 0x0122_3C76 | 1 << 20;
 const CORE_CLOCK_KHZ: u64 = 1_000_000;
 /// Supported page sizes, as in rdma_rxe.
 const PAGE_SIZE_CAP: u64 = 0xFFFF_F000;
-/// rdma_rxe's vendor: none.
+/// The vendor id of rdma_rxe, which means no vendor.
 const VENDOR_ID: u32 = 0xFF_FFFF;
 /// `IBV_PORT_CM_SUP`.
 const PORT_CAP_FLAGS: u32 = 1 << 16;

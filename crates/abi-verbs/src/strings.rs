@@ -1,4 +1,4 @@
-//! Numbers in words, and rates.
+//! Numbers as text, and rates.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 

@@ -13,7 +13,7 @@ use crate::process::check_process;
 /// The result of an attempt to take something.
 #[derive(Clone, Copy)]
 pub(crate) enum Attempt {
-    /// It was taken.
+    /// Something was taken.
     Done,
     /// Nothing is available until this descriptor is readable.
     Wait(RawFd),

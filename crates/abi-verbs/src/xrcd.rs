@@ -34,7 +34,7 @@ impl Kind for Xrcd {
 /// A domain, shared by all that open it by the same file.
 pub(crate) struct XrcDomain {
     pub(crate) xrcd: Arc<dyn ProviderXrcd>,
-    /// The queue pairs that receive, by number.
+    /// The receiving queue pairs, by number.
     qps: Mutex<BTreeMap<u32, SharedQp>>,
 }
 
@@ -54,7 +54,7 @@ impl XrcDomain {
         }))
     }
 
-    /// Creates a queue pair that receives.
+    /// Creates a receiving queue pair.
     pub(crate) fn create_qp(&self) -> Result<Arc<dyn ProviderQp>> {
         let qp = self.xrcd.create_qp().map_err(|error| errno_of(&error))?;
         let shared = SharedQp {

@@ -30,6 +30,6 @@ pub struct AddrInfo {
     pub route: Vec<PathData>,
     /// Data to send before the user's private data when connecting.
     pub connect: Vec<u8>,
-    /// Why all this is so.
+    /// The decisions that led to this result.
     pub explain: Explain,
 }

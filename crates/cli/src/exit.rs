@@ -1,4 +1,4 @@
-//! How the command ends.
+//! Exit codes.
 
 use std::process::{ExitCode, Termination};
 
@@ -12,7 +12,7 @@ Exit codes:
   2  it could not run: wrong usage, an unknown name, a port in use, an unreadable file
   `exec` has the exit code of the program it runs; 127 if there is none, 126 if it cannot be run";
 
-/// How the command ends, short of an error.
+/// The result of a command without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All went well.

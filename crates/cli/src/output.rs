@@ -1,4 +1,4 @@
-//! Where and how a command writes.
+//! The output of a command.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// An output to `writer`.
+    /// Creates an output to `writer`.
     pub(crate) fn new(
         writer: Box<dyn Write + Send>,
         theme: Theme,

@@ -85,13 +85,13 @@ fn locale_is_utf8<'a>(variables: impl IntoIterator<Item = Option<&'a str>>) -> b
     })
 }
 
-/// A meaning that colour expresses.
+/// The meaning of a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Paint {
     /// No colour.
     #[default]
     Plain,
-    /// Background matter.
+    /// Less important text.
     Dim,
     /// A heading.
     Bold,
@@ -99,11 +99,11 @@ pub(crate) enum Paint {
     Handshake,
     /// Application data.
     Data,
-    /// Something that happens inside a host.
+    /// An event inside a host.
     Event,
-    /// Something good that was checked.
+    /// A check that succeeded.
     Good,
-    /// Something wrong.
+    /// A failure.
     Bad,
 }
 

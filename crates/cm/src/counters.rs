@@ -9,7 +9,7 @@ use portolan_wire::cm::AttributeId;
 pub struct ByMessage([u64; 11]);
 
 impl ByMessage {
-    /// All kinds together.
+    /// The total of all types.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -81,7 +81,7 @@ impl DropReason {
         Self::NoOwner,
     ];
 
-    /// Its name, in the style of counters.
+    /// Its name in counters.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -103,7 +103,7 @@ impl DropReason {
 /// Counters of an engine, from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages sent, repetitions included.
+    /// Messages sent, including retransmissions.
     pub sent: ByMessage,
     /// Messages retransmitted for lack of an answer.
     pub retried: ByMessage,
@@ -115,7 +115,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How often something was dropped for this reason.
+    /// Number of drops for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
     }

@@ -37,7 +37,7 @@ pub(crate) struct Candidate {
     pub(crate) number: IdNumber,
     pub(crate) source: Host,
     pub(crate) since: Duration,
-    /// How many requests its source has.
+    /// Number of requests of its source.
     pub(crate) weight: usize,
 }
 
@@ -78,7 +78,7 @@ impl Arrivals {
         self.queue.front().copied()
     }
 
-    /// Its source's place among the sources.
+    /// Position of its source among the sources.
     fn place(&self, source: Host) -> Option<(usize, Reverse<Ticket>, Host)> {
         let (oldest, _) = self.oldest()?;
         Some((self.live, Reverse(oldest), source))
@@ -140,7 +140,7 @@ impl Requests {
         }
     }
 
-    /// How many requests a source has.
+    /// Number of requests of a source.
     pub(crate) fn weight(&self, source: Host) -> usize {
         self.by_source
             .get(&source)

@@ -48,7 +48,7 @@ pub(crate) struct Id {
     pub(crate) connection: Option<Box<Connection>>,
     /// The active side of a datagram id: the SIDR request to the peer.
     pub(crate) inquiry: Option<Box<Inquiry>>,
-    /// Datagrams, passive: the question that made this id.
+    /// The passive side of a datagram id: the SIDR request that created it.
     pub(crate) asked: Option<Box<Asked>>,
     /// Its multicast groups.
     pub(crate) memberships: BTreeSet<MembershipNumber>,
@@ -142,7 +142,7 @@ impl Id {
             .map_err(|error| self.locate(error))
     }
 
-    /// `cause` at this id, with its addresses.
+    /// The error `cause` with this id's addresses.
     pub(crate) fn fail(&self, step: Step, cause: Cause) -> Error {
         self.locate(Error::new(step, cause))
     }
@@ -288,7 +288,7 @@ impl Connection {
         })
     }
 
-    /// The name of the peer's queue pair.
+    /// The key of the peer's queue pair.
     pub(crate) fn remote_qp(&self) -> RemoteQp {
         RemoteQp {
             guid: self.remote_guid,

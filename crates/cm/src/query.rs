@@ -1,4 +1,4 @@
-//! Questions that change nothing, and options.
+//! Read-only queries, and options.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ pub struct TableSizes {
     pub remote_requests: usize,
     /// Connections that no peer has confirmed yet.
     pub half_open: usize,
-    /// Requests for listeners that have just closed.
+    /// Requests held for listeners that just closed.
     pub held: usize,
     /// Entries of the listener table.
     pub listeners: usize,
@@ -229,7 +229,7 @@ impl Cm {
         Ok(self.ids.find(id, Step::Query)?.deadline)
     }
 
-    /// How much the engine holds.
+    /// Sizes of the engine's tables.
     pub fn table_sizes(&self) -> TableSizes {
         let [comm_ids, remote_ids, remote_qps, remote_requests] = self.ids.index_sizes();
         TableSizes {

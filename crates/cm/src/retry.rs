@@ -28,7 +28,7 @@ pub(crate) struct Request {
 pub(crate) enum Due {
     /// Send it once more.
     SendAgain,
-    /// Nobody answered.
+    /// No answer arrived.
     GiveUp,
 }
 

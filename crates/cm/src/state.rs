@@ -97,7 +97,7 @@ pub enum Event {
     ReqReceived,
     /// A copy of the REQ that created this id.
     ReqRepeated,
-    /// REP, the first.
+    /// The first REP.
     RepReceived,
     /// REP from a queue pair that belongs to another of our connections.
     RepStale,
@@ -127,9 +127,9 @@ pub enum Event {
     SidrRepRefused,
     /// A new connection displaces this half-open one.
     Displaced,
-    /// The last repetition got no answer.
+    /// The last retransmission got no answer.
     Unanswered,
-    /// The time-wait is over.
+    /// Time-wait ended.
     TimewaitOver,
     /// The device that it is bound to was removed.
     DeviceRemoved,
@@ -144,7 +144,7 @@ pub enum Event {
 pub enum Next {
     /// This state, which may be the current one.
     To(State),
-    /// Out of existence.
+    /// The id ceases to exist.
     Gone,
 }
 

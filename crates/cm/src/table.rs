@@ -53,7 +53,7 @@ impl IdTable {
         }
     }
 
-    /// How many ids there are.
+    /// Number of ids.
     pub(crate) fn len(&self) -> usize {
         self.live as usize
     }
@@ -147,7 +147,7 @@ impl IdTable {
             .ok_or_else(|| Error::new(step, Cause::NoSuchObject("id")))
     }
 
-    /// Every id there is, for listings.
+    /// Every id, for listings.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IdNumber, &Id)> {
         self.slots.iter().zip(0u32..).filter_map(|(slot, index)| {
             Some((
@@ -162,7 +162,7 @@ impl IdTable {
         self.by_comm_id.contains_key(&comm_id)
     }
 
-    /// Makes `number` findable by its communication id.
+    /// Indexes `number` by its communication id.
     pub(crate) fn set_comm_id(&mut self, comm_id: u32, number: IdNumber) {
         self.by_comm_id.insert(comm_id, number);
     }
@@ -180,7 +180,7 @@ impl IdTable {
         Some((number, self.get(number)?.inquiry.as_deref()?))
     }
 
-    /// The id that a peer's SIDR request made.
+    /// The id that a peer's SIDR request created.
     pub(crate) fn by_remote_request(&self, name: &RemoteRequest) -> Option<IdNumber> {
         self.by_remote_request.get(name).copied()
     }
@@ -215,7 +215,7 @@ impl IdTable {
         remove_if(&mut self.by_remote_qp, &qp, number);
     }
 
-    /// Forgets both names of the peer.
+    /// Forgets both keys of the peer.
     pub(crate) fn forget_remote(&mut self, number: IdNumber) {
         self.forget_remote_qp(number);
         let connection = self.get(number).and_then(|id| id.connection.as_deref());

@@ -256,7 +256,7 @@ impl Cm {
         }
     }
 
-    /// The last repetition got no answer (`cm_process_send_error`).
+    /// The last retransmission got no answer (`cm_process_send_error`).
     pub(crate) fn unanswered(&mut self, now: Duration, number: IdNumber) {
         let Some(state) = self.ids.get(number).map(|id| id.state) else {
             return;

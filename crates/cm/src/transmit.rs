@@ -1,4 +1,4 @@
-//! Messages out: made into datagrams, addressed, repeated.
+//! Outgoing messages: encoding, addressing, retransmission.
 
 use core::time::Duration;
 

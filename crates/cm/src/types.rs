@@ -77,9 +77,9 @@ pub struct MadPath {
 /// The LIDs of a path on an InfiniBand subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lids {
-    /// Of this port.
+    /// LID of the local port.
     pub local: u16,
-    /// Of the peer's port.
+    /// LID of the peer's port.
     pub remote: u16,
 }
 
@@ -109,7 +109,7 @@ impl MadPath {
 /// A management datagram to send from queue pair 1 to queue pair 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// From where to where.
+    /// The path of the datagram.
     pub path: MadPath,
     /// Traffic class (IPv4: TOS).
     pub traffic_class: u8,
@@ -137,7 +137,7 @@ pub enum Query {
         source: Option<SocketAddr>,
         /// The destination.
         destination: SocketAddr,
-        /// When the answer is too late.
+        /// Deadline for the answer.
         deadline: Duration,
     },
 }
@@ -148,11 +148,11 @@ pub enum GroupQuery {
     /// Join the group on the interface of `local`, unless the member only sends. Answer with
     /// [`Cm::group_joined`](crate::Cm::group_joined).
     Join(Membership),
-    /// Leave it again. There is no answer.
+    /// Leave it. No answer is expected.
     Leave(Membership),
 }
 
-/// An id's belonging to a group.
+/// An id's membership of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
     /// Its number.
@@ -167,7 +167,7 @@ pub struct Membership {
     pub group: IpAddr,
     /// The group as a GID.
     pub mgid: Gid,
-    /// To send and receive, or only to send.
+    /// Whether it sends and receives, or only sends.
     pub kind: JoinKind,
 }
 

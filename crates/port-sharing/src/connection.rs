@@ -45,7 +45,7 @@ impl Connection {
         packet::end(self.fd.as_fd());
     }
 
-    /// Sends the news of the dead that waits.
+    /// Sends pending death notices.
     pub(super) fn tell_pending_notices(&mut self, context: &mut RoleContext) -> Result<(), Errno> {
         if self.pending_notices.is_empty() {
             return Ok(());

@@ -155,7 +155,7 @@ impl MemberConnections {
             && context.is_free(block)
     }
 
-    /// Somebody connected.
+    /// Handles a new connection.
     pub(super) fn greet(&mut self, fd: PrivateFd, context: &mut RoleContext, now: Instant) {
         let Ok(credentials) = Credentials::of_peer(fd.as_fd()) else {
             return;
@@ -181,7 +181,7 @@ impl MemberConnections {
         );
     }
 
-    /// A connection is ready.
+    /// Handles a ready connection.
     pub(super) fn serve(
         &mut self,
         id: ConnectionId,

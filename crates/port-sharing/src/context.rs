@@ -45,7 +45,7 @@ pub(super) struct RoleContext {
     pub(super) replayed: Vec<(Vec<u8>, Vec<u8>)>,
     /// The block's name, which proves to every coordinator that this process is alive.
     pub(super) block_name: Arc<PrivateFd>,
-    /// The descriptors of the present role.
+    /// The watched descriptors of the current role.
     epoll: Arc<PrivateFd>,
     last_connection: ConnectionId,
     /// Buffer for received messages; taken out while one is handled.
@@ -163,7 +163,7 @@ impl RoleContext {
         }
     }
 
-    /// Encodes a message, until the next.
+    /// Encodes a message into a buffer, which the next call overwrites.
     pub(super) fn encode(&mut self, message: &Message<'_>) -> &[u8] {
         self.encoded.clear();
         message.encode(&mut self.encoded);

@@ -78,7 +78,7 @@ impl Coordinator {
         &self.connections.registry
     }
 
-    /// This process has registered everything again.
+    /// This process has replayed all registrations.
     pub(super) fn own_replay_done(&mut self, context: &RoleContext) {
         self.connections.registry.replayed(context.own);
     }
@@ -101,7 +101,7 @@ impl Coordinator {
         self.connections.report(survey, payloads, context);
     }
 
-    /// A descriptor is ready.
+    /// Handles a ready descriptor.
     pub(super) fn ready(
         &mut self,
         key: u64,
@@ -132,7 +132,7 @@ impl Coordinator {
         }
     }
 
-    /// When [`timers`](Self::timers) has something to do.
+    /// When [`timers`](Self::timers) is due.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let news = (!self.found_dead.is_empty()).then_some(now);
         [

@@ -31,12 +31,12 @@ pub(super) struct Inbox {
     datagrams: usize,
 }
 
-/// What is delivered.
+/// An item to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery<'a> {
     /// A datagram.
     Datagram(Datagram<'a>),
-    /// The processes that had these blocks are dead.
+    /// The processes of these blocks are dead.
     PeerDeath(BlockSet),
 }
 

@@ -13,10 +13,10 @@ use super::fork::PrivateFd;
 use super::room::with_room;
 use super::sockets::{Family, IDLE_BUFFER_BYTES, set_receive_options};
 
-/// Why the sockets cannot be made.
+/// Why the sockets could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoundError {
-    /// Somebody has the port.
+    /// The port is in use.
     PortTaken,
     /// A system call failed.
     Os(&'static str, Errno),

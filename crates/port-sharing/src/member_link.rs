@@ -38,7 +38,7 @@ pub struct MemberLink(PrivateFd);
 pub enum LinkMessage {
     /// A message of this many bytes, and its descriptors.
     Message(usize, Vec<PrivateFd>),
-    /// None waits.
+    /// Nothing is waiting.
     Nothing,
     /// The other member closed the connection, died, or violated the protocol.
     Closed,

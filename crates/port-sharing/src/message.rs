@@ -74,19 +74,19 @@ pub(super) enum Message<'a> {
     },
     /// To the coordinator: a request for one [`Response`](Self::Response).
     Request {
-        /// Names the request on this connection.
+        /// Number of the request on this connection.
         id: u64,
-        /// The asker's own format.
+        /// In the requester's own format.
         payload: &'a [u8],
     },
     /// To a new coordinator: a registration made with the old one. Expects one [`Replayed`](Self::Replayed).
     Replay {
-        /// The asker's own format.
+        /// In the requester's own format.
         payload: &'a [u8],
     },
     /// From the coordinator: the answer to a replay, in the order of the replays.
     Replayed {
-        /// The answer, in the asker's own format.
+        /// The answer, in the requester's own format.
         payload: &'a [u8],
     },
     /// To a new coordinator: everything has been replayed.
@@ -95,7 +95,7 @@ pub(super) enum Message<'a> {
     Response {
         /// The request's.
         id: u64,
-        /// The answer, in the asker's own format.
+        /// The answer, in the requester's own format.
         payload: &'a [u8],
     },
     /// From the coordinator: too early. Send the request again after this many milliseconds.
@@ -133,7 +133,7 @@ pub(super) enum Message<'a> {
     },
     /// From the coordinator: an observer asks for this member's report.
     Survey {
-        /// Names the survey.
+        /// Number of the survey.
         id: u64,
     },
     /// A member's report, to the coordinator and from there to the observer. For block 0 it is the coordinator's, which
@@ -141,7 +141,7 @@ pub(super) enum Message<'a> {
     Report {
         /// The survey.
         survey: u64,
-        /// Who says it.
+        /// The block of the reporting process.
         block: Block,
         /// Whether this is the last part.
         last: bool,

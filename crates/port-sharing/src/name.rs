@@ -70,7 +70,7 @@ impl GroupName {
         sockets.find(|socket| socket.name == self.base)
     }
 
-    /// The sockets that have names of blocks.
+    /// The sockets that hold the names of blocks.
     pub(super) fn block_holders(&self) -> Vec<BoundSocket> {
         let is_of_block = |socket: &BoundSocket| {
             let number = socket.name.strip_prefix(&self.base);

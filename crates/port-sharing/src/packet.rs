@@ -25,7 +25,7 @@ pub(super) enum Received {
     Record(usize),
     /// A record longer than the buffer; lost.
     TooLong,
-    /// None waits.
+    /// Nothing is waiting.
     Nothing,
     /// The other end closed the connection.
     Closed,

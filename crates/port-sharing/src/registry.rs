@@ -49,11 +49,11 @@ struct Peer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerState {
-    /// Has not said hello.
+    /// Has not sent a hello.
     Stranger { until: Instant },
     /// Has a block.
     Member(Block),
-    /// Looks on.
+    /// An observer.
     Observer { until: Instant },
 }
 
@@ -146,7 +146,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A process said hello.
+    /// Checks a hello.
     pub(super) fn hello(&self, id: ConnectionId, version: u8, rejoin: Option<Block>) -> Hello {
         if !matches!(self.state(id), Some(PeerState::Stranger { .. })) {
             return Hello::Violation;
@@ -218,7 +218,7 @@ impl Registry {
         self.last_given = block;
     }
 
-    /// A process has its block.
+    /// Stores that a process has its block.
     pub(super) fn admit(&mut self, id: ConnectionId, block: Block) {
         if let Some(peer) = self.connections.get_mut(&id) {
             if matches!(peer.state, PeerState::Stranger { .. }) {
@@ -333,7 +333,7 @@ impl Registry {
         self.dead
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let hello = (self.strangers + self.observers > 0).then(|| {
             let until = |peer: &Peer| peer.state.until();

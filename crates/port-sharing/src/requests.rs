@@ -30,7 +30,7 @@ struct Request {
 enum RequestState {
     /// Not sent; due at this time.
     Unsent(Instant),
-    /// With the coordinator.
+    /// Sent to the coordinator.
     Sent,
     /// Answered.
     Answered(Vec<u8>),
@@ -133,7 +133,7 @@ impl Requests {
         self.table.remove(&id);
     }
 
-    /// When the next request is to be sent.
+    /// When the next request is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let at = |request: &Request| match request.state {
             RequestState::Unsent(at) => Some(at),

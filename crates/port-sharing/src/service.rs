@@ -3,7 +3,7 @@
 use super::block::Block;
 use super::datagram::Datagram;
 
-/// Where a management datagram belongs.
+/// The receiver of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// To this process.
@@ -14,7 +14,7 @@ pub enum Route {
     Member(Block),
     /// To this process and every member; each decides whether the datagram is for it.
     Everyone,
-    /// To none.
+    /// To no process.
     Drop,
 }
 

@@ -58,7 +58,7 @@ impl BlockSocket {
         self.fd.vacate();
     }
 
-    /// Throws away the packets that are queued.
+    /// Discards queued packets.
     pub(super) fn drain(&self) {
         for _ in 0..DRAIN_MAX {
             // Any other result was a datagram or a queued error, which is now consumed.

@@ -48,7 +48,7 @@ pub(super) enum Role {
     Coordinator(Box<Coordinator>),
     /// Has a coordinator, or waits for a new one's welcome.
     Member(Uplink),
-    /// Has none.
+    /// Has no coordinator.
     Orphan(Election),
     /// Has left the group.
     Left,
@@ -57,7 +57,7 @@ pub(super) enum Role {
 /// Work that a turn leaves to the caller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turned {
-    /// Somebody's request has its answer.
+    /// A request was answered.
     pub(super) answered: bool,
     /// Registrations to replay to the coordinator of this epoch, without the lock.
     pub(super) replay: Option<u64>,
@@ -191,7 +191,7 @@ impl MemberState {
         }
     }
 
-    /// How many coordinators there were after the first.
+    /// Number of coordinator changes.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -41,9 +41,9 @@ pub struct GroupCounters {
     pub unrouted: u64,
     /// Datagrams to block 0 that are too short or too long for a packet.
     pub malformed: u64,
-    /// Processes not let in.
+    /// Processes refused.
     pub refused: u64,
-    /// Connections that never said hello.
+    /// Connections without a hello in time.
     pub hello_timeouts: u64,
     /// Connections closed because of protocol violations.
     pub violations: u64,

@@ -15,7 +15,7 @@ use super::name::GroupName;
 use super::trust::{Credentials, Own, Trust};
 use super::unix_diag::BoundSocket;
 
-/// Blocks that processes can have.
+/// Number of blocks for processes.
 const PLACES: usize = BLOCK_COUNT - 1;
 
 /// Whether to look for a stranger after this many failed attempts: early, then at growing intervals.

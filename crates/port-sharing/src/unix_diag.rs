@@ -14,7 +14,7 @@ use rustix::net::{
 
 /// Maximum time for one part of the answer, which normally arrives at once.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// Parts that are read: a hundred thousand sockets.
+/// Maximum number of parts to read: a hundred thousand sockets.
 const PARTS_MAX: usize = 1024;
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and more).
 const BUFFER_BYTES: usize = 32 << 10;

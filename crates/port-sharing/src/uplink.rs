@@ -31,22 +31,22 @@ pub(super) struct Uplink {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Has said hello to a new coordinator.
+    /// Has sent a hello to a new coordinator.
     AwaitingWelcome { until: Instant },
     /// Welcomed; must replay all registrations before it sends requests.
     AwaitingReplay,
-    /// A member in good standing.
+    /// Is a full member.
     Joined,
 }
 
 /// The result of handling the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It lasts.
+    /// The connection continues.
     Lasts {
         /// The welcome arrived: registrations must be replayed.
         welcomed: bool,
-        /// A request has its answer.
+        /// A request was answered.
         answered: bool,
     },
     /// The connection is closed; find a coordinator after `wait`.
@@ -54,7 +54,7 @@ pub(super) enum Outcome {
         /// The wait that the coordinator asked for.
         wait: Duration,
     },
-    /// The coordinator will not have this process back.
+    /// The coordinator refused this process.
     Refused(Refusal),
 }
 
@@ -140,7 +140,7 @@ impl Uplink {
         }
     }
 
-    /// The connection is ready.
+    /// Handles the ready connection.
     pub(super) fn ready(
         &mut self,
         flags: EventFlags,

@@ -214,7 +214,7 @@ impl Channel {
         })
     }
 
-    /// The command's id is a membership's.
+    /// The id in the command is a membership's.
     fn leave(&self, command: &Command<'_>) -> Result<()> {
         let leave: DestroyId = command.read()?;
         command.expect_room::<EventsReported>()?;

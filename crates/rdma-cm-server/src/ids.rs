@@ -17,7 +17,7 @@ struct Tables {
     ids: HashMap<IdNumber, Known>,
     /// Ids by their owners' tags. A request carries the listener's tag.
     by_uid: HashMap<UserId, IdNumber>,
-    /// By the numbers that JOIN_MCAST answers.
+    /// By the numbers that JOIN_MCAST returns.
     memberships: HashMap<u32, (IdNumber, MembershipNumber)>,
     next_membership: u32,
 }
@@ -100,7 +100,7 @@ impl Ids {
         }
     }
 
-    /// The number by which a membership is left.
+    /// Adds a membership; returns the number to leave it by.
     pub(crate) fn enlist_membership(&self, id: IdNumber, membership: MembershipNumber) -> u32 {
         let mut tables = self.0.lock();
         loop {
@@ -119,7 +119,7 @@ impl Ids {
         self.0.lock().memberships.get(&number).copied()
     }
 
-    /// A membership was left.
+    /// Removes a membership.
     pub(crate) fn strike_membership(&self, number: u32) {
         self.0.lock().memberships.remove(&number);
     }

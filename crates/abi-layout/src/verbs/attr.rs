@@ -148,7 +148,7 @@ layouts! {
     struct SrqAttr = "struct ibv_srq_attr" { max_wr: u32, max_sge: u32, srq_limit: u32 }
     struct SrqInitAttr = "struct ibv_srq_init_attr" { srq_context: *mut c_void, attr: SrqAttr }
     struct TmCap = "struct ibv_tm_cap" { max_num_tags: u32, max_ops: u32 }
-    /// Begins as [`SrqInitAttr`] does.
+    /// Starts like [`SrqInitAttr`].
     struct SrqInitAttrEx = "struct ibv_srq_init_attr_ex" {
         srq_context: *mut c_void,
         attr: SrqAttr,
@@ -181,7 +181,7 @@ layouts! {
         rx_hash_key: *mut u8,
         rx_hash_fields_mask: u64,
     }
-    /// Begins as [`QpInitAttr`] does.
+    /// Starts like [`QpInitAttr`].
     struct QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
         qp_context: *mut c_void,
         send_cq: *mut Cq,

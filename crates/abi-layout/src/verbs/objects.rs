@@ -55,7 +55,7 @@ layouts! {
         async_events_completed: u32,
     }
     struct PollCqAttr = "struct ibv_poll_cq_attr" { comp_mask: u32 }
-    /// Begins as [`Cq`] does.
+    /// Starts like [`Cq`].
     struct CqEx = "struct ibv_cq_ex" {
         context: *mut Context,
         channel: *mut CompChannel,

@@ -13,7 +13,7 @@ pub union Remote {
     pub ud: RemoteUd,
 }
 
-/// Of writes and reads.
+/// For writes and reads.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RemoteRdma {
@@ -21,7 +21,7 @@ pub struct RemoteRdma {
     pub rkey: u32,
 }
 
-/// Of atomics.
+/// For atomics.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RemoteAtomic {
@@ -31,7 +31,7 @@ pub struct RemoteAtomic {
     pub rkey: u32,
 }
 
-/// Of datagrams.
+/// For datagrams.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RemoteUd {
@@ -40,7 +40,7 @@ pub struct RemoteUd {
     pub remote_qkey: u32,
 }
 
-/// Of the binding of a memory window.
+/// For binding a memory window.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Bind {
@@ -52,7 +52,7 @@ pub struct Bind {
 layouts! {
     struct Sge = "struct ibv_sge" { addr: u64, length: u32, lkey: u32 }
     struct DataBuf = "struct ibv_data_buf" { addr: *mut c_void, length: usize }
-    /// `imm_data` is `invalidate_rkey`, too, in a union.
+    /// `imm_data` is a union with `invalidate_rkey`.
     struct SendWr = "struct ibv_send_wr" {
         wr_id: u64,
         next: *mut SendWr,
@@ -71,7 +71,7 @@ layouts! {
         sg_list: *mut Sge,
         num_sge: c_int,
     }
-    /// `imm_data` is `invalidated_rkey`, too, in a union.
+    /// `imm_data` is a union with `invalidated_rkey`.
     struct Wc = "struct ibv_wc" {
         wr_id: u64,
         status: c_uint,

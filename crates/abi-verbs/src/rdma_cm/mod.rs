@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::guard::{Result, caught, errno_of};
 use crate::provider::provider;
 
-/// What `portolan_rdma_cm` gives.
+/// The table that `portolan_rdma_cm` returns.
 static TABLE: RdmaCmTable = RdmaCmTable {
     version: RdmaCmTable::VERSION,
     open,

@@ -21,7 +21,7 @@ pub type Changed = Arc<dyn Fn(IpAddr, u32, LinkAddress) + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Watches {
     watched: HashMap<NextHop, BTreeMap<u64, Watcher>>,
-    /// Watches there are.
+    /// Number of watches.
     count: usize,
     next: u64,
     /// Next hops to query in the table.
@@ -91,7 +91,7 @@ impl Watches {
         self.to_ask = self.watched.keys().copied().collect();
     }
 
-    /// A next hop to ask the table about.
+    /// The next hop to query in the table.
     pub(super) fn next_question(&mut self) -> Option<NextHop> {
         while let Some(hop) = self.to_ask.pop() {
             if self.watched.contains_key(&hop) {

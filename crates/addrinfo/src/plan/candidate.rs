@@ -244,7 +244,7 @@ fn ipv4_text(octets: [u8; 4]) -> String {
     String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
-/// The address that the node is itself.
+/// A candidate for a node that is a numeric address.
 pub(super) fn numeric(settled: &mut Settled, address: SocketAddr, node: Option<&str>) -> Candidate {
     settled.origin = Some(Decision::Numeric);
     Candidate::of_name(settled, address, node.map(Into::into))

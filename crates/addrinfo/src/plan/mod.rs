@@ -58,17 +58,17 @@ enum Stage {
     Port,
     /// The device named in the zone of a GID.
     Zone,
-    /// The records of a service of InfiniBand.
+    /// The records of an InfiniBand service.
     ServiceRecords,
     /// The InfiniBand port that reaches a candidate, if any.
     Fabric(usize),
-    /// The way to a candidate.
+    /// The route to a candidate.
     Route(usize),
     /// The device of a candidate's source.
     Device(usize),
     /// The paths to a candidate.
     Paths(usize),
-    /// Nothing is left to ask.
+    /// No question is left.
     Done,
 }
 

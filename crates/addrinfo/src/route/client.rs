@@ -137,7 +137,7 @@ impl Client {
 /// The cause of a positive errno from the kernel.
 fn explain(query: &Query, code: i32) -> Cause {
     match code {
-        // IPv4 says EINVAL for a blackhole.
+        // IPv4 reports EINVAL for a blackhole.
         errno::ENETUNREACH | errno::EHOSTUNREACH | errno::EINVAL => Cause::NetworkUnreachable,
         errno::EADDRNOTAVAIL => Cause::AddressNotAvailable,
         errno::ENODEV => Cause::NoDevice {

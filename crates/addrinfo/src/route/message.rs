@@ -11,7 +11,7 @@ use portolan_provider::error::errno;
 
 use super::{Query, Route, RouteKind};
 
-/// Refuses questions that have no meaning.
+/// Refuses invalid queries.
 pub(super) fn check(query: &Query) -> Result<(), Cause> {
     let invalid = |what, expected: &str, found: IpAddr| Cause::InvalidArgument {
         what,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 
-/// Which of our libraries a C program gets.
+/// The Portolan libraries that a C program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LibrarySet {
     /// librdmacm.so.1 and libibverbs.so.1: the software devices

@@ -65,7 +65,7 @@ pub(crate) struct McastSendArgs {
     pub(crate) send_only: bool,
 }
 
-/// Which group, on which interface.
+/// The group and the interface.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GroupArgs {
     /// Address of the group, such as 239.1.2.3 or ff15::1. The kernel's devices refuse IPv6 groups

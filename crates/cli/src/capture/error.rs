@@ -17,12 +17,12 @@ pub(crate) enum CaptureError {
     /// A capture in an unsupported form.
     #[error("{what}: {advice}")]
     Unsupported {
-        /// What was found.
+        /// The unsupported feature.
         what: &'static str,
         /// The remedy.
         advice: &'static str,
     },
-    /// The file ends inside something.
+    /// The file is truncated within a structure.
     #[error("the file ends inside a {what} at offset {offset}: {missing} bytes are missing")]
     Cut {
         /// The structure being read.
@@ -39,7 +39,7 @@ pub(crate) enum CaptureError {
         what: &'static str,
         /// Where it starts.
         offset: u64,
-        /// Its claimed length.
+        /// Its stated length.
         len: usize,
         /// The bound.
         max: usize,

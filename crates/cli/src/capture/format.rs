@@ -29,7 +29,7 @@ pub(super) enum Format {
     },
 }
 
-/// An interface that packets were captured at.
+/// A capture interface.
 #[derive(Debug)]
 pub(super) struct Interface {
     link: LinkType,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A link type of the tcpdump project's registry.
+/// A link type, numbered as in the tcpdump project's registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkType(pub(crate) u32);
 
@@ -75,7 +75,7 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// 802.1Q, 802.1ad, and the EtherType used before 802.1ad was standardized.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88A8, 0x9100];
-/// VLAN tags that are looked through.
+/// Maximum number of VLAN tags to skip.
 const MAX_VLAN_TAGS: usize = 4;
 
 const AF_INET: u32 = 2;

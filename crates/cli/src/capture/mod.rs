@@ -45,7 +45,7 @@ struct RecordHead {
     wire_len: usize,
 }
 
-/// The longest record or block that is read.
+/// Maximum length of a record or block.
 const PIECE_LEN_MAX: usize = MAX_PACKET_LEN + 65_536;
 
 /// Reads a capture file of either format.

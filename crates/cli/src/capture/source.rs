@@ -13,11 +13,11 @@ const CHUNK_LEN: usize = 65_536;
 /// Why a piece could not be parsed.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// At least so many bytes are missing.
+    /// At least this many bytes are missing.
     Missing(usize),
     /// It contradicts the format.
     Malformed(String),
-    /// The whole file is not read.
+    /// The whole file is refused.
     Refused(CaptureError),
 }
 
@@ -41,9 +41,9 @@ pub(super) struct Source<R> {
     input: R,
     /// Bytes that were read and not consumed yet.
     bytes: Vec<u8>,
-    /// How much of `bytes` is parsed.
+    /// Number of parsed bytes in `bytes`.
     parsed: usize,
-    /// Where in the file the next piece starts.
+    /// Offset in the file of the next piece.
     offset: u64,
     /// The longest piece.
     piece_max: usize,

@@ -20,7 +20,7 @@ const DESCRIPTIONS: &str = "../pkgconfig";
 /// Headers or libraries are missing.
 pub(crate) fn run(args: &CcEnvArgs, output: &mut Output) -> Result<Outcome> {
     let libraries = Libraries::find(args.libraries)?;
-    // The linker wants the links.
+    // The linker needs the links.
     libraries.prepare()?;
     let descriptions = libraries
         .is_installed()
@@ -97,7 +97,7 @@ impl Environment {
     }
 }
 
-/// A path as a word of a shell's.
+/// A path, quoted for a shell.
 fn quoted(path: &Path) -> Result<String> {
     let text = path.to_str().context("a path that is no text")?;
     Ok(format!("'{}'", text.replace('\'', r"'\''")))

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
-/// What is listed.
+/// A kind of list.
 pub(super) struct List {
     /// Name of the entries, in the plural.
     pub(super) entries: &'static str,
     /// Maximum number of entries of one command.
     pub(super) entries_max: usize,
-    /// Longest line, bytes.
+    /// Maximum length of a line, in bytes.
     pub(super) line_max: u64,
 }
 
@@ -51,7 +51,7 @@ impl List {
         loop {
             line.clear();
             number += 1;
-            // Room for its end.
+            // One more byte, for its newline.
             let length = Read::take(&mut *lines, self.line_max + 1).read_line(&mut line)?;
             if length == 0 {
                 return Ok(());

@@ -29,7 +29,7 @@ pub(super) fn rping_options(private_data: &str, timeout: Duration) -> Options {
     }
 }
 
-/// Messages on their way, oldest first.
+/// Messages in flight, oldest first.
 #[derive(Debug)]
 pub(super) struct Outbox {
     in_flight: VecDeque<Transfer>,

@@ -1,4 +1,4 @@
-//! Packets in words.
+//! Descriptions of packets.
 
 use std::fmt::Write;
 

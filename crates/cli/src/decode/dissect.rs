@@ -50,7 +50,7 @@ pub(crate) struct RocePacket<'a> {
     pub(crate) src: SocketAddr,
     /// Receiver.
     pub(crate) dst: SocketAddr,
-    /// What it says.
+    /// Its contents.
     pub(crate) body: Body<'a>,
     /// Whether its ICRC is valid.
     pub(crate) icrc: Icrc,
@@ -71,7 +71,7 @@ pub(crate) enum Body<'a> {
     Malformed(Error),
 }
 
-/// How much of a cut packet was captured.
+/// The captured part of a truncated packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Bytes of the UDP payload that were captured.
@@ -80,12 +80,12 @@ pub(crate) struct Cut {
     pub(crate) wire: usize,
 }
 
-/// The outcome of checking an ICRC.
+/// The result of checking an ICRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Icrc {
-    /// It is right.
+    /// It is valid.
     Valid,
-    /// It is not.
+    /// It is not valid.
     Invalid(IcrcError),
     /// It cannot be checked: the packet is truncated, or the ICRC does not cover such an IP header.
     Unchecked,
@@ -165,7 +165,7 @@ fn transport<'a>(ip: IpRepr, rest: &'a [u8], cut: Option<Cut>) -> Dissected<'a> 
     })
 }
 
-/// Looks into a whole datagram to RoCEv2's port.
+/// Dissects a complete datagram to RoCEv2's port.
 pub(crate) fn whole<'a>(datagram: &Datagram<'a>) -> RocePacket<'a> {
     let icrc = match datagram.flow() {
         Err(_) => Icrc::Unchecked,

@@ -66,7 +66,7 @@ fn decode(input: impl Read, trace: bool, output: &mut Output) -> Result<Outcome>
 /// Maximum number of other kinds of frames counted separately; the rest are counted together.
 const MAX_OTHER_KINDS: usize = 64;
 
-/// What was seen.
+/// Counts of the frames.
 #[derive(Debug, Default)]
 struct Tally {
     packets: u64,
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Frames that hold no RoCEv2.
+    /// Number of frames without RoCEv2.
     fn other_frames(&self) -> u64 {
         self.others.iter().map(|(_, count)| count).sum::<u64>() + self.further_others
     }

@@ -34,7 +34,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Takes a packet.
+    /// Handles a packet.
     pub(super) fn packet(
         &mut self,
         number: u64,

@@ -53,7 +53,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// A trace of nothing yet.
+    /// Creates an empty trace.
     pub(crate) fn new() -> Tracer {
         Tracer {
             ladder: Ladder::new(),

@@ -24,7 +24,7 @@ impl Canvas {
         }
     }
 
-    /// The line, without blanks at its end.
+    /// The line, without trailing spaces.
     pub(super) fn finish(self, theme: &Theme) -> String {
         let mut line = String::new();
         let mut span = String::new();

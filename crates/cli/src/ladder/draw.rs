@@ -98,7 +98,7 @@ impl Layout<'_> {
         canvas.put(0, Paint::Dim, &format!("{:>10}", "seconds"));
         for (i, name) in names.iter().enumerate() {
             let lane = Lane(i);
-            // Neighbours meet half-way.
+            // A name may extend to half the distance to its neighbour.
             let name = fit(name, self.spacing / 2 - 1, self.theme);
             let len = name.chars().count();
             let column = self.column(lane);

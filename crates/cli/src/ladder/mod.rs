@@ -61,13 +61,13 @@ pub(crate) struct Arrow {
     pub(crate) to: Lane,
     /// Text on the arrow.
     pub(crate) label: String,
-    /// What it carries.
+    /// Its contents.
     pub(crate) kind: Kind,
     /// Bytes of payload, for the sums of folded runs.
     pub(crate) payload_len: u64,
 }
 
-/// Something that happens inside a host.
+/// An event inside a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Local {
     /// Time since the ladder's beginning.
@@ -96,7 +96,7 @@ impl Row {
     }
 }
 
-/// A diagram being gathered.
+/// A diagram under construction.
 #[derive(Debug)]
 pub(crate) struct Ladder {
     lanes: Vec<String>,
@@ -136,7 +136,7 @@ impl Ladder {
         self.push(Row::Arrow(arrow));
     }
 
-    /// Adds something that happens inside a host.
+    /// Adds an event inside a host.
     pub(crate) fn local(&mut self, local: Local) {
         self.push(Row::Local(local));
     }
@@ -148,7 +148,7 @@ impl Ladder {
         }
     }
 
-    /// Draws the gathered packets, a line each.
+    /// Draws the diagram; one string per line.
     pub(crate) fn finish(mut self, theme: &Theme) -> Vec<String> {
         let (rows, omitted) = (&mut self.rows, &mut self.omitted);
         for row in self.order.drain() {

@@ -11,7 +11,7 @@ pub(crate) use plot::plot;
 
 /// Maximum time recorded; longer ones count as this.
 const MAX_NS: u64 = 600_000_000_000;
-/// Decimal digits that a recorded time keeps.
+/// Significant decimal digits of a recorded time.
 const SIGNIFICANT_DIGITS: u8 = 3;
 /// The percentiles to print, with their names in text and JSON.
 const PERCENTILES: [(f64, &str, &str); 4] = [
@@ -21,14 +21,14 @@ const PERCENTILES: [(f64, &str, &str); 4] = [
     (99.9, "p99.9", "p99_9_us"),
 ];
 
-/// Times that were measured.
+/// A histogram of measured times.
 #[derive(Debug, Clone)]
 pub(crate) struct Latencies {
     ns: Histogram<u64>,
 }
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty histogram.
     pub(crate) fn new() -> Latencies {
         let ns = Histogram::new_with_bounds(1, MAX_NS, SIGNIFICANT_DIGITS);
         Latencies {
@@ -54,12 +54,12 @@ impl Latencies {
         self.ns.value_at_percentile(percent) as f64
     }
 
-    /// The median, in nanoseconds; 0 of no times.
+    /// The median, in nanoseconds; 0 without times.
     pub(crate) fn median_ns(&self) -> f64 {
         self.at(50.0)
     }
 
-    /// How many were added.
+    /// Number of times added.
     pub(crate) fn count(&self) -> u64 {
         self.ns.len()
     }

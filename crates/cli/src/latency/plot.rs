@@ -3,7 +3,7 @@
 use super::{Latencies, time};
 use crate::terminal::{Paint, Theme};
 
-/// Rows that a plot has at most.
+/// Maximum number of rows of a plot.
 const MAX_ROWS: usize = 12;
 /// The longest bar, in columns.
 const BAR_WIDTH: usize = 50;

@@ -21,7 +21,7 @@ pub(crate) use client::{Client, ClientStep};
 pub(crate) use pattern::{Mismatch, compare, fill};
 pub(crate) use server::{Server, ServerStep};
 
-/// Bytes of every message that is sent.
+/// Length of every sent message.
 pub(crate) const MESSAGE_LEN: usize = 16;
 /// rping's default data size, in bytes.
 pub(crate) const DEFAULT_SIZE: u32 = 64;
@@ -102,7 +102,7 @@ pub(crate) enum Error {
         /// Its length.
         got: usize,
     },
-    /// A buffer with no bytes, or too many.
+    /// A buffer of invalid size.
     #[error("the peer advertised a buffer of {got} bytes; 1 to {max} are served")]
     Size {
         /// Its size.
@@ -118,10 +118,10 @@ pub(crate) enum Error {
         /// Size of the sink.
         sink: u32,
     },
-    /// A message or completion out of turn.
+    /// An unexpected message or completion.
     #[error("received {what} while awaiting {awaited}")]
     OutOfTurn {
-        /// What came.
+        /// What was received.
         what: &'static str,
         /// What was expected.
         awaited: &'static str,

@@ -35,9 +35,9 @@ pub(crate) struct Mismatch {
     pub(crate) len: usize,
     /// The byte sent there.
     pub(crate) sent: u8,
-    /// What came back.
+    /// The byte received.
     pub(crate) got: u8,
-    /// How many bytes differ.
+    /// Number of different bytes.
     pub(crate) differing: usize,
 }
 

@@ -6,7 +6,7 @@ use super::{Advertisement, Error, MAX_SIZE};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Server {
     awaiting: Awaiting,
-    /// Bytes read of the ping under way.
+    /// Data length of the current ping.
     size: u32,
     pings: u64,
 }
@@ -34,7 +34,7 @@ pub(crate) enum ServerStep {
 }
 
 impl Server {
-    /// A server that awaits its first ping.
+    /// Creates a server that waits for its first ping.
     pub(crate) fn new() -> Server {
         Server {
             awaiting: Awaiting::Source,
@@ -43,7 +43,7 @@ impl Server {
         }
     }
 
-    /// Pings that were answered whole.
+    /// Number of completed pings.
     pub(crate) fn pings(&self) -> u64 {
         self.pings
     }

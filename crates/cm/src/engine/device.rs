@@ -28,7 +28,7 @@ impl Neighbours {
         }
     }
 
-    /// How many neighbours there are.
+    /// Number of neighbours.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }

@@ -80,7 +80,7 @@ impl Held {
         self.requests.len()
     }
 
-    /// When the next is to be refused.
+    /// When the next refusal is due.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.requests.keys().next().map(|(until, _)| *until)
     }

@@ -19,7 +19,7 @@ use crate::state::Event;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     map: Map<(ServiceId, ListenAddr), IdNumber>,
-    /// Those that were listened at a moment ago.
+    /// The addresses of listeners that just closed.
     closed: Remembered<(ServiceId, ListenAddr), ()>,
 }
 

@@ -37,7 +37,7 @@ struct Member {
     progress: Progress,
 }
 
-/// How far a membership is.
+/// The state of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// The query is queued.
@@ -59,7 +59,7 @@ impl Groups {
         }
     }
 
-    /// How many memberships there are.
+    /// Number of memberships.
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }

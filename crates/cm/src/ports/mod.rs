@@ -61,7 +61,7 @@ pub struct BindOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BindingId(u64);
 
-/// What [`PortTable::bind`] gives.
+/// The result of [`PortTable::bind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The binding, to release it.
@@ -214,7 +214,7 @@ impl<O: Copy + Eq + Hash + Display> PortTable<O> {
             .map(|bound| (bound.owner, bound.address))
     }
 
-    /// How many bindings there are.
+    /// Number of bindings.
     pub fn len(&self) -> usize {
         self.bindings.len()
     }

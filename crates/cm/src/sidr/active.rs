@@ -1,4 +1,4 @@
-//! Asking: SIDR REQ out, SIDR REP in.
+//! The active side of SIDR: SIDR REQ out, SIDR REP in.
 
 use alloc::boxed::Box;
 use core::time::Duration;

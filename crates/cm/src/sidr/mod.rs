@@ -33,11 +33,11 @@ pub(crate) struct RemoteRequest {
     pub(crate) service_id: ServiceId,
 }
 
-/// A question of ours.
+/// A SIDR request of ours.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
     pub(crate) mad_path: MadPath,
-    /// Drawn from the communication ids.
+    /// Taken from the communication ids.
     pub(crate) request_id: u32,
     /// How long to wait for an answer, and how often to repeat.
     pub(crate) response_timeout: Duration,
@@ -46,7 +46,7 @@ pub(crate) struct Inquiry {
     pub(crate) request: Option<Request>,
 }
 
-/// A question of a peer.
+/// A SIDR request of a peer.
 #[derive(Debug)]
 pub(crate) struct Asked {
     /// The listener whose backlog it still counts against.

@@ -1,4 +1,4 @@
-//! Answering: SIDR REQ in, SIDR REP out.
+//! The passive side of SIDR: SIDR REQ in, SIDR REP out.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;

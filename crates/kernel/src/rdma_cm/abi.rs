@@ -56,7 +56,7 @@ pub const IB_SERVICES_MAX: usize = 6;
 
 /// `RDMA_CM_EVENT_INTERNAL`: an event that the library sends to itself through the kernel (Linux 6.18).
 pub const EVENT_INTERNAL: u32 = 19;
-/// `IBV_EVENT_COMM_EST`, the only event that NOTIFY takes.
+/// `IBV_EVENT_COMM_EST`, the only event that NOTIFY accepts.
 pub const NOTIFY_COMM_EST: u32 = 4;
 
 /// `RDMA_OPTION_ID`.

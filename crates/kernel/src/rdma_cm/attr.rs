@@ -75,7 +75,7 @@ fn within_ethernet(raw: &abi::AhAttr) -> Result<()> {
     Err(Error::new(Step::InitQpAttr, Cause::Unsupported(what)))
 }
 
-/// How to reach a destination.
+/// The address vector of a destination.
 pub(super) fn ah_attr(raw: &abi::AhAttr) -> AhAttr {
     AhAttr {
         dgid: Gid(raw.dgid),

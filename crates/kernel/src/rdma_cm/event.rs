@@ -63,7 +63,7 @@ fn param(raw: &EventResp, event: EventType, qp_type: QpType) -> EventParam {
             true => ud_param(raw),
             false => EventParam::Conn((&abi::ConnParam::from_bytes(&raw.param)).into()),
         },
-        // A service resolution that was answered, unfavourably.
+        // A refused service id resolution.
         EventType::Unreachable if is_datagram && raw.status.cast_signed() > 0 => ud_param(raw),
         _ => EventParam::None,
     }

@@ -2,7 +2,7 @@
 
 /// A value that can be a field of an ABI structure.
 pub trait Fields: Clone {
-    /// Bytes it takes.
+    /// Size in bytes.
     const SIZE: usize;
 
     /// All bytes zero.

@@ -134,7 +134,7 @@ fn await_readable(device: &Channel, timeout: Duration) -> Result<()> {
     }
 }
 
-/// That the event is the answer.
+/// Checks that the event is the answer.
 fn check(event: &EventResp) -> Result<()> {
     let is_answer = event.event == EventType::AddrinfoResolved as u32;
     if is_answer && event.status == 0 {

@@ -115,7 +115,7 @@ impl Ids {
         self.tables.lock().by_uid.insert(uid, id);
     }
 
-    /// The id joined as `membership`, or not.
+    /// Stores the id's membership, or that joining failed.
     pub(crate) fn note_membership(
         &self,
         id: IdNumber,
@@ -134,7 +134,7 @@ impl Ids {
         }
     }
 
-    /// The id left a group.
+    /// Removes a membership that the id left.
     pub(crate) fn forget_membership(&self, id: IdNumber, membership: MembershipNumber) {
         let mut tables = self.tables.lock();
         let known = tables.known.get_mut(&id);

@@ -42,7 +42,7 @@ use crate::sys::rdma_cm::Channel;
 
 /// The name that udev gives the device, which is one of class `misc`.
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
-/// Its ABI's number in sysfs.
+/// The sysfs file with its ABI version.
 const ABI_VERSION: &str = "/sys/class/misc/rdma_cm/abi_version";
 /// The versions since Linux 2.6.2x; the second extends the first.
 const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 3..=4;

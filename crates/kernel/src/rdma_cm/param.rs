@@ -1,4 +1,4 @@
-//! Commands' parameters in the kernel's form.
+//! Parameters of commands in the kernel's format.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ pub struct RdmaCmChannel {
 }
 
 impl RdmaCmTable {
-    /// The version that is spoken here.
+    /// The version of this library.
     pub const VERSION: u32 = 2;
     /// The exported function: it takes no arguments and returns the table, which is valid as long as the library.
     pub const SYMBOL: &str = "portolan_rdma_cm";
@@ -79,7 +79,7 @@ pub struct Channel {
     way: Way,
 }
 
-/// How commands get there.
+/// The way commands are passed.
 #[derive(Debug)]
 enum Way {
     Kernel(OwnedFd),
@@ -97,7 +97,7 @@ unsafe impl Send for Way {}
 unsafe impl Sync for Way {}
 
 impl Channel {
-    /// Of a descriptor of the device.
+    /// Wraps a descriptor of the device.
     pub fn new(fd: OwnedFd) -> Self {
         Self {
             way: Way::Kernel(fd),

@@ -59,13 +59,13 @@ impl QpConfig {
 pub struct QpLimits {
     /// Work requests per queue.
     pub max_wr: u32,
-    /// Pieces of memory per work request.
+    /// Scatter/gather elements per work request.
     pub max_sge: u32,
     /// Inline bytes per send.
     pub max_inline_data: u32,
-    /// Reads and atomics under way as initiator.
+    /// Outstanding reads and atomics as initiator.
     pub max_rd_atomic: u8,
-    /// Reads and atomics under way as responder.
+    /// Outstanding reads and atomics as responder.
     pub max_dest_rd_atomic: u8,
     /// The port's MTU: maximum for path MTUs and datagrams.
     pub max_path_mtu: Mtu,

@@ -26,19 +26,19 @@ const FIELD_NAMES: [&str; 11] = [
 pub struct QpCounters {
     /// Packets sent, including retransmissions.
     pub packets_sent: u64,
-    /// Payload bytes of these.
+    /// Payload bytes of these packets.
     pub bytes_sent: u64,
     /// Packets received, including dropped ones.
     pub packets_received: u64,
-    /// Payload bytes of these.
+    /// Payload bytes of these packets.
     pub bytes_received: u64,
-    /// Request packets sent again.
+    /// Request packets retransmitted.
     pub retransmits: u64,
     /// Timeouts of the requester.
     pub timeouts: u64,
-    /// NAKs sent, receiver-not-ready apart.
+    /// NAKs sent, except receiver-not-ready.
     pub naks_sent: u64,
-    /// NAKs received, receiver-not-ready apart.
+    /// NAKs received, except receiver-not-ready.
     pub naks_received: u64,
     /// Receiver-not-ready NAKs sent.
     pub rnr_naks_sent: u64,
@@ -142,9 +142,9 @@ pub enum DropReason {
     StaleRead,
     /// A duplicate atomic that the responder resources do not contain, or that differs from the executed one.
     StaleAtomic,
-    /// An acknowledgement of something acknowledged before.
+    /// An acknowledgement of packets that were already acknowledged.
     StaleAck,
-    /// An acknowledgement of something never sent (a "ghost").
+    /// An acknowledgement of packets that were never sent (a "ghost").
     GhostAck,
     /// A reserved syndrome, or an invalid opcode or length.
     Malformed,
@@ -159,7 +159,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, in the order of its number.

@@ -24,7 +24,7 @@ pub enum Mutant {
     LimitStaysArmed,
     /// On an unreliable connection, the packet after a lost one takes its place.
     LossInMessageUnnoticed,
-    /// "Receiver not ready" is not heard.
+    /// "Receiver not ready" is ignored.
     NotReadyIgnored,
     /// "Receiver not ready" counts as an acknowledgement.
     NotReadyTakenForAck,
@@ -34,13 +34,13 @@ pub enum Mutant {
     QKeyUnchecked,
     /// A peer may access memory beyond the end of a region.
     RangeUnchecked,
-    /// Read responses have the sequence number after theirs.
+    /// Read responses have a PSN that is one too high.
     ReadNumberedFromNext,
-    /// Receives left at the end do not complete.
+    /// Remaining receives are not flushed.
     ReceivesNotFlushed,
     /// The timer is not rearmed after the first timeout.
     TimerLost,
-    /// As much is sent as was posted.
+    /// All posted work is sent, ignoring the window.
     WindowIgnored,
 }
 

@@ -50,13 +50,13 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A contiguous piece of the application's memory.
+/// A contiguous range of the application's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// First byte, as an address of this process.
@@ -137,7 +137,7 @@ impl AtomicKind {
     }
 }
 
-/// Which queue a completion is for.
+/// The queue of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// The send queue.

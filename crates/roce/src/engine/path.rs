@@ -23,7 +23,7 @@ pub struct Path {
 /// resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The way to its host or group.
+    /// The path to its host or group.
     pub path: Path,
     /// Its queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,

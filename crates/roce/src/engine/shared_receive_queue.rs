@@ -66,7 +66,7 @@ impl SharedReceiveQueue {
         self.pd
     }
 
-    /// Receives that wait.
+    /// Number of queued receives.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

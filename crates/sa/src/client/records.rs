@@ -12,7 +12,6 @@ use crate::engine::{Answer, Failure, Request};
 ///
 /// Each takes at most `within` and fails as [`Client::wait`] does. If no record matches, the failure is
 /// [`Failure::Status`] with `NoRecords`; if one record was requested and several match, `TooManyRecords`.
-/// there are more.
 impl Client {
     /// One path.
     ///

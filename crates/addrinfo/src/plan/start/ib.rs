@@ -11,7 +11,7 @@ use crate::names::{self, PlannedService, Reason};
 use crate::plan::candidate::Candidate;
 use crate::plan::settle::Settled;
 
-/// A service where service ids are possible.
+/// A service, if service ids are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     /// A whole service id.
@@ -129,7 +129,7 @@ pub(super) fn service(settled: &Settled, is_ib: bool, text: &str) -> Result<Serv
     }
 }
 
-/// A number: decimal, or hexadecimal behind `0x`.
+/// A number: decimal, or hexadecimal after `0x`.
 fn service_id(text: &str) -> Option<u64> {
     let (digits, base) = match text.strip_prefix("0x") {
         Some(digits) => (digits, 16),

@@ -212,7 +212,7 @@ impl SaService {
 }
 
 impl Candidate {
-    /// An address of the hints to listen at.
+    /// An address of the hints to listen on.
     fn local(address: Address, field: &'static str) -> Self {
         Self::new(None, Some(address), Decision::FromHints(field))
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// What to measure.
+/// The benchmark to run.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Connect one after another, compared with TCP's connect
@@ -86,7 +86,7 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) connects: u32,
-    /// Connections that are then held
+    /// Number of idle connections
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) hold: u32,

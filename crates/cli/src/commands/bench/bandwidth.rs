@@ -16,7 +16,7 @@ use super::{Streamed, chart, rate_text, udp, write_chart};
 use crate::output::Output;
 use crate::text::bytes;
 
-/// Sizes of a write.
+/// Sizes of writes.
 const SIZES: [u32; 3] = [4 << 10, GSO_SIZE, 1 << 20];
 /// The size for a direct comparison: a write as large as a GSO send.
 const GSO_SIZE: u32 = 64 << 10;
@@ -25,7 +25,7 @@ const TARGET_LEN: usize = 2 << 20;
 /// Bytes in flight. The number of writes is this divided by their size, between [`DEPTH_MIN`] and [`DEPTH_MAX`]. Small
 /// enough to stay in the caches, like the yardstick's datagrams.
 const UNDER_WAY: usize = 1 << 20;
-/// Writes under way at once, at most.
+/// Maximum number of writes in flight.
 const DEPTH_MAX: usize = 16;
 /// One is acknowledged while the other is sent.
 const DEPTH_MIN: usize = 2;

@@ -18,7 +18,7 @@ use crate::output::Output;
 
 /// Maximum number of sends without a polled completion; the peer's answer does not wait for completions.
 const SENDS_MAX: usize = 16;
-/// Fruitless polls between looks at the clock.
+/// Number of unsuccessful polls between checks of the clock.
 const LOOK_EVERY: u32 = 4096;
 
 pub(super) fn run(args: &LatencyArgs, output: &mut Output) -> Result<()> {
@@ -66,7 +66,7 @@ pub(super) fn run(args: &LatencyArgs, output: &mut Output) -> Result<()> {
     })
 }
 
-/// Answers so many messages, polling.
+/// Echoes `count` messages, polling.
 pub(super) fn echo(connection: &Connection, count: u32) -> Result<()> {
     let mut sends = Sends::default();
     for _ in 0..count {
@@ -76,7 +76,7 @@ pub(super) fn echo(connection: &Connection, count: u32) -> Result<()> {
     sends.finish()
 }
 
-/// The first process's ends.
+/// The first process's end.
 struct Pair {
     peer: Peer,
     connection: Connection,

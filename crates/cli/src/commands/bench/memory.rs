@@ -1,4 +1,4 @@
-//! How much memory this process holds.
+//! Memory use of this process.
 
 use anyhow::{Context, Result};
 

@@ -15,7 +15,7 @@ use super::request::Request;
 /// Time limit for its answer, beyond the time of the requested work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The second process. Dropping it ends it.
+/// The second process; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Peer {
     child: Child,

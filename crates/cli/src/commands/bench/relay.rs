@@ -14,7 +14,7 @@ use super::PATIENCE;
 
 /// A byte for the listening program.
 const REQUEST: u8 = 0;
-/// A byte on its way back.
+/// A byte for the caller.
 const REPLY: u8 = 1;
 
 /// The caller's end.
@@ -73,7 +73,7 @@ pub(super) fn serve(port: &UdpSocket) -> Result<()> {
     Ok(())
 }
 
-/// The thread of the port.
+/// The loop of the port's thread.
 fn pass_on(port: &UdpSocket, requested: &Sender<()>) -> Result<()> {
     let mut caller = None;
     loop {

@@ -27,7 +27,7 @@ struct Case {
     node: String,
     /// The results' addresses; the yardstick looks up a route to each.
     destinations: Vec<SocketAddr>,
-    /// How often in a round.
+    /// Repetitions per round.
     count: u32,
 }
 

@@ -21,7 +21,7 @@ const SEGMENTS: usize = 15;
 const RECEIVE_LEN: usize = 1 << 16;
 /// A stream ends when no datagram arrives for this long.
 const SILENCE: Duration = Duration::from_millis(100);
-/// Fruitless receives between looks at the clock.
+/// Number of unsuccessful receives between checks of the clock.
 const LOOK_EVERY: u32 = 4096;
 
 /// Echoes `count` datagrams, polling. The socket is connected and non-blocking.

@@ -101,7 +101,7 @@ fn answer(
     service.send(qpn, sender, &datagram.data, Some(immediate(qpn)))
 }
 
-/// The ways to senders, found once for each.
+/// The address handles of senders, each created once.
 #[derive(Debug, Default)]
 struct Senders {
     known: HashMap<(IpAddr, Qpn, Qpn), Destination>,

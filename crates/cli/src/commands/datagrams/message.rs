@@ -4,7 +4,7 @@ use crate::rping::{self, Mismatch};
 
 /// The first bytes of our pings.
 const MARK: [u8; 8] = *b"portolan";
-/// Bytes of the mark and the number.
+/// Length of the mark and the number.
 pub(super) const MIN_LEN: usize = MARK.len() + size_of::<u64>();
 
 /// The data of the ping with this number; `size` is at least [`MIN_LEN`].

@@ -28,7 +28,7 @@ const ANSWER_GRACE: Duration = Duration::from_millis(20);
 const MAX_OUTSTANDING: usize = 65_536;
 /// After the last ping, wait for answers for this many times the longest round trip, as ping(8) does.
 const FINAL_WAIT_ROUND_TRIPS: u32 = 2;
-/// And at least for so long.
+/// Minimum of that wait.
 const MIN_FINAL_WAIT: Duration = Duration::from_secs(1);
 
 /// Pings until interrupted, or the requested number of times.
@@ -116,7 +116,7 @@ fn note_failure(recorder: &Recorder, asked: SystemTime, address: &str, error: &p
     }
 }
 
-/// Why pinging ended before its time.
+/// Why pinging ended early.
 enum Broken {
     Socket(portolan::Error),
     Output(anyhow::Error),

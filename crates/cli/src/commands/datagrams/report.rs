@@ -45,7 +45,7 @@ pub(super) fn reached(
     Ok(output.flush()?)
 }
 
-/// Tells an answer.
+/// Reports an answer.
 pub(super) fn answer(
     args: &PingArgs,
     service: &Reached,

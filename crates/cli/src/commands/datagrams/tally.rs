@@ -42,7 +42,7 @@ impl Tally {
 
 /// The meaning of an answer.
 pub(super) enum Answer {
-    /// The data came back.
+    /// An echo of the data.
     Echo {
         seq: u64,
         time: Duration,

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Polling interval for its end.
 const EXIT_POLL: Duration = Duration::from_millis(2);
 
-/// The second process. Dropping it ends it.
+/// The second process; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Peer {
     child: Child,

@@ -16,7 +16,7 @@ const MESSAGE: &[u8] = b"A portolan chart shows the ports and the courses betwee
 /// Time limit for any answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One operation that worked.
+/// An operation that succeeded.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub(super) operation: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Moved {
     pub(super) checked: &'static str,
 }
 
-/// What was moved.
+/// The completed transfers.
 #[derive(Debug)]
 pub(super) struct Transfers {
     pub(super) moved: Vec<Moved>,

@@ -114,7 +114,7 @@ pub(super) enum ModuleState {
     BuiltIn,
     /// Installed for the running kernel, but not loaded.
     Available,
-    /// It does not.
+    /// It does not exist.
     Absent,
 }
 
@@ -133,7 +133,7 @@ impl ModuleState {
     }
 }
 
-/// A file of a device.
+/// A device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) path: String,
@@ -162,7 +162,7 @@ pub(super) struct Port {
     /// `Ethernet` or `InfiniBand`.
     pub(super) link_layer: String,
     pub(super) rate: String,
-    /// Those that are not zero.
+    /// The nonzero GIDs.
     pub(super) gids: Vec<PortGid>,
 }
 
@@ -217,7 +217,7 @@ pub(super) enum Owner {
     },
     /// No process has it: it belongs to the kernel.
     Kernel,
-    /// Not every process could be looked at.
+    /// Unknown, because not every process is visible.
     Unknown,
 }
 
@@ -260,7 +260,7 @@ impl Names {
     }
 }
 
-/// Where the caller wants to go.
+/// The destination that the user asked about.
 #[derive(Clone, Debug)]
 pub(super) struct Destination {
     pub(super) text: String,
@@ -268,7 +268,7 @@ pub(super) struct Destination {
     pub(super) ways: Result<Vec<Way>, String>,
 }
 
-/// A way to an address.
+/// A route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) address: SocketAddr,
@@ -283,7 +283,7 @@ pub(super) struct Way {
     pub(super) reasons: Vec<String>,
 }
 
-/// Why a way cannot be used.
+/// Why a route is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WayFault {
     NoRoute(String),

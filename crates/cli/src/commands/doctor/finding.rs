@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use super::facts::{Memlock, ModuleState};
 use super::rules::Hook;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// Good to know.
+    /// For information.
     Note,
     /// Prevents the use of what would be used.
     Problem,
@@ -37,7 +37,7 @@ pub(super) enum Holder {
     User(u32),
 }
 
-/// Something worth telling.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     ConntrackFull {

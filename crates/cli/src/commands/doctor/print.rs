@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::terminal::Paint;
 use crate::text;
 
-/// Width of the words at the left.
+/// Width of the labels on the left.
 const LABEL: usize = 11;
 /// Maximum number of a port's GIDs shown without --verbose.
 const GIDS_SHOWN: usize = 4;

@@ -32,7 +32,7 @@ pub(super) struct Chain {
     pub(super) rules: Vec<Rule>,
 }
 
-/// Where a packet meets rules.
+/// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     Prerouting,

@@ -87,7 +87,7 @@ impl Listening {
         Ok((channel, listening))
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub(super) fn local_addr(&self) -> Result<SocketAddr> {
         let local = self.listener.addresses()?.local;
         local
@@ -146,7 +146,7 @@ impl Party for Listening {
     }
 }
 
-/// One who connects.
+/// The connecting side.
 #[derive(Debug)]
 pub(super) struct Connecting {
     id: CmId,

@@ -11,16 +11,16 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{LIBRARY_PATH, links};
 use crate::args::LibrarySet;
 
-/// Where installed libraries lie, from the command's folder.
+/// Path of installed libraries, relative to the command's folder.
 const INSTALLED: &str = "../lib/portolan";
-/// Where headers lie, from the command's folder.
+/// Path of installed headers, relative to the command's folder.
 const INSTALLED_HEADERS: &str = "../include/portolan";
 /// Their path in the sources of the command.
 const SOURCE_HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 /// A file that identifies a folder of headers.
 const A_HEADER: &str = "portolan.h";
 
-/// One of the sets.
+/// One of the library sets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Libraries {
     folder: PathBuf,

@@ -17,11 +17,11 @@ use super::secure_path;
 
 /// Number of unused builds whose links are kept.
 const KEPT_MAX: usize = 16;
-/// Builds in all.
+/// Maximum number of builds.
 const BUILDS_MAX: usize = 256;
 /// How long a build's links are always kept after their last use.
 const KEPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
-/// Permissions that let only the user in.
+/// Permissions that only admit the user.
 const OWN: u32 = 0o700;
 
 /// The folder for the links of all builds: in the user's session folder, otherwise among temporary files.
@@ -98,7 +98,7 @@ pub(super) fn make_own(base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A build's links are used now.
+/// Marks a build's links as used now.
 pub(super) fn refresh(build: &Path) -> Result<()> {
     let touched = File::open(build).and_then(|folder| folder.set_modified(SystemTime::now()));
     touched.with_context(|| format!("cannot mark {} as used", build.display()))

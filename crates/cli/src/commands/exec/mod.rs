@@ -28,7 +28,7 @@ use program::{Missing, Program};
 pub(crate) use trial::run as run_trial;
 use view::{CLASS, View};
 
-/// Where the dynamic loader looks for libraries first.
+/// The variable with the dynamic loader's first search folders.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PROVIDER: &str = "PORTOLAN_PROVIDER";
 /// A shell's exit codes for a missing program, and for one that cannot be run.

@@ -27,7 +27,7 @@ const NEIGHBOURS_MAX: usize = 4096;
 /// The user number that represents all users that a user namespace does not map (user_namespaces(7)).
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Why the tree is not seen.
+/// Why the tree is not visible.
 #[derive(Debug, Error)]
 pub(super) enum Hidden {
     /// The program may still run: its user and its view of the rest are unchanged.
@@ -152,7 +152,7 @@ struct Neighbour {
 
 enum NeighbourKind {
     Folder,
-    /// A device, a socket and the like, too.
+    /// Also represents devices, sockets and the like.
     File,
     Link(PathBuf),
 }

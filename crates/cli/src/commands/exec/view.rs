@@ -8,7 +8,7 @@ use portolan::software::DevicePreview;
 
 /// A folder for the program, and its contents.
 pub(super) struct View {
-    /// Where it is.
+    /// Its path.
     pub(super) place: &'static str,
     /// Its files, with their paths from there.
     pub(super) tree: Vec<(String, Leaf)>,
@@ -16,12 +16,12 @@ pub(super) struct View {
     pub(super) use_of_it: &'static str,
 }
 
-/// Where programs look for devices without asking libibverbs.
+/// The folder in which programs find devices without libibverbs.
 pub(super) const CLASS: &str = "/sys/class/infiniband";
 /// Programs check here whether they may open a device.
 const NODES: &str = "/dev/infiniband";
 
-/// All that is shown of the devices.
+/// The folders for these devices.
 pub(super) fn views(devices: &[DevicePreview]) -> [View; 2] {
     [
         View {

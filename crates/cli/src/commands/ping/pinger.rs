@@ -1,4 +1,4 @@
-//! rping's client over the library's blocking face.
+//! rping's client over the library's blocking interface.
 
 use std::time::{Duration, Instant};
 

@@ -29,7 +29,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of no ping yet.
+    /// Creates an empty tally.
     pub(super) fn new() -> Tally {
         Tally {
             sent: 0,
@@ -196,7 +196,7 @@ pub(in crate::commands) fn plot(latencies: &Latencies, output: &mut Output) -> R
 
 /// An answer, for people and for machines.
 pub(in crate::commands) struct PingLine<'a> {
-    /// From 0 on.
+    /// Number of the ping, from 0.
     pub(in crate::commands) seq: u64,
     pub(in crate::commands) time: Duration,
     pub(in crate::commands) compared: Result<(), Mismatch>,

@@ -57,7 +57,7 @@ pub(super) fn candidates(device: Option<&str>, port_num: u8) -> Result<Vec<Port>
         }
     }
     if choice == Choice::Software {
-        // Nothing is started for a question.
+        // Do not start the provider for a query.
         for preview in portolan::software::preview()? {
             let port = match port_num {
                 0 | 1 => Port::of_preview(&preview),

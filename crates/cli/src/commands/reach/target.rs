@@ -1,4 +1,4 @@
-//! A GID to ask about.
+//! A GID to check.
 
 use std::net::IpAddr;
 

@@ -20,7 +20,7 @@ const HEAD: [&str; 6] = [
 /// Placeholder for an empty cell.
 const NOTHING: &str = "-";
 
-/// Writes which target follows.
+/// Writes a heading with the target.
 pub(super) fn heading(target: &Target, output: &mut Output) -> Result<()> {
     let text = output.theme.paint(Paint::Bold, &target.to_string());
     Ok(output.line(&text)?)
@@ -76,7 +76,7 @@ fn row(result: &AddrInfo) -> [String; 6] {
     ]
 }
 
-/// The device that has the source.
+/// The device with the source address.
 fn device(result: &AddrInfo) -> String {
     let decisions = result.explain.decisions();
     let device = decisions.iter().rev().find_map(|decision| match decision {

@@ -8,7 +8,7 @@ use portolan_wire::addr::Qpn;
 pub(super) fn completion(raw: &abi::Wc) -> WorkCompletion {
     let opcode = opcode(raw.opcode);
     let status = match (status(raw.status), opcode) {
-        // Nothing that is posted here completes so.
+        // No operation that is posted here has this opcode.
         (WcStatus::Success, None) => WcStatus::GeneralErr,
         (status, _) => status,
     };

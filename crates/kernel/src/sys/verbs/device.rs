@@ -212,7 +212,7 @@ fn counters_in(folder: &Path) -> Vec<Counter> {
                 .parse()
                 .ok()?;
             let name = file.file_name().into_string().ok()?;
-            // A setting of sysfs, no counter.
+            // This file is a setting, not a counter.
             (name != "lifespan").then_some(Counter {
                 name: Cow::Owned(name),
                 value,

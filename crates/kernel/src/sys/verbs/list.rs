@@ -1,4 +1,4 @@
-//! The devices there are.
+//! The list of devices.
 
 use portolan_threads::lock::Mutex;
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ const OUR_MARK: &CStr = c"portolan_verbs";
 #[derive(Debug)]
 pub(crate) struct Devices {
     library: Arc<Verbs>,
-    /// Where the kernel lists them.
+    /// The folder in which the kernel lists them.
     folder: PathBuf,
     open: Mutex<Opened>,
 }

@@ -107,9 +107,9 @@ impl KernelMr {
 /// How to treat windows that are bound to a region being deregistered.
 #[derive(Clone, Copy, Debug)]
 enum WithWindows {
-    /// The region stays.
+    /// Refuse to deregister.
     Refuse,
-    /// They go, too.
+    /// Deallocate the windows, too.
     Close,
 }
 

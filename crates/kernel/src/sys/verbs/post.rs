@@ -10,7 +10,7 @@ use portolan_provider::{Cause, Error, Result, Step};
 
 use super::outcome::failed;
 
-/// Pieces of memory that need no allocation.
+/// Number of elements that need no allocation.
 const SGES_INLINE: usize = 8;
 
 /// Describes the error of a full queue.
@@ -59,7 +59,7 @@ pub(super) fn with_recv(
 pub(super) struct Objects {
     /// For a datagram: address handle, queue pair and its key.
     pub(super) ud: Option<abi::RemoteUd>,
-    /// Of a binding: the window and its region.
+    /// For a binding: the window and its region.
     pub(super) window: Option<(*mut abi::Mw, *mut abi::Mr)>,
 }
 

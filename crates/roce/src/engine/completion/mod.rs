@@ -85,7 +85,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Completions that wait.
+    /// Number of queued completions.
     pub fn len(&self) -> usize {
         self.ring.len()
     }

@@ -149,12 +149,12 @@ impl MemoryTable {
         self.regions.contains_key(&key) || self.is_windows(key)
     }
 
-    /// Regions registered.
+    /// Number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// Whether there is no region.
+    /// Whether the table has no regions.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }

@@ -9,7 +9,7 @@ use crate::engine::mutant::{Mutant, is_planted};
 #[derive(Debug)]
 pub(super) struct CongestionWindow {
     size: u32,
-    /// Where doubling ends.
+    /// Window size at which doubling ends.
     threshold: u32,
     min: u32,
     max: u32,

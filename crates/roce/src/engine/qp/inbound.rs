@@ -31,7 +31,7 @@ impl InboundWrite {
         }
     }
 
-    /// Bytes of all its packets.
+    /// Total length in bytes.
     pub(super) fn total(&self) -> u32 {
         self.total
     }
@@ -73,7 +73,7 @@ impl InboundWrite {
 
 /// Why a packet of a send is not placed.
 pub(super) enum SendRefusal {
-    /// No receive waits.
+    /// No receive is posted.
     NoReceive,
     /// The message is longer than its receive.
     TooLong,

@@ -11,7 +11,7 @@ use super::requester::{Broken, Built, Requester, Source};
 use super::responder::{Refused, Responder};
 use crate::engine::{FlowConfig, MemoryOperation, Segment};
 
-/// The queue pair is to enter ERR.
+/// The queue pair must enter ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed;
 

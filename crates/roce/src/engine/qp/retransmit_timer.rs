@@ -48,7 +48,7 @@ pub(super) struct Retransmit {
     progress_at: Duration,
     /// Number of last waits since then that did not count because the timer was late.
     late_ends: u8,
-    /// When to send again.
+    /// When to retransmit.
     deadline: Option<Duration>,
     /// The peer had no receive posted: nothing is sent until this time.
     rnr_until: Option<Duration>,
@@ -196,7 +196,7 @@ impl Retransmit {
         Ok(())
     }
 
-    /// Nothing is awaited any more.
+    /// Stops the timer, because no answer is expected.
     pub(super) fn stop(&mut self) {
         self.deadline = None;
         self.rnr_until = None;

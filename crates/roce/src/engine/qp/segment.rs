@@ -14,11 +14,11 @@ use super::outbox::Outbox;
 /// scan; moving back restarts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SgeCursor {
-    /// Bytes of the message before this place.
+    /// Bytes of the message before this position.
     offset: u64,
-    /// The piece.
+    /// Index of the element.
     index: usize,
-    /// Bytes of the piece before this place.
+    /// Bytes of the element before this position.
     within: u32,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SendEntry {
     pub(super) fence: bool,
     pub(super) solicited: bool,
     pub(super) signaled: bool,
-    /// Bytes of the message.
+    /// Length of the message.
     pub(super) len: u32,
     /// Number of its first packet.
     pub(super) first: u64,
@@ -45,7 +45,7 @@ pub(super) struct SendEntry {
     pub(super) outcome: Option<core::result::Result<(), WcStatus>>,
 }
 
-/// Where a posted request's bytes are.
+/// The location of a posted request's data.
 #[derive(Debug)]
 pub(super) enum EntryData {
     /// Registered memory, which is the source or, for a read, the destination.
@@ -194,7 +194,7 @@ impl SendQueue {
             Err(Error::invalid(Step::PostSend, what, expected, found))
         };
         let len = match wr.data {
-            // Work that sends nothing has no bytes.
+            // Local work has no data.
             _ if is_local(&wr.op) => 0,
             SendData::Sges(sges) if sges.len() > self.max_sge as usize => {
                 return invalid(
@@ -225,7 +225,7 @@ impl SendQueue {
         Ok(len as u32)
     }
 
-    /// The entry `index` places behind the oldest.
+    /// The entry at `index`, counted from the oldest.
     pub(super) fn get(&self, index: usize) -> Option<&SendEntry> {
         self.entries.get(index)
     }

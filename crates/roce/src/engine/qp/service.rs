@@ -20,7 +20,7 @@ use crate::engine::{Destination, Path, QpConfig, ReceiveDomain, ReceiveSource, S
 pub(super) enum TransmitFailed {
     /// The queue pair must enter ERR and be polled again, because a refusal may be queued.
     QueuePair,
-    /// The send queue is to enter SQE.
+    /// The send queue must enter SQE.
     SendQueue,
 }
 
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// Draws receives from a shared receive queue.
+    /// Uses a shared receive queue.
     pub(super) fn share_receives(&mut self, source: Arc<dyn ReceiveSource>) {
         match self {
             Rc(halves) => halves.responder.share_receives(source),
@@ -121,7 +121,7 @@ impl Service {
         }
     }
 
-    /// Requests in the send queue.
+    /// Number of requests in the send queue.
     pub(super) fn posted(&mut self) -> usize {
         match self {
             Rc(halves) => halves.requester.posted(),
@@ -186,7 +186,7 @@ impl Service {
                 Err(Failed) => Err(TransmitFailed::QueuePair),
             },
             Uc(halves) | Ud(halves) => {
-                // In SQD only begun requests.
+                // In SQD only started requests.
                 if !matches!(cx.attr.state, QpState::Rts | QpState::Sqd) {
                     return Ok(None);
                 }
@@ -230,7 +230,7 @@ impl Service {
         }
     }
 
-    /// Forgets the responses that wait.
+    /// Discards queued responses.
     pub(super) fn silence(&mut self) {
         if let Rc(halves) = self {
             halves.responder.silence();

@@ -17,7 +17,7 @@ use super::MESSAGE_LEN;
 /// Maximum number of completions taken at a time.
 const BATCH: usize = 64;
 
-/// A queue pair holds a message each way.
+/// A queue pair with room for one message in each direction.
 const INIT: QpInit = QpInit {
     qp_type: QpType::Rc,
     cap: QpCap {
@@ -40,7 +40,7 @@ pub(super) struct QueuePairs {
 }
 
 impl QueuePairs {
-    /// Room for so many on a device.
+    /// Creates room for `capacity` queue pairs on a device.
     pub(super) fn new(device: &Arc<dyn Device>, capacity: u32) -> Result<QueuePairs> {
         let pd = device.alloc_pd()?;
         let memory = SharedMemory::new(&pd, capacity as usize * MESSAGE_LEN, Access::LOCAL_WRITE)?;
@@ -121,7 +121,7 @@ impl QueuePairs {
                     );
                     arrived.push(completion.wr_id as usize);
                 }
-                // Of connections that have ended.
+                // Flushes occur on closed connections.
                 (WcStatus::Success | WcStatus::WrFlushErr, _) => {}
                 (status, _) => anyhow::bail!("work failed: {status}"),
             }

@@ -1,4 +1,4 @@
-//! `iptables-save` and its kin (iptables-extensions(8)).
+//! Parses the output of `iptables-save` and its variants (iptables-extensions(8)).
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str, family: &str) -> (Vec<Chain>, bool) {
                 table: table.clone(),
                 name: name.to_owned(),
                 tool: "",
-                // Chains of users have no policy.
+                // User-defined chains have no policy.
                 hook: policy.filter(|policy| *policy != "-").and(hook_of(name)),
                 drops_by_default: policy == Some("DROP"),
                 rules: Vec::new(),

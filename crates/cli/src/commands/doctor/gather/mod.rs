@@ -23,7 +23,7 @@ use super::facts::{Facts, Unseen};
 
 /// RoCEv2's UDP port (IBTA annex A17).
 pub(super) const ROCE_PORT: u16 = 4791;
-/// Longest file that is read.
+/// Maximum length of a file.
 const FILE_MAX: u64 = 4 << 20;
 /// Maximum number of entries of a folder to read.
 const ENTRIES_MAX: usize = 100_000;
@@ -106,7 +106,7 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// The last part of where a link leads.
+    /// The last component of a link's target.
     fn link_name(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())

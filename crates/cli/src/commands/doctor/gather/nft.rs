@@ -1,4 +1,4 @@
-//! `nft -j list ruleset` (libnftables-json(5)).
+//! Parses the output of `nft -j list ruleset` (libnftables-json(5)).
 
 use std::net::IpAddr;
 

@@ -104,7 +104,7 @@ fn word(text: &str) -> Option<[u8; 4]> {
 #[derive(Default)]
 struct Owners {
     by_inode: HashMap<u64, (u32, String)>,
-    /// No process could hide a descriptor.
+    /// Whether the descriptors of all processes were visible.
     all_seen: bool,
 }
 
@@ -131,7 +131,7 @@ fn owners(root: &Root, inodes: &[u64]) -> Owners {
             };
             if inodes.contains(&inode) {
                 let program = root.line(&format!("/proc/{pid}/comm")).unwrap_or_default();
-                // The process itself chooses its name.
+                // Escape it, because the process chooses its own name.
                 let program = program.escape_debug().to_string();
                 owners.by_inode.entry(inode).or_insert((pid, program));
             }

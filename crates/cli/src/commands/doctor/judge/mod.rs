@@ -52,7 +52,7 @@ impl Findings {
 
     fn add(&mut self, severity: Severity, finding: Finding) {
         match self.0.iter_mut().find(|found| found.finding == finding) {
-            // The graver view of the same holds.
+            // Keep the higher severity of a finding.
             Some(known) => known.severity = known.severity.max(severity),
             None => self.0.push(Found { severity, finding }),
         }

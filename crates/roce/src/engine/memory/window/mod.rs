@@ -23,7 +23,7 @@ pub(super) struct Window {
 /// The binding of a window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    /// Key of the region beneath.
+    /// Key of the underlying region.
     lkey: u32,
     iova: u64,
     /// Address of its first byte in this process.
@@ -43,7 +43,7 @@ pub struct MemoryOperation {
     pub pd: PdId,
     /// The queue pair.
     pub qpn: Qpn,
-    /// The present key of the window.
+    /// The current key of the window.
     pub rkey: u32,
     /// The change.
     pub change: WindowChange,
@@ -54,7 +54,7 @@ pub struct MemoryOperation {
 pub enum WindowChange {
     /// Binds the window to other memory, under a new key.
     Bind {
-        /// Key from now on.
+        /// The new key.
         new_rkey: u32,
         /// The memory and rights; a length of 0 removes the binding.
         bind: MwBind,
@@ -66,13 +66,13 @@ pub enum WindowChange {
 /// Why a window may not be bound or invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// No window has the key now.
+    /// No window has the key.
     #[error("no memory window has this key")]
     UnknownKey,
     /// Window, region and queue pair belong to different protection domains.
     #[error("memory window, region and queue pair belong to different protection domains")]
     ProtectionDomain,
-    /// A window of type 2 is bound already.
+    /// A type 2 window is already bound.
     #[error("the memory window is bound: it must be invalidated first")]
     Bound,
     /// The new key differs in more than its lowest byte, or is the current one.

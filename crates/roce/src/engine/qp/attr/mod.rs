@@ -13,7 +13,7 @@ struct Transition {
     to: QpState,
     /// Required attributes, besides STATE.
     required: QpAttrMask,
-    /// May be given.
+    /// Optional attributes.
     optional: QpAttrMask,
 }
 
@@ -282,7 +282,7 @@ fn check_ranges(attr: &QpAttr, given: QpAttrMask, limits: &QpLimits) -> Result<(
     check(M::RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 0..=7)
 }
 
-/// Copies the attributes that the mask names.
+/// Copies the attributes in the mask.
 pub(super) fn apply(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     macro_rules! copy {
         ($($bit:ident: $field:ident),+ $(,)?) => {

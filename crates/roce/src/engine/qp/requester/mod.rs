@@ -52,7 +52,7 @@ pub(super) struct Requester {
     gather: SgeCursor,
     /// The position in the memory of the read whose responses arrive.
     scatter: SgeCursor,
-    /// Reads and atomics under way.
+    /// Outstanding reads and atomics.
     reads: Reads,
     /// The operation that the host must execute for the next entry.
     pending_local: Option<MemoryOperation>,
@@ -104,12 +104,12 @@ impl Requester {
         self.queue.push(wr, attr.path_mtu.bytes() as u32)
     }
 
-    /// Requests in the send queue.
+    /// Number of requests in the send queue.
     pub(super) fn posted(&self) -> usize {
         self.queue.len()
     }
 
-    /// Packets under way.
+    /// Number of packets in flight.
     pub(super) fn under_way(&self) -> u64 {
         self.next - self.una
     }

@@ -1,4 +1,4 @@
-//! RDMA reads and atomics under way.
+//! Outstanding RDMA reads and atomics.
 
 use alloc::collections::VecDeque;
 

@@ -27,7 +27,7 @@ pub(in crate::engine::qp) struct Built {
     pub(in crate::engine::qp) source: Source,
 }
 
-/// Where the payload is.
+/// The location of the payload.
 #[derive(Debug)]
 pub(in crate::engine::qp) enum Source {
     /// The segments passed to the builder.

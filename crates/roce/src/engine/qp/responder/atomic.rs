@@ -15,14 +15,14 @@ use crate::engine::qp::outbox::Outbox;
 use crate::engine::qp::send_queue::ATOMIC_BYTES;
 use crate::engine::{AtomicKind, AtomicOperation, DropReason};
 
-/// An atomic that the host is carrying out.
+/// An atomic that the host executes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingAtomic {
     psn: Psn,
     request: AtomicRequest,
     operation: AtomicOperation,
     msn: u32,
-    /// Responder resources agreed upon.
+    /// Limit of the responder resources.
     limit: u8,
 }
 

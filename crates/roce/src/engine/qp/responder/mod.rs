@@ -60,9 +60,9 @@ pub(super) struct Refused;
 /// A message of several packets; some have arrived.
 #[derive(Clone, Copy, Debug)]
 enum Inbound {
-    /// None: the next packet starts one.
+    /// No message: the next packet starts one.
     Idle,
-    /// A send, going to the oldest receive.
+    /// A send, placed in the oldest receive.
     Send {
         placed: u32,
     },
@@ -85,7 +85,7 @@ pub(super) struct Responder {
     scatter: SgeCursor,
     /// A NAK requested `expected` again; packets after it are dropped until it arrives.
     awaits_expected: bool,
-    /// Packets carried out since the last acknowledgement.
+    /// Packets executed since the last acknowledgement.
     unacknowledged: u32,
     /// The last executed packets belonged to sends and writes, and are not acknowledged yet.
     progress_unreported: bool,
@@ -119,7 +119,7 @@ impl Responder {
         }
     }
 
-    /// Draws receives from a shared receive queue.
+    /// Uses a shared receive queue.
     pub(super) fn share_receives(&mut self, source: Arc<dyn ReceiveSource>) {
         self.queue.share(source);
     }
@@ -186,7 +186,7 @@ impl Responder {
         self.resources.clear();
     }
 
-    /// Forgets the responses that wait.
+    /// Discards queued responses.
     pub(super) fn silence(&mut self) {
         self.replies.clear();
     }

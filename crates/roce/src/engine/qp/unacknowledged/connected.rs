@@ -15,7 +15,7 @@ use crate::engine::qp::responder::{check_dma_length, check_payload_length};
 use crate::engine::qp::segment::SgeCursor;
 use crate::engine::{DropReason, RemoteAccessError};
 
-/// Where the receiver stands in the peer's messages.
+/// The receiver's position in the peer's messages.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// PSN of the next packet, if none is lost.
@@ -23,12 +23,12 @@ pub(super) struct Inbound {
     message: Message,
 }
 
-/// The message whose packets arrive.
+/// The message being received.
 #[derive(Debug)]
 enum Message {
     /// None, or a message that lost a packet or was refused, whose rest is dropped.
     None,
-    /// A send, going to the oldest receive.
+    /// A send, placed in the oldest receive.
     Send {
         placed: u64,
         cursor: SgeCursor,
@@ -36,7 +36,7 @@ enum Message {
     Write(InboundWrite),
 }
 
-/// Why a message ends before its time.
+/// Why the rest of a message is dropped.
 enum Refusal {
     /// It is dropped.
     Drop(DropReason),

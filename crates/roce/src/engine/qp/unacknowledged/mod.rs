@@ -37,7 +37,7 @@ pub(super) struct Unacknowledged {
 #[derive(Debug)]
 struct Receiver {
     queue: ReceiveQueue,
-    /// The message under way (UC).
+    /// The message in progress (UC).
     inbound: Inbound,
 }
 

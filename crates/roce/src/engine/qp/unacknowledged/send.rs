@@ -105,7 +105,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Requests in the send queue.
+    /// Number of requests in the send queue.
     pub(in crate::engine::qp) fn posted(&self) -> usize {
         self.queue.len()
     }

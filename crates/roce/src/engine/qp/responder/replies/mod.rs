@@ -32,11 +32,11 @@ pub(super) struct Acknowledge {
 pub(super) struct ReadReply {
     /// PSN of the next response.
     pub(super) psn: Psn,
-    /// Where its memory is.
+    /// Protection domain of its memory.
     pub(super) pd: PdId,
     /// Whether the next response is the first.
     pub(super) is_first: bool,
-    /// Bytes left, from `va` on.
+    /// Bytes left, starting at `va`.
     pub(super) remaining: u32,
     pub(super) va: u64,
     pub(super) rkey: u32,
@@ -97,7 +97,7 @@ impl Reply {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
-    /// How many are answers with data.
+    /// Number of answers with data.
     data: usize,
 }
 
@@ -152,7 +152,7 @@ impl Replies {
         }
     }
 
-    /// The front response is sent.
+    /// Removes the first response, which was sent.
     pub(super) fn pop_front(&mut self) {
         if self.queue.pop_front().is_some_and(|reply| reply.has_data()) {
             self.data -= 1;
