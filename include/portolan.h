@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What Portolan's libraries have and older headers of rdma-core do not declare: the calls of RDMACM_1.4 (in rdma-core since
- * 60), and ibv_gid_reachable (in none). With Portolan's own headers, or rdma-core's of any version.
+ * Declares calls of Portolan's libraries that rdma-core's headers lack: those of RDMACM_1.4 (in rdma-core since version 60),
+ * and ibv_gid_reachable (in no version). Use it with Portolan's own headers, or rdma-core's of any version.
  *
- * All of it is in librdmacm.so.1: link with -lrdmacm -libverbs.
+ * All calls are in librdmacm.so.1: link with -lrdmacm -libverbs.
  */
 #ifndef PORTOLAN_H
 #define PORTOLAN_H
@@ -17,11 +17,11 @@ extern "C" {
 #endif
 
 /*
- * Whether a GID can be reached from a port of an open device: on InfiniBand the subnet administrator is asked for a path, on
- * Ethernet the routes and the next hop are. Blocks until that is known.
+ * Checks whether a GID is reachable from a port of an open device. On InfiniBand this queries the subnet administrator for a
+ * path, on Ethernet the routing table and the next hop. Blocks until the result is known.
  *
- * `port` 0 stands for any port; `timeout` is reserved and 0. Gives 0 if it can be reached, else -1 and errno: ENXIO there is
- * no path, EINVAL an argument is wrong, EIO asking failed, ENOMEM, EINTR.
+ * `port` 0 means any port; `timeout` is reserved and must be 0. Returns 0 if the GID is reachable. Otherwise returns -1 and
+ * sets errno: ENXIO if there is no path, EINVAL for an invalid argument, EIO if the query failed; ENOMEM, EINTR.
  */
 #ifndef PORTOLAN_GID_REACHABLE
 #define PORTOLAN_GID_REACHABLE
@@ -29,7 +29,7 @@ int ibv_gid_reachable(struct ibv_context *context, unsigned int port, union ibv_
 		      int timeout);
 #endif
 
-/* Headers that know the name of one know the rest. */
+/* A header that declares one of these declares all. */
 #ifndef RAI_SA
 
 #define RAI_SA 0x00000010
@@ -41,25 +41,25 @@ int ibv_gid_reachable(struct ibv_context *context, unsigned int port, union ibv_
 #define RDMA_CM_EVENT_INTERNAL ((enum rdma_cm_event_type)19)
 
 /*
- * rdma_getaddrinfo without waiting. Gives 0, and RDMA_CM_EVENT_ADDRINFO_RESOLVED or RDMA_CM_EVENT_ADDRINFO_ERROR follows on
- * the id's channel; or -1 and errno, and nothing follows.
+ * rdma_getaddrinfo without blocking. On success returns 0, and RDMA_CM_EVENT_ADDRINFO_RESOLVED or
+ * RDMA_CM_EVENT_ADDRINFO_ERROR follows on the id's channel. On failure returns -1 and sets errno; no event follows.
  */
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
 			  const struct rdma_addrinfo *hints);
 
 /*
- * The result, after RDMA_CM_EVENT_ADDRINFO_RESOLVED; the caller frees it by rdma_freeaddrinfo. Gives 0, or -1 and errno:
- * ENOENT if there is none.
+ * Returns the result after RDMA_CM_EVENT_ADDRINFO_RESOLVED; the caller frees it with rdma_freeaddrinfo. Returns 0, or -1 and
+ * sets errno: ENOENT if there is no result.
  */
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-/* Puts an event, RDMA_CM_EVENT_USER, behind those that wait for the id's channel. Gives 0, or -1 and errno. */
+/* Queues the event RDMA_CM_EVENT_USER on the id's channel. Returns 0, or -1 and sets errno. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg);
 
 #endif
 
-/* The argument of RDMA_CM_EVENT_USER, whether or not the header's structure names its field. */
+/* Returns the argument of RDMA_CM_EVENT_USER, whether or not the header declares its field. */
 static inline uint64_t portolan_event_arg(const struct rdma_cm_event *event)
 {
 	uint64_t arg;

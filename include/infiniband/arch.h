@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Byte order of 64 bits, for programs from before endian.h had it. */
+/* Byte order of 64-bit numbers, for programs older than endian.h's functions. */
 #ifndef INFINIBAND_ARCH_H
 #define INFINIBAND_ARCH_H
 

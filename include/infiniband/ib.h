@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Addresses of InfiniBand, as sockets have addresses: the kernel's AF_IB. */
+/* InfiniBand socket addresses: the kernel's AF_IB. */
 #ifndef PORTOLAN_INFINIBAND_IB_H
 #define PORTOLAN_INFINIBAND_IB_H
 /* librdmacm's header of this name, if included later, adds nothing. */

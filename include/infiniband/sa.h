@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Records of InfiniBand's subnet administrator, as programs read them. */
+/* Records of InfiniBand's subnet administrator. */
 #ifndef INFINIBAND_SA_H
 #define INFINIBAND_SA_H
 
@@ -67,22 +67,22 @@ struct ibv_sa_service_rec {
 
 #define IBV_PATH_RECORD_REVERSIBLE 0x80
 
-/* A path as management datagrams carry it: big-endian. */
+/* A path in the format of management datagrams: big-endian. */
 struct ibv_path_record {
 	__be64 service_id;
 	union ibv_gid dgid;
 	union ibv_gid sgid;
 	__be16 dlid;
 	__be16 slid;
-	/* 4 bits reserved, 20 of flow label, 8 of hop limit */
+	/* reserved 4 bits, flow label 20, hop limit 8 */
 	__be32 flowlabel_hoplimit;
 	uint8_t tclass;
-	/* 1 bit, and 7 of how many paths */
+	/* reversible 1 bit, number of paths 7 */
 	uint8_t reversible_numpath;
 	__be16 pkey;
-	/* 12 bits, and 4 of service level */
+	/* QoS class 12 bits, service level 4 */
 	__be16 qosclass_sl;
-	/* 2 bits of selector before each */
+	/* each: selector 2 bits, value 6 */
 	uint8_t mtu;
 	uint8_t rate;
 	uint8_t packetlifetime;
@@ -98,7 +98,7 @@ struct ibv_path_record {
 #define IBV_PATH_FLAG_INBOUND_REVERSE (1 << 5)
 #define IBV_PATH_FLAG_BIDIRECTIONAL (IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE)
 
-/* A path, and what it is for: the value of RDMA_OPTION_IB_PATH and of ai_route. */
+/* A path and its purpose: the value of RDMA_OPTION_IB_PATH and of ai_route. */
 struct ibv_path_data {
 	uint32_t flags;
 	uint32_t reserved;

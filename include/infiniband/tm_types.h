@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Headers of messages that are matched by tags, as they are on the wire. */
+/* Wire format of the headers of tag-matched messages. */
 #ifndef _TM_TYPES_H
 #define _TM_TYPES_H
 
@@ -13,7 +13,7 @@ enum ibv_tmh_op {
 	IBV_TMH_EAGER = 3
 };
 
-/* Before every message. */
+/* Precedes every message. */
 struct ibv_tmh {
 	uint8_t opcode; /* enum ibv_tmh_op */
 	uint8_t reserved[3];
@@ -21,7 +21,7 @@ struct ibv_tmh {
 	__be64 tag;
 };
 
-/* Of a rendezvous: where the data is to be read. */
+/* For a rendezvous: the location of the data to read. */
 struct ibv_rvh {
 	__be64 va;
 	__be32 rkey;

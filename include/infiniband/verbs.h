@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Verbs for C programs: what libibverbs's header of this name declares in rdma-core 44, and so in every later one. What
- * the calls do is on their man pages. Those that give an int give 0, or the number of an error (-1 and errno where their
- * page says so); those that give a pointer give a null pointer and errno.
+ * Verbs for C programs: the declarations of libibverbs's header of this name in rdma-core 44, which later versions keep. The
+ * man pages describe the calls. Calls that return an int return 0 or an error number (or -1 with errno set, if the page
+ * says so). Calls that return a pointer return null and set errno on failure.
  *
- * Structures are the binary interface: sizes, places of fields and numbers are those of rdma-core.
+ * The structures are part of the binary interface: sizes, offsets and numbers are those of rdma-core.
  */
 #ifndef INFINIBAND_VERBS_H
 #define INFINIBAND_VERBS_H
 
-/* What everything stands on, then objects, then who carries work out, then the calls. */
+/* Common types, objects, work requests, devices, calls. */
 #include <infiniband/verbs/base.h>
 #include <infiniband/verbs/address.h>
 #include <infiniband/verbs/memory.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Names of libibverbs for what the kernel's headers (of the package of Linux's own headers) already have. */
+/* libibverbs names for constants and types of the kernel's headers (package linux-libc-dev). */
 #ifndef VERBS_API_H
 #define VERBS_API_H
 
 #include <linux/types.h>
 #include <stdint.h>
 
-/* A pointer in a structure of the kernel's, where it takes 64 bits whatever the machine. */
+/* A pointer in a structure of the kernel; always 64 bits wide. */
 #ifndef RDMA_UAPI_PTR
 #if UINTPTR_MAX == UINT64_MAX
 #define RDMA_UAPI_PTR(kind, field)            \
@@ -21,7 +21,7 @@
 
 #include <rdma/ib_user_ioctl_verbs.h>
 
-/* Registration: rights that a device need not know, and hints about memory. */
+/* Registration: optional rights, and hints about memory. */
 #define IBV_ACCESS_OPTIONAL_RANGE IB_UVERBS_ACCESS_OPTIONAL_RANGE
 #define IBV_ACCESS_OPTIONAL_FIRST IB_UVERBS_ACCESS_OPTIONAL_FIRST
 #define ibv_advise_mr_advice ib_uverbs_advise_mr_advice

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The RDMA connection manager for C programs: what librdmacm's header of this name declares, of versions RDMACM_1.0 to
- * RDMACM_1.4. What the calls do is on their man pages. They give 0, or -1 and errno, unless said otherwise.
+ * The RDMA connection manager for C programs: the declarations of librdmacm's header of this name, versions RDMACM_1.0 to
+ * RDMACM_1.4. The man pages describe the calls. They return 0, or -1 and set errno, unless stated otherwise.
  */
 #ifndef RDMA_CMA_H
 #define RDMA_CMA_H
@@ -34,11 +34,11 @@ enum rdma_cm_event_type {
 	RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
 	RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16,
 	RDMA_CM_EVENT_ADDRINFO_ERROR = 17,
-	RDMA_CM_EVENT_USER = 18, /* of rdma_write_cm_event */
-	RDMA_CM_EVENT_INTERNAL = 19 /* the library's own */
+	RDMA_CM_EVENT_USER = 18, /* from rdma_write_cm_event */
+	RDMA_CM_EVENT_INTERNAL = 19 /* used by the library */
 };
 
-/* What port numbers are of. */
+/* Port spaces. */
 enum rdma_port_space {
 	RDMA_PS_IPOIB = 0x0002,
 	RDMA_PS_TCP = 0x0106,
@@ -86,14 +86,14 @@ struct rdma_route {
 	int num_paths;
 };
 
-/* Where events come from; the descriptor may be polled. */
+/* A source of events; the descriptor may be polled. */
 struct rdma_event_channel {
 	int fd;
 };
 
 struct rdma_cm_event;
 
-/* One end of a connection, of a service of datagrams, or a listener. */
+/* An end of a connection, an end of a datagram service, or a listener. */
 struct rdma_cm_id {
 	struct ibv_context *verbs;
 	struct rdma_event_channel *channel;
@@ -112,7 +112,7 @@ struct rdma_cm_id {
 	enum ibv_qp_type qp_type;
 };
 
-/* As many as the device has. */
+/* The device's maximum. */
 enum {
 	RDMA_MAX_RESP_RES = 0xFF,
 	RDMA_MAX_INIT_DEPTH = 0xFF
@@ -124,10 +124,10 @@ struct rdma_conn_param {
 	uint8_t responder_resources;
 	uint8_t initiator_depth;
 	uint8_t flow_control;
-	/* Says nothing when accepting. */
+	/* Ignored when accepting. */
 	uint8_t retry_count;
 	uint8_t rnr_retry_count;
-	/* For queue pairs of the program's own; an id's speaks for itself. */
+	/* Only for queue pairs that the program creates itself. */
 	uint8_t srq;
 	uint32_t qp_num;
 };
@@ -148,7 +148,7 @@ struct rdma_cm_event {
 	union {
 		struct rdma_conn_param conn;
 		struct rdma_ud_param ud;
-		uint64_t arg; /* of RDMA_CM_EVENT_USER */
+		uint64_t arg; /* for RDMA_CM_EVENT_USER */
 	} param;
 };
 
@@ -156,7 +156,7 @@ struct rdma_cm_event {
 #define RAI_NUMERICHOST 0x00000002
 #define RAI_NOROUTE 0x00000004
 #define RAI_FAMILY 0x00000008
-/* Who is asked: the subnet administrator, or name servers, which is the default. */
+/* Where to look up: the subnet administrator, or name servers (the default). */
 #define RAI_SA 0x00000010
 #define RAI_DNS 0x00000020
 
@@ -220,11 +220,11 @@ void rdma_destroy_event_channel(struct rdma_event_channel *channel);
 int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
 int rdma_ack_cm_event(struct rdma_cm_event *event);
 const char *rdma_event_str(enum rdma_cm_event_type event);
-/* Puts an event of the program's own, RDMA_CM_EVENT_USER, behind those that wait. */
+/* Queues an event of the program, RDMA_CM_EVENT_USER. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg);
 
-/* Ids. Without a channel an id's calls wait for their events. */
+/* Ids. Without a channel, calls on an id wait for their events. */
 int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
 		   enum rdma_port_space ps);
 int rdma_destroy_id(struct rdma_cm_id *id);
@@ -238,7 +238,7 @@ void rdma_destroy_ep(struct rdma_cm_id *id);
 int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 		     struct rdma_addrinfo **res);
 void rdma_freeaddrinfo(struct rdma_addrinfo *res);
-/* The same without waiting: an event tells, then the result is handed over. */
+/* The same without blocking: fetch the result after its event. */
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
@@ -285,7 +285,7 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 			   void *context);
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr);
 
-/* Open devices, ended by a null pointer; a null pointer instead of a list means failure. */
+/* A null-terminated list of open devices; null means failure. */
 struct ibv_context **rdma_get_devices(int *num_devices);
 void rdma_free_devices(struct ibv_context **list);
 

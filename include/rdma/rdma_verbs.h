@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Work on an id's own queues: what librdmacm's header of this name has inline. The functions give 0, or -1 and errno,
- * unless said otherwise.
+ * Work on an id's own queues: the inline functions of librdmacm's header of this name. They return 0, or -1 and set errno,
+ * unless stated otherwise.
  */
 #ifndef RDMA_VERBS_H
 #define RDMA_VERBS_H
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* What verbs give: the number of an error. */
+/* Converts the error number that a verb returns. */
 static inline int rdma_seterrno(int error)
 {
 	if (!error)
@@ -28,7 +28,7 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_ini
 int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr);
 void rdma_destroy_srq(struct rdma_cm_id *id);
 
-/* Memory: for messages, to be read by the peer, to be written by it. Null means failure. */
+/* Registers memory: for messages, for remote reads, for remote writes. Null means failure. */
 static inline struct ibv_mr *rdma_reg_msgs(struct rdma_cm_id *id, void *addr, size_t length)
 {
 	return ibv_reg_mr(id->pd, addr, length, IBV_ACCESS_LOCAL_WRITE);
@@ -49,7 +49,7 @@ static inline int rdma_dereg_mr(struct ibv_mr *mr)
 	return rdma_seterrno(ibv_dereg_mr(mr));
 }
 
-/* Several pieces of memory. */
+/* With several scatter/gather elements. */
 static inline int rdma_post_recvv(struct rdma_cm_id *id, void *context, struct ibv_sge *sgl,
 				  int nsge)
 {
@@ -63,7 +63,7 @@ static inline int rdma_post_recvv(struct rdma_cm_id *id, void *context, struct i
 				       ibv_post_recv(id->qp, &work, &failed));
 }
 
-/* A request of a kind that needs only these; a peer's memory for those that name some. */
+/* Posts a request; the remote address is for operations on the peer's memory. */
 static inline int portolan_post(struct rdma_cm_id *id, void *context, struct ibv_sge *sgl, int nsge,
 				enum ibv_wr_opcode opcode, int flags, uint64_t remote_addr,
 				uint32_t rkey)
@@ -99,7 +99,7 @@ static inline int rdma_post_writev(struct rdma_cm_id *id, void *context, struct 
 	return portolan_post(id, context, sgl, nsge, IBV_WR_RDMA_WRITE, flags, remote_addr, rkey);
 }
 
-/* One piece of memory; without a region only data that is sent inline. */
+/* With one scatter/gather element; without a region only for inline data. */
 static inline struct ibv_sge portolan_piece(void *addr, size_t length, struct ibv_mr *mr)
 {
 	struct ibv_sge piece;
@@ -161,7 +161,7 @@ static inline int rdma_post_ud_send(struct rdma_cm_id *id, void *context, void *
 	return rdma_seterrno(ibv_post_send(id->qp, &work, &failed));
 }
 
-/* Waits for a completion of a queue with its channel; gives 1, or -1 and errno. */
+/* Waits on the channel for a completion of the queue; returns 1, or -1 and sets errno. */
 static inline int portolan_await(struct ibv_cq *cq, struct ibv_comp_channel *channel,
 				 struct ibv_wc *wc)
 {
@@ -176,7 +176,7 @@ static inline int portolan_await(struct ibv_cq *cq, struct ibv_comp_channel *cha
 		count = ibv_req_notify_cq(cq, 0);
 		if (count)
 			return rdma_seterrno(count);
-		/* Completions that came before the request cause no event. */
+		/* Completions before the request cause no event. */
 		count = ibv_poll_cq(cq, 1, wc);
 		if (count)
 			break;

@@ -133,7 +133,7 @@ pub(crate) struct Users(Arc<AtomicU32>);
 pub(crate) struct Held(Arc<AtomicU32>);
 
 impl Users {
-    /// Counts one more.
+    /// Counts one more user, until the result is dropped.
     pub(crate) fn hold(&self) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
         Held(Arc::clone(&self.0))

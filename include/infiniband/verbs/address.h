@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Who is who on a fabric, and the way there. Part of infiniband/verbs.h. */
+/* Addresses and address vectors. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_ADDRESS_H
 #define PORTOLAN_VERBS_ADDRESS_H
 
 #include <infiniband/verbs/base.h>
 
-/* 16 bytes in the order of the wire: on Ethernet an IPv6 address, or an IPv4 address mapped into one. */
+/* 16 bytes in network order: on Ethernet an IPv6 or IPv4-mapped address. */
 union ibv_gid {
 	uint8_t raw[16];
 	struct {
@@ -20,7 +20,7 @@ enum ibv_gid_type {
 	IBV_GID_TYPE_ROCE_V2 = 2
 };
 
-/* A slot of a port's table of GIDs. */
+/* An entry of a port's GID table. */
 struct ibv_gid_entry {
 	union ibv_gid gid;
 	uint32_t gid_index;
@@ -29,7 +29,7 @@ struct ibv_gid_entry {
 	uint32_t ndev_ifindex; /* the network interface; 0 on InfiniBand */
 };
 
-/* The network header's part of a way. */
+/* The global route of an address vector. */
 struct ibv_global_route {
 	union ibv_gid dgid;
 	uint32_t flow_label;
@@ -38,7 +38,7 @@ struct ibv_global_route {
 	uint8_t traffic_class;
 };
 
-/* The network header as it lies before a datagram. */
+/* The network header before a datagram. */
 struct ibv_grh {
 	__be32 version_tclass_flow;
 	__be16 paylen;
@@ -48,7 +48,7 @@ struct ibv_grh {
 	union ibv_gid dgid;
 };
 
-/* A way: on Ethernet all of it is in `grh`, and `is_global` is 1. */
+/* An address vector: on Ethernet only `grh` is used, and `is_global` is 1. */
 struct ibv_ah_attr {
 	struct ibv_global_route grh;
 	uint16_t dlid;
@@ -59,14 +59,14 @@ struct ibv_ah_attr {
 	uint8_t port_num;
 };
 
-/* A way that is ready for datagrams. */
+/* An address handle, for datagrams. */
 struct ibv_ah {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
 	uint32_t handle;
 };
 
-/* Numbers of rates as path records and address vectors carry them, slowest first. */
+/* Numbers of rates in path records and address vectors. */
 enum ibv_rate {
 	IBV_RATE_MAX = 0,
 	IBV_RATE_2_5_GBPS = 2,
@@ -94,7 +94,7 @@ enum ibv_rate {
 	IBV_RATE_1200_GBPS = 24
 };
 
-/* RoCEv2: where the source port of its datagrams lies, and the bits of a flow label. */
+/* RoCEv2: range of UDP source ports, and mask of a flow label. */
 #define IB_ROCE_UDP_ENCAP_VALID_PORT_MIN (0xC000)
 #define IB_ROCE_UDP_ENCAP_VALID_PORT_MAX (0xFFFF)
 #define IB_GRH_FLOWLABEL_MASK (0x000FFFFF)
@@ -107,7 +107,7 @@ static inline uint16_t ibv_flow_label_to_udp_sport(uint32_t flow_label)
 	return (uint16_t)(IB_ROCE_UDP_ENCAP_VALID_PORT_MIN | (low ^ high));
 }
 
-/* Bytes of an Ethernet address. */
+/* Length of an Ethernet address, in bytes. */
 #define ETHERNET_LL_SIZE 6
 
 #endif

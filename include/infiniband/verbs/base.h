@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What all of verbs stands on. Part of infiniband/verbs.h. */
+/* Common types. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_BASE_H
 #define PORTOLAN_VERBS_BASE_H
 
@@ -13,7 +13,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-/* Objects that the structures of others point to. */
+/* Objects that other structures point to. */
 struct ibv_ah;
 struct ibv_comp_channel;
 struct ibv_context;
@@ -34,27 +34,27 @@ struct ibv_td;
 struct ibv_wq;
 struct ibv_xrcd;
 
-/* One piece of registered memory. */
+/* A scatter/gather element of registered memory. */
 struct ibv_sge {
 	uint64_t addr;
 	uint32_t length;
 	uint32_t lkey;
 };
 
-/* One piece of memory that need not be registered: its data is copied. */
+/* Memory that need not be registered, because its data is copied. */
 struct ibv_data_buf {
 	void *addr;
 	size_t length;
 };
 
-/* What a program and a vendor's devices agree on for a connection. */
+/* Vendor options of a connection. */
 struct ibv_ece {
 	uint32_t vendor_id;
 	uint32_t options;
 	uint32_t comp_mask;
 };
 
-/* Whether a structure that is `length` bytes long reaches up to a field of its newest form. */
+/* Whether a structure of `length` bytes includes a field of its newest version. */
 #define vext_field_avail(kind, field, length) (offsetof(kind, field) < (length))
 
 #endif

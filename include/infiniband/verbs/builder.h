@@ -6,11 +6,11 @@
 #include <infiniband/verbs/memory.h>
 #include <infiniband/verbs/queue_pair.h>
 
-/* The functions are the device's. */
+/* The device provides the functions. */
 struct ibv_qp_ex {
 	struct ibv_qp qp_base;
 	uint64_t comp_mask;
-	/* Of the request that is begun next. */
+	/* For the next request. */
 	uint64_t wr_id;
 	unsigned int wr_flags; /* enum ibv_send_flags */
 
@@ -44,7 +44,7 @@ struct ibv_qp_ex {
 				const void *atomic_wr);
 };
 
-/* Begin, post all that was built, or forget it. */
+/* Start, post all requests, or discard them. */
 static inline void ibv_wr_start(struct ibv_qp_ex *qp)
 {
 	qp->wr_start(qp);
@@ -81,7 +81,7 @@ static inline void ibv_wr_send_tso(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr
 	qp->wr_send_tso(qp, hdr, hdr_sz, mss);
 }
 
-/* The peer's memory. */
+/* Operations on the peer's memory. */
 static inline void ibv_wr_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr)
 {
 	qp->wr_rdma_read(qp, rkey, remote_addr);
@@ -128,7 +128,7 @@ static inline void ibv_wr_local_inv(struct ibv_qp_ex *qp, uint32_t invalidate_rk
 	qp->wr_local_inv(qp, invalidate_rkey);
 }
 
-/* To whom, and with which data. */
+/* Destination and data. */
 static inline void ibv_wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn,
 				      uint32_t remote_qkey)
 {

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Devices: a list ended by null, freed as a whole. */
+/* Devices: a null-terminated list, freed as a whole. */
 struct ibv_device **ibv_get_device_list(int *num_devices);
 void ibv_free_device_list(struct ibv_device **list);
 const char *ibv_get_device_name(struct ibv_device *device);
@@ -20,11 +20,11 @@ struct ibv_context *ibv_open_device(struct ibv_device *device);
 int ibv_close_device(struct ibv_context *context);
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr);
 
-/* Asynchronous events; -1 and errno. */
+/* Asynchronous events; -1 with errno on failure. */
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void ibv_ack_async_event(struct ibv_async_event *event);
 
-/* Ports. The function fills the fields up to `flags`; by the name of it programs reach one that fills all. */
+/* Ports. The function fills the fields up to `flags`; the macro of that name calls one that fills all. */
 int ibv_query_port(struct ibv_context *context, uint8_t port_num,
 		   struct _compat_ibv_port_attr *port_attr);
 
@@ -41,15 +41,15 @@ static inline int ___ibv_query_port(struct ibv_context *context, uint8_t port_nu
 
 #define ibv_query_port(context, port_num, port_attr) ___ibv_query_port(context, port_num, port_attr)
 
-/* -1 and errno. */
+/* -1 with errno on failure. */
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey);
-/* The index; -1 and errno. */
+/* Returns the index; -1 with errno on failure. */
 int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey);
 
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
 		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
-/* How many; below 0 the number of an error. */
+/* Returns the number of entries; a negative error number on failure. */
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
 			     size_t max_entries, uint32_t flags, size_t entry_size);
 
@@ -67,7 +67,7 @@ static inline ssize_t ibv_query_gid_table(struct ibv_context *context,
 }
 
 /*
- * Portolan's: whether a GID can be reached from a port; port 0 stands for any, the timeout is 0. Gives 0, or -1 and
+ * Portolan's own: whether a GID is reachable from a port. Port 0 means any; the timeout must be 0. Returns 0, or -1 with
  * errno: ENXIO if there is no path.
  */
 #ifndef PORTOLAN_GID_REACHABLE
@@ -81,8 +81,8 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context);
 int ibv_dealloc_pd(struct ibv_pd *pd);
 
 /*
- * Regions. Rights that a device need not know go by another function than the rest; if the compiler can see that there are
- * none, by the older one, which older libraries have.
+ * Regions. Optional rights need another function. If the compiler sees that there are none, the call uses the older function,
+ * which older libraries have.
  */
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -133,7 +133,7 @@ static inline int ibv_dealloc_mw(struct ibv_mw *mw)
 	return mw->context->ops.dealloc_mw(mw);
 }
 
-/* Of type 1; those of type 2 are bound by a work request. */
+/* For type 1; type 2 windows are bound by a work request. */
 static inline int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
 {
 	const struct ibv_mw_bind_info *to = &mw_bind->bind_info;
@@ -145,7 +145,7 @@ static inline int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_m
 	return mw->context->ops.bind_mw(qp, mw, mw_bind);
 }
 
-/* Completions. ibv_get_cq_event gives -1 and errno; ibv_poll_cq how many, or a number below 0. */
+/* Completions. ibv_get_cq_event returns -1 with errno; ibv_poll_cq the number, or a negative number on failure. */
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context);
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
@@ -200,7 +200,7 @@ static inline int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 	return qp->context->ops.post_recv(qp, wr, bad_wr);
 }
 
-/* Datagrams and groups. ibv_init_ah_from_wc gives -1 and errno. */
+/* Datagrams and groups. ibv_init_ah_from_wc returns -1 with errno. */
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
 				     uint8_t port_num);
@@ -221,11 +221,11 @@ void ibv_unimport_mr(struct ibv_mr *mr);
 struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle);
 void ibv_unimport_dm(struct ibv_dm *dm);
 
-/* Fork; before the first registration. */
+/* Fork support; call before the first registration. */
 int ibv_fork_init(void);
 enum ibv_fork_status ibv_is_fork_initialized(void);
 
-/* Words and numbers. Rates count in multiples of 2.5 Gbit/s, or in Mbit/s. */
+/* Texts and numbers. Rates are in multiples of 2.5 Gbit/s, or in Mbit/s. */
 const char *ibv_wc_status_str(enum ibv_wc_status status);
 const char *ibv_node_type_str(enum ibv_node_type node_type);
 const char *ibv_port_state_str(enum ibv_port_state port_state);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What became of work. Part of infiniband/verbs.h. */
+/* Completions. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_COMPLETION_H
 #define PORTOLAN_VERBS_COMPLETION_H
 
@@ -32,7 +32,7 @@ enum ibv_wc_status {
 	IBV_WC_TM_RNDV_INCOMPLETE = 23
 };
 
-/* The program's own work below bit 7, the peer's from it on. */
+/* Bit 7 marks receives. */
 enum ibv_wc_opcode {
 	IBV_WC_SEND = 0,
 	IBV_WC_RDMA_WRITE = 1,
@@ -60,7 +60,7 @@ enum {
 };
 
 enum ibv_wc_flags {
-	IBV_WC_GRH = 1 << 0, /* a network header lies before the data */
+	IBV_WC_GRH = 1 << 0, /* a network header precedes the data */
 	IBV_WC_WITH_IMM = 1 << 1,
 	IBV_WC_IP_CSUM_OK = 1 << IBV_WC_IP_CSUM_OK_SHIFT,
 	IBV_WC_WITH_INV = 1 << 3,
@@ -89,7 +89,7 @@ struct ibv_wc {
 	uint8_t dlid_path_bits;
 };
 
-/* Where completion queues tell that something came; the descriptor may be polled. */
+/* A source of completion events; the descriptor may be polled. */
 struct ibv_comp_channel {
 	struct ibv_context *context;
 	int fd;
@@ -108,7 +108,7 @@ struct ibv_cq {
 	uint32_t async_events_completed;
 };
 
-/* How often a queue tells. */
+/* Moderation of a queue's events. */
 enum ibv_cq_attr_mask {
 	IBV_CQ_ATTR_MODERATE = 1 << 0,
 	IBV_CQ_ATTR_RESERVED = 1 << 1
@@ -124,7 +124,7 @@ struct ibv_modify_cq_attr {
 	struct ibv_moderate_cq moderate;
 };
 
-/* Extended queues: the program says beforehand what it will read of completions. */
+/* Extended queues: the program declares in advance which fields of completions it reads. */
 enum ibv_create_cq_wc_flags {
 	IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
 	IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -140,7 +140,7 @@ enum ibv_create_cq_wc_flags {
 	IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11
 };
 
-/* What struct ibv_wc has, and all there is. */
+/* The fields of struct ibv_wc, and all fields. */
 enum {
 	IBV_WC_STANDARD_FLAGS = (1 << 7) - 1
 };
@@ -179,7 +179,7 @@ struct ibv_wc_tm_info {
 	uint32_t priv;
 };
 
-/* Begins as struct ibv_cq does. The functions are the device's. */
+/* Starts like struct ibv_cq. The device provides the functions. */
 struct ibv_cq_ex {
 	struct ibv_context *context;
 	struct ibv_comp_channel *channel;
@@ -192,7 +192,7 @@ struct ibv_cq_ex {
 	uint32_t async_events_completed;
 
 	uint32_t comp_mask;
-	/* Of the completion that is being looked at. */
+	/* Of the current completion. */
 	enum ibv_wc_status status;
 	uint64_t wr_id;
 	int (*start_poll)(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr);
@@ -220,7 +220,7 @@ static inline struct ibv_cq *ibv_cq_ex_to_cq(struct ibv_cq_ex *cq)
 	return (struct ibv_cq *)cq;
 }
 
-/* ENOENT if there is nothing to look at; else the queue is held until ibv_end_poll. */
+/* ENOENT if the queue is empty; otherwise the queue is locked until ibv_end_poll. */
 static inline int ibv_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	return cq->start_poll(cq, attr);
@@ -236,7 +236,7 @@ static inline void ibv_end_poll(struct ibv_cq_ex *cq)
 	cq->end_poll(cq);
 }
 
-/* A field of the completion that is being looked at: only what the queue was made for. */
+/* A field of the current completion; only those requested at creation. */
 #define PORTOLAN_READS(kind, field)                                            \
 	static inline kind ibv_wc_read_##field(struct ibv_cq_ex *cq)           \
 	{                                                                      \
@@ -258,7 +258,7 @@ PORTOLAN_READS(uint16_t, cvlan)
 PORTOLAN_READS(uint32_t, flow_tag)
 #undef PORTOLAN_READS
 
-/* It lies where immediate data lies. */
+/* Shares its place with immediate data. */
 static inline uint32_t ibv_wc_read_invalidated_rkey(struct ibv_cq_ex *cq)
 {
 	return cq->read_imm_data(cq);

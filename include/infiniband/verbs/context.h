@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* An open device: the functions by which a library carries out what the calls ask. Part of infiniband/verbs.h. */
+/* An open device: the functions that implement the calls. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_CONTEXT_H
 #define PORTOLAN_VERBS_CONTEXT_H
 
@@ -12,10 +12,10 @@
 #include <infiniband/verbs/shared_receive.h>
 #include <infiniband/verbs/work.h>
 
-/* struct ibv_port_attr up to `flags`, as older libraries have it. */
+/* struct ibv_port_attr up to `flags`, as in older libraries. */
 struct _compat_ibv_port_attr;
 
-/* The work path. What is named _compat is the library's own. */
+/* The data path. Members named _compat are for the library only. */
 struct ibv_context_ops {
 	int (*_compat_query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
 	int (*_compat_query_port)(struct ibv_context *context, uint8_t port_num,
@@ -63,12 +63,12 @@ struct ibv_context {
 	void *abi_compat;
 };
 
-/* `abi_compat` of a context that is the end of a struct verbs_context. */
+/* `abi_compat` of a context that is at the end of a struct verbs_context. */
 #define __VERBS_ABI_IS_EXTENDED ((void *)UINTPTR_MAX)
 
 /*
- * What came later. It grows at its beginning, so that the places of fields counted from its end never change; `sz` says how
- * much of it the library has.
+ * Later additions. New fields are added at the beginning, so that offsets from the end never change; `sz` is the library's
+ * size of it.
  */
 struct verbs_context {
 	int (*query_port)(struct ibv_context *context, uint8_t port_num,
@@ -128,11 +128,11 @@ struct verbs_context {
 				      struct ibv_xrcd_init_attr *xrcd_init_attr);
 	int (*close_xrcd)(struct ibv_xrcd *xrcd);
 	uint64_t _ABI_placeholder3;
-	size_t sz; /* bytes of it that there are */
+	size_t sz; /* size in bytes */
 	struct ibv_context context;
 };
 
-/* The larger structure that a context is the end of; null if it is of none. */
+/* The structure that contains a context at its end; null if there is none. */
 static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
 {
 	const size_t before = offsetof(struct verbs_context, context);
@@ -142,7 +142,7 @@ static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
 	return (struct verbs_context *)(void *)((char *)ctx - before);
 }
 
-/* The same if it reaches up to a function and has it. */
+/* The same, if it includes a function and the function is present. */
 #define verbs_get_ctx_op(ctx, op)                                                       \
 	({                                                                              \
 		struct verbs_context *portolan_verbs = verbs_get_ctx(ctx);              \
@@ -154,7 +154,7 @@ static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
 		portolan_verbs;                                                         \
 	})
 
-/* A function that gives null, of a device that lacks it. */
+/* Fails with null if the device lacks the function. */
 #define PORTOLAN_LACKING (errno = EOPNOTSUPP, NULL)
 
 #endif

@@ -25,13 +25,13 @@ enum ibv_transport_type {
 	IBV_TRANSPORT_UNSPECIFIED = 4
 };
 
-/* Bytes of names and paths, with their NUL. */
+/* Size of names and paths, including NUL. */
 enum {
 	IBV_SYSFS_NAME_MAX = 64,
 	IBV_SYSFS_PATH_MAX = 256
 };
 
-/* The library's own. */
+/* For the library only. */
 struct _ibv_device_ops {
 	struct ibv_context *(*_dummy1)(struct ibv_device *device, int cmd_fd);
 	void (*_dummy2)(struct ibv_context *context);
@@ -74,7 +74,7 @@ enum ibv_device_cap_flags {
 	IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29
 };
 
-/* More of them, in `device_cap_flags_ex` alone. */
+/* Further flags, only in `device_cap_flags_ex`. */
 #define IBV_DEVICE_RAW_SCATTER_FCS (1ULL << 34)
 #define IBV_DEVICE_PCI_WRITE_END_PADDING (1ULL << 36)
 
@@ -84,7 +84,7 @@ enum ibv_atomic_cap {
 	IBV_ATOMIC_GLOB = 2 /* with the processor's, too */
 };
 
-/* What a device has at most. */
+/* Limits of a device. */
 struct ibv_device_attr {
 	char fw_ver[64];
 	__be64 node_guid;
@@ -152,7 +152,7 @@ struct ibv_odp_caps {
 	} per_transport_caps;
 };
 
-/* Offloads for packets. Types of queue pairs are a mask of bits numbered as enum ibv_qp_type. */
+/* Offloads for packets. Queue pair types are bit masks, with bits numbered as in enum ibv_qp_type. */
 struct ibv_tso_caps {
 	uint32_t max_tso;
 	uint32_t supported_qpts;
@@ -197,7 +197,7 @@ struct ibv_cq_moderation_caps {
 	uint16_t max_cq_period; /* microseconds */
 };
 
-/* Atomics towards other devices of the machine. */
+/* Atomics with respect to other devices of the machine. */
 enum ibv_pci_atomic_op_size {
 	IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP = 1 << 0,
 	IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP = 1 << 1,
@@ -267,7 +267,7 @@ enum ibv_event_type {
 	IBV_EVENT_WQ_FATAL = 19
 };
 
-/* Acknowledged by ibv_ack_async_event; destroying what it is of waits for that. */
+/* Acknowledge it with ibv_ack_async_event; destroying its object waits for that. */
 struct ibv_async_event {
 	union {
 		struct ibv_cq *cq;

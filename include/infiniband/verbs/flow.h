@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Which packets go to which queue pair, for devices that steer packets. Part of infiniband/verbs.h. */
+/* Flow steering: assigns packets to queue pairs. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_FLOW_H
 #define PORTOLAN_VERBS_FLOW_H
 
@@ -18,7 +18,7 @@ enum ibv_flow_attr_type {
 	IBV_FLOW_ATTR_SNIFFER = 3
 };
 
-/* `num_of_specs` specifications lie behind it. */
+/* `num_of_specs` specifications follow it. */
 struct ibv_flow_attr {
 	uint32_t comp_mask;
 	enum ibv_flow_attr_type type;
@@ -46,14 +46,14 @@ enum ibv_flow_spec_type {
 	IBV_FLOW_SPEC_VXLAN_TUNNEL = 0x50,
 	IBV_FLOW_SPEC_GRE = 0x51,
 	IBV_FLOW_SPEC_MPLS = 0x60,
-	IBV_FLOW_SPEC_INNER = 0x100, /* with another: of the inner packet */
+	IBV_FLOW_SPEC_INNER = 0x100, /* combined with another: for the inner packet */
 	IBV_FLOW_SPEC_ACTION_TAG = 0x1000,
 	IBV_FLOW_SPEC_ACTION_DROP = 0x1001,
 	IBV_FLOW_SPEC_ACTION_HANDLE = 0x1002,
 	IBV_FLOW_SPEC_ACTION_COUNT = 0x1003
 };
 
-/* Fields of headers, in the order of the wire unless they are bytes. */
+/* Fields of headers, in network order. */
 struct ibv_flow_eth_filter {
 	uint8_t dst_mac[6];
 	uint8_t src_mac[6];
@@ -108,7 +108,7 @@ struct ibv_flow_tunnel_filter {
 	uint32_t tunnel_id;
 };
 
-/* A specification: these bits of a header have these values. */
+/* A specification: values and masks of header fields. */
 #define PORTOLAN_FLOW_SPEC(spec, filter)              \
 	struct ibv_flow_spec_##spec {                 \
 		enum ibv_flow_spec_type type;         \
@@ -127,7 +127,7 @@ PORTOLAN_FLOW_SPEC(mpls, mpls);
 PORTOLAN_FLOW_SPEC(tunnel, tunnel);
 #undef PORTOLAN_FLOW_SPEC
 
-/* What is done with such packets. */
+/* Actions on matching packets. */
 struct ibv_flow_spec_action_tag {
 	enum ibv_flow_spec_type type;
 	uint16_t size;
@@ -195,7 +195,7 @@ struct ibv_flow_action_esp_attr {
 	uint32_t esn;
 };
 
-/* Counting packets of flows. */
+/* Counters of flows. */
 struct ibv_counters_init_attr {
 	uint32_t comp_mask;
 };

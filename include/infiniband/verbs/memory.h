@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Memory that devices may touch. Part of infiniband/verbs.h. */
+/* Registered memory. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_MEMORY_H
 #define PORTOLAN_VERBS_MEMORY_H
 
 #include <infiniband/verbs/base.h>
 
-/* What belongs together: queue pairs, regions, address handles. */
+/* A protection domain: groups queue pairs, regions and address handles. */
 struct ibv_pd {
 	struct ibv_context *context;
 	uint32_t handle;
 };
 
-/* Rights to memory. */
+/* Access rights. */
 enum ibv_access_flags {
 	IBV_ACCESS_LOCAL_WRITE = 1 << 0,
 	IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -35,7 +35,7 @@ struct ibv_mr {
 	uint32_t rkey; /* for the peer's */
 };
 
-/* What ibv_rereg_mr changes. */
+/* Properties that ibv_rereg_mr changes. */
 enum ibv_rereg_mr_flags {
 	IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
 	IBV_REREG_MR_CHANGE_PD = 1 << 1,
@@ -44,7 +44,7 @@ enum ibv_rereg_mr_flags {
 				       IBV_REREG_MR_CHANGE_ACCESS
 };
 
-/* What ibv_rereg_mr gives. */
+/* Results of ibv_rereg_mr. */
 enum ibv_rereg_mr_err_code {
 	IBV_REREG_MR_ERR_INPUT = -1, /* the region is unchanged */
 	IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
@@ -53,7 +53,7 @@ enum ibv_rereg_mr_err_code {
 	IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5
 };
 
-/* A window on a region, which can be opened and closed without registering anew. */
+/* A window on a region, bound and unbound without registration. */
 enum ibv_mw_type {
 	IBV_MW_TYPE_1 = 1,
 	IBV_MW_TYPE_2 = 2
@@ -80,7 +80,7 @@ struct ibv_mw_bind {
 	struct ibv_mw_bind_info bind_info;
 };
 
-/* The next key of a window of type 2: its low byte is the program's. */
+/* The next key of a type 2 window; the program chooses the low byte. */
 static inline uint32_t ibv_inc_rkey(uint32_t rkey)
 {
 	return (rkey & 0xFFFFFF00u) | ((rkey + 1) & 0xFFu);
@@ -106,7 +106,7 @@ struct ibv_dm {
 	uint32_t handle;
 };
 
-/* Threads that say they take turns, and domains made of them. */
+/* Thread domains, whose threads are serialized by the program, and parent domains. */
 struct ibv_td_init_attr {
 	uint32_t comp_mask;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The calls that a device may lack: they then give EOPNOTSUPP, or null and that errno. Part of infiniband/verbs.h.
+ * Calls that a device may lack: they then return EOPNOTSUPP, or null with that errno. Part of infiniband/verbs.h.
  */
 #ifndef PORTOLAN_VERBS_OPTIONAL_CALLS_H
 #define PORTOLAN_VERBS_OPTIONAL_CALLS_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Hands a call on to a function of the open device, by its name and with its arguments. */
+/* Passes a call to the open device's function of that name. */
 #define PORTOLAN_HAND_ON(context, op, ...)                                          \
 	struct verbs_context *verbs = verbs_get_ctx_op(context, op);                \
                                                                                     \
@@ -21,7 +21,7 @@ extern "C" {
                                                                                     \
 	return verbs ? verbs->op(__VA_ARGS__) : (kind *)PORTOLAN_LACKING
 
-/* What a device has; what it lacks of the newer fields is zero. */
+/* Attributes of a device; unsupported newer fields are zero. */
 static inline int ibv_query_device_ex(struct ibv_context *context,
 				      const struct ibv_query_device_ex_input *input,
 				      struct ibv_device_attr_ex *attr)
@@ -56,7 +56,7 @@ static inline int ibv_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *at
 	PORTOLAN_HAND_ON(cq->context, modify_cq, cq, attr);
 }
 
-/* Shared receive queues: an ordinary one is made by the older call. */
+/* Shared receive queues; the older call creates ordinary ones. */
 static inline struct ibv_srq *ibv_create_srq_ex(struct ibv_context *context,
 						struct ibv_srq_init_attr_ex *attr)
 {
@@ -85,7 +85,7 @@ static inline int ibv_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op,
 	return EOPNOTSUPP;
 }
 
-/* Queue pairs: with a domain and nothing else by the older call. */
+/* Queue pairs; the older call creates those with only a protection domain. */
 static inline struct ibv_qp *ibv_create_qp_ex(struct ibv_context *context,
 					      struct ibv_qp_init_attr_ex *attr)
 {
@@ -182,7 +182,7 @@ static inline struct ibv_wq *ibv_create_wq(struct ibv_context *context,
 	struct ibv_wq *wq =
 		verbs ? verbs->create_wq(context, wq_init_attr) : (struct ibv_wq *)PORTOLAN_LACKING;
 
-	/* The caller's part of it. */
+	/* The part that the caller set. */
 	if (wq) {
 		wq->wq_context = wq_init_attr->wq_context;
 		wq->events_completed = 0;

@@ -75,7 +75,7 @@ struct ibv_port_attr {
 	uint8_t subnet_timeout;
 	uint8_t init_type_reply;
 	uint8_t active_width; /* 1, 2, 4, 8, 16: 1, 4, 8, 12, 2 lanes */
-	uint8_t active_speed; /* a bit for each speed of a lane */
+	uint8_t active_speed; /* one bit per lane speed */
 	uint8_t phys_state;
 	uint8_t link_layer;
 	uint8_t flags; /* IBV_QPF_GRH_REQUIRED */

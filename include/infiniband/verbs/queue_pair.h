@@ -16,7 +16,7 @@ enum ibv_qp_type {
 	IBV_QPT_DRIVER = 0xFF
 };
 
-/* Whether a mask of capabilities has a type's bit. */
+/* Whether a capability mask contains a type. */
 static inline int ibv_is_qpt_supported(uint32_t caps, enum ibv_qp_type qpt)
 {
 	return (caps & (1u << qpt)) != 0;
@@ -63,7 +63,7 @@ struct ibv_qp_init_attr {
 	struct ibv_srq *srq;
 	struct ibv_qp_cap cap;
 	enum ibv_qp_type qp_type;
-	int sq_sig_all; /* every request completes with a completion */
+	int sq_sig_all; /* every request generates a completion */
 };
 
 enum ibv_qp_init_attr_mask {
@@ -84,7 +84,7 @@ enum ibv_qp_create_flags {
 	IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11
 };
 
-/* What a program will build (builder.h). */
+/* Operations that the program will build (builder.h). */
 enum ibv_qp_create_send_ops_flags {
 	IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
 	IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
@@ -100,7 +100,7 @@ enum ibv_qp_create_send_ops_flags {
 	IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12
 };
 
-/* How packets are spread over work queues. */
+/* Distribution of packets among work queues. */
 enum ibv_rx_hash_function_flags {
 	IBV_RX_HASH_FUNC_TOEPLITZ = 1 << 0
 };
@@ -125,7 +125,7 @@ struct ibv_rx_hash_conf {
 	uint64_t rx_hash_fields_mask;
 };
 
-/* Begins as struct ibv_qp_init_attr does. */
+/* Starts like struct ibv_qp_init_attr. */
 struct ibv_qp_init_attr_ex {
 	void *qp_context;
 	struct ibv_cq *send_cq;
@@ -205,13 +205,13 @@ struct ibv_qp_attr {
 	uint16_t alt_pkey_index;
 	uint8_t en_sqd_async_notify;
 	uint8_t sq_draining;
-	uint8_t max_rd_atomic; /* of this side's, at a time */
-	uint8_t max_dest_rd_atomic; /* of the peer's */
-	uint8_t min_rnr_timer; /* number of a time */
+	uint8_t max_rd_atomic; /* outstanding, as initiator */
+	uint8_t max_dest_rd_atomic; /* outstanding, as responder */
+	uint8_t min_rnr_timer; /* timer code */
 	uint8_t port_num;
-	uint8_t timeout; /* 4.096 us times a power of two; 0 for ever */
+	uint8_t timeout; /* 4.096 us times 2^timeout; 0 means infinite */
 	uint8_t retry_cnt;
-	uint8_t rnr_retry; /* 7 without end */
+	uint8_t rnr_retry; /* 7 means unlimited */
 	uint8_t alt_port_num;
 	uint8_t alt_timeout;
 	uint32_t rate_limit; /* kbit/s */

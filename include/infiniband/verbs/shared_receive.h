@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Receives that queue pairs share: shared receive queues, work queues of packets. Part of infiniband/verbs.h. */
+/* Shared receive queues, and work queues of packets. Part of infiniband/verbs.h. */
 #ifndef PORTOLAN_VERBS_SHARED_RECEIVE_H
 #define PORTOLAN_VERBS_SHARED_RECEIVE_H
 
@@ -21,7 +21,7 @@ enum ibv_srq_attr_mask {
 struct ibv_srq_attr {
 	uint32_t max_wr;
 	uint32_t max_sge;
-	uint32_t srq_limit; /* fewer receives than this are told once */
+	uint32_t srq_limit; /* one event when fewer receives remain */
 };
 
 struct ibv_srq_init_attr {
@@ -49,7 +49,7 @@ struct ibv_tm_cap {
 	uint32_t max_ops;
 };
 
-/* Begins as struct ibv_srq_init_attr does. */
+/* Starts like struct ibv_srq_init_attr. */
 struct ibv_srq_init_attr_ex {
 	void *srq_context;
 	struct ibv_srq_attr attr;
@@ -72,7 +72,7 @@ struct ibv_srq {
 	uint32_t events_completed;
 };
 
-/* Lists of tags, for queues that match messages by them. */
+/* Tag lists, for queues with tag matching. */
 enum ibv_ops_wr_opcode {
 	IBV_WR_TAG_ADD = 0,
 	IBV_WR_TAG_DEL = 1,
@@ -119,7 +119,7 @@ struct ibv_xrcd {
 	struct ibv_context *context;
 };
 
-/* Work queues, and tables that spread packets over them. */
+/* Work queues, and tables that distribute packets among them. */
 enum ibv_wq_type {
 	IBV_WQT_RQ = 0
 };

@@ -41,7 +41,7 @@ struct ibv_send_wr {
 		__be32 imm_data;
 		uint32_t invalidate_rkey;
 	};
-	/* By the operation. */
+	/* Depends on the operation. */
 	union {
 		struct {
 			uint64_t remote_addr;
@@ -59,7 +59,7 @@ struct ibv_send_wr {
 			uint32_t remote_qkey;
 		} ud;
 	} wr;
-	/* By the queue pair. */
+	/* Depends on the queue pair type. */
 	union {
 		struct {
 			uint32_t remote_srqn;
