@@ -14,7 +14,7 @@ pub(crate) fn refused(step: Step, call: &'static str, errno: Errno) -> Error {
         // From TCP under iWARP: the peer has no listener.
         ECONNREFUSED => Cause::Rejected {
             reason: RejectReason::INVALID_SERVICE_ID,
-            private_data: Vec::new(),
+            private_data: Default::default(),
         },
         EADDRINUSE => Cause::AddressInUse { holder: None },
         EADDRNOTAVAIL => Cause::AddressNotAvailable,

@@ -32,7 +32,7 @@ async fn main() -> Result<(), Error> {
 async fn serve(connection: AsyncConnection) -> Result<(), Error> {
     while let Ok(message) = connection.receive().await {
         let answer = connection.get_ref().buffer_from(&message)?;
-        connection.send(answer).await?;
+        connection.send(answer)?.await?;
     }
     connection.disconnected().await
 }
@@ -42,7 +42,7 @@ async fn client(number: usize, address: String) -> Result<(), Error> {
     for count in 0..MESSAGES {
         let text = format!("message {count} of client {number}");
         connection
-            .send(connection.get_ref().buffer_from(text.as_bytes())?)
+            .send(connection.get_ref().buffer_from(text.as_bytes())?)?
             .await?;
         assert_eq!(&connection.receive().await?[..], text.as_bytes());
     }

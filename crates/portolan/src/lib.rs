@@ -42,6 +42,7 @@ pub mod device;
 pub mod infiniband;
 pub mod provider;
 pub mod reach;
+mod ready_set;
 pub mod resolve;
 pub mod software;
 mod sys;
@@ -49,7 +50,7 @@ mod sys;
 pub mod tokio;
 pub mod work;
 
-pub use connection::{Connection, Connector, Incoming, Listener, Options};
+pub use connection::{Connection, Connector, Incoming, Listener, Options, Readiness};
 pub use device::devices;
 pub use portolan_provider::verbs::Access;
 pub use portolan_provider::{Cause, Error, Result, Step};

@@ -16,8 +16,8 @@ use crate::cm::{
 use crate::error::{Cause, Error, Result, Step};
 use crate::verbs::{
     Access, Ah, AhAttr, AsyncEvent, Counter, Cqn, DeviceAttr, GidEntry, Instance, MrRange, MwBind,
-    MwType, PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendWr, SrqAttr,
-    Srqn, WorkCompletion,
+    MwType, PortAttr, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Refusal, SendFlags, SendWr,
+    SrqAttr, Srqn, WorkCompletion,
 };
 
 /// A provider: devices, and event channels that carry the rdma_cm's commands.
@@ -431,6 +431,14 @@ pub trait Qp: Send + Sync + std::fmt::Debug {
     fn query(&self) -> Result<(QpAttr, QpInit)>;
     /// Its counters since it was created.
     fn counters(&self) -> Result<Vec<Counter>>;
+    /// The request of the peer that this side refused, if that put the queue pair into ERR. The software device
+    /// knows it; other providers report only [`AsyncEvent::QpAccessErr`] and [`AsyncEvent::QpReqErr`].
+    ///
+    /// # Errors
+    /// The queue pair is destroyed.
+    fn refusal(&self) -> Result<Option<Refusal>> {
+        Ok(None)
+    }
     /// Posts to the send queue.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
     /// Posts a bind of a type 1 memory window (`ibv_bind_mw(3)`) and returns the window's new key. A length of 0

@@ -62,13 +62,15 @@ impl Session {
             match step {
                 ServerStep::Read(source) => {
                     let buffer = self.buffer(source.size)?;
-                    let read = self.connection.read(buffer, remote(source)).await;
+                    let posted = self.connection.read(buffer, remote(source));
+                    let read = posted.map_err(|failed| failed.error)?.await;
                     self.data = Some(read.map_err(|failed| failed.error)?.buffer);
                     self.server.read_done()?;
                 }
                 ServerStep::Write(sink) => {
                     let buffer = self.buffer(sink.size)?;
-                    let write = self.connection.write(buffer, remote(sink)).await;
+                    let posted = self.connection.write(buffer, remote(sink));
+                    let write = posted.map_err(|failed| failed.error)?.await;
                     self.data = Some(write.map_err(|failed| failed.error)?.buffer);
                     self.server.write_done()?;
                 }

@@ -132,7 +132,7 @@ impl EventData {
         let reason = reason.unwrap_or(RejectReason::CONSUMER_DEFINED);
         Cause::Rejected {
             reason,
-            private_data: self.private_data().to_vec(),
+            private_data: self.private_data().into(),
         }
     }
 

@@ -203,11 +203,6 @@ impl Attempt {
         Ok(None)
     }
 
-    #[cfg(feature = "tokio")]
-    pub(crate) fn events(&self) -> &EventChannel {
-        &self.events
-    }
-
     /// Adds both ends' addresses to an error. For a missed deadline, also adds the attempt's
     /// duration and step.
     pub(crate) fn explain(&self, mut error: Error) -> Error {

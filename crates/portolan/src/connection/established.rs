@@ -63,6 +63,18 @@ impl Connection {
         &self.inner.id
     }
 
+    /// Why the connection has ended, for a side that neither sends nor receives; `None` while it works.
+    ///
+    /// If this side refused a request of the peer, the cause is
+    /// [`PeerRequestRefused`](Cause::PeerRequestRefused), with the memory that the request named. The kernel's devices
+    /// do not tell: then it is `WorkFailed(WrFlushErr)` or `Disconnected`.
+    pub fn ended(&self) -> Option<Error> {
+        // Without these looks it would know only what a waiter has seen; what fails there is known by the next wait.
+        let _ = self.inner.take_events();
+        let _ = self.inner.work.collect();
+        self.inner.ended()
+    }
+
     /// The counters of the connection's queue pair: packets, retransmissions, and drops by reason.
     ///
     /// # Errors
@@ -234,6 +246,16 @@ impl Connection {
         let key = self.inner.work.post_receive(buffer, false);
         key.map(|key| Transfer::new(self.inner.clone(), key))
             .map_err(|failed| self.explain(failed))
+    }
+
+    /// Takes over work whose waiter was cancelled ([`Transfer::abandon`], or a dropped `tokio::Posted`), oldest first;
+    /// `None` if there is none. It may still be posted: wait for it, or use [`Transfer::try_finish`].
+    ///
+    /// The connection keeps as much abandoned work as may be posted at once ([`Options`](crate::Options)`::send_depth` and
+    /// `posted_receives`). Of more, the oldest completed work is freed.
+    pub fn take_abandoned(&self) -> Option<Transfer> {
+        let key = self.inner.work.take_abandoned()?;
+        Some(Transfer::new(self.inner.clone(), key))
     }
 
     /// Waits for the next message in the connection's own receives.

@@ -261,9 +261,26 @@ impl Inner {
             match self.peer_died.load(Ordering::Relaxed) {
                 _ if after_ms > 0 => Cause::PeerSilent { after_ms },
                 true => Cause::PeerDied,
-                false => Cause::Disconnected,
+                // The peer disconnects because its request failed.
+                false => self.refused().unwrap_or(Cause::Disconnected),
             }
         })
+    }
+
+    /// The request of the peer that this side refused, as the cause of the connection's end.
+    fn refused(&self) -> Option<Cause> {
+        // The queue pair is destroyed only when nobody can ask.
+        let refusal = self.work.qp.refusal().ok()??;
+        Some(Cause::PeerRequestRefused(refusal))
+    }
+
+    /// The cause of work that ended with `status`, other than success.
+    pub(crate) fn work_cause(&self, status: WcStatus) -> Cause {
+        let known = match status {
+            WcStatus::WrFlushErr => self.how_ended().or_else(|| self.refused()),
+            _ => None,
+        };
+        known.unwrap_or(Cause::WorkFailed(status))
     }
 
     /// Until when to wait for the event that says why work was flushed; `None` if there is nothing to wait for.
@@ -282,7 +299,7 @@ impl Inner {
         let cause = match self.how_ended() {
             Some(ended) => ended,
             None if self.reason_due().is_some() => return None,
-            None => Cause::WorkFailed(self.work.broken()?),
+            None => self.work_cause(self.work.broken()?),
         };
         Some(self.explain(Error::new(Step::Transfer, cause)))
     }

@@ -1,16 +1,16 @@
 //! The passive side: listens, and accepts or rejects connection requests.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use portolan_port_sharing::room::{self, with_room};
+use portolan_port_sharing::room;
 use portolan_provider::cm::{ConnParam, EventType};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result, Step};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::established::Connection;
@@ -18,6 +18,7 @@ use super::inner::Inner;
 use super::options::Options;
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
+use crate::ready_set::ReadySet;
 use crate::resolve::resolve_passive;
 
 /// Maximum number of queued connection requests.
@@ -31,7 +32,7 @@ pub struct Listener {
     /// One door for each provider; at least one.
     doors: Vec<Door>,
     /// With several doors: readable while a request is queued at any of them.
-    any: Option<OwnedFd>,
+    any: Option<ReadySet>,
     /// The door to check first. It rotates, so that a flood at one door does not starve the others.
     turn: AtomicUsize,
     /// Why providers were left out: they listen on none of this machine's addresses.
@@ -268,12 +269,10 @@ fn is_taken(error: &Error) -> bool {
 }
 
 /// Creates a descriptor that is readable while any door's is.
-fn watch_all(doors: &[Door]) -> Result<OwnedFd> {
-    let failed = |errno| os_error("epoll", errno);
-    let any = with_room(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(failed)?;
+fn watch_all(doors: &[Door]) -> Result<ReadySet> {
+    let any = ReadySet::new(Step::Accept)?;
     for door in doors {
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&any, &door.events, data, epoll::EventFlags::IN).map_err(failed)?;
+        any.add(&door.events, Step::Accept)?;
     }
     Ok(any)
 }

@@ -9,6 +9,7 @@ mod inner;
 mod listener;
 mod options;
 mod race;
+mod readiness;
 mod spin;
 
 #[cfg(feature = "tokio")]
@@ -24,3 +25,4 @@ pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub(crate) use race::{Race, Runner};
+pub use readiness::Readiness;

@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod attempt;
 mod queues;
 mod received;
 mod service;
@@ -26,6 +27,8 @@ use std::time::Duration;
 use portolan_provider::verbs::{Ah, UdDestination};
 use portolan_wire::addr::{QKey, Qpn};
 
+#[cfg(feature = "tokio")]
+pub(crate) use attempt::{Joining, Question};
 pub use received::Datagram;
 pub use service::{Arrival, Service};
 pub use socket::{Joined, Reached, Socket};

@@ -1,5 +1,6 @@
 //! Datagram services: answer resolution requests and receive datagrams.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::socket::{UDP, send, timed_out, wait_for};
 use super::{Datagram, Destination, Options};
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
+use crate::ready_set::ReadySet;
 use crate::resolve::resolve_passive;
 
 /// Maximum number of queued requests.
@@ -28,6 +30,9 @@ pub struct Service {
     devices: Vec<OnDevice>,
     /// The device to check first. It rotates, so that no device is always preferred.
     turn: usize,
+    /// Why queue pairs were let go that no arrival has reported yet: one of each device at most.
+    failed: VecDeque<Error>,
+    ready: ReadySet,
 }
 
 /// The part of a service on one device.
@@ -36,6 +41,13 @@ struct OnDevice {
     queues: Queues,
     /// The id of the first request at the device, which owns the queue pair.
     owner: CmId,
+}
+
+impl AsFd for Service {
+    /// A descriptor that is readable when a look may find something new; see [`Service::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
 }
 
 /// An event of a service.
@@ -83,12 +95,16 @@ impl Service {
         let explain = |error: Error| error.between(Some(address.into()), None);
         listener.bind(address).map_err(explain)?;
         listener.listen(BACKLOG).map_err(explain)?;
+        let ready = ReadySet::new(Step::Listen)?;
+        ready.add(&events, Step::Listen)?;
         Ok(Self {
             listener,
             events,
             options: options.clone(),
             devices: Vec::new(),
             turn: 0,
+            failed: VecDeque::new(),
+            ready,
         })
     }
 
@@ -104,6 +120,22 @@ impl Service {
         ))
     }
 
+    /// Returns the next request, which it answers, or datagram, if one has arrived.
+    ///
+    /// # Errors
+    /// Errors of the channels.
+    pub fn try_next(&mut self) -> Result<Option<Arrival>> {
+        if let Some(error) = self.failed.pop_front() {
+            return Ok(Some(Arrival::Failed(error)));
+        }
+        while let Some(event) = self.events.try_next_event()? {
+            if let Some(arrival) = self.take_event(&event) {
+                return Ok(Some(arrival));
+            }
+        }
+        Ok(self.receive())
+    }
+
     /// Waits for a request, which it answers, or a datagram, at most for `timeout`.
     ///
     /// # Errors
@@ -111,32 +143,14 @@ impl Service {
     pub fn next_within(&mut self, timeout: Duration) -> Result<Arrival> {
         let deadline = deadline::after(timeout);
         loop {
-            if let Some(event) = self.events.try_next_event()?
-                && let Some(arrival) = self.take_event(&event)
-            {
-                return Ok(arrival);
-            }
-            if let Some(arrival) = self.receive() {
+            if let Some(arrival) = self.try_next()? {
                 return Ok(arrival);
             }
             if deadline::left(deadline).is_zero() {
                 return Err(timed_out(Step::Transfer, timeout));
             }
-            let (mut is_ready, mut broken) = (false, None);
-            for (at, on) in self.devices.iter_mut().enumerate() {
-                match on.queues.arm() {
-                    Ok(ready) => is_ready |= ready,
-                    Err(error) => broken = Some((at, error)),
-                }
-            }
-            if let Some((at, error)) = broken {
-                return Ok(self.let_go(at, error));
-            }
-            if !is_ready {
-                let queues = self.devices.iter().map(|on| on.queues.as_fd());
-                let descriptors: Vec<BorrowedFd<'_>> =
-                    queues.chain([self.events.as_fd()]).collect();
-                wait_for(&descriptors, deadline)?;
+            if !self.arm() {
+                wait_for(&[self.as_fd()], deadline)?;
             }
         }
     }
@@ -169,6 +183,41 @@ impl Service {
             data,
             imm_data,
         )
+    }
+
+    /// Arms the descriptor, for callers that wait by themselves; returns whether something is available already.
+    /// Call it after a look that found nothing ([`Service::try_next`], [`Service::try_send`]): if it returns `false`,
+    /// wait until the descriptor is readable and look again.
+    pub fn arm(&mut self) -> bool {
+        let (mut is_ready, mut broken) = (false, None);
+        for (at, on) in self.devices.iter_mut().enumerate() {
+            match on.queues.arm() {
+                Ok(ready) => is_ready |= ready,
+                Err(error) => broken = Some((at, error)),
+            }
+        }
+        if let Some((at, error)) = broken {
+            self.failed.push_back(error);
+            self.devices.remove(at);
+            return true;
+        }
+        is_ready
+    }
+
+    /// Posts a datagram from the queue pair `qpn` if a send buffer is free; returns whether one was.
+    ///
+    /// # Errors
+    /// As for [`Service::send`].
+    pub fn try_send(
+        &mut self,
+        qpn: Qpn,
+        to: &Destination,
+        data: &[u8],
+        imm_data: Option<u32>,
+    ) -> Result<bool> {
+        let on = self.devices.iter_mut().find(|on| on.queues.qpn() == qpn);
+        let queues = &mut on.ok_or_else(no_queue_pair)?.queues;
+        queues.send(to, data, imm_data)
     }
 
     fn receive(&mut self) -> Option<Arrival> {
@@ -227,10 +276,10 @@ impl Service {
         let at = match known {
             Some(at) => at,
             None => {
-                self.devices.push(OnDevice {
-                    queues: Queues::new(id, &self.options)?,
-                    owner: id.clone(),
-                });
+                let queues = Queues::new(id, &self.options)?;
+                self.ready.add(&queues, Step::CreateQp)?;
+                let owner = id.clone();
+                self.devices.push(OnDevice { queues, owner });
                 self.devices.len() - 1
             }
         };

@@ -5,6 +5,8 @@
 //! drives the completion queue for all of them. One at a time sleeps on the completion channel, and
 //! wakes the others.
 
+mod abandoned;
+mod bell;
 mod keepalive;
 mod message;
 mod outcome;
@@ -14,6 +16,7 @@ mod transfer;
 #[cfg(feature = "tokio")]
 mod turned;
 
+pub(crate) use bell::Bell;
 pub use keepalive::Keepalive;
 pub use message::Message;
 pub use outcome::{Done, Failed};

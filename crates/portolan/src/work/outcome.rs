@@ -44,8 +44,15 @@ impl fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {
+    /// That of [`Failed::error`], whose text this prints.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        self.error.source()
+    }
+}
+
+impl From<Failed> for std::io::Error {
+    fn from(failed: Failed) -> Self {
+        failed.error.into()
     }
 }
 

@@ -7,15 +7,14 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use portolan_port_sharing::room::{self, with_room};
 use portolan_provider::traits::{CompChannel, Cq, Qp};
 use portolan_provider::verbs::{
     RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 
+use super::bell::{self, Bell};
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
 use crate::deadline;
@@ -30,7 +29,7 @@ pub(crate) struct Work {
     pub(crate) qp: Arc<dyn Qp>,
     pub(crate) cq: Arc<dyn Cq>,
     pub(crate) channel: Arc<dyn CompChannel>,
-    depths: Depths,
+    pub(super) depths: Depths,
     pub(super) keeps_alive: bool,
     pub(super) state: Mutex<TableState>,
     turned: Condvar,
@@ -50,9 +49,11 @@ pub(crate) struct Depths {
 
 #[derive(Debug, Default)]
 pub(super) struct TableState {
-    slots: Slab<Slot>,
+    pub(super) slots: Slab<Slot>,
     /// Completed receives of the ring, oldest first.
     arrived: VecDeque<usize>,
+    /// Work whose waiter was cancelled, oldest first: posted or completed.
+    pub(super) abandoned: VecDeque<usize>,
     /// Current number of posted work requests, by kind.
     posted: [u32; 3],
     /// Whether a thread or task drives the completion queue.
@@ -65,18 +66,30 @@ pub(super) struct TableState {
     pub(super) turns: u64,
     /// Tasks that wait for the next dispatch, which wakes them all.
     pub(super) wakers: Slab<Waker>,
+    /// Whoever waits for a descriptor of its own.
+    pub(super) bells: Slab<Arc<Bell>>,
     /// The first completion error, after which the queue pair is in error.
     pub(super) broken: Option<WcStatus>,
     pub(super) silence: Option<Silence>,
 }
 
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     buffer: Buffer,
     kind: Kind,
-    done: Option<WorkCompletion>,
-    /// The transfer was dropped: the completion frees the buffer.
-    abandoned: bool,
+    pub(super) done: Option<WorkCompletion>,
+    pub(super) owner: Owner,
+}
+
+/// Who takes the outcome of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A transfer or, for the ring, the next receive.
+    Handle,
+    /// Whoever asks for abandoned work.
+    Abandoned,
+    /// Nobody: the completion frees the buffer.
+    Nobody,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +191,7 @@ impl Work {
                 buffer,
                 kind,
                 done: None,
-                abandoned: false,
+                owner: Owner::Handle,
             })
         };
         // Post after unlocking: other completions may be collected meanwhile.
@@ -202,17 +215,12 @@ impl Work {
         Some((state.slots.remove(key).buffer, done))
     }
 
-    /// Abandons the work `key`; its completion frees the buffer.
-    pub(crate) fn abandon(&self, key: usize) {
-        let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(key) else {
-            return;
-        };
-        slot.abandoned = true;
-        let ended = slot.done.is_some().then(|| state.slots.remove(key));
-        // Free the buffer after unlocking, because freeing calls the device.
-        drop(state);
-        drop(ended);
+    /// Whether the work `key` has completed.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_done(&self, key: usize) -> bool {
+        let state = self.state.lock();
+        let slot = state.slots.get(key);
+        slot.is_none_or(|slot| slot.done.is_some())
     }
 
     /// Takes the ring's oldest message.
@@ -283,7 +291,19 @@ impl Work {
             // The write fails only if the counter would exceed 2^64 - 2; it is 0 here.
             let _ = rustix::io::write(roused, &1u64.to_ne_bytes());
         }
+        for (_, bell) in &state.bells {
+            bell.ring();
+        }
         state.wakers.drain().collect()
+    }
+
+    /// Has each dispatch ring a bell; returns its place.
+    pub(crate) fn add_bell(&self, bell: &Arc<Bell>) -> usize {
+        self.state.lock().bells.insert(Arc::clone(bell))
+    }
+
+    pub(crate) fn remove_bell(&self, place: usize) {
+        self.state.lock().bells.try_remove(place);
     }
 
     /// Becomes the driver of the completion queue. Returns `false` after another driver's dispatch,
@@ -311,7 +331,7 @@ impl Work {
         let roused = match self.roused.get() {
             Some(roused) => roused,
             None => {
-                let made = rousing_descriptor()?;
+                let made = bell::descriptor()?;
                 self.roused.get_or_init(|| made)
             }
         };
@@ -355,12 +375,6 @@ impl Work {
     }
 }
 
-fn rousing_descriptor() -> Result<OwnedFd> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    with_room(|| eventfd(0, flags))
-        .map_err(|errno| Error::new(Step::Transfer, room::cause("eventfd", errno)))
-}
-
 impl TableState {
     /// Records a completion; returns the buffer if its transfer was abandoned.
     fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
@@ -377,7 +391,7 @@ impl TableState {
         let slot = self.slots.get_mut(key).filter(|slot| slot.done.is_none())?;
         let kind = slot.kind;
         slot.done = Some(*completion);
-        let unwanted = slot.abandoned || (kind == Kind::Ring && failed);
+        let unwanted = slot.owner == Owner::Nobody || (kind == Kind::Ring && failed);
         *self.posted(kind) -= 1;
         self.note_failure(completion);
         if unwanted {
@@ -408,6 +422,11 @@ impl TableState {
 }
 
 impl Depths {
+    /// How much abandoned work is kept: as much as can be posted.
+    pub(super) fn abandoned(self) -> usize {
+        self.sends.saturating_add(self.by_hand) as usize
+    }
+
     fn of(self, kind: Kind) -> (u32, &'static str) {
         match kind {
             Kind::Send => (self.sends, "posted sends"),

@@ -23,7 +23,7 @@ fn a_second_completion_of_the_same_work_changes_nothing() {
         buffer: buffer(),
         kind,
         done: None,
-        abandoned: false,
+        owner: Owner::Handle,
     });
     let completion = WorkCompletion {
         wr_id: key as u64,

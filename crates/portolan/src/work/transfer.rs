@@ -4,17 +4,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::verbs::{WcStatus, WorkCompletion};
-use portolan_provider::{Cause, Error, Step};
+use portolan_provider::{Error, Step};
 
 use super::outcome::{Done, Failed};
 use crate::connection::Inner;
 use crate::deadline;
 use crate::sys::Buffer;
 
-/// Posted work. Waiting for it returns its buffer.
+/// Posted work. Waiting for it returns its buffer, whether the work succeeded or failed.
 ///
-/// Dropping it does not stop the work: the connection keeps the buffer until the work completes,
-/// and then frees it.
+/// A wait with a time limit returns the transfer if the time is over, to be waited for again:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn send(connection: &portolan::Connection) -> Result<(), portolan::Error> {
+/// let mut sending = connection.send(connection.buffer(64)?)?;
+/// let done = loop {
+///     match sending.wait_within(Duration::from_millis(5)) {
+///         Ok(done) => break done?,
+///         Err(posted) => sending = posted,
+///     }
+///     eprintln!("the peer is slow");
+/// };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Nothing stops posted work except the end of the connection: a send whose wait ran out of time is delivered all the
+/// same, and sending its message again delivers it twice.
+///
+/// * Dropping the transfer gives up its buffer: the connection frees it when the work completes.
+/// * [`Transfer::abandon`] leaves the buffer and the outcome to the connection
+///   ([`Connection::take_abandoned`](crate::Connection::take_abandoned)).
 #[derive(Debug)]
 #[must_use = "a dropped transfer goes on, but its buffer and its failure are lost"]
 pub struct Transfer {
@@ -57,6 +78,39 @@ impl Transfer {
         }
     }
 
+    /// Returns the result if the transfer has completed; otherwise the transfer itself.
+    ///
+    /// # Errors
+    /// The transfer itself, still posted.
+    pub fn try_finish(mut self) -> Result<Result<Done, Failed>, Self> {
+        if let Some(done) = self.try_take() {
+            return Ok(done);
+        }
+        // What fails here fails the next wait, too.
+        let _ = self.connection.work.collect();
+        let _ = self.connection.take_events();
+        self.try_take().ok_or(self)
+    }
+
+    /// Leaves the work to the connection, which keeps the buffer and the outcome for
+    /// [`Connection::take_abandoned`](crate::Connection::take_abandoned).
+    pub fn abandon(mut self) {
+        if let Some(key) = self.key.take() {
+            self.connection.work.keep(key);
+        }
+    }
+
+    /// Whether the transfer has completed, for a waiter that cannot borrow it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn until_done(&self) -> impl FnMut() -> Option<()> + Send + use<> {
+        let (connection, key) = (self.connection.clone(), self.key);
+        move || {
+            let is_done = connection.reason_due().is_none()
+                && key.is_none_or(|key| connection.work.is_done(key));
+            is_done.then_some(())
+        }
+    }
+
     /// Returns the result if the transfer has completed.
     pub(crate) fn try_take(&mut self) -> Option<Result<Done, Failed>> {
         if self.connection.reason_due().is_some() {
@@ -79,7 +133,7 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            self.connection.work.abandon(key);
+            self.connection.work.give_up(key);
         }
     }
 }
@@ -99,12 +153,7 @@ impl Inner {
                 immediate,
             });
         }
-        let cause = match completion.status {
-            WcStatus::WrFlushErr => self
-                .how_ended()
-                .unwrap_or(Cause::WorkFailed(completion.status)),
-            status => Cause::WorkFailed(status),
-        };
+        let cause = self.work_cause(completion.status);
         let error = self.explain(Error::new(Step::Transfer, cause));
         Err(Failed {
             error,

@@ -194,11 +194,16 @@ async fn sending_may_be_dropped_at_every_wait_and_continues() {
                 peer.finish(receive).await.unwrap().length
             });
             receiving.replace(Some(late));
-            active.send(active.get_ref().buffer_from(b"ahoy").unwrap())
+            let buffer = active.get_ref().buffer_from(b"ahoy").unwrap();
+            active.send(buffer).unwrap()
         },
         async |sent| {
-            // Also drops the buffer, if it came back.
-            drop(sent);
+            let done = match (sent, active.get_ref().take_abandoned()) {
+                (Some(done), None) => done,
+                (None, Some(transfer)) => timeout(PATIENCE, active.finish(transfer)).await.unwrap(),
+                _ => panic!("it has ended or is abandoned"),
+            };
+            assert_eq!(&done.unwrap().buffer[..], b"ahoy");
             let late = receiving.take().expect("one for each send");
             assert_eq!(timeout(PATIENCE, late).await.unwrap().unwrap(), 4);
             settles(&provider, idle, || collect(&active)).await;
@@ -219,7 +224,7 @@ async fn receiving_may_be_dropped_at_every_wait_and_loses_no_message() {
             let late = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 let buffer = peer.get_ref().buffer_from(b"ahoy").unwrap();
-                drop(peer.send(buffer).await.unwrap());
+                drop(peer.send(buffer).unwrap().await.unwrap());
             });
             sending.replace(Some(late));
             passive.receive()
@@ -248,17 +253,19 @@ async fn reading_and_writing_may_be_dropped_at_every_wait_and_their_buffers_are_
     let idle = provider.usage();
     let buffer = || active.get_ref().buffer(LONG).unwrap();
     at_every_wait(
-        || active.write(buffer(), memory.remote()),
+        || active.write(buffer(), memory.remote()).unwrap(),
         async |outcome| {
             drop(outcome.map(Result::unwrap));
+            drop(active.get_ref().take_abandoned());
             settles(&provider, idle, || collect(&active)).await;
         },
     )
     .await;
     at_every_wait(
-        || active.read(buffer(), memory.remote()),
+        || active.read(buffer(), memory.remote()).unwrap(),
         async |outcome| {
             drop(outcome.map(Result::unwrap));
+            drop(active.get_ref().take_abandoned());
             settles(&provider, idle, || collect(&active)).await;
         },
     )

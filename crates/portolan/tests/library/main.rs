@@ -2,6 +2,10 @@
 //!
 //! Every test uses its own UDP port and group of processes, so that nothing else on the machine interferes.
 
+#[cfg(feature = "tokio")]
+mod abandoned;
+#[cfg(feature = "tokio")]
+mod async_low;
 mod atomics;
 mod bad_input;
 #[cfg(feature = "tokio")]
@@ -20,6 +24,7 @@ mod low;
 mod low_layer;
 mod memory;
 mod process;
+mod readiness;
 mod resolving;
 mod sample;
 mod survey;

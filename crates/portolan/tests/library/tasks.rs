@@ -11,11 +11,16 @@ use tokio::time::timeout;
 use crate::harness::*;
 
 async fn async_pair() -> (AsyncConnection, AsyncConnection) {
+    async_pair_with(options()).await
+}
+
+async fn async_pair_with(options: Options) -> (AsyncConnection, AsyncConnection) {
     let listener = AsyncListener::new(listener("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let active = tokio::spawn(async move { connector().connect_async(&address).await.unwrap() });
+    let connector = connector().options(options.clone());
+    let active = tokio::spawn(async move { connector.connect_async(&address).await.unwrap() });
     let incoming = listener.accept().await.unwrap();
-    let passive = incoming.accept_async(&options()).await.unwrap();
+    let passive = incoming.accept_async(&options).await.unwrap();
     (active.await.unwrap(), passive)
 }
 
@@ -37,13 +42,15 @@ async fn send_write_read_and_receive_are_awaited() {
         .unwrap();
     let bytes = pattern(100_000, 6);
     let buffer = active.get_ref().buffer_from(&bytes).unwrap();
-    let done = soon(active.write(buffer, memory.remote())).await.unwrap();
-    let done = soon(active.read(done.buffer, memory.remote()))
+    let done = soon(active.write(buffer, memory.remote()).unwrap())
+        .await
+        .unwrap();
+    let done = soon(active.read(done.buffer, memory.remote()).unwrap())
         .await
         .unwrap();
     assert_same(&done.buffer, &bytes);
     let buffer = passive.get_ref().buffer_from(b"done").unwrap();
-    soon(passive.send(buffer)).await.unwrap();
+    soon(passive.send(buffer).unwrap()).await.unwrap();
     assert_eq!(&soon(active.receive()).await.unwrap()[..], b"done");
     drop(passive);
     soon(active.disconnected()).await.unwrap();
@@ -57,10 +64,15 @@ async fn atomics_are_awaited() {
     let access = Access::REMOTE_ATOMIC;
     let memory = passive.get_ref().share(8, access).unwrap();
     let buffer = active.get_ref().buffer(8).unwrap();
-    let done = soon(active.fetch_add(buffer, memory.remote(), 5)).await;
+    let done = soon(active.fetch_add(buffer, memory.remote(), 5).unwrap()).await;
     let done = done.unwrap();
     assert_eq!(done.original(), Some(0));
-    let swapped = soon(active.compare_swap(done.buffer, memory.remote(), 5, 8)).await;
+    let swapped = soon(
+        active
+            .compare_swap(done.buffer, memory.remote(), 5, 8)
+            .unwrap(),
+    )
+    .await;
     assert_eq!(swapped.unwrap().original(), Some(5));
     let mut found = [0; 8];
     memory.load(0, &mut found);
@@ -83,7 +95,7 @@ async fn a_receive_that_is_dropped_repeatedly_loses_no_message() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let buffer = active.get_ref().buffer_from(&number.to_be_bytes()).unwrap();
-            active.send(buffer).await.unwrap();
+            active.send(buffer).unwrap().await.unwrap();
         }
         active
     });
@@ -112,7 +124,7 @@ async fn a_dropped_send_continues_and_its_buffer_lives_as_long_as_it() {
         let bytes = pattern(4096, number as u8);
         let buffer = active.get_ref().buffer_from(&bytes).unwrap();
         // Polled at least once, so it is posted. Most are dropped before they end.
-        let _ = timeout(Duration::ZERO, active.send(buffer)).await;
+        let _ = timeout(Duration::ZERO, active.send(buffer).unwrap()).await;
     }
     for number in 0..MESSAGES {
         let message = soon(passive.receive()).await.unwrap();
@@ -141,7 +153,7 @@ async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
     assert_eq!(provider.usage().memory_regions, 0);
     for _ in 0..8 {
         let buffer = active.get_ref().buffer(64).unwrap();
-        assert!(timeout(Duration::ZERO, active.send(buffer)).await.is_err());
+        drop(active.get_ref().send(buffer).unwrap());
     }
     assert_eq!(
         provider.usage().memory_regions,
@@ -159,9 +171,60 @@ async fn buffers_of_dropped_transfers_are_freed_at_their_end() {
         .post_receive(passive.get_ref().buffer(64).unwrap())
         .unwrap();
     let last = active.get_ref().buffer(64).unwrap();
-    let (sent, received) = tokio::join!(soon(active.send(last)), soon(passive.finish(receive)));
+    let (sent, received) = tokio::join!(
+        soon(active.send(last).unwrap()),
+        soon(passive.finish(receive))
+    );
     drop((sent.unwrap(), received.unwrap()));
     assert_eq!(provider.usage().memory_regions, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_whose_time_is_over_is_waited_for_again_and_gives_its_buffer_back() {
+    let none = Options {
+        receive_depth: 0,
+        ..options()
+    };
+    let (active, passive) = soon(async_pair_with(none)).await;
+    let mut sending = active
+        .send(active.get_ref().buffer_from(b"ahoy").unwrap())
+        .unwrap();
+    assert!(timeout(Duration::ZERO, &mut sending).await.is_err());
+    let buffer = passive.get_ref().buffer(64).unwrap();
+    let received = soon(passive.post_receive(buffer).unwrap()).await.unwrap();
+    assert_eq!(&received.buffer[..received.length], b"ahoy");
+    assert_eq!(&soon(sending).await.unwrap().buffer[..], b"ahoy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_work_is_taken_over_in_its_order_and_as_much_is_kept_as_may_be_posted() {
+    let few = Options {
+        receive_depth: 64,
+        send_depth: 2,
+        posted_receives: 1,
+        ..options()
+    };
+    let (active, passive) = soon(async_pair_with(few)).await;
+    assert!(active.get_ref().take_abandoned().is_none());
+    for number in 0..5u8 {
+        let buffer = active.get_ref().buffer_from(&[number]).unwrap();
+        drop(active.send(buffer).unwrap());
+        assert_eq!(soon(passive.receive()).await.unwrap()[..], [number]);
+        // So that the abandoned one is acknowledged, and has left its place to the next.
+        wait_for_one(&active).await;
+        soon(passive.receive()).await.unwrap();
+    }
+    let mut kept = Vec::new();
+    while let Some(transfer) = active.get_ref().take_abandoned() {
+        kept.push(soon(active.finish(transfer)).await.unwrap().buffer[0]);
+    }
+    assert_eq!(kept, [2, 3, 4]);
+}
+
+/// Sends and waits for it: all that was sent before is acknowledged then.
+async fn wait_for_one(connection: &AsyncConnection) {
+    let buffer = connection.get_ref().buffer(1).unwrap();
+    soon(connection.send(buffer).unwrap()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,9 +247,9 @@ async fn many_tasks_share_a_connection() {
             for round in 0..ROUNDS {
                 let bytes = pattern(4096, (number * ROUNDS + round) as u8);
                 let buffer = active.get_ref().buffer_from(&bytes).unwrap();
-                let mut buffer = active.write(buffer, part).await.unwrap().buffer;
+                let mut buffer = active.write(buffer, part).unwrap().await.unwrap().buffer;
                 buffer.fill(0);
-                let buffer = active.read(buffer, part).await.unwrap().buffer;
+                let buffer = active.read(buffer, part).unwrap().await.unwrap().buffer;
                 assert_same(&buffer, &bytes);
             }
         });
@@ -213,7 +276,7 @@ async fn a_blocking_thread_and_a_task_wait_for_the_same_connection() {
     });
     for number in 0..100u8 {
         let buffer = passive.get_ref().buffer_from(&[number]).unwrap();
-        soon(passive.send(buffer)).await.unwrap();
+        soon(passive.send(buffer).unwrap()).await.unwrap();
     }
     let mut seen = blocking.await.unwrap();
     seen.extend(awaiting.await.unwrap());
@@ -239,7 +302,7 @@ async fn connects_and_accepts_run_concurrently() {
         tasks.spawn(async move {
             let connection = incoming.accept_async(&options()).await.unwrap();
             let buffer = connection.get_ref().buffer_from(b"welcome").unwrap();
-            connection.send(buffer).await.unwrap();
+            connection.send(buffer).unwrap().await.unwrap();
             connection.disconnected().await.unwrap();
         });
     }

@@ -1,6 +1,8 @@
 //! One error type for every provider. It has the step, the cause, both addresses and the
 //! device; `errno` is derived from it here and nowhere else.
 
+mod kind;
+mod private_data;
 mod step;
 
 use alloc::boxed::Box;
@@ -14,6 +16,7 @@ use portolan_wire::cm::{RejectReason, SidrStatus};
 use crate::address::Address;
 use crate::holder::Holder;
 
+pub use private_data::PrivateData;
 pub use step::Step;
 
 /// The result of a provider's command.
@@ -120,7 +123,7 @@ pub enum Cause {
         /// IBTA reject reason (12.6.7.2).
         reason: RejectReason,
         /// The peer's private data, zero-padded as on the wire.
-        private_data: Vec<u8>,
+        private_data: PrivateData,
     },
     /// The peer refused the service id resolution.
     #[error("service resolution failed, status {0}")]
@@ -185,6 +188,9 @@ pub enum Cause {
     /// A work request completed with an error.
     #[error("work request failed: {0}")]
     WorkFailed(crate::verbs::WcStatus),
+    /// The connection ended because this side refused a request of the peer for good.
+    #[error("a request of the peer was refused: {0}")]
+    PeerRequestRefused(crate::verbs::Refusal),
     /// UDP port 4791 belongs to a program other than Portolan, such as the kernel's rdma_rxe.
     #[error("UDP port {port} is held by {}", PortHolder(.holder.as_deref()))]
     PortOwnedElsewhere {
@@ -376,12 +382,17 @@ pub struct Context {
     pub device: Option<String>,
     /// Source GID.
     pub gid: Option<Gid>,
-    /// Errors of earlier attempts, if several were made; this error is from the last one.
+    /// Errors of earlier attempts, oldest first, if several were made; this error is from the last one. Each has those
+    /// before it attached, too.
     pub earlier: Vec<Error>,
 }
 
 /// An error of a provider or of the library: step, cause and context.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Display` prints one line: step, cause, addresses and device. [`source`](core::error::Error::source) is the attempt
+/// before this one, if there were several; `{:#}` and `Debug` print those, too. With the feature `std` it converts into
+/// a `std::io::Error`, whose `get_ref` and a downcast get it back.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     /// The failed step.
     pub step: Step,
@@ -419,10 +430,14 @@ impl Error {
         self
     }
 
-    /// Attaches the errors of earlier attempts.
+    /// Attaches the errors of earlier attempts, oldest first.
     #[must_use]
     pub fn after(mut self, earlier: Vec<Self>) -> Self {
-        self.context.earlier = earlier;
+        self.context.earlier.clear();
+        for mut error in earlier {
+            error.context.earlier.clone_from(&self.context.earlier);
+            self.context.earlier.push(error);
+        }
         self
     }
 
@@ -443,11 +458,6 @@ impl Error {
                 found,
             },
         )
-    }
-
-    /// Returns whether the step only found nothing available.
-    pub fn is_would_block(&self) -> bool {
-        matches!(self.cause, Cause::WouldBlock)
     }
 
     /// The errno (positive) that the rdma_cm or the verbs report for this error on Linux.
@@ -489,7 +499,7 @@ impl Cause {
             Self::Disconnected => ENOTCONN,
             Self::InUse { .. } => EBUSY,
             Self::PeerDied => ECONNRESET,
-            Self::Displaced => ECONNABORTED,
+            Self::Displaced | Self::PeerRequestRefused(_) => ECONNABORTED,
             Self::LimitReached { .. } => ENOMEM,
             Self::BadMemory { .. } => EFAULT,
             Self::WorkFailed(_) => EIO,
@@ -524,16 +534,26 @@ impl fmt::Display for Error {
         if separator == ", " {
             f.write_str("]")?;
         }
-        let earlier = context.earlier.iter();
-        let lead = core::iter::once("; before that: ").chain(core::iter::repeat("; "));
-        for (error, lead) in earlier.zip(lead) {
-            write!(f, "{lead}{error}")?;
+        match context.earlier.last() {
+            Some(before) if f.alternate() => write!(f, "; before that: {before:#}"),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
-impl core::error::Error for Error {}
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
+impl core::error::Error for Error {
+    /// The error of the attempt before this one, if several were made. The cause is in the text already.
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        let before = self.context.earlier.last()?;
+        Some(before)
+    }
+}
 
 /// Linux's generic errno values (`include/uapi/asm-generic/errno*.h`), for crates without libc.
 #[allow(missing_docs, reason = "each is the errno of its name")]

@@ -193,6 +193,51 @@ impl fmt::Display for WcStatus {
     }
 }
 
+/// A request of the peer that this side refused for good. The connection is over then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// How the peer's work request completes.
+    pub status: WcStatus,
+    /// The memory that the request named; `None` if it named none, or in an earlier packet.
+    pub memory: Option<RefusedMemory>,
+}
+
+/// Memory of this side that a refused request named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RefusedMemory {
+    /// First byte, as a virtual address of this process.
+    pub addr: u64,
+    /// Length, in bytes.
+    pub length: u32,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+impl Refusal {
+    /// Creates the record of a refusal.
+    pub const fn new(status: WcStatus, memory: Option<RefusedMemory>) -> Self {
+        Self { status, memory }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.status {
+            WcStatus::RemAccessErr => "key, range or rights of this side's memory are wrong",
+            WcStatus::RemInvReqErr => "it is invalid, or not allowed on this connection",
+            WcStatus::RemOpErr => "this side's receive cannot take it",
+            _ => "this side cannot carry it out",
+        })?;
+        match self.memory {
+            Some(RefusedMemory { addr, length, rkey }) => {
+                write!(f, " ({length} bytes at {addr:#x}, key {rkey:#x})")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// The operation of a completed work request (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

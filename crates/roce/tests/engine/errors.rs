@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use portolan_provider::verbs::{Access, AsyncEvent, QpState, RemoteAddr, SendOp, Sge, WcStatus};
+use portolan_provider::verbs::{
+    Access, AsyncEvent, QpState, RefusedMemory, RemoteAddr, SendOp, Sge, WcStatus,
+};
 use portolan_roce::engine::{FlowConfig, PdId};
 
 use crate::harness::*;
@@ -93,6 +95,12 @@ fn keys_ranges_rights_and_domains_of_the_peer_are_checked() {
         assert_eq!(pair.states(), [QpState::Err; 2], "{what}");
         let qpn = pair.right().qp.qpn();
         assert_eq!(pair.right().events, [AsyncEvent::QpAccessErr(qpn)]);
+        let refusal = pair.right().qp.refusal().unwrap();
+        assert_eq!(refusal.status, WcStatus::RemAccessErr, "{what}");
+        let named = refusal.memory.unwrap();
+        let (length, rkey) = (2000, OTHER_KEY);
+        assert_eq!(named, RefusedMemory { addr, length, rkey }, "{what}");
+        assert_eq!(pair.left().qp.refusal(), None, "{what}");
         assert_eq!(pair.right().placements, 0, "{what}");
     }
 }

@@ -46,7 +46,7 @@ fn a_rejection_carries_the_peers_reason_and_private_data() {
     padded.resize(148, 0);
     let expected = Cause::Rejected {
         reason: RejectReason::CONSUMER_DEFINED,
-        private_data: padded,
+        private_data: padded.into(),
     };
     assert_eq!(error.cause, expected);
     says(&error, Step::Connect, &["reason 28", &address.to_string()]);

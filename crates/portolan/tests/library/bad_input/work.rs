@@ -95,6 +95,19 @@ fn wrong_keys_ranges_and_rights_are_refused_by_the_peer_without_effect() {
             Step::Transfer,
             &["remote access error", &peer, "sw_lo"],
         );
+        let refused = passive.receive_within(PATIENCE).unwrap_err();
+        let Cause::PeerRequestRefused(refusal) = refused.cause else {
+            panic!("{what}: {refused}");
+        };
+        assert_eq!(refusal.status, WcStatus::RemAccessErr, "{what}");
+        let named = refusal.memory.unwrap();
+        assert_eq!((named.addr, named.rkey), (remote.addr, remote.rkey));
+        assert_eq!(named.length, 4096);
+        let (at, key) = (format!("{:#x}", remote.addr), format!("{:#x}", remote.rkey));
+        says(&refused, Step::Transfer, &["4096 bytes", &at, &key]);
+        let ended = passive.ended().unwrap();
+        assert_eq!(ended.cause, refused.cause, "{what}");
+        assert!(ended.is_disconnected() && !ended.is_timeout());
         let mut found = vec![0; 4096];
         memory.load(0, &mut found);
         assert_same(&found, &pattern(4096, 9));
@@ -158,6 +171,24 @@ fn a_write_longer_than_the_peers_memory_is_refused_before_it_is_sent_and_the_con
     let message = active.buffer_from(b"still here").unwrap();
     active.send(message).unwrap().wait().unwrap();
     assert_eq!(&*passive.receive_within(PATIENCE).unwrap(), b"still here");
+}
+
+#[test]
+fn a_side_that_only_shares_memory_learns_after_the_end_what_the_peer_did_wrong() {
+    let (active, passive) = pair();
+    assert_eq!(passive.ended(), None);
+    let memory = passive.share(64, Access::REMOTE_READ).unwrap();
+    let mut beyond = memory.remote();
+    beyond.length = 65;
+    let transfer = active.read(active.buffer(65).unwrap(), beyond).unwrap();
+    failed_so(&transfer.wait().unwrap_err(), WcStatus::RemAccessErr);
+    drop(active);
+    passive.wait_disconnected(PATIENCE).unwrap();
+    let ended = passive.ended().unwrap();
+    says(&ended, Step::Transfer, &["refused", "65 bytes"]);
+    let posted = passive.send(passive.buffer(1).unwrap());
+    let failed = posted.unwrap().wait().unwrap_err();
+    assert_eq!(failed.error.cause, ended.cause);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn accept_all(listener: portolan::Listener, over: &AtomicBool, established: &Ato
                         let connection = incoming.accept_async(&options).await.ok()?;
                         let message = connection.receive().await.ok()?;
                         let buffer = connection.get_ref().buffer_from(&message).unwrap();
-                        connection.send(buffer).await.ok()?;
+                        connection.send(buffer).ok()?.await.ok()?;
                         connection.disconnected().await.ok()
                     });
                 }

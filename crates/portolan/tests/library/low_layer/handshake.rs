@@ -171,7 +171,7 @@ fn a_rejection_carries_reason_28_and_the_private_data() {
         cause,
         Cause::Rejected {
             reason: RejectReason::CONSUMER_DEFINED,
-            private_data: pattern(148, 3)
+            private_data: pattern(148, 3).into()
         }
     );
 }

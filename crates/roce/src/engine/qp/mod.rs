@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use portolan_provider::verbs::{
-    AsyncEvent, NetworkHeader, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, SendWr,
+    AsyncEvent, NetworkHeader, QpAttr, QpAttrMask, QpInit, QpState, QpType, RecvWr, Refusal, SendWr,
 };
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_wire::Qpn;
@@ -495,6 +495,11 @@ impl QueuePair {
         self.outbox.events.pop_front()
     }
 
+    /// The request of the peer that put the queue pair into ERR.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.outbox.refusal
+    }
+
     /// The counters since creation.
     pub fn counters(&self) -> &QpCounters {
         &self.outbox.counters
@@ -535,6 +540,7 @@ impl QueuePair {
         self.service = Service::new(&self.config);
         self.is_established = false;
         self.tells_drained = false;
+        self.outbox.refusal = None;
         self.share_receives();
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use portolan_provider::verbs::{AsyncEvent, WorkCompletion};
+use portolan_provider::verbs::{AsyncEvent, Refusal, WorkCompletion};
 
 use crate::engine::{Completion, Placement, QpCounters, Queue};
 
@@ -16,6 +16,8 @@ pub(super) struct Outbox {
     pub(super) completions: VecDeque<Completion>,
     pub(super) events: VecDeque<AsyncEvent>,
     pub(super) counters: QpCounters,
+    /// The request of the peer that was refused for good.
+    pub(super) refusal: Option<Refusal>,
     /// The queue whose receives complete; with XRC, that of the latest message.
     pub(super) receives: Queue,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portolan_provider::traits::{Cq, Mw, Qp, Srq};
 use portolan_provider::verbs::{
-    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, SendData,
+    Counter, MwBind, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, Refusal, SendData,
     SendFlags, SendOp, SendWr, UdDestination,
 };
 use portolan_provider::{Cause, Error, Result, Step};
@@ -261,6 +261,10 @@ impl Qp for SoftQp {
 
     fn counters(&self) -> Result<Vec<Counter>> {
         Ok(self.open(Step::Query)?.engine.counters().named())
+    }
+
+    fn refusal(&self) -> Result<Option<Refusal>> {
+        Ok(self.open(Step::Query)?.engine.refusal())
     }
 
     #[inline]

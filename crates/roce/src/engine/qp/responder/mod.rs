@@ -12,7 +12,9 @@ mod xrc;
 use alloc::sync::Arc;
 
 use portolan_provider::Result;
-use portolan_provider::verbs::{AsyncEvent, QpAttr, QpInit, RecvWr, Srqn, WcStatus};
+use portolan_provider::verbs::{
+    AsyncEvent, QpAttr, QpInit, RecvWr, Refusal, RefusedMemory, Srqn, WcStatus,
+};
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{CREDITS_UNLIMITED, NakCode, RethRepr, Syndrome};
 use portolan_wire::rocev2::Packet;
@@ -23,7 +25,7 @@ use super::inbound::InboundWrite;
 use super::outbox::Outbox;
 use super::receive_queue::{ReceiveQueue, receive_completion};
 use super::segment::SgeCursor;
-use super::send_queue::packets_of;
+use super::send_queue::{ATOMIC_BYTES, packets_of};
 use crate::engine::mutant::{Mutant, is_planted};
 use crate::engine::{DropReason, FlowConfig, MemoryOperation, ReceiveDomain, ReceiveSource};
 use atomic::PendingAtomic;
@@ -171,7 +173,7 @@ impl Responder {
                 let pd = pd.unwrap_or(cx.pd);
                 self.execute(&Context { pd, ..*cx }, packet, out)
             })
-            .map_err(|fault| self.refuse(cx, psn, fault, out))
+            .map_err(|fault| self.refuse(cx, psn, fault, named_memory(packet), out))
     }
 
     /// Completes all remaining receives with a flush error, in order. Nothing more arrives, because ERR only leads to
@@ -251,8 +253,16 @@ impl Responder {
     }
 
     /// Refuses a request for good.
-    fn refuse(&mut self, cx: &Context<'_>, psn: Psn, fault: Fault, out: &mut Outbox) -> Refused {
+    fn refuse(
+        &mut self,
+        cx: &Context<'_>,
+        psn: Psn,
+        fault: Fault,
+        memory: Option<RefusedMemory>,
+        out: &mut Outbox,
+    ) -> Refused {
         out.counters.naks_sent += 1;
+        out.refusal = Some(Refusal::new(peer_status(fault.nak), memory));
         self.acknowledge(psn, Syndrome::Nak(fault.nak));
         if let Some(status) = fault.receive_status
             && let Some(wr_id) = self.queue.pop_front()
@@ -299,6 +309,31 @@ impl Responder {
         self.inbound = Inbound::Idle;
         self.msn = (self.msn + 1) & MSN_MASK;
     }
+}
+
+/// How a request that is refused with `nak` completes at the peer (IBTA 11.6.2).
+fn peer_status(nak: NakCode) -> WcStatus {
+    match nak {
+        NakCode::RemoteAccessError => WcStatus::RemAccessErr,
+        NakCode::RemoteOperationalError => WcStatus::RemOpErr,
+        _ => WcStatus::RemInvReqErr,
+    }
+}
+
+/// The memory that a request packet names.
+fn named_memory(packet: &Packet<'_>) -> Option<RefusedMemory> {
+    let of_reth = packet.reth().map(|reth| RefusedMemory {
+        addr: reth.va,
+        length: reth.dma_len,
+        rkey: reth.rkey,
+    });
+    of_reth.or_else(|| {
+        packet.atomic_eth().map(|atomic| RefusedMemory {
+            addr: atomic.va,
+            length: ATOMIC_BYTES as u32,
+            rkey: atomic.rkey,
+        })
+    })
 }
 
 /// The responses to a read at `psn`.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use portolan_provider::verbs::Access;
+use portolan_provider::verbs::{Access, RefusedMemory};
 use portolan_wire::bth::Opcode;
 use portolan_wire::eth::{AethRepr, AtomicAckEthRepr, CREDITS_UNLIMITED, NakCode, Syndrome};
 use portolan_wire::rocev2::Headers;
@@ -89,8 +89,14 @@ impl Responder {
                 .check_remote(read.pd, cx.qpn, read.rkey, read.va, len, access);
             let Ok(addr) = place else {
                 // The region was removed after the request was accepted.
+                let memory = RefusedMemory {
+                    addr: read.va,
+                    length: len,
+                    rkey: read.rkey,
+                };
+                let psn = read.psn;
                 self.replies.clear();
-                return Err(self.refuse(cx, read.psn, Fault::ACCESS, out));
+                return Err(self.refuse(cx, psn, Fault::ACCESS, Some(memory), out));
             };
             segments.push(Segment { addr, len });
         }

@@ -1,0 +1,113 @@
+//! A connection's descriptor, for runtimes and event loops of any kind.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_provider::{Result, Step};
+
+use super::established::Connection;
+use super::inner::Inner;
+use crate::ready_set::ReadySet;
+use crate::work::Bell;
+
+/// A descriptor that is readable when a look at a [`Connection`] or at its transfers may find something new.
+///
+/// Arm it before each look; if the look finds nothing, wait until the descriptor is readable, or until
+/// [`Readiness::due`]. Several of them, threads and tasks may wait for one connection.
+///
+/// ```no_run
+/// # use portolan::{Connection, Message, Result};
+/// # fn wait_readable(_: impl std::os::fd::AsFd) {}
+/// fn receive(connection: &Connection) -> Result<Message> {
+///     let readiness = connection.readiness()?;
+///     loop {
+///         readiness.arm()?;
+///         if let Some(message) = connection.try_receive()? {
+///             return Ok(message);
+///         }
+///         wait_readable(&readiness); // poll(2), or what a runtime has for it
+///     }
+/// }
+/// ```
+///
+/// The example `other_runtimes` uses it with `async-io`.
+pub struct Readiness {
+    connection: Arc<Inner>,
+    ready: ReadySet,
+    bell: Arc<Bell>,
+    place: usize,
+}
+
+impl Connection {
+    /// Creates a descriptor to wait on.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn readiness(&self) -> Result<Readiness> {
+        let connection = Arc::clone(&self.inner);
+        let ready = ReadySet::new(Step::Transfer)?;
+        let bell = Arc::new(Bell::new()?);
+        ready.add(connection.work.channel.as_fd(), Step::Transfer)?;
+        ready.add(&connection.events, Step::Transfer)?;
+        ready.add(&*bell, Step::Transfer)?;
+        let place = connection.work.add_bell(&bell);
+        Ok(Readiness {
+            connection,
+            ready,
+            bell,
+            place,
+        })
+    }
+}
+
+impl Readiness {
+    /// Arms the descriptor: what happens from now on makes it readable. Handles what has happened already.
+    ///
+    /// # Errors
+    /// The connection's channels failed.
+    pub fn arm(&self) -> Result<()> {
+        let work = &self.connection.work;
+        while work.channel.take_event()?.is_some() {}
+        work.cq.arm(false)?;
+        // Another waiter may sleep on the channel's event that was just taken: dispatching wakes it.
+        work.collect()?;
+        self.connection.take_events()?;
+        self.bell.arm();
+        Ok(())
+    }
+
+    /// When to look again though the descriptor is not readable: a keepalive is due. `None` without keepalives.
+    pub fn due(&self) -> Option<Instant> {
+        let connection = &self.connection;
+        let due = [connection.watch_peer(), connection.reason_due()];
+        due.into_iter().flatten().min()
+    }
+}
+
+impl AsFd for Readiness {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+impl AsRawFd for Readiness {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ready.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readiness")
+            .field("descriptor", &self.ready)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        self.connection.work.remove_bell(self.place);
+    }
+}

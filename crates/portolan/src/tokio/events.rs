@@ -1,0 +1,156 @@
+//! The low layer for tasks: event channels and completion queues.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::io::unix::AsyncFd;
+use futures_core::Stream;
+use portolan_provider::cm::EventType;
+use portolan_provider::verbs::WorkCompletion;
+use portolan_provider::{Error, Result, Step};
+
+use super::runtime::{self, CompletionFd, Watched, runtime_error, watch};
+use crate::cm::{Completions, Event, EventChannel};
+
+/// An [`EventChannel`] for tokio tasks.
+///
+/// As a [`Stream`] it yields the same events and does not end; a task that polls it so is the only one to be woken.
+///
+/// ```
+/// use portolan::cm::{CmId, EventChannel};
+/// use portolan::provider::cm::EventType;
+/// use portolan::tokio::AsyncEventChannel;
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let events = AsyncEventChannel::new(EventChannel::open()?)?;
+/// let id = CmId::new(events.get_ref())?;
+/// id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), Duration::from_secs(2))?;
+/// let event = events.expect(EventType::AddrResolved).await?;
+/// assert_eq!(event.id().number(), id.number());
+/// # Ok::<(), portolan::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct AsyncEventChannel {
+    events: AsyncFd<Watched<EventChannel>>,
+}
+
+impl AsyncEventChannel {
+    /// Registers a channel with the current runtime.
+    ///
+    /// # Errors
+    /// There is no runtime (`InvalidState`), or it cannot watch the channel's descriptor.
+    pub fn new(events: EventChannel) -> Result<Self> {
+        let events = watch(Watched(events), Step::OpenChannel)?;
+        Ok(Self { events })
+    }
+
+    /// The underlying channel, for new ids.
+    pub fn get_ref(&self) -> &EventChannel {
+        &self.events.get_ref().0
+    }
+
+    /// Waits for the next event. Several tasks may wait; each event goes to one of them.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub async fn next(&self) -> Result<Event> {
+        runtime::ready(&self.events, EventChannel::try_next_event).await
+    }
+
+    /// Waits for the next event, which is to be of this type.
+    ///
+    /// # Errors
+    /// The event reports a failure; `InvalidArgument` if it is of another type; the channel failed.
+    pub async fn expect(&self, expected: EventType) -> Result<Event> {
+        let event = self.next().await?;
+        if event.event_type() == expected {
+            return Ok(event);
+        }
+        let found = event.event_type();
+        let other = || Error::invalid(Step::Event, "event", expected, found);
+        Err(event.failure().unwrap_or_else(other))
+    }
+}
+
+impl Stream for AsyncEventChannel {
+    type Item = Result<Event>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(event) = self.get_ref().try_next_event().transpose() {
+                return Poll::Ready(Some(event));
+            }
+            let mut guard = match ready!(self.events.poll_read_ready(context)) {
+                Ok(guard) => guard,
+                Err(error) => return Poll::Ready(Some(Err(runtime_error(error)))),
+            };
+            // Look again before readiness is cleared: no event is missed.
+            if let Some(event) = self.get_ref().try_next_event().transpose() {
+                return Poll::Ready(Some(event));
+            }
+            guard.clear_ready();
+        }
+    }
+}
+
+/// A completion queue with its channel for tokio tasks.
+///
+/// The channel serves this queue alone.
+#[derive(Debug)]
+pub struct AsyncCompletions {
+    completions: Completions,
+    channel: AsyncFd<Watched<CompletionFd>>,
+}
+
+impl AsyncCompletions {
+    /// Registers the queue's channel with the current runtime.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the queue has no channel; there is no runtime (`InvalidState`), or it cannot watch the
+    /// channel's descriptor.
+    pub fn new(completions: Completions) -> Result<Self> {
+        let missing = || {
+            let (what, expected) = ("completion queue", "one with a channel");
+            Error::invalid(Step::PollCq, what, expected, "one without")
+        };
+        let channel = completions.channel.clone().ok_or_else(missing)?;
+        let channel = watch(Watched(CompletionFd(channel)), Step::PollCq)?;
+        Ok(Self {
+            completions,
+            channel,
+        })
+    }
+
+    /// The underlying queue.
+    pub fn get_ref(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Waits for completions and takes up to as many as fit, oldest first. Returns their number, which is not 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if nothing fits; the queue failed.
+    pub async fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        if out.is_empty() {
+            let (what, expected) = ("room for completions", "1 or more");
+            return Err(Error::invalid(Step::PollCq, what, expected, 0));
+        }
+        let cq = &self.completions.cq;
+        loop {
+            let taken = cq.poll(out)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+            cq.arm(false)?;
+            let taken = cq.poll(out)?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+            let mut guard = self.channel.readable().await.map_err(runtime_error)?;
+            while self.channel.get_ref().0.0.take_event()?.is_some() {}
+            guard.clear_ready();
+        }
+    }
+}

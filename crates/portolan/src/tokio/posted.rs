@@ -1,0 +1,215 @@
+//! Posting, and posted work as a future.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use portolan_provider::Result;
+
+use super::connection::AsyncConnection;
+use crate::sys::{Buffer, RemoteMemory};
+use crate::work::{Done, Failed, Transfer};
+
+/// Waits until posted work completes; its output returns the buffer.
+///
+/// Poll it by `&mut` to bound the wait, and wait for it again:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use portolan::tokio::AsyncConnection;
+/// # async fn send(connection: &AsyncConnection) -> Result<(), portolan::Error> {
+/// let mut sending = connection.send(connection.get_ref().buffer(64)?)?;
+/// let done = match tokio::time::timeout(Duration::from_millis(5), &mut sending).await {
+///     Ok(done) => done?,
+///     Err(_) => {
+///         eprintln!("the peer is slow");
+///         sending.await?
+///     }
+/// };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it does not stop the work: the connection keeps the buffer and the outcome for
+/// [`Connection::take_abandoned`](crate::Connection::take_abandoned).
+#[must_use = "the work is posted, and its failure is lost unless it is awaited"]
+pub struct Posted<'a> {
+    connection: &'a AsyncConnection,
+    /// `None` once the outcome is returned.
+    transfer: Option<Transfer>,
+    /// The wait, from the first poll that found the work not done. It takes nothing.
+    wait: Option<Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>>,
+}
+
+impl<'a> Posted<'a> {
+    pub(super) fn new(connection: &'a AsyncConnection, transfer: Transfer) -> Self {
+        Self {
+            connection,
+            transfer: Some(transfer),
+            wait: None,
+        }
+    }
+
+    /// The work, which may be waited for elsewhere, for example by a thread; `None` once the outcome is returned.
+    pub fn into_transfer(mut self) -> Option<Transfer> {
+        self.transfer.take()
+    }
+}
+
+impl Future for Posted<'_> {
+    type Output = std::result::Result<Done, Failed>;
+
+    /// # Panics
+    /// After it has returned its outcome, as every async function.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let Some(transfer) = &mut self.transfer else {
+                panic!("the outcome was returned already");
+            };
+            if let Some(outcome) = transfer.try_take() {
+                self.transfer = None;
+                return Poll::Ready(outcome);
+            }
+            let until_done = transfer.until_done();
+            let connection = self.connection;
+            let wait = self
+                .wait
+                .get_or_insert_with(|| Box::pin(connection.until(until_done)));
+            let ended = ready!(wait.as_mut().poll(context));
+            self.wait = None;
+            if let Err(error) = ended {
+                // The connection's channels failed: the work is left to it, as by a drop.
+                self.abandon();
+                let buffer = None;
+                return Poll::Ready(Err(Failed { error, buffer }));
+            }
+        }
+    }
+}
+
+impl Posted<'_> {
+    fn abandon(&mut self) {
+        if let Some(transfer) = self.transfer.take() {
+            transfer.abandon();
+        }
+    }
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl fmt::Debug for Posted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Posted")
+            .field("transfer", &self.transfer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AsyncConnection {
+    /// Posts a send of the whole buffer. The future waits until the peer has acknowledged it.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`](crate::Connection::send).
+    pub fn send(&self, buffer: Buffer) -> std::result::Result<Posted<'_>, Failed> {
+        self.get_ref().send(buffer).map(|it| self.finish(it))
+    }
+
+    /// Posts a send with immediate data; see [`Connection::send_with_immediate`](crate::Connection::send_with_immediate).
+    ///
+    /// # Errors
+    /// As for [`Connection::send`](crate::Connection::send).
+    pub fn send_with_immediate(
+        &self,
+        buffer: Buffer,
+        imm: u32,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        let posted = self.get_ref().send_with_immediate(buffer, imm);
+        posted.map(|it| self.finish(it))
+    }
+
+    /// Posts a write of the whole buffer to the peer's memory. The future waits until the peer has acknowledged it.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`](crate::Connection::write).
+    pub fn write(
+        &self,
+        buffer: Buffer,
+        to: RemoteMemory,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        self.get_ref().write(buffer, to).map(|it| self.finish(it))
+    }
+
+    /// Posts a write that also delivers immediate data; see [`Connection::write_with_immediate`](crate::Connection::write_with_immediate).
+    ///
+    /// # Errors
+    /// As for [`Connection::write`](crate::Connection::write).
+    pub fn write_with_immediate(
+        &self,
+        buffer: Buffer,
+        to: RemoteMemory,
+        imm: u32,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        let posted = self.get_ref().write_with_immediate(buffer, to, imm);
+        posted.map(|it| self.finish(it))
+    }
+
+    /// Posts a read of the peer's memory into the buffer.
+    ///
+    /// # Errors
+    /// As for [`Connection::read`](crate::Connection::read).
+    pub fn read(
+        &self,
+        buffer: Buffer,
+        from: RemoteMemory,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        self.get_ref().read(buffer, from).map(|it| self.finish(it))
+    }
+
+    /// Posts an addition to eight bytes of the peer's memory.
+    ///
+    /// # Errors
+    /// As for [`Connection::fetch_add`](crate::Connection::fetch_add).
+    pub fn fetch_add(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        add: u64,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        let posted = self.get_ref().fetch_add(buffer, at, add);
+        posted.map(|it| self.finish(it))
+    }
+
+    /// Posts a compare and swap of eight bytes of the peer's memory.
+    ///
+    /// # Errors
+    /// As for [`Connection::compare_swap`](crate::Connection::compare_swap).
+    pub fn compare_swap(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> std::result::Result<Posted<'_>, Failed> {
+        let posted = self.get_ref().compare_swap(buffer, at, compare, swap);
+        posted.map(|it| self.finish(it))
+    }
+
+    /// Posts a receive into the caller's buffer. The future waits for its message.
+    ///
+    /// # Errors
+    /// As for [`Connection::post_receive`](crate::Connection::post_receive).
+    pub fn post_receive(&self, buffer: Buffer) -> std::result::Result<Posted<'_>, Failed> {
+        self.get_ref()
+            .post_receive(buffer)
+            .map(|it| self.finish(it))
+    }
+
+    /// Waits until posted work of this connection completes.
+    pub fn finish(&self, transfer: Transfer) -> Posted<'_> {
+        Posted::new(self, transfer)
+    }
+}

@@ -1,0 +1,141 @@
+//! Tries several addresses of one name concurrently, as `connection::race` does, without blocking the task.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::JoinHandle;
+use ::tokio::time::sleep_until;
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::runtime::{Watched, of_ended_task, runtime, runtime_error, watch};
+use crate::cm::EventChannel;
+use crate::connection::{ATTEMPT_DELAY, Failures, Runner};
+use crate::deadline;
+
+/// An attempt that waits for its events.
+struct Running<A> {
+    /// Deregistered before the attempt's channel is closed.
+    events: AsyncFd<Watched<EventChannel>>,
+    attempt: A,
+}
+
+/// Starts an attempt at each address in turn, each shortly after the previous one or as soon as that fails; returns the
+/// first success. Dropping the future abandons the attempts.
+///
+/// `start` may block: it requests a port from the group of processes, which may first have to elect its coordinator.
+pub(super) async fn race<A>(
+    start: impl Fn(SocketAddr, Instant) -> Result<A> + Send + Sync + 'static,
+    name: &str,
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+) -> Result<A::Prize>
+where
+    A: Runner + Send + 'static,
+{
+    let runtime = runtime(Step::Connect)?;
+    let start = Arc::new(start);
+    let mut waiting = VecDeque::from(addresses);
+    let mut starting: Option<(SocketAddr, JoinHandle<Result<A>>)> = None;
+    let mut running: Vec<Running<A>> = Vec::new();
+    let mut failed = Failures::of(name);
+    let mut next_start = Instant::now();
+    loop {
+        let before = running.len();
+        if let Some(prize) = advance(&mut running, &mut failed) {
+            return Ok(prize);
+        }
+        if running.len() < before {
+            next_start = Instant::now();
+        }
+        if deadline::left(deadline).is_zero() {
+            let begun = starting.take().map(|(address, _)| address);
+            for attempt in running.drain(..) {
+                let (after_ms, retries) = (0, 0);
+                let late = Error::new(Step::Event, Cause::TimedOut { after_ms, retries });
+                failed.add(attempt.attempt.explain(late));
+            }
+            begun
+                .into_iter()
+                .chain(waiting.drain(..))
+                .for_each(|address| failed.add_untried(address));
+        }
+        let is_idle = starting.is_none() && running.is_empty();
+        if is_idle || (starting.is_none() && Instant::now() >= next_start) {
+            if let Some(address) = waiting.pop_front() {
+                next_start = Instant::now() + ATTEMPT_DELAY;
+                let start = Arc::clone(&start);
+                let begin = move || start(address, deadline);
+                starting = Some((address, runtime.spawn_blocking(begin)));
+            } else if is_idle {
+                return Err(failed.into_error());
+            }
+        }
+        let until = match waiting.is_empty() {
+            true => deadline,
+            false => deadline.min(next_start),
+        };
+        ::tokio::select! {
+            begun = begun(&mut starting) => {
+                let address = starting.take().map(|(address, _)| address.into());
+                match begun {
+                    Ok(attempt) => {
+                        let events = attempt.events().clone();
+                        let events = watch(Watched(events), Step::Connect)?;
+                        running.push(Running { events, attempt });
+                    }
+                    Err(error) => {
+                        failed.add(error.between(None, address));
+                        next_start = Instant::now();
+                    }
+                }
+            }
+            looked = any_ready(&mut running) => looked?,
+            () = sleep_until(until.into()) => {}
+        }
+    }
+}
+
+/// Handles the attempts' events; returns the first success.
+fn advance<A: Runner>(running: &mut Vec<Running<A>>, failed: &mut Failures) -> Option<A::Prize> {
+    let mut at = 0;
+    while let Some(each) = running.get_mut(at) {
+        match each.attempt.take_events() {
+            Ok(Some(prize)) => return Some(prize),
+            Ok(None) => at += 1,
+            Err(error) => {
+                running.remove(at);
+                failed.add(error);
+            }
+        }
+    }
+    None
+}
+
+/// Waits until the attempt that is being started has started; forever without one.
+async fn begun<A>(starting: &mut Option<(SocketAddr, JoinHandle<Result<A>>)>) -> Result<A> {
+    match starting {
+        Some((_, start)) => start
+            .await
+            .unwrap_or_else(|ended| Err(of_ended_task(ended, Step::Connect))),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until an attempt may have an event. Readiness is cleared before the events are taken, so none is missed.
+async fn any_ready<A>(running: &mut [Running<A>]) -> Result<()> {
+    poll_fn(|context| {
+        for each in running.iter() {
+            if let Poll::Ready(guard) = each.events.poll_read_ready(context) {
+                guard.map_err(runtime_error)?.clear_ready();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,127 @@
+//! What every future here needs of the runtime: readiness of descriptors, deadlines, threads for what blocks.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::tokio::io::Interest;
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::runtime::Handle;
+use ::tokio::task::JoinError;
+use ::tokio::time::{sleep_until, timeout_at};
+use portolan_provider::traits::CompChannel;
+use portolan_provider::{Cause, Error, Result, Step};
+
+/// The runtime of the current task.
+///
+/// # Errors
+/// `InvalidState` outside of a runtime of tokio, where its own functions would panic.
+pub(super) fn runtime(step: Step) -> Result<Handle> {
+    Handle::try_current().map_err(|_| {
+        let (expected, found) = ("a task or thread of a tokio runtime", "a thread of none");
+        Error::new(step, Cause::InvalidState { expected, found })
+    })
+}
+
+/// Registers a descriptor with the runtime. Each wrapper owns its descriptor and keeps it open and
+/// unchanged, as tokio's newer, unsafe registration requires.
+#[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
+pub(super) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
+    let _entered = runtime(step)?;
+    AsyncFd::with_interest(descriptor, Interest::READABLE).map_err(runtime_error)
+}
+
+/// A descriptor that something keeps open and unchanged.
+#[derive(Debug)]
+pub(super) struct Watched<T>(pub(super) T);
+
+impl<T: AsFd> AsRawFd for Watched<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// A completion channel's descriptor.
+#[derive(Debug)]
+pub(super) struct CompletionFd(pub(super) Arc<dyn CompChannel>);
+
+impl AsFd for CompletionFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until `take` returns something, which it may while the descriptor is readable.
+pub(super) async fn ready<T, R>(
+    watched: &AsyncFd<Watched<T>>,
+    mut take: impl FnMut(&T) -> Result<Option<R>>,
+) -> Result<R>
+where
+    T: AsFd,
+{
+    loop {
+        if let Some(found) = take(&watched.get_ref().0)? {
+            return Ok(found);
+        }
+        let mut guard = watched.readable().await.map_err(runtime_error)?;
+        // Look again while the guard is held and before readiness is cleared: nothing is missed.
+        if let Some(found) = take(&watched.get_ref().0)? {
+            return Ok(found);
+        }
+        guard.clear_ready();
+    }
+}
+
+/// Waits until the given time; forever for `None`.
+pub(super) async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Bounds a future by a deadline.
+pub(super) async fn within<T>(
+    deadline: Instant,
+    step: Step,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    runtime(step)?;
+    let started = Instant::now();
+    match timeout_at(deadline.into(), work).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let after_ms = Duration::as_millis(&started.elapsed()) as u64;
+            let retries = 0;
+            Err(Error::new(step, Cause::TimedOut { after_ms, retries }))
+        }
+    }
+}
+
+/// Runs blocking work outside of the runtime's own threads.
+pub(super) async fn off_runtime<T: Send + 'static>(
+    step: Step,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match runtime(step)?.spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(ended) => Err(of_ended_task(ended, step)),
+    }
+}
+
+/// Converts the failure of one of this module's tasks; resumes its panic in the caller.
+pub(super) fn of_ended_task(ended: JoinError, step: Step) -> Error {
+    if ended.is_panic() {
+        std::panic::resume_unwind(ended.into_panic());
+    }
+    let gone = Cause::NoSuchObject("the runtime, which is shutting down,");
+    Error::new(step, gone)
+}
+
+pub(super) fn runtime_error(error: std::io::Error) -> Error {
+    let errno = error
+        .raw_os_error()
+        .unwrap_or(portolan_provider::error::errno::EIO);
+    let call = "epoll";
+    Error::new(Step::Event, Cause::Os { call, errno })
+}

@@ -1,0 +1,53 @@
+//! Work that its owner waits for no more: given up, or kept for whoever asks.
+
+use super::table::{Owner, Slot, TableState, Work};
+
+impl Work {
+    /// Gives up the work `key`; its completion frees the buffer.
+    pub(crate) fn give_up(&self, key: usize) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.slots.get_mut(key) else {
+            return;
+        };
+        slot.owner = Owner::Nobody;
+        let ended = slot.done.is_some().then(|| state.slots.remove(key));
+        // Free the buffer after unlocking, because freeing calls the device.
+        drop(state);
+        drop(ended);
+    }
+
+    /// Keeps the work `key` for [`Work::take_abandoned`].
+    pub(crate) fn keep(&self, key: usize) {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slots.get_mut(key) {
+            slot.owner = Owner::Abandoned;
+            state.abandoned.push_back(key);
+        }
+        let freed = state.free_abandoned(self.depths.abandoned());
+        // Free the buffer after unlocking, because freeing calls the device.
+        drop(state);
+        drop(freed);
+    }
+
+    /// Takes over the work that was abandoned first; its key.
+    pub(crate) fn take_abandoned(&self) -> Option<usize> {
+        let mut state = self.state.lock();
+        let key = state.abandoned.pop_front()?;
+        state.slots.get_mut(key)?.owner = Owner::Handle;
+        Some(key)
+    }
+}
+
+impl TableState {
+    /// Frees the oldest completed work that was abandoned, if there is more than `limit`. At most `limit` is posted.
+    fn free_abandoned(&mut self, limit: usize) -> Option<Slot> {
+        if self.abandoned.len() <= limit {
+            return None;
+        }
+        let slots = &self.slots;
+        let is_done = |key: &usize| slots.get(*key).is_none_or(|slot| slot.done.is_some());
+        let at = self.abandoned.iter().position(is_done)?;
+        let key = self.abandoned.remove(at)?;
+        self.slots.try_remove(key)
+    }
+}
