@@ -7,13 +7,13 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use portolan_kernel::raw;
 use portolan_provider::Cause;
 use rustix::io::Errno;
 
-use crate::fork;
+use crate::fork::{Known, absent};
 use crate::guard::Result;
 use crate::layout::EventChannel;
 use crate::verbs::rdma_cm;
@@ -38,7 +38,7 @@ impl Deref for Open {
 
 /// Channels that are not destroyed, by their addresses: a thread that waits for an event may find that another has
 /// destroyed the channel, and an id that its channel is gone.
-static OPEN: LazyLock<Mutex<HashMap<usize, Arc<Open>>>> = LazyLock::new(Mutex::default);
+static OPEN: Known<Mutex<HashMap<usize, Arc<Open>>>> = Known::new();
 
 /// `rdma_create_event_channel`: of the rdma_cm device that the process's libibverbs has, or else of the kernel's.
 ///
@@ -46,18 +46,14 @@ static OPEN: LazyLock<Mutex<HashMap<usize, Arc<Open>>>> = LazyLock::new(Mutex::d
 /// `ENODEV` if the kernel has no rdma_cm device, `EPERM` if its ABI is none that is spoken here; those of opening.
 pub(crate) fn create() -> Result<*mut EventChannel> {
     let commands = match rdma_cm() {
-        Some(table) => {
-            let opened = raw::Channel::open_in_library(table)?;
-            fork::own_devices();
-            opened
-        }
+        Some(table) => raw::Channel::open_in_library(table)?,
         None => open_in_kernel()?,
     };
     let fd = commands.as_fd().as_raw_fd();
     let c = UnsafeCell::new(EventChannel { fd });
     let open = Arc::new(Open { c, commands });
     let channel = open.c.get();
-    OPEN.lock().insert(channel.addr(), open);
+    OPEN.get().lock().insert(channel.addr(), open);
     Ok(channel)
 }
 
@@ -72,12 +68,8 @@ fn open_in_kernel() -> Result<raw::Channel> {
 /// `rdma_destroy_event_channel`: closes the descriptor, and with it all the kernel has of its ids. A thread that waits
 /// for its events continues waiting, as over the kernel: some programs destroy it nevertheless.
 pub(crate) fn destroy(channel: *mut EventChannel) {
-    // A forked child's copy is its parent's.
-    if fork::check().is_err() {
-        return;
-    }
     // Some programs destroy a channel once more after a call failed.
-    let open = OPEN.lock().remove(&channel.addr());
+    let open = OPEN.get().lock().remove(&channel.addr());
     if let Some(open) = open {
         open.close();
     }
@@ -86,11 +78,11 @@ pub(crate) fn destroy(channel: *mut EventChannel) {
 /// Where its commands go. The channel may be destroyed meanwhile.
 ///
 /// # Errors
-/// `EINVAL` for null, `EBADF` if it is destroyed.
+/// `EINVAL` for null, `EBADF` if it is destroyed, `EOPNOTSUPP` if it may be the parent's.
 pub(crate) fn hold(channel: *mut EventChannel) -> Result<Arc<Open>> {
     if channel.is_null() {
         return Err(Errno::INVAL);
     }
-    let open = OPEN.lock().get(&channel.addr()).cloned();
-    open.ok_or(Errno::BADF)
+    let open = OPEN.get().lock().get(&channel.addr()).cloned();
+    open.ok_or_else(|| absent(Errno::BADF))
 }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use crate::fork;
+use crate::fork::Known;
 use crate::guard::{Result, last_errno, made};
 use crate::layout::{Context, DeviceAttr, MAX_RESOURCES, Pd, Xrcd};
-use crate::verbs::{close_xrcd, open_xrcd, rdma_cm, verbs};
+use crate::verbs::{close_xrcd, open_xrcd, verbs};
 
 /// The kernel's word for a device without number.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
@@ -50,7 +50,7 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+static DEVICES: Known<Mutex<Vec<Arc<Device>>>> = Known::new();
 
 /// The device that the kernel calls so.
 ///
@@ -61,7 +61,7 @@ pub(crate) fn find(guid: u64, index: u32) -> Result<Arc<Device>> {
         Some(number) if index != NO_INDEX => number == index,
         _ => its_guid == guid,
     };
-    let mut devices = DEVICES.lock();
+    let mut devices = DEVICES.get().lock();
     let open = devices.iter().find(|open| is_it(open.index, open.guid));
     if let Some(open) = open {
         return Ok(open.clone());
@@ -104,9 +104,6 @@ fn open_listed(is_it: impl Fn(Option<u32>, u64) -> bool) -> Result<Arc<Device>> 
         is_it(index, guid).then(|| made(unsafe { (verbs()?.open_device)(device) }))
     })?;
     let context = opened.into_iter().next().ok_or(Errno::NODEV)??;
-    if rdma_cm().is_some() {
-        fork::own_devices();
-    }
     describe(context).map(Arc::new)
 }
 

@@ -6,8 +6,10 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use portolan_kernel::raw;
+use portolan_threads::fork::ForkGuard;
 use rustix::io::Errno;
 
+use crate::fork;
 use crate::guard::{Result, errno_of};
 use crate::id::{Id, Target, get, set};
 use crate::layout::event_type::REJECTED;
@@ -25,6 +27,7 @@ struct Whole {
     c: CmEvent,
     of: Target,
     private_data: [u8; raw::PRIVATE_DATA_LEN],
+    made_by: ForkGuard,
 }
 
 impl Event {
@@ -38,6 +41,7 @@ impl Event {
             },
             of,
             private_data: [0; raw::PRIVATE_DATA_LEN],
+            made_by: ForkGuard::new(),
         };
         Self(NonNull::from(Box::leak(Box::new(whole))))
     }
@@ -100,13 +104,18 @@ impl Event {
     /// Takes it back.
     ///
     /// # Errors
-    /// `EINVAL` for null.
+    /// `EINVAL` for null; over software devices `EOPNOTSUPP` for an event that was given to the parent of this process.
     ///
     /// # Safety
     /// Null, or a result of [`Event::into_c`] that was not taken back.
     pub(crate) unsafe fn from_c(event: *mut CmEvent) -> Result<Self> {
-        let event = NonNull::new(event).ok_or(Errno::INVAL)?;
-        Ok(Self(event.cast()))
+        let event = NonNull::new(event).ok_or(Errno::INVAL)?.cast::<Whole>();
+        // SAFETY: the caller's event, which is whole.
+        let made_by = unsafe { (&raw const (*event.as_ptr()).made_by).read() };
+        match made_by.is_owner() || fork::has_what_it_inherited() {
+            true => Ok(Self(event)),
+            false => Err(Errno::OPNOTSUPP),
+        }
     }
 }
 

@@ -1,29 +1,47 @@
-//! A process that was forked off since the library has software devices: they are its parent's, whose threads are not
-//! there, and any lock may have been held at the fork. Over the kernel's devices a child has what it inherited, as with
-//! librdmacm.
+//! What a forked child has of its parent's.
+//!
+//! Over software devices a child has nothing of it: the parent's threads are not there, and any lock may have been held at the
+//! fork. It makes channels and ids of its own. Over the kernel's devices a child has what it inherited, as with librdmacm.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use portolan_abi_layout::guard::Result;
+use once_cell::race::OnceBox;
+use portolan_threads::{ProcessCell, fork};
 use rustix::io::Errno;
 
-/// The process that has software devices; 0 is none.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+use crate::verbs::rdma_cm;
 
-/// This process is about to have them. A child of one that has is refused by [`check`].
-pub(crate) fn own_devices() {
-    let own = std::process::id();
-    let _ = OWNER.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+/// What the library knows of a process's objects.
+pub(crate) struct Known<T: 'static> {
+    /// Over software devices.
+    of_process: ProcessCell<T>,
+    /// Over the kernel's devices.
+    inherited: OnceBox<T>,
 }
 
-/// Before anything of the library's is touched.
-///
-/// # Errors
-/// `EOPNOTSUPP` in a process that was forked off since its parent had software devices.
-pub(crate) fn check() -> Result<()> {
-    match OWNER.load(Ordering::Acquire) {
-        0 => Ok(()),
-        owner if owner == std::process::id() => Ok(()),
-        _ => Err(Errno::OPNOTSUPP),
+impl<T: Default + Send + Sync> Known<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            of_process: ProcessCell::new(),
+            inherited: OnceBox::new(),
+        }
+    }
+
+    pub(crate) fn get(&'static self) -> &'static T {
+        match has_what_it_inherited() {
+            true => self.inherited.get_or_init(Box::default),
+            false => self.of_process.get_or_make(T::default),
+        }
+    }
+}
+
+/// Whether a child may use what its parent made.
+pub(crate) fn has_what_it_inherited() -> bool {
+    rdma_cm().is_none()
+}
+
+/// The error of a call on what is not known: `errno`, or `EOPNOTSUPP` if it may be what the parent of this process has.
+pub(crate) fn absent(errno: Errno) -> Errno {
+    match !has_what_it_inherited() && fork::is_child() {
+        true => Errno::OPNOTSUPP,
+        false => errno,
     }
 }

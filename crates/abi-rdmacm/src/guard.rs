@@ -1,19 +1,11 @@
-//! The edge between C and Rust, which every call crosses: nothing of a forked child's is touched, errors become `errno`.
+//! The edge between C and Rust, which every call crosses: errors become `errno`.
 
 use std::ffi::c_int;
 
 use portolan_abi_layout::guard;
 pub(crate) use portolan_abi_layout::guard::{
-    Result, check, errno_of, failed, last_errno, made, set_errno, value,
+    Result, caught, check, errno_of, failed, last_errno, made, set_errno, value,
 };
-
-use crate::fork;
-
-/// Like [`guard::caught`]; refuses a child of a process that has software devices ([`fork::check`]).
-pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    fork::check()?;
-    guard::caught(body)
-}
 
 /// Runs the body of a function that returns 0, or -1 and `errno`.
 pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> c_int {

@@ -4,16 +4,25 @@
 //! second request overwrites the first. With this setting `rdma_get_cm_event` waits before the next event until the program
 //! has made a call with the id of the last request, for as many milliseconds at most. Without it nothing waits.
 
+use once_cell::race::OnceBox;
 use portolan_threads::lock::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
-use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::fork::Known;
 use crate::layout::{CmId, EventChannel};
 
 const SETTING: &str = "PORTOLAN_HOLD_REQUESTS_MS";
 /// Longest hold: a program that never calls for a request still gets the next.
 const MOST: Duration = Duration::from_secs(60);
+
+/// The requests, and who waits for the program.
+#[derive(Default)]
+struct Holding {
+    given: Mutex<Given>,
+    /// An id is not fresh any more.
+    called: Condvar,
+}
 
 /// Requests that were given to the program, by addresses.
 #[derive(Default)]
@@ -24,14 +33,13 @@ struct Given {
     fresh: HashSet<usize>,
 }
 
-static GIVEN: LazyLock<Mutex<Given>> = LazyLock::new(Mutex::default);
-/// An id is not fresh any more; with the lock of [`GIVEN`].
-static CALLED: Condvar = Condvar::new();
+static HOLDING: Known<Holding> = Known::new();
 
 /// How long a request is held; `None` unless the setting is a number of milliseconds.
 fn limit() -> Option<Duration> {
-    static LIMIT: OnceLock<Option<Duration>> = OnceLock::new();
-    *LIMIT.get_or_init(|| std::env::var(SETTING).ok().and_then(|text| parse(&text)))
+    static LIMIT: OnceBox<Option<Duration>> = OnceBox::new();
+    let find = || std::env::var(SETTING).ok().and_then(|text| parse(&text));
+    *LIMIT.get_or_init(|| Box::new(find()))
 }
 
 fn parse(text: &str) -> Option<Duration> {
@@ -42,7 +50,7 @@ fn parse(text: &str) -> Option<Duration> {
 /// A request is about to be given to the program.
 pub(crate) fn give(channel: *mut EventChannel, child: *mut CmId) {
     if limit().is_some() {
-        let mut given = GIVEN.lock();
+        let mut given = HOLDING.get().given.lock();
         given.fresh.insert(child.addr());
         given.last.insert(channel.addr(), child.addr());
     }
@@ -50,15 +58,20 @@ pub(crate) fn give(channel: *mut EventChannel, child: *mut CmId) {
 
 /// The program makes a call with an id.
 pub(crate) fn note_call(id: *mut CmId) {
-    if limit().is_some() && GIVEN.lock().fresh.remove(&id.addr()) {
-        CALLED.notify_all();
+    if limit().is_none() {
+        return;
+    }
+    let holding = HOLDING.get();
+    if holding.given.lock().fresh.remove(&id.addr()) {
+        holding.called.notify_all();
     }
 }
 
 /// Waits until the program has made a call with the id of the channel's last request.
 pub(crate) fn wait(channel: *mut EventChannel) {
     let Some(limit) = limit() else { return };
-    let mut given = GIVEN.lock();
+    let holding = HOLDING.get();
+    let mut given = holding.given.lock();
     let Some(child) = given.last.remove(&channel.addr()) else {
         return;
     };
@@ -69,7 +82,7 @@ pub(crate) fn wait(channel: *mut EventChannel) {
             given.fresh.remove(&child);
             break;
         }
-        (given, _) = CALLED.wait_timeout(given, left);
+        (given, _) = holding.called.wait_timeout(given, left);
     }
 }
 

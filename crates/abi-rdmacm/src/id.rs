@@ -6,11 +6,12 @@ use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 
 use crate::device::Device;
+use crate::fork::{Known, absent};
 use crate::guard::Result;
 use crate::hold;
 use crate::layout::{self, CmId, Ece, EventChannel, QPT_UD, QpInitAttr};
@@ -121,16 +122,16 @@ pub(crate) enum Target {
     Membership(Id, Arc<Membership>),
 }
 
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+static TABLE: Known<Mutex<Table>> = Known::new();
 
 /// What events under this name are of.
 pub(crate) fn target(uid: u64) -> Option<Target> {
-    TABLE.lock().by_uid.get(&uid).cloned()
+    TABLE.get().lock().by_uid.get(&uid).cloned()
 }
 
 /// The id that the kernel calls so.
 pub(crate) fn by_handle(handle: u32) -> Option<Id> {
-    TABLE.lock().by_handle.get(&handle).cloned()
+    TABLE.get().lock().by_handle.get(&handle).cloned()
 }
 
 /// A name that was never given before; the kernel's 0 is no name.
@@ -141,11 +142,11 @@ pub(crate) fn new_uid() -> u64 {
 
 pub(crate) fn enlist_membership(id: &Id, membership: &Arc<Membership>) {
     let target = Target::Membership(id.clone(), membership.clone());
-    TABLE.lock().by_uid.insert(membership.uid, target);
+    TABLE.get().lock().by_uid.insert(membership.uid, target);
 }
 
 pub(crate) fn strike_membership(membership: &Membership) {
-    let target = TABLE.lock().by_uid.remove(&membership.uid);
+    let target = TABLE.get().lock().by_uid.remove(&membership.uid);
     // Not under the lock: it may be the last that has the id.
     drop(target);
 }
@@ -196,7 +197,7 @@ impl Id {
         };
         let c = UnsafeCell::new(c);
         let id = Self(Arc::new(Object { c, own }));
-        let mut table = TABLE.lock();
+        let mut table = TABLE.get().lock();
         table.by_uid.insert(uid, Target::Id(id.clone()));
         table.by_address.insert(id.as_c().addr(), id.clone());
         drop(table);
@@ -207,7 +208,7 @@ impl Id {
     /// destroyed, or read a pointer from memory that they have given back, after a call failed.
     ///
     /// # Errors
-    /// `EINVAL` for null, and for a pointer that is not an id.
+    /// `EINVAL` for null, and for a pointer that is not an id; `EOPNOTSUPP` if it may be the parent's.
     pub(crate) fn of(id: *mut CmId) -> Result<Self> {
         hold::note_call(id);
         Self::made(id)
@@ -218,8 +219,11 @@ impl Id {
     /// # Errors
     /// `EINVAL` for null, and if the id was destroyed meanwhile.
     pub(crate) fn made(id: *mut CmId) -> Result<Self> {
-        let found = TABLE.lock().by_address.get(&id.addr()).cloned();
-        found.ok_or(Errno::INVAL)
+        let found = TABLE.get().lock().by_address.get(&id.addr()).cloned();
+        found.ok_or_else(|| match id.is_null() {
+            true => Errno::INVAL,
+            false => absent(Errno::INVAL),
+        })
     }
 
     /// The program's pointer to it. What it points to stays until the id is struck and all handles are dropped.
@@ -246,7 +250,7 @@ impl Id {
     /// The kernel has named it.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.0.own.handle.store(handle, Ordering::Release);
-        let former = TABLE.lock().by_handle.insert(handle, self.clone());
+        let former = TABLE.get().lock().by_handle.insert(handle, self.clone());
         drop(former);
     }
 
@@ -274,7 +278,7 @@ impl Id {
     /// Removes it from the table: no pointer and no kernel id leads here from now on. The memory goes with
     /// the last handle.
     pub(crate) fn strike(&self) {
-        let mut table = TABLE.lock();
+        let mut table = TABLE.get().lock();
         let by_address = table.by_address.remove(&self.as_c().addr());
         let by_uid = table.by_uid.remove(&self.0.own.uid);
         let handle = self.handle();

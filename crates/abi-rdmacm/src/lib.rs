@@ -5,9 +5,10 @@
 //!
 //! A file uses only files that stand above it here:
 //!
-//! * `layout`: the structures that programs reach into; `guard`, `fork`: errors and panics at the edge, and what a child is
-//!   refused; `hold`: requests held back from programs that have room for one, if the environment asks for that.
-//! * `verbs`, `device`, `channel`, `address`, `convert`: what there is besides ids.
+//! * `layout`: the structures that programs reach into; `guard`: errors and panics at the edge.
+//! * `verbs`: the libibverbs of the process; `fork`: what a child has of its parent's; `hold`: requests held back from programs
+//!   that have room for one, if the environment asks for that.
+//! * `device`, `channel`, `address`, `convert`: what there is besides ids.
 //! * `lookup`, `membership`, then `id`: ids and their parts; `kernel`: what the kernel knows of an id.
 //! * `event`: an event, and who owns it; `sync`: calls that an event answers.
 //! * `qp`, `connect`, `resolve`, `multicast`, `life`: the calls that act on an id.

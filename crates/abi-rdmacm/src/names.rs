@@ -3,9 +3,9 @@
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::OnceLock;
 
 use libc::sockaddr;
+use once_cell::race::OnceBool;
 use portolan::provider::{self, Choice};
 use portolan::resolve::Machine;
 use portolan_abi_layout::pointers::{In, Out, Text};
@@ -45,13 +45,14 @@ pub(crate) fn look_up(
 
 /// The look-ups of this machine, with the devices of the libibverbs that is loaded.
 pub(crate) fn machine() -> Machine {
-    static PINNED: OnceLock<()> = OnceLock::new();
+    static PINNED: OnceBool = OnceBool::new();
     PINNED.get_or_init(|| {
         let choice = match rdma_cm() {
             Some(_) => Choice::Software,
             None => Choice::Kernel,
         };
         provider::pin(Some(choice));
+        true
     });
     Machine::new()
 }

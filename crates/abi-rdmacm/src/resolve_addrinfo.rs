@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
+use once_cell::race::OnceBool;
 use portolan::resolve::Flags;
 use portolan_abi_layout::pointers::{In, Out, Text};
 use portolan_addrinfo::background::{Outcome, start_addrinfo};
@@ -101,9 +101,9 @@ fn write(id: &Id, event: u32, status: i32, arg: u64) -> Result<()> {
 /// That the end of a look-up can be told: asked by an id that cannot exist, which a device that knows the command
 /// misses.
 fn check_writes(id: &Id) -> Result<()> {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
+    static KNOWN: OnceBool = OnceBool::new();
     let commands = id.commands()?;
-    let is_known = *KNOWN.get_or_init(|| {
+    let is_known = KNOWN.get_or_init(|| {
         let written = commands.command(&WriteCmEvent {
             id: NO_ID,
             event: USER,

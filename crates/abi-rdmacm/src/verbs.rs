@@ -6,8 +6,8 @@
 use std::ffi::{CStr, c_void};
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
+use once_cell::race::OnceBox;
 use portolan_kernel::raw::RdmaCmTable;
 use rustix::io::Errno;
 
@@ -23,15 +23,16 @@ const RDMA_CM_VERSION: &CStr = c"PORTOLAN_1";
 /// # Errors
 /// `ENOSYS` without one, or with one older than rdma-core 33; the reason is printed once.
 pub(crate) fn verbs() -> Result<&'static Verbs> {
-    static LOADED: OnceLock<Option<Verbs>> = OnceLock::new();
-    LOADED.get_or_init(load).as_ref().ok_or(Errno::NOSYS)
+    static LOADED: OnceBox<Option<Verbs>> = OnceBox::new();
+    let loaded = LOADED.get_or_init(|| Box::new(load()));
+    loaded.as_ref().ok_or(Errno::NOSYS)
 }
 
 /// The rdma_cm device of the process's libibverbs: Portolan's own has one for its software devices. Others' devices
 /// are the kernel's, and so is their connection manager.
 pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
-    static FOUND: OnceLock<Option<&'static RdmaCmTable>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    static FOUND: OnceBox<Option<&'static RdmaCmTable>> = OnceBox::new();
+    let find = || {
         let library = Library::load(Library::IBVERBS).ok()?;
         let entry = library.symbol(RDMA_CM, RDMA_CM_VERSION)?;
         // SAFETY: the symbol of this version is such a function.
@@ -42,7 +43,8 @@ pub(crate) fn rdma_cm() -> Option<&'static RdmaCmTable> {
         };
         // SAFETY: it takes nothing, and what it gives stays as long as the library, which is never unloaded.
         unsafe { entry().as_ref() }
-    })
+    };
+    *FOUND.get_or_init(|| Box::new(find()))
 }
 
 fn load() -> Option<Verbs> {

@@ -44,7 +44,7 @@ pub(crate) unsafe fn create(pd: *mut Pd, attr: &AhAttr) -> Result<*mut Ah> {
         handle: next_handle(),
     };
     let _pd = domain.users.hold();
-    make(whole, OwnAh { ah, _pd })
+    Ok(make(whole, OwnAh { ah, _pd }))
 }
 
 /// # Errors

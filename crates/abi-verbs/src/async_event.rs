@@ -8,9 +8,8 @@ use portolan_provider::verbs::AsyncEvent as ProviderEvent;
 
 use crate::context::OwnContext;
 use crate::guard::{Result, errno_of};
-use crate::layout::{AsyncEvent, Context, async_event_type as kind};
-use crate::object::own;
-use crate::process::check_process;
+use crate::layout::{AsyncEvent, Context, Cq, Qp, Srq, async_event_type as kind};
+use crate::object::{Kind, own};
 use crate::wait::Attempt;
 use crate::{cq, qp, srq};
 
@@ -108,15 +107,22 @@ impl OwnContext {
     }
 }
 
+/// Whether this process has made what raised an event.
+///
+/// # Safety
+/// The element is of this kind.
+unsafe fn is_own<C: Kind>(event: &AsyncEvent) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { own(event.element.cast::<C>()) }.is_ok()
+}
+
 /// Acknowledges an event.
 ///
 /// # Safety
 /// The event is from [`take`] and not acknowledged yet.
 pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
-    if check_process().is_err() {
-        return;
-    }
-    // SAFETY: as the caller promises; the event's object is not destroyed before this.
+    // SAFETY: as the caller promises; the event's object is not destroyed before this. In a forked child the copy's mutex may stay
+    // locked.
     unsafe {
         match event.event_type {
             kind::QP_FATAL
@@ -124,9 +130,17 @@ pub(crate) unsafe fn acknowledge(event: &AsyncEvent) {
             | kind::QP_ACCESS_ERR
             | kind::COMM_EST
             | kind::SQ_DRAINED
-            | kind::QP_LAST_WQE_REACHED => qp::acks(event.element.cast()).add(1),
-            kind::CQ_ERR => cq::async_acks(event.element.cast()).add(1),
-            kind::SRQ_LIMIT_REACHED => srq::acks(event.element.cast()).add(1),
+            | kind::QP_LAST_WQE_REACHED
+                if is_own::<Qp>(event) =>
+            {
+                qp::acks(event.element.cast()).add(1);
+            }
+            kind::CQ_ERR if is_own::<Cq>(event) => {
+                cq::async_acks(event.element.cast()).add(1);
+            }
+            kind::SRQ_LIMIT_REACHED if is_own::<Srq>(event) => {
+                srq::acks(event.element.cast()).add(1);
+            }
             _ => {}
         }
     }

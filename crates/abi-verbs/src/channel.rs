@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::guard::{Result, errno_of};
 use crate::layout::{CompChannel, Context, Cq};
 use crate::object::{Kind, end, make, own};
-use crate::process::check_process;
 use crate::wait::Attempt;
 
 /// A completion channel.
@@ -44,7 +43,7 @@ pub(crate) unsafe fn create(context: *mut Context) -> Result<*mut CompChannel> {
         refcnt: 0,
     };
     let taking = Mutex::new(());
-    make(whole, OwnChannel { channel, taking })
+    Ok(make(whole, OwnChannel { channel, taking }))
 }
 
 /// # Errors
@@ -73,7 +72,6 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<()> {
 /// # Safety
 /// The channel is one of ours, and `into` is writable.
 pub(crate) unsafe fn take_event(channel: *mut CompChannel, into: *mut *mut Cq) -> Result<Attempt> {
-    check_process()?;
     // SAFETY: the caller keeps `channel` alive during this call.
     let own_channel = unsafe { own(channel) }?;
     let _taking = own_channel.taking.lock();

@@ -15,7 +15,6 @@ use crate::file::File;
 use crate::guard::{Result, errno_of};
 use crate::layout::{ABI_IS_EXTENDED, Context, Device, VerbsContext};
 use crate::object::{Kind, end, make, own};
-use crate::process::check_process;
 use crate::raisers::Raisers;
 use crate::tables;
 
@@ -57,7 +56,6 @@ pub(crate) unsafe fn open(device: *mut Device) -> Result<*mut Context> {
 /// # Safety
 /// The descriptor is the program's, and belongs to the context after success.
 pub(crate) unsafe fn import(descriptor: c_int) -> Result<*mut Context> {
-    check_process()?;
     // SAFETY: the program passes ownership.
     let file = unsafe { File::of(descriptor) }?;
     let device = file.device();
@@ -100,7 +98,7 @@ fn make_context(
         file,
         _cmd_fd: cmd_fd,
     };
-    make(tables::verbs_context(context), own)
+    Ok(make(tables::verbs_context(context), own))
 }
 
 /// Closes a device. Objects that still exist remain usable until they are destroyed.

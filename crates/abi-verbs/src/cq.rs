@@ -14,7 +14,6 @@ use crate::cq_ex;
 use crate::guard::{Result, errno_of, number, pointer, value};
 use crate::layout::{CompChannel, Context, Cq, CqEx, CqInitAttrEx, Wc, create_cq_wc_flags};
 use crate::object::{Kind, Users, end, make, next_handle, own, own_place};
-use crate::process::check_process;
 use crate::raisers::{Raiser, Raisers};
 use crate::wc::{flags, immediate};
 
@@ -94,7 +93,7 @@ pub(crate) unsafe fn create(
         raisers: Arc::clone(raisers),
         polling: cq_ex::Polling::new(Arc::clone(device)),
     };
-    let cq: *mut Cq = make(whole, own_cq)?;
+    let cq: *mut Cq = make(whole, own_cq);
     let cookie = cq.expose_provenance() as u64;
     let on_channel = on.map(|on| &on.channel);
     let made = match wc_flags & STAMPS {
@@ -218,7 +217,8 @@ pub(crate) unsafe fn async_acks(cq: *mut Cq) -> Acks {
 /// # Safety
 /// The queue is one of ours, and has that many unacknowledged events.
 pub(crate) unsafe fn acknowledge(cq: *mut Cq, count: u32) {
-    if count > 0 && !cq.is_null() && check_process().is_ok() {
+    // SAFETY: as the caller promises. In a forked child the copy's mutex may stay locked.
+    if count > 0 && unsafe { own(cq) }.is_ok() {
         // SAFETY: an unacknowledged event keeps its queue alive.
         unsafe { comp_acks(cq).add(count) };
     }

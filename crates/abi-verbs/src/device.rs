@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use portolan_threads::lock::Mutex;
+use once_cell::race::OnceBox;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -46,8 +46,24 @@ struct Listed(*mut Device);
 
 // SAFETY: it is written before it is listed, and never again.
 unsafe impl Send for Listed {}
+// SAFETY: as above.
+unsafe impl Sync for Listed {}
 
-static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
+/// Devices that were listed, by this process or its ancestors. It only grows, and has no lock that could stay locked in a
+/// forked child.
+#[derive(Default)]
+struct Devices {
+    first: OnceBox<Node>,
+}
+
+struct Node {
+    device: Listed,
+    next: OnceBox<Node>,
+}
+
+static LISTED: Devices = Devices {
+    first: OnceBox::new(),
+};
 
 /// The current devices.
 ///
@@ -72,11 +88,7 @@ pub(crate) fn list() -> Result<Vec<*mut Device>> {
             facts.collect()
         }
     };
-    let mut listed = LISTED.lock();
-    Ok(found
-        .into_iter()
-        .map(|facts| listed_as(&mut listed, facts))
-        .collect())
+    Ok(found.into_iter().map(|facts| LISTED.find(facts)).collect())
 }
 
 fn facts(device: &dyn ProviderDevice) -> Result<Facts> {
@@ -88,14 +100,27 @@ fn facts(device: &dyn ProviderDevice) -> Result<Facts> {
     })
 }
 
-fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
-    let known = listed.iter().find(|device| {
-        // SAFETY: a device of the list lives.
-        unsafe { own(device.0) }.is_ok_and(|device| device.facts == facts)
-    });
-    if let Some(device) = known {
-        return device.0;
+impl Devices {
+    /// The device of these facts, listed from here on.
+    fn find(&self, facts: Facts) -> *mut Device {
+        let mut place = &self.first;
+        loop {
+            // Of two threads that list one, one's stays. The other's memory is lost, once for each device.
+            let node = place.get_or_init(|| {
+                let device = Listed(make_device(facts.clone()));
+                let next = OnceBox::new();
+                Box::new(Node { device, next })
+            });
+            // SAFETY: a device of the list lives.
+            if unsafe { own(node.device.0) }.is_ok_and(|device| device.facts == facts) {
+                return node.device.0;
+            }
+            place = &node.next;
+        }
     }
+}
+
+fn make_device(facts: Facts) -> *mut Device {
     let whole = Device {
         _ops: DeviceOps::zeroed(),
         node_type: NODE_CA,
@@ -109,9 +134,7 @@ fn listed_as(listed: &mut Vec<Listed>, facts: Facts) -> *mut Device {
         ibdev_path: text(&format!("/sys/class/infiniband/{}", facts.name)),
     };
     let driver = std::ptr::null();
-    let device = make_lasting(whole, OwnDevice { driver, facts });
-    listed.push(Listed(device));
-    device
+    make_lasting(whole, OwnDevice { driver, facts })
 }
 
 /// A text in a C array, truncated if necessary.
@@ -169,16 +192,16 @@ mod tests {
 
     #[test]
     fn a_device_listed_twice_is_the_same_one_and_a_text_ends_with_a_nul() {
-        let mut listed = Vec::new();
+        let listed = Devices::default();
         let facts = |index| Facts {
             name: format!("sw_test{index}"),
             index,
             node_guid: 7,
         };
-        let first = listed_as(&mut listed, facts(1));
-        let other = listed_as(&mut listed, facts(2));
+        let first = listed.find(facts(1));
+        let other = listed.find(facts(2));
         assert_ne!(first, other);
-        assert_eq!(listed_as(&mut listed, facts(1)), first);
+        assert_eq!(listed.find(facts(1)), first);
         // SAFETY: a device that was just made.
         assert_eq!(unsafe { own(first) }.unwrap().guid(), 7u64.to_be());
         assert_eq!(text::<4>("abcdef").map(|c| c as u8), *b"abc\0");

@@ -9,7 +9,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use portolan_provider::traits::{Mr, Pd};
-use portolan_threads::lock::Mutex;
+use portolan_threads::ProcessCell;
+use portolan_threads::lock::{Mutex, MutexGuard};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
@@ -87,7 +88,10 @@ impl<T> Handles<T> {
 }
 
 /// The files with open contexts; closed ones are removed when the next is opened.
-static OPEN: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
+fn open() -> MutexGuard<'static, Vec<Weak<File>>> {
+    static OPEN: ProcessCell<Mutex<Vec<Weak<File>>>> = ProcessCell::new();
+    OPEN.get_or_make(Mutex::default).lock()
+}
 
 impl File {
     /// Creates a file for a context, and its descriptor.
@@ -104,7 +108,7 @@ impl File {
             pds: Handles::new(),
             mrs: Handles::new(),
         });
-        let mut open = OPEN.lock();
+        let mut open = open();
         open.retain(|file| file.strong_count() > 0);
         open.push(Arc::downgrade(&file));
         Ok((file, fd))
@@ -127,7 +131,7 @@ impl File {
         let fd = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let stat = fstat(fd)?;
         let name = (stat.st_dev, stat.st_ino);
-        let open = OPEN.lock();
+        let open = open();
         let mut found = open.iter().filter_map(Weak::upgrade);
         if let Some(file) = found.find(|file| file.name == name) {
             return Ok(file);

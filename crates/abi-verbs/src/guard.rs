@@ -6,8 +6,6 @@ use portolan_abi_layout::guard;
 pub(crate) use portolan_abi_layout::guard::{Result, caught, failed, set_errno, value};
 use rustix::io::Errno;
 
-use crate::process::check_process;
-
 /// Runs the body of a verb that returns 0 or an errno, as most do. Also sets `errno`.
 #[inline]
 pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
@@ -18,17 +16,6 @@ pub(crate) fn number(body: impl FnOnce() -> Result<()>) -> c_int {
             errno.raw_os_error()
         }
     }
-}
-
-/// Like [`number`], for calls off the data path.
-///
-/// Refuses a forked child of a process that has devices: another thread may have held a lock at the fork, or an event
-/// may stay unacknowledged there.
-pub(crate) fn control(body: impl FnOnce() -> Result<()>) -> c_int {
-    number(|| {
-        check_process()?;
-        body()
-    })
 }
 
 /// Runs the body of a function that returns a number, or -1 with `errno` set.

@@ -7,7 +7,7 @@
 //! * `export`: the functions, under the names and versions of `libibverbs.map`; `tables`: those that programs call
 //!   through an open device.
 //! * `guard`: errors and panics at the boundary; `object`, `acks`: objects passed by pointer, and their destruction.
-//! * `provider`: the process's software provider; `process`: refuses forked children.
+//! * `provider`: the process's software provider.
 //! * `file`: state shared by imported contexts.
 //! * `raisers`: the objects that can raise asynchronous events.
 //! * `device`, `context`, `query`, `pd` and so on: the verbs; `post`, `cq`: the data path, where two queues share no
@@ -32,7 +32,6 @@ mod mw;
 mod object;
 mod pd;
 mod post;
-mod process;
 mod provider;
 mod qp;
 mod qp_ex;

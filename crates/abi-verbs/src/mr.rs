@@ -127,7 +127,7 @@ unsafe fn make_mr(
         lkey: region.mr.lkey(),
         rkey: region.mr.rkey(),
     };
-    make(whole, OwnMr { region, file })
+    Ok(make(whole, OwnMr { region, file }))
 }
 
 /// Changes the properties that the bits of `enum ibv_rereg_mr_flags` select.

@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut Pd, kind: c_uint) -> *mut Mw {
             r#type: kind,
         };
         let _pd = domain.users.hold();
-        make(whole, OwnMw { mw, _pd })
+        Ok(make(whole, OwnMw { mw, _pd }))
     })
 }
 

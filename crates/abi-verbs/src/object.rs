@@ -1,8 +1,13 @@
 //! Objects that the library returns by pointer: the part that programs know, followed by our own.
+//!
+//! An object belongs to its process. A forked child has a copy, whose locks may stay locked and which no thread serves, so each
+//! call on it fails.
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use portolan_threads::lock::Mutex;
+use portolan_threads::ProcessCell;
+use portolan_threads::fork;
+use portolan_threads::lock::{Mutex, MutexGuard};
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +16,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 
 use crate::guard::Result;
-use crate::process::check_process;
 
 /// A C structure that the library creates.
 pub(crate) trait Kind: Sized + 'static {
@@ -28,30 +32,42 @@ pub(crate) trait Kind: Sized + 'static {
 struct Object<W, O> {
     whole: W,
     own: O,
+    /// Of the process that made it; [`EVERYBODY`] for one that no call ends or changes.
+    generation: u32,
 }
+
+/// A generation that no process has.
+const EVERYBODY: u32 = 0;
 
 /// The objects that a call of the program can destroy, by address and kind. Some programs destroy an object twice in
 /// their error paths, and its memory cannot show that.
-static ENDABLE: Mutex<BTreeSet<(usize, TypeId)>> = Mutex::new(BTreeSet::new());
+fn endable() -> MutexGuard<'static, BTreeSet<(usize, TypeId)>> {
+    static ENDABLE: ProcessCell<Mutex<BTreeSet<(usize, TypeId)>>> = ProcessCell::new();
+    ENDABLE.get_or_make(Mutex::default).lock()
+}
 
 fn name<C: Kind>(c: *mut C) -> (usize, TypeId) {
     (c.addr(), TypeId::of::<C>())
 }
 
 /// Creates an object and returns its C structure.
-///
-/// # Errors
-/// Fails like [`check_process`] in a forked child, where a thread of the parent may hold the list's lock.
-pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> Result<*mut C> {
-    check_process()?;
-    let c = make_lasting(whole, own);
-    ENDABLE.lock().insert(name(c));
-    Ok(c)
+pub(crate) fn make<C: Kind>(whole: C::Whole, own: C::Own) -> *mut C {
+    let c = allocate(whole, own, fork::generation());
+    endable().insert(name(c));
+    c
 }
 
-/// Creates an object that no call destroys.
+/// Creates an object that no call destroys or changes, so a forked child may use it.
 pub(crate) fn make_lasting<C: Kind>(whole: C::Whole, own: C::Own) -> *mut C {
-    let object = Box::into_raw(Box::new(Object { whole, own }));
+    allocate(whole, own, EVERYBODY)
+}
+
+fn allocate<C: Kind>(whole: C::Whole, own: C::Own, generation: u32) -> *mut C {
+    let object = Box::into_raw(Box::new(Object {
+        whole,
+        own,
+        generation,
+    }));
     object.wrapping_byte_add(C::OFFSET).cast()
 }
 
@@ -62,7 +78,7 @@ fn whole_of<C: Kind>(c: *mut C) -> *mut Object<C::Whole, C::Own> {
 /// Our part of an object.
 ///
 /// # Errors
-/// `EINVAL` for null.
+/// `EINVAL` for null; `EOPNOTSUPP` in a process that was forked off since it was made.
 ///
 /// # Safety
 /// It is null, or an object that [`make`] created and that is not [`free`]d while the reference lives.
@@ -71,8 +87,15 @@ pub(crate) unsafe fn own<'a, C: Kind>(c: *mut C) -> Result<&'a C::Own> {
     if c.is_null() {
         return Err(Errno::INVAL);
     }
+    let object = whole_of(c);
+    // SAFETY: as the caller promises; the field never changes.
+    match unsafe { (&raw const (*object).generation).read() } {
+        EVERYBODY => {}
+        generation if generation == fork::generation() => {}
+        _ => return Err(Errno::OPNOTSUPP),
+    }
     // SAFETY: as the caller promises; there is no reference to C's part.
-    Ok(unsafe { &(*whole_of(c)).own })
+    Ok(unsafe { &(*object).own })
 }
 
 /// The address of our part.
@@ -89,11 +112,12 @@ pub(crate) struct Ending<C: Kind>(*mut C);
 ///
 /// # Errors
 /// `EINVAL` for a pointer that is not an object of this kind: null, already destroyed, or being destroyed by another
-/// thread. Fails like [`check_process`] in a forked child. (A reused address means the new object.)
+/// thread. `EOPNOTSUPP` for such a pointer in a forked child, where the object may be the parent's. (A reused address means the
+/// new object.)
 pub(crate) fn end<C: Kind>(c: *mut C) -> Result<Ending<C>> {
-    check_process()?;
-    match ENDABLE.lock().remove(&name(c)) {
+    match endable().remove(&name(c)) {
         true => Ok(Ending(c)),
+        false if !c.is_null() && fork::is_child() => Err(Errno::OPNOTSUPP),
         false => Err(Errno::INVAL),
     }
 }
@@ -120,7 +144,7 @@ impl<C: Kind> Ending<C> {
 
 impl<C: Kind> Drop for Ending<C> {
     fn drop(&mut self) {
-        ENDABLE.lock().insert(name(self.0));
+        endable().insert(name(self.0));
     }
 }
 

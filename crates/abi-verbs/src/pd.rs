@@ -71,7 +71,7 @@ unsafe fn make_pd(context: *mut Context, handle: u32, domain: Arc<Domain>) -> Re
         file: Arc::clone(&own_context.file),
         raisers: Arc::clone(&own_context.raisers),
     };
-    make(Pd { context, handle }, own_pd)
+    Ok(make(Pd { context, handle }, own_pd))
 }
 
 /// # Errors

@@ -92,7 +92,7 @@ unsafe fn make_qp(
         init: *attr,
         _held: made.held,
     };
-    let qp: *mut Qp = make(whole, own_qp)?;
+    let qp: *mut Qp = make(whole, own_qp);
     // Its creator's context reports its events.
     let mut raisers = made.raisers.qps.lock();
     raisers.entry(qp_num).or_insert(Raiser(qp));

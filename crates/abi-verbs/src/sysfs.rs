@@ -6,15 +6,15 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::OnceLock;
 
+use once_cell::race::OnceBox;
 use rustix::io::Errno;
 
 use crate::guard::Result;
 
 /// The path of sysfs: `SYSFS_PATH` if the program may trust its environment, otherwise `/sys`.
 pub(crate) fn path() -> *const c_char {
-    static PATH: OnceLock<CString> = OnceLock::new();
+    static PATH: OnceBox<CString> = OnceBox::new();
     let found = || {
         // SAFETY: reads a number of the process's.
         let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -26,7 +26,7 @@ pub(crate) fn path() -> *const c_char {
             .map_or(0, |last| last + 1);
         CString::new(&said[..end]).unwrap_or_else(|_| c"/sys".into())
     };
-    PATH.get_or_init(found).as_ptr()
+    PATH.get_or_init(|| Box::new(found())).as_ptr()
 }
 
 /// Reads a file into `into`, without the trailing newline, and returns the number of bytes. Leaves room for a NUL.

@@ -8,7 +8,6 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::guard::{Result, caught, failed};
-use crate::process::check_process;
 
 /// The result of an attempt to take something.
 #[derive(Clone, Copy)]
@@ -34,7 +33,7 @@ impl Attempt {
 /// attempts, outside the frames that catch panics: an attempt must leave nothing to drop.
 pub(crate) fn until(attempt: impl Fn() -> Result<Attempt> + Copy) -> c_int {
     loop {
-        let waited = match caught(|| check_process().and_then(|()| attempt())) {
+        let waited = match caught(attempt) {
             Ok(Attempt::Done) => return 0,
             Ok(Attempt::Wait(fd)) => raw::readable(fd),
             Err(errno) => Err(errno),

@@ -8,11 +8,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use portolan_provider::traits::{Qp as ProviderQp, Xrcd as ProviderXrcd};
+use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use crate::guard::{Result, control, errno_of, pointer};
+use crate::guard::{Result, errno_of, number, pointer};
 use crate::layout::{Context, XRCD_INIT_ATTR_FD, XRCD_INIT_ATTR_OFLAGS, Xrcd, XrcdInitAttr};
 use crate::object::{Kind, Users, end, make, own};
 use crate::raisers::Raisers;
@@ -94,7 +95,7 @@ impl XrcDomain {
 type Name = (u32, u64, u64);
 
 /// The domains that have names.
-static NAMED: Mutex<BTreeMap<Name, Weak<XrcDomain>>> = Mutex::new(BTreeMap::new());
+static NAMED: ProcessCell<Mutex<BTreeMap<Name, Weak<XrcDomain>>>> = ProcessCell::new();
 
 /// `open_xrcd` of the table.
 pub(crate) unsafe extern "C" fn open(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
@@ -117,7 +118,7 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, attr: *mut XrcdInitA
             users,
             raisers,
         };
-        make(Xrcd { context }, own_xrcd)
+        Ok(make(Xrcd { context }, own_xrcd))
     })
 }
 
@@ -138,7 +139,7 @@ unsafe fn open_named(context: *mut Context, fd: c_int, oflags: c_int) -> Result<
     // SAFETY: the caller keeps `context` alive during this call.
     let index = unsafe { own(context) }?.device.index();
     let name = (index, stat.st_dev, stat.st_ino);
-    let mut named = NAMED.lock();
+    let mut named = NAMED.get_or_make(Mutex::default).lock();
     named.retain(|_, domain| domain.strong_count() > 0);
     match named.get(&name).and_then(Weak::upgrade) {
         Some(_) if oflags & libc::O_EXCL != 0 => Err(Errno::INVAL),
@@ -154,7 +155,7 @@ unsafe fn open_named(context: *mut Context, fd: c_int, oflags: c_int) -> Result<
 
 /// `close_xrcd` of the table.
 pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
-    control(|| {
+    number(|| {
         let ending = end(xrcd)?;
         ending.own().users.check_none()?;
         // SAFETY: only the program uses it, and it is destroyed here.

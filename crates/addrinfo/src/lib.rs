@@ -51,4 +51,3 @@ pub use endpoint::{Endpoint, EndpointError, parse_endpoint};
 pub use names::{NameError, NameOptions, NameResult, resolve};
 pub use neighbour::{LinkAddress, Resolver, Ticket};
 pub use route::{Query, Route, RouteKind, lookup};
-pub use sys::process_cell::ProcessCell;

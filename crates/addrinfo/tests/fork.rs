@@ -4,7 +4,6 @@
 #[path = "../../threads/tests/support/child.rs"]
 mod child;
 
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -12,8 +11,9 @@ use std::time::Duration;
 
 use child::in_child;
 use portolan_addrinfo::names::pool::Pool;
-use portolan_addrinfo::{LinkAddress, ProcessCell, Query, Resolver, lookup};
+use portolan_addrinfo::{LinkAddress, Query, Resolver, lookup};
 use portolan_provider::Cause;
+use portolan_threads::ProcessCell;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -32,9 +32,7 @@ fn resolve(resolver: &Resolver) -> Result<LinkAddress, Cause> {
 fn a_cell_is_the_processs_own_even_if_another_thread_held_its_lock_at_the_fork() {
     static CELL: ProcessCell<Mutex<Vec<u32>>> = ProcessCell::new();
     fn cell() -> &'static Mutex<Vec<u32>> {
-        let made = CELL.get_or_try_make(|| Ok::<_, Infallible>(Mutex::default()));
-        let Ok(cell) = made;
-        cell
+        CELL.get_or_make(Mutex::default)
     }
     let mut held = cell().lock().expect("whole");
     held.push(1);

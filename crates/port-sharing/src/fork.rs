@@ -16,9 +16,9 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
+use once_cell::race::OnceBox;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -48,8 +48,9 @@ pub(super) struct Window(());
 impl Window {
     /// Opens a window. The first call installs the fork handlers.
     pub(super) fn open() -> Result<Self, Errno> {
-        static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
-        (*INSTALLED.get_or_init(install))?;
+        // Two threads that race both install; the handlers bear that. A lock might stay locked in a child.
+        static INSTALLED: OnceBox<Result<(), Errno>> = OnceBox::new();
+        (*INSTALLED.get_or_init(|| Box::new(install())))?;
         Ok(Self::wait())
     }
 
@@ -89,6 +90,9 @@ fn install() -> Result<(), Errno> {
 }
 
 extern "C" fn before_fork() {
+    if FORK_HAS_WINDOW.load(Ordering::Relaxed) {
+        return;
+    }
     let taken = (0..FORK_SPINS_MAX).any(|_| {
         let taken = try_take_window();
         if !taken {

@@ -143,10 +143,7 @@ impl PortGroup {
         coordinator: Box<dyn CoordinatorService>,
         member: Arc<dyn MemberService>,
     ) -> Result<Self> {
-        let fork_guard = ForkGuard::new().map_err(|error| {
-            let (call, errno) = ("mmap", error.raw_os_error().unwrap_or(0));
-            Error::new(Step::OpenDevice, Cause::Os { call, errno })
-        })?;
+        let fork_guard = ForkGuard::new();
         let os = join::os;
         let counter = || {
             let make = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

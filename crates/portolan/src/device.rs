@@ -1,5 +1,6 @@
 //! Devices of the process's provider.
 
+use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,9 +20,8 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
 /// The protection domain that the high layer's connections on a device share, so that a buffer
 /// serves all of them. It lives as long as something uses it.
 pub(crate) fn shared_pd(device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
-    static DOMAINS: Mutex<Option<HashMap<Instance, Weak<dyn Pd>>>> = Mutex::new(None);
-    let mut domains = DOMAINS.lock();
-    let domains = domains.get_or_insert_default();
+    static DOMAINS: ProcessCell<Mutex<HashMap<Instance, Weak<dyn Pd>>>> = ProcessCell::new();
+    let mut domains = DOMAINS.get_or_make(Mutex::default).lock();
     let instance = device.instance();
     if let Some(pd) = domains.get(&instance).and_then(Weak::upgrade) {
         return Ok(pd);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use portolan_kernel::raw::{Fields, Header};
 use portolan_provider::cm::IdNumber;
 use portolan_provider::traits::{CmChannel, Provider};
+use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
@@ -18,8 +19,8 @@ use crate::memory::Memory;
 /// The rdma_cm device of a provider.
 pub struct RdmaCm {
     provider: Arc<dyn Provider>,
-    /// The process that opened it; in a forked child locks may stay locked.
-    process: u32,
+    /// In a forked child the locks may stay locked.
+    fork: ForkGuard,
     /// Open channels by their descriptors, which MIGRATE_ID names.
     channels: Mutex<HashMap<RawFd, Weak<Channel>>>,
     channels_opened: AtomicU64,
@@ -31,7 +32,7 @@ impl RdmaCm {
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
         Arc::new(Self {
             provider,
-            process: std::process::id(),
+            fork: ForkGuard::new(),
             channels: Mutex::default(),
             channels_opened: AtomicU64::new(0),
             ids: Ids::default(),
@@ -41,7 +42,7 @@ impl RdmaCm {
     /// # Errors
     /// `EOPNOTSUPP` in a forked child of the process that created it.
     fn check_process(&self) -> Result<(), Errno> {
-        match self.process == std::process::id() {
+        match self.fork.is_owner() {
             true => Ok(()),
             false => Err(Errno::OPNOTSUPP),
         }

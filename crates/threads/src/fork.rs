@@ -6,94 +6,106 @@
 
 #![allow(unsafe_code, reason = "a mapping of its own")]
 
-use std::io::{Error, Result};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{self, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Written to the page by the process that owns it.
-const OWNER: u32 = 0x6f77_6e72;
+/// Where a process has its number. One mapping serves a process and its children, each of which finds zeros in it first.
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+/// The last number that was given in this process or an ancestor.
+static LAST: AtomicU32 = AtomicU32::new(0);
+/// That of the first process of a line.
+const FIRST: u32 = 1;
+/// On the page while a thread takes the process's number.
+const CLAIMED: u32 = u32::MAX;
+/// Stands for the page if the kernel has none that a fork wipes. Never written.
+static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
-/// A mark that `fork` clears in the child.
-#[derive(Debug)]
-pub struct ForkGuard {
-    page: NonNull<AtomicU32>,
-    length: usize,
-    /// Compared instead if the kernel cannot wipe the page.
-    pid: Option<u32>,
+/// A number of this process that none of its ancestors has.
+#[inline]
+pub fn generation() -> u32 {
+    // SAFETY: null, a page that stays mapped, or a static.
+    match unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        Some(page) => match page.load(Ordering::Acquire) {
+            0 | CLAIMED => first_of_process(page),
+            number => number,
+        },
+        None => first_of_process(page()),
+    }
 }
 
-// SAFETY: the page is only accessed through an atomic, and unmapped only by `Drop`.
-unsafe impl Send for ForkGuard {}
-// SAFETY: as above.
-unsafe impl Sync for ForkGuard {}
+/// Whether an ancestor of this process has asked for its number: pointers that this process finds may be that one's.
+pub fn is_child() -> bool {
+    generation() != FIRST && LAST.load(Ordering::Relaxed) > FIRST
+}
+
+#[cold]
+fn first_of_process(page: &AtomicU32) -> u32 {
+    if ptr::eq(page, &NO_PAGE) {
+        return std::process::id();
+    }
+    loop {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        match page.compare_exchange(0, CLAIMED, success, failure) {
+            Ok(_) => {
+                // Taken before it is written: whoever is forked off in between takes another.
+                let number = LAST.fetch_add(1, Ordering::AcqRel) + 1;
+                page.store(number, Ordering::Release);
+                return number;
+            }
+            // Another thread is between those two steps.
+            Err(CLAIMED) => std::thread::yield_now(),
+            Err(number) => return number,
+        }
+    }
+}
+
+/// Maps the page. A fork at any moment in between leaves the child without it or with it.
+fn page() -> &'static AtomicU32 {
+    let own = map().unwrap_or_else(|| (&raw const NO_PAGE).cast_mut());
+    match PAGE.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: a mapping that stays from here on, aligned and zeroed by the kernel; or a static.
+        Ok(_) => unsafe { &*own },
+        Err(faster) => {
+            // One page is lost, once.
+            // SAFETY: as above: what was published stays.
+            unsafe { &*faster }
+        }
+    }
+}
+
+fn map() -> Option<*mut AtomicU32> {
+    // SAFETY: it asks for a number.
+    let length = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let length = usize::try_from(length).ok()?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh anonymous mapping, at an address of the kernel's choice.
+    let mapped = unsafe { libc::mmap(null_mut(), length, rights, kind, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range is the mapping just made.
+    let wiped = unsafe { libc::madvise(mapped, length, libc::MADV_WIPEONFORK) };
+    (wiped == 0).then_some(mapped.cast())
+}
+
+/// A mark that holds in the process that made it, and not in its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkGuard {
+    generation: u32,
+}
 
 impl ForkGuard {
     /// Marks this process as the owner.
-    ///
-    /// # Errors
-    /// If the system cannot map a page.
-    pub fn new() -> Result<Self> {
-        // SAFETY: sysconf only returns a number.
-        let length = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let length = usize::try_from(length).map_err(|_| Error::last_os_error())?;
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh anonymous mapping, at an address of the kernel's choice.
-        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, kind, -1, 0) };
-        if mapped == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
-        let page = NonNull::new(mapped.cast::<AtomicU32>()).ok_or_else(Error::last_os_error)?;
-        // SAFETY: the range is the mapping just made.
-        let wiped = unsafe { libc::madvise(mapped, length, libc::MADV_WIPEONFORK) };
-        let pid = (wiped != 0).then(std::process::id);
-        let guard = Self { page, length, pid };
-        guard.mark().store(OWNER, Ordering::Relaxed);
-        Ok(guard)
+    #[expect(clippy::new_without_default, reason = "it says who the caller is")]
+    pub fn new() -> Self {
+        let generation = generation();
+        Self { generation }
     }
 
     /// Whether this process created the guard.
     #[inline]
-    pub fn is_owner(&self) -> bool {
-        let is_marked = self.mark().load(Ordering::Relaxed) == OWNER;
-        is_marked && self.pid.is_none_or(|pid| pid == std::process::id())
-    }
-
-    fn mark(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped for as long as `self` lives, aligned, and initialized (the
-        // kernel hands out zeros).
-        unsafe { self.page.as_ref() }
-    }
-}
-
-impl Drop for ForkGuard {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this guard's own and no reference to it outlives `self`.
-        // Unmapping a mapping of one's own cannot fail.
-        let _ = unsafe { libc::munmap(self.page.as_ptr().cast(), self.length) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_owner_is_accepted_and_a_forked_child_is_refused() {
-        let guard = ForkGuard::new().unwrap();
-        assert!(guard.is_owner());
-        // SAFETY: the child only reads an atomic and leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            let is_owner = guard.is_owner();
-            // SAFETY: ends the child at once, running nothing of the parent's.
-            unsafe { libc::_exit(i32::from(is_owner)) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above; `status` is valid for the write.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child saw the parent's mark");
-        assert!(guard.is_owner());
+    pub fn is_owner(self) -> bool {
+        self.generation == generation()
     }
 }

@@ -1,19 +1,25 @@
 //! Threads that the library starts inside a host program: their signal mask, their cancellation,
-//! and locks that survive a panic.
+//! locks that survive a panic, and what a fork means.
 
 mod cancel;
 pub mod fork;
 pub mod lock;
+mod process_cell;
 mod sys;
 
-use std::sync::OnceLock;
+use std::num::NonZeroUsize;
+
+use once_cell::race::OnceNonZeroUsize;
 
 pub use cancel::uncancelled;
+pub use process_cell::ProcessCell;
 pub use sys::with_signals_blocked;
 
 /// Number of processors that this process may use; 1 if unknown. Cached, because determining it
 /// reads half a dozen files.
 pub fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |count| count.get()))
+    // Not one that a child would wait for if another thread was determining it at the fork.
+    static PROCESSORS: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let determine = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    PROCESSORS.get_or_init(determine).get()
 }

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
-use crate::guard::{control, pointer, status, value};
+use crate::guard::{number, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
 use crate::{context, device, mr, pd, query};
@@ -71,11 +71,11 @@ exports! {
 
     fn ibv_close_device(of: *mut Context) -> c_int {
         // SAFETY: the program's context, which it does not use afterwards.
-        control(|| unsafe { context::close(of) })
+        number(|| unsafe { context::close(of) })
     }
 
     fn ibv_query_device(of: *mut Context, into: *mut DeviceAttr) -> c_int {
-        control(|| {
+        number(|| {
             // SAFETY: the program's pointers.
             let attr = unsafe { query::device(of) }?;
             if into.is_null() {
@@ -89,7 +89,7 @@ exports! {
 
     fn ibv_query_port(of: *mut Context, port_num: u8, into: *mut PortAttr) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { query::port(of, port_num, into) })
+        number(|| unsafe { query::port(of, port_num, into) })
     }
 
     // This function returns zeros for an empty entry of the table.
@@ -119,7 +119,7 @@ exports! {
         flags: u32,
         size: usize
     ) -> c_int {
-        control(|| {
+        number(|| {
             if flags != 0 || into.is_null() {
                 return Err(Errno::INVAL);
             }
@@ -193,7 +193,7 @@ exports! {
 
     fn ibv_dealloc_pd(of: *mut Pd) -> c_int {
         // SAFETY: the program's domain, which it does not use after success.
-        control(|| unsafe { pd::dealloc(of) })
+        number(|| unsafe { pd::dealloc(of) })
     }
 
     fn ibv_import_device(descriptor: c_int) -> *mut Context {
@@ -208,7 +208,7 @@ exports! {
 
     fn ibv_unimport_pd(of: *mut Pd) {
         // SAFETY: the program's domain, which it does not use afterwards.
-        control(|| unsafe { pd::unimport(of) });
+        number(|| unsafe { pd::unimport(of) });
     }
 
     fn ibv_import_mr(of: *mut Pd, handle: u32) -> *mut Mr {
@@ -218,7 +218,7 @@ exports! {
 
     fn ibv_unimport_mr(of: *mut Mr) {
         // SAFETY: the program's region, which it does not use afterwards.
-        control(|| unsafe { mr::unimport(of) });
+        number(|| unsafe { mr::unimport(of) });
     }
 
     // The devices have no device memory.

@@ -7,10 +7,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use portolan_abi_layout::exports;
 use rustix::io::Errno;
 
-use crate::guard::{control, pointer, status, value};
+use crate::guard::{number, pointer, status, value};
 use crate::layout::*;
 use crate::object::own;
-use crate::process::check_process;
 use crate::wait::{self, Attempt};
 use crate::{ah, async_event, channel, cq, mr, qp, srq};
 
@@ -80,7 +79,6 @@ exports! {
         access: c_int
     ) -> c_int {
         status(|| {
-            check_process()?;
             // SAFETY: the program's region, domain and memory.
             unsafe { mr::reregister(of, flags as u32, pd, addr, length, access as u32) }?;
             Ok(0)
@@ -89,7 +87,7 @@ exports! {
 
     fn ibv_dereg_mr(of: *mut Mr) -> c_int {
         // SAFETY: the program's region, which it does not use after success.
-        control(|| unsafe { mr::deregister(of) })
+        number(|| unsafe { mr::deregister(of) })
     }
 
     fn ibv_create_comp_channel(of: *mut Context) -> *mut CompChannel {
@@ -99,7 +97,7 @@ exports! {
 
     fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
         // SAFETY: the program's channel, which it does not use after success.
-        control(|| unsafe { channel::destroy(of) })
+        number(|| unsafe { channel::destroy(of) })
     }
 
     fn ibv_create_cq(
@@ -119,12 +117,12 @@ exports! {
 
     fn ibv_resize_cq(of: *mut Cq, cqe: c_int) -> c_int {
         // SAFETY: the program's queue.
-        control(|| unsafe { cq::resize(of, cqe) })
+        number(|| unsafe { cq::resize(of, cqe) })
     }
 
     fn ibv_destroy_cq(of: *mut Cq) -> c_int {
         // SAFETY: the program's queue, which it does not use after success.
-        control(|| unsafe { cq::destroy(of) })
+        number(|| unsafe { cq::destroy(of) })
     }
 
     fn ibv_get_cq_event(
@@ -148,12 +146,8 @@ exports! {
     }
 
     fn ibv_ack_cq_events(of: *mut Cq, count: c_uint) {
-        // SAFETY: the program's queue. In a forked child its lock may stay locked.
-        value((), || unsafe {
-            if check_process().is_ok() {
-                cq::acknowledge(of, count);
-            }
-        });
+        // SAFETY: the program's queue.
+        value((), || unsafe { cq::acknowledge(of, count) });
     }
 
     fn ibv_create_srq(of: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
@@ -163,17 +157,17 @@ exports! {
 
     fn ibv_modify_srq(of: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { srq::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
+        number(|| unsafe { srq::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
     }
 
     fn ibv_query_srq(of: *mut Srq, into: *mut SrqAttr) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { give(into, srq::query(of)?) })
+        number(|| unsafe { give(into, srq::query(of)?) })
     }
 
     fn ibv_destroy_srq(of: *mut Srq) -> c_int {
         // SAFETY: the program's queue, which it does not use after success.
-        control(|| unsafe { srq::destroy(of) })
+        number(|| unsafe { srq::destroy(of) })
     }
 
     fn ibv_create_qp(of: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
@@ -193,7 +187,7 @@ exports! {
 
     fn ibv_modify_qp(of: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { qp::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
+        number(|| unsafe { qp::modify(of, attr.as_ref().ok_or(Errno::INVAL)?, mask as u32) })
     }
 
     fn ibv_query_qp(
@@ -202,7 +196,7 @@ exports! {
         _mask: c_int,
         into_init: *mut QpInitAttr
     ) -> c_int {
-        control(|| {
+        number(|| {
             // SAFETY: the program's pointers.
             unsafe {
                 let (attr, init) = qp::query(of)?;
@@ -219,26 +213,26 @@ exports! {
 
     fn ibv_destroy_qp(of: *mut Qp) -> c_int {
         // SAFETY: the program's queue pair, which it does not use after success.
-        control(|| unsafe { qp::destroy(of) })
+        number(|| unsafe { qp::destroy(of) })
     }
 
     // Enhanced connection establishment needs hardware, as with rdma_rxe.
     fn ibv_query_ece(_of: *mut Qp, _into: *mut Ece) -> c_int {
-        control(|| Err(Errno::OPNOTSUPP))
+        number(|| Err(Errno::OPNOTSUPP))
     }
 
     fn ibv_set_ece(_of: *mut Qp, _ece: *mut Ece) -> c_int {
-        control(|| Err(Errno::OPNOTSUPP))
+        number(|| Err(Errno::OPNOTSUPP))
     }
 
     fn ibv_attach_mcast(of: *mut Qp, gid: *const Gid, _lid: u16) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { qp::multicast(of, gid, true) })
+        number(|| unsafe { qp::multicast(of, gid, true) })
     }
 
     fn ibv_detach_mcast(of: *mut Qp, gid: *const Gid, _lid: u16) -> c_int {
         // SAFETY: the program's pointers.
-        control(|| unsafe { qp::multicast(of, gid, false) })
+        number(|| unsafe { qp::multicast(of, gid, false) })
     }
 
     fn ibv_create_ah(of: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
@@ -269,7 +263,7 @@ exports! {
 
     fn ibv_destroy_ah(of: *mut Ah) -> c_int {
         // SAFETY: the program's handle, which it does not use afterwards.
-        control(|| unsafe { ah::destroy(of) })
+        number(|| unsafe { ah::destroy(of) })
     }
 
     fn ibv_get_async_event(of: *mut Context, into: *mut AsyncEvent) -> c_int {
@@ -286,7 +280,7 @@ exports! {
         value((), || {
             // SAFETY: the program's event, not acknowledged yet.
             unsafe {
-                if let (Some(event), Ok(())) = (event.as_ref(), check_process()) {
+                if let Some(event) = event.as_ref() {
                     async_event::acknowledge(event);
                 }
             }

@@ -5,10 +5,12 @@
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
 use portolan_threads::lock::Mutex;
+use portolan_threads::{ProcessCell, fork};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan_kernel::raw::{RdmaCmChannel, RdmaCmTable};
 use portolan_rdma_cm_server::{Channel, Memory, RdmaCm};
@@ -33,11 +35,10 @@ pub(crate) fn table() -> *const RdmaCmTable {
 /// The device, created with the first channel.
 ///
 /// # Errors
-/// Errors of the provider; in a forked child, the provider belongs to another process.
+/// Errors of the provider.
 fn device() -> Result<&'static Arc<RdmaCm>> {
-    static DEVICE: OnceLock<Arc<RdmaCm>> = OnceLock::new();
-    let provider = provider()?;
-    Ok(DEVICE.get_or_init(|| RdmaCm::new(provider)))
+    static DEVICE: ProcessCell<Arc<RdmaCm>> = ProcessCell::new();
+    DEVICE.get_or_try_make(|| provider().map(RdmaCm::new))
 }
 
 /// # Safety
@@ -48,7 +49,7 @@ unsafe extern "C" fn open(place: *mut RdmaCmChannel) -> c_int {
         // SAFETY: `place` is null or whole.
         let place = unsafe { place.as_mut() }.ok_or(Errno::INVAL)?;
         place.fd = channel.as_fd().as_raw_fd();
-        place.handle = std::ptr::without_provenance_mut(OPEN.add(channel));
+        place.handle = std::ptr::without_provenance_mut(opened().add(channel));
         Ok(())
     });
     opened.map_or_else(Errno::raw_os_error, |()| 0)
@@ -58,7 +59,7 @@ unsafe extern "C" fn open(place: *mut RdmaCmChannel) -> c_int {
 /// The command has that many bytes, and the addresses in it are valid for their purpose.
 unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: usize) -> isize {
     let written = caught(|| {
-        let channel = OPEN.get(handle.addr())?;
+        let channel = opened().get(handle.addr())?;
         if command.is_null() {
             return Err(Errno::FAULT);
         }
@@ -77,52 +78,49 @@ unsafe extern "C" fn write(handle: *mut c_void, command: *const c_void, length: 
 unsafe extern "C" fn close(handle: *mut c_void) {
     let _ = caught(|| {
         // Destroy its ids now, because a thread may wait on it without a limit, as Debian's rping does.
-        OPEN.remove(handle.addr())?.close();
+        opened().remove(handle.addr())?.close();
         Ok(())
     });
 }
 
-static OPEN: LazyLock<Open> = LazyLock::new(|| Open {
-    process: std::process::id(),
-    channels: Mutex::default(),
-});
-
-/// Open channels by number. A thread that writes to one keeps it alive.
+/// Open channels by number. A thread that writes to one keeps it alive. A forked child has none of its parent's.
+#[derive(Default)]
 struct Open {
-    process: u32,
-    channels: Mutex<(usize, HashMap<usize, Arc<Channel>>)>,
+    channels: Mutex<HashMap<usize, Arc<Channel>>>,
+}
+
+fn opened() -> &'static Open {
+    static OPEN: ProcessCell<Open> = ProcessCell::new();
+    OPEN.get_or_make(Open::default)
 }
 
 impl Open {
     fn add(&self, channel: Arc<Channel>) -> usize {
-        let mut channels = self.channels.lock();
-        let (last, channels) = &mut *channels;
-        *last += 1;
-        channels.insert(*last, channel);
-        *last
+        /// A child does not give its parent's numbers again.
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.channels.lock().insert(number, channel);
+        number
     }
 
     /// # Errors
-    /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, where the lock may stay locked.
+    /// `EBADF` if it is not open; `EOPNOTSUPP` in a forked child, whose parent's it may be.
     fn get(&self, number: usize) -> Result<Arc<Channel>> {
-        self.check_process()?;
-        let channels = self.channels.lock();
-        channels.1.get(&number).cloned().ok_or(Errno::BADF)
+        let found = self.channels.lock().get(&number).cloned();
+        found.ok_or_else(absent)
     }
 
     /// # Errors
     /// As for [`Open::get`].
     fn remove(&self, number: usize) -> Result<Arc<Channel>> {
-        self.check_process()?;
-        let mut channels = self.channels.lock();
-        channels.1.remove(&number).ok_or(Errno::BADF)
+        self.channels.lock().remove(&number).ok_or_else(absent)
     }
+}
 
-    fn check_process(&self) -> Result<()> {
-        match self.process == std::process::id() {
-            true => Ok(()),
-            false => Err(Errno::OPNOTSUPP),
-        }
+fn absent() -> Errno {
+    match fork::is_child() {
+        true => Errno::OPNOTSUPP,
+        false => Errno::BADF,
     }
 }
 
@@ -164,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    fn opened() -> RdmaCmChannel {
+    fn opened_channel() -> RdmaCmChannel {
         let mut channel = RdmaCmChannel {
             handle: std::ptr::null_mut(),
             fd: -1,
@@ -192,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_channel_that_is_closed_is_no_descriptor_any_more() {
-        let channel = opened();
+        let channel = opened_channel();
         // SAFETY: open; a second time is refused.
         unsafe {
             close(channel.handle);
@@ -205,9 +203,9 @@ mod tests {
 
     #[test]
     fn a_thread_may_wait_on_a_channel_while_another_closes_it() {
-        let channel = opened();
+        let channel = opened_channel();
         let number = channel.handle.addr();
-        let kept = OPEN.get(number).unwrap();
+        let kept = opened().get(number).unwrap();
         // Stays in there for good, as a program's would: it ends with the process.
         std::thread::spawn(move || get_event(number));
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -219,6 +217,6 @@ mod tests {
         // SAFETY: open.
         unsafe { close(channel.handle) };
         assert_eq!(Arc::strong_count(&kept), 2);
-        assert_eq!(OPEN.get(number).err(), Some(Errno::BADF));
+        assert_eq!(opened().get(number).err(), Some(Errno::BADF));
     }
 }

@@ -1,6 +1,6 @@
 /*
  * Forks children while another thread is inside the library. Each call of a child must return, with success or an
- * error, and the parent must continue. Exits with 0, or prints the wrong line.
+ * error, each child can open devices of its own, and the parent must continue. Exits with 0, or prints the wrong line.
  */
 
 #include <errno.h>
@@ -24,6 +24,7 @@ static void failed(int line, const char *what) {
 	_exit(1);
 }
 
+static struct ibv_device *listed;
 static struct ibv_context *context;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
@@ -42,6 +43,17 @@ static void *busy(void *none) {
 	return none;
 }
 
+/* A device that was listed, by this process or its parent. */
+static void open_own(struct ibv_device *device) {
+	struct ibv_context *own = ibv_open_device(device);
+	CHECK(own);
+	struct ibv_comp_channel *own_channel = ibv_create_comp_channel(own);
+	CHECK(own_channel);
+	struct ibv_cq *own_cq = ibv_create_cq(own, 1, NULL, own_channel, 0);
+	CHECK(own_cq && !ibv_req_notify_cq(own_cq, 0) && !ibv_destroy_cq(own_cq));
+	CHECK(ibv_destroy_cq(own_cq) && !ibv_destroy_comp_channel(own_channel) && !ibv_close_device(own));
+}
+
 static void child(void) {
 	struct ibv_cq *seen;
 	void *seen_context;
@@ -53,6 +65,13 @@ static void child(void) {
 	ibv_ack_cq_events(cq, 1);
 	CHECK(ibv_req_notify_cq(cq, 0) == EOPNOTSUPP && ibv_resize_cq(cq, 2) == EOPNOTSUPP);
 	CHECK(ibv_destroy_cq(cq) == EOPNOTSUPP && ibv_destroy_comp_channel(channel) == EOPNOTSUPP);
+	CHECK(ibv_close_device(context) == EOPNOTSUPP);
+	open_own(listed);
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	CHECK(list && list[0] == listed);
+	open_own(list[0]);
+	ibv_free_device_list(list);
+	CHECK(ibv_destroy_cq(cq) == EOPNOTSUPP && !ibv_create_cq(context, 1, NULL, channel, 0) && errno == EOPNOTSUPP);
 	_exit(0);
 }
 
@@ -60,7 +79,8 @@ int main(void) {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	pthread_t thread;
 	CHECK(list && list[0]);
-	context = ibv_open_device(list[0]);
+	listed = list[0];
+	context = ibv_open_device(listed);
 	ibv_free_device_list(list);
 	CHECK(context);
 	channel = ibv_create_comp_channel(context);

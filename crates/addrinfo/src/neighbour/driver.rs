@@ -10,6 +10,7 @@ use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use portolan_threads::with_signals_blocked;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -23,7 +24,6 @@ use super::pending::{Action, Entry, NextHop, Pending};
 use super::watch::{Changed, Watches};
 use crate::sys::netlink::{Message, Received, Socket};
 use crate::sys::probe::ProbeSocket;
-use crate::sys::process_cell::ProcessKey;
 use crate::sys::{interface, os_error};
 
 /// The thread's name in `top -H` (15 bytes at most).
@@ -39,7 +39,7 @@ const DATAGRAMS_PER_TURN: usize = 256;
 pub(super) struct Shared {
     /// The process that runs the thread. A forked child has no thread, and its copy of the lock may
     /// be held.
-    owner: ProcessKey,
+    owner: ForkGuard,
     state: Mutex<DriverState>,
     wake: OwnedFd,
 }
@@ -61,7 +61,7 @@ pub(super) fn start() -> Result<Arc<Shared>, Cause> {
         stopped: false,
     });
     let shared = Arc::new(Shared {
-        owner: ProcessKey::current(),
+        owner: ForkGuard::new(),
         state,
         wake,
     });
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     fn is_own(&self) -> bool {
-        ProcessKey::current() == self.owner
+        self.owner.is_owner()
     }
 
     /// Locks the state, even after a panic elsewhere: serving all other callers outweighs any

@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
+use portolan_threads::ProcessCell;
 
 pub use link_address::{LINK_ADDRESS_MAX, LinkAddress};
 pub use pending::WAITERS_MAX;
 pub use watch::{Changed, WATCHES_MAX};
 
-use crate::sys::process_cell::ProcessCell;
 use driver::Shared;
 use pending::NextHop;
 

@@ -11,11 +11,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_provider::Cause;
+use portolan_threads::fork::ForkGuard;
 
 pub use client::{Client, EXCHANGE_DEADLINE};
 pub(crate) use message::is_link_local;
-
-use crate::sys::process_cell::ProcessKey;
 
 /// A query to the routing tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,10 +148,10 @@ impl fmt::Display for Route {
 /// As [`Client::lookup`]; also errors of opening a netlink socket.
 pub fn lookup(query: &Query) -> Result<Route, Cause> {
     thread_local! {
-        static CLIENT: RefCell<Option<(ProcessKey, Client)>> = const { RefCell::new(None) };
+        static CLIENT: RefCell<Option<(ForkGuard, Client)>> = const { RefCell::new(None) };
     }
     // A forked child shares its parent's socket, and would take the parent's replies.
-    let process = ProcessKey::current();
+    let process = ForkGuard::new();
     let asked = CLIENT.try_with(|slot| {
         let mut slot = slot.borrow_mut();
         let mut client = match slot.take() {

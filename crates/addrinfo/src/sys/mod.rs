@@ -1,9 +1,8 @@
-//! System calls: interfaces, netlink, probes and fork detection.
+//! System calls: interfaces, netlink and probes.
 
 pub(crate) mod interface;
 pub(crate) mod netlink;
 pub(crate) mod probe;
-pub(crate) mod process_cell;
 
 use portolan_provider::Cause;
 use rustix::io::Errno;

@@ -1,7 +1,8 @@
 /*
  * Forks while a thread of the parent pings without a pause and may hold any lock of the libraries.
  *
- *   fork KIND ADDRESS PORT      KIND is what each child does: touch, exit, exec
+ *   fork KIND ADDRESS PORT      KIND is what each child does: touch, exit, exec, own, again; with "thread", it is
+ *                               own, and another thread than the first forks
  */
 #include "pinger.h"
 #include <pthread.h>
@@ -69,7 +70,6 @@ static int touch(void)
 	REFUSED(ibv_create_cq(verbs, 1, NULL, NULL, 0), NULL);
 	REFUSED(ibv_create_comp_channel(verbs), NULL);
 	REFUSED(ibv_alloc_pd(verbs), NULL);
-	REFUSED(rdma_create_event_channel(), NULL);
 	REFUSED(rdma_create_id(pinger.channel, &id, NULL, RDMA_PS_TCP), -1);
 	REFUSED(rdma_create_qp(pinger.id, NULL, &init), -1);
 	REFUSED(rdma_resolve_addr(pinger.id, NULL, address, RESOLVE_MS), -1);
@@ -97,9 +97,33 @@ static int call(const char *host, const char *port)
 	return failed;
 }
 
+/* Has connections of its own; so has a child of it, before and after it has. */
+static int call_again(char **argv)
+{
+	for (int calls = 0; calls < 2; calls++) {
+		int status;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			alarm(CHILD_TIME_S);
+			_exit(call(argv[2], argv[3]) != 0);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+			return broken("a child of a child");
+		if (call(argv[2], argv[3]))
+			return -1;
+	}
+	return 0;
+}
+
 static void child(char **argv)
 {
 	alarm(CHILD_TIME_S);
+	if (!strcmp(argv[1], "own") || !strcmp(argv[1], "thread"))
+		/* What it has of its parent is refused before and after. */
+		_exit(call(argv[2], argv[3]) || touch() || call(argv[2], argv[3]));
+	if (!strcmp(argv[1], "again"))
+		_exit(call_again(argv) != 0);
 	if (!strcmp(argv[1], "touch"))
 		_exit(touch() != 0);
 	if (!strcmp(argv[1], "exec")) {
@@ -110,29 +134,33 @@ static void child(char **argv)
 	exit(0);
 }
 
-/* Forks the children one after the other. Returns how many failed. */
-static int fork_all(char **argv)
+/* How many children failed. */
+static int badly;
+
+static void *fork_all(void *arguments)
 {
-	int failed = 0, status;
+	char **argv = arguments;
+	int status;
 
 	for (int i = 0; i < CHILDREN; i++) {
 		pid_t pid = fork();
 
 		if (pid == 0)
 			child(argv);
-		if (pid < 0 || waitpid(pid, &status, 0) != pid)
-			return broken("fork");
-		if (status) {
+		if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+			broken("fork");
+			badly++;
+		} else if (status) {
 			printf("child %d: status 0x%x\n", i, status);
-			failed++;
+			badly++;
 		}
 	}
-	return failed;
+	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	pthread_t thread;
+	pthread_t thread, forks;
 	int failed = 0;
 
 	if (argc != 4)
@@ -147,7 +175,10 @@ int main(int argc, char **argv)
 	completions = ibv_create_comp_channel(pinger.id->verbs);
 	if (!connections || !completions || pthread_create(&thread, NULL, ping_on, &failed))
 		return 1;
-	int badly = fork_all(argv);
+	if (strcmp(argv[1], "thread"))
+		fork_all(argv);
+	else if (pthread_create(&forks, NULL, fork_all, argv) || pthread_join(forks, NULL))
+		return 1;
 	is_done = 1;
 	pthread_join(thread, NULL);
 	if (!failed)

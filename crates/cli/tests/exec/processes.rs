@@ -34,7 +34,18 @@ fn a_forked_child_that_exits_does_not_affect_its_parent() {
 }
 
 #[test]
-fn a_forked_child_that_runs_a_program_can_have_its_own_connections() {
+fn a_forked_child_has_devices_and_connections_of_its_own_beside_its_parents() {
+    fork("own");
+}
+
+#[test]
+fn so_has_a_child_of_a_child_and_one_that_another_thread_forked() {
+    fork("again");
+    fork("thread");
+}
+
+#[test]
+fn a_forked_child_that_runs_a_program_has_connections_of_its_own_beside_its_parents() {
     fork("exec");
 }
 

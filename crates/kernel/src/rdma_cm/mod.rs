@@ -69,7 +69,7 @@ impl ConnectionManager {
             device,
             offers,
             ids: Ids::default(),
-            fork: ForkGuard::new()?,
+            fork: ForkGuard::new(),
         }))
     }
 

@@ -2,36 +2,26 @@
 
 use portolan_provider::{Cause, Error, Result, Step};
 use portolan_threads::fork;
-use rustix::io::Errno;
 
-use crate::error::refused;
-
-/// A mark that a fork wipes.
-#[derive(Debug)]
+/// A mark that holds in the process that made it.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ForkGuard(fork::ForkGuard);
 
 impl ForkGuard {
     /// Marks this process as the owner.
-    ///
-    /// # Errors
-    /// If the kernel refuses the page.
-    pub(crate) fn new() -> Result<Self> {
-        let guard = fork::ForkGuard::new().map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-            refused(Step::OpenDevice, "mmap", errno)
-        })?;
-        Ok(Self(guard))
+    pub(crate) fn new() -> Self {
+        Self(fork::ForkGuard::new())
     }
 
     /// Whether this process created the mark.
     #[inline]
-    pub(crate) fn is_owner(&self) -> bool {
+    pub(crate) fn is_owner(self) -> bool {
         self.0.is_owner()
     }
 
     /// Fails in a forked child.
     #[inline]
-    pub(crate) fn check(&self, step: Step) -> Result<()> {
+    pub(crate) fn check(self, step: Step) -> Result<()> {
         if self.is_owner() {
             return Ok(());
         }
@@ -48,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_accepted_and_a_forked_child_is_refused() {
-        let guard = ForkGuard::new().unwrap();
+        let guard = ForkGuard::new();
         guard.check(Step::PollCq).unwrap();
         // SAFETY: the child only reads an atomic and leaves by `_exit`.
         let child = unsafe { libc::fork() };

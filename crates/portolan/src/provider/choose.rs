@@ -10,7 +10,7 @@ use portolan_provider::error::errno::{EACCES, ENOENT, ENOSYS, EPERM};
 use portolan_provider::traits::Provider;
 use portolan_provider::{Cause, Error, Result};
 
-use super::{Choice, KERNEL_AFTER_FORK, PinnedBy, kernel_provider, pinned, software_provider};
+use super::{Choice, PinnedBy, kernel_provider, pinned, software_provider};
 
 /// A selected provider, with the reason.
 #[derive(Clone, Debug)]
@@ -179,14 +179,14 @@ pub(crate) fn decide(
 }
 
 /// Returns whether the kernel's devices are unusable on this machine or for this user. Other
-/// failures, such as a lack of descriptors or a forked process, do not affect the choice.
+/// failures, such as a lack of descriptors, do not affect the choice.
 fn is_unusable(error: &Error) -> bool {
     match &error.cause {
         Cause::NoDevice { .. } | Cause::UnusableLibrary { .. } => true,
         // A container may see a device without its device file, or userspace verbs may be missing.
         Cause::Os { errno, .. } => [EACCES, EPERM, ENOENT, ENOSYS].contains(errno),
         // The kernel is too old.
-        Cause::Unsupported(what) => *what != KERNEL_AFTER_FORK,
+        Cause::Unsupported(_) => true,
         _ => false,
     }
 }
@@ -271,7 +271,6 @@ mod tests {
         let library = "libibverbs.so.1".into();
         assert!(is_unusable(Cause::UnusableLibrary { library, why }));
         assert!(is_unusable(Cause::Unsupported("Linux before 5.8")));
-        assert!(!is_unusable(Cause::Unsupported(KERNEL_AFTER_FORK)));
         for (errno, unusable) in [
             (EACCES, true),
             (EPERM, true),

@@ -20,9 +20,10 @@ mod trust;
 
 use std::fmt;
 
-use portolan_threads::lock::Mutex;
+use portolan_threads::ProcessCell;
+use portolan_threads::lock::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use portolan_kernel::KernelProvider;
 pub use portolan_kernel::{Offers, check_verbs_library, kernel_offers};
@@ -160,11 +161,12 @@ pub fn configure_software(config: SoftwareConfig) -> Result<()> {
         let cause = Cause::InvalidState { expected, found };
         return Err(Error::new(Step::OpenDevice, cause));
     }
-    *SOFTWARE_CONFIG.lock() = Some(config);
+    *software_config().write() = Some(config);
     Ok(())
 }
 
-/// This process's software provider; every call returns the same one.
+/// This process's software provider; every call returns the same one. A forked child has another than its parent, with
+/// devices of its own.
 ///
 /// # Errors
 /// The software device cannot start: another program holds UDP port 4791, or the processes that
@@ -173,21 +175,31 @@ pub fn software_provider() -> Result<Arc<dyn Provider>> {
     software().map(|provider| provider as Arc<dyn Provider>)
 }
 
-/// This process's kernel provider; every call returns the same one.
+/// This process's kernel provider; every call returns the same one. A forked child has another than its parent.
 ///
 /// # Errors
 /// `NoDevice` if the kernel has no rdma_cm device; `UnusableLibrary` if libibverbs is absent, too old, or
 /// Portolan's own.
 pub fn kernel_provider() -> Result<Arc<dyn Provider>> {
-    let provider = KERNEL.get(KernelProvider::open, KERNEL_AFTER_FORK)?;
+    let provider = KERNEL.get(KernelProvider::open)?;
     Ok(provider)
 }
 
-const KERNEL_AFTER_FORK: &str = "use in a process forked after the kernel provider was opened";
-
 static KERNEL: Opened<KernelProvider> = Opened::none();
 static SOFTWARE: Opened<SoftwareProvider> = Opened::none();
-static SOFTWARE_CONFIG: Mutex<Option<SoftwareConfig>> = Mutex::new(None);
+
+/// The configuration that the program set. A forked child has its parent's, except the tap: its locks may stay locked.
+fn software_config() -> &'static RwLock<Option<SoftwareConfig>> {
+    static CONFIG: ProcessCell<RwLock<Option<SoftwareConfig>>> = ProcessCell::new();
+    CONFIG.get_or_inherit(|of_parent| {
+        // It cannot be read if a thread of the parent was setting it.
+        let of_parent = of_parent.and_then(|config| config.try_read()?.clone());
+        RwLock::new(of_parent.map(|mut config| {
+            config.stack.tap = None;
+            config
+        }))
+    })
+}
 
 /// Sets the tap that sees every packet of this process's software devices; `None` removes it.
 ///
@@ -206,66 +218,39 @@ fn of_environment() -> Result<SoftwareConfig> {
 }
 
 fn software() -> Result<Arc<SoftwareProvider>> {
-    let after_fork = "use in a process forked after the software device was opened";
-    let open = || {
-        let config = match SOFTWARE_CONFIG.lock().clone() {
+    SOFTWARE.get(|| {
+        let config = match software_config().read().clone() {
             Some(config) => config,
             None => of_environment()?,
         };
         SoftwareProvider::start(config)
-    };
-    SOFTWARE.get(open, after_fork)
+    })
 }
 
-/// A provider that a process opens once.
-struct Opened<P> {
-    provider: Mutex<Option<Arc<P>>>,
-    /// The process that opens or has opened it; 0 means none.
-    owner: AtomicU32,
-}
+/// A provider that each process opens once.
+struct Opened<P: 'static>(ProcessCell<Mutex<Option<Arc<P>>>>);
 
-impl<P> Opened<P> {
+impl<P: Send + Sync> Opened<P> {
     const fn none() -> Self {
-        Self {
-            provider: Mutex::new(None),
-            owner: AtomicU32::new(0),
-        }
+        Self(ProcessCell::new())
     }
 
     /// The provider, if this process has opened it.
     fn opened(&self) -> Option<Arc<P>> {
-        // In a forked child, the parent may have held the lock at the fork, which then stays
-        // locked.
-        let is_own = self.owner.load(Ordering::Acquire) == std::process::id();
-        is_own.then(|| self.provider.lock().clone()).flatten()
+        self.0.get_or_make(Mutex::default).lock().clone()
     }
 
     /// Returns the provider; opens it if necessary.
     ///
     /// # Errors
-    /// Those of `open`; `Unsupported` with the text `after_fork` in a process forked since the
-    /// provider was opened.
-    fn get(
-        &self,
-        open: impl FnOnce() -> Result<Arc<P>>,
-        after_fork: &'static str,
-    ) -> Result<Arc<P>> {
-        let pid = std::process::id();
-        let owner = self
-            .owner
-            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
-        if owner.is_err_and(|owner| owner != pid) {
-            // The child lacks the parent's threads and does not own its queue pairs, and the lock
-            // may have been held at the fork.
-            return Err(Error::new(Step::OpenDevice, Cause::Unsupported(after_fork)));
-        }
-        let mut provider = self.provider.lock();
+    /// Those of `open`.
+    fn get(&self, open: impl FnOnce() -> Result<Arc<P>>) -> Result<Arc<P>> {
+        let mut provider = self.0.get_or_make(Mutex::default).lock();
         if let Some(provider) = &*provider {
             return Ok(provider.clone());
         }
-        let opened = open().inspect_err(|_| self.owner.store(0, Ordering::Release))?;
+        let opened = open()?;
         *provider = Some(opened.clone());
-        self.owner.store(pid, Ordering::Release);
         Ok(opened)
     }
 }

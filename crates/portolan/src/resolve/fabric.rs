@@ -4,18 +4,18 @@
 //! is absent or fails, the administrator is queried.
 
 use portolan_threads::lock::Mutex;
-use std::convert::Infallible;
 use std::time::Duration;
 
+use portolan_addrinfo::PathData;
 use portolan_addrinfo::ibacm::{self, PathRequest};
 use portolan_addrinfo::lookups::{DeviceChoice, LinkLayer, PathQuestion, SaService, ServiceRecord};
-use portolan_addrinfo::{PathData, ProcessCell};
 use portolan_kernel::{IbServiceKey, ib_services};
 use portolan_provider::error::errno::{EACCES, ENOENT, EPERM};
 use portolan_provider::{Address, Cause};
 use portolan_sa::engine::Failure;
 use portolan_sa::umad::{self, Device};
 use portolan_sa::{Client, ClientConfig, Port, PortState};
+use portolan_threads::ProcessCell;
 use portolan_wire::sa::{self, PathRecord, Query, SaStatus};
 use portolan_wire::{Gid, PKey, ServiceId};
 
@@ -31,8 +31,7 @@ struct Known {
 
 fn known() -> &'static Known {
     static KNOWN: ProcessCell<Known> = ProcessCell::new();
-    let Ok(known) = KNOWN.get_or_try_make(|| Ok::<_, Infallible>(Known::default()));
-    known
+    KNOWN.get_or_make(Known::default)
 }
 
 /// An active InfiniBand port with its administrator's client.

@@ -79,7 +79,10 @@ fn a_forked_child_is_refused_and_its_drops_do_not_affect_its_parent() {
         text += &refused("deregister", active.mr.deregister().err());
         text += &refused("id", CmId::new(&active.channel).err());
         text += &refused("disconnect", active.id.disconnect().err());
-        text += &refused("provider", default_provider().err());
+        match default_provider().and_then(|own| own.devices()) {
+            Ok(devices) if !devices.is_empty() => {}
+            other => text += &format!("devices of its own: {other:?}"),
+        }
         text += &refused("channel", EventChannel::open_on(opened.clone()).err());
         text += &refused("window", window.deallocate().err());
         drop(copies.take());

@@ -1,4 +1,4 @@
-//! A forked child is refused its parent's devices and does not affect them.
+//! A forked child is refused its parent's devices, does not affect them, and can have devices of its own.
 #![allow(unsafe_code, reason = "fork has no safe form")]
 
 use std::fs::File;
@@ -145,9 +145,23 @@ fn a_forked_child_that_drops_its_copies_disconnects_nothing() {
 }
 
 #[test]
-fn the_processs_own_provider_is_refused_to_a_forked_child() {
-    portolan::provider::software_provider().unwrap();
-    let text = in_child(|| refused("open", portolan::provider::software_provider().err()));
-    assert_eq!(text, "");
-    portolan::provider::software_provider().unwrap();
+fn a_forked_child_has_a_provider_of_its_own_that_reaches_its_parents() {
+    let parents = portolan::provider::software_provider().unwrap();
+    let listener = listener_on(parents, "127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    let serving = std::thread::spawn(move || {
+        let incoming = listener.accept_within(PATIENCE).unwrap();
+        let passive = incoming.accept().unwrap();
+        let message = passive.receive_within(PATIENCE).unwrap();
+        message.to_vec()
+    });
+    let text = in_child(|| {
+        let own = portolan::provider::software_provider().unwrap();
+        let active = connector_on(own).connect_to(address).unwrap();
+        let sent = active.send(active.buffer_from(b"from the child").unwrap());
+        sent.unwrap().wait().unwrap();
+        "sent".into()
+    });
+    assert_eq!(text, "sent");
+    assert_eq!(serving.join().unwrap(), b"from the child");
 }

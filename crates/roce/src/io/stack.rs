@@ -106,7 +106,7 @@ impl Stack {
         prepare: impl FnOnce(&Arc<Self>) -> Result<Arc<dyn Gsi>>,
     ) -> Result<Arc<Self>> {
         config.check()?;
-        let entry = Arc::new(Entry::new()?);
+        let entry = Arc::new(Entry::new());
         let transmitter = Transmitter::open(config.send_sockets, config.send_buffer_bytes)?;
         let group = PortGroup::join(config.group.clone(), coordinator, member)?;
         for socket in group.sockets() {

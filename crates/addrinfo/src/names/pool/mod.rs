@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
+use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;
 
-use crate::sys::process_cell::ProcessCell;
 use threads::Shared;
 
 /// Maximum number of threads for jobs; one more thread waits for deadlines.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use portolan_provider::Cause;
 use portolan_provider::error::errno;
+use portolan_threads::fork::ForkGuard;
 use portolan_threads::lock::{Condvar, Mutex, MutexGuard};
 use portolan_threads::with_signals_blocked;
 
 use super::jobs::Jobs;
 use super::{JOBS_MAX, Unanswered};
-use crate::sys::process_cell::ProcessKey;
 
 /// The threads' names in `top -H` (15 bytes at most).
 const WORKER_NAME: &str = "portolan-names";
@@ -31,7 +31,7 @@ pub(super) type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Cause>;
 pub(super) struct Shared {
     /// The process that runs the threads. A forked child has no threads, and its copy of the lock
     /// may be held.
-    owner: ProcessKey,
+    owner: ForkGuard,
     threads_max: usize,
     spawn_worker: Spawn,
     state: Mutex<PoolState>,
@@ -57,7 +57,7 @@ pub(super) fn start(threads_max: usize) -> Result<Arc<Shared>, Cause> {
 /// Like [`start`](Self::start), with another way to start workers.
 pub(super) fn start_with(threads_max: usize, spawn_worker: Spawn) -> Result<Arc<Shared>, Cause> {
     let shared = Arc::new(Shared {
-        owner: ProcessKey::current(),
+        owner: ForkGuard::new(),
         threads_max,
         spawn_worker,
         state: Mutex::new(PoolState {
@@ -151,7 +151,7 @@ impl Shared {
     }
 
     fn is_own(&self) -> bool {
-        ProcessKey::current() == self.owner
+        self.owner.is_owner()
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {

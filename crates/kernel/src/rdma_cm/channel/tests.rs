@@ -39,7 +39,7 @@ fn manager(write_event: bool) -> Arc<ConnectionManager> {
             ib_service: false,
         },
         ids: Default::default(),
-        fork: crate::sys::fork::ForkGuard::new().unwrap(),
+        fork: crate::sys::fork::ForkGuard::new(),
     })
 }
 

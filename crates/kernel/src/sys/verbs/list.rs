@@ -207,11 +207,11 @@ impl DeviceList {
 
     fn open_listed(&self, listed: &Listed) -> Option<Arc<OpenDevice>> {
         let name = &listed.name;
-        let opened = ForkGuard::new().and_then(|fork| {
-            // SAFETY: a device of the list.
-            let context = unsafe { (self.library.open_device)(listed.raw) };
-            OpenDevice::of_context(&self.library, fork, context, name.clone(), listed.index)
-        });
+        let fork = ForkGuard::new();
+        // SAFETY: a device of the list.
+        let context = unsafe { (self.library.open_device)(listed.raw) };
+        let opened =
+            OpenDevice::of_context(&self.library, fork, context, name.clone(), listed.index);
         opened
             .inspect_err(|error| tracing::warn!(device = name, %error, "left out"))
             .ok()

@@ -230,7 +230,7 @@ mod tests {
         let (asynchronous, _) = std::io::pipe().unwrap();
         let context = Box::leak(Box::new(abi::Context::zeroed()));
         context.async_fd = asynchronous.into_raw_fd();
-        let fork = ForkGuard::new().unwrap();
+        let fork = ForkGuard::new();
         OpenDevice::of_context(&Arc::new(library), fork, context, "gone0".into(), 0).unwrap()
     }
 

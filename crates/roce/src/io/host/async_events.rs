@@ -95,7 +95,7 @@ mod tests {
     use crate::io::host::entry::Entry;
 
     fn listener(wants: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static) -> Arc<AsyncListener> {
-        let entry = Arc::new(Entry::new().unwrap());
+        let entry = Arc::new(Entry::new());
         Arc::new(AsyncListener::new(2, Box::new(wants), entry).unwrap())
     }
 

@@ -16,12 +16,9 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The device is this process's.
-    pub(crate) fn new() -> Result<Self> {
-        let fork = ForkGuard::new().map_err(|error| {
-            let (call, errno) = ("mmap", error.raw_os_error().unwrap_or(0));
-            Error::new(Step::OpenDevice, Cause::Os { call, errno })
-        })?;
-        Ok(Self { fork })
+    pub(crate) fn new() -> Self {
+        let fork = ForkGuard::new();
+        Self { fork }
     }
 
     /// Fails in a process that was forked off since, and within a tap: the locks are held there that the call would take.
