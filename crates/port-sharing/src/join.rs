@@ -19,7 +19,7 @@ use super::election::pause;
 use super::fork::PrivateFd;
 use super::founding::{self, FoundError};
 use super::message::{MESSAGE_BYTES_MAX, Message, VERSION};
-use super::name::{Call, GroupName};
+use super::name::{self, Call, GroupName};
 use super::packet::{self, Received};
 use super::room;
 use super::service::CoordinatorService;
@@ -183,6 +183,7 @@ fn enter(
         let cause = stranger::not_trusted(coordinator, own);
         return Err(Error::new(Step::OpenDevice, cause));
     }
+    name::trust_descriptors(&connection).map_err(os("SO_PASSRIGHTS"))?;
     let mut hello = Vec::new();
     Message::Hello {
         version: VERSION,

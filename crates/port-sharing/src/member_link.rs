@@ -1,11 +1,14 @@
 //! Direct connections between two members of the group. Each member listens on its block's name.
 //!
-//! Both ends check that they trust the other's user, as the kernel reports it. The users define the messages.
+//! Both ends check that they trust the other's user, as the kernel reports it. The end that was called accepts descriptors
+//! only after this check (see `name`), and then sends [`READY`]. A message with descriptors waits until then. The users
+//! define the messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use portolan_threads::lock::Mutex;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net;
 
 use super::block::Block;
@@ -13,10 +16,14 @@ use super::config::GroupConfig;
 use super::fork::PrivateFd;
 use super::name::{self, Call, GroupName};
 use super::packet::{self, Received};
+use super::room::with_room;
 use super::trust::{Credentials, Own, Trust};
 
 /// Maximum number of members waiting to be accepted.
 const BACKLOG: i32 = 128;
+
+/// Sent by the end that was called: it accepts descriptors. No user's message begins with a byte of 0.
+const READY: [u8; 1] = [0];
 
 /// Maximum number of connections from untrusted users that one call accepts and closes.
 const ACCEPTS_MAX: usize = 16;
@@ -31,7 +38,14 @@ pub struct MemberLinks {
 
 /// A connection to another member. A forked child does not keep it.
 #[derive(Debug)]
-pub struct MemberLink(PrivateFd);
+pub struct MemberLink {
+    fd: PrivateFd,
+    /// A message that waits for the other end to take descriptors.
+    waiting: Mutex<Option<Waiting>>,
+}
+
+/// A message, and copies of its descriptors.
+type Waiting = (Vec<u8>, Vec<PrivateFd>);
 
 /// The result of reading a [`MemberLink`].
 #[derive(Debug)]
@@ -61,7 +75,7 @@ impl MemberLinks {
     /// `AGAIN` if too many connections wait to be accepted; otherwise the system's error.
     pub fn call(&self, block: Block) -> Result<Option<MemberLink>, Errno> {
         match self.name.call_block(block)? {
-            Call::Connected(connection) => Ok(self.trusted(connection)),
+            Call::Connected(connection) => Ok(self.trusted(connection)?.map(|(link, _)| link)),
             Call::NobodyListens => Ok(None),
             Call::Busy => Err(Errno::AGAIN),
         }
@@ -76,17 +90,29 @@ impl MemberLinks {
             let Some(connection) = name::accept(&self.own_name)? else {
                 break;
             };
-            if let Some(link) = self.trusted(connection) {
+            if let Some((link, tells)) = self.trusted(connection)? {
+                if tells {
+                    // A caller that is gone is seen by reading.
+                    let _ = packet::send(link.fd.as_fd(), &READY);
+                }
                 return Ok(Some(link));
             }
         }
         Ok(None)
     }
 
-    fn trusted(&self, connection: PrivateFd) -> Option<MemberLink> {
-        let peer = Credentials::of_peer(connection.as_fd()).ok()?;
-        let is_trusted = self.trust.admits(Own::here(), peer.uid);
-        is_trusted.then_some(MemberLink(connection))
+    /// The connection, if its peer is trusted, and whether it has begun to take descriptors with that.
+    fn trusted(&self, connection: PrivateFd) -> Result<Option<(MemberLink, bool)>, Errno> {
+        let peer = Credentials::of_peer(connection.as_fd())?;
+        if !self.trust.admits(Own::here(), peer.uid) {
+            return Ok(None);
+        }
+        let tells = name::trust_descriptors(&connection)?;
+        let link = MemberLink {
+            fd: connection,
+            waiting: Mutex::new(None),
+        };
+        Ok(Some((link, tells)))
     }
 }
 
@@ -98,12 +124,35 @@ impl AsFd for MemberLinks {
 }
 
 impl MemberLink {
-    /// Sends a message with at most four descriptors, whole or not at all.
+    /// Sends a message with at most four descriptors, whole or not at all. If the other end has not accepted the connection
+    /// yet, the message waits, and [`receive`](Self::receive) sends it later.
     ///
     /// # Errors
-    /// The system's error; `AGAIN` if the connection is full.
+    /// The system's error; `AGAIN` if the connection is full or another message waits.
     pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        packet::send_with(self.0.as_fd(), message, descriptors)
+        match packet::send_with(self.fd.as_fd(), message, descriptors) {
+            // Not taken there yet.
+            Err(Errno::PERM) => {}
+            sent => return sent,
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.is_some() {
+            return Err(Errno::AGAIN);
+        }
+        let copy =
+            |fd: &BorrowedFd<'_>| with_room(|| PrivateFd::make(|| fcntl_dupfd_cloexec(fd, 0)));
+        let descriptors = descriptors.iter().map(copy).collect::<Result<_, _>>()?;
+        *waiting = Some((message.to_vec(), descriptors));
+        Ok(())
+    }
+
+    /// Sends the message that waited, if one did.
+    fn send_waiting(&self) -> Result<(), Errno> {
+        let Some((message, descriptors)) = self.waiting.lock().take() else {
+            return Ok(());
+        };
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        packet::send_with(self.fd.as_fd(), &message, &descriptors)
     }
 
     /// Receives a message.
@@ -111,9 +160,13 @@ impl MemberLink {
     /// # Errors
     /// The system's error, for example if there is no room for the descriptors.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<LinkMessage, Errno> {
-        let (received, descriptors) = packet::peek_descriptors(self.0.as_fd(), buffer)?;
+        let (received, descriptors) = packet::peek_descriptors(self.fd.as_fd(), buffer)?;
         if let Received::Record(_) | Received::TooLong = received {
-            packet::receive(self.0.as_fd(), &mut [])?;
+            packet::receive(self.fd.as_fd(), &mut [])?;
+        }
+        if received == Received::Record(READY.len()) && buffer.starts_with(&READY) {
+            self.send_waiting()?;
+            return Ok(LinkMessage::Nothing);
         }
         Ok(match received {
             Received::Record(bytes) => LinkMessage::Message(bytes, descriptors),
@@ -125,6 +178,6 @@ impl MemberLink {
 
 impl AsFd for MemberLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }

@@ -1,8 +1,12 @@
 //! The names of a group: abstract unix sockets, which disappear with their process.
 //!
 //! * The coordinator listens on `<prefix>/<port>`. Binding it is the election.
-//! * Each member holds `<prefix>/<port>/<block>`, bound and never listening. By it the kernel shows which blocks have a
-//!   living process, independent of the coordinator.
+//! * Each member holds `<prefix>/<port>/<block>`, bound. By it the kernel shows which blocks have a living process,
+//!   independent of the coordinator.
+//!
+//! The user at the other end is known only after the connection is made. So a connection accepts no descriptors until its
+//! peer is trusted ([`trust_descriptors`]): closing a stranger's descriptor can block for as long as the stranger likes, for
+//! example a TCP socket that lingers (`SO_LINGER`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,6 +16,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use super::block::Block;
 use super::config::{CONNECTION_BUFFER_BYTES, GroupConfig};
 use super::fork::PrivateFd;
+use super::raw;
 use super::room::with_room;
 use super::unix_diag::BoundSocket;
 use super::witness::bound_sockets;
@@ -124,7 +129,20 @@ pub(super) fn accept(listener: &PrivateFd) -> Result<Option<PrivateFd>, Errno> {
 
 fn seqpacket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    match raw::take_descriptors(socket.as_fd(), false) {
+        Ok(()) | Err(Errno::NOPROTOOPT) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The peer is trusted: the connection takes descriptors from now on. `false` if it always did (before Linux 6.16).
+pub(super) fn trust_descriptors(connection: &PrivateFd) -> Result<bool, Errno> {
+    match raw::take_descriptors(connection.as_fd(), true) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOPROTOOPT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn bind_unless_taken(address: &SocketAddrUnix) -> Result<Option<PrivateFd>, Errno> {

@@ -38,6 +38,18 @@ pub(super) fn set_option(
     }
 }
 
+/// `SO_PASSRIGHTS` (Linux 6.16), which libc's crate does not have.
+const SO_PASSRIGHTS: i32 = 83;
+
+/// Says whether a unix socket takes descriptors. If not, a message with some fails where it is sent (`EPERM`), and none
+/// waits here. A listener's connections begin as it is itself.
+///
+/// # Errors
+/// `NOPROTOOPT` before Linux 6.16, where every unix socket takes them.
+pub(super) fn take_descriptors(socket: BorrowedFd<'_>, takes: bool) -> Result<(), Errno> {
+    set_option(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, takes.into())
+}
+
 /// Joins an IP multicast group on an interface: IGMP or MLD announces it to the network.
 pub(super) fn join_multicast(
     socket: BorrowedFd<'_>,

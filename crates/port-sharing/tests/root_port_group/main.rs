@@ -1,5 +1,6 @@
 //! The group with processes of several users, which only root can start.
 
+mod descriptors;
 #[path = "../port_group/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no root")]
 mod harness;

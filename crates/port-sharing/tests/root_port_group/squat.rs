@@ -17,12 +17,12 @@ use rustix::thread::set_thread_res_uid;
 use super::harness::*;
 use super::process::Process;
 
-const STRANGER: u32 = 40_009;
+pub(crate) const STRANGER: u32 = 40_009;
 /// Well below the five seconds that a process waits for a slow group, even on a slow machine.
-const AT_ONCE: Duration = Duration::from_secs(3);
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// Runs `make` on a thread of that user.
-fn as_user<T: Send>(user: u32, make: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn as_user<T: Send>(user: u32, make: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let uid = Uid::from_raw(user);
@@ -34,22 +34,22 @@ fn as_user<T: Send>(user: u32, make: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn seqpacket() -> OwnedFd {
+pub(crate) fn seqpacket() -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-fn named(name: &str) -> SocketAddrUnix {
+pub(crate) fn named(name: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
 }
 
-fn name(config: &GroupConfig) -> String {
+pub(crate) fn name(config: &GroupConfig) -> String {
     format!("{}/{}", config.name_prefix, config.port)
 }
 
 /// Binds a name. A name just released stays in use while a child of another test has not executed its program
 /// and still has its parent's descriptors.
-fn take_name(name: &str) -> OwnedFd {
+pub(crate) fn take_name(name: &str) -> OwnedFd {
     let socket = seqpacket();
     let deadline = Instant::now() + PATIENCE;
     while let Err(errno) = bind(&socket, &named(name)) {
@@ -61,7 +61,7 @@ fn take_name(name: &str) -> OwnedFd {
 }
 
 /// Settings of a program whose users do not wait for twenty seconds.
-fn hasty() -> GroupConfig {
+pub(crate) fn hasty() -> GroupConfig {
     GroupConfig {
         join_timeout: GroupConfig::default().join_timeout,
         ..config()
