@@ -21,6 +21,7 @@ const TARGETS: [&str; 7] = [
     "queue_pairs",
     "hints",
     "address_texts",
+    "rsocket_messages",
     "sa_answers",
 ];
 /// Seconds per target when run by the tests.

@@ -1,0 +1,92 @@
+//! Sizes and limits of an endpoint.
+
+/// Bytes of data that the send buffer must have free before anything is sent (`RS_SNDLOWAT`).
+pub const SEND_LOW_WATER: u32 = 2048;
+/// Bytes of the largest single write of data.
+pub const TRANSFER_MAX_BYTES: u32 = 65_536;
+/// Control messages under way at most. Places of the send queue are reserved for them.
+pub const CONTROL_MESSAGES: u16 = 4;
+/// Bytes of each control message's place after the send buffer, for devices without inline data.
+pub const CONTROL_BYTES: u32 = 24;
+/// Fewest work requests of each queue.
+pub const QUEUE_MIN: u16 = 16;
+/// Most work requests of each queue: sequence numbers have 16 bits.
+pub const QUEUE_MAX: u16 = 0xFFFE;
+/// Bytes of the largest send or receive buffer.
+pub const BUFFER_MAX_BYTES: u32 = 1 << 29;
+/// Entries of the target table (`RS_SGL_SIZE`): one for each half of a receive buffer.
+pub(crate) const TABLE_ENTRIES: u16 = 2;
+
+/// How a peer learns of writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signalling {
+    /// By the immediate data of the write.
+    #[default]
+    Immediate,
+    /// By a send of four bytes after the write. iWARP needs this.
+    Sends,
+}
+
+/// Sizes of an endpoint. Both sides choose their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of the send buffer.
+    pub send_buffer: u32,
+    /// Bytes of the receive buffer.
+    pub receive_buffer: u32,
+    /// Work requests of the send queue.
+    pub send_queue: u16,
+    /// Work requests of the receive queue, all of which its owner keeps posted.
+    pub receive_queue: u16,
+    /// Bytes that the device can take inline.
+    pub inline: u32,
+    /// Entries of the iomap that the peer may write.
+    pub iomaps: u16,
+    /// How writes are signalled, which the device decides.
+    pub signalling: Signalling,
+    /// Whether this machine's numbers in memory are big-endian.
+    pub big_endian: bool,
+}
+
+impl Default for Config {
+    /// librdmacm's defaults.
+    fn default() -> Self {
+        Self {
+            send_buffer: 1 << 17,
+            receive_buffer: 1 << 17,
+            send_queue: 384,
+            receive_queue: 384,
+            inline: 64,
+            iomaps: 0,
+            signalling: Signalling::Immediate,
+            big_endian: cfg!(target_endian = "big"),
+        }
+    }
+}
+
+impl Config {
+    /// The nearest configuration that the protocol can work with: sizes within their limits, a receive buffer of two
+    /// equal halves, and a number of iomap entries that the private data can say.
+    #[must_use]
+    pub fn fitted(mut self) -> Self {
+        self.send_buffer = self.send_buffer.clamp(SEND_LOW_WATER, BUFFER_MAX_BYTES);
+        self.receive_buffer = self.receive_buffer.clamp(2, BUFFER_MAX_BYTES) & !1;
+        self.send_queue = self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX);
+        self.receive_queue = self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX);
+        self.iomaps = crate::iomap::unscale(crate::iomap::scale(self.iomaps));
+        self
+    }
+}
+
+/// Where an endpoint's registered memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalMemory {
+    /// Address of the target table.
+    pub table: u64,
+    /// Its remote key.
+    pub table_key: u32,
+    /// Address of the receive buffer.
+    pub buffer: u64,
+    /// Its remote key.
+    pub buffer_key: u32,
+}

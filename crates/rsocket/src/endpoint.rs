@@ -1,0 +1,567 @@
+//! One side of a stream.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::config::{
+    CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Signalling, TABLE_ENTRIES,
+};
+use crate::conn_data::ConnData;
+use crate::error::Violation;
+use crate::iomap::Iomap;
+use crate::message::{Control, Message};
+use crate::post::{Op, Payload, Pieces, Post, Remote, Work};
+use crate::receiver::Receiver;
+use crate::sender::Sender;
+use crate::table::{Sge, Table};
+
+/// One side of a stream.
+///
+/// After each call, and after each completion, its owner posts what [`Endpoint::next_post`] returns until that is `None`.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    memory: LocalMemory,
+    phase: Phase,
+    /// The own side may send.
+    sends: bool,
+    /// The peer may send, and the own side wants it.
+    receives: bool,
+    /// The peer has ended its direction.
+    peer_ended: bool,
+    peer: Option<ConnData>,
+    sender: Sender,
+    receiver: Receiver,
+    /// Number of control messages posted so far, which selects their place in memory.
+    control_posted: u16,
+    /// How many of them have not completed.
+    control_under_way: u16,
+    /// How many posts have not completed.
+    under_way: u32,
+    /// The control message that waits for a place.
+    waiting: Option<Control>,
+    /// The second half of a message whose first half was posted last.
+    second: Option<Post>,
+    iomaps: Iomaps,
+}
+
+/// The program's memory that the peer may write.
+#[derive(Debug, Default)]
+struct Iomaps {
+    /// Which entries of the peer's iomap are in use.
+    used: Vec<bool>,
+    /// Entries to write, in order.
+    waiting: VecDeque<(u16, Iomap)>,
+}
+
+/// The life of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The peer's private data is not known.
+    Unconnected,
+    /// At least one direction may carry data.
+    Open,
+    /// Both directions have ended in order.
+    Disconnected,
+    /// The connection broke.
+    Failed,
+}
+
+/// Which direction to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// What the peer sends.
+    Read,
+    /// What this side sends.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// What arrived with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Data, or the end of the peer's direction: a reader may go on.
+    Readable,
+    /// Room at the peer: a writer may go on.
+    Writable,
+    /// Nothing that concerns the program.
+    Nothing,
+}
+
+impl Endpoint {
+    /// An endpoint of a [fitted](Config::fitted) configuration.
+    pub fn new(config: Config, memory: LocalMemory) -> Self {
+        let config = config.fitted();
+        Self {
+            sender: Sender::new(&config),
+            receiver: Receiver::new(&config),
+            config,
+            memory,
+            phase: Phase::Unconnected,
+            sends: true,
+            receives: true,
+            peer_ended: false,
+            peer: None,
+            control_posted: 0,
+            control_under_way: 0,
+            under_way: 0,
+            waiting: None,
+            second: None,
+            iomaps: Iomaps::default(),
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What to tell the peer in the private data.
+    pub fn conn_data(&self) -> ConnData {
+        ConnData {
+            big_endian: self.config.big_endian,
+            credits: self.config.receive_queue,
+            iomaps: Some(self.config.iomaps),
+            table: Sge {
+                addr: self.memory.table,
+                key: self.memory.table_key,
+                length: TABLE_ENTRIES.into(),
+            },
+            buffer: Sge {
+                addr: self.memory.buffer,
+                key: self.memory.buffer_key,
+                length: self.config.receive_buffer / 2,
+            },
+        }
+    }
+
+    /// The peer's private data is known: the stream is open.
+    pub fn connected(&mut self, peer: ConnData) {
+        if self.phase != Phase::Unconnected || peer.table.length == 0 {
+            return;
+        }
+        self.phase = Phase::Open;
+        self.sender.connected(&peer);
+        self.receiver.connected(&peer);
+        let iomaps = peer.iomaps.unwrap_or(0);
+        self.iomaps.used = alloc::vec![false; iomaps.into()];
+        self.peer = Some(peer);
+    }
+
+    /// Where the stream is in its life.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Bytes that can be read now.
+    pub fn unread_bytes(&self) -> u32 {
+        self.receiver.unread_bytes()
+    }
+
+    /// Whether no more bytes will arrive.
+    pub fn is_read_closed(&self) -> bool {
+        !self.receives || self.is_over()
+    }
+
+    /// Whether this side may not send any more.
+    pub fn is_write_closed(&self) -> bool {
+        !self.sends || self.is_over()
+    }
+
+    /// Whether the peer has ended its direction in order.
+    pub fn has_peer_ended(&self) -> bool {
+        self.peer_ended
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Disconnected | Phase::Failed)
+    }
+
+    /// Whether [`Endpoint::next_write`] would return a write.
+    pub fn can_send(&self) -> bool {
+        self.may_write() && self.sender.can_send()
+    }
+
+    fn may_write(&self) -> bool {
+        let nothing_before = self.iomaps.waiting.is_empty() && self.second.is_none();
+        self.phase == Phase::Open && self.sends && nothing_before
+    }
+
+    /// Whether everything posted has completed and nothing waits to be posted.
+    pub fn is_flushed(&self) -> bool {
+        self.under_way == 0 && self.waiting.is_none() && self.second.is_none()
+    }
+
+    /// Reserves the next write of at most `wanted` bytes of data: its length and what to post, in this order. Bytes of
+    /// [`Payload::Data`] are copied to the send buffer first.
+    pub fn next_write(&mut self, wanted: usize) -> Option<(u32, Post)> {
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        if wanted == 0 || !self.can_send() {
+            return None;
+        }
+        let (length, pieces, to) = self.sender.reserve(wanted)?;
+        let payload = data(length, pieces);
+        let id = Work::Data(length).id();
+        self.under_way += 1;
+        let message = Message::Data(length);
+        Some((
+            length,
+            self.signalled(id, Work::DataMessage.id(), to, payload, message),
+        ))
+    }
+
+    /// Reserves a write of at most `wanted` bytes to what the peer has mapped at `offset`. `None` if there is no room;
+    /// `Some(None)` if nothing is mapped there.
+    pub fn next_direct(
+        &mut self,
+        wanted: usize,
+        offset: u64,
+        table: &dyn Table,
+    ) -> Option<Option<(u32, Post)>> {
+        let Some(target) = self.mapped(offset, table) else {
+            return Some(None);
+        };
+        if wanted == 0 || !self.can_send_direct() {
+            return None;
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(target.length);
+        let (length, pieces) = self.sender.reserve_direct(wanted);
+        let to = Remote {
+            addr: target.addr,
+            key: target.key,
+        };
+        self.under_way += 1;
+        let post = Post {
+            id: Work::Data(length).id(),
+            op: Op::Write(to),
+            payload: data(length, pieces),
+        };
+        Some(Some((length, post)))
+    }
+
+    /// Whether there is room for a write to mapped memory.
+    pub fn can_send_direct(&self) -> bool {
+        self.may_write() && self.sender.has_room()
+    }
+
+    /// What the peer has mapped at `offset`, from there on.
+    pub fn mapped(&self, offset: u64, table: &dyn Table) -> Option<Sge> {
+        let first = usize::from(TABLE_ENTRIES) * Sge::LEN;
+        (0..usize::from(self.config.iomaps)).find_map(|index| {
+            let mut bytes = [0; Iomap::LEN];
+            table.load(first + index * Iomap::LEN, &mut bytes);
+            Iomap::decode(bytes, self.config.big_endian).at(offset)
+        })
+    }
+
+    /// Offers memory of the program to the peer; returns its entry of the peer's iomap. `None` if all are in use.
+    pub fn offer(&mut self, iomap: Iomap) -> Option<u16> {
+        let free = self.iomaps.used.iter().position(|used| !used)?;
+        self.iomaps.used[free] = true;
+        let index = free as u16;
+        self.iomaps.waiting.push_back((index, iomap));
+        Some(index)
+    }
+
+    /// Gives an entry back. The peer keeps what was written there, so the memory's key must be withdrawn, too.
+    pub fn withdraw(&mut self, index: u16) {
+        if let Some(used) = self.iomaps.used.get_mut(usize::from(index)) {
+            *used = false;
+        }
+        self.iomaps.waiting.retain(|(waiting, _)| *waiting != index);
+    }
+
+    /// The first unread bytes from `skip` on, at most `wanted`, as pieces of the receive buffer.
+    pub fn peek(&self, skip: u32, wanted: usize) -> Pieces {
+        self.receiver
+            .peek(skip, u32::try_from(wanted).unwrap_or(u32::MAX))
+    }
+
+    /// The first `bytes` unread bytes were read.
+    pub fn consume(&mut self, bytes: u32) {
+        self.receiver.consume(bytes);
+    }
+
+    /// Ends a direction, or both.
+    pub fn close(&mut self, which: Close) {
+        let control = match which {
+            Close::Both if self.sends || self.receives => Some(Control::Disconnect),
+            Close::Write if self.sends && self.receives => Some(Control::Shutdown),
+            Close::Write if self.sends => Some(Control::Disconnect),
+            Close::Read if self.receives && !self.sends => Some(Control::Disconnect),
+            _ => None,
+        };
+        self.sends &= which == Close::Read;
+        self.receives &= which == Close::Write;
+        if self.phase == Phase::Open {
+            self.waiting = control.or(self.waiting);
+        }
+    }
+
+    /// A message arrived.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the stream has failed.
+    pub fn on_message(&mut self, number: u32, table: &dyn Table) -> Result<Arrival, Violation> {
+        let taken = self.take(number, table);
+        if taken.is_err() {
+            self.fail();
+        }
+        taken
+    }
+
+    fn take(&mut self, number: u32, table: &dyn Table) -> Result<Arrival, Violation> {
+        if self.phase != Phase::Open {
+            // What the peer sent before it heard of the end.
+            return Ok(Arrival::Nothing);
+        }
+        match Message::decode(number).ok_or(Violation::UnknownMessage(number))? {
+            Message::Data(_) if self.peer_ended => Err(Violation::DataAfterEnd),
+            Message::Data(bytes) => {
+                self.receiver.on_data(bytes)?;
+                Ok(Arrival::Readable)
+            }
+            Message::Credits(number) => {
+                self.sender.on_credits(number, table);
+                Ok(Arrival::Writable)
+            }
+            Message::Iomap(index) if index >= self.config.iomaps.into() => {
+                let size = self.config.iomaps;
+                Err(Violation::BeyondIomap { index, size })
+            }
+            Message::Iomap(_) | Message::Control(Control::Keepalive) => Ok(Arrival::Nothing),
+            Message::Control(Control::Shutdown) => {
+                self.peer_ended = true;
+                self.receives = false;
+                if !self.sends {
+                    self.phase = Phase::Disconnected;
+                }
+                Ok(Arrival::Readable)
+            }
+            Message::Control(Control::Disconnect) => {
+                self.peer_ended = true;
+                self.phase = Phase::Disconnected;
+                // The peer wants nothing any more.
+                self.waiting = None;
+                Ok(Arrival::Readable)
+            }
+        }
+    }
+
+    /// Work completed, as the tag of its [`Post`] says.
+    pub fn on_sent(&mut self, id: u64) {
+        self.under_way = self.under_way.saturating_sub(1);
+        match Work::of_id(id) {
+            Some(Work::Data(length)) => self.sender.completed(length),
+            Some(Work::DataMessage) => self.sender.completed(0),
+            Some(Work::Control) => {
+                self.control_under_way = self.control_under_way.saturating_sub(1)
+            }
+            Some(Work::Disconnect) => {
+                self.control_under_way = self.control_under_way.saturating_sub(1);
+                if self.phase == Phase::Open {
+                    self.phase = Phase::Disconnected;
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The connection broke: work failed, or the peer is gone without a message. A stream that had ended in order stays so.
+    pub fn fail(&mut self) {
+        if self.phase != Phase::Disconnected {
+            self.phase = Phase::Failed;
+        }
+        self.waiting = None;
+        self.second = None;
+    }
+
+    /// The next work to post besides the program's data.
+    pub fn next_post(&mut self) -> Option<Post> {
+        let post = self.take_post()?;
+        self.under_way += 1;
+        Some(post)
+    }
+
+    fn take_post(&mut self) -> Option<Post> {
+        if let Some(second) = self.second.take() {
+            return Some(second);
+        }
+        if self.phase == Phase::Failed || self.phase == Phase::Unconnected {
+            return None;
+        }
+        if self.phase == Phase::Open
+            && let Some(post) = self.next_iomap()
+        {
+            return Some(post);
+        }
+        if self.waiting.is_some() && self.has_control(1) {
+            return self.waiting.take().map(|control| self.control(control));
+        }
+        self.next_grant()
+    }
+
+    /// A write of no bytes, by which the peer's queue pair shows that it lives; `None` while as many control messages are
+    /// under way as may be.
+    pub fn keepalive(&mut self) -> Option<Post> {
+        let peer = self
+            .peer
+            .filter(|_| self.phase == Phase::Open && self.has_control(1))?;
+        self.note_control();
+        self.under_way += 1;
+        Some(Post {
+            id: Work::Control.id(),
+            op: Op::Write(Remote {
+                addr: peer.table.addr,
+                key: peer.table.key,
+            }),
+            payload: Payload::Empty,
+        })
+    }
+
+    fn next_iomap(&mut self) -> Option<Post> {
+        if !self.has_control(self.messages_each()) {
+            return None;
+        }
+        let peer = self.peer?;
+        let (index, iomap) = self.iomaps.waiting.pop_front()?;
+        let first = u64::from(peer.table.length) * Sge::LEN as u64;
+        let to = Remote {
+            addr: peer
+                .table
+                .addr
+                .wrapping_add(first + u64::from(index) * Iomap::LEN as u64),
+            key: peer.table.key,
+        };
+        // It takes no credit: a peer does not count these messages when it grants.
+        Some(self.control_write(
+            to,
+            &iomap.encode(peer.big_endian),
+            Message::Iomap(index.into()),
+        ))
+    }
+
+    fn next_grant(&mut self) -> Option<Post> {
+        let peer = self.peer?;
+        if self.phase != Phase::Open || self.peer_ended || !self.receiver.owes_grant() {
+            return None;
+        }
+        let needed = match self.receiver.frees_half() {
+            true => self.messages_each(),
+            false => 1,
+        };
+        if !self.has_control(needed) {
+            return None;
+        }
+        let grant = self.receiver.grant();
+        let message = Message::Credits(grant.credits);
+        let Some((offset, length, to)) = grant.half else {
+            self.note_control();
+            return Some(self.bare(Work::Control, message));
+        };
+        let half = Sge {
+            addr: self.memory.buffer.wrapping_add(offset.into()),
+            key: self.memory.buffer_key,
+            length,
+        };
+        Some(self.control_write(to, &half.encode(peer.big_endian), message))
+    }
+
+    /// Work requests that a write with its message takes.
+    fn messages_each(&self) -> u16 {
+        match self.config.signalling {
+            Signalling::Immediate => 1,
+            Signalling::Sends => 2,
+        }
+    }
+
+    /// A write to the peer's table, which counts as a control message.
+    fn control_write(&mut self, to: Remote, bytes: &[u8], message: Message) -> Post {
+        self.note_control();
+        let payload = self.bytes(bytes);
+        if self.config.signalling == Signalling::Sends {
+            self.note_control();
+        }
+        let id = Work::Control.id();
+        self.signalled(id, id, to, payload, message)
+    }
+
+    fn control(&mut self, control: Control) -> Post {
+        self.note_control();
+        let work = match control {
+            Control::Disconnect => Work::Disconnect,
+            Control::Shutdown | Control::Keepalive => Work::Control,
+        };
+        self.bare(work, Message::Control(control))
+    }
+
+    /// A message without a write.
+    fn bare(&mut self, work: Work, message: Message) -> Post {
+        match self.config.signalling {
+            Signalling::Immediate => Post {
+                id: work.id(),
+                op: Op::WriteWithImmediate(Remote::default(), message.encode()),
+                payload: Payload::Empty,
+            },
+            Signalling::Sends => self.send(work.id(), message),
+        }
+    }
+
+    /// A write, and the message that tells of it.
+    fn signalled(
+        &mut self,
+        id: u64,
+        second: u64,
+        to: Remote,
+        payload: Payload,
+        message: Message,
+    ) -> Post {
+        let op = match self.config.signalling {
+            Signalling::Immediate => Op::WriteWithImmediate(to, message.encode()),
+            Signalling::Sends => {
+                self.second = Some(self.send(second, message));
+                Op::Write(to)
+            }
+        };
+        Post { id, op, payload }
+    }
+
+    fn send(&self, id: u64, message: Message) -> Post {
+        let number = message.encode();
+        let bytes = match self.peer.is_some_and(|peer| peer.big_endian) {
+            true => number.to_be_bytes(),
+            false => number.to_le_bytes(),
+        };
+        Post {
+            id,
+            op: Op::Send,
+            payload: self.bytes(&bytes),
+        }
+    }
+
+    fn bytes(&self, bytes: &[u8]) -> Payload {
+        let mut all = [0; CONTROL_BYTES as usize];
+        all[..bytes.len()].copy_from_slice(bytes);
+        let slot = u32::from(self.control_posted % CONTROL_MESSAGES);
+        let is_inline = bytes.len() <= self.config.inline as usize;
+        Payload::Bytes {
+            bytes: all,
+            length: bytes.len() as u8,
+            place: (!is_inline).then_some(self.config.send_buffer + slot * CONTROL_BYTES),
+        }
+    }
+
+    fn has_control(&self, needed: u16) -> bool {
+        self.control_under_way + needed <= CONTROL_MESSAGES
+    }
+
+    fn note_control(&mut self) {
+        self.control_posted = self.control_posted.wrapping_add(1);
+        self.control_under_way += 1;
+    }
+}
+
+fn data(length: u32, pieces: Option<Pieces>) -> Payload {
+    pieces.map_or(Payload::InlineData(length), Payload::Data)
+}

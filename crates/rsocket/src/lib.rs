@@ -1,0 +1,50 @@
+//! The rsocket protocol: byte streams over reliable connections of RDMA, as librdmacm's `rsocket(7)` speaks it.
+//!
+//! An [`Endpoint`] is one side of a stream. It performs no I/O: it names the work to post ([`Post`]) and is told what
+//! completed. Its owner has the memory and the queue pair.
+//!
+//! # Protocol
+//!
+//! Each side has a receive buffer and a small *target table*, which the peer writes by RDMA.
+//!
+//! * The private data of the connection request and reply ([`ConnData`]) name table and first half of the buffer, and how
+//!   many messages the peer may send (credits).
+//! * Data is written to the peer's buffer. The immediate data carries the number of bytes ([`Message`]).
+//! * When half of a buffer has been read, its owner writes the place of that half to the next entry of the peer's table,
+//!   with immediate data that raises the peer's credits.
+//! * Control messages end one or both directions. They need no credits: the receiver-not-ready flow control of the queue pair
+//!   delays them.
+//! * A side may offer memory of its program by writing to the peer's iomap, which follows the table. The peer then
+//!   writes there directly.
+//! * iWARP has no writes with immediate data: there each write is followed by a message of four bytes
+//!   ([`Signalling::Sends`]).
+//!
+//! Source: rdma-core's `librdmacm/docs/rsocket` for the format; the behaviour of its implementation where that is silent.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod config;
+mod conn_data;
+mod endpoint;
+mod error;
+mod iomap;
+mod message;
+mod post;
+mod receiver;
+mod sender;
+mod table;
+
+pub use config::{
+    BUFFER_MAX_BYTES, CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, QUEUE_MAX, QUEUE_MIN,
+    SEND_LOW_WATER, Signalling, TRANSFER_MAX_BYTES,
+};
+pub use conn_data::ConnData;
+pub use endpoint::{Arrival, Close, Endpoint, Phase};
+pub use error::Violation;
+pub use iomap::{IOMAPS_MAX, Iomap, scale, unscale};
+pub use message::{Control, Message};
+pub use post::{Op, Payload, Pieces, Post, Remote};
+pub use table::{Sge, Table, table_bytes};

@@ -1,0 +1,165 @@
+//! The receiving direction: the messages that arrived, and what is granted to the peer.
+
+use alloc::collections::VecDeque;
+
+use crate::config::Config;
+use crate::conn_data::ConnData;
+use crate::error::Violation;
+use crate::post::{Pieces, Remote};
+use crate::table::Sge;
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    buffer: u32,
+    /// Number of messages that may be unread.
+    queue: u16,
+    /// Lengths of the unread messages; the first one is what is left of it.
+    unread: VecDeque<u32>,
+    /// Bytes of the unread messages.
+    unread_bytes: u32,
+    /// Where the first unread byte is.
+    at: u32,
+    /// Bytes that the peer may still write.
+    room: u32,
+    /// Bytes that are read and not granted anew.
+    free: u32,
+    /// Where the part is that is granted next.
+    free_at: u32,
+    /// Number of messages read.
+    read: u16,
+    /// The number of messages read from which on credits are granted.
+    grant_from: u16,
+    /// The peer's target table.
+    remote: Sge,
+    /// The entry that is written next.
+    remote_entry: u32,
+}
+
+/// What a grant writes to the peer's table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    /// The peer may send messages up to this number.
+    pub(crate) credits: u16,
+    /// Half of the receive buffer, by offset and length, and where the entry goes that names it.
+    pub(crate) half: Option<(u32, u32, Remote)>,
+}
+
+impl Receiver {
+    pub(crate) fn new(config: &Config) -> Self {
+        let half = config.receive_buffer / 2;
+        Self {
+            buffer: config.receive_buffer,
+            queue: config.receive_queue,
+            unread: VecDeque::new(),
+            unread_bytes: 0,
+            at: 0,
+            room: half,
+            free: half,
+            free_at: half,
+            read: 0,
+            grant_from: config.receive_queue / 2,
+            remote: Sge::default(),
+            remote_entry: 1,
+        }
+    }
+
+    pub(crate) fn connected(&mut self, peer: &ConnData) {
+        self.remote = peer.table;
+        self.remote_entry = 1 % peer.table.length;
+    }
+
+    pub(crate) fn on_data(&mut self, bytes: u32) -> Result<(), Violation> {
+        if bytes > self.room {
+            return Err(Violation::Overrun {
+                announced: bytes,
+                room: self.room,
+            });
+        }
+        if self.unread.len() >= usize::from(self.queue) {
+            return Err(Violation::OverCredit {
+                credits: self.queue,
+            });
+        }
+        self.room -= bytes;
+        self.unread_bytes += bytes;
+        self.unread.push_back(bytes);
+        self.skip_empty();
+        Ok(())
+    }
+
+    pub(crate) fn unread_bytes(&self) -> u32 {
+        self.unread_bytes
+    }
+
+    /// The first `wanted` unread bytes, or as many as there are, from `skip` on.
+    pub(crate) fn peek(&self, skip: u32, wanted: u32) -> Pieces {
+        let skip = skip.min(self.unread_bytes);
+        let length = wanted.min(self.unread_bytes - skip);
+        // Both are at most the buffer's size, which is far below 2^31.
+        let at = (self.at + skip) % self.buffer;
+        Pieces::of_ring(at, length, self.buffer)
+    }
+
+    /// `bytes` were read: at most as many as are unread.
+    pub(crate) fn consume(&mut self, bytes: u32) {
+        let mut left = bytes.min(self.unread_bytes);
+        self.unread_bytes -= left;
+        self.free += left;
+        self.at = (self.at + left) % self.buffer;
+        while left > 0 {
+            let Some(first) = self.unread.front_mut() else {
+                break;
+            };
+            let part = left.min(*first);
+            *first -= part;
+            left -= part;
+            self.skip_empty();
+        }
+    }
+
+    /// Messages of which nothing is left count as read.
+    fn skip_empty(&mut self) {
+        while self.unread.front() == Some(&0) {
+            self.unread.pop_front();
+            self.read = self.read.wrapping_add(1);
+        }
+    }
+
+    /// Whether enough was read to tell the peer.
+    pub(crate) fn owes_grant(&self) -> bool {
+        self.frees_half() || self.read.wrapping_sub(self.grant_from).cast_signed() >= 0
+    }
+
+    pub(crate) fn frees_half(&self) -> bool {
+        self.free >= self.buffer / 2
+    }
+
+    /// Grants what was read.
+    pub(crate) fn grant(&mut self) -> Grant {
+        self.grant_from = self.read.wrapping_add(self.queue / 2);
+        let credits = self.read.wrapping_add(self.queue);
+        let half = self.buffer / 2;
+        if self.free < half {
+            return Grant {
+                credits,
+                half: None,
+            };
+        }
+        let to = Remote {
+            addr: self
+                .remote
+                .addr
+                .wrapping_add(u64::from(self.remote_entry) * Sge::LEN as u64),
+            key: self.remote.key,
+        };
+        let granted = (self.free_at, half, to);
+        self.free -= half;
+        self.room += half;
+        self.free_at = (self.free_at + half) % self.buffer;
+        self.remote_entry = (self.remote_entry + 1) % self.remote.length;
+        Grant {
+            credits,
+            half: Some(granted),
+        }
+    }
+}

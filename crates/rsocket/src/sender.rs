@@ -1,0 +1,133 @@
+//! The sending direction: room in the own buffer and queue, the peer's credits, and the peer's memory.
+
+use alloc::collections::VecDeque;
+
+use crate::config::{
+    CONTROL_MESSAGES, Config, SEND_LOW_WATER, Signalling, TABLE_ENTRIES, TRANSFER_MAX_BYTES,
+};
+use crate::conn_data::ConnData;
+use crate::post::{Pieces, Remote};
+use crate::table::{Sge, Table, take_entry};
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    buffer: u32,
+    /// Bytes of the buffer that no posted work needs.
+    free: u32,
+    /// Where the next bytes go.
+    at: u32,
+    /// Free places of the send queue, besides those for control messages.
+    places: u16,
+    /// Places that a write with its message takes.
+    places_each: u16,
+    /// Number of messages of data.
+    sent: u16,
+    /// The number that must not be passed.
+    granted: u16,
+    /// The peer's memory, in the order of use.
+    targets: VecDeque<Sge>,
+    /// The entry of the target table that the peer writes next.
+    next_entry: u16,
+    inline: u32,
+    big_endian: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            buffer: config.send_buffer,
+            free: config.send_buffer,
+            at: 0,
+            places: config.send_queue - CONTROL_MESSAGES,
+            places_each: match config.signalling {
+                Signalling::Immediate => 1,
+                Signalling::Sends => 2,
+            },
+            sent: 0,
+            granted: 0,
+            targets: VecDeque::new(),
+            next_entry: 1,
+            inline: config.inline,
+            big_endian: config.big_endian,
+        }
+    }
+
+    pub(crate) fn connected(&mut self, peer: &ConnData) {
+        self.granted = peer.credits;
+        if peer.buffer.length > 0 {
+            self.targets.push_back(peer.buffer);
+        }
+    }
+
+    /// Whether the own side has room: for data that needs neither credit nor the peer's buffer, too.
+    pub(crate) fn has_room(&self) -> bool {
+        self.places >= self.places_each && self.free >= SEND_LOW_WATER
+    }
+
+    pub(crate) fn can_send(&self) -> bool {
+        self.has_room() && self.sent != self.granted && !self.targets.is_empty()
+    }
+
+    /// The peer takes messages up to `number`, and may have written an entry of the table.
+    pub(crate) fn on_credits(&mut self, number: u16, table: &dyn Table) {
+        self.granted = number;
+        // The table has room for so many: more are the peer's fault, and stay there.
+        if self.targets.len() < usize::from(TABLE_ENTRIES)
+            && let Some(sge) = take_entry(table, self.next_entry, self.big_endian)
+        {
+            self.targets.push_back(sge);
+            self.next_entry = (self.next_entry + 1) % TABLE_ENTRIES;
+        }
+    }
+
+    /// Reserves what a write of at most `wanted` bytes to the peer's buffer needs. `can_send` holds.
+    pub(crate) fn reserve(&mut self, wanted: u32) -> Option<(u32, Option<Pieces>, Remote)> {
+        let target = self.targets.front_mut()?;
+        let length = wanted
+            .min(TRANSFER_MAX_BYTES)
+            .min(self.free)
+            .min(target.length);
+        let remote = Remote {
+            addr: target.addr,
+            key: target.key,
+        };
+        target.addr = target.addr.wrapping_add(length.into());
+        target.length -= length;
+        if target.length == 0 {
+            self.targets.pop_front();
+        }
+        self.sent = self.sent.wrapping_add(1);
+        self.places -= self.places_each;
+        Some((length, self.place(length), remote))
+    }
+
+    /// Reserves what a write of at most `wanted` bytes to other memory of the peer needs. `has_room` holds.
+    pub(crate) fn reserve_direct(&mut self, wanted: u32) -> (u32, Option<Pieces>) {
+        let length = wanted.min(TRANSFER_MAX_BYTES).min(self.free);
+        self.places -= 1;
+        (length, self.place(length))
+    }
+
+    /// A place in the ring for so many bytes; none if they go inline.
+    fn place(&mut self, length: u32) -> Option<Pieces> {
+        self.free -= length;
+        if length <= self.inline {
+            return None;
+        }
+        Some(self.advance(length))
+    }
+
+    fn advance(&mut self, length: u32) -> Pieces {
+        let pieces = Pieces::of_ring(self.at, length, self.buffer);
+        self.at += length;
+        if self.at >= self.buffer {
+            self.at -= self.buffer;
+        }
+        pieces
+    }
+
+    pub(crate) fn completed(&mut self, length: u32) {
+        self.places += 1;
+        self.free = (self.free + length).min(self.buffer);
+    }
+}

@@ -1,0 +1,5 @@
+//! Streams between two endpoints over a reliable connection whose parts lag behind each other at random.
+
+mod life;
+mod link;
+mod random;
