@@ -19,6 +19,7 @@
 //!   memory. Each call takes a deadline from [`Options`].
 //! * [`Buffer`] and [`SharedMemory`] are memory that a device may touch. A peer reaches a [`SharedMemory`] by its
 //!   [`RemoteMemory`].
+//! * [`Stream`] and [`StreamListener`] are byte streams, used as `TcpStream` and `TcpListener` are.
 //! * [`datagram`] has sockets for messages of one packet, to services and to multicast groups.
 //! * [`resolve()`] finds addresses, sources, routes and devices, as `rdma_getaddrinfo(3)` does.
 //! * [`devices`](devices()) lists the RDMA devices.
@@ -45,6 +46,7 @@ pub mod reach;
 mod ready_set;
 pub mod resolve;
 pub mod software;
+pub mod stream;
 mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
@@ -57,5 +59,6 @@ pub use portolan_provider::{Cause, Error, Result, Step};
 pub use portolan_sa as sa;
 pub use portolan_wire as wire;
 pub use resolve::resolve;
+pub use stream::{Stream, StreamListener, StreamOptions};
 pub use sys::{BUFFER_MAX_BYTES, Buffer, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Keepalive, Message, Transfer};

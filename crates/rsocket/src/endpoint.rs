@@ -169,6 +169,11 @@ impl Endpoint {
         !self.sends || self.is_over()
     }
 
+    /// Whether this side has ended its own direction.
+    pub fn has_closed_write(&self) -> bool {
+        !self.sends
+    }
+
     /// Whether the peer has ended its direction in order.
     pub fn has_peer_ended(&self) -> bool {
         self.peer_ended

@@ -317,7 +317,7 @@ impl Inner {
 }
 
 /// Returns whether an event ends an established connection.
-fn ends_connection(event: EventType) -> bool {
+pub(crate) fn ends_connection(event: EventType) -> bool {
     match event {
         EventType::Disconnected
         | EventType::DeviceRemoval

@@ -116,6 +116,17 @@ impl Listener {
         Self::bind_on_all(&[provider], address)
     }
 
+    /// A listener of an id that listens.
+    pub(crate) fn of_id(id: CmId, events: EventChannel) -> Self {
+        Self {
+            doors: vec![Door { id, events }],
+            any: None,
+            turn: AtomicUsize::new(0),
+            left_out: Vec::new(),
+            ended: OnceLock::new(),
+        }
+    }
+
     fn bind_on_all(providers: &[Arc<dyn Provider>], address: SocketAddr) -> Result<Self> {
         let mut attempts = 1..=PORT_ATTEMPTS;
         let doors = loop {
@@ -306,6 +317,10 @@ impl Incoming {
     /// The peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.id.addresses().ok()?.remote?.inet()
+    }
+
+    pub(crate) fn into_parts(self) -> (CmId, ConnParam) {
+        (self.id, self.request)
     }
 
     /// Accepts with default options.

@@ -16,7 +16,7 @@ mod spin;
 pub(crate) use connector::Attempt;
 pub use connector::Connector;
 pub use established::Connection;
-pub(crate) use inner::Inner;
+pub(crate) use inner::{Inner, ends_connection};
 pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};
@@ -26,3 +26,4 @@ pub(crate) use race::no_address;
 pub(crate) use race::{ATTEMPT_DELAY, Failures};
 pub(crate) use race::{Race, Runner};
 pub use readiness::Readiness;
+pub(crate) use spin::Spin;

@@ -14,7 +14,7 @@ const WAITS_WITHOUT: u32 = 32;
 
 /// Whether waiting threads currently poll.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     longest: Duration,
     /// Number of further waits that skip polling.
     skips: AtomicU32,
@@ -22,7 +22,7 @@ pub(super) struct Spin {
 
 /// The polling of one waiting thread.
 #[derive(Debug)]
-pub(super) struct Turns<'a> {
+pub(crate) struct Turns<'a> {
     spin: &'a Spin,
     end: Instant,
     last: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Turns<'a> {
 impl Spin {
     /// Creates the state. Machines with one processor never poll, because the peer could not run
     /// meanwhile.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let longest = match portolan_threads::processors() {
             1 => Duration::ZERO,
             _ => SPIN,
@@ -43,7 +43,7 @@ impl Spin {
     }
 
     /// Starts a wait.
-    pub(super) fn start(&self) -> Turns<'_> {
+    pub(crate) fn start(&self) -> Turns<'_> {
         self.start_at(Instant::now())
     }
 
@@ -66,7 +66,7 @@ impl Spin {
 
 impl Turns<'_> {
     /// Returns whether to poll again after an unsuccessful poll.
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(crate) fn goes_on(&mut self) -> bool {
         self.goes_on_at(Instant::now())
     }
 

@@ -45,7 +45,7 @@ mod events;
 mod listener;
 mod posted;
 mod race;
-mod runtime;
+pub(crate) mod runtime;
 
 pub use connection::AsyncConnection;
 pub use datagram::{AsyncService, AsyncSocket};

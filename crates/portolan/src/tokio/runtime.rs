@@ -26,7 +26,7 @@ pub(super) fn runtime(step: Step) -> Result<Handle> {
 /// Registers a descriptor with the runtime. Each wrapper owns its descriptor and keeps it open and
 /// unchanged, as tokio's newer, unsafe registration requires.
 #[allow(deprecated, reason = "the form that every tokio 1 has; see above")]
-pub(super) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
+pub(crate) fn watch<T: AsRawFd>(descriptor: T, step: Step) -> Result<AsyncFd<T>> {
     let _entered = runtime(step)?;
     AsyncFd::with_interest(descriptor, Interest::READABLE).map_err(runtime_error)
 }
@@ -81,7 +81,7 @@ pub(super) async fn reached(moment: Option<Instant>) {
 }
 
 /// Bounds a future by a deadline.
-pub(super) async fn within<T>(
+pub(crate) async fn within<T>(
     deadline: Instant,
     step: Step,
     work: impl Future<Output = Result<T>>,
@@ -99,7 +99,7 @@ pub(super) async fn within<T>(
 }
 
 /// Runs blocking work outside of the runtime's own threads.
-pub(super) async fn off_runtime<T: Send + 'static>(
+pub(crate) async fn off_runtime<T: Send + 'static>(
     step: Step,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -110,7 +110,7 @@ pub(super) async fn off_runtime<T: Send + 'static>(
 }
 
 /// Converts the failure of one of this module's tasks; resumes its panic in the caller.
-pub(super) fn of_ended_task(ended: JoinError, step: Step) -> Error {
+pub(crate) fn of_ended_task(ended: JoinError, step: Step) -> Error {
     if ended.is_panic() {
         std::panic::resume_unwind(ended.into_panic());
     }
@@ -118,7 +118,7 @@ pub(super) fn of_ended_task(ended: JoinError, step: Step) -> Error {
     Error::new(step, gone)
 }
 
-pub(super) fn runtime_error(error: std::io::Error) -> Error {
+pub(crate) fn runtime_error(error: std::io::Error) -> Error {
     let errno = error
         .raw_os_error()
         .unwrap_or(portolan_provider::error::errno::EIO);

@@ -1,0 +1,164 @@
+//! Streams that their owners have dropped, until the peer has everything; and keepalives.
+//!
+//! One thread serves all streams of the process. It runs while there is something to do.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use portolan_port_sharing::room::with_room;
+use portolan_threads::lock::Mutex;
+use portolan_threads::with_signals_blocked;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::core::{Core, Shared, Wait};
+use crate::deadline;
+
+/// How long a dropped stream may take to deliver what was written to it.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long the thread of a blocking stream waits for that when it drops it.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Streams that linger at once, at most. The next one waits in its dropper's thread, and loses what is late.
+const LINGERING_MAX: usize = 4096;
+
+static SERVICE: Mutex<Service> = Mutex::new(Service {
+    lingering: Vec::new(),
+    alive: Vec::new(),
+    bell: None,
+    runs: false,
+});
+
+struct Service {
+    lingering: Vec<(Shared, Instant)>,
+    alive: Vec<(Weak<Core>, Instant)>,
+    /// Wakes the thread.
+    bell: Option<Arc<OwnedFd>>,
+    runs: bool,
+}
+
+/// Ends a stream that has no owner: what was written is delivered first.
+pub(super) fn end(core: Shared, is_blocking: bool) {
+    core.close(portolan_rsocket::Close::Both);
+    if is_blocking {
+        // The rest is the service's.
+        let _ = core.flush(Wait::Until(Some(deadline::after(DROP_WAIT))));
+    }
+    if core.is_flushed() {
+        core.disconnect();
+        return;
+    }
+    let mut service = SERVICE.lock();
+    if service.lingering.len() < LINGERING_MAX && service.start() {
+        service.lingering.push((core, Instant::now() + LINGER));
+        service.ring();
+        return;
+    }
+    drop(service);
+    let _ = core.flush(Wait::Until(Some(deadline::after(DROP_WAIT))));
+    core.disconnect();
+}
+
+/// Has a stream send keepalives from now on.
+pub(super) fn keep_alive(core: &Shared) {
+    let Some(next) = core.keep_alive(Instant::now()) else {
+        return;
+    };
+    let mut service = SERVICE.lock();
+    if service.start() {
+        service
+            .alive
+            .retain(|(known, _)| !known.ptr_eq(&Arc::downgrade(core)));
+        service.alive.push((Arc::downgrade(core), next));
+        service.ring();
+    }
+}
+
+impl Service {
+    /// Starts the thread unless it runs; whether it does.
+    fn start(&mut self) -> bool {
+        if self.bell.is_none() {
+            let made = with_room(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
+            self.bell = made.ok().map(Arc::new);
+        }
+        if !self.runs && self.bell.is_some() {
+            let thread = std::thread::Builder::new().name("portolan-streams".into());
+            self.runs = with_signals_blocked(|| thread.spawn(run)).is_ok();
+        }
+        self.runs
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+fn run() {
+    loop {
+        let now = Instant::now();
+        let (lingering, next_alive, bell) = {
+            let mut service = SERVICE.lock();
+            let next_alive = service.keep_alive(now);
+            let Some(bell) = service.bell.clone() else {
+                return;
+            };
+            if service.lingering.is_empty() && next_alive.is_none() {
+                service.runs = false;
+                return;
+            }
+            // Cleared before the streams are looked at: whoever rings from here on is heard.
+            let _ = rustix::io::read(&bell, &mut [0u8; 8]);
+            (service.lingering.clone(), next_alive, bell)
+        };
+        let (done, rest): (Vec<_>, Vec<_>) = lingering
+            .into_iter()
+            .partition(|(core, until)| is_done(core, now >= *until));
+        if !done.is_empty() {
+            let is_done = |core: &Shared| done.iter().any(|(each, _)| Arc::ptr_eq(each, core));
+            SERVICE.lock().lingering.retain(|(core, _)| !is_done(core));
+        }
+        let next = rest.iter().map(|(_, until)| *until).chain(next_alive).min();
+        wait(&rest, &bell, next);
+    }
+}
+
+/// Advances a stream; disconnects it if it is flushed or late.
+fn is_done(core: &Core, is_late: bool) -> bool {
+    // Asks for the next notification before it looks.
+    core.prepare_wait([false, false]);
+    let is_done = core.is_flushed() || is_late;
+    if is_done {
+        core.disconnect();
+    }
+    is_done
+}
+
+impl Service {
+    /// Sends the keepalives that are due; returns when the next one is.
+    fn keep_alive(&mut self, now: Instant) -> Option<Instant> {
+        self.alive.retain_mut(|(weak, next)| {
+            if now < *next {
+                return weak.strong_count() > 0;
+            }
+            match weak.upgrade().and_then(|core| core.keep_alive(now)) {
+                Some(due) => *next = due,
+                None => return false,
+            }
+            true
+        });
+        self.alive.iter().map(|(_, next)| *next).min()
+    }
+}
+
+fn wait(lingering: &[(Shared, Instant)], bell: &Arc<OwnedFd>, next: Option<Instant>) {
+    let readiness = lingering.iter().map(|(core, _)| core.readiness());
+    let fds: Vec<_> = readiness.chain([bell.as_fd()]).collect();
+    let mut fds: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::new(fd, PollFlags::IN))
+        .collect();
+    let left = next.map(|at| Timespec::try_from(deadline::left(at)).unwrap_or_default());
+    // Fails on a signal only; the loop looks again.
+    let _ = poll(&mut fds, left.as_ref());
+}

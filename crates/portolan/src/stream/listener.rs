@@ -1,0 +1,160 @@
+//! The passive side of streams.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use portolan_provider::cm::ConnParam;
+use portolan_provider::{Cause, Error, Result};
+
+use super::core::Core;
+use super::options::{StreamOptions, conn_param};
+use super::stream::Stream;
+use crate::cm::EventChannel;
+use crate::connection::{Incoming, Listener};
+use crate::deadline;
+
+/// Listens for streams, as a `TcpListener` does.
+///
+/// Requests of peers that are no rsockets are rejected.
+#[derive(Debug)]
+pub struct StreamListener {
+    listener: Listener,
+    options: StreamOptions,
+    nonblocking: AtomicBool,
+}
+
+impl StreamListener {
+    /// Listens on `addr:port`, `name:port` or `:port` (all addresses). Port 0 selects a free port.
+    ///
+    /// # Errors
+    /// As for [`Listener::bind`].
+    pub fn bind(address: &str) -> Result<Self> {
+        Ok(Self::new(
+            Listener::bind(address)?,
+            StreamOptions::default(),
+        ))
+    }
+
+    /// Gives the streams of a listener these options.
+    pub fn new(listener: Listener, options: StreamOptions) -> Self {
+        let nonblocking = AtomicBool::new(false);
+        Self {
+            listener,
+            options,
+            nonblocking,
+        }
+    }
+
+    /// Waits for the next stream, unless the listener is non-blocking.
+    ///
+    /// # Errors
+    /// `WouldBlock`; the listener's device is gone; there is no room for another stream.
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            let incoming = match self.nonblocking.load(Ordering::Relaxed) {
+                true => self.listener.try_accept().map_err(super::io_error)?,
+                false => Some(self.listener.accept().map_err(super::io_error)?),
+            };
+            let incoming = incoming.ok_or(io::ErrorKind::WouldBlock)?;
+            if let Some(accepted) = self.take(incoming)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// Waits for the next stream, at most for `timeout`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or as for [`StreamListener::accept`].
+    pub fn accept_within(&self, timeout: Duration) -> io::Result<(Stream, SocketAddr)> {
+        let deadline = deadline::after(timeout);
+        loop {
+            let incoming = self.listener.accept_within(deadline::left(deadline));
+            if let Some(accepted) = self.take(incoming.map_err(super::io_error)?)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// The streams that arrive, without end.
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
+        std::iter::from_fn(|| Some(self.accept().map(|(stream, _)| stream)))
+    }
+
+    /// The listening address, with its port.
+    ///
+    /// # Errors
+    /// As for [`Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr().map_err(super::io_error)
+    }
+
+    /// Whether [`StreamListener::accept`] returns at once if no stream waits.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpListener`.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The options of its streams.
+    pub fn options(&self) -> &StreamOptions {
+        &self.options
+    }
+
+    /// The stream of a request; `None` if the peer is no rsocket or has withdrawn.
+    fn take(&self, incoming: Incoming) -> io::Result<Option<(Stream, SocketAddr)>> {
+        match accept(incoming, &self.options) {
+            Ok(stream) => {
+                let peer = stream.peer_addr()?;
+                Ok(Some((stream, peer)))
+            }
+            Err(error) if is_peers(&error) => {
+                tracing::debug!(%error, "stream not accepted");
+                Ok(None)
+            }
+            Err(error) => Err(super::io_error(error)),
+        }
+    }
+}
+
+impl AsFd for StreamListener {
+    /// A descriptor that is readable while a request is queued.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Whether the peer is the reason: a request of another kind, or one that was withdrawn.
+fn is_peers(error: &Error) -> bool {
+    matches!(
+        error.cause,
+        Cause::InvalidArgument { .. }
+            | Cause::InvalidState { .. }
+            | Cause::Disconnected
+            | Cause::Rejected { .. }
+    )
+}
+
+/// Accepts a request without waiting for the peer's confirmation: data goes out once that or the peer's first message
+/// has come.
+fn accept(incoming: Incoming, options: &StreamOptions) -> Result<Stream> {
+    let (id, request) = incoming.into_parts();
+    // Rejects a peer of another kind before anything is made for it.
+    super::check_peer(&request.private_data)?;
+    let events = EventChannel::open_on(id.provider())?;
+    id.migrate(&events, options.timeout)?;
+    let core = Core::new(id.clone(), events, options)?;
+    core.connected(&request.private_data, false)?;
+    id.accept(&ConnParam {
+        private_data: core.conn_data().into_boxed_slice(),
+        responder_resources: request.responder_resources,
+        initiator_depth: request.initiator_depth,
+        ..conn_param()
+    })?;
+    Ok(Stream::new(core))
+}

@@ -1,0 +1,77 @@
+//! Byte streams: what `std::net` has for TCP, over RDMA.
+//!
+//! [`Stream`] and [`StreamListener`] are used as `TcpStream` and `TcpListener` are. They speak the rsocket protocol, so the
+//! other end may be any program of rdma-core's `rsocket(7)`.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::Shutdown;
+//!
+//! use portolan::{Stream, StreamListener};
+//!
+//! let listener = StreamListener::bind("127.0.0.1:0")?;
+//! let address = listener.local_addr()?.to_string();
+//! let server = std::thread::spawn(move || -> std::io::Result<()> {
+//!     let (mut stream, _) = listener.accept()?;
+//!     let mut question = String::new();
+//!     stream.read_to_string(&mut question)?;
+//!     stream.write_all(question.to_uppercase().as_bytes())
+//! });
+//!
+//! let mut stream = Stream::connect(&address)?;
+//! stream.write_all(b"ahoy")?;
+//! stream.shutdown(Shutdown::Write)?;
+//! let mut answer = String::new();
+//! stream.read_to_string(&mut answer)?;
+//! assert_eq!(answer, "AHOY");
+//! # server.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Event loops
+//!
+//! A stream's descriptor (`AsFd`) is readable when a call that failed with `WouldBlock` may succeed. There is no separate
+//! readiness for writing. With the feature `tokio`, `AsyncStream` implements tokio's `AsyncRead` and `AsyncWrite`.
+//!
+//! # Differences from TCP
+//!
+//! * Data is received by the process, not by the kernel: a stream whose program has ended without closing it is broken.
+//! * The end of a stream is delivered in order, but a stream that was dropped with unread data does not reset the peer.
+//! * A write needs 2 KiB of free send buffer, whatever its length.
+//!
+//! [`Socket`] and [`Connecting`] are for programs that bind before they connect, or connect without waiting.
+
+mod connect;
+mod core;
+mod error;
+mod linger;
+mod listener;
+mod options;
+mod queues;
+mod socket;
+#[allow(clippy::module_inception, reason = "the type's own file")]
+mod stream;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+pub use self::core::{Direction, Ready};
+pub use self::listener::StreamListener;
+pub use self::options::StreamOptions;
+pub use self::socket::{Connecting, Socket};
+pub use self::stream::Stream;
+#[cfg(feature = "tokio")]
+pub use self::tokio::{AsyncStream, AsyncStreamListener, ReadHalf, WriteHalf};
+pub use portolan_rsocket::{Iomap, Sge};
+
+use portolan_provider::{Error, Result, Step};
+use portolan_rsocket::ConnData;
+
+use self::error::io_error;
+
+/// Fails unless private data is an rsocket's.
+fn check_peer(private_data: &[u8]) -> Result<ConnData> {
+    ConnData::decode(private_data).map_err(|violation| {
+        let (what, expected) = ("private data", "an rsocket's");
+        Error::invalid(Step::Connect, what, expected, violation)
+    })
+}

@@ -1,0 +1,128 @@
+//! Options of a stream.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_provider::cm::ConnParam;
+use portolan_provider::traits::{Device, Provider};
+use portolan_provider::verbs::DeviceAttr;
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_rsocket::{Config, IOMAPS_MAX, QUEUE_MAX, Signalling};
+
+/// Bytes of a message where messages are sends.
+pub(super) const MESSAGE_BYTES: u32 = 4;
+
+/// Sizes and limits of a stream. Each side chooses its own; the defaults are those of `rsocket(7)`.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// Size of the send buffer, in bytes.
+    pub send_buffer: u32,
+    /// Size of the receive buffer, in bytes. The peer writes at most half of it at a time.
+    pub receive_buffer: u32,
+    /// Number of work requests of the send queue.
+    pub send_queue: u16,
+    /// Number of work requests of the receive queue: how many messages the peer may send before this side has read some.
+    pub receive_queue: u16,
+    /// Number of bytes up to which data is sent inline.
+    pub inline: u32,
+    /// Number of pieces of memory that the peer may map for direct writes by this side.
+    pub iomaps: u16,
+    /// Deadline for the whole connect, from name resolution to establishment.
+    pub timeout: Duration,
+    /// How often an idle stream asks whether its peer lives; `None` (the default) never.
+    pub keepalive: Option<Duration>,
+    /// Local address of a connect; `None` leaves it to the route.
+    pub source: Option<SocketAddr>,
+    /// Provider of a connect; `None` leaves it to the route ([`crate::provider::towards`]).
+    pub provider: Option<Arc<dyn Provider>>,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        let config = Config::default();
+        Self {
+            send_buffer: config.send_buffer,
+            receive_buffer: config.receive_buffer,
+            send_queue: config.send_queue,
+            receive_queue: config.receive_queue,
+            inline: config.inline,
+            iomaps: config.iomaps,
+            timeout: Duration::from_secs(10),
+            keepalive: None,
+            source: None,
+            provider: None,
+        }
+    }
+}
+
+impl StreamOptions {
+    /// The configuration of an endpoint on a device, within its limits.
+    pub(super) fn config(&self, device: &dyn Device, limits: &DeviceAttr) -> Config {
+        let signalling = match device.is_iwarp() {
+            true => Signalling::Sends,
+            false => Signalling::Immediate,
+        };
+        let queue = |wanted: u16| {
+            // Both queues complete on one completion queue.
+            let most = limits
+                .max_qp_wr
+                .min(limits.max_cqe / 2)
+                .min(QUEUE_MAX.into());
+            wanted.min(most as u16)
+        };
+        let least = match signalling {
+            Signalling::Sends => MESSAGE_BYTES,
+            Signalling::Immediate => 0,
+        };
+        Config {
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+            send_queue: queue(self.send_queue),
+            receive_queue: queue(self.receive_queue),
+            inline: self.inline.min(limits.max_inline_data).max(least),
+            iomaps: self.iomaps.min(IOMAPS_MAX),
+            signalling,
+            ..Config::default()
+        }
+        .fitted()
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let is_valid = self
+            .keepalive
+            .is_none_or(|interval| interval >= KEEPALIVE_MIN);
+        is_valid.then_some(()).ok_or_else(|| {
+            let (expected, found) = (format!("{KEEPALIVE_MIN:?} or more"), self.keepalive);
+            Error::invalid(
+                Step::CreateQp,
+                "keepalive",
+                expected,
+                format_args!("{found:?}"),
+            )
+        })
+    }
+}
+
+/// Retries of packets and of messages that find no receive: all that there are; for the latter that means without end.
+const RETRIES: u8 = 7;
+/// The shortest interval between keepalives.
+const KEEPALIVE_MIN: Duration = Duration::from_millis(1);
+
+/// A device that cannot send messages as its kind needs them.
+pub(super) fn no_messages() -> Error {
+    Error::new(
+        Step::CreateQp,
+        Cause::Unsupported("a device without inline sends"),
+    )
+}
+
+/// Parameters of connections, without private data.
+pub(super) fn conn_param() -> ConnParam {
+    ConnParam {
+        flow_control: true,
+        retry_count: RETRIES,
+        rnr_retry_count: RETRIES,
+        ..ConnParam::default()
+    }
+}

@@ -1,0 +1,256 @@
+//! The queue pair, completion queue and memory of a stream.
+
+use std::sync::Arc;
+
+use portolan_provider::traits::{CompChannel, Cq, Device, Pd, Qp};
+use portolan_provider::verbs::{
+    Access, QpCap, QpInit, QpType, RecvWr, RemoteAddr, SendData, SendFlags, SendOp, SendWr, Sge,
+    WorkCompletion,
+};
+use portolan_provider::{Result, Step};
+use portolan_rsocket::{
+    CONTROL_BYTES, CONTROL_MESSAGES, Config, LocalMemory, Op, Payload, Pieces, Post, Remote,
+    Signalling, Table, table_bytes,
+};
+
+use super::options::{MESSAGE_BYTES, StreamOptions, no_messages};
+use crate::cm::{CmId, NewQueuePair};
+use crate::sys::SharedMemory;
+
+/// The tag of a receive: this bit and the number of its place.
+const RECEIVE: u64 = 1 << 63;
+/// Completions taken at a time.
+pub(super) const BATCH: usize = 32;
+/// How long a peer that finds no posted receive waits: 0.64 ms (IBTA 9.7.5.2.8). The standard's code 0 would mean 655 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+/// What a completion reports.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reaped {
+    /// A post completed.
+    Sent(u64),
+    /// A message arrived at a receive's place.
+    Message { number: u32, place: u32 },
+    /// A receive was flushed.
+    Flushed,
+}
+
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) qp: Arc<dyn Qp>,
+    pub(super) cq: Arc<dyn Cq>,
+    pub(super) channel: Arc<dyn CompChannel>,
+    pub(super) pd: Arc<dyn Pd>,
+    pub(super) config: Config,
+    /// The send buffer, and the places of control messages.
+    sends: SharedMemory,
+    /// The receive buffer, and the places of messages that are sends.
+    receives: SharedMemory,
+    table: TableMemory,
+}
+
+#[derive(Debug)]
+pub(super) struct TableMemory(SharedMemory);
+
+impl Table for TableMemory {
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        self.0.load(offset, into);
+    }
+
+    fn store(&self, offset: usize, from: &[u8]) {
+        self.0.store(offset, from);
+    }
+}
+
+impl Queues {
+    /// Creates what a stream of an id needs that is bound to a device, and posts the receives.
+    pub(super) fn new(
+        id: &CmId,
+        device: &Arc<dyn Device>,
+        options: &StreamOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let limits = device.attr()?;
+        let mut config = options.config(&**device, &limits);
+        let pd = crate::device::shared_pd(device)?;
+        let channel = device.create_comp_channel()?;
+        let cqe = u32::from(config.send_queue) + u32::from(config.receive_queue);
+        let cq = device.create_cq(cqe, Some(&channel), 0)?;
+        let cap = QpCap {
+            max_send_wr: config.send_queue.into(),
+            max_recv_wr: config.receive_queue.into(),
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: config.inline,
+        };
+        let new = NewQueuePair {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            init: QpInit {
+                qp_type: QpType::Rc,
+                cap,
+                sq_sig_all: false,
+            },
+        };
+        let qp = id.create_private_queue_pair(&new)?;
+        id.set_min_rnr_timer(MIN_RNR_TIMER)?;
+        config.inline = qp.query()?.1.cap.max_inline_data;
+        let messages = match config.signalling {
+            Signalling::Immediate => 0,
+            Signalling::Sends if config.inline < MESSAGE_BYTES => return Err(no_messages()),
+            Signalling::Sends => u32::from(config.receive_queue) * MESSAGE_BYTES,
+        };
+        let control = u32::from(CONTROL_MESSAGES) * CONTROL_BYTES;
+        let memory = |bytes: u32, access| SharedMemory::new(&pd, bytes as usize, access);
+        let table = SharedMemory::new(&pd, table_bytes(config.iomaps), Access::REMOTE_WRITE)?;
+        let queues = Self {
+            sends: memory(config.send_buffer + control, Access::empty())?,
+            receives: memory(config.receive_buffer + messages, Access::REMOTE_WRITE)?,
+            table: TableMemory(table),
+            qp,
+            cq,
+            channel,
+            pd,
+            config,
+        };
+        for place in 0..u32::from(config.receive_queue) {
+            queues.post_receive(place)?;
+        }
+        Ok(queues)
+    }
+
+    pub(super) fn local_memory(&self) -> LocalMemory {
+        let (table, buffer) = (self.table.0.remote(), self.receives.remote());
+        LocalMemory {
+            table: table.addr,
+            table_key: table.rkey,
+            buffer: buffer.addr,
+            buffer_key: buffer.rkey,
+        }
+    }
+
+    pub(super) fn table(&self) -> &TableMemory {
+        &self.table
+    }
+
+    pub(super) fn post_receive(&self, place: u32) -> Result<()> {
+        let sge = match self.config.signalling {
+            Signalling::Immediate => None,
+            Signalling::Sends => Some(
+                self.receives
+                    .sge(self.message_at(place), MESSAGE_BYTES as usize),
+            ),
+        };
+        self.qp.post_recv(&RecvWr {
+            wr_id: RECEIVE | u64::from(place),
+            sges: sge.as_slice(),
+        })
+    }
+
+    fn message_at(&self, place: u32) -> usize {
+        (self.config.receive_buffer + place * MESSAGE_BYTES) as usize
+    }
+
+    /// Posts work; `data` is the program's, for payloads that need it.
+    pub(super) fn post(&self, post: &Post, data: &[u8]) -> Result<()> {
+        let remote = |remote: Remote| RemoteAddr {
+            addr: remote.addr,
+            rkey: remote.key,
+        };
+        let op = match post.op {
+            Op::Write(to) => SendOp::RdmaWrite(remote(to)),
+            Op::WriteWithImmediate(to, number) => {
+                SendOp::RdmaWriteWithImm(remote(to), number.to_be())
+            }
+            Op::Send => SendOp::Send,
+        };
+        let mut sges = [Sge::default(); 2];
+        let data = match &post.payload {
+            Payload::Empty => SendData::Sges(&[]),
+            Payload::InlineData(length) => SendData::Inline(&data[..*length as usize]),
+            Payload::Bytes {
+                bytes,
+                length,
+                place: None,
+            } => SendData::Inline(&bytes[..usize::from(*length)]),
+            Payload::Bytes {
+                bytes,
+                length,
+                place: Some(place),
+            } => {
+                let bytes = &bytes[..usize::from(*length)];
+                self.sends.store(*place as usize, bytes);
+                sges[0] = self.sends.sge(*place as usize, bytes.len());
+                SendData::Sges(&sges[..1])
+            }
+            Payload::Data(pieces) => SendData::Sges(self.gather(*pieces, data, &mut sges)),
+        };
+        self.qp.post_send(&SendWr {
+            wr_id: post.id,
+            op,
+            data,
+            flags: SendFlags::SIGNALED,
+            ud: None,
+            srq: None,
+        })
+    }
+
+    /// Copies data to pieces of the send buffer.
+    fn gather<'a>(&self, pieces: Pieces, mut data: &[u8], sges: &'a mut [Sge; 2]) -> &'a [Sge] {
+        let mut count = 0;
+        for ((at, length), sge) in pieces.ranges().zip(sges.iter_mut()) {
+            let (now, later) = data.split_at(length as usize);
+            self.sends.store(at as usize, now);
+            *sge = self.sends.sge(at as usize, now.len());
+            data = later;
+            count += 1;
+        }
+        &sges[..count]
+    }
+
+    /// Copies pieces of the receive buffer out.
+    pub(super) fn scatter(&self, pieces: Pieces, mut into: &mut [u8]) {
+        for (at, length) in pieces.ranges() {
+            let (now, later) = into.split_at_mut(length as usize);
+            self.receives.load(at as usize, now);
+            into = later;
+        }
+    }
+
+    /// Takes completions, and how each ended.
+    pub(super) fn reap(&self, completions: &mut [WorkCompletion; BATCH]) -> Result<usize> {
+        self.cq.poll(completions).map_err(|mut error| {
+            error.step = Step::Transfer;
+            error
+        })
+    }
+
+    /// What a completion is of.
+    pub(super) fn read(&self, completion: &WorkCompletion, is_success: bool) -> Reaped {
+        if completion.wr_id & RECEIVE == 0 {
+            return Reaped::Sent(completion.wr_id);
+        }
+        let place = (completion.wr_id & !RECEIVE) as u32;
+        let number = match completion.imm_data {
+            _ if !is_success => return Reaped::Flushed,
+            Some(immediate) => u32::from_be(immediate),
+            None if self.config.signalling == Signalling::Sends => {
+                let mut bytes = [0; MESSAGE_BYTES as usize];
+                self.receives.load(self.message_at(place), &mut bytes);
+                u32::from_ne_bytes(bytes)
+            }
+            // A send where only writes with immediate data are expected: a message without meaning.
+            None => u32::MAX,
+        };
+        Reaped::Message { number, place }
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        // Before the memory goes. Drop cannot return an error.
+        let _ = self.qp.destroy();
+    }
+}

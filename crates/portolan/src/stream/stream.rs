@@ -1,0 +1,303 @@
+//! Streams.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use portolan_provider::traits::Pd;
+use portolan_rsocket::{Close, Iomap, Phase};
+
+use super::core::{Core, Direction, Ready, Shared, Wait};
+use super::linger;
+use crate::cm::CmId;
+use crate::deadline;
+
+/// A byte stream over a reliable connection, as a `TcpStream` is.
+///
+/// A write returns when the data is in the send buffer. Dropping the last clone ends both directions and lets what was
+/// written reach the peer first.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    handle: Arc<Handle>,
+}
+
+/// The owners of a stream. With the last one the stream ends.
+#[derive(Debug)]
+struct Handle(Shared);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let is_blocking = !self.0.nonblocking.load(Ordering::Relaxed);
+        linger::end(self.0.clone(), is_blocking);
+    }
+}
+
+impl Stream {
+    pub(super) fn new(core: Core) -> Self {
+        let core = Arc::new(core);
+        linger::keep_alive(&core);
+        let handle = Arc::new(Handle(core));
+        Self { handle }
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// `NotConnected` if the peer has no IP address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let remote = self.core().addresses.remote;
+        remote
+            .and_then(|remote| remote.inet())
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// The local address.
+    ///
+    /// # Errors
+    /// `NotConnected` if the device has no IP address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.core().addresses.local;
+        local
+            .and_then(|local| local.inet())
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Another owner of the same stream. Timeouts and the non-blocking mode are shared.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpStream`.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// Ends a direction, or both. The peer reads what was written before, then the end.
+    ///
+    /// # Errors
+    /// `NotConnected` if the stream is over already.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let is_over = self
+            .core()
+            .with_endpoint(|endpoint| match endpoint.phase() {
+                Phase::Failed => true,
+                Phase::Disconnected => endpoint.has_closed_write(),
+                Phase::Open | Phase::Unconnected => false,
+            });
+        if is_over {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.core().close(match how {
+            Shutdown::Read => Close::Read,
+            Shutdown::Write => Close::Write,
+            Shutdown::Both => Close::Both,
+        });
+        Ok(())
+    }
+
+    /// Reads without taking what was read.
+    ///
+    /// # Errors
+    /// As for reads.
+    pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.core()
+            .read(into, self.core().wait(Direction::Read), true)
+    }
+
+    /// Reads what has arrived, whatever the mode of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as for reads.
+    pub fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.core().read(into, Wait::No, false)
+    }
+
+    /// Writes what there is room for, whatever the mode of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as for writes.
+    pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.core().write(data, Wait::No)
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpStream`.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.core()
+            .nonblocking
+            .store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long reads wait; `None` without end.
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_timeout(Direction::Read, timeout)
+    }
+
+    /// How long writes wait; `None` without end.
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_timeout(Direction::Write, timeout)
+    }
+
+    fn set_timeout(&self, direction: Direction, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a timeout of zero",
+            ));
+        }
+        self.core().set_timeout(direction, timeout);
+        Ok(())
+    }
+
+    /// How long reads wait.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpStream`.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.core().timeout(Direction::Read))
+    }
+
+    /// How long writes wait.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpStream`.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.core().timeout(Direction::Write))
+    }
+
+    /// Asks an idle peer at this interval whether it lives. A peer that does not answer breaks the stream.
+    pub fn set_keepalive(&self, interval: Option<Duration>) {
+        *self.core().keepalive.lock() = interval;
+        linger::keep_alive(self.core());
+    }
+
+    /// The error that broke the stream, once.
+    ///
+    /// # Errors
+    /// None yet; as for `TcpStream`.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.core().take_error())
+    }
+
+    /// What can be done without waiting.
+    pub fn ready(&self) -> Ready {
+        self.core().ready()
+    }
+
+    /// As [`Stream::ready`]; from now on the stream's descriptor is readable once one of the directions is ready that were
+    /// not. Call it before each wait for the descriptor.
+    pub fn ready_or_watch(&self, read: bool, write: bool) -> Ready {
+        self.core().prepare_wait([read, write])
+    }
+
+    /// Waits until the peer has everything that was written, at most for `timeout`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time is over.
+    pub fn wait_delivered(&self, timeout: Duration) -> io::Result<()> {
+        self.core()
+            .flush(Wait::Until(Some(deadline::after(timeout))))
+    }
+
+    /// The id. It does not expose its queue pair, because the safety of the buffers depends on it.
+    pub fn id(&self) -> &CmId {
+        &self.core().id
+    }
+
+    /// The descriptor that numbers the stream: that of its [`Socket`](super::Socket). It says nothing about readiness.
+    pub fn number(&self) -> BorrowedFd<'_> {
+        self.core().events().as_fd()
+    }
+
+    /// The protection domain, for memory that is to be mapped.
+    pub fn pd(&self) -> &Arc<dyn Pd> {
+        &self.core().queues().pd
+    }
+
+    /// Offers registered memory to the peer, which writes there by [`Stream::write_mapped`]. The peer knows of it when it
+    /// reads what is written after this call. Returns the entry for [`Stream::unmap`]; `None` if the peer has room for no
+    /// more.
+    pub fn map(&self, iomap: Iomap) -> Option<u16> {
+        self.core().with_endpoint(|endpoint| endpoint.offer(iomap))
+    }
+
+    /// Gives an entry back. Deregister the memory, too: the peer keeps its key.
+    pub fn unmap(&self, entry: u16) {
+        self.core()
+            .with_endpoint(|endpoint| endpoint.withdraw(entry));
+    }
+
+    /// Writes to what the peer has mapped at `offset`. The bytes are there before the peer reads what is written after.
+    /// Returns `None` if nothing is mapped there.
+    ///
+    /// # Errors
+    /// As for writes.
+    pub fn write_mapped(&self, data: &[u8], offset: u64) -> io::Result<Option<usize>> {
+        self.core()
+            .write_direct(data, offset, self.core().wait(Direction::Write))
+    }
+
+    /// The sizes that the stream has.
+    pub fn config(&self) -> portolan_rsocket::Config {
+        self.core().queues().config
+    }
+
+    pub(super) fn core(&self) -> &Shared {
+        &self.handle.0
+    }
+}
+
+impl AsFd for Stream {
+    /// A descriptor for event loops.
+    ///
+    /// After a call failed with `WouldBlock`, it is readable once that call may succeed. Readable says nothing about which:
+    /// try every call that would have blocked. [`Stream::ready_or_watch`] asks without a call.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core().readiness()
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.core()
+            .read(into, self.core().wait(Direction::Read), false)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.core().write(data, self.core().wait(Direction::Write))
+    }
+
+    /// Does nothing: data is on its way as soon as it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(into)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    /// Does nothing: data is on its way as soon as it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,445 @@
+//! Streams for tasks of tokio.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Instant;
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::task::JoinSet;
+use portolan_addrinfo::names::pool::DEADLINE_MAX;
+use portolan_provider::{Error, Result, Step};
+use portolan_threads::lock::Mutex;
+
+use super::core::{Direction, Shared};
+use super::error::io_error;
+use super::listener::StreamListener;
+use super::options::StreamOptions;
+use super::socket::Connecting;
+use super::stream::Stream;
+use crate::connection::{ATTEMPT_DELAY, Failures};
+use crate::deadline;
+use crate::resolve::resolve_async;
+use crate::tokio::runtime::{of_ended_task, off_runtime, runtime_error, watch, within};
+
+/// A [`Stream`] for tasks: tokio's `AsyncRead` and `AsyncWrite`.
+///
+/// Reads and writes may be dropped at any await point; a write that was dropped has written nothing or reported what it
+/// wrote. Shutting down ends the own direction, and the peer's data can still be read.
+#[derive(Debug)]
+pub struct AsyncStream {
+    reads: ReadHalf,
+    writes: WriteHalf,
+}
+
+/// The reading half of an [`AsyncStream`].
+#[derive(Debug)]
+pub struct ReadHalf(Arc<Watched>);
+
+/// The writing half of an [`AsyncStream`]. Dropping it ends the own direction.
+#[derive(Debug)]
+pub struct WriteHalf(Arc<Watched>);
+
+/// A [`StreamListener`] for tasks.
+#[derive(Debug)]
+pub struct AsyncStreamListener {
+    listener: AsyncFd<ListenerFd>,
+}
+
+/// A stream whose descriptor the runtime watches.
+#[derive(Debug)]
+struct Watched {
+    stream: Stream,
+    fd: AsyncFd<ReadinessFd>,
+    /// The tasks that wait, by direction. One of them polls the descriptor for both.
+    tasks: Arc<Tasks>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks(Mutex<[Option<Waker>; 2]>);
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        let tasks = std::mem::take(&mut *self.0.lock());
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Watched {
+    fn new(stream: Stream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let fd = watch(ReadinessFd(stream.core().clone()), Step::Event).map_err(io_error)?;
+        Ok(Self {
+            stream,
+            fd,
+            tasks: Arc::default(),
+        })
+    }
+
+    /// Tries `call` until it does not block, or has the task woken when it may not.
+    fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        direction: Direction,
+        mut call: impl FnMut(&Stream) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match call(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+            self.tasks.0.lock()[direction as usize] = Some(context.waker().clone());
+            let core = self.stream.core();
+            if core.ready_or_wake(direction, context.waker()).is(direction) {
+                continue;
+            }
+            let both = Waker::from(self.tasks.clone());
+            let mut both = Context::from_waker(&both);
+            // The runtime keeps one waker for a descriptor's readers, which stands for both directions here.
+            ready!(self.fd.poll_read_ready(&mut both))?.clear_ready();
+        }
+    }
+}
+
+impl AsyncStream {
+    /// Registers a stream with the current runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the stream's descriptor.
+    pub fn new(stream: Stream) -> io::Result<Self> {
+        let watched = Arc::new(Watched::new(stream)?);
+        Ok(Self {
+            reads: ReadHalf(watched.clone()),
+            writes: WriteHalf(watched),
+        })
+    }
+
+    /// Connects to `host:port` with default options; see [`AsyncStream::connect_with`].
+    ///
+    /// # Errors
+    /// As for [`Stream::connect_with`].
+    pub async fn connect(destination: &str) -> Result<Self> {
+        Self::connect_with(destination, &StreamOptions::default()).await
+    }
+
+    /// Connects to `host:port`. Addresses of a name are tried concurrently, as by [`Stream::connect_with`].
+    ///
+    /// # Errors
+    /// As for [`Stream::connect_with`].
+    pub async fn connect_with(destination: &str, options: &StreamOptions) -> Result<Self> {
+        let deadline = deadline::after(options.timeout);
+        let resolved = resolve_async(destination, deadline::left(deadline).min(DEADLINE_MAX));
+        let resolved = within(deadline, Step::ResolveName, resolved).await?;
+        let addresses: Vec<SocketAddr> = resolved.into_iter().map(|each| each.addr).collect();
+        let stream = match addresses[..] {
+            [only] => connect_to(options.clone(), only, deadline).await?,
+            _ => race(options, destination, addresses, deadline).await?,
+        };
+        Self::new(stream).map_err(runtime_error)
+    }
+
+    /// The stream, for calls that do not wait.
+    pub fn get_ref(&self) -> &Stream {
+        &self.reads.0.stream
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// As for [`Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.get_ref().peer_addr()
+    }
+
+    /// The local address.
+    ///
+    /// # Errors
+    /// As for [`Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.get_ref().local_addr()
+    }
+
+    /// Both halves, for two tasks.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.reads, self.writes)
+    }
+
+    /// Waits until data, the end, or an error can be read.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Direction::Read).await
+    }
+
+    /// Waits until data can be written, or an error is reported.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Direction::Write).await
+    }
+
+    async fn ready(&self, direction: Direction) -> io::Result<()> {
+        std::future::poll_fn(|context| {
+            self.reads.0.poll(context, direction, |stream| {
+                match stream.ready().is(direction) {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            })
+        })
+        .await
+    }
+}
+
+impl ReadHalf {
+    /// Puts the halves of one stream together again.
+    ///
+    /// # Errors
+    /// The halves are of two streams; both are returned.
+    pub fn reunite(self, writes: WriteHalf) -> std::result::Result<AsyncStream, (Self, WriteHalf)> {
+        match Arc::ptr_eq(&self.0, &writes.0) {
+            true => Ok(AsyncStream {
+                reads: self,
+                writes,
+            }),
+            false => Err((self, writes)),
+        }
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        // Fails if the stream is over.
+        let _ = self.0.stream.shutdown(Shutdown::Write);
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = self.0.poll(context, Direction::Read, |stream| {
+            let length = stream.try_read(into.initialize_unfilled())?;
+            into.advance(length);
+            Ok(())
+        });
+        read
+    }
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0
+            .poll(context, Direction::Write, |stream| stream.try_write(data))
+    }
+
+    /// Ready at once: data is on its way as soon as it is written.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let done = self.0.stream.shutdown(Shutdown::Write);
+        Poll::Ready(match done {
+            // It was ended before, or by the peer.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            done => done,
+        })
+    }
+}
+
+impl AsyncRead for AsyncStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reads).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for AsyncStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writes).poll_write(context, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writes).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writes).poll_shutdown(context)
+    }
+}
+
+impl AsyncStreamListener {
+    /// Listens on `addr:port`, `name:port` or `:port`; see [`StreamListener::bind`].
+    ///
+    /// # Errors
+    /// As for [`StreamListener::bind`].
+    pub async fn bind(address: &str) -> Result<Self> {
+        let address = address.to_owned();
+        let listener = off_runtime(Step::Listen, move || StreamListener::bind(&address)).await?;
+        Self::new(listener).map_err(runtime_error)
+    }
+
+    /// Registers a listener with the current runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the listener's descriptor.
+    pub fn new(listener: StreamListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let listener = watch(ListenerFd(listener), Step::Event).map_err(io_error)?;
+        Ok(Self { listener })
+    }
+
+    /// The listening address, with its port.
+    ///
+    /// # Errors
+    /// As for [`StreamListener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.get_ref().0.local_addr()
+    }
+
+    /// Waits for the next stream.
+    ///
+    /// # Errors
+    /// As for [`StreamListener::accept`].
+    pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
+        std::future::poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// Takes the next stream, or has the task woken when there is one.
+    ///
+    /// # Errors
+    /// As for [`StreamListener::accept`].
+    pub fn poll_accept(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<(AsyncStream, SocketAddr)>> {
+        loop {
+            match self.listener.get_ref().0.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok((stream, peer)) => {
+                    return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
+                }
+            }
+            let mut guard = ready!(self.listener.poll_read_ready(context))?;
+            // Looks again before readiness is cleared: no request is missed.
+            match self.listener.get_ref().0.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok((stream, peer)) => {
+                    return Poll::Ready(AsyncStream::new(stream).map(|stream| (stream, peer)));
+                }
+            }
+        }
+    }
+}
+
+async fn race(
+    options: &StreamOptions,
+    name: &str,
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+) -> Result<Stream> {
+    let mut waiting = addresses.into_iter();
+    // Dropping the set aborts the remaining attempts.
+    let mut running = JoinSet::new();
+    let mut failed = Failures::of(name);
+    loop {
+        if deadline::left(deadline).is_zero() {
+            waiting
+                .by_ref()
+                .for_each(|address| failed.add_untried(address));
+        }
+        if let Some(address) = waiting.next() {
+            running.spawn(connect_to(options.clone(), address, deadline));
+        }
+        ::tokio::select! {
+            Some(ended) = running.join_next() => match ended {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failed.add(error),
+                Err(ended) => failed.add(of_ended_task(ended, Step::Connect)),
+            },
+            () = ::tokio::time::sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
+            else => return Err(failed.into_error()),
+        }
+    }
+}
+
+async fn connect_to(
+    options: StreamOptions,
+    destination: SocketAddr,
+    deadline: Instant,
+) -> Result<Stream> {
+    let explain = move |error: Error| error.between(None, Some(destination.into()));
+    // Starting may have to wait for the processes that share the port.
+    let start = off_runtime(Step::ResolveAddress, move || {
+        Connecting::start(&options, destination, deadline)
+    });
+    let connecting = within(deadline, Step::ResolveAddress, start)
+        .await
+        .map_err(explain)?;
+    let mut events = watch(ConnectingFd(connecting), Step::Event)?;
+    let finish = async {
+        loop {
+            if let Some(stream) = events.get_mut().0.try_finish()? {
+                return Ok(stream);
+            }
+            let mut guard = events.readable_mut().await.map_err(runtime_error)?;
+            // Looks again before readiness is cleared: no event is missed.
+            if let Some(stream) = guard.get_inner_mut().0.try_finish()? {
+                return Ok(stream);
+            }
+            guard.clear_ready();
+        }
+    };
+    within(deadline, Step::Connect, finish)
+        .await
+        .map_err(explain)
+}
+
+#[derive(Debug)]
+struct ReadinessFd(Shared);
+
+impl AsRawFd for ReadinessFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.readiness().as_raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct ListenerFd(StreamListener);
+
+impl AsRawFd for ListenerFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[derive(Debug)]
+struct ConnectingFd(Connecting);
+
+impl AsRawFd for ConnectingFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}

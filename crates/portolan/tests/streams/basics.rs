@@ -1,0 +1,296 @@
+//! What `std::net` promises of its streams.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portolan::provider::verbs::Access;
+use portolan::stream::{Iomap, Sge};
+use portolan::{Cause, SharedMemory, Stream, StreamOptions};
+
+use crate::harness::*;
+use crate::pair::*;
+
+#[test]
+fn megabytes_go_both_ways_at_once_whole_and_in_order() {
+    let (active, passive) = streams();
+    let sent = [pattern(5_000_000, 1), pattern(3_333_333, 2)];
+    thread::scope(|scope| {
+        for (stream, own, others) in [(&active, 0, 1), (&passive, 1, 0)] {
+            let sent = &sent;
+            let mut writer = stream.try_clone().unwrap();
+            scope.spawn(move || {
+                writer.write_all(&sent[own]).unwrap();
+                writer.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut reader = stream;
+            scope.spawn(move || {
+                let mut found = Vec::new();
+                reader.read_to_end(&mut found).unwrap();
+                assert_same(&found, &sent[others]);
+            });
+        }
+    });
+}
+
+#[test]
+fn odd_buffers_and_short_queues_move_the_same_bytes() {
+    let small = |receive_buffer, inline| StreamOptions {
+        send_buffer: 3001,
+        receive_buffer,
+        send_queue: 16,
+        receive_queue: 16,
+        inline,
+        ..stream_options()
+    };
+    let (mut active, mut passive) = streams_with(&small(777, 0), small(1111, 16));
+    let sent = pattern(300_000, 3);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut found = vec![0; sent.len()];
+            passive.read_exact(&mut found).unwrap();
+            passive.write_all(&found).unwrap();
+        });
+        active.write_all(&sent).unwrap();
+        let mut back = vec![0; sent.len()];
+        active.read_exact(&mut back).unwrap();
+        assert_same(&back, &sent);
+    });
+}
+
+#[test]
+fn a_half_closed_stream_carries_the_other_direction() {
+    let (mut active, mut passive) = streams();
+    active.write_all(b"question").unwrap();
+    active.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(
+        active.write(b"x").unwrap_err().kind(),
+        ErrorKind::BrokenPipe
+    );
+    let mut question = String::new();
+    passive.read_to_string(&mut question).unwrap();
+    passive.write_all(b"answer").unwrap();
+    drop(passive);
+    let mut answer = String::new();
+    active.read_to_string(&mut answer).unwrap();
+    assert_eq!((&question[..], &answer[..]), ("question", "answer"));
+}
+
+#[test]
+fn what_was_written_before_a_drop_arrives() {
+    let (mut active, mut passive) = streams();
+    let sent = pattern(100_000, 4);
+    active.write_all(&sent[..60_000]).unwrap();
+    drop(active);
+    let mut found = Vec::new();
+    passive.read_to_end(&mut found).unwrap();
+    assert_same(&found, &sent[..60_000]);
+    assert_eq!(
+        passive.write(b"x").unwrap_err().kind(),
+        ErrorKind::BrokenPipe
+    );
+}
+
+#[test]
+fn a_drop_of_a_nonblocking_stream_delivers_too() {
+    let (active, mut passive) = streams();
+    active.set_nonblocking(true).unwrap();
+    (&active).write_all(b"last words").unwrap();
+    drop(active);
+    let mut found = Vec::new();
+    passive.read_to_end(&mut found).unwrap();
+    assert_eq!(found, b"last words");
+}
+
+#[test]
+fn a_clone_keeps_the_stream_open() {
+    let (active, mut passive) = streams();
+    let clone = active.try_clone().unwrap();
+    drop(active);
+    (&clone).write_all(b"still").unwrap();
+    let mut found = [0; 5];
+    passive.read_exact(&mut found).unwrap();
+    assert_eq!(&found, b"still");
+}
+
+#[test]
+fn a_read_waits_as_long_as_its_timeout_and_then_would_block() {
+    let (mut active, passive) = streams();
+    let zero = active.set_read_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(zero.kind(), ErrorKind::InvalidInput);
+    let timeout = Duration::from_millis(50);
+    active.set_read_timeout(Some(timeout)).unwrap();
+    assert_eq!(active.read_timeout().unwrap(), Some(timeout));
+    let started = Instant::now();
+    assert_eq!(
+        active.read(&mut [0]).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+    assert!(started.elapsed() >= timeout);
+    drop(passive);
+}
+
+#[test]
+fn a_write_that_nobody_reads_waits_as_long_as_its_timeout() {
+    let (mut active, passive) = streams();
+    active
+        .set_write_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let error = active.write_all(&[7; 10_000_000]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    drop(passive);
+}
+
+#[test]
+fn peeking_takes_nothing() {
+    let (mut active, mut passive) = streams();
+    active.write_all(b"chart").unwrap();
+    let mut found = [0; 9];
+    assert!(passive.peek(&mut found).unwrap() > 0);
+    passive.read_exact(&mut found[..5]).unwrap();
+    assert_eq!(&found[..5], b"chart");
+}
+
+#[test]
+fn a_reader_goes_on_when_another_thread_shuts_reading_down() {
+    let (active, _passive) = streams();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| (&active).read(&mut [0; 8]).unwrap());
+        // It sleeps by then, or finds the end at once: either way it returns.
+        thread::sleep(Duration::from_millis(20));
+        active.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(reader.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn addresses_are_those_of_both_ends() {
+    let (active, passive) = streams();
+    assert_eq!(active.peer_addr().unwrap(), passive.local_addr().unwrap());
+    assert_eq!(active.local_addr().unwrap(), passive.peer_addr().unwrap());
+}
+
+#[test]
+fn a_name_is_tried_at_each_of_its_addresses() {
+    let (listener, address) = stream_listener();
+    thread::scope(|scope| {
+        let name = format!("localhost:{}", address.port());
+        let connecting = scope.spawn(move || Stream::connect_with(&name, &stream_options()));
+        let (passive, peer) = listener.accept_within(PATIENCE).unwrap();
+        let active = connecting.join().unwrap().unwrap();
+        assert_eq!(active.local_addr().unwrap(), peer);
+        assert_eq!(passive.peer_addr().unwrap(), peer);
+    });
+}
+
+#[test]
+fn connecting_where_nobody_listens_is_refused() {
+    let (listener, address) = stream_listener();
+    drop(listener);
+    let error = Stream::connect_to(address, &stream_options()).unwrap_err();
+    assert!(matches!(error.cause, Cause::Rejected { .. }), "{error}");
+}
+
+#[test]
+fn a_request_of_another_protocol_is_rejected_and_the_listener_goes_on() {
+    let (listener, address) = stream_listener();
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept_within(PATIENCE).unwrap());
+        let refused = connector().private_data(*b"hello").connect_to(address);
+        assert!(matches!(refused.unwrap_err().cause, Cause::Rejected { .. }));
+        let stream = Stream::connect_to(address, &stream_options()).unwrap();
+        let (passive, _) = accepting.join().unwrap();
+        assert_eq!(stream.local_addr().unwrap(), passive.peer_addr().unwrap());
+    });
+}
+
+#[test]
+fn a_listener_of_another_protocol_is_told_apart() {
+    let listener = listener("127.0.0.1:0");
+    let address = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let incoming = listener.accept_within(PATIENCE).unwrap();
+            incoming.accept_with(&options())
+        });
+        let error = Stream::connect_to(address, &stream_options()).unwrap_err();
+        assert!(error.to_string().contains("rsocket"), "{error}");
+        drop(accepting.join().unwrap());
+    });
+}
+
+#[test]
+fn mapped_memory_is_written_before_the_message_that_says_so() {
+    let writer_options = StreamOptions {
+        iomaps: 2,
+        ..stream_options()
+    };
+    let (mut active, mut passive) = streams_with(&writer_options, stream_options());
+    let memory = SharedMemory::new(passive.pd(), 100_000, Access::REMOTE_WRITE).unwrap();
+    let remote = memory.remote();
+    let offered = Iomap {
+        offset: 1 << 40,
+        memory: Sge {
+            addr: remote.addr,
+            key: remote.rkey,
+            length: remote.length,
+        },
+    };
+    let entry = passive.map(offered).unwrap();
+    passive.write_all(b"mapped").unwrap();
+    active.read_exact(&mut [0; 6]).unwrap();
+    let bytes = pattern(90_000, 5);
+    let mut written = 0;
+    while written < bytes.len() {
+        let at = (1 << 40) + 10_000 + written as u64;
+        written += active.write_mapped(&bytes[written..], at).unwrap().unwrap();
+    }
+    assert_eq!(active.write_mapped(b"x", 7).unwrap(), None);
+    active.write_all(b"written").unwrap();
+    passive.read_exact(&mut [0; 7]).unwrap();
+    let mut found = vec![0; 90_000];
+    memory.load(10_000, &mut found);
+    assert_same(&found, &bytes);
+    passive.unmap(entry);
+    assert_eq!(passive.map(offered), Some(entry));
+}
+
+#[test]
+fn keepalives_leave_an_idle_stream_alone() {
+    let lively = StreamOptions {
+        keepalive: Some(Duration::from_millis(5)),
+        ..stream_options()
+    };
+    let (mut active, mut passive) = streams_with(&lively, stream_options());
+    thread::sleep(Duration::from_millis(200));
+    active.write_all(b"alive").unwrap();
+    let mut found = [0; 5];
+    passive.read_exact(&mut found).unwrap();
+    let writes = active.id();
+    assert_eq!(&found, b"alive", "{writes:?}");
+}
+
+#[test]
+fn streams_without_end_leave_nothing_behind() {
+    let (listener, address) = stream_listener();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let round = || {
+        thread::scope(|scope| {
+            let active = scope.spawn(|| Stream::connect_to(address, &stream_options()).unwrap());
+            let (mut passive, _) = listener.accept_within(PATIENCE).unwrap();
+            let mut active = active.join().unwrap();
+            active.write_all(b"x").unwrap();
+            passive.read_exact(&mut [0]).unwrap();
+        });
+    };
+    round();
+    let before = open();
+    for _ in 0..50 {
+        round();
+    }
+    // Other tests of this program run beside, and have descriptors of their own.
+    eventually("the descriptors of 50 streams are closed", || {
+        open() < before + 150
+    });
+}

@@ -1,0 +1,154 @@
+//! Streams in event loops: non-blocking calls, and the descriptor that says when to try again.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::thread;
+
+use portolan::Stream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::harness::*;
+use crate::pair::*;
+
+/// Waits for the descriptor; fails if nothing happens.
+fn wait(stream: &Stream) {
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    let fd = stream.as_fd();
+    let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap();
+    assert_eq!(ready, 1, "the stream never becomes ready");
+}
+
+fn is_quiet(stream: &Stream) -> bool {
+    let fd = stream.as_fd();
+    poll(
+        &mut [PollFd::new(&fd, PollFlags::IN)],
+        Some(&Timespec::default()),
+    )
+    .unwrap()
+        == 0
+}
+
+fn would_block<T: std::fmt::Debug>(outcome: std::io::Result<T>) -> bool {
+    matches!(outcome, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_nonblocking_echo_in_one_thread_moves_everything() {
+    let (active, passive) = streams();
+    for stream in [&active, &passive] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let sent = pattern(2_000_000, 9);
+    let echo = thread::spawn(move || {
+        let mut bytes = [0; 7000];
+        loop {
+            match (&passive).read(&mut bytes) {
+                Ok(0) => return,
+                Ok(length) => {
+                    let mut written = 0;
+                    while written < length {
+                        match (&passive).write(&bytes[written..length]) {
+                            Ok(now) => written += now,
+                            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(&passive),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => wait(&passive),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let (mut written, mut back) = (0, Vec::new());
+    let mut bytes = vec![0; 9000];
+    while back.len() < sent.len() {
+        let mut moved = false;
+        if written < sent.len() {
+            match (&active).write(&sent[written..]) {
+                Ok(now) => {
+                    written += now;
+                    moved = true;
+                }
+                outcome => assert!(would_block(outcome)),
+            }
+        }
+        match (&active).read(&mut bytes) {
+            Ok(length) => {
+                back.extend_from_slice(&bytes[..length]);
+                moved = true;
+            }
+            outcome => assert!(would_block(outcome)),
+        }
+        if !moved {
+            wait(&active);
+        }
+    }
+    assert_same(&back, &sent);
+    active.shutdown(Shutdown::Write).unwrap();
+    echo.join().unwrap();
+}
+
+#[test]
+fn a_descriptor_is_quiet_after_would_block_and_readable_after_data_the_end_and_room() {
+    let (active, mut passive) = streams();
+    active.set_nonblocking(true).unwrap();
+    let mut byte = [0];
+    assert!(would_block((&active).read(&mut byte)));
+    eventually("the descriptor is quiet", || {
+        assert!(would_block((&active).read(&mut byte)));
+        is_quiet(&active)
+    });
+    passive.write_all(b"x").unwrap();
+    wait(&active);
+    assert_eq!((&active).read(&mut byte).unwrap(), 1);
+    while !would_block((&active).write(&[1; 50_000])) {}
+    assert!(!active.ready_or_watch(false, true).writable);
+    let mut filled = vec![0; 1 << 16];
+    passive.read_exact(&mut filled).unwrap();
+    // The reader's own call grants the room; it has nothing else to do.
+    eventually("room", || {
+        wait(&active);
+        active.ready_or_watch(false, true).writable
+    });
+    passive.shutdown(Shutdown::Both).unwrap();
+    eventually("the end", || {
+        wait(&active);
+        active.ready().hung_up
+    });
+    assert_eq!((&active).read(&mut byte).unwrap(), 0);
+}
+
+#[test]
+fn what_one_thread_takes_in_wakes_the_loop_of_another() {
+    let (active, mut passive) = streams();
+    active.set_nonblocking(true).unwrap();
+    let mut byte = [0];
+    assert!(would_block((&active).read(&mut byte)));
+    passive.write_all(b"x").unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(&active));
+        // Takes the data in on the way, and the notification with it.
+        eventually("the data is seen", || {
+            active.ready_or_watch(true, false).readable
+        });
+        waiter.join().unwrap();
+    });
+    assert_eq!((&active).read(&mut byte).unwrap(), 1);
+}
+
+#[test]
+fn a_listener_that_does_not_block_says_when_a_stream_waits() {
+    let (listener, address) = stream_listener();
+    listener.set_nonblocking(true).unwrap();
+    assert!(would_block(listener.accept()));
+    thread::scope(|scope| {
+        let active = scope.spawn(move || Stream::connect_to(address, &stream_options()).unwrap());
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let fd = listener.as_fd();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap();
+        let (passive, _) = listener.accept().unwrap();
+        let active = active.join().unwrap();
+        assert_eq!(active.local_addr().unwrap(), passive.peer_addr().unwrap());
+    });
+}

@@ -1,0 +1,160 @@
+//! Streams for tasks of tokio.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portolan::StreamListener;
+use portolan::stream::{AsyncStream, AsyncStreamListener};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::harness::*;
+use crate::pair::*;
+
+/// A future that hangs fails its test.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it ends in time")
+}
+
+fn async_listener() -> (AsyncStreamListener, SocketAddr) {
+    let listener = StreamListener::new(listener("127.0.0.1:0"), stream_options());
+    let listener = AsyncStreamListener::new(listener).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn async_streams() -> (AsyncStream, AsyncStream) {
+    let (listener, address) = async_listener();
+    let connect = tokio::spawn(async move {
+        AsyncStream::connect_with(&address.to_string(), &stream_options())
+            .await
+            .unwrap()
+    });
+    let (passive, peer) = soon(listener.accept()).await.unwrap();
+    let active = soon(connect).await.unwrap();
+    assert_eq!(active.local_addr().unwrap(), peer);
+    assert_eq!(passive.peer_addr().unwrap(), peer);
+    (active, passive)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_halves_move_megabytes_at_once() {
+    let (active, passive) = async_streams().await;
+    let sent = [pattern(3_000_000, 1), pattern(2_000_000, 2)];
+    let mut tasks = JoinSet::new();
+    for (stream, own, others) in [(active, 0, 1), (passive, 1, 0)] {
+        let (mut reads, mut writes) = stream.into_split();
+        let (own, others) = (sent[own].clone(), sent[others].clone());
+        tasks.spawn(async move {
+            writes.write_all(&own).await.unwrap();
+            writes.shutdown().await.unwrap();
+        });
+        tasks.spawn(async move {
+            let mut found = Vec::new();
+            reads.read_to_end(&mut found).await.unwrap();
+            assert_same(&found, &others);
+        });
+    }
+    while let Some(ended) = soon(tasks.join_next()).await {
+        ended.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn one_thread_serves_both_ends() {
+    let (mut active, mut passive) = async_streams().await;
+    let sent = pattern(500_000, 3);
+    let (wrote, read) = soon(async {
+        let mut found = vec![0; sent.len()];
+        tokio::join!(active.write_all(&sent), async {
+            passive.read_exact(&mut found).await.unwrap();
+            found
+        })
+    })
+    .await;
+    wrote.unwrap();
+    assert_same(&read, &sent);
+}
+
+#[tokio::test]
+async fn dropping_the_writing_half_ends_that_direction_only() {
+    let (active, mut passive) = async_streams().await;
+    let (mut reads, mut writes) = active.into_split();
+    soon(writes.write_all(b"question")).await.unwrap();
+    drop(writes);
+    let mut question = String::new();
+    soon(passive.read_to_string(&mut question)).await.unwrap();
+    soon(passive.write_all(b"answer")).await.unwrap();
+    drop(passive);
+    let mut answer = String::new();
+    soon(reads.read_to_string(&mut answer)).await.unwrap();
+    assert_eq!((&question[..], &answer[..]), ("question", "answer"));
+}
+
+#[tokio::test]
+async fn a_read_that_is_given_up_loses_nothing() {
+    let (mut active, mut passive) = async_streams().await;
+    let mut found = Vec::new();
+    let sent = pattern(40_000, 4);
+    let mut written = 0;
+    while found.len() < sent.len() {
+        let mut bytes = [0; 777];
+        let read = timeout(Duration::from_micros(200), passive.read(&mut bytes)).await;
+        if let Ok(read) = read {
+            found.extend_from_slice(&bytes[..read.unwrap()]);
+        } else if written < sent.len() {
+            let end = sent.len().min(written + 1500);
+            if let Ok(now) = timeout(
+                Duration::from_micros(200),
+                active.write(&sent[written..end]),
+            )
+            .await
+            {
+                written += now.unwrap();
+            }
+        }
+    }
+    assert_same(&found, &sent);
+}
+
+#[tokio::test]
+async fn a_write_without_room_waits_until_the_peer_reads() {
+    let (mut active, mut passive) = async_streams().await;
+    let sent = pattern(400_000, 5);
+    let blocked = timeout(Duration::from_millis(50), active.write_all(&sent)).await;
+    assert!(blocked.is_err(), "nobody reads");
+    let mut found = vec![0; 1000];
+    soon(passive.read_exact(&mut found)).await.unwrap();
+    assert_same(&found, &sent[..1000]);
+    drop(active);
+    let mut rest = Vec::new();
+    soon(passive.read_to_end(&mut rest)).await.unwrap();
+    assert_same(&rest, &sent[1000..1000 + rest.len()]);
+}
+
+#[tokio::test]
+async fn connecting_where_nobody_listens_is_an_error() {
+    let (listener, address) = async_listener();
+    drop(listener);
+    let refused = AsyncStream::connect_with(&address.to_string(), &stream_options()).await;
+    assert!(refused.is_err());
+}
+
+#[tokio::test]
+async fn halves_of_two_streams_are_not_one() {
+    let (one, other) = async_streams().await;
+    let (reads, writes) = one.into_split();
+    let (other_reads, other_writes) = other.into_split();
+    let (reads, other_writes) = reads.reunite(other_writes).unwrap_err();
+    let mut one = reads.reunite(writes).unwrap();
+    let mut other = other_reads.reunite(other_writes).unwrap();
+    soon(one.write_all(b"whole")).await.unwrap();
+    let mut found = [0; 5];
+    soon(other.read_exact(&mut found)).await.unwrap();
+    assert_eq!(&found, b"whole");
+    soon(one.shutdown()).await.unwrap();
+    let after = one.get_ref().try_write(b"x").unwrap_err();
+    assert_eq!(after.kind(), ErrorKind::BrokenPipe);
+}
