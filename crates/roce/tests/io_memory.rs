@@ -1,4 +1,4 @@
-//! The tests of `io`, over ways through memory.
+//! The tests of `io` over shared memory links.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 

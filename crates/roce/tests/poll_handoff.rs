@@ -1,5 +1,5 @@
-//! The handing over between progress thread and pollers, in every order of their steps that the
-//! memory model allows: the very source of the device, on a model checker's primitives.
+//! The hand-over between progress thread and pollers, in every order of steps that the memory model allows: the
+//! device's own source with a model checker's primitives.
 #![allow(unreachable_pub, reason = "a test")]
 
 mod sync {
@@ -30,7 +30,7 @@ use sync::{AtomicBool, AtomicU64, Ordering};
 const FOR_EVER: u64 = u64::MAX;
 
 #[test]
-fn a_timer_set_as_the_thread_falls_asleep_is_seen_or_wakes_it() {
+fn a_timer_set_while_the_thread_falls_asleep_is_seen_or_wakes_it() {
     loom::model(|| {
         let sleep = Arc::new(Sleep::new());
         let next_timer = Arc::new(AtomicU64::new(FOR_EVER));
@@ -44,13 +44,13 @@ fn a_timer_set_as_the_thread_falls_asleep_is_seen_or_wakes_it() {
         sleep.announce(FOR_EVER);
         let seen = next_timer.load(Ordering::Relaxed) == 5;
         let woken = setter.join().unwrap();
-        assert!(seen || woken, "the thread oversleeps the timer");
+        assert!(seen || woken, "the thread misses the timer");
         sleep.end();
         assert!(!sleep.misses(5), "a thread that is awake is woken");
     });
 }
 
-/// What epoll would be told.
+/// The state that epoll would get.
 fn model(turns: PollHandoff) -> (Arc<PollHandoff>, Arc<AtomicBool>) {
     (Arc::new(turns), Arc::new(AtomicBool::new(true)))
 }
@@ -73,7 +73,7 @@ fn a_poller_that_leaves_as_the_thread_yields_leaves_the_sockets_watched() {
 }
 
 #[test]
-fn whatever_two_pollers_do_the_thread_that_sleeps_for_long_watches() {
+fn whatever_two_pollers_do_a_long_sleeping_thread_watches_the_sockets() {
     loom::model(|| {
         let (turns, watched) = model(PollHandoff::new(100));
         let poller = {
@@ -95,7 +95,7 @@ fn whatever_two_pollers_do_the_thread_that_sleeps_for_long_watches() {
 }
 
 #[test]
-fn visits_count_for_their_time_only() {
+fn visits_count_only_for_their_time() {
     loom::model(|| {
         let (turns, watched) = model(PollHandoff::new(100));
         let watch = |watching| watched.store(watching, Ordering::Relaxed);
@@ -109,7 +109,7 @@ fn visits_count_for_their_time_only() {
 }
 
 #[test]
-fn a_thread_that_watches_beside_pollers_does_so_whoever_comes_and_goes() {
+fn a_thread_that_watches_beside_pollers_keeps_watching_as_they_come_and_go() {
     loom::model(|| {
         let (turns, watched) = model(PollHandoff::new(100));
         turns.poller_is_here(1);
@@ -128,7 +128,7 @@ fn a_thread_that_watches_beside_pollers_does_so_whoever_comes_and_goes() {
 }
 
 #[test]
-fn a_poller_is_away_from_its_last_visit_on_until_it_says_that_it_leaves() {
+fn a_poller_is_away_after_its_last_visit_until_it_leaves() {
     loom::model(|| {
         let (turns, watched) = model(PollHandoff::new(100));
         assert!(!turns.is_poller_away(1000, 20));

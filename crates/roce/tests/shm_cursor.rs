@@ -1,5 +1,5 @@
-//! The hand-over between the writer and the reader of a ring, in every order of their steps that the memory model
-//! allows: the very source of the device, on a model checker's primitives.
+//! The hand-over between the writer and the reader of a ring, in every order of steps that the memory model
+//! allows: the device's own source with a model checker's primitives.
 #![allow(unreachable_pub, dead_code, reason = "a test")]
 
 mod sync {
@@ -43,7 +43,7 @@ fn a_record_written_as_the_reader_falls_asleep_is_seen_or_rings_the_bell() {
 }
 
 #[test]
-fn a_record_written_as_the_reader_finishes_the_one_before_is_seen_or_rings_the_bell() {
+fn a_record_written_as_the_reader_finishes_the_previous_one_is_seen_or_rings_the_bell() {
     loom::model(|| {
         let ring = ring();
         ring.asleep.announce();
@@ -52,7 +52,7 @@ fn a_record_written_as_the_reader_finishes_the_one_before_is_seen_or_rings_the_b
             let ring = Arc::clone(&ring);
             thread::spawn(move || ring.tail.publish(8, 16, &ring.head, &ring.asleep))
         };
-        // The bell has woken it: it reads what is there, gives the room back, and looks once more.
+        // The bell has woken it: it reads the records, releases their room, and checks once more.
         let mut read = ring.tail.written();
         let _ = ring.head.release(read, &ring.tail);
         if ring.tail.written() != read {

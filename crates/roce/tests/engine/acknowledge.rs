@@ -1,4 +1,4 @@
-//! Acknowledgements: how few suffice, and which are ignored.
+//! Acknowledgements: how few suffice, and which ones are ignored.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn requests_that_arrive_together_are_acknowledged_together() {
 }
 
 #[test]
-fn only_the_end_of_a_message_asks_to_be_acknowledged_while_the_window_is_wide() {
+fn only_the_end_of_a_message_requests_an_acknowledgement_while_the_window_is_wide() {
     let mut pair = Pair::new(Options::default());
     write(&mut pair, 1, 20_000, SendFlags::SIGNALED);
     pair.run();
@@ -68,7 +68,7 @@ fn only_the_end_of_a_message_asks_to_be_acknowledged_while_the_window_is_wide() 
 }
 
 #[test]
-fn a_long_message_asks_to_be_acknowledged_on_the_way() {
+fn a_long_message_requests_acknowledgements_in_the_middle() {
     let mut pair = Pair::new(Options::default());
     write(&mut pair, 1, 500_000, SendFlags::SIGNALED);
     pair.run();
@@ -80,16 +80,16 @@ fn a_long_message_asks_to_be_acknowledged_on_the_way() {
     assert!(gaps.max().expect("several") <= interval);
     assert!(
         asking.len() * 8 < sent,
-        "{} of {sent} packets ask",
+        "{} of {sent} packets request an acknowledgement",
         asking.len()
     );
     assert!(acks(&pair).len() <= asking.len());
 }
 
 #[test]
-fn a_responder_acknowledges_unasked_every_so_often() {
+fn a_responder_acknowledges_regularly_without_a_request() {
     let mut pair = Pair::new(Options::default());
-    // What asks for nothing: the middle of a write that never ends.
+    // Packets that do not request an acknowledgement: the middle of an endless write.
     let (address, mtu) = (remote(pair.right(), TARGET), 1024);
     for index in 0..100u32 {
         let opcode = if index == 0 {
@@ -116,7 +116,7 @@ fn a_responder_acknowledges_unasked_every_so_often() {
 }
 
 #[test]
-fn no_more_is_under_way_than_the_window_allows() {
+fn no_more_is_in_flight_than_the_window_allows() {
     let flow = FlowConfig {
         window_initial_bytes: 10 * 1024,
         ..FlowConfig::default()
@@ -131,14 +131,14 @@ fn no_more_is_under_way_than_the_window_allows() {
     assert_eq!(sent.len(), 10);
     assert!(
         sent[9].headers.bth.ack_request,
-        "the last one before the wait asks"
+        "the last packet before the wait requests an acknowledgement"
     );
     pair.run();
     assert_eq!(sends(pair.left()), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn the_window_grows_as_acknowledgements_come() {
+fn the_window_grows_with_acknowledgements() {
     let flow = FlowConfig {
         window_initial_bytes: 10 * 1024,
         ..FlowConfig::default()
@@ -149,7 +149,7 @@ fn the_window_grows_as_acknowledgements_come() {
     });
     write(&mut pair, 1, 500_000, SendFlags::SIGNALED);
     pair.run();
-    // Packets that leave together, in the order of their flights.
+    // Packets that leave together, grouped by flight.
     let mut flights: Vec<(Duration, usize)> = Vec::new();
     for packet in pair.sent_by(0) {
         match flights.last_mut() {
@@ -185,7 +185,7 @@ fn the_window_bounds_the_answers_to_reads_too() {
 }
 
 #[test]
-fn the_last_request_posted_asks_even_if_unsignaled() {
+fn the_last_posted_request_requests_an_acknowledgement_even_if_unsignaled() {
     let mut pair = Pair::new(Options::default());
     write(&mut pair, 1, 8, SendFlags::empty());
     pair.run();
@@ -194,7 +194,7 @@ fn the_last_request_posted_asks_even_if_unsignaled() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_are_ignored() {
+fn acknowledgements_of_unsent_packets_are_ignored() {
     let mut pair = Pair::new(Options::default());
     write(&mut pair, 1, 8, SendFlags::SIGNALED);
     pair.transmit();
@@ -209,7 +209,7 @@ fn acknowledgements_of_what_was_never_sent_are_ignored() {
 }
 
 #[test]
-fn acknowledgements_of_the_past_are_ignored() {
+fn old_acknowledgements_are_ignored() {
     let mut pair = Pair::new(Options::default());
     write(&mut pair, 1, 8, SendFlags::SIGNALED);
     pair.run();
@@ -258,7 +258,7 @@ fn an_acknowledged_connection_is_quiet() {
     assert_eq!(pair.network.log.len(), sent);
 }
 
-/// An acknowledgement to the left host.
+/// An acknowledgement for the left host.
 fn ack(psn: u32, syndrome: Syndrome) -> Headers {
     let mut headers = Headers::new(Opcode::RcAck, Host::qpn(0), Psn::new(psn));
     headers.aeth = Some(AethRepr { syndrome, msn: 0 });
@@ -275,7 +275,7 @@ fn a_read_that_the_window_holds_back_does_not_wait_for_a_timeout() {
         flow,
         ..Options::default()
     });
-    // The write that nobody waits for fills more than half of the window.
+    // The unsignaled write fills more than half of the window.
     write(&mut pair, 1, 8 * 1024, SendFlags::empty());
     let (source, target) = (remote(pair.right(), TARGET), piece(pair.left(), 0, 20_000));
     post(pair.left(), 2, SendOp::RdmaRead(source), &[target]);

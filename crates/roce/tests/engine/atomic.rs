@@ -1,4 +1,4 @@
-//! Atomics: what they do, who may ask for them, and that each is done once whatever is lost.
+//! Atomics: their effect, the required rights, and that each is executed once, whatever is lost.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::harness::*;
 
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
-/// Where the right host has the word.
+/// Offset of the word in the right host's memory.
 const WORD: u64 = 0x8_0000;
-/// Where the left host gets answers.
+/// Offset of the results in the left host's memory.
 const ANSWERS: u64 = 0x4000;
 
 fn set(host: &mut Host, offset: u64, value: u64) {
@@ -42,7 +42,7 @@ fn compare_swap(pair: &Pair, offset: u64, compare: u64, swap: u64) -> SendOp {
     }
 }
 
-/// Posts an atomic whose answer goes to the place of its number.
+/// Posts an atomic whose result goes to the slot with its number.
 fn post_atomic(pair: &mut Pair, wr_id: u64, op: SendOp) {
     let answer = piece(pair.left(), ANSWERS + 8 * wr_id, 8);
     post(pair.left(), wr_id, op, &[answer]);
@@ -53,7 +53,7 @@ fn answer(pair: &Pair, wr_id: u64) -> u64 {
 }
 
 #[test]
-fn each_operation_changes_the_word_and_brings_back_what_was_there() {
+fn each_operation_changes_the_word_and_returns_the_old_value() {
     let mut pair = Pair::new(Options::default());
     set(pair.right(), WORD, 100);
     let ops = [
@@ -109,7 +109,7 @@ fn the_wire_carries_operands_and_result_in_network_order_and_the_memory_its_own(
     assert_eq!(
         bytes[len - 8..len],
         [1, 2, 3, 4, 5, 6, 7, 8],
-        "compare is the last field"
+        "the compare operand is the last field"
     );
     let answered = pair.sent_by(1)[0];
     assert_eq!(answered.opcode, Opcode::RcAtomicAck);
@@ -133,7 +133,7 @@ fn an_answer_may_be_scattered_over_several_pieces() {
 }
 
 #[test]
-fn a_post_is_refused_unless_eight_bytes_await_the_answer_and_atomics_were_agreed_upon() {
+fn a_post_is_refused_without_eight_bytes_for_the_answer_or_agreed_atomics() {
     let mut pair = Pair::new(Options::default());
     let op = fetch_add(&pair, WORD, 1);
     let host = pair.left();
@@ -170,8 +170,8 @@ fn rights_key_range_domain_and_alignment_of_the_word_are_checked() {
     let no_atomics = rights - Access::REMOTE_ATOMIC;
     let access = (WcStatus::RemAccessErr, true);
     let invalid = (WcStatus::RemInvReqErr, false);
-    // Rights of the queue pair and of the region, how far off its domain is, the key, the place, and
-    // how it ends.
+    // Rights of the queue pair and of the region, offset of its domain, the key, the address offset, and the
+    // expected status.
     for (what, of_qp, of_region, domain, rkey, offset, (status, is_access)) in [
         ("unknown key", rights, rights, 0, 99, 0, access),
         (
@@ -245,7 +245,7 @@ fn rights_key_range_domain_and_alignment_of_the_word_are_checked() {
 }
 
 #[test]
-fn memory_registered_under_an_address_aligned_otherwise_is_refused() {
+fn memory_registered_under_an_address_of_other_alignment_is_refused() {
     const OTHER_KEY: u32 = 0x2000_0002;
     let mut pair = Pair::new(Options::default());
     let (pd, addr) = (pair.right().pd(), pair.right().base + WORD + 4);
@@ -268,7 +268,7 @@ fn memory_registered_under_an_address_aligned_otherwise_is_refused() {
 }
 
 #[test]
-fn an_answer_without_a_place_to_go_fails_before_anything_is_asked() {
+fn an_atomic_without_writable_result_memory_fails_before_it_is_sent() {
     let mut pair = Pair::new(Options::default());
     let op = fetch_add(&pair, WORD, 1);
     let mut place = piece(pair.left(), 0, 8);
@@ -279,7 +279,7 @@ fn an_answer_without_a_place_to_go_fails_before_anything_is_asked() {
     assert_eq!(pair.right().atomics, 0);
 }
 
-/// Adds, swaps, reads and sends; the sum that the word must have is known.
+/// Adds, swaps, reads and sends, with a known final sum in the word.
 fn mixture(pair: &mut Pair) {
     set(pair.right(), WORD, 1000);
     set(pair.right(), WORD + 8, 1);
@@ -329,7 +329,7 @@ fn assert_mixture_was_done_once(pair: &mut Pair, what: &str) {
 }
 
 #[test]
-fn each_is_done_exactly_once_whichever_packet_is_lost_repeated_or_late() {
+fn each_is_executed_exactly_once_whichever_packet_is_lost_repeated_or_late() {
     let mut pair = Pair::new(Options::default());
     mixture(&mut pair);
     pair.run();
@@ -356,7 +356,7 @@ fn each_is_done_exactly_once_whichever_packet_is_lost_repeated_or_late() {
 }
 
 #[test]
-fn each_is_done_exactly_once_over_many_seeds_of_loss_repetition_and_reordering() {
+fn each_is_executed_exactly_once_over_many_seeds_of_loss_repetition_and_reordering() {
     for seed in 0..300 {
         let mut pair = Pair::new(Options {
             seed,
@@ -376,7 +376,7 @@ fn each_is_done_exactly_once_over_many_seeds_of_loss_repetition_and_reordering()
 }
 
 #[test]
-fn no_more_are_under_way_than_agreed() {
+fn no_more_atomics_are_in_flight_than_agreed() {
     let mut pair = Pair::new(Options {
         rd_atomic: 2,
         ..Options::default()
@@ -391,12 +391,12 @@ fn no_more_are_under_way_than_agreed() {
     assert_eq!(word(pair.right(), WORD), 5);
 }
 
-/// Linux RXE_MAX_QP_RD_ATOM and RXE_MAX_QP_INIT_RD_ATOM. Programs that tell each other the limit of their device, as perftest
-/// does, have their own queue pair take the other's.
+/// Linux RXE_MAX_QP_RD_ATOM and RXE_MAX_QP_INIT_RD_ATOM. Programs that exchange their devices' limits, as
+/// perftest does, set their own queue pair to the other's limit.
 const RXE_RD_ATOMIC_MAX: u8 = 128;
 
 #[test]
-fn as_many_may_be_agreed_upon_as_linux_rdma_rxe_offers() {
+fn as_many_may_be_agreed_as_linux_rdma_rxe_offers() {
     let mut pair = Pair::new(Options {
         rd_atomic: RXE_RD_ATOMIC_MAX,
         ..Options::default()
@@ -419,7 +419,7 @@ fn a_fenced_request_waits_for_the_atomics_before_it() {
         remote(pair.right(), WORD + 64),
     );
     set(pair.right(), WORD, 77);
-    // It sends what the atomic brings.
+    // It sends the atomic's result.
     post_with(
         pair.left(),
         1,
@@ -435,7 +435,7 @@ fn a_fenced_request_waits_for_the_atomics_before_it() {
 }
 
 #[test]
-fn an_atomic_sees_what_was_written_before_it() {
+fn an_atomic_sees_earlier_writes() {
     let mut pair = Pair::new(Options::default());
     set(pair.left(), 0, 41);
     let (source, target) = (piece(pair.left(), 0, 8), remote(pair.right(), WORD));
@@ -447,7 +447,7 @@ fn an_atomic_sees_what_was_written_before_it() {
     assert_eq!(word(pair.right(), WORD), 42);
 }
 
-/// A request as the left host would send it first.
+/// A request that the left host could send first.
 fn request(pair: &Pair, psn: u32, add: u64) -> Headers {
     let mut headers = Headers::new(Opcode::RcFetchAdd, Host::qpn(1), Psn::new(psn));
     headers.atomic_eth = Some(AtomicEthRepr {
@@ -460,7 +460,7 @@ fn request(pair: &Pair, psn: u32, add: u64) -> Headers {
 }
 
 #[test]
-fn a_copy_of_a_request_that_asks_for_something_else_is_dropped() {
+fn a_copy_of_a_request_with_other_contents_is_dropped() {
     let mut pair = Pair::new(Options::default());
     let (first, other) = (request(&pair, 100, 5), request(&pair, 100, 6));
     pair.right().receive_headers(&first, &[]);
@@ -476,12 +476,16 @@ fn a_copy_of_a_request_that_asks_for_something_else_is_dropped() {
         .iter()
         .map(|sent| sent.headers.atomic_ack_eth.map(|eth| eth.original))
         .collect();
-    assert_eq!(originals, [Some(0), Some(0)], "the same answer again");
+    assert_eq!(
+        originals,
+        [Some(0), Some(0)],
+        "the same answer is sent again"
+    );
     assert_eq!(pair.right().atomics, 1);
 }
 
 #[test]
-fn a_result_is_kept_for_as_many_requests_as_agreed_and_no_longer() {
+fn a_result_is_kept_for_exactly_as_many_requests_as_agreed() {
     let mut pair = Pair::new(Options {
         rd_atomic: 2,
         ..Options::default()
@@ -516,7 +520,7 @@ fn more_atomics_than_agreed_are_an_invalid_request() {
 }
 
 #[test]
-fn answers_that_fit_nothing_asked_are_bad_responses() {
+fn answers_that_do_not_match_a_request_are_bad_responses() {
     let answer = |psn: u32, syndrome| {
         let mut headers = Headers::new(Opcode::RcAtomicAck, Host::qpn(0), Psn::new(psn));
         headers.aeth = Some(AethRepr { syndrome, msn: 1 });
@@ -524,7 +528,7 @@ fn answers_that_fit_nothing_asked_are_bad_responses() {
         headers
     };
     let ack = Syndrome::Ack { credits: 31 };
-    // Of what is asked: an atomic or a write; and the answer.
+    // What was requested (an atomic or a write), and the answer.
     for (what, is_atomic, syndrome) in [
         (
             "a refusal as an answer",

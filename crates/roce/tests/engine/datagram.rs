@@ -1,4 +1,4 @@
-//! UD queue pairs: datagrams go where each says, and arrive or are lost one by one.
+//! UD queue pairs: each datagram has its own destination, and arrives or is lost individually.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// The way to a host, distinguished by its last byte.
+/// The address vector of a host, identified by its last byte.
 fn path(last: u8) -> Path {
     Path {
         local: Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -73,7 +73,7 @@ pub(crate) fn send(host: &mut Host, wr_id: u64, sge: Sge, to: Destination) {
 }
 
 #[test]
-fn a_datagram_fills_a_receive_behind_its_network_header_and_names_its_sender() {
+fn a_datagram_fills_a_receive_after_its_network_header_and_names_its_sender() {
     let mut pair = Pair::new(options());
     let data = pattern(1000, 5);
     pair.left().fill(0, 1000, 5);
@@ -92,7 +92,7 @@ fn a_datagram_fills_a_receive_behind_its_network_header_and_names_its_sender() {
     );
     assert_eq!((wc.byte_len, wc.imm_data), (1040, Some(0xaabb_ccdd)));
     assert_eq!((wc.src_qp, wc.has_grh), (Host::qpn(0), true));
-    // The header's 40 bytes cross from one piece of memory to the other.
+    // The 40 bytes of the header are split over two pieces of memory.
     assert_eq!(pair.right().bytes(0, 30), &NETWORK_HEADER[..30]);
     assert_eq!(pair.right().bytes(64, 10), &NETWORK_HEADER[30..]);
     assert_eq!(pair.right().bytes(74, 1000), data);
@@ -161,7 +161,7 @@ fn a_wrong_q_key_is_dropped_and_counted_and_takes_no_receive() {
     };
     send(pair.left(), 1, from, wrong);
     pair.run();
-    // Its sender never knows.
+    // Its sender does not notice.
     assert_eq!(sends(pair.left()), [(1, WcStatus::Success)]);
     assert_eq!(receives(pair.right()), []);
     assert_eq!(pair.right().qp.counters().drops(DropReason::QKey), 1);
@@ -171,7 +171,7 @@ fn a_wrong_q_key_is_dropped_and_counted_and_takes_no_receive() {
 }
 
 #[test]
-fn a_q_key_with_the_highest_bit_set_stands_for_the_senders_own() {
+fn a_q_key_with_the_highest_bit_set_is_replaced_by_the_senders_own() {
     let mut pair = Pair::new(options());
     let (from, into) = (piece(pair.left(), 0, 8), piece(pair.right(), 0, 100));
     post_recv(pair.right(), 1, &[into]);
@@ -186,7 +186,7 @@ fn a_q_key_with_the_highest_bit_set_stands_for_the_senders_own() {
 }
 
 #[test]
-fn a_changed_q_key_counts_for_what_arrives_from_then_on() {
+fn a_changed_q_key_applies_to_later_datagrams() {
     let mut pair = Pair::new(options());
     let into = piece(pair.right(), 0, 100);
     post_recv(pair.right(), 1, &[into]);
@@ -225,7 +225,7 @@ fn without_a_receive_datagrams_are_lost_and_later_ones_arrive() {
 }
 
 #[test]
-fn a_datagram_too_long_for_its_receive_ends_that_one_and_nothing_else() {
+fn a_datagram_too_long_for_its_receive_fails_only_that_receive() {
     let mut pair = Pair::new(options());
     let (short, enough) = (piece(pair.right(), 0, 47), piece(pair.right(), 100, 48));
     post_recv(pair.right(), 1, &[short]);
@@ -236,7 +236,11 @@ fn a_datagram_too_long_for_its_receive_ends_that_one_and_nothing_else() {
     pair.run();
     let ended = [(1, WcStatus::LocLenErr), (2, WcStatus::Success)];
     assert_eq!(receives(pair.right()), ended);
-    assert_eq!(pair.right().bytes(0, 47), [0; 47], "it was written to");
+    assert_eq!(
+        pair.right().bytes(0, 47),
+        [0; 47],
+        "the receive must stay unwritten"
+    );
     assert_eq!(pair.states(), [QpState::Rts; 2]);
     assert_eq!(pair.right().qp.counters().drops(DropReason::Length), 1);
 }
@@ -261,7 +265,7 @@ fn more_bytes_than_the_ports_mtu_are_refused_and_the_mtu_itself_arrives() {
 }
 
 #[test]
-fn what_datagrams_cannot_do_is_refused_by_name() {
+fn operations_that_datagrams_lack_are_refused_by_name() {
     let mut pair = Pair::new(options());
     let (from, remote) = (
         piece(pair.left(), 0, 8),
@@ -295,7 +299,7 @@ fn what_datagrams_cannot_do_is_refused_by_name() {
 }
 
 #[test]
-fn memory_that_may_not_be_read_stops_the_send_queue_alone_and_it_can_be_started_again() {
+fn unreadable_memory_stops_only_the_send_queue_which_can_be_restarted() {
     let mut pair = Pair::new(options());
     let good = piece(pair.left(), 0, 8);
     let bad = Sge { lkey: 77, ..good };
@@ -310,7 +314,7 @@ fn memory_that_may_not_be_read_stops_the_send_queue_alone_and_it_can_be_started_
     ];
     assert_eq!(sends(pair.left()), ended);
     assert_eq!(pair.left().qp.state(), QpState::Sqe);
-    // Posted meanwhile, it is flushed; what arrives is taken.
+    // Work posted meanwhile is flushed; arriving datagrams are received.
     send(pair.left(), 4, good, right());
     assert_eq!(sends(pair.left())[3], (4, WcStatus::WrFlushErr));
     let into = piece(pair.left(), 100, 100);
@@ -331,7 +335,7 @@ fn memory_that_may_not_be_read_stops_the_send_queue_alone_and_it_can_be_started_
     send(pair.left(), 7, good, right());
     pair.run();
     assert_eq!(sends(pair.left())[4], (7, WcStatus::Success));
-    // The numbers of what was not sent are not used for what is.
+    // PSNs of unsent datagrams are reused.
     let psns: Vec<u32> = pair
         .sent_by(0)
         .iter()
@@ -341,10 +345,10 @@ fn memory_that_may_not_be_read_stops_the_send_queue_alone_and_it_can_be_started_
 }
 
 #[test]
-fn memory_that_may_not_be_written_ends_its_receive_and_the_queue_pair() {
+fn unwritable_memory_fails_its_receive_and_the_queue_pair() {
     let mut pair = Pair::new(options());
     let into = piece(pair.right(), 0, 100);
-    // The header fits the first piece; the data would go where nothing may.
+    // The header fits the first piece; the data would go to memory without permission.
     let pieces = [Sge { length: 40, ..into }, Sge { lkey: 77, ..into }];
     post_recv(pair.right(), 1, &pieces);
     post_recv(pair.right(), 2, &[into]);
@@ -353,7 +357,11 @@ fn memory_that_may_not_be_written_ends_its_receive_and_the_queue_pair() {
     pair.run();
     let ended = [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
     assert_eq!(receives(pair.right()), ended);
-    assert_eq!(pair.right().bytes(0, 100), [0; 100], "something was placed");
+    assert_eq!(
+        pair.right().bytes(0, 100),
+        [0; 100],
+        "nothing may be placed"
+    );
     assert_eq!(pair.right().qp.state(), QpState::Err);
 }
 
@@ -401,9 +409,9 @@ fn packets_of_other_transports_and_states_are_dropped() {
     assert_eq!(receives(pair.right()), []);
 }
 
-/// Each datagram that one kernel sent another, as our queue pair sends it, and as ours takes it.
+/// Our queue pair sends and receives each datagram that one kernel sent to another.
 #[test]
-fn the_datagrams_of_kernels_are_sent_and_taken_byte_for_byte() {
+fn the_datagrams_of_kernels_are_sent_and_received_byte_for_byte() {
     let capture = capture();
     let mut seen = (0, 0);
     for captured in &capture {
@@ -446,7 +454,7 @@ fn the_datagrams_of_kernels_are_sent_and_taken_byte_for_byte() {
         host.qp.post_datagram(&wr, to).unwrap();
         let sent = host.next_packet(Duration::ZERO).unwrap();
         let mut headers = *parse(&sent).headers();
-        // rxe leaves the migration bit out, hardware sets it.
+        // rxe clears the migration bit, hardware sets it.
         headers.bth.migreq = packet.bth().migreq;
         assert_eq!(headers, *packet.headers());
         assert_eq!(parse(&sent).payload(), packet.payload());

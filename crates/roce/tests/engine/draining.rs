@@ -39,7 +39,7 @@ fn post_two(pair: &mut Pair) {
     }
 }
 
-/// Two writes; of the first no owner is told, so that the second was to ask for their acknowledgement.
+/// Two writes. The first is unsignaled, so the second would have requested the acknowledgement for both.
 fn post_quiet_one_before(pair: &mut Pair, source: Sge) {
     pair.left().fill(0, 20_000, 1);
     let (quiet, place) = (piece(pair.left(), 0, 10_000), remote(pair.right(), TARGET));
@@ -49,7 +49,7 @@ fn post_quiet_one_before(pair: &mut Pair, source: Sge) {
 }
 
 #[test]
-fn without_a_timer_a_send_queue_drains_though_its_last_packet_asked_for_no_acknowledgement() {
+fn without_a_timer_a_send_queue_drains_even_if_its_last_packet_requested_no_acknowledgement() {
     for packets in [1, 3] {
         let mut pair = Pair::new(Options {
             timeout: 0,
@@ -72,7 +72,8 @@ fn without_a_timer_a_send_queue_drains_though_its_last_packet_asked_for_no_ackno
 }
 
 #[test]
-fn without_a_timer_work_on_unusable_memory_fails_though_what_was_before_it_asked_for_nothing() {
+fn without_a_timer_work_on_unusable_memory_fails_even_if_earlier_work_requested_no_acknowledgement()
+{
     let mut pair = Pair::new(Options {
         timeout: 0,
         ..Options::default()
@@ -87,13 +88,13 @@ fn without_a_timer_work_on_unusable_memory_fails_though_what_was_before_it_asked
 }
 
 #[test]
-fn what_was_begun_is_finished_and_told_and_nothing_else_is_begun() {
+fn begun_work_is_finished_and_reported_and_no_other_work_is_begun() {
     let mut pair = Pair::new(Options {
         mtu: Mtu::Mtu256,
         ..Options::default()
     });
     post_two(&mut pair);
-    // Three packets of the first message are out.
+    // Three packets of the first message have been sent.
     for _ in 0..3 {
         let bytes = pair.left().next_packet(Duration::ZERO).expect("a write");
         pair.network.send(Duration::ZERO, 0, bytes);
@@ -104,7 +105,7 @@ fn what_was_begun_is_finished_and_told_and_nothing_else_is_begun() {
     assert_eq!(sends(pair.left()), [(1, OK)]);
     assert_eq!(pair.hosts[0].events, drained(&pair.hosts[0]));
     assert_eq!(pair.sent_by(0).len(), 40, "ten thousand bytes, 256 each");
-    // What is posted now waits, too.
+    // Newly posted work waits too.
     let place = remote(pair.right(), 0);
     post(pair.left(), 3, SendOp::RdmaWrite(place), &[]);
     pair.run();
@@ -117,7 +118,7 @@ fn what_was_begun_is_finished_and_told_and_nothing_else_is_begun() {
 }
 
 #[test]
-fn a_queue_with_nothing_begun_is_drained_at_once_and_says_so_only_if_asked() {
+fn a_queue_without_begun_work_is_drained_at_once_and_reports_it_only_if_requested() {
     for (mask, told) in [(NOTIFY, true), (QpAttrMask::empty(), false)] {
         let mut pair = Pair::new(Options::default());
         post_two(&mut pair);
@@ -130,7 +131,7 @@ fn a_queue_with_nothing_begun_is_drained_at_once_and_says_so_only_if_asked() {
 }
 
 #[test]
-fn draining_repairs_losses_and_takes_the_answers_of_reads_and_atomics() {
+fn draining_repairs_losses_and_receives_the_answers_of_reads_and_atomics() {
     for seed in 0..100 {
         let mut pair = Pair::new(Options {
             seed,
@@ -163,7 +164,7 @@ fn draining_repairs_losses_and_takes_the_answers_of_reads_and_atomics() {
 }
 
 #[test]
-fn the_peers_work_is_taken_and_answered_meanwhile() {
+fn the_peers_work_is_answered_while_draining() {
     let mut pair = Pair::new(Options::default());
     go(pair.left(), QpState::Sqd, NOTIFY);
     let target = piece(pair.left(), TARGET, 100);
@@ -177,7 +178,7 @@ fn the_peers_work_is_taken_and_answered_meanwhile() {
 }
 
 #[test]
-fn attributes_changed_while_drained_hold_from_then_on() {
+fn attributes_changed_while_drained_take_effect() {
     let mut pair = Pair::new(Options::default());
     go(pair.left(), QpState::Sqd, QpAttrMask::empty());
     let attr = QpAttr {
@@ -211,7 +212,7 @@ fn attributes_changed_while_drained_hold_from_then_on() {
 }
 
 #[test]
-fn a_local_invalidation_and_a_fenced_send_wait_as_well() {
+fn a_local_invalidation_and_a_fenced_send_wait_too() {
     let mut pair = Pair::new(Options::default());
     go(pair.left(), QpState::Sqd, NOTIFY);
     post(pair.left(), 1, SendOp::LocalInv(5), &[]);
@@ -219,14 +220,14 @@ fn a_local_invalidation_and_a_fenced_send_wait_as_well() {
     post_with(pair.left(), 2, SendOp::Send, &[], fenced);
     pair.run();
     assert!(sends(pair.left()).is_empty());
-    // Neither keeps the queue pair from its end.
+    // Neither prevents the queue pair from failing.
     go(pair.left(), QpState::Err, QpAttrMask::empty());
     let flushed = WcStatus::WrFlushErr;
     assert_eq!(sends(pair.left()), [(1, flushed), (2, flushed)]);
 }
 
 #[test]
-fn an_error_while_draining_ends_the_queue_pair_without_saying_drained() {
+fn an_error_while_draining_fails_the_queue_pair_without_a_drained_event() {
     let mut pair = Pair::new(Options::default());
     let (source, place) = (piece(pair.left(), 0, 100), remote(pair.right(), TARGET));
     let nowhere = portolan_provider::verbs::RemoteAddr { rkey: 1, ..place };
@@ -242,7 +243,7 @@ fn an_error_while_draining_ends_the_queue_pair_without_saying_drained() {
 }
 
 #[test]
-fn only_from_rts_is_there_a_way_to_sqd() {
+fn sqd_can_only_be_entered_from_rts() {
     let mut host = Host::new(0, &Options::default());
     let attr = QpAttr {
         state: QpState::Sqd,

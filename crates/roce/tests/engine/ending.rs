@@ -1,5 +1,4 @@
-//! The end of a queue pair's work: ERR, RESET and failures from outside; and work that is refused
-//! while posting.
+//! The end of a queue pair's work: ERR, RESET and failures from outside; and work refused at posting.
 
 use std::time::Duration;
 
@@ -77,7 +76,7 @@ fn work_posted_in_err_is_flushed_at_once() {
 }
 
 #[test]
-fn reset_forgets_work_without_completions_and_the_queue_pair_can_connect_again() {
+fn reset_drops_work_without_completions_and_the_queue_pair_can_connect_again() {
     let options = Options::default();
     let mut pair = Pair::new(options.clone());
     let (local, target) = (piece(pair.left(), 0, 3000), remote(pair.right(), TARGET));
@@ -99,7 +98,7 @@ fn reset_forgets_work_without_completions_and_the_queue_pair_can_connect_again()
 }
 
 #[test]
-fn a_failure_from_outside_flushes_and_tells_the_owner() {
+fn a_failure_from_outside_flushes_and_raises_an_event() {
     let mut pair = Pair::new(Options::default());
     post_recv(pair.left(), 1, &[]);
     pair.left().qp.fail();
@@ -110,7 +109,7 @@ fn a_failure_from_outside_flushes_and_tells_the_owner() {
 }
 
 #[test]
-fn a_full_queue_and_too_much_of_anything_are_refused_while_posting() {
+fn a_full_queue_and_exceeded_limits_are_refused_at_posting() {
     let mut pair = Pair::new(Options {
         rd_atomic: 0,
         ..Options::default()
@@ -186,7 +185,7 @@ fn a_full_queue_and_too_much_of_anything_are_refused_while_posting() {
 }
 
 #[test]
-fn what_a_failing_queue_pair_had_to_answer_is_not_sent() {
+fn a_failing_queue_pair_does_not_send_its_pending_answers() {
     type Failure = fn(&mut Host);
     let modified: Failure = |host| {
         host.modify(&QpAttr {
@@ -196,7 +195,7 @@ fn what_a_failing_queue_pair_had_to_answer_is_not_sent() {
     };
     let failed: Failure = |host| host.qp.fail();
     let timed_out: Failure = |host| {
-        // Each on time: one that is served late says nothing of the peer.
+        // Each at its time: a late timer says nothing about the peer.
         while let Some(due) = host.qp.poll_timeout() {
             host.qp.handle_timeout(due);
         }

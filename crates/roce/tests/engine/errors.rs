@@ -1,4 +1,4 @@
-//! Work that fails: who is told what, and what becomes of the rest.
+//! Failing work: the error at each side, and the fate of other work.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 const TARGET: u64 = 0x8_0000;
 
-/// A key of another region than the one with all rights.
+/// The key of another region, with restricted rights.
 const OTHER_KEY: u32 = 0x2000_0002;
 
 #[test]
@@ -33,7 +33,7 @@ fn a_message_longer_than_its_receive_is_an_error_on_both_sides() {
         );
         assert_eq!(pair.states(), [QpState::Err; 2]);
         assert_eq!(pair.right().bytes(TARGET, 5000), [0; 5000]);
-        assert!(pair.right().events.is_empty(), "the completion tells");
+        assert!(pair.right().events.is_empty(), "the completion reports it");
     }
 }
 
@@ -41,8 +41,8 @@ fn a_message_longer_than_its_receive_is_an_error_on_both_sides() {
 fn keys_ranges_rights_and_domains_of_the_peer_are_checked() {
     let read_only = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let write_only = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    /// What is registered under the other key (rights, and how far off its domain is), at which
-    /// offset of it the peer starts, and whether to write.
+    /// The region under the other key (rights, and distance of its domain), the offset at which the peer
+    /// starts, and whether it writes.
     type Case = (&'static str, Option<(Access, u32)>, u64, bool);
     let cases: [Case; 8] = [
         ("unknown key", None, 0, true),
@@ -150,7 +150,7 @@ fn an_operation_that_the_queue_pair_does_not_allow_is_an_invalid_request() {
 }
 
 #[test]
-fn memory_of_the_sender_is_checked_and_nothing_of_it_is_sent() {
+fn memory_of_the_sender_is_checked_before_anything_is_sent() {
     let other_domain = |pair: &mut Pair| {
         let pd = PdId(99);
         pair.left().register(OTHER_KEY, 0, 4096, all_rights(), pd);
@@ -189,7 +189,7 @@ fn memory_of_the_sender_is_checked_and_nothing_of_it_is_sent() {
 }
 
 #[test]
-fn memory_that_goes_away_in_the_midst_of_a_message_fails_it_after_what_was_before() {
+fn memory_deregistered_during_a_message_fails_it_after_earlier_work_completes() {
     let flow = FlowConfig {
         window_initial_bytes: 8 << 10,
         ..FlowConfig::default()
@@ -226,7 +226,7 @@ fn the_destination_of_a_read_must_be_writable() {
 }
 
 #[test]
-fn a_region_may_lack_local_write_and_still_be_sent_from() {
+fn a_region_without_local_write_can_be_sent_from() {
     let mut pair = Pair::new(Options::default());
     let pd = pair.left().pd();
     pair.left()
@@ -242,7 +242,7 @@ fn a_region_may_lack_local_write_and_still_be_sent_from() {
 }
 
 #[test]
-fn a_destination_that_goes_away_during_a_read_fails_the_read() {
+fn a_destination_deregistered_during_a_read_fails_the_read() {
     let mut pair = Pair::new(Options::default());
     let target = piece(pair.left(), 0, 40_000);
     let source = remote(pair.right(), TARGET);
@@ -272,11 +272,11 @@ fn a_receive_into_memory_that_is_not_registered_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn a_source_that_goes_away_during_a_read_is_refused() {
+fn a_source_deregistered_during_a_read_is_refused() {
     let mut pair = Pair::new(Options::default());
     let (target, source) = (piece(pair.left(), 0, 40_000), remote(pair.right(), TARGET));
     post(pair.left(), 1, SendOp::RdmaRead(source), &[target]);
-    // The request arrives and a part of the answer leaves.
+    // The request arrives and a part of the answer is sent.
     pair.transmit();
     pair.deliver_for(Duration::from_micros(60));
     for _ in 0..5 {
@@ -289,7 +289,7 @@ fn a_source_that_goes_away_during_a_read_is_refused() {
 }
 
 #[test]
-fn what_came_before_a_refused_request_is_completed() {
+fn work_before_a_refused_request_completes() {
     let mut pair = Pair::new(Options::default());
     let local = piece(pair.left(), 0, 3000);
     let good = remote(pair.right(), TARGET);

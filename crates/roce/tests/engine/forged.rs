@@ -1,4 +1,4 @@
-//! Queue pairs without acknowledgements and packets that nobody should have sent, in any order.
+//! Queue pairs without acknowledgements that get forged packets in any order.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use proptest::prelude::*;
 
 use crate::harness::{Host, Options, QKEY, piece, post_recv};
 
-/// Receives, each with a buffer of its own between stretches that nothing may touch.
+/// Receives, each with its own buffer between stretches that must stay untouched.
 const RECEIVES: u64 = 4;
 const STRIDE: u64 = 8192;
-/// What peers may write to, and its key.
+/// Memory that peers may write, and its key.
 const OPEN_AT: u64 = 0x8_0000;
 const OPEN_BYTES: u64 = 2048;
 const OPEN_KEY: u32 = 0x2000_0002;
 
-/// A packet as a stranger makes it up.
+/// A forged packet.
 #[derive(Clone, Debug)]
 struct Forged {
     opcode: Opcode,
     psn: u32,
     payload: usize,
-    /// Where a write goes, from a little before the open memory on.
+    /// Target of a write, beginning slightly before the open memory.
     at: u64,
     dma_len: u32,
     knows_the_key: bool,
@@ -95,7 +95,7 @@ impl Forged {
 
 proptest! {
     #[test]
-    fn strangers_write_to_posted_receives_and_open_memory_alone(
+    fn strangers_write_only_to_posted_receives_and_open_memory(
         packets in prop::collection::vec((forged(), any::<bool>()), 1..40),
         lengths in prop::collection::vec(0u32..3000, RECEIVES as usize),
         datagrams: bool,
@@ -116,10 +116,10 @@ proptest! {
             psn = number + 1;
             let headers = packet.headers(&host, number);
             host.receive_headers(&headers, &vec![0xff; packet.payload]);
-            prop_assert_eq!(host.next_packet(Duration::ZERO), None, "it was answered");
+            prop_assert_eq!(host.next_packet(Duration::ZERO), None, "a forged packet was answered");
         }
         prop_assert_eq!(host.qp.state(), QpState::Rts);
-        // Each receive ends once, and in its turn.
+        // Each receive ends once and in order.
         let ended: Vec<u64> = host.receives.iter().map(|(wc, _)| wc.wr_id).collect();
         prop_assert_eq!(&ended, &(0..ended.len() as u64).collect::<Vec<_>>());
         let buffers = (0..)

@@ -1,6 +1,5 @@
-//! A capture of two Linux kernels (rdma_rxe) talking to each other, replayed: each end in turn is a
-//! queue pair of ours, given the work that the kernel's had and the packets that the other kernel
-//! sent. It must send what the kernel sent, packet for packet.
+//! Replays a capture of two Linux kernels (rdma_rxe). Each end in turn is replaced by our queue pair, which
+//! gets the kernel's work requests and the other kernel's packets. It must send the same packets as the kernel.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +24,7 @@ use portolan_wire::{Psn, Qpn};
 
 use crate::harness::all_rights;
 
-/// RC connections in the capture: rping's, and two of ucmatose.
+/// RC connections in the capture: one of rping, two of ucmatose.
 const CONNECTIONS: usize = 3;
 
 const PD: PdId = PdId(1);
@@ -77,7 +76,7 @@ pub(crate) fn capture() -> Vec<Captured> {
     packets
 }
 
-/// Both ends of each connection, by REQ and REP.
+/// Both ends of each connection, from its REQ and REP.
 fn connections(capture: &[Captured]) -> Vec<[End; 2]> {
     let mut requests = BTreeMap::new();
     let mut found = Vec::new();
@@ -105,7 +104,7 @@ fn connections(capture: &[Captured]) -> Vec<[End; 2]> {
     found
 }
 
-/// What is compared: everything but the migration bit, which rxe leaves out and hardware sets.
+/// The compared parts: everything except the migration bit, which rxe clears and hardware sets.
 #[derive(Debug, PartialEq, Eq)]
 struct Sent {
     headers: Headers,
@@ -119,11 +118,11 @@ impl Sent {
     }
 }
 
-/// Our queue pair in the place of one end.
+/// Our queue pair in place of one end.
 struct Replay {
     qp: QueuePair,
     memory: MemoryTable,
-    /// Our buffers, and the regions that the peer uses: address of the first byte and bytes.
+    /// Our buffers, and the regions used by the peer: address and contents.
     ram: Vec<(u64, Vec<u8>)>,
     /// Responses and requests sent.
     responses: Vec<Sent>,
@@ -230,7 +229,7 @@ impl Replay {
         &mut bytes[at..][..len]
     }
 
-    /// The peer's packet arrives.
+    /// A packet of the peer arrives.
     fn receive(&mut self, packet: &Packet<'_>) {
         self.qp.handle_packet(self.now, &self.memory, packet);
         while let Some(placement) = self.qp.poll_placement() {
@@ -241,7 +240,7 @@ impl Replay {
         self.transmit();
     }
 
-    /// Posts the work whose packet the kernel sent here.
+    /// Posts the work request for a packet that the kernel sent here.
     fn post(&mut self, packet: &Packet<'_>) {
         let len = packet.payload().len();
         self.bytes(OWN_AT, len).copy_from_slice(packet.payload());
@@ -299,7 +298,7 @@ impl Replay {
     }
 }
 
-/// The memory that packets to an end name, by key: start and end.
+/// The memory named in packets to an end, by key: start and end.
 fn regions_of<'a>(packets: impl Iterator<Item = Packet<'a>>) -> BTreeMap<u32, (u64, u64)> {
     let mut regions = BTreeMap::new();
     for reth in packets.filter_map(|packet| packet.reth()) {
@@ -329,7 +328,7 @@ fn replay(capture: &[Captured], own: End, peer: End) {
         let packet = captured.packet();
         if goes(captured, peer, own) {
             if let Some(reth) = packet.reth().filter(|_| !packet.bth().opcode.has_payload()) {
-                // What the kernel read there and then: the payload of its answer.
+                // The data that the kernel read at that moment, from its answer.
                 let answer = rc[index..]
                     .iter()
                     .map(|captured| captured.packet())
@@ -359,7 +358,7 @@ fn replay(capture: &[Captured], own: End, peer: End) {
 }
 
 #[test]
-fn either_end_of_a_connection_between_kernels_could_have_been_ours() {
+fn our_queue_pair_can_replace_either_end_of_a_connection_between_kernels() {
     let capture = capture();
     let connections = connections(&capture);
     assert_eq!(connections.len(), CONNECTIONS);

@@ -15,8 +15,8 @@ const OK: WcStatus = WcStatus::Success;
 const SOURCE: u64 = 0;
 const TARGET: u64 = 0x8_0000;
 
-/// A write, two reads, a send and a write with immediate, each of several packets: 5,000 bytes each,
-/// to places of their own.
+/// A write, two reads, a send and a write with immediate, each of 5,000 bytes in several packets to its own
+/// place.
 fn mixture(pair: &mut Pair) {
     pair.left().fill(SOURCE, 15_000, 1);
     pair.right().fill(SOURCE, 10_000, 2);
@@ -57,7 +57,7 @@ fn assert_mixture_arrived(pair: &mut Pair, what: &str) {
     assert_eq!(pair.states(), [QpState::Rts; 2], "{what}");
 }
 
-/// Packets that the mixture takes when nothing is lost.
+/// Number of packets of the mixture without loss.
 fn packets_without_loss() -> usize {
     let mut pair = Pair::new(Options::default());
     mixture(&mut pair);
@@ -132,16 +132,16 @@ fn a_gap_is_reported_once_and_repaired_without_waiting_for_a_timer() {
     assert_eq!(pair.left().qp.counters().retransmits, 20);
 }
 
-/// Linux's rdma_rxe repeats at once only if an acknowledgement came since it last did.
+/// Linux's rdma_rxe retransmits at once only if an acknowledgement arrived since its last retransmission.
 #[test]
-fn before_each_report_of_a_gap_what_arrived_before_it_is_acknowledged() {
+fn before_each_report_of_a_gap_earlier_packets_are_acknowledged() {
     let mut pair = Pair::new(Options::default());
     let mut sent_of_111 = 0;
     let mut first = true;
     pair.network.script = Some(Box::new(move |sent| {
         let psn = if sent.from == 0 { sent.psn.value() } else { 0 };
         sent_of_111 += u32::from(psn == 111);
-        // The first of them as it is, the other one when it is repeated.
+        // Loses 105 the first time and 111 the second time.
         let is_lost = psn == 105 && std::mem::take(&mut first) || psn == 111 && sent_of_111 == 2;
         if is_lost { Action::Drop } else { Action::Pass }
     }));
@@ -163,11 +163,11 @@ fn before_each_report_of_a_gap_what_arrived_before_it_is_acknowledged() {
 }
 
 #[test]
-fn lost_read_data_are_asked_for_again_from_where_they_are_missing() {
+fn lost_read_data_are_requested_again_from_the_gap_on() {
     let mut pair = Pair::new(Options::default());
     pair.right().fill(SOURCE, 10_000, 9);
     let mut responses = 0;
-    // The data come one by one, so that each after the gap could ask anew.
+    // The data arrive one by one, so that each packet after the gap could trigger another request.
     pair.network.script = Some(Box::new(move |sent| {
         responses += u32::from(sent.from == 1);
         match (sent.from, responses) {
@@ -202,7 +202,7 @@ fn lost_read_data_are_asked_for_again_from_where_they_are_missing() {
 }
 
 #[test]
-fn a_repeated_request_is_acknowledged_again_and_not_carried_out_again() {
+fn a_repeated_request_is_acknowledged_again_but_not_executed_again() {
     let mut pair = Pair::new(Options::default());
     drop_once(&mut pair, |sent| sent.opcode == Opcode::RcAck);
     let target = piece(pair.right(), TARGET, 100);
@@ -234,9 +234,9 @@ fn a_repeated_write_before_a_read_does_not_make_the_read_look_lost() {
     post(pair.left(), 1, SendOp::RdmaWrite(place), &[local]);
     post(pair.left(), 2, SendOp::RdmaRead(place), &[local]);
     post(pair.left(), 3, SendOp::RdmaWrite(place), &[local]);
-    // Everything is carried out, and no answer comes.
+    // Everything is executed, but no answer arrives.
     pair.settle(Duration::from_millis(50));
-    // The repetitions arrive one by one, each answered before the next.
+    // The retransmissions arrive one by one, each answered before the next.
     pair.network.script = Some(Box::new(|sent| {
         let index = sent.psn.diff(Psn::new(100)).unsigned_abs();
         Action::Delay(Duration::from_micros(20) * index)
@@ -247,12 +247,12 @@ fn a_repeated_write_before_a_read_does_not_make_the_read_look_lost() {
     assert_eq!(
         (counters.timeouts, counters.retransmits),
         (1, 3),
-        "each is sent again once"
+        "each is retransmitted once"
     );
 }
 
 #[test]
-fn a_silent_peer_ends_the_connection_at_the_deadline_and_flushes_what_follows() {
+fn a_silent_peer_ends_the_connection_at_the_deadline_and_flushes_later_work() {
     for (timeout, retry_cnt) in [(14, 7), (17, 7), (14, 1), (14, 0)] {
         let mut pair = Pair::new(Options {
             timeout,
@@ -307,7 +307,7 @@ fn the_wait_doubles_until_it_is_the_local_ack_timeout() {
 }
 
 #[test]
-fn the_deadline_starts_anew_with_each_acknowledgement() {
+fn the_deadline_restarts_with_each_acknowledgement() {
     let mut pair = Pair::new(Options {
         timeout: 14,
         retry_cnt: 1,
@@ -338,8 +338,8 @@ fn a_slow_connection_lives_as_long_as_it_makes_progress() {
         flow,
         ..Options::default()
     });
-    // The first flight is stretched: from then on acknowledgements come one by one, and something
-    // is under way all the time.
+    // The first flight is stretched, so that acknowledgements arrive one by one and something is always in
+    // flight.
     pair.network.script = Some(Box::new(|sent| {
         let index = sent.psn.diff(Psn::new(100)).clamp(0, 3).unsigned_abs();
         Action::Delay(Duration::from_millis(5) + Duration::from_millis(1) * index)
@@ -350,14 +350,14 @@ fn a_slow_connection_lives_as_long_as_it_makes_progress() {
     );
     post(pair.left(), 1, SendOp::RdmaWrite(target), &[source]);
     pair.run();
-    // Without the progress it would have ended after two local ACK timeouts, 134 ms.
+    // Without progress it would have ended after two local ACK timeouts, 134 ms.
     assert!(pair.now > Duration::from_millis(250), "{:?}", pair.now);
     assert_eq!(sends(pair.left()), [(1, OK)]);
     assert_eq!(pair.left().qp.counters().retransmits, 0);
 }
 
 #[test]
-fn without_a_timeout_a_request_waits_for_ever() {
+fn without_a_timeout_a_request_waits_forever() {
     let mut pair = Pair::new(Options {
         timeout: 0,
         ..Options::default()
@@ -391,7 +391,7 @@ fn reported_gaps_use_up_the_retries_if_nothing_gets_through() {
     );
     post(pair.left(), 1, SendOp::RdmaWrite(target), &[source]);
     pair.run();
-    // The responder reports a gap once; the repetition loses its first packet, too, and is silent.
+    // The responder reports a gap once. The retransmission loses its first packet too, and gets no report.
     let psn = pair.sent_by(0)[0].psn;
     for _ in 0..3 {
         assert_eq!(pair.left().qp.state(), QpState::Rts);
@@ -402,7 +402,7 @@ fn reported_gaps_use_up_the_retries_if_nothing_gets_through() {
 }
 
 #[test]
-fn lost_packets_are_sent_again_long_before_the_local_ack_timeout() {
+fn lost_packets_are_retransmitted_long_before_the_local_ack_timeout() {
     let mut pair = Pair::new(Options {
         timeout: 19,
         ..Options::default()
@@ -447,7 +447,7 @@ fn heavy_loss_shrinks_the_window_and_everything_arrives() {
     );
 }
 
-/// Loses the first packet from now on that `which` picks.
+/// Loses the next packet that `which` selects.
 fn drop_once(pair: &mut Pair, which: impl Fn(&SentPacket) -> bool + 'static) {
     let mut done = false;
     pair.network.script = Some(Box::new(move |sent| {

@@ -1,4 +1,4 @@
-//! The queue pair engine, two queue pairs on a virtual clock and a virtual network.
+//! The queue pair engine: two queue pairs on a virtual clock and a virtual network.
 
 mod acknowledge;
 mod atomic;

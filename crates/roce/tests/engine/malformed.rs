@@ -1,4 +1,4 @@
-//! Requests that make no sense, and bytes that are not even requests.
+//! Invalid requests, and bytes that are not requests.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::harness::*;
 
 const MTU: usize = 1024;
 
-/// A request with every header that its opcode calls for, to all of the right host's memory.
+/// A request with every header that its opcode requires, for the right host's whole memory.
 fn request(opcode: Opcode, psn: u32, dma_len: u32) -> Headers {
     let base = Host::new(1, &Options::default()).base;
     let mut headers = Headers::new(opcode, Host::qpn(1), Psn::new(psn));
@@ -40,26 +40,26 @@ fn request(opcode: Opcode, psn: u32, dma_len: u32) -> Headers {
 }
 
 #[test]
-fn requests_that_do_not_follow_each_other_are_invalid() {
-    // Opcode, payload bytes and the length in the RETH of each packet; the last one is refused.
+fn requests_in_a_wrong_sequence_are_invalid() {
+    // Opcode, payload bytes and RETH length of each packet. The last packet is refused.
     let cases: &[&[(Opcode, usize, u32)]] = &[
-        // A message that does not begin.
+        // A message without a beginning.
         &[(RcSendMiddle, MTU, 0)],
         &[(RcSendLast, 10, 0)],
         &[(RcSendLastImm, 10, 0)],
         &[(RcWriteMiddle, MTU, 0)],
         &[(RcWriteLast, 10, 0)],
         &[(RcWriteLastImm, 10, 0)],
-        // One that does not end.
+        // A message without an end.
         &[(RcSendFirst, MTU, 0), (RcSendFirst, MTU, 0)],
         &[(RcSendFirst, MTU, 0), (RcSendOnly, 10, 0)],
         &[(RcSendFirst, MTU, 0), (RcReadRequest, 0, 10)],
         &[(RcWriteFirst, MTU, 3000), (RcWriteOnly, 10, 10)],
         &[(RcWriteFirst, MTU, 3000), (RcSendOnly, 10, 0)],
-        // One that becomes another.
+        // A message that turns into another.
         &[(RcSendFirst, MTU, 0), (RcWriteMiddle, MTU, 0)],
         &[(RcWriteFirst, MTU, 3000), (RcSendLast, 10, 0)],
-        // Payloads that are not full, too full or empty.
+        // Payloads that are not full, too long or empty.
         &[(RcSendFirst, MTU - 4, 0)],
         &[(RcSendFirst, 0, 0)],
         &[(RcSendFirst, MTU + 4, 0)],
@@ -67,7 +67,7 @@ fn requests_that_do_not_follow_each_other_are_invalid() {
         &[(RcSendFirst, MTU, 0), (RcSendMiddle, MTU - 4, 0)],
         &[(RcSendFirst, MTU, 0), (RcSendLast, 0, 0)],
         &[(RcSendFirst, MTU, 0), (RcSendLast, MTU + 4, 0)],
-        // Payloads that are not what the RETH told.
+        // Payloads that do not match the RETH.
         &[(RcWriteOnly, 10, 11)],
         &[(RcWriteOnly, 10, 9)],
         &[(RcWriteOnly, 0, 4)],
@@ -76,10 +76,10 @@ fn requests_that_do_not_follow_each_other_are_invalid() {
         &[(RcWriteFirst, MTU, 2048), (RcWriteMiddle, MTU, 0)],
         &[(RcWriteFirst, MTU, 2048), (RcWriteLast, 100, 0)],
         &[(RcWriteFirst, MTU, 1100), (RcWriteLast, 100, 0)],
-        // Longer than a message can be.
+        // Longer than a message may be.
         &[(RcWriteFirst, MTU, (1 << 31) + 1)],
         &[(RcReadRequest, 0, u32::MAX)],
-        // What is not offered.
+        // Unsupported operations.
         &[(RcFlush, 0, 8)],
         &[(RcAtomicWrite, 8, 8)],
     ];
@@ -133,7 +133,7 @@ fn more_reads_than_agreed_are_invalid() {
 }
 
 #[test]
-fn a_repeated_read_may_only_ask_for_what_was_read_before() {
+fn a_repeated_read_may_only_request_data_read_before() {
     for (psn, va, dma_len, answered) in [
         (100, 0, 4096, true),
         (101, 1024, 3072, true),
@@ -220,7 +220,7 @@ fn a_stray_copy_of_an_old_read_takes_no_room_from_new_ones() {
             .receive_headers(&request(RcReadRequest, psn, 8), &[]);
     }
     pair.transmit();
-    // The requester has both answers and asks for two more; then a late copy arrives between them.
+    // The requester has both answers and sends two more requests, between which a late copy arrives.
     for psn in [102, 101, 103] {
         pair.right()
             .receive_headers(&request(RcReadRequest, psn, 8), &[]);
@@ -236,7 +236,7 @@ fn a_stray_copy_of_an_old_read_takes_no_room_from_new_ones() {
 }
 
 #[test]
-fn answers_to_a_read_must_be_what_was_asked_for() {
+fn answers_to_a_read_must_match_the_request() {
     let response = |opcode: Opcode, psn| {
         let mut headers = Headers::new(opcode, Host::qpn(0), Psn::new(psn));
         let syndrome = Syndrome::Ack { credits: 31 };
@@ -263,7 +263,7 @@ fn answers_to_a_read_must_be_what_was_asked_for() {
         );
         assert_eq!(pair.left().placements, 0);
     }
-    // Data in answer to a write.
+    // Read data in answer to a write.
     let mut pair = Pair::new(Options::default());
     let (source, target) = (piece(pair.left(), 0, 100), remote(pair.right(), 0));
     post(pair.left(), 1, SendOp::RdmaWrite(target), &[source]);
@@ -333,7 +333,7 @@ proptest! {
                 }
             }
         }
-        // Whatever was sent: every request completes once, in order.
+        // Whatever was sent, every request completes once and in order.
         pair.right().qp.fail();
         pair.right().drain();
         for names in [sends(pair.right()), receives(pair.right())] {

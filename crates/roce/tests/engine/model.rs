@@ -1,7 +1,9 @@
-//! Random work in both directions over a network that loses, repeats and reorders, compared with
-//! what the operations promise: each message arrives once and in order or an error is reported, and
-//! every work request completes once.
+//! Random work in both directions over a network that loses, repeats and reorders, compared with the promises
+//! of the operations: each message arrives once and in order or an error is reported, and every work request
+//! completes once.
 //!
+//! One seed is one run. A failure prints its seed. `PORTOLAN_ENGINE_SEED=n` runs only that seed,
+//! `PORTOLAN_ENGINE_SEEDS=n` that many.
 //! One seed is one run. A failure names its seed; `PORTOLAN_ENGINE_SEED=n` runs that one alone,
 //! `PORTOLAN_ENGINE_SEEDS=n` so many.
 
@@ -15,14 +17,15 @@ use portolan_roce::engine::FlowConfig;
 
 use crate::harness::*;
 
-/// Seeds run unless told otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 2000;
 
-/// Operations of each host at most; each has a slot of each area of memory.
+/// Maximum operations per host. Each has its own slot in each area of memory.
 const OPERATIONS_MAX: u64 = 40;
 const SLOT_BYTES: u64 = 6144;
 
-/// A host's memory: what is sent, written to and read from it, and slots for what peers write, for
+/// Areas of a host's memory: data to send, write or be read, then slots for the peer's writes, for read data
+/// and for receives.
 /// read data and for receives.
 const SOURCE: u64 = 0;
 const WRITTEN: u64 = 0x4_0000;
@@ -41,7 +44,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Operation {
     kind: Kind,
-    /// Where in the source area.
+    /// Offset in the source area.
     offset: u64,
     len: u32,
 }
@@ -73,24 +76,24 @@ impl Operation {
     }
 }
 
-/// What goes wrong, apart from the network.
+/// A fault apart from the network's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mishap {
     None,
-    /// An operation with a key that the peer never gave.
+    /// An operation with an unknown key.
     WrongKey,
     /// A message longer than the receive.
     TooLong,
-    /// One side is moved to ERR.
+    /// One side moves to ERR.
     ModifiedToErr,
-    /// The network goes away.
+    /// The network stops delivering.
     Partition,
 }
 
 struct Run {
     pair: Pair,
     rng: Rng,
-    /// What each host does, and how far it is.
+    /// The operations of each host, and how many are posted.
     operations: [Vec<Operation>; 2],
     posted: [usize; 2],
     receives_posted: [u64; 2],
@@ -246,8 +249,8 @@ impl Run {
         }
     }
 
-    /// The sends of a host: all complete, in order; up to the first that failed all succeeded, and
-    /// their data are where they belong.
+    /// Checks a host's sends: all complete, in order. Those before the first failure succeeded, and their data
+    /// are in place.
     fn check_sends(&self, host: usize) {
         let (own, peer) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
         let completions: Vec<_> = own.sends.iter().filter(|wc| wc.wr_id != 999).collect();
@@ -283,8 +286,8 @@ impl Run {
         }
     }
 
-    /// The receives of a host: all complete, in order, and those that succeeded are the peer's
-    /// messages one by one.
+    /// Checks a host's receives: all complete, in order. The successful ones have the peer's messages, one by
+    /// one.
     fn check_receives(&self, host: usize) {
         let (own, peer) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
         let names: Vec<_> = own.receives.iter().map(|(wc, _)| wc.wr_id).collect();
@@ -308,7 +311,7 @@ impl Run {
         });
         assert!(
             sent.count() <= arrived.len(),
-            "what is reported as sent has arrived"
+            "messages reported as sent have arrived"
         );
         for ((wc, _), (index, operation)) in arrived.iter().zip(messages) {
             let len = operation.len as usize;
@@ -328,7 +331,7 @@ impl Run {
     }
 }
 
-/// `len` bytes at `offset`, in up to eight pieces of random length, some of them empty.
+/// `len` bytes at `offset`, in up to eight pieces of random length, possibly empty.
 fn cut(host: &Host, offset: u64, len: u32, rng: &mut Rng) -> Vec<Sge> {
     let (mut at, mut left) = (offset, len);
     let mut pieces = Vec::new();
@@ -342,8 +345,8 @@ fn cut(host: &Host, offset: u64, len: u32, rng: &mut Rng) -> Vec<Sge> {
     pieces
 }
 
-/// Successes, then flushed work with at most one cause in it. Flushed work may come before the cause:
-/// a read whose data were lost, and after which the peer refused something, has no outcome.
+/// Successes, then flushed work with at most one cause among it. Flushed work may precede the cause: a read
+/// whose data were lost has no outcome if the peer refused something after it.
 fn assert_error_once<'a>(completions: impl Iterator<Item = &'a WorkCompletion>) {
     let failed = completions
         .map(|wc| wc.status)

@@ -10,7 +10,7 @@ use crate::harness::*;
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Posts three sends to a peer without a receive, and lets `wait` pass.
+/// Posts three sends to a peer without a receive, and waits for `wait`.
 fn three_sends(options: Options, wait: Duration) -> Pair {
     let mut pair = Pair::new(options);
     let source = piece(pair.left(), 0, 2000);
@@ -41,7 +41,7 @@ fn rnr_naks(pair: &Pair) -> Vec<SentPacket> {
 }
 
 #[test]
-fn the_peer_asks_once_to_wait_and_is_given_the_time_it_asks_for() {
+fn the_peer_sends_one_rnr_nak_and_is_given_the_time_it_asks_for() {
     let min_rnr_timer = 20;
     let options = Options {
         min_rnr_timer,
@@ -94,7 +94,7 @@ fn a_receiver_that_stays_unready_ends_the_connection_after_the_retries() {
 }
 
 #[test]
-fn seven_retries_mean_for_ever() {
+fn seven_retries_mean_unlimited() {
     let options = Options {
         rnr_retry: 7,
         min_rnr_timer: 1,
@@ -109,7 +109,7 @@ fn seven_retries_mean_for_ever() {
 }
 
 #[test]
-fn the_retries_start_anew_when_a_message_gets_through() {
+fn the_retries_restart_when_a_message_gets_through() {
     let options = Options {
         rnr_retry: 2,
         min_rnr_timer: 20,
@@ -148,7 +148,7 @@ fn a_write_with_immediate_waits_for_a_receive_before_its_last_packet_is_placed()
 }
 
 #[test]
-fn reads_and_writes_go_on_while_no_receive_is_posted() {
+fn reads_and_writes_continue_while_no_receive_is_posted() {
     let mut pair = Pair::new(Options {
         rnr_retry: 0,
         ..Options::default()

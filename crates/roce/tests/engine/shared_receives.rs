@@ -1,4 +1,4 @@
-//! Receives that several queue pairs draw on.
+//! Receives shared by several queue pairs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const OK: WcStatus = WcStatus::Success;
 const TARGET: u64 = 0x8_0000;
 const SIZE: u32 = 8;
 
-/// A shared receive queue under the lock that a host puts it under.
+/// A shared receive queue with the lock that its host uses.
 #[derive(Debug)]
 pub(crate) struct Shared(Mutex<SharedReceiveQueue>, PdId);
 
@@ -63,7 +63,7 @@ fn queue_pairs_take_receives_in_the_order_of_their_messages() {
     let (mut first, shared) = pair(Options::default());
     let source = Arc::clone(&shared) as Arc<dyn ReceiveSource>;
     let mut second = Pair::with_shared_receives(Options::default(), source);
-    // Both right hosts have the same addresses, so one place serves both.
+    // Both right hosts have the same addresses, so one place works for both.
     let places = [0, 4096].map(|at| piece(first.right(), TARGET + at, 4096));
     shared.post(1, &places[..1]);
     shared.post(2, &places[1..]);
@@ -93,7 +93,7 @@ fn a_message_keeps_the_receive_that_its_first_packet_took() {
         post(pair.left(), 9, SendOp::Send, &[source]);
         pair.transmit();
     }
-    // The packets of the two messages arrive by turns.
+    // The packets of the two messages alternate.
     for _ in 0..20 {
         for pair in [&mut first, &mut second] {
             pair.settle(Duration::from_micros(20));
@@ -125,12 +125,16 @@ fn nothing_is_posted_to_the_queue_pair_itself() {
         wr_id: 1,
         sges: &[],
     };
-    let error = pair.right().qp.post_recv(&wr).expect_err("it has a shared");
+    let error = pair
+        .right()
+        .qp
+        .post_recv(&wr)
+        .expect_err("the queue pair has a shared");
     assert_eq!(error.errno(), errno::EINVAL);
 }
 
 #[test]
-fn the_limit_is_told_once_when_fewer_are_left_and_is_disarmed_then() {
+fn the_limit_is_reported_once_when_fewer_are_left_and_is_then_disarmed() {
     let shared = Shared::new(PdId(1));
     for wr_id in 0..6 {
         shared.post(wr_id, &[]);
@@ -145,7 +149,7 @@ fn the_limit_is_told_once_when_fewer_are_left_and_is_disarmed_then() {
     assert_eq!(shared.with(|queue| queue.query().srq_limit), 0);
     assert!(shared.take(Vec::new()).is_none());
     assert!(!shared.with(SharedReceiveQueue::take_limit_event));
-    // Armed again above what is left, it is told with the next receive taken.
+    // Armed again above the remaining number, the limit is reported with the next receive taken.
     shared.post(9, &[]);
     shared.with(|queue| queue.modify(None, Some(8)).expect("in range"));
     assert!(!shared.with(SharedReceiveQueue::take_limit_event));
@@ -154,7 +158,7 @@ fn the_limit_is_told_once_when_fewer_are_left_and_is_disarmed_then() {
 }
 
 #[test]
-fn it_holds_as_many_as_it_was_told_and_takes_no_other_size_than_fits() {
+fn the_queue_holds_its_capacity_and_refuses_impossible_sizes() {
     let shared = Shared::new(PdId(1));
     for wr_id in 0..u64::from(SIZE) {
         shared.post(wr_id, &[]);
@@ -215,7 +219,7 @@ fn receives_are_checked_against_the_domain_of_their_queue() {
             ..place
         }],
     );
-    // This key is of the queue pair's domain, not of the shared queue's.
+    // This key is in the queue pair's domain, but not in the shared queue's.
     shared.post(2, &[place]);
     let source = piece(pair.left(), 0, 100);
     for wr_id in [1, 2] {
@@ -227,13 +231,13 @@ fn receives_are_checked_against_the_domain_of_their_queue() {
 }
 
 #[test]
-fn a_queue_pair_in_error_flushes_what_it_took_and_leaves_the_rest_and_says_so_once() {
+fn a_queue_pair_in_error_flushes_only_its_taken_receives_and_reports_the_last_one_once() {
     let (mut pair, shared) = pair(Options::default());
     let place = piece(pair.right(), TARGET, 8192);
     for wr_id in [1, 2, 3] {
         shared.post(wr_id, &[place]);
     }
-    // A message of which one packet arrives.
+    // Only one packet of the message arrives.
     let mut packets = 0;
     pair.network.script = Some(Box::new(move |sent| {
         packets += u32::from(sent.from == 0);
@@ -264,7 +268,7 @@ fn a_queue_pair_in_error_flushes_what_it_took_and_leaves_the_rest_and_says_so_on
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_draws_on_it_again() {
+fn a_queue_pair_uses_the_shared_queue_again_after_a_reset() {
     let (mut pair, shared) = pair(Options::default());
     let attr = QpAttr {
         state: QpState::Reset,
@@ -290,7 +294,7 @@ fn queue_pairs_of_different_types_share_one_queue() {
     };
     let mut unreliable = Pair::with_shared_receives(options, source);
     let place = piece(reliable.right(), TARGET, 4096);
-    // A message that finds no receive waits on the one, and is lost on the other.
+    // Without a receive, a message waits on the reliable connection and is lost on the unreliable one.
     for pair in [&mut reliable, &mut unreliable] {
         post(pair.left(), 0, SendOp::Send, &[]);
         pair.settle(Duration::from_millis(1));
@@ -320,7 +324,7 @@ fn queue_pairs_of_different_types_share_one_queue() {
 }
 
 #[test]
-fn datagrams_take_receives_in_the_order_they_come_and_are_lost_when_none_is_left() {
+fn datagrams_take_receives_in_order_of_arrival_and_are_lost_when_none_is_left() {
     let (mut pair, shared) = pair(datagram::options());
     let length = 1000 + NETWORK_HEADER.len() as u32;
     let places = [0, 2048].map(|at| piece(pair.right(), TARGET + at, length));
@@ -346,7 +350,7 @@ fn datagrams_take_receives_in_the_order_they_come_and_are_lost_when_none_is_left
         );
         assert!(pair.right().bytes(data, 1000) == pattern(1000, seed));
     }
-    // One too short for a datagram and its header is used up, and ends the queue pair's receiving.
+    // A receive too short for a datagram with its header is used up, and ends the queue pair's receiving.
     let short = piece(pair.right(), TARGET, length - 1);
     shared.post(9, &[short]);
     let from = piece(pair.left(), 0, 1000);

@@ -1,4 +1,4 @@
-//! Which packets and posts each state takes, and what a queue pair may be.
+//! The packets and posts that each state accepts, and the permitted kinds of queue pairs.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn send_only() -> Headers {
 }
 
 #[test]
-fn requests_are_taken_in_rtr_and_rts_alone() {
+fn requests_are_accepted_only_in_rtr_and_rts() {
     for (state, taken) in [
         (QpState::Reset, false),
         (QpState::Init, false),
@@ -61,7 +61,7 @@ fn requests_are_taken_in_rtr_and_rts_alone() {
 }
 
 #[test]
-fn the_first_packet_before_rts_tells_that_the_connection_is_established_once() {
+fn the_first_packet_before_rts_reports_an_established_connection_once() {
     let mut host = host_in(QpState::Rtr);
     for wr_id in [1, 2] {
         post_recv(&mut host, wr_id, &[]);
@@ -83,7 +83,7 @@ fn the_first_packet_before_rts_tells_that_the_connection_is_established_once() {
 }
 
 #[test]
-fn a_stray_packet_before_rts_does_not_tell_that_the_connection_is_established() {
+fn a_stray_packet_before_rts_does_not_report_an_established_connection() {
     let mut host = host_in(QpState::Rtr);
     post_recv(&mut host, 1, &[]);
     for psn in [99, 101] {

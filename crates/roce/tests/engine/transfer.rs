@@ -1,4 +1,4 @@
-//! What the operations move, and how completions tell of it.
+//! The data moved by operations, and their completions.
 
 use portolan_provider::verbs::{Mtu, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use portolan_roce::engine::FlowConfig;
@@ -9,7 +9,7 @@ use crate::harness::*;
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Where tests put what is sent and what is received.
+/// Offsets of the sent and received data.
 const SOURCE: u64 = 0;
 const TARGET: u64 = 0x8_0000;
 
@@ -39,7 +39,7 @@ fn a_send_fills_the_oldest_receive_and_both_sides_complete() {
 }
 
 #[test]
-fn a_message_is_cut_at_the_path_mtu() {
+fn a_message_is_split_at_the_path_mtu() {
     let mut pair = Pair::new(Options {
         mtu: Mtu::Mtu256,
         ..Options::default()
@@ -122,7 +122,7 @@ fn immediate_data_are_on_the_wire_in_the_order_of_memory() {
 }
 
 #[test]
-fn a_plain_write_needs_no_receive_and_gives_the_peer_no_completion() {
+fn a_plain_write_needs_no_receive_and_causes_no_completion_at_the_peer() {
     let mut pair = Pair::new(Options::default());
     pair.left().fill(SOURCE, 5000, 3);
     let (source, target) = (
@@ -141,7 +141,7 @@ fn a_plain_write_needs_no_receive_and_gives_the_peer_no_completion() {
 }
 
 #[test]
-fn a_read_brings_the_peers_bytes_and_their_number() {
+fn a_read_returns_the_peers_bytes_and_their_number() {
     let mut pair = Pair::new(Options::default());
     pair.right().fill(SOURCE, 5000, 4);
     let (target, source) = (
@@ -174,7 +174,7 @@ fn a_read_brings_the_peers_bytes_and_their_number() {
 }
 
 #[test]
-fn inline_data_are_taken_while_posting() {
+fn inline_data_are_copied_at_posting() {
     let mut pair = Pair::new(Options::default());
     let target = piece(pair.right(), TARGET, 256);
     post_recv(pair.right(), 1, &[target]);
@@ -195,7 +195,7 @@ fn inline_data_are_taken_while_posting() {
 }
 
 #[test]
-fn the_solicited_bit_is_on_the_last_packet_alone_and_reaches_the_receiver() {
+fn the_solicited_bit_is_only_on_the_last_packet_and_reaches_the_receiver() {
     let mut pair = Pair::new(Options::default());
     let (target, source) = (
         piece(pair.right(), TARGET, 3000),
@@ -215,7 +215,7 @@ fn the_solicited_bit_is_on_the_last_packet_alone_and_reaches_the_receiver() {
 }
 
 #[test]
-fn only_signaled_sends_complete_unless_all_are_to() {
+fn only_signaled_sends_complete_unless_all_are_signaled() {
     for (sq_sig_all, expected) in [(false, vec![2]), (true, vec![1, 2, 3])] {
         let mut pair = Pair::new(Options {
             sq_sig_all,
@@ -284,7 +284,7 @@ fn empty_writes_and_reads_need_no_valid_key() {
 }
 
 #[test]
-fn a_read_is_asked_for_in_parts_that_continue_each_other() {
+fn a_read_is_requested_in_consecutive_parts() {
     let flow = FlowConfig {
         read_request_bytes_max: 16 << 10,
         ..FlowConfig::default()
@@ -323,7 +323,7 @@ fn a_read_is_asked_for_in_parts_that_continue_each_other() {
 }
 
 #[test]
-fn no_more_reads_are_under_way_than_allowed() {
+fn no_more_reads_are_in_flight_than_allowed() {
     let mut pair = Pair::new(Options {
         rd_atomic: 2,
         ..Options::default()
@@ -410,7 +410,7 @@ fn requests_are_sent_between_the_data_of_a_long_read() {
     assert!(last_write.expect("a write") < last_data.expect("a read response"));
 }
 
-/// Cuts `len` bytes at `offset` into pieces of these lengths, the last taking what is left.
+/// Splits `len` bytes at `offset` into pieces of these lengths; the last piece takes the rest.
 fn pieces(host: &Host, offset: u64, len: u32, cuts: &[u32]) -> Vec<Sge> {
     let (mut at, mut left) = (offset, len);
     let mut sges = Vec::new();

@@ -1,4 +1,4 @@
-//! UC queue pairs: messages arrive whole or not at all, and nobody waits for an answer.
+//! UC queue pairs: messages arrive complete or not at all, without answers.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn options() -> Options {
     }
 }
 
-/// Loses the packet of the left host with this PSN.
+/// Loses the left host's packet with this PSN.
 fn lose(pair: &mut Pair, psn: u32) {
     pair.network.script = Some(Box::new(move |sent| {
         match sent.from == 0 && sent.psn == Psn::new(psn) {
@@ -74,7 +74,7 @@ fn sends_and_writes_of_several_packets_arrive_without_a_single_answer() {
 }
 
 #[test]
-fn packets_are_the_ones_of_the_transport_in_their_order() {
+fn packets_have_the_transports_opcodes_in_order() {
     let mut pair = Pair::new(options());
     let from = piece(pair.left(), 0, 2500);
     let there = remote(pair.right(), 0);
@@ -101,8 +101,8 @@ fn packets_are_the_ones_of_the_transport_in_their_order() {
 }
 
 #[test]
-fn a_message_that_lost_a_packet_is_dropped_whole_and_its_receive_takes_the_next() {
-    // Of a message of three packets, each one in turn.
+fn a_message_that_lost_a_packet_is_dropped_and_its_receive_takes_the_next() {
+    // Each packet of a message of three in turn.
     for lost in 100..103 {
         let mut pair = Pair::new(options());
         lose(&mut pair, lost);
@@ -125,7 +125,7 @@ fn a_message_that_lost_a_packet_is_dropped_whole_and_its_receive_takes_the_next(
 }
 
 #[test]
-fn a_write_that_lost_its_last_packet_gives_no_completion() {
+fn a_write_that_lost_its_last_packet_causes_no_completion() {
     let mut pair = Pair::new(options());
     lose(&mut pair, 101);
     let into = piece(pair.right(), 0, 8);
@@ -140,7 +140,7 @@ fn a_write_that_lost_its_last_packet_gives_no_completion() {
 }
 
 #[test]
-fn under_loss_and_reordering_what_arrives_is_whole_and_was_sent_in_this_order() {
+fn under_loss_and_reordering_messages_arrive_complete_and_in_order() {
     const MESSAGES: u64 = 40;
     const BYTES: u32 = 3000;
     let mut arrived_in_all = 0;
@@ -206,7 +206,7 @@ fn without_a_receive_a_message_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_ends_that_one_alone() {
+fn a_message_longer_than_its_receive_fails_only_that_receive() {
     let mut pair = Pair::new(options());
     let (short, enough) = (
         piece(pair.right(), 0, 1500),
@@ -224,7 +224,7 @@ fn a_message_longer_than_its_receive_ends_that_one_alone() {
 }
 
 #[test]
-fn a_write_without_the_right_goes_nowhere_and_is_counted() {
+fn a_write_without_permission_is_dropped_and_counted() {
     let forbidding = Options {
         access: Access::LOCAL_WRITE,
         ..options()
@@ -243,7 +243,7 @@ fn a_write_without_the_right_goes_nowhere_and_is_counted() {
 }
 
 #[test]
-fn a_write_may_not_go_beyond_what_its_first_packet_asked_for() {
+fn a_write_may_not_exceed_the_length_in_its_first_packet() {
     let mut pair = Pair::new(options());
     let (from, there) = (piece(pair.left(), 0, 2048), remote(pair.right(), 0));
     post(pair.left(), 1, SendOp::RdmaWrite(there), &[from]);
@@ -252,7 +252,7 @@ fn a_write_may_not_go_beyond_what_its_first_packet_asked_for() {
     let mut headers = *parse(&first).headers();
     headers.bth.opcode = Opcode::UcWriteMiddle;
     headers.reth = None;
-    // Two full packets more, of which the message has room for one that ends it.
+    // Two more full packets; the message has room for only one, which must end it.
     for ahead in 1..3 {
         headers.bth.psn = Psn::new(100 + ahead);
         pair.right().receive_headers(&headers, &[0xff; 1024]);
@@ -289,7 +289,7 @@ fn reads_and_atomics_are_refused() {
 }
 
 #[test]
-fn the_first_packet_of_the_peer_in_rtr_says_that_the_connection_stands() {
+fn the_first_packet_of_the_peer_in_rtr_reports_an_established_connection() {
     let mut pair = Pair::new(options());
     let mut early = Host::new(1, &options());
     for state in [QpState::Init, QpState::Rtr] {

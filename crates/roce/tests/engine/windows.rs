@@ -1,4 +1,4 @@
-//! Memory windows and keys taken away: in the order of the work, and against those without rights.
+//! Memory windows and key invalidation: in the order of the work, and checks of rights.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::harness::*;
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 const TARGET: u64 = 0x8_0000;
-/// A region of the right host that windows may be bound to.
+/// A region of the right host to which windows may be bound.
 const LKEY: u32 = 0x3000_0003;
-/// The window's key at first, and from the binding on.
+/// The window's keys before and after binding.
 const UNBOUND: u32 = 0x4000_0000;
 const RKEY: u32 = 0x4000_0001;
 
-/// A pair whose right host has a region for windows and a window, unbound.
+/// A pair whose right host has a region for windows and an unbound window.
 fn pair(options: Options, mw_type: MwType) -> Pair {
     let mut pair = Pair::new(options);
     let host = pair.right();
@@ -31,7 +31,7 @@ fn pair(options: Options, mw_type: MwType) -> Pair {
     pair
 }
 
-/// The first 4096 bytes of that region.
+/// The first 4096 bytes of the region.
 fn binding(host: &Host, access: Access) -> MwBind {
     MwBind {
         lkey: LKEY,
@@ -67,7 +67,7 @@ fn through(host: &Host, offset: u64) -> RemoteAddr {
 }
 
 #[test]
-fn a_peer_reads_writes_and_adds_through_a_window_and_not_beyond_it() {
+fn a_peer_reads_writes_and_adds_only_within_a_window() {
     let remote_rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     for mw_type in [MwType::Type1, MwType::Type2] {
         let mut pair = pair(Options::default(), mw_type);
@@ -91,9 +91,9 @@ fn a_peer_reads_writes_and_adds_through_a_window_and_not_beyond_it() {
         post(pair.left(), 3, add, &[answer]);
         pair.run();
         assert_eq!(sends(pair.left()), [(1, OK), (2, OK), (3, OK)]);
-        // Not fenced, the addition may come before the last of the read.
+        // Without a fence, the addition may execute before the end of the read.
         assert!(pair.left().bytes(0x8000, 4088) == &pattern(4096, 1)[..4088]);
-        // The region continues, the window does not.
+        // The region extends further than the window.
         let beyond = through(pair.right(), 1);
         post(pair.left(), 4, SendOp::RdmaWrite(beyond), &[source]);
         pair.run();
@@ -102,7 +102,7 @@ fn a_peer_reads_writes_and_adds_through_a_window_and_not_beyond_it() {
 }
 
 #[test]
-fn a_window_gives_no_right_that_it_was_not_bound_with() {
+fn a_window_grants_only_the_rights_that_it_was_bound_with() {
     let cases = [
         (Access::REMOTE_READ, true),
         (Access::REMOTE_WRITE, false),
@@ -129,7 +129,7 @@ fn binding_and_invalidating_take_effect_and_complete_in_the_order_of_the_work() 
     post_recv(pair.left(), 1, &[]);
     post_recv(pair.left(), 2, &[]);
     let bind = bind_op(pair.right(), Access::REMOTE_WRITE);
-    // The first send says that the window is open, the second that it is closed.
+    // The first send announces that the window is open, the second that it is closed.
     post(pair.right(), 10, bind, &[]);
     post(pair.right(), 11, SendOp::Send, &[]);
     pair.run();
@@ -148,7 +148,7 @@ fn binding_and_invalidating_take_effect_and_complete_in_the_order_of_the_work() 
 }
 
 #[test]
-fn local_work_completes_after_the_messages_before_it_even_if_nobody_waits_for_those() {
+fn local_work_completes_after_earlier_messages_even_if_these_are_unsignaled() {
     let mut pair = pair(Options::default(), MwType::Type2);
     let source = piece(pair.right(), 0, 3000);
     let place = remote(pair.left(), TARGET);
@@ -160,7 +160,11 @@ fn local_work_completes_after_the_messages_before_it_even_if_nobody_waits_for_th
     assert!(sends(pair.right()).is_empty(), "the write may still fail");
     pair.run();
     assert_eq!(sends(pair.right()), [(2, OK)]);
-    assert_eq!(pair.right().qp.counters().timeouts, 0, "the timer helped");
+    assert_eq!(
+        pair.right().qp.counters().timeouts,
+        0,
+        "no timer may be needed"
+    );
 }
 
 #[test]
@@ -172,14 +176,14 @@ fn a_fenced_invalidation_waits_for_the_reads_before_it() {
     post_with(pair.right(), 2, SendOp::LocalInv(RKEY), &[], flags);
     pair.transmit();
     let held = |pair: &mut Pair| pair.right().memory.deregister(LKEY).is_err();
-    assert!(held(&mut pair), "it was carried out before the read");
+    assert!(held(&mut pair), "it must wait for the read");
     pair.run();
     assert!(!held(&mut pair));
     assert_eq!(sends(pair.right()), [(1, OK), (2, OK)]);
 }
 
 #[test]
-fn work_that_sends_nothing_is_done_once_though_all_around_it_is_sent_again() {
+fn local_work_is_executed_once_while_work_around_it_is_retransmitted() {
     for seed in 0..100 {
         let mut pair = pair(
             Options {
@@ -203,7 +207,7 @@ fn work_that_sends_nothing_is_done_once_though_all_around_it_is_sent_again() {
                 bind: binding(pair.right(), Access::REMOTE_READ),
             };
             rkey += 1;
-            // Done twice, each of the two would fail.
+            // Each of the two would fail if executed twice.
             for (step, op) in [SendOp::RdmaWrite(place), bind, SendOp::LocalInv(rkey)]
                 .into_iter()
                 .enumerate()
@@ -221,7 +225,7 @@ fn work_that_sends_nothing_is_done_once_though_all_around_it_is_sent_again() {
 }
 
 #[test]
-fn work_that_may_not_be_done_ends_the_queue_pair_after_what_came_before_it() {
+fn forbidden_work_fails_the_queue_pair_after_earlier_work() {
     let wrong_bind = |host: &Host| SendOp::BindMw {
         rkey: UNBOUND,
         new_rkey: RKEY,
@@ -252,7 +256,7 @@ fn work_that_may_not_be_done_ends_the_queue_pair_after_what_came_before_it() {
 }
 
 #[test]
-fn a_binding_may_name_rights_of_the_owner_which_give_a_peer_nothing() {
+fn a_binding_may_name_rights_of_the_owner_which_grant_a_peer_nothing() {
     for owners in [Access::LOCAL_WRITE, Access::MW_BIND] {
         for (peers, status) in [
             (Access::REMOTE_WRITE, OK),
@@ -268,7 +272,7 @@ fn a_binding_may_name_rights_of_the_owner_which_give_a_peer_nothing() {
 }
 
 #[test]
-fn a_send_takes_a_key_of_its_receiver_away_and_says_which() {
+fn a_send_invalidates_a_key_of_its_receiver_and_reports_it() {
     for len in [0, 100, 5000] {
         let mut pair = bound_pair(Options::default(), Access::REMOTE_WRITE);
         let target = piece(pair.right(), 0, 5000);
@@ -280,14 +284,14 @@ fn a_send_takes_a_key_of_its_receiver_away_and_says_which() {
         let (wc, _) = pair.right().receives[0];
         let told = (wc.status, wc.byte_len, wc.invalidated_rkey, wc.imm_data);
         assert_eq!(told, (OK, len, Some(RKEY), None));
-        let last = *pair.sent_by(0).last().expect("it was sent");
+        let last = *pair.sent_by(0).last().expect("a packet was sent");
         let opcode = match len {
             5000 => Opcode::RcSendLastInv,
             _ => Opcode::RcSendOnlyInv,
         };
         assert_eq!(last.opcode, opcode);
         assert_eq!(last.headers.ieth.map(|ieth| ieth.rkey), Some(RKEY));
-        // It is gone: for the peer, and for whoever would take it away again.
+        // The key is invalid, both for the peer and for another invalidation.
         let pd = pair.right().pd();
         let operation = portolan_roce::engine::MemoryOperation {
             pd,
@@ -305,7 +309,7 @@ fn a_send_takes_a_key_of_its_receiver_away_and_says_which() {
 }
 
 #[test]
-fn a_key_is_taken_away_once_whatever_is_lost_or_repeated() {
+fn a_key_is_invalidated_once_whatever_is_lost_or_repeated() {
     for seed in 0..100 {
         let mut pair = bound_pair(
             Options {
@@ -333,7 +337,7 @@ fn a_key_is_taken_away_once_whatever_is_lost_or_repeated() {
 }
 
 #[test]
-fn only_a_bound_window_of_type_2_can_be_taken_away_by_a_peer() {
+fn a_peer_can_only_invalidate_a_bound_window_of_type_2() {
     for (what, key) in [
         ("a region", KEY),
         ("an unbound window", UNBOUND),
@@ -356,11 +360,11 @@ fn only_a_bound_window_of_type_2_can_be_taken_away_by_a_peer() {
 }
 
 #[test]
-fn a_key_taken_away_amid_a_write_stops_it() {
+fn a_key_invalidated_during_a_write_stops_it() {
     let mut pair = bound_pair(Options::default(), Access::REMOTE_WRITE);
     let (source, place) = (piece(pair.left(), 0, 4096), through(pair.right(), 0));
     post(pair.left(), 1, SendOp::RdmaWrite(place), &[source]);
-    // Two of four packets are through when the owner invalidates.
+    // Two of four packets have arrived when the owner invalidates.
     let mut index = 0u32;
     pair.network.script = Some(Box::new(move |sent| {
         index += u32::from(sent.from == 0);

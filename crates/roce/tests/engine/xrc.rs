@@ -1,4 +1,5 @@
-//! Extended reliable connections: one connection to several shared receive queues, with packets lost, repeated and late.
+//! Extended reliable connections: one connection to several shared receive queues, with lost, repeated and late
+//! packets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,11 @@ const OK: WcStatus = WcStatus::Success;
 const SOURCE: u64 = 0;
 const TARGET: u64 = 0x8_0000;
 const SIZE: u32 = 5000;
-/// The right host's second region, of the second queue's protection domain.
+/// The right host's second region, in the second queue's protection domain.
 const OTHER_KEY: u32 = 77;
 const OTHER_PLACE: u64 = 0x4_0000;
 
-/// Two queues, with a protection domain each.
+/// Two queues, each with its own protection domain.
 #[derive(Debug)]
 struct Domain([Arc<Shared>; 2]);
 
@@ -32,7 +33,7 @@ impl ReceiveDomain for Domain {
     }
 }
 
-/// An end that sends on the left, and one that receives on the right.
+/// A sending end on the left, and a receiving one on the right.
 fn pair() -> (Pair, Arc<Domain>) {
     let of_type = |qp_type| Options {
         qp_type,
@@ -67,7 +68,7 @@ fn post_to(host: &mut Host, wr_id: u64, op: SendOp, sge: Sge, srqn: u32) {
     host.drain();
 }
 
-/// Two sends to the first queue, and between them a read and a write of the second one's memory.
+/// Two sends to the first queue, and between them a read and a write of the second queue's memory.
 fn mixture() -> (Pair, Arc<Domain>) {
     let (mut pair, domain) = pair();
     pair.left().fill(SOURCE, 20_000, 1);
@@ -117,7 +118,7 @@ fn assert_arrived(pair: &Pair, what: &str) {
 }
 
 #[test]
-fn every_request_names_its_queue_and_no_answer_does() {
+fn every_request_but_no_answer_names_its_queue() {
     let (mut pair, _domain) = mixture();
     pair.run();
     assert_arrived(&pair, "nothing lost");
@@ -158,7 +159,7 @@ fn any_packet_may_be_lost_repeated_or_late() {
 }
 
 #[test]
-fn a_queue_that_the_domain_does_not_have_ends_the_connection() {
+fn an_unknown_queue_number_ends_the_connection() {
     let (mut pair, _domain) = pair();
     let sge = piece(&pair.hosts[0], SOURCE, 64);
     post_to(pair.left(), 1, SendOp::Send, sge, 3);

@@ -1,4 +1,4 @@
-//! How soon, in microseconds: run with nothing beside it.
+//! Latency in microseconds; runs with nothing in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use portolan_provider::verbs::SendOp;
 use crate::harness::{PATIENCE, Pair, Shape, expect, until};
 
 #[test]
-fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_once() {
+fn a_write_reaches_a_program_that_just_stopped_polling_and_spins_on_memory_at_once() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let begun = Instant::now();
@@ -15,8 +15,8 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
     while waits.len() < 50 {
         assert!(begun.elapsed() < PATIENCE, "always interrupted: {waits:?}");
         let round = waits.len() as u8 + 1;
-        // As ib_write_lat of perftest: it polls while its own write is under way, then looks at its memory only. It polls for
-        // so long that the progress thread has seen it.
+        // Like ib_write_lat of perftest: it polls while its own write is in progress, and then only reads
+        // memory. It polls long enough for the progress thread to notice.
         assert!(b.try_poll().is_none());
         b.post(1, SendOp::RdmaWrite(a.remote(64)), b.sge(64, 8));
         let (polling, mut done) = (Instant::now(), None);
@@ -26,7 +26,7 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
         });
         expect(done.unwrap(), 1);
         let last_poll = Instant::now();
-        until("it has been away for a moment", || {
+        until("it has stopped polling for a moment", || {
             last_poll.elapsed() > Duration::from_micros(300)
         });
         let is_a_moment_ago = last_poll.elapsed() < Duration::from_millis(1);
@@ -42,6 +42,6 @@ fn a_program_that_polled_a_moment_ago_and_spins_on_its_memory_is_written_to_at_o
         a.expect(2);
     }
     waits.sort();
-    // Were it taken for a poller for 2 ms, they would be slow.
+    // If it were considered a poller for 2 ms, they would be slow.
     assert!(waits[25] < Duration::from_micros(500), "{waits:?}");
 }

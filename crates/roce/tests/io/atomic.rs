@@ -1,4 +1,4 @@
-//! Atomics on real memory: towards other connections, and towards the program itself.
+//! Atomics on real memory: with other connections and with the program itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +9,8 @@ use crate::harness::{End, Pair, Shape};
 /// The word at the start of an end's memory.
 fn word(end: &End) -> &AtomicU64 {
     let at = std::ptr::with_exposed_provenance_mut(end.memory.addr() as usize);
-    // SAFETY: the memory is aligned (asserted where it is used), lives as long as the end, and while
-    // the test runs is accessed by atomics only.
+    // SAFETY: the memory is aligned (asserted where it is used), lives as long as the end, and is accessed only
+    // by atomics while the test runs.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
@@ -43,7 +43,7 @@ fn additions_of_a_peer_and_of_the_program_itself_are_all_counted() {
             for round in 0..ROUNDS {
                 add_one(a, b, round);
             }
-            // The high half says that the peer is done.
+            // The high half shows that the peer is done.
             let (remote, add) = (b.remote(0), 1 << 32);
             a.post(ROUNDS, SendOp::AtomicFetchAdd { remote, add }, a.sge(8, 8));
             a.expect(ROUNDS);
@@ -55,7 +55,7 @@ fn additions_of_a_peer_and_of_the_program_itself_are_all_counted() {
 }
 
 #[test]
-fn a_compare_and_swap_takes_a_lock_that_one_of_two_peers_gets() {
+fn a_compare_and_swap_lock_goes_to_one_of_two_peers() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let attempt = |wr_id, swap| {
@@ -70,7 +70,7 @@ fn a_compare_and_swap_takes_a_lock_that_one_of_two_peers_gets() {
         u64::from_ne_bytes(a.memory.read(16, 8).try_into().unwrap())
     };
     assert_eq!(attempt(1, 11), 0);
-    assert_eq!(attempt(2, 22), 11, "the second sees who holds it");
+    assert_eq!(attempt(2, 22), 11, "the second sees the holder");
     assert_eq!(word(b).load(Ordering::SeqCst), 11);
 }
 
@@ -85,7 +85,7 @@ fn a_word_that_is_not_aligned_is_refused_and_untouched() {
 }
 
 #[test]
-fn the_device_says_that_its_atomics_are_the_processors() {
+fn the_device_reports_that_its_atomics_are_the_processors() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     assert_eq!(pair.a.device.attr().unwrap().atomic_cap, AtomicCap::Global);
 }

@@ -1,5 +1,5 @@
-//! Datagrams between stacks on loopback: each request's own destination, and the network header in
-//! front of what arrives.
+//! Datagrams between stacks on loopback: each request's own destination, and the network header in front of
+//! received data.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::ud_end::{QKEY, UdEnd};
 const AROUND_PAYLOAD: usize = 8 + 12 + 8 + 4;
 
 #[test]
-fn an_ipv4_datagram_arrives_behind_its_ipv4_header() {
+fn an_ipv4_datagram_arrives_after_its_ipv4_header() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
@@ -43,7 +43,7 @@ fn an_ipv4_datagram_arrives_behind_its_ipv4_header() {
     assert_eq!((wc.byte_len, wc.imm_data), (540, Some(0x0a0b_0c0d)));
     assert_eq!((wc.src_qp, wc.has_grh, wc.sl), (a.qp.qpn(), true, 8 | 2));
     assert_eq!(b.memory.read(40, 500), data);
-    // Twenty bytes of nothing, then the header as it was on the wire, its checksum valid.
+    // Twenty zero bytes, then the header as on the wire, with a valid checksum.
     let area = b.memory.read(0, 40);
     assert_eq!(area[..20], [0; 20]);
     let mut expected = [0; 20];
@@ -65,7 +65,7 @@ fn an_ipv4_datagram_arrives_behind_its_ipv4_header() {
 }
 
 #[test]
-fn an_ipv6_datagram_arrives_behind_its_ipv6_header() {
+fn an_ipv6_datagram_arrives_after_its_ipv6_header() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ip: IpAddr = "::1".parse().unwrap();
@@ -85,31 +85,31 @@ fn an_ipv6_datagram_arrives_behind_its_ipv6_header() {
     };
     header.emit(&mut expected).unwrap();
     let area = b.memory.read(0, 40);
-    // The flow label is the sending kernel's to choose.
+    // The sending kernel chooses the flow label.
     assert_eq!((area[0], area[1] & 0xf0), (expected[0], expected[1] & 0xf0));
     assert_eq!(area[4..], expected[4..]);
 }
 
-/// UCX ends so: its receives are posted, and their memory is gone.
+/// UCX ends in this way: its receives are posted, and their memory is unmapped.
 #[test]
-fn a_datagram_for_memory_that_is_not_mapped_any_more_harms_nobody() {
+fn a_datagram_for_unmapped_memory_is_lost_without_other_effects() {
     const LEN: usize = 4096;
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
     let (a, b) = (UdEnd::new(&stacks[0], ip), UdEnd::new(&stacks[1], ip));
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, of which no reference is made.
+    // SAFETY: a new mapping without references.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, access, MapFlags::PRIVATE) };
     let (page, len) = (page.unwrap(), LEN as u64);
     let addr = page.expose_provenance() as u64;
-    // SAFETY: it breaks the promise that the memory stays, which is what this is about.
+    // SAFETY: breaks the promise that the memory stays mapped, which is the point of the test.
     let gone = unsafe { b.pd.register(addr, len, Access::LOCAL_WRITE) }.unwrap();
     let (length, lkey) = (LEN as u32, gone.lkey());
     let sges = &[Sge { addr, length, lkey }];
     b.qp.post_recv(&RecvWr { wr_id: 1, sges }).unwrap();
     b.receive(2, 0, 1000);
-    // SAFETY: mapped above, and nothing else knows of it.
+    // SAFETY: mapped above, and used by nothing else.
     unsafe { munmap(page, LEN) }.unwrap();
     let data = pattern(1, 500);
     a.memory.write(0, &data);
@@ -124,12 +124,12 @@ fn a_datagram_for_memory_that_is_not_mapped_any_more_harms_nobody() {
 }
 
 #[test]
-fn one_queue_pair_sends_to_many_and_hears_from_many() {
+fn one_queue_pair_sends_to_many_and_receives_from_many() {
     let config = config();
     let coordinator_stack = stack(&config);
     let coordinator = UdEnd::new(&coordinator_stack, "127.0.0.1".parse().unwrap());
     let others: Vec<_> = (0..3).map(|_| stack(&config)).collect();
-    // Both IP versions on one queue pair: its GID table has both addresses of loopback.
+    // Both IP versions on one queue pair: its GID table has both loopback addresses.
     let ips = ["127.0.0.1", "::1", "127.0.0.1"].map(|ip| ip.parse().unwrap());
     let ends: Vec<UdEnd> = (others.iter().zip(ips))
         .map(|(stack, ip)| UdEnd::new(stack, ip))
@@ -163,7 +163,7 @@ fn one_queue_pair_sends_to_many_and_hears_from_many() {
 }
 
 #[test]
-fn a_burst_larger_than_a_system_call_arrives_whole_and_in_order() {
+fn a_burst_larger_than_a_system_call_arrives_complete_and_in_order() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
@@ -174,7 +174,7 @@ fn a_burst_larger_than_a_system_call_arrives_whole_and_in_order() {
         a.memory.write(usize::from(number) * 2048, &[number; 2000]);
     }
     for number in 0..64u8 {
-        // Lengths that may go together, and some that may not.
+        // Lengths that may be sent together, and some that may not.
         let len = if number % 7 == 0 { 2000 } else { 1500 };
         a.send(
             number.into(),
@@ -194,7 +194,7 @@ fn a_burst_larger_than_a_system_call_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn address_handles_and_destinations_that_cannot_be_are_refused_by_name() {
+fn impossible_address_handles_and_destinations_are_refused_by_name() {
     let config = config();
     let stack = stack(&config);
     let end = UdEnd::new(&stack, "127.0.0.1".parse().unwrap());
@@ -248,7 +248,7 @@ fn address_handles_and_destinations_that_cannot_be_are_refused_by_name() {
         let error = end.try_send(1, sge, to).unwrap_err();
         assert!(error.to_string().contains("0xffffff"), "{error}");
     }
-    // A handle of another stack's device is none of this one's.
+    // A handle of another stack's device is not one of this device.
     let other = crate::harness::stack(&config);
     let stranger = UdEnd::new(&other, end.ip);
     let ah = stranger.ah(end.ip);
@@ -288,7 +288,7 @@ fn a_connected_queue_pair_takes_no_destination() {
     );
 }
 
-/// A datagram of eight bytes as anybody may make one.
+/// A forged datagram of eight bytes.
 fn packet(from: SocketAddr, to: SocketAddr, qpn: Qpn, qkey: QKey) -> Vec<u8> {
     let mut headers = Headers::new(Opcode::UdSendOnly, qpn, Psn::new(1));
     headers.deth = Some(DethRepr {
@@ -302,7 +302,7 @@ fn packet(from: SocketAddr, to: SocketAddr, qpn: Qpn, qkey: QKey) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_reach_a_queue_pair_with_its_q_key_alone_and_junk_is_dropped() {
+fn strangers_reach_a_queue_pair_only_with_its_q_key_and_junk_is_dropped() {
     let config = config();
     let stack = stack(&config);
     let end = UdEnd::new(&stack, "127.0.0.1".parse().unwrap());
@@ -317,7 +317,7 @@ fn strangers_reach_a_queue_pair_with_its_q_key_alone_and_junk_is_dropped() {
         });
     };
     let good = packet(from, to, end.qp.qpn(), QKEY);
-    // DETH cut short, a flipped bit, no headers at all, a group's number sent to a host.
+    // A truncated DETH, a flipped bit, no headers, a multicast number sent to a host.
     counted(&good[..16], |counters| counters.dropped_malformed);
     let mut flipped = good.clone();
     flipped[22] ^= 1;
@@ -325,12 +325,12 @@ fn strangers_reach_a_queue_pair_with_its_q_key_alone_and_junk_is_dropped() {
     counted(&packet(from, to, end.qp.qpn(), QKey(1)), |counters| {
         counters.received_packets
     });
-    // 127.0.0.2 is this host, but no address of the device.
+    // 127.0.0.2 belongs to this host, but is not an address of the device.
     let elsewhere = SocketAddr::new("127.0.0.2".parse().unwrap(), to.port());
     let astray = packet(from, elsewhere, end.qp.qpn(), QKEY);
     let before = stack.counters().dropped_spoofed;
     socket.send_to(&astray, elsewhere).unwrap();
-    until("the astray one is counted", || {
+    until("the misdirected packet is counted", || {
         stack.counters().dropped_spoofed == before + 1
     });
     std::thread::sleep(Duration::from_millis(20));
@@ -343,7 +343,7 @@ fn strangers_reach_a_queue_pair_with_its_q_key_alone_and_junk_is_dropped() {
 }
 
 #[test]
-fn reset_and_destroyed_queue_pairs_take_no_datagrams() {
+fn reset_and_destroyed_queue_pairs_receive_no_datagrams() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
@@ -393,7 +393,7 @@ fn an_unreliable_connection_carries_messages_between_stacks() {
 }
 
 #[test]
-fn a_controlled_q_key_needs_the_right_to_have_it() {
+fn a_controlled_q_key_needs_a_capability() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
     let config = config();
@@ -407,7 +407,7 @@ fn a_controlled_q_key_needs_the_right_to_have_it() {
         };
         end.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::QKEY)
     };
-    // Rights are a thread's own, so that taking them from this one harms no other test.
+    // Capabilities are per thread, so dropping them here affects no other test.
     std::thread::scope(|scope| {
         let without = scope.spawn(|| {
             let mut sets = capabilities(None).unwrap();

@@ -1,4 +1,4 @@
-//! A send queue drained over real sockets, its path changed, and used again.
+//! A send queue is drained over real sockets, its path is changed, and it is used again.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ fn go(pair: &Pair, state: QpState, mask: QpAttrMask) {
 }
 
 #[test]
-fn a_queue_drains_under_load_tells_its_owner_and_goes_on() {
+fn a_queue_drains_under_load_raises_an_event_and_continues() {
     for ip in ["127.0.0.1", "::1"] {
         let pair = Pair::new(ip, Shape::default());
         let (a, b) = (&pair.a, &pair.b);
@@ -54,7 +54,7 @@ fn a_queue_drains_under_load_tells_its_owner_and_goes_on() {
             completed += 1;
         }
         let sent = a.qp.counters().unwrap();
-        // Nothing is sent any more, and at least what came later is held back.
+        // Nothing more is sent, and at least the later work is held back.
         assert!(completed <= WRITES, "{completed} done, {WRITES} may be");
         assert_eq!(a.try_poll(), None);
         assert_eq!(a.qp.counters().unwrap()[0], sent[0]);

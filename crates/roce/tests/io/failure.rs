@@ -1,4 +1,4 @@
-//! What fails, fails as verbs say: at the side that caused it, with the status of the cause.
+//! Failures as verbs define them: at the side that caused them, with the status of the cause.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use portolan_provider::verbs::{Access, AsyncEvent, QpState, RemoteAddr, SendOp, 
 use crate::harness::{End, PATIENCE, Pair, Shape, config, stack};
 
 #[test]
-fn a_peer_that_is_gone_exhausts_the_retries_and_later_work_is_flushed() {
+fn a_missing_peer_exhausts_the_retries_and_later_work_is_flushed() {
     let shape = Shape {
         timeout: 8,
         retry_cnt: 2,
@@ -31,7 +31,7 @@ fn a_peer_that_is_gone_exhausts_the_retries_and_later_work_is_flushed() {
 }
 
 #[test]
-fn timers_run_without_anybody_polling() {
+fn timers_run_without_polling() {
     let shape = Shape {
         timeout: 8,
         retry_cnt: 1,
@@ -52,7 +52,7 @@ fn timers_run_without_anybody_polling() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for_or_given_up_as_the_attribute_says() {
+fn a_receiver_that_is_not_ready_is_waited_for_as_long_as_the_attribute_says() {
     let patient = Pair::new("127.0.0.1", Shape::default());
     patient.a.post(1, SendOp::Send, patient.a.sge(0, 10));
     let until = Instant::now() + Duration::from_millis(50);
@@ -75,7 +75,7 @@ fn a_receiver_that_is_not_ready_is_waited_for_or_given_up_as_the_attribute_says(
 }
 
 #[test]
-fn a_wrong_key_a_wrong_range_and_a_wrong_length_end_in_their_own_errors() {
+fn a_wrong_key_a_wrong_range_and_a_wrong_length_have_distinct_errors() {
     let status = |op: fn(&Pair) -> SendOp, receive: usize| {
         let pair = Pair::new("127.0.0.1", Shape::default());
         if receive > 0 {
@@ -101,7 +101,7 @@ fn a_wrong_key_a_wrong_range_and_a_wrong_length_end_in_their_own_errors() {
 }
 
 #[test]
-fn a_full_completion_queue_fails_the_queue_pair_and_says_so() {
+fn a_full_completion_queue_fails_the_queue_pair_and_raises_an_event() {
     let shape = Shape {
         cqe: 2,
         ..Shape::default()
@@ -124,17 +124,17 @@ fn a_full_completion_queue_fails_the_queue_pair_and_says_so() {
     assert_eq!(events, expected);
     assert!(pair.stacks[0].counters().completion_overflows > 0);
     assert_eq!(a.qp.query().unwrap().0.state, QpState::Err);
-    // What was kept is still there.
+    // The kept completions can still be polled.
     assert_eq!(a.poll().wr_id, 0);
     assert_eq!(a.poll().wr_id, 1);
 }
 
 #[test]
-fn memory_that_is_not_mapped_or_too_much_is_refused_at_registration() {
+fn unmapped_or_excessive_memory_is_refused_at_registration() {
     let config = config();
     let stack = stack(&config);
     let end = End::new(&stack, "127.0.0.1".parse().unwrap(), Shape::default());
-    // SAFETY: nothing is mapped there: the call is to fail.
+    // SAFETY: nothing is mapped there, so the call must fail.
     let unmapped = unsafe { end.pd.register(0x1000, 4096, Access::LOCAL_WRITE) }.unwrap_err();
     assert_eq!(
         unmapped.cause,
@@ -146,15 +146,15 @@ fn memory_that_is_not_mapped_or_too_much_is_refused_at_registration() {
     assert_eq!(unmapped.errno(), 14);
     let text = "constant";
     let (addr, len) = (text.as_ptr() as u64, text.len() as u64);
-    // SAFETY: the call is to fail: constants cannot be written.
+    // SAFETY: the call must fail, because constants are not writable.
     let constant = unsafe { end.pd.register(addr, len, Access::LOCAL_WRITE) }.unwrap_err();
     assert!(
         matches!(constant.cause, Cause::BadMemory { .. }),
         "{constant}"
     );
-    // SAFETY: a constant may be read for as long as the process lives.
+    // SAFETY: a constant can be read for the lifetime of the process.
     unsafe { end.pd.register(addr, len, Access::REMOTE_READ) }.unwrap();
-    // SAFETY: the call is to fail.
+    // SAFETY: the call must fail.
     let without_local = unsafe { end.pd.register(end.memory.addr(), 8, Access::REMOTE_WRITE) };
     assert_eq!(without_local.unwrap_err().errno(), 22);
 }
@@ -185,7 +185,7 @@ fn every_limit_is_an_error_that_names_it() {
     let init = end.qp.query().unwrap().1;
     let full = end.pd.create_qp(&init, &end.cq, &end.cq, None).unwrap_err();
     assert_eq!(limit(full), ("queue pairs", 1));
-    // SAFETY: part of the region that exists already.
+    // SAFETY: a part of the existing region.
     let full = unsafe { end.pd.register(end.memory.addr(), 8, Access::empty()) }.unwrap_err();
     assert_eq!(limit(full), ("memory regions", 1));
 }

@@ -12,16 +12,16 @@ use portolan_wire::Qpn;
 
 use crate::harness::{Nobody, PATIENCE, config};
 
-/// From, to, the receiving device, how it was sent, and the datagram.
+/// Source, destination, receiving device, options, and the datagram.
 type Seen = (IpAddr, IpAddr, Option<String>, MadOptions, [u8; 256]);
 
-/// Not the system's defaults.
+/// Different from the system's defaults.
 const OPTIONS: MadOptions = MadOptions {
     traffic_class: 0x28,
     hop_limit: 7,
 };
 
-/// Hands on what arrives, and wants to be called once, when told.
+/// Forwards what arrives, and requests one timer when told.
 #[derive(Debug)]
 struct Manager {
     mads: Mutex<Sender<Seen>>,
@@ -32,7 +32,7 @@ struct Manager {
 impl Gsi for Manager {
     fn mad(&self, mad: ReceivedMad<'_>) {
         assert_eq!(mad.source_qp, Qpn::GSI);
-        assert_ne!(mad.mad[1], PANIC, "asked to panic");
+        assert_ne!(mad.mad[1], PANIC, "a panic requested by the test");
         let device = mad.device.map(|device| device.name().to_owned());
         let (traffic_class, hop_limit) = (mad.traffic_class, mad.hop_limit);
         let options = MadOptions {
@@ -56,7 +56,7 @@ impl Gsi for Manager {
     }
 }
 
-/// Routes a MAD to the block in its first byte; 0 is here.
+/// Routes a MAD to the block in its first byte; 0 is this process.
 struct ByFirstByte;
 
 impl CoordinatorService for ByFirstByte {
@@ -66,7 +66,7 @@ impl CoordinatorService for ByFirstByte {
     }
     fn member_left(&mut self, _: Block) {}
     fn route(&mut self, datagram: &Datagram<'_>) -> Route {
-        // BTH and DETH come before the MAD.
+        // BTH and DETH precede the MAD.
         match datagram.payload.get(20).copied().map(Block::new) {
             Some(Some(Block::COORDINATOR)) => Route::Local,
             Some(Some(block)) => Route::Member(block),
@@ -88,7 +88,7 @@ fn managed(config: &StackConfig) -> (Arc<Stack>, Arc<Manager>, Receiver<Seen>, R
     (stack, manager, seen, calls)
 }
 
-/// In the second byte of a MAD, it makes the manager panic.
+/// This value in the second byte of a MAD makes the manager panic.
 const PANIC: u8 = 0xee;
 
 fn mad(block: u8) -> [u8; 256] {
@@ -98,7 +98,7 @@ fn mad(block: u8) -> [u8; 256] {
 }
 
 #[test]
-fn mads_reach_the_process_they_are_routed_to_over_both_ip_versions() {
+fn mads_reach_their_process_over_both_ip_versions() {
     let config = config();
     let (coordinator, _, at_coordinator, _) = managed(&config);
     let (member, _, at_member, _) = managed(&config);
@@ -122,7 +122,7 @@ fn mads_reach_the_process_they_are_routed_to_over_both_ip_versions() {
 }
 
 #[test]
-fn requests_are_answered_by_the_coordinator_and_name_the_asker() {
+fn requests_are_answered_by_the_coordinator_which_knows_the_asker() {
     let config = config();
     let (coordinator, ..) = managed(&config);
     let (member, ..) = managed(&config);
@@ -142,7 +142,7 @@ fn a_timer_set_while_the_thread_sleeps_is_served_in_time_and_once() {
         *manager.due.lock().unwrap() = Some(due);
         stack.wake();
         let called = calls.recv_timeout(PATIENCE).unwrap();
-        // Left to itself the thread sleeps for ten seconds.
+        // Otherwise the thread would sleep for ten seconds.
         assert!(
             called - due < Duration::from_secs(8),
             "late by {:?}",
@@ -162,7 +162,7 @@ fn a_mad_between_ip_versions_is_refused() {
 }
 
 #[test]
-fn a_manager_that_panics_does_not_take_the_device_along() {
+fn a_panicking_manager_does_not_fail_the_device() {
     let config = config();
     let (stack, _, seen, _) = managed(&config);
     let ip: IpAddr = "127.0.0.1".parse().unwrap();

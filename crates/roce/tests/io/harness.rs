@@ -1,4 +1,4 @@
-//! A stack, and an endpoint of one connection.
+//! A stack, and one end of a connection.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use portolan_provider::verbs::{
 use portolan_roce::io::{Gsi, ReceivedMad, Stack, StackConfig};
 use portolan_wire::{Psn, Qpn};
 
-/// Longer than anything here takes; reaching it fails the test.
+/// Longer than anything takes here; a test fails when it is reached.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// These tests run twice: over sockets as `io`, and over ways through memory as `io_memory`.
+/// These tests run twice: over sockets as `io`, and over shared memory links as `io_memory`.
 const BY_MEMORY: bool = env!("CARGO_CRATE_NAME").len() == "io_memory".len();
 
-/// A configuration that no other test, and nobody else on this machine, uses.
+/// A configuration that no other test or program on this machine uses.
 pub fn config() -> StackConfig {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -38,12 +38,12 @@ pub fn config() -> StackConfig {
     }
 }
 
-/// A UDP port that is free, below those that the kernel and the stacks take for sources.
+/// A free UDP port below the source ports of the kernel and the stacks.
 fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 10_000..32_000;
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
-        // Runs of this program at the same time begin in different places.
+        // Concurrent runs of this program begin at different ports.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + u64::from(std::process::id()) * 101;
         let port = PORTS.start + (step % u64::from(PORTS.end - PORTS.start)) as u16;
         if UdpSocket::bind(("0.0.0.0", port)).is_ok() && UdpSocket::bind(("::", port)).is_ok() {
@@ -52,7 +52,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// Runs the ignored test with this whole name in a process of its own.
+/// Runs the ignored test with this full name in a separate process.
 pub fn pass_in_own_process(test: &str) {
     let ended = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test])
@@ -65,7 +65,7 @@ pub fn pass_in_own_process(test: &str) {
     );
 }
 
-/// A stack whose QP1 nobody serves.
+/// A stack without a QP1 service.
 pub fn stack(config: &StackConfig) -> Arc<Stack> {
     let nobody = Arc::new(Nobody);
     Stack::start(config.clone(), nobody.clone(), Box::new(Nobody), nobody).unwrap()
@@ -117,7 +117,7 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: the bytes are only accessed by volatile operations and copies through the raw pointer.
+// SAFETY: the bytes are accessed only by volatile operations and copies through the raw pointer.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -158,8 +158,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start, self.len);
-        // SAFETY: leaked from a box of this length in `new`, and the regions are gone (`End` drops
-        // them first).
+        // SAFETY: leaked from a box of this length in `new`; the regions are gone, because `End` drops them
+        // first.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }
@@ -169,7 +169,7 @@ pub const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC);
 
-/// How to connect.
+/// Parameters of a connection.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub memory: usize,
@@ -232,17 +232,17 @@ impl End {
         }
     }
 
-    /// Modifies to RTS, towards a queue pair at `to`.
+    /// Moves to RTS, connected to a queue pair at `to`.
     pub fn connect(&self, to: IpAddr, qpn: Qpn, shape: Shape) {
         self.connect_qp(&self.qp, to, qpn, shape);
     }
 
-    /// Modifies another queue pair of this end.
+    /// Connects another queue pair of this end.
     pub fn connect_qp(&self, qp: &Arc<dyn Qp>, to: IpAddr, qpn: Qpn, shape: Shape) {
         self.connect_to(qp, to, qpn, shape, QpState::Rts);
     }
 
-    /// Modifies a queue pair up to `last`.
+    /// Moves a queue pair through the states up to `last`.
     pub fn connect_to(&self, qp: &Arc<dyn Qp>, to: IpAddr, qpn: Qpn, shape: Shape, last: QpState) {
         let sgid = ip_to_gid(self.ip);
         let gids = self.device.gids(1).unwrap();
@@ -354,7 +354,7 @@ impl End {
             if let Some(wc) = self.try_poll() {
                 return wc;
             }
-            // The poll after arming counts as polling: the thread must take over by itself.
+            // The poll after arming counts as polling, so the thread must take over by itself.
             self.sleep(deadline);
         }
     }
@@ -381,7 +381,7 @@ pub fn expect(wc: WorkCompletion, wr_id: u64) -> WorkCompletion {
     wc
 }
 
-/// Two connected ends on stacks of their own.
+/// Two connected ends on separate stacks.
 pub struct Pair {
     pub a: End,
     pub b: End,
@@ -412,7 +412,7 @@ impl Pair {
     }
 }
 
-/// Spins until something is so.
+/// Spins until `is_so` returns true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -421,7 +421,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that depend on their offset.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -434,7 +434,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The address a packet goes to.
+/// The destination address of a packet.
 pub fn target(config: &StackConfig, ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, config.group.port)
 }

@@ -1,4 +1,4 @@
-//! Packets that nobody should have sent are dropped, each counted by its reason, and harm nothing.
+//! Forged packets are dropped, each counted by its reason, without other effects.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -28,14 +28,14 @@ fn write_packet(pair: &Pair, qpn: Qpn, from: SocketAddr) -> Vec<u8> {
     packet
 }
 
-/// An unconnected socket that forbids fragmentation, as a sender of RoCEv2 needs one.
+/// An unconnected socket that forbids fragmentation, as RoCEv2 senders require.
 fn sender(ip: &str) -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     let from = socket.local_addr().unwrap();
     (socket, from)
 }
 
-/// Sends a packet until a counter of the receiving stack moves; the counters' change.
+/// Sends a packet until a counter of the receiving stack changes. Returns the change.
 fn count_of(pair: &Pair, socket: &UdpSocket, packet: &[u8], counter: fn(&Counters) -> u64) {
     let before = pair.stacks[1].counters();
     socket
@@ -50,18 +50,18 @@ fn count_of(pair: &Pair, socket: &UdpSocket, packet: &[u8], counter: fn(&Counter
         assert!(Instant::now() < deadline, "not counted: {now:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(pair.b.memory.read(0, 8), [0; 8], "it was carried out");
+    assert_eq!(pair.b.memory.read(0, 8), [0; 8], "the write was executed");
 }
 
 #[test]
-fn a_write_from_another_address_is_dropped_though_everything_else_is_right() {
+fn a_write_from_another_address_is_dropped_even_if_everything_else_is_right() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (stranger, from) = sender("127.0.0.2");
     let packet = write_packet(&pair, pair.b.qp.qpn(), from);
     count_of(&pair, &stranger, &packet, |counters| {
         counters.dropped_spoofed
     });
-    // The connection is as it was.
+    // The connection still works.
     pair.a.memory.write(0, &[9; 8]);
     pair.a
         .post(1, SendOp::RdmaWrite(pair.b.remote(0)), pair.a.sge(0, 8));
@@ -75,7 +75,7 @@ fn corrupt_short_and_unknown_packets_are_dropped_by_reason() {
         let pair = Pair::new(ip, Shape::default());
         let (socket, from) = sender(ip);
         let good = write_packet(&pair, pair.b.qp.qpn(), from);
-        // Two bits a CRC's width apart: no identification explains both.
+        // Two bit flips a CRC's width apart, which no identification explains.
         let mut corrupt = good.clone();
         corrupt[13] ^= 1;
         corrupt[30] ^= 0x80;
@@ -98,7 +98,7 @@ fn random_bytes_never_stop_the_device() {
     let block = pair.b.qp.qpn().value() >> 16;
     for seed in 0..5_000 {
         let mut packet = crate::harness::pattern(seed, (seed % 300) as usize);
-        // Let it reach the block of the receiver, often its very queue pair.
+        // Reaches the receiver's block, and often its queue pair.
         if let Some(byte) = packet.get_mut(5) {
             *byte = block as u8;
         }

@@ -1,4 +1,4 @@
-//! Once destroying or deregistering returns, nothing touches memory or completes.
+//! After destroying or deregistering returns, nothing touches memory or completes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use crate::harness::{End, Pair, Shape, config, stack, until};
 use crate::ud_end::UdEnd;
 
 #[test]
-fn memory_is_not_touched_once_deregistering_returns_even_under_traffic() {
+fn memory_is_not_touched_after_deregistering_returns_even_under_traffic() {
     for _ in 0..20 {
         let pair = Pair::new("127.0.0.1", Shape::default());
         let (a, b) = (&pair.a, &pair.b);
@@ -51,7 +51,7 @@ fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
     b.receive(1, b.sge(0, 64));
     a.post(1, SendOp::Send, a.sge(0, 64));
     a.expect(1);
-    // Its completion lies in the queue by now, or comes at any moment.
+    // Its completion is in the queue or may arrive at any moment.
     b.qp.destroy().unwrap();
     assert_eq!(b.try_poll(), None);
     let refused = b.qp.post_recv(&portolan_provider::verbs::RecvWr {
@@ -71,14 +71,14 @@ fn a_destroyed_queue_pair_completes_nothing_and_its_number_is_dead() {
 }
 
 #[test]
-fn what_arrived_is_acknowledged_though_its_receiver_ends_at_once() {
+fn received_messages_are_acknowledged_even_if_the_receiver_ends_at_once() {
     for destroys in [true, false] {
         for _ in 0..50 {
             let pair = Pair::new("127.0.0.1", Shape::default());
             let (a, b) = (&pair.a, &pair.b);
             b.receive(1, b.sge(0, 64));
             a.post(1, SendOp::Send, a.sge(0, 64));
-            // Polled, so that the acknowledgement waits for an answer of the owner's.
+            // Polled, so that the acknowledgement waits to be sent with an answer.
             b.expect(1);
             if destroys {
                 b.qp.destroy().unwrap();
@@ -89,14 +89,14 @@ fn what_arrived_is_acknowledged_though_its_receiver_ends_at_once() {
                 };
                 b.qp.modify(&error, QpAttrMask::STATE).unwrap();
             }
-            // Of the one acknowledgement: there is nobody to ask again.
+            // From the only acknowledgement: nobody would send another.
             a.expect(1);
         }
     }
 }
 
 #[test]
-fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
+fn a_dropped_stack_leaves_the_group_even_if_its_objects_live_on() {
     let (config, ip) = (config(), "127.0.0.1".parse().unwrap());
     let first = stack(&config);
     let second = stack(&config);
@@ -106,17 +106,17 @@ fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
     kept.qp.attach_mcast(&group).unwrap();
     drop(first);
     until("another leads", || second.group_status().is_coordinator);
-    until("the first is known to be gone", || {
+    until("the first stack is known to be gone", || {
         second.group_status().members.len() == 1
     });
     let third = stack(&config);
-    // What is left of a stack is good for nothing but to be used without harm.
+    // The rest of a stack can only be used without effect.
     assert_eq!(kept.cq.poll(&mut [WorkCompletion::EMPTY]).unwrap(), 0);
     kept.qp.attach_mcast(&group).unwrap_err();
     kept.qp.detach_mcast(&group).unwrap_err();
     let also_kept = End::new(&second, ip, Shape::default());
     drop((second, third));
-    // With the last stack the port becomes free, too.
+    // The port becomes free with the last stack.
     let founder = stack(&config);
     assert!(founder.group_status().is_coordinator);
     assert_eq!(also_kept.try_poll(), None);
@@ -126,7 +126,7 @@ fn a_stack_that_is_dropped_leaves_the_group_though_its_objects_live_on() {
 fn a_forked_child_is_refused_and_leaves_the_parent_its_connection() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
-    // SAFETY: the child calls what is refused before it takes any lock, and leaves by `_exit`.
+    // SAFETY: the child makes only calls that are refused before they take a lock, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -138,13 +138,13 @@ fn a_forked_child_is_refused_and_leaves_the_parent_its_connection() {
         let refused = [poll.map(|_| ()), post, a.qp.destroy(), a.mr.deregister()]
             .iter()
             .all(|result| matches!(result, Err(error) if error.errno() == 95));
-        // SAFETY: ends the child at once, running nothing of the parent's.
+        // SAFETY: ends the child at once, without running the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above; `status` is valid for the write.
+    // SAFETY: waits for the child created above; `status` is valid for the write.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the child was let in");
+    assert_eq!(status, 0, "the child was not refused");
     a.post(1, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 64));
     a.expect(1);
 }

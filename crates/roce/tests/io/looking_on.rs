@@ -1,4 +1,5 @@
-//! How long the progress thread looks on after a peer's request: in a process of its own, where threads can be told apart.
+//! How long the progress thread polls after a peer's request; in a separate process, where threads can be
+//! identified.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,14 +14,13 @@ use crate::harness::{End, PATIENCE, Shape, config, pass_in_own_process, stack};
 const READS: u32 = 20;
 
 #[test]
-fn a_program_that_does_nothing_is_read_from_without_a_wake_up_each_time_and_costs_nothing_afterwards()
- {
+fn reads_from_an_idle_program_need_few_wake_ups_and_cost_nothing_afterwards() {
     pass_in_own_process("looking_on::read_from_process");
 }
 
-/// What runs in a process of its own.
+/// The test itself, in a separate process.
 #[test]
-#[ignore = "runs as a process of its own, started by another test"]
+#[ignore = "runs as a separate process, started by another test"]
 fn read_from_process() {
     let (config, shape) = (config(), Shape::default());
     let ip: IpAddr = "127.0.0.1".parse().unwrap();
@@ -39,7 +39,7 @@ fn read_from_process() {
         a.expect(1);
     };
 
-    // Other programs may take the processors for a while: the best of many counts.
+    // Other programs may use the processors for a while, so take the best of many counts.
     let deadline = Instant::now() + PATIENCE;
     let mut tries = Vec::new();
     loop {
@@ -55,7 +55,7 @@ fn read_from_process() {
         );
     }
 
-    // A thread that went on looking would take all of it.
+    // A thread that continued to poll would use all of it.
     const IDLE: Duration = Duration::from_millis(300);
     let (before, begun) = (running(thread), Instant::now());
     std::thread::sleep(IDLE);
@@ -80,7 +80,7 @@ fn sleeps(thread: &str) -> u32 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Processor time that a thread has had.
+/// A thread's processor time.
 fn running(thread: &str) -> Duration {
     let stat = fs::read_to_string(format!("{thread}/schedstat")).unwrap();
     let nanoseconds = stat.split(' ').next().unwrap().parse().unwrap();

@@ -1,5 +1,6 @@
-//! The software device over real sockets: two stacks on one UDP port, as two processes are. All on loopback; each test
-//! has a port and a group name of its own. `io_memory` has them over ways through memory.
+//! The software device over real sockets: two stacks on one UDP port, like two processes. Everything is on
+//! loopback; each test has its own port and group name. `io_memory` runs the same tests over shared memory
+//! links.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! Datagrams to groups: every queue pair attached gets a copy, whichever process it is in.
+//! Datagrams to groups: every attached queue pair gets a copy, in whichever process it is.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use portolan_wire::rocev2::Headers;
 use portolan_wire::{Gid, Psn, QKey, Qpn};
 use socket2::{Domain, Socket, Type};
 
-/// Longer than a datagram takes that does arrive.
+/// Longer than a datagram takes to arrive.
 const MEANWHILE: Duration = Duration::from_millis(50);
 
-/// A group that no other test uses: tests have ports of their own.
+/// A group that no other test uses: it is derived from the test's own port.
 fn group(config: &StackConfig) -> IpAddr {
     let [high, low] = config.group.port.to_be_bytes();
     Ipv4Addr::new(239, 66, high, low).into()
@@ -42,7 +42,7 @@ fn is_member(group: IpAddr) -> bool {
     let IpAddr::V4(ip) = group else {
         panic!("{group} is not of IPv4")
     };
-    // As the kernel prints it: the bytes in network order, read as a number of the host's.
+    // In the kernel's format: the bytes in network order, read as a number in host order.
     let listed = format!("{:08X}", u32::from_ne_bytes(ip.octets()));
     std::fs::read_to_string("/proc/net/igmp")
         .unwrap()
@@ -50,12 +50,12 @@ fn is_member(group: IpAddr) -> bool {
 }
 
 #[test]
-fn all_who_are_attached_get_a_copy_but_the_sender_does_not() {
+fn all_attached_queue_pairs_get_a_copy_but_the_sender_does_not() {
     let config = config();
     let stacks = [stack(&config), stack(&config), stack(&config)];
     let [a, b, c] = stacks.each_ref();
     let group = group(&config);
-    // Two in the sender's process, two in another's; one that is not attached.
+    // Two in the sender's process, two in another's, and one that is not attached.
     let all = ends(&[a, a, b, b, b], "127.0.0.1");
     for end in &all[..4] {
         attach(end, group);
@@ -78,9 +78,13 @@ fn all_who_are_attached_get_a_copy_but_the_sender_does_not() {
         }
     }
     std::thread::sleep(MEANWHILE);
-    assert_eq!(all[0].try_poll(), None, "the sender heard itself");
-    assert_eq!(all[4].try_poll(), None, "one that is not attached heard it");
-    // The header tells the group that it was sent to.
+    assert_eq!(all[0].try_poll(), None, "the sender got its own datagram");
+    assert_eq!(
+        all[4].try_poll(),
+        None,
+        "an unattached queue pair got a copy"
+    );
+    // The header contains the group as destination.
     let area = all[1].memory.read(4096, 40);
     let IpAddr::V4(destination) = group else {
         panic!("{group} is not of IPv4")
@@ -101,7 +105,7 @@ fn all_who_are_attached_get_a_copy_but_the_sender_does_not() {
     };
     header.emit(&mut expected).unwrap();
     assert_eq!(area[20..], expected);
-    // A process with nobody attached is not bothered with copies.
+    // A process without attached queue pairs gets no copies.
     assert_eq!(c.counters().received_packets, 0);
 }
 
@@ -126,7 +130,7 @@ fn a_member_that_only_sends_joins_nothing() {
 }
 
 #[test]
-fn once_detached_nothing_arrives_any_more_and_the_group_is_left() {
+fn after_detaching_nothing_arrives_and_the_group_is_left() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let (sender, pair) = (
@@ -137,7 +141,7 @@ fn once_detached_nothing_arrives_any_more_and_the_group_is_left() {
     let gid = ip_to_gid(group);
     for end in &pair {
         attach(end, group);
-        // Again changes nothing: one copy comes, and one detachment ends it.
+        // A second attachment changes nothing: one copy arrives, and one detachment ends it.
         attach(end, group);
         end.receive(1, 0, 100);
         end.receive(2, 0, 100);
@@ -159,13 +163,13 @@ fn once_detached_nothing_arrives_any_more_and_the_group_is_left() {
     assert!(!is_member(group));
     assert!(
         pair[1].qp.attach_mcast(&gid).is_err(),
-        "attached after its end"
+        "still attached after its end"
     );
     assert!(!is_member(group));
 }
 
 #[test]
-fn a_membership_joins_without_a_queue_pair_and_counts_together_with_attachments() {
+fn a_membership_needs_no_queue_pair_and_counts_together_with_attachments() {
     let config = config();
     let stack = stack(&config);
     let group = group(&config);
@@ -185,7 +189,7 @@ fn a_membership_joins_without_a_queue_pair_and_counts_together_with_attachments(
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused_by_name() {
+fn impossible_attachments_are_refused_by_name() {
     let mut config = config();
     config.limits.max_mcast_grp = 2;
     config.limits.max_mcast_qp_attach = 1;
@@ -215,7 +219,7 @@ fn what_cannot_be_attached_is_refused_by_name() {
     pair[1].qp.attach_mcast(&gid(3)).unwrap();
 }
 
-/// A datagram of eight bytes to a group, as anybody on the network may make one.
+/// A forged datagram of eight bytes to a group.
 fn packet(from: SocketAddr, to: SocketAddr, qpn: Qpn, qkey: QKey) -> Vec<u8> {
     let mut headers = Headers::new(Opcode::UdSendOnly, qpn, Psn::new(1));
     headers.deth = Some(DethRepr {
@@ -251,7 +255,7 @@ fn junk_sent_to_a_group_is_dropped_and_good_datagrams_of_strangers_arrive() {
     flipped[22] ^= 1;
     send(&good[..14]);
     send(&flipped);
-    // For one queue pair, sent to all.
+    // For one queue pair, but sent to all.
     send(&packet(from, to, end.qp.qpn(), QKEY));
     send(&packet(from, to, Qpn::MULTICAST, QKey(3)));
     until("all are counted", || {

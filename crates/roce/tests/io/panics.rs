@@ -1,4 +1,4 @@
-//! A panic in one thread leaves the device to all others, and whoever it concerns hears of it.
+//! A panic in one thread leaves the device usable for all others, and is reported to those affected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,19 +18,19 @@ use crate::harness::{End, Nobody, PATIENCE, Shape, config, stack, until};
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Panics on one thread when the device is about to tell of an established connection, with a queue pair locked.
+/// Panics on one thread when the device is about to report an established connection, with a queue pair locked.
 fn panic_when_established(device: &SoftDevice, here: impl Fn() -> bool + Send + Sync + 'static) {
     let wants = move |event: &AsyncEvent| {
         let is_meant = matches!(event, AsyncEvent::CommEst(_)) && here();
-        assert!(!is_meant, "a panic that the test wants");
+        assert!(!is_meant, "a panic requested by the test");
         false
     };
     let listener = device.listen_async(wants).unwrap();
-    // For as long as the process runs.
+    // Registered for the lifetime of the process.
     std::mem::forget(listener);
 }
 
-/// A queue pair in RTR that has a receive posted and hears its peer first.
+/// A queue pair in RTR with a posted receive, which gets its peer's first message.
 fn hear_in_rtr(stacks: &[Arc<Stack>; 2]) -> [End; 2] {
     let ip = LOOPBACK.parse().unwrap();
     let shape = Shape::default();
@@ -59,14 +59,14 @@ fn exchange(ends: &[End; 2]) {
 }
 
 #[test]
-fn a_panic_of_a_poller_fails_the_queue_pair_that_it_was_at_and_no_other() {
+fn a_panic_of_a_poller_fails_only_the_queue_pair_that_it_served() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let bystanders = connect(&stacks);
     let poller = thread::current().id();
     let (device, _) = stacks[1].device_of(LOOPBACK.parse().unwrap(), 0).unwrap();
     panic_when_established(&device, move || thread::current().id() == poller);
-    // The progress thread may take the packet instead; then there is another try.
+    // The progress thread may take the packet instead; then try again.
     let broken = (0..1000).find_map(|_| {
         let [a, b] = hear_in_rtr(&stacks);
         a.post(1, SendOp::Send, a.sge(0, 100));
@@ -78,7 +78,7 @@ fn a_panic_of_a_poller_fails_the_queue_pair_that_it_was_at_and_no_other() {
         b.qp.query().unwrap().0.state == QpState::Err
     });
     let mut seen = Vec::new();
-    until("its owner is told", || {
+    until("its owner gets the event", || {
         seen.extend(b.device.take_async_event().unwrap());
         seen.contains(&AsyncEvent::QpFatal(b.qp.qpn()))
     });
@@ -86,7 +86,7 @@ fn a_panic_of_a_poller_fails_the_queue_pair_that_it_was_at_and_no_other() {
     exchange(&connect(&stacks));
 }
 
-/// A connection manager that notes what befalls devices.
+/// A connection manager that records changes of devices.
 #[derive(Debug, Default)]
 struct Changes(Mutex<Vec<DeviceChange>>);
 
@@ -102,7 +102,7 @@ impl Gsi for Changes {
 }
 
 #[test]
-fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_and_new_ones_take_their_place() {
+fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_which_are_replaced() {
     let config = config();
     let changes = Arc::new(Changes::default());
     let (gsi, nobody) = (changes.clone(), Arc::new(Nobody));
@@ -119,7 +119,7 @@ fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_and_new_ones_t
     let [a, b] = hear_in_rtr(&stacks);
     a.post(1, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 8));
 
-    until("the device's users are told", || {
+    until("the device's users get the event", || {
         fatal.take().unwrap().is_some()
     });
     for (end, wr_id) in [(&b, 7), (&bystander, 3)] {
@@ -132,11 +132,11 @@ fn a_panic_of_the_progress_thread_is_a_fatal_error_of_its_devices_and_new_ones_t
     }
     let refused = device.alloc_pd().unwrap_err();
     assert_eq!(refused.cause, Cause::DeviceRemoved);
-    until("the connection manager is told", || {
+    until("the connection manager gets the change", || {
         let changes = changes.0.lock().unwrap();
         changes.contains(&DeviceChange::Removed) && changes.contains(&DeviceChange::Added)
     });
-    // The thread continues: it alone sees to an end that sleeps.
+    // The thread continues: it alone serves an end that sleeps.
     let [a, b] = connect(&stacks);
     b.receive(2, b.sge(0, 100));
     b.cq.arm(false).unwrap();
@@ -151,12 +151,12 @@ struct Panics(AtomicUsize);
 impl Tap for Panics {
     fn packet(&self, _: &TappedPacket<'_>) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("a panic that the test wants");
+        panic!("a panic requested by the test");
     }
 }
 
 #[test]
-fn a_tap_that_panics_is_pulled_and_the_device_goes_on() {
+fn a_panicking_tap_is_removed_and_the_device_continues() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let ends = connect(&stacks);
@@ -194,7 +194,7 @@ impl Tap for Posts {
 }
 
 #[test]
-fn a_tap_that_posts_is_refused_rather_than_waiting_for_itself() {
+fn a_tap_that_posts_is_refused_instead_of_deadlocking() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let (told, ended) = channel();

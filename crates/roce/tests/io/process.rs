@@ -16,11 +16,11 @@ use crate::harness::{
 };
 use crate::ud_end::UdEnd;
 
-/// Tells the peer process its port, group name and IP address.
+/// Environment variable with the peer's port, group name and IP address.
 const PEER_VARIABLE: &str = "PORTOLAN_TEST_IO_PEER";
-/// Begins the lines that the peer says; the test runner says others.
+/// Prefix of the peer's output lines, because the test runner prints too.
 const MARK: &str = "@peer ";
-/// Patient enough for a peer that other tests keep from its processor for a while.
+/// Tolerates a peer that other tests keep from its processor for a while.
 const SHAPE: Shape = Shape {
     memory: 1 << 20,
     timeout: 17,
@@ -30,7 +30,7 @@ const SHAPE: Shape = Shape {
     depth: 64,
 };
 
-/// A peer in a process of its own. Killed when dropped.
+/// A peer in a separate process. Killed on drop.
 struct Peer {
     child: Child,
     commands: ChildStdin,
@@ -42,7 +42,7 @@ impl Peer {
         Self::start_with(config, ip, SHAPE.timeout)
     }
 
-    /// Starts one with a local ACK timeout of its own.
+    /// Starts one with the given local ACK timeout.
     fn start_with(config: &StackConfig, ip: IpAddr, timeout: u8) -> Self {
         let test = [
             "--ignored",
@@ -108,13 +108,13 @@ impl Drop for Peer {
     }
 }
 
-/// Connects an end here with one in a new process; also where that one's memory is.
+/// Connects an end here with one in a new process. Also returns that end's memory.
 fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
     let config = config();
     let ip = ip.parse().unwrap();
     let stack = stack(&config);
     let end = End::new(&stack, ip, shape);
-    // The stack lives on without its handle only as long as nobody needs its thread: keep it.
+    // A stack without a handle lives only as long as its thread is needed, so keep the handle.
     std::mem::forget(stack);
     let mut peer = Peer::start_with(&config, ip, shape.timeout);
     let theirs = peer.answer();
@@ -145,7 +145,7 @@ fn two_processes_exchange_messages_of_every_size() {
 }
 
 #[test]
-fn a_process_that_only_spins_on_memory_is_written_to_and_read_from() {
+fn a_process_that_only_spins_on_memory_can_be_written_to_and_read_from() {
     let (end, mut peer, remote) = connect("127.0.0.1", SHAPE);
     for value in 1..=50u8 {
         peer.tell(&format!("spin {value}"));
@@ -161,7 +161,7 @@ fn a_process_that_only_spins_on_memory_is_written_to_and_read_from() {
 
 #[test]
 fn a_process_killed_in_the_middle_of_a_transfer_is_noticed() {
-    // 2 s in all: a slow peer that lives is not taken for a dead one.
+    // 2 s in total, so that a slow but living peer is not considered dead.
     let shape = Shape {
         timeout: 16,
         ..SHAPE
@@ -187,10 +187,10 @@ fn a_process_killed_in_the_middle_of_a_transfer_is_noticed() {
     }
 }
 
-/// A process that writes all the while is stopped, again and again, for several times as long as its
-/// connection may be without an answer.
+/// Repeatedly stops a process that writes continuously, for several times as long as its connection may be
+/// without an answer.
 fn stop_a_writer(verb: &str) {
-    // 134 ms, and 1.1 s in all.
+    // 134 ms, and 1.1 s in total.
     let shape = Shape {
         timeout: 15,
         ..SHAPE
@@ -213,7 +213,7 @@ fn stop_a_writer(verb: &str) {
 }
 
 #[test]
-fn a_process_stopped_while_its_progress_thread_drives_loses_no_connection() {
+fn a_process_stopped_while_its_progress_thread_works_loses_no_connection() {
     stop_a_writer("write-waiting");
 }
 
@@ -231,7 +231,7 @@ fn every_process_of_a_group_gets_its_copy_of_a_datagram() {
     let number = config.group.port;
     let mut peers = [Peer::start(&config, ip), Peer::start(&config, ip)];
     for peer in &mut peers {
-        // Its connected queue pair has no part in this.
+        // Its connected queue pair is not used.
         peer.answer();
         peer.tell("5");
         assert_eq!(peer.answer(), "connected");
@@ -249,7 +249,7 @@ fn every_process_of_a_group_gets_its_copy_of_a_datagram() {
         peer.tell(&format!("hear {DATAGRAMS}"));
         assert_eq!(peer.answer(), "heard");
     }
-    // One that is gone does not keep its copies from the other.
+    // A killed process does not prevent another's copies.
     peers[0].kill();
     end.send(99, 0, 8, &*ah, Qpn::MULTICAST);
     peers[1].tell("hear 1");
@@ -263,19 +263,19 @@ fn group_of(number: u16) -> IpAddr {
 }
 
 #[test]
-fn a_stack_that_is_dropped_leaves_no_descriptor_and_no_thread() {
+fn a_dropped_stack_leaves_no_descriptor_and_no_thread() {
     pass_in_own_process("process::coming_and_going_process");
 }
 
-/// What runs in a process of its own, where nobody else opens descriptors.
+/// The test itself, in a separate process where nothing else opens descriptors.
 #[test]
-#[ignore = "runs as a process of its own, started by another test"]
+#[ignore = "runs as a separate process, started by another test"]
 fn coming_and_going_process() {
     let count = |of: &str| std::fs::read_dir(of).unwrap().count();
     let counts = || (count("/proc/self/fd"), count("/proc/self/task"));
     let config = config();
     let ip = "127.0.0.1".parse().unwrap();
-    // What is made once per process stays.
+    // Objects made once per process remain.
     drop(stack(&config));
     until("the first stack's thread is gone", || counts().1 <= 2);
     let before = counts();
@@ -285,7 +285,7 @@ fn coming_and_going_process() {
         assert!(counts().0 > before.0 && counts().1 > before.1);
         drop(ends);
     }
-    // A thread that has ended may be listed a moment longer.
+    // A thread that has ended may be listed for a moment longer.
     until("no thread is left", || counts() == before);
 }
 
@@ -293,9 +293,9 @@ fn say(what: &str) {
     println!("{MARK}{what}");
 }
 
-/// What runs in a peer process: connects, and obeys commands until its input ends.
+/// The main function of a peer process: connects, and executes commands until end of input.
 #[test]
-#[ignore = "runs as a process of its own, started by other tests"]
+#[ignore = "runs as a separate process, started by other tests"]
 fn peer_process() {
     let told = std::env::var(PEER_VARIABLE).expect("port, group name and IP address");
     let [port, name, ip, timeout] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
@@ -371,7 +371,7 @@ fn peer_process() {
                 for _ in 0..number {
                     expect(datagrams.poll(), heard as u64);
                     let bytes = datagrams.memory.read(heard * 100 + 40, 8);
-                    // Each says which it is, except the one after the last.
+                    // Each contains its number, except the one after the last.
                     assert!(number == 1 || bytes == [heard as u8 + 1; 8]);
                     heard += 1;
                 }

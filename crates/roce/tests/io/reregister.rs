@@ -1,4 +1,4 @@
-//! Memory regions that change (`ibv_rereg_mr(3)`): what peers reach before and after.
+//! Changed memory regions (`ibv_rereg_mr(3)`): what peers can access before and after.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +25,7 @@ fn reregister(
     range: Option<MrRange>,
     access: Option<Access>,
 ) -> portolan_provider::Result<()> {
-    // SAFETY: the ranges are of the end's memory, or refused; the memory outlives the region.
+    // SAFETY: the ranges are in the end's memory or refused; the memory outlives the region.
     unsafe { end.pd.reregister(&end.mr, range, access) }
 }
 
@@ -36,7 +36,7 @@ fn write(pair: &Pair, at: usize) -> WcStatus {
 }
 
 #[test]
-fn the_new_range_is_reached_and_the_old_one_no_more_by_the_same_key() {
+fn the_same_key_reaches_the_new_range_and_not_the_old_one() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let key = pair.b.mr.rkey();
     reregister(&pair.b, Some(half(&pair.b, 0)), None).unwrap();
@@ -51,7 +51,7 @@ fn the_new_range_is_reached_and_the_old_one_no_more_by_the_same_key() {
 }
 
 #[test]
-fn the_old_range_is_not_touched_once_the_change_returns_even_under_traffic() {
+fn the_old_range_is_not_touched_after_the_change_returns_even_under_traffic() {
     for _ in 0..10 {
         let pair = Pair::new("127.0.0.1", Shape::default());
         let (a, b) = (&pair.a, &pair.b);
@@ -84,7 +84,7 @@ fn the_old_range_is_not_touched_once_the_change_returns_even_under_traffic() {
 }
 
 #[test]
-fn a_receive_posted_before_does_not_reach_the_old_range() {
+fn a_receive_posted_before_the_change_does_not_reach_the_old_range() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     b.receive(1, b.sge(0, 64));
@@ -97,7 +97,7 @@ fn a_receive_posted_before_does_not_reach_the_old_range() {
 }
 
 #[test]
-fn rights_are_taken_and_given_and_the_range_stays() {
+fn rights_are_revoked_and_granted_and_the_range_stays() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     reregister(&pair.b, None, Some(Access::LOCAL_WRITE)).unwrap();
     reregister(&pair.b, None, Some(ALL_RIGHTS)).unwrap();
@@ -107,7 +107,7 @@ fn rights_are_taken_and_given_and_the_range_stays() {
 }
 
 #[test]
-fn in_another_protection_domain_it_is_out_of_the_queue_pairs_reach() {
+fn in_another_protection_domain_the_queue_pair_cannot_access_it() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let other = pair.b.device.alloc_pd().unwrap();
     // SAFETY: the memory stays the same.

@@ -34,7 +34,7 @@ fn next_event(device: &Arc<dyn Device>) -> AsyncEvent {
 }
 
 #[test]
-fn queue_pairs_of_several_peers_draw_on_one_queue_and_the_limit_is_told() {
+fn queue_pairs_of_several_peers_share_one_queue_and_the_limit_is_reported() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
@@ -65,12 +65,12 @@ fn queue_pairs_of_several_peers_draw_on_one_queue_and_the_limit_is_told() {
             client.memory.write(0, &[number as u8 + 1; 64]);
             client.post(9, SendOp::Send, client.sge(0, 64));
             let wc = server.expect(number as u64);
-            assert_eq!(wc.qp_num, qps[index].qpn(), "who took it");
+            assert_eq!(wc.qp_num, qps[index].qpn(), "the queue pair that took it");
             client.expect(9);
             assert_eq!(server.memory.read(number * 64, 64), [number as u8 + 1; 64]);
         }
     }
-    // What is no event of a connection: the limit, once. Seven left were not fewer than seven.
+    // Events that are not about a connection: the limit, once. Seven left was not fewer than seven.
     assert_eq!(
         next_event(&server.device),
         AsyncEvent::SrqLimitReached(srq.number())
@@ -91,11 +91,14 @@ fn queue_pairs_of_several_peers_draw_on_one_queue_and_the_limit_is_told() {
     let made = server
         .pd
         .create_qp(&init, &server.cq, &server.cq, Some(&srq));
-    assert!(made.is_err(), "a queue pair on a queue that is gone");
+    assert!(
+        made.is_err(),
+        "a queue pair was created on a destroyed queue"
+    );
 }
 
 #[test]
-fn reliable_and_unreliable_connections_and_datagrams_draw_on_one_queue() {
+fn reliable_and_unreliable_connections_and_datagrams_share_one_queue() {
     const PLACE: usize = 1024;
     let config = config();
     let stacks = [stack(&config), stack(&config)];
@@ -152,7 +155,7 @@ fn reliable_and_unreliable_connections_and_datagrams_draw_on_one_queue() {
         holds(wr_id, 40, &text);
         assert_eq!(sender.poll().wr_id, 8);
     }
-    // None is left: what nobody repeats is lost, and counted; what is acknowledged waits.
+    // None is left: unacknowledged messages are lost and counted; acknowledged ones wait.
     let [(reliable, _), (unreliable, unreliable_qp)] = &connected;
     unreliable.post(1, SendOp::Send, unreliable.sge(0, 64));
     unreliable.expect(1);
@@ -176,7 +179,7 @@ fn reliable_and_unreliable_connections_and_datagrams_draw_on_one_queue() {
 }
 
 #[test]
-fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
+fn a_queue_pair_in_error_reports_its_last_receive() {
     let config = config();
     let stack = stack(&config);
     let end = End::new(&stack, "127.0.0.1".parse().unwrap(), Shape::default());
@@ -186,7 +189,7 @@ fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
         .pd
         .create_qp(&init, &end.cq, &end.cq, Some(&srq))
         .unwrap();
-    // From RESET there is no way to ERR.
+    // There is no transition from RESET to ERR.
     let to_init = |qp: &Arc<dyn Qp>| {
         end.connect_to(qp, end.ip, end.qp.qpn(), Shape::default(), QpState::Init)
     };
@@ -198,7 +201,7 @@ fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
     qp.modify(&attr, QpAttrMask::STATE).unwrap();
     let last = AsyncEvent::QpLastWqeReached(qp.qpn());
     assert_eq!(next_event(&end.device), last);
-    // Of a queue pair that is gone nothing is told.
+    // A destroyed queue pair raises no events.
     let qp = end
         .pd
         .create_qp(&init, &end.cq, &end.cq, Some(&srq))
@@ -210,7 +213,7 @@ fn a_queue_pair_in_error_tells_that_it_took_its_last_receive() {
 }
 
 #[test]
-fn the_bounds_of_the_device_hold() {
+fn the_devices_limits_are_enforced() {
     let mut config = config();
     config.limits.max_srq = 1;
     config.limits.max_srq_wr = 32;
@@ -232,7 +235,7 @@ fn the_bounds_of_the_device_hold() {
 }
 
 #[test]
-fn data_before_the_connection_is_established_are_told() {
+fn data_before_the_connection_is_established_are_reported() {
     let config = config();
     let stacks = [stack(&config), stack(&config)];
     let (ip, shape) = ("127.0.0.1".parse().unwrap(), Shape::default());
@@ -251,14 +254,14 @@ fn data_before_the_connection_is_established_are_told() {
 }
 
 #[test]
-fn counters_of_device_and_queue_pair_tell_what_went_over_the_wire() {
+fn counters_of_device_and_queue_pair_count_the_traffic() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let value = |counters: &[Counter], name: &str| {
         let found = counters.iter().find(|counter| counter.name == name);
         found.unwrap_or_else(|| panic!("no counter {name}")).value
     };
-    // The receive comes late: the sender is told to wait.
+    // The receive is posted late, so the sender is told to wait.
     a.post(1, SendOp::Send, a.sge(0, 5000));
     let deadline = Instant::now() + PATIENCE;
     while value(&b.qp.counters().unwrap(), "tx_rnr_naks") == 0 {
@@ -281,7 +284,7 @@ fn counters_of_device_and_queue_pair_tell_what_went_over_the_wire() {
     let sum = b.device.counters().unwrap();
     assert_eq!(value(&sum, "tx_rnr_naks"), value(&received, "tx_rnr_naks"));
     assert_eq!(value(&sum, "async_overflows"), 0);
-    // A queue pair that is gone has still counted.
+    // The counts of a destroyed queue pair remain.
     b.qp.destroy().unwrap();
     let sum = b.device.counters().unwrap();
     assert!(value(&sum, "rx_bytes") >= 5000);

@@ -1,4 +1,4 @@
-//! What may happen to a process while it starts.
+//! Events during the start of a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use portolan_roce::io::Stack;
 
 use crate::harness::{Nobody, PATIENCE, config, stack};
 
-/// A member that says whether it was asked before it was ready.
+/// A member that records whether it was called before it was ready.
 #[derive(Debug, Default)]
 struct Asked {
     is_ready: AtomicBool,
@@ -34,13 +34,13 @@ impl MemberService for Asked {
 }
 
 #[test]
-fn nobody_is_called_before_the_stack_is_prepared() {
+fn nothing_is_called_before_the_stack_is_prepared() {
     let config = config();
     let _coordinator = stack(&config);
     let member = Arc::new(Asked::default());
     let look = |timeout| observe(&config.group, timeout).unwrap().expect("a group");
     let started = Stack::start_with(config.clone(), Box::new(Nobody), member.clone(), |stack| {
-        // It is a member by now, and is asked as one: it answers when it runs.
+        // It is already a member and is queried as one; it answers when it runs.
         let seen = look(Duration::from_secs(1));
         assert_eq!(seen.members.len(), 2);
         assert!(!seen.reports.contains_key(&stack.block()));

@@ -1,4 +1,4 @@
-//! A tap sees what goes over the wire, ready for a capture.
+//! A tap sees the traffic on the wire, ready for a capture.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ fn both_taps_see_the_same_packets_and_every_icrc_is_valid_with_its_identificatio
         };
         let sent = seen(0, Direction::Sent);
         assert!(sent.len() >= 300_000 / 4096, "{} packets", sent.len());
-        // On a busy machine packets may be sent again, and the last of those be under way still.
+        // On a busy machine packets may be retransmitted, and the last of those may still be in flight.
         let arrived = seen(1, Direction::Received);
         assert!(arrived.iter().all(|packet| sent.contains(packet)));
         assert_eq!(psns(&arrived), psns(&sent), "not all that was sent arrived");
@@ -74,13 +74,13 @@ fn both_taps_see_the_same_packets_and_every_icrc_is_valid_with_its_identificatio
         pair.a.expect(2);
         assert!(
             seen(0, Direction::Sent) == sent,
-            "a tap that was pulled saw a packet"
+            "a removed tap saw a packet"
         );
     }
 }
 
-/// Of the packets of one kind that were sent over IPv4, each one's place in its datagram: there the kernel numbers
-/// them, and the tap tells the number.
+/// The indexes of sent packets of one kind within their datagrams. The kernel numbers the packets of an IPv4
+/// datagram, and the tap sees the number.
 #[derive(Debug)]
 struct Places {
     of: Opcode,
@@ -108,16 +108,16 @@ impl Tap for Places {
 }
 
 #[test]
-fn small_messages_of_a_stream_are_one_datagram_though_each_is_posted_by_itself() {
-    // As many as may be under way at once, so that none waits for the others' acknowledgement.
+fn small_messages_of_a_stream_share_a_datagram_even_if_posted_one_by_one() {
+    // As many as may be in flight, so that none waits for another's acknowledgement.
     const STREAM: u64 = 16;
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let places = Places::of(Opcode::RcWriteOnly);
     pair.stacks[0].set_tap(Some(places.clone()));
     let deadline = Instant::now() + PATIENCE;
-    // Where the processors are busy the peer may acknowledge each before the next is posted; and a few times what is sent
-    // again leaves together.
+    // On busy processors the peer may acknowledge each one before the next is posted. A few retransmissions
+    // also leave together.
     let mut together = 0;
     while together < 50 {
         assert!(Instant::now() < deadline, "together {together} times");

@@ -1,4 +1,4 @@
-//! Ways through memory between two stacks of one port, as two processes have them.
+//! Shared memory links between two stacks on one port, like those between two processes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::harness::*;
 
 const LEN: usize = 10_000;
 
-/// Two connected queue pairs, of a stack each.
+/// Two connected queue pairs on separate stacks.
 struct Ends {
     stacks: [Arc<Stack>; 2],
     ends: [End; 2],
@@ -55,7 +55,7 @@ impl Ends {
         }
     }
 
-    /// How many packets each sent through memory.
+    /// Number of packets that each end sent through memory.
     fn through_memory(&self) -> [u64; 2] {
         [0, 1].map(|number: usize| self.stacks[number].counters().sent_through_memory)
     }
@@ -64,14 +64,14 @@ impl Ends {
     fn write_until_linked(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.through_memory().contains(&0) {
-            assert!(Instant::now() < deadline, "no way through memory");
+            assert!(Instant::now() < deadline, "no link through memory");
             self.write();
         }
     }
 }
 
 #[test]
-fn two_processes_of_a_host_come_to_send_through_memory_and_no_more_through_sockets() {
+fn two_processes_of_a_host_switch_from_sockets_to_shared_memory() {
     for ip in ["127.0.0.1", "::1"] {
         let mut ends = Ends::with([true, true], ip);
         ends.write_until_linked();
@@ -91,7 +91,7 @@ fn two_processes_of_a_host_come_to_send_through_memory_and_no_more_through_socke
 }
 
 #[test]
-fn a_process_that_has_it_turned_off_is_reached_by_the_socket() {
+fn a_process_with_shared_memory_turned_off_is_reached_through_the_socket() {
     for memory in [[true, false], [false, true], [false, false]] {
         let mut ends = Ends::with(memory, "127.0.0.1");
         for _ in 0..20 {
@@ -102,7 +102,7 @@ fn a_process_that_has_it_turned_off_is_reached_by_the_socket() {
 }
 
 #[test]
-fn when_the_process_at_the_other_end_is_replaced_so_is_the_way_to_it() {
+fn when_the_process_at_the_other_end_is_replaced_so_is_the_link_to_it() {
     let mut config = config();
     config.local_memory = true;
     let stays = stack(&config);
@@ -111,14 +111,14 @@ fn when_the_process_at_the_other_end_is_replaced_so_is_the_way_to_it() {
         let before = stays.counters().sent_through_memory;
         let deadline = Instant::now() + PATIENCE;
         while stays.counters().sent_through_memory == before {
-            assert!(Instant::now() < deadline, "no way to the new process");
+            assert!(Instant::now() < deadline, "no link to the new process");
             ends.write();
         }
     }
 }
 
 #[test]
-fn more_than_a_ring_holds_is_sent_to_an_end_that_sleeps() {
+fn more_than_a_ring_holds_can_be_sent_to_a_sleeping_end() {
     const MUCH: usize = 1 << 20;
     let mut config = config();
     config.local_memory = true;

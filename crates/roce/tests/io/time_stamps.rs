@@ -1,4 +1,4 @@
-//! Completion queues that stamp what they hold.
+//! Completion queues that time-stamp their completions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ fn next(cq: &Arc<dyn Cq>) -> WorkCompletion {
 }
 
 #[test]
-fn stamps_rise_between_the_readings_of_the_clock_and_other_queues_have_none() {
+fn time_stamps_rise_between_readings_of_the_clock_and_other_queues_have_none() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let stamping = b.device.create_stamping_cq(16, None, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Bytes arrive whole, whichever way they are moved and waited for.
+//! Bytes arrive unchanged, whichever way they are moved and waited for.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::harness::{End, PATIENCE, Pair, Shape, expect, pattern, until};
 const BOTH: [&str; 2] = ["127.0.0.1", "::1"];
 
 #[test]
-fn messages_of_every_size_arrive_whole_by_send_write_and_read() {
+fn messages_of_every_size_arrive_unchanged_by_send_write_and_read() {
     for ip in BOTH {
         let shape = Shape {
             memory: 8 << 20,
@@ -69,7 +69,7 @@ fn a_and_b(pair: &Pair, wr_id: u64, size: usize) {
     }
 }
 
-/// Waits for a one-sided operation while the other end polls, too.
+/// Waits for a one-sided operation while the other end polls too.
 fn poll_both(pair: &Pair, wr_id: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -83,7 +83,7 @@ fn poll_both(pair: &Pair, wr_id: u64) {
 }
 
 #[test]
-fn a_sleeper_on_the_event_channel_is_woken_for_each_message() {
+fn a_thread_asleep_on_the_event_channel_is_woken_for_each_message() {
     for ip in BOTH {
         let pair = Pair::new(ip, Shape::default());
         let (a, b) = (&pair.a, &pair.b);
@@ -97,7 +97,7 @@ fn a_sleeper_on_the_event_channel_is_woken_for_each_message() {
                 }
             });
             for number in 0..500 {
-                // The peer posts its receive in its own time: RNR NAKs bridge that.
+                // The peer posts its receive at any time; RNR NAKs bridge the gap.
                 a.receive(number, a.sge(64, 64));
                 a.memory.write(0, &pattern(number, 64));
                 a.post(number, SendOp::Send, a.sge(0, 64));
@@ -110,7 +110,7 @@ fn a_sleeper_on_the_event_channel_is_woken_for_each_message() {
 }
 
 #[test]
-fn a_program_that_only_spins_on_its_memory_sees_writes_whole() {
+fn a_program_that_only_spins_on_its_memory_sees_complete_writes() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     const LEN: usize = 20_000;
@@ -122,18 +122,18 @@ fn a_program_that_only_spins_on_its_memory_sees_writes_whole() {
             b.memory.read(0, LEN).iter().all(|byte| *byte == round),
             "the last byte arrived before the rest"
         );
-        // Neither end polled until here.
+        // Neither end has polled until here.
         a.expect(1);
     }
 }
 
 #[test]
-fn a_stream_is_sent_to_its_end_though_its_owner_polls_no_more() {
+fn a_stream_is_sent_to_its_end_even_if_its_owner_stops_polling() {
     const STREAM: usize = 20;
     let pair = Pair::new("127.0.0.1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     for round in 1..=100u8 {
-        // It counts as one that polls, for which the end of a stream waits.
+        // It counts as a poller, for which the end of a stream waits.
         assert!(a.try_poll().is_none());
         a.memory.write(0, &[round; STREAM]);
         for at in 0..STREAM {
@@ -219,7 +219,7 @@ fn many_queue_pairs_share_the_sockets_without_mixing_their_bytes() {
 }
 
 #[test]
-fn inline_bytes_and_immediate_data_arrive_though_the_memory_changes_at_once() {
+fn inline_bytes_and_immediate_data_arrive_even_if_the_memory_changes_at_once() {
     let pair = Pair::new("::1", Shape::default());
     let (a, b) = (&pair.a, &pair.b);
     let mut bytes = pattern(1, 200);
@@ -254,7 +254,7 @@ fn inline_bytes_and_immediate_data_arrive_though_the_memory_changes_at_once() {
 }
 
 #[test]
-fn a_receive_buffer_much_too_small_for_all_slows_transfers_and_loses_nothing() {
+fn a_receive_buffer_that_is_much_too_small_slows_transfers_and_loses_nothing() {
     const LEN: usize = 1 << 20;
     let mut config = crate::harness::config();
     config.group.receive_buffer_bytes = 64 << 10;
@@ -284,6 +284,6 @@ fn a_receive_buffer_much_too_small_for_all_slows_transfers_and_loses_nothing() {
     let (sent, received) = (stacks[0].counters(), stacks[1].counters());
     assert!(
         sent.sent_packets > received.received_packets,
-        "nothing was lost: no test"
+        "the test must lose something"
     );
 }

@@ -1,4 +1,4 @@
-//! A UD queue pair with what it needs.
+//! A UD queue pair with the objects that it needs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use portolan_wire::{QKey, Qpn};
 
 use crate::harness::{Memory, until};
 
-/// The Q_Key of all of them.
+/// The Q_Key of all ends.
 pub const QKEY: QKey = QKey(0x1357_9bdf);
 /// A UD queue pair ready to send, with memory.
 pub struct UdEnd {
@@ -28,7 +28,7 @@ pub struct UdEnd {
     pub memory: Memory,
 }
 
-/// Modifies a UD queue pair to RTS.
+/// Moves a UD queue pair to RTS.
 pub fn make_ready(qp: &Arc<dyn Qp>) {
     let attr = QpAttr {
         qkey: QKEY,
@@ -79,7 +79,7 @@ impl UdEnd {
         }
     }
 
-    /// An address handle to a host or group.
+    /// An address handle for a host or group.
     pub fn ah(&self, to: IpAddr) -> Arc<dyn Ah> {
         self.pd.create_ah(&self.vector(to)).unwrap()
     }

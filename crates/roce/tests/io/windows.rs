@@ -1,4 +1,4 @@
-//! Memory windows over real sockets, and completion queues that change their size.
+//! Memory windows over real sockets, and resized completion queues.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn write_through(pair: &Pair, wr_id: u64, rkey: u32) -> WcStatus {
 }
 
 #[test]
-fn a_window_of_type_1_is_bound_bound_anew_and_closed() {
+fn a_window_of_type_1_is_bound_rebound_and_closed() {
     for ip in ["127.0.0.1", "::1"] {
         let pair = Pair::new(ip, Shape::default());
         let mr = region(&pair.b);
@@ -77,7 +77,7 @@ fn a_window_of_type_1_is_bound_bound_anew_and_closed() {
 }
 
 #[test]
-fn a_window_of_type_2_is_bound_by_work_and_taken_away_by_the_peers_send() {
+fn a_window_of_type_2_is_bound_by_work_and_invalidated_by_the_peers_send() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let mr = region(&pair.b);
     let mw = pair.b.pd.alloc_mw(MwType::Type2).unwrap();
@@ -152,7 +152,7 @@ fn a_region_is_free_of_windows_once_their_queue_pair_is_destroyed() {
 }
 
 #[test]
-fn a_wrong_binding_is_told_by_its_completion() {
+fn a_wrong_binding_is_reported_by_its_completion() {
     let pair = Pair::new("127.0.0.1", Shape::default());
     let mw = pair.b.pd.alloc_mw(MwType::Type1).unwrap();
     // This region does not allow windows.
@@ -180,7 +180,7 @@ fn windows_are_bounded() {
 }
 
 #[test]
-fn a_completion_queue_grows_and_shrinks_while_work_is_under_way() {
+fn a_completion_queue_grows_and_shrinks_while_work_is_in_progress() {
     let shape = Shape {
         cqe: 4,
         ..Shape::default()
@@ -193,8 +193,8 @@ fn a_completion_queue_grows_and_shrinks_while_work_is_under_way() {
         a.post(wr_id, SendOp::RdmaWrite(b.remote(0)), a.sge(0, 8));
     }
     a.expect(0);
-    // The peer's write comes behind its acknowledgement of the last of ours: all of them wait in the queue, more than it
-    // held at first.
+    // The peer's write arrives after its acknowledgement of our last one, so all completions wait in the queue:
+    // more than it held at first.
     let last = 20;
     a.memory.write(8, &[1]);
     a.post(last, SendOp::RdmaWrite(b.remote(8)), a.sge(8, 8));

@@ -15,7 +15,7 @@ use crate::harness::{ALL_RIGHTS, End, Memory, PATIENCE, Shape, config, pattern, 
 
 const PLACE: usize = 64 << 10;
 
-/// A shared receive queue with a completion queue, a domain and memory of its own.
+/// A shared receive queue with its own completion queue, domain and memory.
 struct Room {
     srq: Arc<dyn Srq>,
     cq: Arc<dyn Cq>,
@@ -72,7 +72,7 @@ fn next(cq: &Arc<dyn Cq>) -> WorkCompletion {
     taken[0]
 }
 
-/// An end that sends, and one that receives for a domain.
+/// A sending end, and a receiving end for a domain.
 struct Connection {
     client: End,
     sender: Arc<dyn Qp>,
@@ -128,7 +128,7 @@ impl Connection {
 fn each_message_reaches_the_queue_that_it_names_and_completes_there() {
     let connection = Connection::new();
     let rooms = [0, 1].map(|_| Room::new(&connection.server, &connection.xrcd));
-    // Several packets, in turn.
+    // Several packets, alternating.
     for round in 0..4 {
         for (index, room) in rooms.iter().enumerate() {
             let text = pattern(round * 2 + index as u64, 20_000);
@@ -147,7 +147,7 @@ fn each_message_reaches_the_queue_that_it_names_and_completes_there() {
 }
 
 #[test]
-fn memory_is_looked_for_in_the_domain_of_the_queue_that_is_named() {
+fn memory_is_looked_up_in_the_domain_of_the_named_queue() {
     let connection = Connection::new();
     let [mine, other] = [0, 1].map(|_| Room::new(&connection.server, &connection.xrcd));
     let text = pattern(3, 20_000);
@@ -167,7 +167,7 @@ fn memory_is_looked_for_in_the_domain_of_the_queue_that_is_named() {
     };
     assert_eq!(connection.post(added, number, 8), WcStatus::Success);
     assert_eq!(mine.memory.read(0, 8), 10u64.to_ne_bytes());
-    // The key is good, but not there.
+    // The key is valid, but in another domain.
     let number = other.srq.number();
     let refused = connection.post(SendOp::RdmaWrite(mine.remote()), number, 8);
     assert_eq!(refused, WcStatus::RemAccessErr);
@@ -175,7 +175,7 @@ fn memory_is_looked_for_in_the_domain_of_the_queue_that_is_named() {
 }
 
 #[test]
-fn a_queue_of_another_domain_or_one_that_is_gone_is_an_invalid_request() {
+fn a_queue_of_another_domain_or_a_destroyed_one_is_an_invalid_request() {
     let connection = Connection::new();
     let elsewhere = connection.server.device.open_xrcd().unwrap();
     let room = Room::new(&connection.server, &elsewhere);
@@ -197,7 +197,7 @@ fn a_queue_of_another_domain_or_one_that_is_gone_is_an_invalid_request() {
 }
 
 #[test]
-fn an_empty_queue_makes_the_sender_wait_and_holds_up_no_other() {
+fn an_empty_queue_makes_the_sender_wait_and_delays_no_other() {
     let connection = Connection::new();
     let room = Room::new(&connection.server, &connection.xrcd);
     let status = std::thread::scope(|scope| {

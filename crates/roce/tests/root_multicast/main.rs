@@ -1,4 +1,4 @@
-//! Multicast between hosts, which are network namespaces: only root makes those.
+//! Multicast between hosts, which are network namespaces. Only root can create them.
 #![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
 #![allow(unreachable_pub, reason = "a test")]
 
@@ -23,7 +23,7 @@ use harness::{config, expect, stack};
 use support::Namespace;
 use ud_end::UdEnd;
 
-/// Longer than a datagram takes that does arrive.
+/// Longer than a datagram takes to arrive.
 const MEANWHILE: Duration = Duration::from_millis(50);
 
 /// Two hosts on one link.
@@ -37,7 +37,7 @@ fn hosts() -> [Namespace; 2] {
     hosts
 }
 
-/// A stack of a host with two queue pairs, attached to `group` if there is one.
+/// A stack on a host with two queue pairs, optionally attached to `group`.
 fn member(
     host: &Namespace,
     config: &StackConfig,
@@ -68,7 +68,7 @@ fn everybody_hears(hosts: &[Namespace; 2], ips: [&'static str; 2], group: &str) 
     let (_c, others) = member(&hosts[1], &config, ips[1], Some(group));
     let (silent, strangers) = member(&hosts[1], &config, ips[1], None);
     let ah = own[0].ah(group);
-    // The hosts' joins may still be on their way to each other: nobody forwards between them here.
+    // The hosts' joins may still be in flight; there is no forwarding between them here.
     for round in 0..5u8 {
         own[0].memory.write(0, &[round + 1; 50]);
         own[0].send(100, 0, 50, &*ah, Qpn::MULTICAST);
@@ -94,7 +94,7 @@ fn everybody_hears(hosts: &[Namespace; 2], ips: [&'static str; 2], group: &str) 
             }
         }
     }
-    // From the other host back, past those who have left.
+    // From the other host, past a queue pair that has left.
     own[1].qp.detach_mcast(&ip_to_gid(group)).unwrap();
     others[0].send(7, 0, 8, &*others[0].ah(group), Qpn::MULTICAST);
     for end in [&own[0], &neighbours[0], &neighbours[1], &others[1]] {
@@ -109,12 +109,12 @@ fn everybody_hears(hosts: &[Namespace; 2], ips: [&'static str; 2], group: &str) 
 }
 
 #[test]
-fn hosts_on_one_link_hear_an_ipv4_group() {
+fn hosts_on_one_link_receive_an_ipv4_groups_datagrams() {
     everybody_hears(&hosts(), ["10.66.0.1", "10.66.0.2"], "239.66.1.2");
 }
 
 #[test]
-fn hosts_on_one_link_hear_an_ipv6_group_and_one_of_the_link_alone() {
+fn hosts_on_one_link_receive_the_datagrams_of_global_and_link_local_ipv6_groups() {
     let hosts = hosts();
     everybody_hears(&hosts, ["fd66::1", "fd66::2"], "ff15::66");
     everybody_hears(&hosts, ["fd66::1", "fd66::2"], "ff02::66");

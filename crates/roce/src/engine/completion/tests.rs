@@ -22,7 +22,7 @@ fn queue(capacity: u32) -> CompletionQueue {
     CompletionQueue::new(capacity, 100).expect("a modest queue")
 }
 
-/// Takes everything, as owners do: until a poll finds fewer than it has room for.
+/// Takes everything as owners do: until a poll returns fewer than its room.
 fn drain(cq: &mut CompletionQueue) -> alloc::vec::Vec<u64> {
     let mut taken = alloc::vec::Vec::new();
     let mut out = [ok(0); 4];
@@ -94,7 +94,7 @@ fn a_completion_between_the_last_poll_and_arming_is_not_missed() {
 }
 
 #[test]
-fn completions_found_by_polling_are_no_news_when_arming() {
+fn completions_found_by_polling_do_not_notify_after_arming() {
     let mut cq = queue(10);
     cq.push(ok(1), false).expect("room");
     drain(&mut cq);
@@ -116,7 +116,7 @@ fn arming_after_a_notification_and_before_polling_waits_for_the_next_completion(
 }
 
 #[test]
-fn armed_for_solicited_ones_it_waits_for_one_or_for_a_failure() {
+fn a_queue_armed_for_solicited_completions_waits_for_one_or_a_failure() {
     for (completion, solicited, notified) in [
         (ok(1), false, false),
         (ok(1), true, true),
@@ -142,10 +142,10 @@ fn arming_for_any_completion_widens_and_for_solicited_ones_does_not_narrow() {
 }
 
 proptest! {
-    /// The owner arms, polls until empty, and sleeps until notified; completions come at any time
-    /// in between. It never sleeps while one waits.
+    /// The owner arms, polls until empty, and sleeps until notified, while completions arrive at any time. It
+    /// must never sleep while one waits.
     #[test]
-    fn an_owner_who_arms_and_then_polls_never_sleeps_on_a_completion(
+    fn an_owner_that_arms_and_then_polls_never_sleeps_on_a_completion(
         arrivals in proptest::collection::vec((0u8..4, any::<bool>()), 1..60),
     ) {
         let mut cq = queue(100);
@@ -169,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn resizing_keeps_what_waits_and_its_order_and_refuses_less_than_that() {
+fn resizing_keeps_waiting_completions_in_order_and_refuses_a_smaller_size() {
     let mut cq = queue(3);
     for wr_id in 0..3 {
         cq.push(ok(wr_id), false).expect("room");
@@ -192,7 +192,7 @@ fn resizing_keeps_what_waits_and_its_order_and_refuses_less_than_that() {
 }
 
 #[test]
-fn resizing_does_not_lose_what_was_asked_for_by_arming() {
+fn resizing_keeps_the_queue_armed() {
     let mut cq = queue(3);
     cq.arm(false);
     cq.resize(10, 100).expect("it grows");

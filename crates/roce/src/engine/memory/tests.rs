@@ -23,7 +23,7 @@ fn table_with(region: Region) -> MemoryTable {
 }
 
 #[test]
-fn an_access_names_the_same_offset_of_the_region_wherever_it_is_in_memory() {
+fn an_access_has_the_same_offset_in_the_region_wherever_the_region_is() {
     let table = table_with(Region {
         iova: 0,
         ..region(0x5000, 100)
@@ -34,7 +34,7 @@ fn an_access_names_the_same_offset_of_the_region_wherever_it_is_in_memory() {
 }
 
 #[test]
-fn local_accesses_say_what_is_wrong_with_them() {
+fn errors_of_local_accesses_name_the_cause() {
     let table = table_with(region(0x1000, 100));
     let check = |pd, key, addr, len| table.check_local(pd, key, addr, len, false);
     assert_eq!(check(PD, 2, 0x1000, 1), Err(LocalAccessError::UnknownKey));
@@ -54,7 +54,7 @@ fn local_accesses_say_what_is_wrong_with_them() {
 }
 
 #[test]
-fn a_replaced_region_answers_for_its_new_range_alone() {
+fn a_replaced_region_covers_only_its_new_range() {
     let mut table = table_with(region(0x1000, 100));
     let read = |table: &MemoryTable, addr| {
         let read = Access::REMOTE_READ;
@@ -91,7 +91,7 @@ fn a_removed_region_is_gone_and_its_key_is_free() {
 }
 
 #[test]
-fn regions_that_cannot_be_are_refused() {
+fn impossible_regions_are_refused() {
     let mut table = table_with(region(0x1000, 100));
     let write_alone = Region {
         access: Access::REMOTE_WRITE,

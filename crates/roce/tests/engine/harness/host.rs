@@ -1,4 +1,4 @@
-//! One host: it does for its queue pair what the I/O does, on memory that is a vector.
+//! One host: does the I/O's work for its queue pair, with a vector as memory.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use portolan_wire::{Psn, QKey, Qpn};
 
 use super::{all_rights, parse};
 
-/// Local and remote key of a region that covers all of a host's memory, with all rights.
+/// Local and remote key of a region with all rights that covers a host's whole memory.
 pub(crate) const KEY: u32 = 0x1000_0001;
 
 /// The Q_Key of the hosts' UD queue pairs.
 pub(crate) const QKEY: QKey = QKey(0x1122_3344);
 
-/// The network header that every packet comes with.
+/// The network header of every received packet.
 pub(crate) const NETWORK_HEADER: [u8; 40] = [0xc5; 40];
 
 /// Bytes of a host's memory.
@@ -28,7 +28,7 @@ pub(crate) const RAM_BYTES: usize = 1 << 20;
 /// The protection domain of queue pair and memory.
 const PD: PdId = PdId(7);
 
-/// What a test may vary.
+/// Parameters that a test may vary.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) seed: u64,
@@ -80,12 +80,12 @@ pub(crate) struct Host {
     /// Address of the first byte of `ram`.
     pub(crate) base: u64,
     pub(crate) sends: Vec<WorkCompletion>,
-    /// Completions of receives, and whether the peer asked for an event.
+    /// Completions of receives, and whether the peer solicited an event.
     pub(crate) receives: Vec<(WorkCompletion, bool)>,
     pub(crate) events: Vec<AsyncEvent>,
-    /// Placements carried out: to see that nothing is placed twice.
+    /// Number of placements, to check that nothing is placed twice.
     pub(crate) placements: usize,
-    /// Atomics carried out: to see that none is twice.
+    /// Number of executed atomics, to check that none is executed twice.
     pub(crate) atomics: usize,
 }
 
@@ -94,7 +94,7 @@ impl Host {
         Self::with(index, options, QueuePair::new)
     }
 
-    /// A host whose queue pair `make` makes.
+    /// A host with the queue pair made by `make`.
     pub(crate) fn with(
         index: u32,
         options: &Options,
@@ -173,7 +173,7 @@ impl Host {
         }
     }
 
-    /// Moves to the state in `attr` with the attributes that this needs.
+    /// Moves to the state in `attr` with the attributes that the state requires.
     pub(crate) fn modify(&mut self, attr: &QpAttr) {
         let mask = QpAttrMask::STATE | required(self.qp.qp_type(), attr.state);
         self.qp.modify(attr, mask).expect("a legal transition");
@@ -190,7 +190,7 @@ impl Host {
         self.ram[offset as usize..][..len].copy_from_slice(&pattern(len, seed));
     }
 
-    /// Takes in a packet as it came from the network.
+    /// Receives a packet from the network.
     pub(crate) fn receive(&mut self, now: Duration, bytes: &[u8]) {
         let packet = parse(bytes);
         self.qp.handle_packet(now, &self.memory, &packet);
@@ -217,7 +217,7 @@ impl Host {
         self.drain();
     }
 
-    /// Applies a change of the memory table, if one is asked for.
+    /// Applies a change to the memory table, if the engine asks for one.
     pub(crate) fn change_memory(&mut self) -> bool {
         let Some(operation) = self.qp.poll_memory_operation() else {
             return false;
@@ -227,7 +227,7 @@ impl Host {
         true
     }
 
-    /// Takes in a packet made by a test, at time zero.
+    /// Receives a packet made by a test, at time zero.
     pub(crate) fn receive_headers(&mut self, headers: &Headers, payload: &[u8]) {
         let mut headers = *headers;
         headers.bth.pad_count = pad_len(payload.len()) as u8;
@@ -318,7 +318,7 @@ pub(crate) fn connect_attr(index: u32, options: &Options) -> QpAttr {
     }
 }
 
-/// What each state needs besides STATE, written down a second time from `ib_modify_qp_is_ok`.
+/// The attributes that each state requires besides STATE, transcribed independently from `ib_modify_qp_is_ok`.
 pub(crate) fn required(qp_type: QpType, state: QpState) -> QpAttrMask {
     use QpAttrMask as M;
     match (qp_type, state) {

@@ -1,4 +1,4 @@
-//! Two hosts, each with a queue pair and memory of its own, and the network between them.
+//! Two hosts, each with its own queue pair and memory, and the network between them.
 
 mod host;
 mod network;
@@ -24,7 +24,7 @@ pub(crate) struct Pair {
     pub(crate) now: Duration,
 }
 
-/// Steps of a run at most: a run that needs more does not end.
+/// Limit on the steps of a run, to detect one that does not end.
 const STEPS_MAX: usize = 300_000;
 
 impl Pair {
@@ -40,7 +40,7 @@ impl Pair {
         }
     }
 
-    /// Two connected hosts; the right one draws its receives from a shared receive queue.
+    /// Two connected hosts. The right one takes its receives from a shared receive queue.
     pub(crate) fn with_shared_receives(options: Options, source: Arc<dyn ReceiveSource>) -> Self {
         let mut pair = Self::new(options.clone());
         let make = |config| QueuePair::with_shared_receives(config, source);
@@ -57,8 +57,7 @@ impl Pair {
         &mut self.hosts[1]
     }
 
-    /// Lets everything happen that happens without further work: until no packet is on its way and
-    /// no timer runs, or until `limit` from now.
+    /// Runs until no packet is in flight and no timer runs, or until `limit` from now.
     pub(crate) fn settle(&mut self, limit: Duration) {
         let end = self.now + limit;
         for _ in 0..STEPS_MAX {
@@ -73,12 +72,12 @@ impl Pair {
         panic!("still busy after {STEPS_MAX} steps at {:?}", self.now);
     }
 
-    /// Settles within an hour, which no test needs.
+    /// Runs for at most an hour, which no test needs.
     pub(crate) fn run(&mut self) {
         self.settle(Duration::from_secs(3600));
     }
 
-    /// Sends what both queue pairs have to send now.
+    /// Sends everything that both queue pairs can send now.
     pub(crate) fn transmit(&mut self) {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             while let Some(bytes) = host.next_packet(self.now) {
@@ -92,7 +91,7 @@ impl Pair {
         timers.chain(self.network.next_arrival()).min()
     }
 
-    /// Delivers what arrives by now, and lets timers expire.
+    /// Delivers packets that have arrived by now, and fires timers.
     fn deliver(&mut self) {
         while let Some((to, bytes)) = self.network.receive(self.now) {
             self.hosts[to].receive(self.now, &bytes);
@@ -105,13 +104,13 @@ impl Pair {
         }
     }
 
-    /// Delivers what arrives within `limit`, while neither side sends.
+    /// Delivers packets that arrive within `limit`, without letting either side send.
     pub(crate) fn deliver_for(&mut self, limit: Duration) {
         self.now += limit;
         self.deliver();
     }
 
-    /// Opcodes and PSNs of the packets a host has sent, lost ones included.
+    /// The packets that a host has sent, including lost ones.
     pub(crate) fn sent_by(&self, host: usize) -> Vec<SentPacket> {
         self.network
             .log
@@ -186,7 +185,7 @@ pub(crate) fn all_rights() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
 
-/// Parses what a host sent; the harness's own packets are well formed.
+/// Parses a packet sent by a host, which is always well formed.
 pub(crate) fn parse(bytes: &[u8]) -> Packet<'_> {
     Packet::parse(bytes).expect("the engine sends well-formed packets")
 }

@@ -1,4 +1,4 @@
-//! The network: it delays, and as a test asks, loses, repeats and reorders. One seed, one run.
+//! The network: it delays packets, and loses, repeats and reorders them as a test asks. One seed is one run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,19 +10,19 @@ use portolan_wire::rocev2::Headers;
 
 use super::parse;
 
-/// How long a packet travels.
+/// A packet's time in flight.
 const LATENCY: Duration = Duration::from_micros(50);
 
-/// What happens to packets at random, each in so many of a thousand.
+/// Random faults, per thousand packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lost_permille: u64,
     pub(crate) repeated_permille: u64,
-    /// Delayed by up to a millisecond, so that others overtake.
+    /// Delayed by up to a millisecond, so that other packets overtake.
     pub(crate) delayed_permille: u64,
 }
 
-/// What a script does with a packet.
+/// The action of a script on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Pass,
@@ -31,7 +31,7 @@ pub(crate) enum Action {
     Delay(Duration),
 }
 
-/// A packet that was sent, as far as tests look at it.
+/// A sent packet, as far as tests need it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentPacket {
     pub(crate) from: usize,
@@ -44,13 +44,13 @@ pub(crate) struct SentPacket {
 
 type Script = Box<dyn FnMut(&SentPacket) -> Action>;
 
-/// When, in which order of sending, where to and what.
+/// Arrival time, order of sending, destination, and packet.
 type Arrival = (Duration, u64, usize, Vec<u8>);
 
 pub(crate) struct Network {
     pub(crate) faults: Faults,
     pub(crate) script: Option<Script>,
-    /// Everything sent, lost or not.
+    /// Every packet sent, including lost ones.
     pub(crate) log: Vec<SentPacket>,
     rng: Rng,
     under_way: BinaryHeap<Reverse<Arrival>>,
@@ -120,7 +120,7 @@ impl Network {
             .push(Reverse((arrival, self.sent, to, bytes)));
     }
 
-    /// A packet that has arrived by `now`, and where.
+    /// A packet that has arrived by `now`, and its destination.
     pub(crate) fn receive(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
         if self.next_arrival()? > now {
             return None;

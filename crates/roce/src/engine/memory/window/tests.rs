@@ -8,7 +8,7 @@ const OTHER_PD: PdId = PdId(2);
 const QPN: Qpn = Qpn::new(0x11);
 const OTHER_QPN: Qpn = Qpn::new(0x12);
 const LKEY: u32 = 0x5555_5555;
-/// The window's key at first.
+/// The window's initial key.
 const RKEY: u32 = 0x0A0B_0C00;
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
@@ -58,7 +58,7 @@ fn invalidate(rkey: u32) -> MemoryOperation {
 }
 
 #[test]
-fn a_window_opens_its_range_with_its_rights_and_no_more() {
+fn a_window_opens_only_its_range_with_its_rights() {
     for mw_type in [MwType::Type1, MwType::Type2] {
         let mut table = table(ALL, mw_type);
         let part = MwBind {
@@ -94,7 +94,7 @@ fn a_window_opens_its_range_with_its_rights_and_no_more() {
 }
 
 #[test]
-fn each_rule_of_binding_is_checked_and_nothing_changes_when_one_is_broken() {
+fn each_rule_of_binding_is_checked_and_a_refused_binding_changes_nothing() {
     let no_bind = ALL - Access::MW_BIND;
     let no_write = Access::REMOTE_READ | Access::MW_BIND;
     let ok = bind(RKEY, RKEY + 1, whole());
@@ -126,12 +126,9 @@ fn each_rule_of_binding_is_checked_and_nothing_changes_when_one_is_broken() {
     ] {
         let mut table = table(access, MwType::Type2);
         assert_eq!(table.apply(&operation), Err(error), "{operation:?}");
-        assert!(
-            table.deregister(LKEY).is_ok(),
-            "nothing rests on the region"
-        );
+        assert!(table.deregister(LKEY).is_ok(), "no window is on the region");
     }
-    // Reading alone does not need the owner's right to write.
+    // Only reading does not need the owner's write permission.
     let mut table = table(no_write, MwType::Type2);
     let reading = with(|bind| bind.access = Access::REMOTE_READ);
     assert_eq!(table.apply(&reading), Ok(()));
@@ -159,7 +156,7 @@ fn a_window_of_type_2_is_bound_once_until_it_is_invalidated() {
 }
 
 #[test]
-fn a_window_of_type_1_is_bound_anew_at_will_closed_by_length_0_and_never_invalidated() {
+fn a_window_of_type_1_can_be_rebound_is_closed_by_length_0_and_never_invalidated() {
     let mut table = table(ALL, MwType::Type1);
     assert_eq!(table.apply(&bind(RKEY, RKEY + 1, whole())), Ok(()));
     assert_eq!(table.apply(&bind(RKEY + 1, RKEY + 2, whole())), Ok(()));
@@ -180,7 +177,7 @@ fn a_window_of_type_1_is_bound_anew_at_will_closed_by_length_0_and_never_invalid
 }
 
 #[test]
-fn a_region_with_windows_on_it_stays_and_one_taken_away_closes_them() {
+fn a_region_with_windows_cannot_be_removed_except_by_force_which_closes_them() {
     let mut table = table(ALL, MwType::Type2);
     let second = 0x0B00_0000;
     table
@@ -195,17 +192,17 @@ fn a_region_with_windows_on_it_stays_and_one_taken_away_closes_them() {
     assert_eq!(table.apply(&invalidate(RKEY + 1)), Ok(()));
     table.dealloc_window(second);
     assert!(table.deregister(LKEY).is_ok());
-    // By force, and the key given to another region.
+    // Removed by force, with the key given to another region.
     let mut table = super::tests::table(ALL, MwType::Type2);
     assert_eq!(table.apply(&bind(RKEY, RKEY + 1, whole())), Ok(()));
-    let region = table.remove(LKEY).expect("it was there");
+    let region = table.remove(LKEY).expect("it existed");
     table.insert(LKEY, region).expect("a free key");
     let read = table.check_remote(PD, QPN, RKEY + 1, 0x1000, 1, Access::REMOTE_READ);
     assert_eq!(read, Err(RemoteAccessError));
 }
 
 #[test]
-fn windows_of_a_queue_pair_that_is_gone_are_closed_to_the_next_of_its_number() {
+fn windows_of_a_destroyed_queue_pair_are_closed_to_the_next_one_with_its_number() {
     let read =
         |table: &MemoryTable| table.check_remote(PD, QPN, RKEY + 1, 0x1000, 1, Access::REMOTE_READ);
     for (mw_type, gone, stays) in [
@@ -224,7 +221,7 @@ fn windows_of_a_queue_pair_that_is_gone_are_closed_to_the_next_of_its_number() {
 #[test]
 fn regions_and_windows_never_share_a_key() {
     let mut table = table(ALL, MwType::Type2);
-    let region = table.remove(LKEY).expect("it was there");
+    let region = table.remove(LKEY).expect("it existed");
     for key in [RKEY, RKEY + 0xFF] {
         let taken = table.insert(key, region).expect_err("the window's");
         assert_eq!(taken.errno(), errno::EINVAL);
@@ -235,5 +232,8 @@ fn regions_and_windows_never_share_a_key() {
         assert_eq!(taken.expect_err("in use").errno(), errno::EINVAL);
     }
     let full = table.alloc_window(0x0C00_0000, PD, MwType::Type1, 1);
-    assert_eq!(full.expect_err("one is all").errno(), errno::ENOMEM);
+    assert_eq!(
+        full.expect_err("the table has room for one").errno(),
+        errno::ENOMEM
+    );
 }

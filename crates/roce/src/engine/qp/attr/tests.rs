@@ -26,7 +26,7 @@ const STATES: [QpState; 6] = [
 /// A transition: from, to, required and optional attributes.
 type Row = (QpState, QpState, &'static str, &'static str);
 
-/// The legal transitions of RC, written down a second time from Linux's `qp_state_table`.
+/// The legal transitions of RC, transcribed independently from Linux's `qp_state_table`.
 const LEGAL: &[Row] = {
     use QpState::*;
     &[
@@ -68,7 +68,7 @@ const LEGAL: &[Row] = {
     ]
 };
 
-/// The same of UC.
+/// The same for UC.
 const LEGAL_UC: &[Row] = {
     use QpState::*;
     &[
@@ -102,7 +102,7 @@ const LEGAL_UC: &[Row] = {
     ]
 };
 
-/// The same of UD.
+/// The same for UD.
 const LEGAL_UD: &[Row] = {
     use QpState::*;
     &[
@@ -131,7 +131,7 @@ const LEGAL_UD: &[Row] = {
     ]
 };
 
-/// The same of XRC's sending end (`IB_QPT_XRC_INI`).
+/// The same for XRC's sending end (`IB_QPT_XRC_INI`).
 const LEGAL_XRC_SEND: &[Row] = {
     use QpState::*;
     &[
@@ -172,7 +172,7 @@ const LEGAL_XRC_SEND: &[Row] = {
     ]
 };
 
-/// The same of XRC's receiving end (`IB_QPT_XRC_TGT`).
+/// The same for XRC's receiving end (`IB_QPT_XRC_TGT`).
 const LEGAL_XRC_RECV: &[Row] = {
     use QpState::*;
     &[
@@ -237,7 +237,7 @@ fn check(qp_type: QpType, from: QpState, to: QpState, mask: QpAttrMask) -> Resul
 #[test]
 fn exactly_the_legal_transitions_are_allowed() {
     for (qp_type, from) in TYPES.into_iter().flat_map(|qp_type| {
-        // A send queue of a reliable connection is never in error alone.
+        // The send queue of a reliable connection is never in error alone.
         let in_error = matches!(qp_type, QpType::Uc | QpType::Ud).then_some(QpState::Sqe);
         let from = STATES.into_iter().chain(in_error);
         from.map(move |from| (qp_type, from))
@@ -300,7 +300,7 @@ fn without_state_in_the_mask_the_state_stays() {
 }
 
 #[test]
-fn a_send_queue_is_never_put_in_error_alone_by_its_owner() {
+fn an_owner_cannot_put_only_the_send_queue_in_error() {
     for qp_type in TYPES {
         let refused = check(qp_type, QpState::Rts, QpState::Sqe, QpAttrMask::empty());
         let error = refused.expect_err("not offered");
@@ -309,7 +309,7 @@ fn a_send_queue_is_never_put_in_error_alone_by_its_owner() {
 }
 
 #[test]
-fn attributes_out_of_their_range_are_refused_by_name() {
+fn attributes_out_of_range_are_refused_by_name() {
     let base = QpAttr::default();
     let mut wrong_port = base.ah_attr;
     wrong_port.port_num = 2;
@@ -411,14 +411,14 @@ fn attributes_out_of_their_range_are_refused_by_name() {
         let (from, _, required, _) = LEGAL
             .iter()
             .find(|row| row.1 == to && row.0 != to)
-            .expect("a way there");
+            .expect("a transition to it");
         let attr = QpAttr { state: to, ..attr };
         let given = mask(required) | QpAttrMask::STATE;
         let error =
             check_modify(QpType::Rc, *from, &attr, given, &limits).expect_err("out of range");
         assert_eq!(error.errno(), errno::EINVAL);
         assert!(error.to_string().contains(name), "{error}");
-        // An attribute that the mask does not name is not looked at.
+        // An attribute outside the mask is ignored.
         let elsewhere = check_modify(
             QpType::Rc,
             QpState::Rts,

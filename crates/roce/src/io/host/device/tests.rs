@@ -19,7 +19,7 @@ fn core(interface: &Interface) -> Arc<DeviceCore> {
 }
 
 #[test]
-fn an_address_keeps_its_slot_while_others_come_and_go() {
+fn an_address_keeps_its_slot_while_others_are_added_and_removed() {
     let device = core(&interface(&[]));
     let index = |ip: &str| device.gid_index(ip.parse().unwrap());
     device.update(&interface(&["10.0.0.1", "10.0.0.2", "fe80::1"]));
@@ -56,14 +56,14 @@ fn the_guid_is_the_eui_64_or_a_stable_local_one() {
 }
 
 #[test]
-fn a_name_that_another_device_has_gets_the_interface_s_number() {
+fn a_duplicate_device_name_gets_the_interfaces_number() {
     let of = interface(&[]);
     assert_eq!(device_name(&of, |_| false), "sw_eth7");
     assert_eq!(device_name(&of, |name| name == "sw_eth7"), "sw_eth7_7");
 }
 
 #[test]
-fn an_update_tells_what_is_new_and_once() {
+fn an_update_reports_each_change_once() {
     let mut of = interface(&["10.0.0.1"]);
     let device = core(&interface(&[]));
     let nothing = Updated::default();
@@ -94,7 +94,11 @@ fn an_update_tells_what_is_new_and_once() {
     };
     assert_eq!(device.update(&of), expected);
     assert_eq!(device.max_mtu(), Mtu::Mtu4096);
-    assert_eq!(device.name(), "sw_eth7", "a device keeps its name");
+    assert_eq!(
+        device.name(),
+        "sw_eth7",
+        "the device's name must not change"
+    );
     assert_eq!(device.update(&of), nothing);
     of.mtu = 100;
     assert_eq!(device.update(&of), nothing);
@@ -110,7 +114,7 @@ fn an_update_tells_what_is_new_and_once() {
 }
 
 #[test]
-fn an_address_vector_becomes_a_path_or_says_what_is_wrong_with_it() {
+fn an_address_vector_becomes_a_path_or_an_error_that_names_the_cause() {
     let device = core(&interface(&[]));
     device.update(&interface(&["10.0.0.1", "fe80::1"]));
     let vector = |sgid_index, to: &str| AhAttr {

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Both ends of a ring, the reader's board, and the writer's file as the other process has it.
+/// Both ends of a ring, and the reader's board. The writer has its own handle on the file, as in another
+/// process.
 fn ring() -> (Writer, Reader, Board) {
     let board = Board::create().unwrap();
     let (pending, file) = Writer::create().unwrap();
@@ -53,7 +54,7 @@ fn a_record_arrives_with_its_addresses() {
 }
 
 #[test]
-fn the_bell_is_rung_only_for_a_reader_that_sleeps_and_has_read_everything() {
+fn the_bell_is_rung_only_for_a_sleeping_reader_that_has_read_everything() {
     let (mut writer, mut reader, board) = ring();
     assert_eq!(writer.write(&record(b"1")), Ok(Written::Ring));
     assert_eq!(writer.write(&record(b"2")), Ok(Written::Unnoticed));
@@ -63,11 +64,11 @@ fn the_bell_is_rung_only_for_a_reader_that_sleeps_and_has_read_everything() {
     board.asleep().end();
     assert_eq!(writer.write(&record(b"3")), Ok(Written::Unnoticed));
     board.asleep().announce();
-    assert!(reader.has_more(), "it looks once more before it sleeps");
+    assert!(reader.has_more(), "it checks once more before it sleeps");
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_its_reader_has_made_room_and_says_so() {
+fn a_full_ring_takes_no_more_until_its_reader_releases_room_and_signals_that() {
     let (mut writer, mut reader, board) = ring();
     let payload = [7; 60_000];
     let mut written = 0;
@@ -87,7 +88,7 @@ fn a_full_ring_takes_no_more_until_its_reader_has_made_room_and_says_so() {
 
 proptest! {
     #[test]
-    fn records_of_any_lengths_arrive_whole_and_in_order(
+    fn records_of_any_lengths_arrive_unchanged_and_in_order(
         lens in proptest::collection::vec(0..=65_536_usize, 1..60),
         reads in proptest::collection::vec(0..4_usize, 1..60),
     ) {
@@ -114,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_writer_has_in_its_file_its_reader_takes_no_harm(
+    fn arbitrary_contents_of_a_writers_file_do_not_harm_its_reader(
         junk in proptest::collection::vec(any::<u8>(), 0..4096),
         at in 0..RING_LEN,
         tail: u64,
@@ -134,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_whose_word_is_wrong_is_not_written_to(word in RING_LEN as u64..) {
+    fn a_reader_with_an_invalid_position_is_not_written_to(word in RING_LEN as u64..) {
         let (mut writer, _, board) = ring();
         board.head(3).release(word.wrapping_neg(), tail_of(&writer.mapping));
         let written = writer.write(&record(b"x"));

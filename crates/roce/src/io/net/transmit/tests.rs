@@ -5,7 +5,7 @@ use portolan_wire::icrc::Identification;
 use portolan_wire::rocev2::Headers;
 use std::time::Duration;
 
-/// A socket to send from, one that receives, and the path between them.
+/// A sending socket, a receiving one, and the path between them.
 struct Line {
     socket: SendSocket,
     receiver: UdpSocket,
@@ -35,7 +35,7 @@ impl Line {
         }
     }
 
-    /// Stages packets with these PSNs, as the engine's are.
+    /// Stages packets with these PSNs, as the engine does.
     fn stage(&self, psns: impl Iterator<Item = u32>) -> SendBatch {
         let flow = self.path.flow(self.socket.port()).unwrap();
         let mut batch = SendBatch::new();
@@ -49,7 +49,7 @@ impl Line {
         batch
     }
 
-    /// PSN and identification of the next packet that arrives.
+    /// PSN and IP identification of the next packet that arrives.
     fn next(&self) -> (u32, u16) {
         let mut packet = [0; 200];
         let (len, from) = self.receiver.recv_from(&mut packet).unwrap();
@@ -85,14 +85,14 @@ fn segmented_packets_arrive_with_the_identifications_they_were_staged_with() {
 }
 
 #[test]
-fn packets_that_found_no_room_go_first_when_there_is_some_and_their_queue_pairs_hear_of_it() {
+fn packets_set_aside_go_first_when_there_is_room_and_their_queue_pairs_are_resumed() {
     let line = Line::new();
     let (socket, qpn) = (&line.socket, Qpn::new(7));
     assert!(!socket.defers(qpn), "an empty socket has room");
     let aside = socket.put_aside(&line.stage(0..3), 0, &line.path, &line.monitor);
     assert_eq!(aside, Room::JustFilled);
     assert!(socket.is_full() && socket.defers(qpn));
-    // Another thread was sending: its packets queue up behind.
+    // Another thread is sending: its packets queue behind.
     let late = socket.send(&mut line.stage(3..5), &line.path, &line.monitor);
     assert_eq!(late, Room::Full);
     assert_eq!(socket.resume(&line.monitor), Some(vec![qpn]));
@@ -103,7 +103,7 @@ fn packets_that_found_no_room_go_first_when_there_is_some_and_their_queue_pairs_
 }
 
 #[test]
-fn what_waits_is_bounded_and_the_rest_is_counted_as_lost() {
+fn waiting_packets_are_bounded_and_the_rest_is_counted_as_lost() {
     let line = Line::new();
     for _ in 0..WAITING_DATAGRAMS_MAX + 3 {
         line.socket
@@ -114,7 +114,7 @@ fn what_waits_is_bounded_and_the_rest_is_counted_as_lost() {
 }
 
 #[test]
-fn a_device_that_cannot_segment_gets_packets_one_by_one_each_with_its_own_icrc() {
+fn a_device_without_segmentation_gets_packets_one_by_one_each_with_its_own_icrc() {
     let line = Line::new();
     let mut batch = line.stage(0..3);
     let run = batch.runs()[0];
@@ -126,15 +126,15 @@ fn a_device_that_cannot_segment_gets_packets_one_by_one_each_with_its_own_icrc()
     assert_eq!(arrived, [(0, 0), (1, 0), (2, 0)]);
     assert!(
         !line.socket.coalesces(),
-        "it would be tried again for each datagram"
+        "it is not tried again for each datagram"
     );
 }
 
 #[test]
-fn a_packet_that_no_route_takes_is_counted_and_the_next_is_sent() {
+fn a_packet_without_a_route_is_counted_and_the_next_is_sent() {
     let mut line = Line::new();
     let good = line.path;
-    // An address that is not this machine's cannot be a source.
+    // An address of another machine cannot be a source.
     line.path.local = Ipv4Addr::new(192, 0, 2, 1).into();
     let room = line
         .socket

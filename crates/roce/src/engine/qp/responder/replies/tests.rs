@@ -43,7 +43,7 @@ fn psns(replies: &Replies) -> alloc::vec::Vec<u32> {
 }
 
 #[test]
-fn acknowledgements_left_side_by_side_by_what_was_dropped_become_one() {
+fn acknowledgements_that_become_adjacent_are_merged() {
     let mut replies = Replies::default();
     replies.push_data(read(10, 1, true), MTU);
     replies.push_acknowledge(acknowledge(11));
@@ -54,15 +54,15 @@ fn acknowledgements_left_side_by_side_by_what_was_dropped_become_one() {
     assert_eq!(psns(&replies), [11, 12, 13]);
     assert!(
         !replies.drop_oldest_repeated(),
-        "it is given for the first time"
+        "a first answer is not dropped"
     );
-    // A read that contains the atomic's PSN takes its place, and would leave 11 beside 13.
+    // A read that contains the atomic's PSN replaces it, and would leave 11 beside 13.
     replies.push_data(read(12, 4, false), MTU);
     assert_eq!(psns(&replies), [12, 13]);
     assert_eq!(replies.data(), 1);
 }
 
-/// What may be done to the queue.
+/// An operation on the queue.
 #[derive(Clone, Debug)]
 enum Step {
     Acknowledge(u32),
@@ -92,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever a peer sends, in whatever order: the bound that the type's documentation proves.
+    /// For any sequence from a peer, checks the bound that the type's documentation proves.
     #[test]
     fn the_queue_is_never_longer_than_twice_the_resources_and_one(
         resources in 1usize..8,
@@ -103,7 +103,7 @@ proptest! {
             match step {
                 Step::Acknowledge(psn) => replies.push_acknowledge(acknowledge(psn)),
                 Step::Data { psn, packets, is_repeated, is_atomic } => {
-                    // As the responder does before it adds one.
+                    // The responder does this before it adds one.
                     if replies.data() < resources || replies.drop_oldest_repeated() {
                         let reply = match is_atomic {
                             true => atomic(psn, is_repeated),
