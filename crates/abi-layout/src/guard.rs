@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_tell_their_errors_in_three_ways_and_a_number_that_is_no_errno_is_an_io_error() {
+    fn verbs_report_errors_in_three_ways_and_an_invalid_errno_is_an_io_error() {
         assert_eq!(check(0), Ok(()));
         assert_eq!(check(libc::EINVAL), Err(Errno::INVAL));
         assert_eq!(check(4096), Err(Errno::IO));

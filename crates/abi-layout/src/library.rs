@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// A shared library made of C, deleted when dropped.
+    /// A shared library compiled from C, deleted on drop.
     struct Made(PathBuf);
 
     impl Made {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_named_with_its_package() {
+    fn a_missing_library_is_named_with_its_package() {
         let text = Library::load(c"libportolan-none.so.9")
             .unwrap_err()
             .to_string();

@@ -166,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_is_no_structure_no_text_no_bytes_and_no_place() {
-        // SAFETY: null is as every type says.
+    fn null_is_no_structure_no_text_no_bytes_and_no_buffer() {
+        // SAFETY: null is valid for every type.
         let (out, read, mut both, bytes, text) = unsafe {
             (
                 Out::<u32>::new(null_mut()),
@@ -181,15 +181,15 @@ mod tests {
         assert_eq!(out.check(), Err(Errno::INVAL));
         assert_eq!(read.required(), Err(Errno::INVAL));
         assert_eq!(both.required(), Err(Errno::INVAL));
-        // SAFETY: of null any number may be said.
+        // SAFETY: with null the count does not matter.
         assert_eq!(unsafe { bytes.get(9) }, []);
         assert!(text.get().is_none());
     }
 
     #[test]
-    fn what_is_there_is_read_and_written_in_its_place() {
+    fn valid_pointers_are_read_and_written() {
         let (mut place, mut number) = (0u32, 5u32);
-        // SAFETY: locals, each of one argument.
+        // SAFETY: locals, each used by one argument.
         let (out, mut both, text, bytes) = unsafe {
             (
                 Out::new(&mut place),
@@ -202,7 +202,7 @@ mod tests {
         out.write(7);
         *both.required().unwrap() += 1;
         assert_eq!(text.get(), Some(c"ahoy"));
-        // SAFETY: there are as many.
+        // SAFETY: the count is right.
         assert_eq!(unsafe { bytes.get(4) }, b"ahoy");
         assert_eq!((place, number), (7, 6));
     }

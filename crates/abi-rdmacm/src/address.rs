@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_lie_where_each_family_has_them() {
+    fn ports_are_at_each_familys_offset() {
         let mut bytes = [0; 128];
         let cases = [(AF_INET, 2), (AF_INET6, 2), (AF_IB, 30)];
         for (family, at) in cases {
@@ -99,14 +99,14 @@ mod tests {
         };
         let mut outcome = |family: i32| {
             address.sa_family = family as u16;
-            // SAFETY: it is as long as that of AF_INET.
+            // SAFETY: it is as long as an AF_INET address.
             unsafe { SocketAddress::new(&address) }
                 .required()
                 .map(|(_, length)| length)
         };
         assert_eq!(outcome(libc::AF_UNIX), Err(Errno::INVAL));
         assert_eq!(outcome(AF_INET), Ok(16));
-        // SAFETY: null is an address that is not there.
+        // SAFETY: null means no address.
         let none = unsafe { SocketAddress::new(std::ptr::null()) };
         assert!(none.get().is_ok_and(|address| address.is_none()));
         assert!(none.required().is_err());

@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_within_what_the_device_has_and_none_need_a_queue_pair() {
+    fn parameters_are_limited_by_the_device_and_missing_ones_need_a_queue_pair() {
         let mut param = ConnParam::zeroed();
         let most = (16, 4);
         for (responder_resources, initiator_depth, fits) in [

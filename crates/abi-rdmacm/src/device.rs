@@ -234,11 +234,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_there_while_its_number_and_guid_are_listed() {
+    fn a_device_exists_while_its_number_and_guid_are_listed() {
         let listed = [(Some(1), 7), (Some(2), 8), (None, 9)];
         assert!(is_listed((Some(2), 8), &listed));
         assert!(is_listed((None, 9), &listed));
-        // Made anew: the same GUID under another number.
+        // Created again: the same GUID under another number.
         assert!(!is_listed((Some(0), 7), &listed));
         assert!(!is_listed((Some(2), 7), &listed));
     }

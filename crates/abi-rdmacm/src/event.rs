@@ -149,7 +149,7 @@ mod tests {
     use crate::layout::{ConnParam, event_type::ESTABLISHED};
 
     #[test]
-    fn private_data_is_read_by_c_wherever_the_event_was_moved_and_an_acknowledgement_counts() {
+    fn c_reads_private_data_after_the_event_was_moved_and_an_acknowledgement_counts() {
         let id = Id::new(null_mut(), false);
         let mut event = Event::new(Target::Id(id.clone()), ESTABLISHED, 0);
         let mut data = [0; raw::PRIVATE_DATA_LEN];
@@ -165,7 +165,7 @@ mod tests {
         let moved = Box::new(event);
         assert!(moved.outcome().is_err());
         let c = moved.into_c();
-        // SAFETY: the event is whole until it is taken back.
+        // SAFETY: the event is valid until it is taken back.
         let (found, status) = unsafe {
             let conn = (*c).param.conn;
             let length = conn.private_data_len.into();
@@ -174,14 +174,14 @@ mod tests {
         };
         assert_eq!((&found[..], status), (&b"ahoy"[..], -1));
         assert_eq!(id.state().events_completed, 0);
-        // SAFETY: given above, and taken back once.
+        // SAFETY: returned above, and taken back once.
         drop(unsafe { Event::from_c(c) }.unwrap());
         assert_eq!(id.state().events_completed, 1);
         id.strike();
     }
 
     #[test]
-    fn an_id_that_keeps_another_event_acknowledges_the_one_before() {
+    fn an_id_that_keeps_another_event_acknowledges_the_previous_one() {
         let id = Id::new(null_mut(), true);
         for kept in 0..3 {
             keep(&id, Event::new(Target::Id(id.clone()), ESTABLISHED, 0));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_number_of_milliseconds_holds_requests_and_no_longer_than_a_minute() {
+    fn only_a_number_of_milliseconds_up_to_a_minute_holds_requests() {
         assert_eq!(parse("250"), Some(Duration::from_millis(250)));
         assert_eq!(parse("9999999"), Some(MOST));
         for text in ["", "0", "-1", "yes", "2.5"] {

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_that_was_destroyed_is_refused_by_its_pointer_and_stays_whole_for_who_has_it() {
+    fn a_destroyed_ids_pointer_is_refused_and_its_holders_can_still_use_it() {
         let id = Id::new(null_mut(), true);
         let pointer = id.as_c();
         set!(&id, port_num = 7);

@@ -70,7 +70,7 @@ mod tests {
         let group = [7; 128];
         let membership = Membership::new(1, std::ptr::null_mut(), group, 0);
         assert!(!membership.is_of(&group));
-        // The kernel's first name.
+        // The first name that the kernel assigns.
         membership.set_handle(0);
         assert!(membership.is_of(&group));
         assert!(!membership.is_of(&[8; 128]));

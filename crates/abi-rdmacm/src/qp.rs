@@ -370,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// An id of the device at `context`, without queue pair; nothing is asked of the device.
+    /// An id of the device at `context`, without a queue pair. The device is not called.
     fn id_of(context: *mut Context) -> Id {
         let id = Id::new(null_mut(), false);
         set!(&id, verbs = context);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_are_refused_stay_as_they_were_and_so_does_the_id() {
+    fn refused_attributes_and_the_id_stay_unchanged() {
         let (context, own, wanted) = (
             without_provenance_mut(64),
             without_provenance_mut(128),

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_entry_of_our_own_libibverbs_is_looked_for_by_its_name() {
+    fn the_entry_of_our_own_libibverbs_is_looked_up_by_name() {
         assert_eq!(RDMA_CM.to_str(), Ok(RdmaCmTable::SYMBOL));
         assert_eq!(RDMA_CM_VERSION.to_str(), Ok(RdmaCmTable::SYMBOL_VERSION));
     }

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_back_is_read_of_either_header() {
+    fn the_return_path_is_read_from_either_header() {
         let mut bytes = [0xaa; 40];
         bytes[..8].copy_from_slice(&[0x6b, 0x9a, 0xbc, 0xde, 0, 108, 17, 63]);
         bytes[8..24].fill(1);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_goes_there_and_back() {
+    fn a_path_survives_a_round_trip() {
         let path_of_kernel = KernPath {
             dgid: std::array::from_fn(|at| at as u8),
             sgid: [3; 16],
@@ -85,7 +85,7 @@ mod tests {
         let ours = path(&path_of_kernel);
         assert_eq!((ours.mtu, ours.rate, ours.packet_life_time), (5, 16, 18));
         let back = path_to_kern(&ours);
-        // Plain numbers with no room between them.
+        // Plain numbers without padding.
         let bytes = |path: &KernPath| {
             let fields = (path.dgid, path.sgid, [path.dlid, path.slid, path.pkey]);
             let words = [path.raw_traffic, path.flow_label, path.reversible, path.mtu];

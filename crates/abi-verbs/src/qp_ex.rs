@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_set_again_replaces_what_was_there() {
+    fn data_that_is_set_again_replaces_the_old_data() {
         let mut begun = begun(1);
         let piece = ProviderSge {
             addr: 1,
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_build_what_their_type_has() {
+    fn queue_pairs_build_the_operations_of_their_type() {
         assert_eq!(check_operations(2, ALL_OPERATIONS), Ok(()));
         assert_eq!(check_operations(2, 1 << 10), Err(Errno::OPNOTSUPP));
         assert_eq!(check_operations(3, 1 << 4), Err(Errno::OPNOTSUPP));

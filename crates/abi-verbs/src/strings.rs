@@ -156,15 +156,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_name_is_unknown() {
+    fn numbers_without_a_name_are_unknown() {
         for name in [node_type(0), port_state(-1), event_type(20), wc_status(24)] {
-            // SAFETY: the functions give texts of C's.
+            // SAFETY: the functions return C strings.
             assert_eq!(unsafe { CStr::from_ptr(name) }, c"unknown");
         }
     }
 
     #[test]
-    fn rates_go_there_and_back() {
+    fn rates_survive_a_round_trip() {
         for (rate, mbps, mult) in RATES {
             assert_eq!(mbps_to_rate(rate_to_mbps(rate)), rate);
             assert_eq!(rate_to_mbps(rate), mbps);

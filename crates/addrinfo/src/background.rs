@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_elsewhere_and_its_routes_too() {
+    fn a_name_and_its_routes_are_looked_up_in_another_thread() {
         let caller = thread::current().id();
         let names = move |_: &NameQuestion| {
             assert_ne!(thread::current().id(), caller);
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_question_is_refused_and_nobody_is_called() {
-        let called = |_: Outcome| unreachable!("it was not started");
+    fn a_wrong_query_is_refused_without_a_callback() {
+        let called = |_: Outcome| unreachable!("no look-up was started");
         let lookups = crate::lookups::System;
         let refused = start_addrinfo(lookups, None, None, None, PATIENCE, called);
-        assert_eq!(refused.expect_err("nothing is asked").errno(), 22);
+        assert_eq!(refused.expect_err("the query is refused").errno(), 22);
     }
 }

@@ -284,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_to_the_same(
+        fn printed_text_parses_to_the_same_value(
             node in proptest::option::of(node()),
             service in proptest::option::of("[a-z0-9_-]{1,20}"),
         ) {

@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_source_is_known_whatever_comes_and_goes() {
+    fn the_heaviest_source_is_known_as_requests_come_and_go() {
         let mut requests = Requests::default();
-        // Three of the first source, two of the second, one of the third.
+        // Three requests of the first source, two of the second, one of the third.
         for (number, source) in (0..).zip([1, 2, 1, 3, 2, 1]) {
             requests.insert(IdNumber(number), host(source), Duration::ZERO);
         }
@@ -191,7 +191,7 @@ mod tests {
         let first = heaviest(&requests);
         assert_eq!((first.number, first.weight), (IdNumber(0), 3));
         requests.remove(IdNumber(0));
-        // Equal now: the one whose request is the oldest.
+        // Now equal, so the source with the oldest request counts.
         assert_eq!(heaviest(&requests).number, IdNumber(1));
         requests.remove(IdNumber(1));
         assert_eq!(heaviest(&requests).number, IdNumber(2));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten_behind_one_that_stays() {
+    fn removed_entries_are_forgotten_even_after_one_that_stays() {
         let mut requests = Requests::default();
         requests.insert(IdNumber(0), host(1), Duration::ZERO);
         for number in 1..10_000 {

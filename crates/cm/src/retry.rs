@@ -102,7 +102,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(6144);
 
-    /// The moments of all sends, and of giving up.
+    /// The times of all sends, and of giving up.
     fn run(mut request: Request) -> (Vec<Duration>, Duration) {
         let mut sends = alloc::vec![Duration::ZERO];
         loop {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_sends_and_giving_up_take_as_long_as_in_linux_whatever_the_back_off() {
+    fn sixteen_sends_and_giving_up_take_as_long_as_in_linux_with_any_back_off() {
         for shift in [0, 3, 200] {
             let (sends, end) = run(Request::sent([0; 256], Duration::ZERO, TIMEOUT, 15, shift));
             assert_eq!(sends.len(), 16);

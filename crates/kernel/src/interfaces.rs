@@ -91,7 +91,10 @@ mod tests {
         assert!(two().has(gid, [10, 0, 0, 1].into()));
         assert!(!two().has(gid, [127, 0, 0, 1].into()));
         gid.0[5] = 5;
-        assert!(!two().has(gid, [10, 0, 0, 1].into()), "it is eth1's");
+        assert!(
+            !two().has(gid, [10, 0, 0, 1].into()),
+            "the address is eth1's"
+        );
         gid.0[15] = 1;
         assert_eq!(two().index_of(gid), None, "an address of InfiniBand's");
         assert_eq!(two().index_of(Gid([0; 16])), None, "lo has no hardware");

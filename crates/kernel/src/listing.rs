@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_changes_with_what_comes_and_goes_even_under_the_same_name() {
+    fn a_listing_changes_when_devices_come_and_go_even_under_the_same_name() {
         let folder = std::env::temp_dir().join(format!("portolan-listing-{}", std::process::id()));
         assert_eq!(Listing::of(&folder), None);
         std::fs::create_dir_all(&folder).unwrap();
@@ -56,7 +56,7 @@ mod tests {
         assert!(!now().are_all(["rxe0"].into_iter()));
         std::fs::remove_file(folder.join("mlx5_0")).unwrap();
         assert_eq!(first, now());
-        // Made beside it, so that the number is another one.
+        // Created beside it, so that the number differs.
         std::fs::write(folder.join("new"), "").unwrap();
         std::fs::rename(folder.join("new"), folder.join("rxe0")).unwrap();
         assert_ne!(first, now());

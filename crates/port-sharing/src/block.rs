@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_the_blocks_put_in_and_no_other() {
+    fn a_set_contains_exactly_the_inserted_blocks() {
         let [first, last] = [0, 127].map(|index| Block::new(index).unwrap());
         let mut set: BlockSet = [last, first].into_iter().collect();
         assert!(set.iter().eq([first, last]));

@@ -69,7 +69,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// What the kernel would return for a UDP payload.
+    /// The kernel's result for a UDP payload.
     fn run(payload: &[u8]) -> u32 {
         let mut accumulator = 0;
         let mut at = 0;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_block_goes_to_the_coordinator() {
+    fn packets_without_a_block_go_to_the_coordinator() {
         assert_eq!(
             run(&[0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0]),
             0

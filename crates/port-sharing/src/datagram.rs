@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_come_out_whole_and_in_order() {
+    fn datagrams_are_returned_unchanged_and_in_order() {
         let mut inbox = Inbox::default();
         assert!(inbox.push(&datagram(b"one")));
         assert!(inbox.push(&datagram(b"")));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_news_of_a_death_keeps_its_place_and_is_never_refused() {
+    fn the_announcement_of_a_death_keeps_its_order_and_is_never_refused() {
         let mut inbox = Inbox::default();
         for _ in 0..INBOX_DATAGRAMS_MAX {
             assert!(inbox.push(&datagram(b"before")));

@@ -202,18 +202,18 @@ impl Drop for PrivateFd {
 mod tests {
     use super::*;
 
-    /// Runs `check` in a forked child and returns whether it held.
+    /// Runs `check` in a forked child and returns its result.
     fn in_a_forked_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child only makes system calls and leaves by `_exit`.
+        // SAFETY: the child only makes system calls and ends with `_exit`.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
             let code = i32::from(!check());
-            // SAFETY: ends the child at once, running nothing of the parent's.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child made above; `status` is valid for the write.
+        // SAFETY: waits for the child created above; `status` is valid for the write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         status == 0
     }
@@ -241,7 +241,7 @@ mod tests {
         )
     }
 
-    /// Reads the end of file. A child, this test's or another's, lets its copy go when it first runs.
+    /// Reads the end of file. A child of any test drops its copy when it first runs.
     fn await_end(connection: &PrivateFd) {
         let started = std::time::Instant::now();
         loop {
@@ -260,28 +260,28 @@ mod tests {
     const CHILD_LIFE: std::time::Duration = std::time::Duration::from_secs(2);
 
     #[test]
-    fn a_child_that_lives_on_does_not_keep_a_connection_open() {
+    fn a_surviving_child_does_not_keep_a_connection_open() {
         let (ours, theirs) = pair();
-        // SAFETY: the child only sleeps and leaves by `_exit`.
+        // SAFETY: the child only sleeps and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             std::thread::sleep(CHILD_LIFE);
-            // SAFETY: ends the child at once, running nothing of the parent's.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(0) };
         }
         drop(theirs);
         await_end(&ours);
-        // SAFETY: waits for the child made above.
+        // SAFETY: waits for the child created above.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
 
     #[test]
-    fn the_numbers_stay_taken_in_the_child_and_are_left_alone_by_drop() {
+    fn descriptor_numbers_stay_used_in_the_child_and_drop_ignores_them() {
         let (ours, theirs) = pair();
         let raw = ours.as_fd().as_raw_fd();
         assert!(in_a_forked_child(move || {
             drop(ours);
-            // SAFETY: asks for the flags of a descriptor number.
+            // SAFETY: queries the flags of a descriptor number.
             unsafe { libc::fcntl(raw, libc::F_GETFD) >= 0 }
         }));
         drop(theirs);

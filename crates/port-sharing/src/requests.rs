@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_awaits_is_sent_until_it_is_answered_and_then_gone() {
+    fn a_request_without_a_waiter_is_sent_until_it_is_answered() {
         let now = Instant::now();
         let mut requests = Requests::default();
         let id = requests.add_unawaited(b"release", now).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_nobody_awaits_leave_room_for_others() {
+    fn requests_without_a_waiter_leave_room_for_others() {
         let now = Instant::now();
         let mut requests = Requests::default();
         while requests.add_unawaited(b"release", now).is_some() {}

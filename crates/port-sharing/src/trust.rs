@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_may_stand_for_anybody_is_not_the_same_user() {
+    fn the_overflow_user_id_is_not_the_same_user() {
         let nobody = Own {
             uid: OVERFLOW_UID,
             is_certain: false,

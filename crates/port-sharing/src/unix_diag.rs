@@ -143,13 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_as_long_as_it_says() {
+    fn a_query_has_its_stated_length() {
         let question = question();
         assert_eq!(question.len(), 40);
         assert_eq!(question[..4], 40u32.to_ne_bytes());
     }
 
-    /// A listening socket's body: an attribute of one byte, the name, the user.
+    /// The body of a listening socket's message: an attribute of one byte, the name, the user.
     fn body() -> Vec<u8> {
         let mut body = vec![1, SEQPACKET, LISTENING, 0];
         body.extend(77u32.to_ne_bytes());
@@ -176,7 +176,7 @@ mod tests {
         for len in 0..body.len() {
             bound_socket(&body[..len]);
         }
-        // An attribute without a length, and one that is longer than the message.
+        // An attribute with length zero, and one longer than the message.
         for len in [0u16, 3, u16::MAX] {
             let mut broken = body.clone();
             broken[BODY_BYTES..BODY_BYTES + 2].copy_from_slice(&len.to_ne_bytes());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_apart_and_no_bytes_panic() {
+    fn messages_are_split_and_no_bytes_panic() {
         let mut two = Vec::new();
         for kind in [SOCK_DIAG_BY_FAMILY, NLMSG_DONE] {
             two.extend(18u32.to_ne_bytes());

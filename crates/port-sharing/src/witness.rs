@@ -126,11 +126,11 @@ mod tests {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
         bind(&socket, &address).unwrap();
-        // Nobody forges a socket by a name with a line feed, which is written to /proc/net/unix as it is.
+        // A name with a line feed, which /proc/net/unix prints unescaped, must not forge a socket.
         let forged = format!("x\n0: 00000002 00000000 00010000 0005 01 1 @{name}");
         let forged = SocketAddr::from_abstract_name(forged).unwrap();
         let _forged = UnixListener::bind_addr(&forged).unwrap();
-        // The name is another one for streams.
+        // The same name is another socket among streams.
         let stream = SocketAddr::from_abstract_name(&name).unwrap();
         let _stream = UnixListener::bind_addr(&stream).unwrap();
         let found = bound_sockets(&name);
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_table_that_are_of_others_or_none_are_passed_over() {
+    fn invalid_lines_and_lines_of_other_sockets_are_skipped() {
         let udp = "77: 0100007F:12B7 00000000:0000 07 0:0 0:0 0  1000 0 4242 2 0 0";
         assert_eq!(udp_socket(udp, 4791), Some((1000, 4242)));
         assert_eq!(udp_socket(udp, 4792), None);
-        // The kernel's own.
+        // The kernel's own socket.
         assert_eq!(udp_socket(&udp.replace("4242", "0"), 4791), None);
         for short in ["", "x", "1: :", "1: 0100007F:12B7 2"] {
             assert_eq!(udp_socket(short, 4791), None, "{short}");

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_timeout_is_a_moment_too() {
+    fn the_longest_timeout_is_a_valid_instant() {
         assert!(left(after(Duration::MAX)) > LONGEST / 2);
         assert_eq!(left(after(Duration::ZERO)), Duration::ZERO);
     }

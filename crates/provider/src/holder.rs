@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_is_described_by_what_is_known_of_it_and_its_name_cannot_forge_lines() {
+    fn a_holders_description_has_the_known_facts_and_its_name_cannot_forge_lines() {
         let mut holder = Holder {
             pid: 7,
             uid: Some(1001),

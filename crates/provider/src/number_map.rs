@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_into_a_map_is_found_by_its_number() {
+    fn an_inserted_value_is_found_by_its_number() {
         let map: NumberMap<IdNumber, u32> = (0..1000).map(|n| (IdNumber(n), n)).collect();
         assert!((0..1000).all(|n| map.get(&IdNumber(n)) == Some(&n)));
         assert_eq!(map.get(&IdNumber(1000)), None);

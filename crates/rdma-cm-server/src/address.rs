@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_and_nothing_is_no_address() {
+    fn encoded_addresses_are_decoded_and_an_empty_one_is_none() {
         for text in ["10.1.2.3:7471", "[fe80::1%3]:7471"] {
             let address: SocketAddr = text.parse().unwrap();
             let (storage, size) = encode(Some(address.into()));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_families_that_are_none_are_refused() {
+    fn invalid_lengths_and_families_are_refused() {
         let (storage, size) = encode(Some("10.1.2.3:1".parse::<SocketAddr>().unwrap().into()));
         for wrong in [size - 1, size + 1, 128, 129, u16::MAX] {
             assert_eq!(decode(&storage, wrong), Err(Errno::INVAL), "{wrong}");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_may_be_told_by_its_gid_and_no_other_address_of_infiniband_is_one() {
+    fn a_group_may_be_given_by_its_gid_and_other_infiniband_addresses_are_refused() {
         for text in ["ff15::7", "239.1.2.3"] {
             let group: IpAddr = text.parse().unwrap();
             let (storage, size) = encode(Some(Address::Ib(infiniband(Gid::from(group)))));

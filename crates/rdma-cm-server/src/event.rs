@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn private_data_longer_than_its_length_can_say_is_cut() {
+    fn private_data_longer_than_its_length_field_is_truncated() {
         let (field, length) = private_data(&[9; 300]);
         assert_eq!((length, field[254], field[255]), (255, 9, 0));
     }
 
     #[test]
-    fn a_word_of_the_library_comes_back_as_an_internal_event() {
+    fn a_library_internal_event_is_decoded_as_internal() {
         let raw = encode(&event(EventType::AddrinfoResolved, EventParam::Arg(5)));
         assert_eq!(raw.event, EVENT_INTERNAL);
         assert_eq!(u64::from_bytes(&raw.param), 5 << 8 | 16);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_kept_for_its_time_and_what_was_not_for_a_short_one() {
+    fn results_are_cached_for_their_time_and_missing_results_for_a_short_time() {
         let mut cache = Cache::new(CacheConfig::default());
         cache.keep(NOW, request(1), record());
         cache.keep(NOW, request(2), Err(Status::NO_RECORDS));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_table_says_that_there_is_none_and_is_kept_as_shortly() {
+    fn an_empty_table_means_no_result_and_is_cached_for_the_same_short_time() {
         let mut cache = Cache::new(CacheConfig::default());
         let table = |data| Ok(Arc::new(Answer::Table { data, stride: 64 }));
         cache.keep(NOW, request(1), table(vec![0; 64]));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_may_be_kept_for_ever() {
+    fn answers_may_be_cached_forever() {
         let config = CacheConfig {
             found_for: Duration::MAX,
             ..CacheConfig::default()

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_path_is_asked_for_once_and_then_known_for_its_time() {
+    fn the_same_path_is_queried_once_and_then_cached_for_its_time() {
         let mut queries = coalescer();
         let tickets: Vec<_> = (0..5)
             .map(|_| queries.ask(NOW, path(1), NOW + LONG))
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_those_who_share_a_question_has_its_own_deadline() {
+    fn callers_that_share_a_query_have_their_own_deadlines() {
         let mut queries = coalescer();
         let short = queries.ask(NOW, path(1), NOW + Duration::from_secs(1));
         let long = queries.ask(NOW, path(1), NOW + LONG);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_bounded_even_if_all_ask_the_same() {
+    fn callers_are_bounded_even_if_all_share_a_query() {
         let mut queries = coalescer();
         for _ in 0..TICKETS_MAX {
             queries.ask(NOW, path(1), NOW + LONG);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_leaves_does_not_take_the_question_along() {
+    fn a_caller_that_leaves_does_not_cancel_a_shared_query() {
         let mut queries = coalescer();
         let first = queries.ask(NOW, path(1), NOW + LONG);
         let second = queries.ask(NOW, path(1), NOW + LONG);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_no_path_is_known_for_a_moment_and_other_errors_are_not() {
+    fn a_missing_path_is_cached_for_a_moment_and_other_errors_are_not() {
         let mut queries = coalescer();
         for (status, asked_again) in [(Status::NO_RECORDS.0, 0), (0x0500, 0), (0x0100, 1)] {
             queries.forget_answers();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_port_hears_of_its_subnet_makes_all_that_was_found_unknown() {
+    fn changes_of_the_subnet_clear_the_cache() {
         type Change = fn(&mut Port);
         let changes: [Change; 5] = [
             |port| port.lid = 4,
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_between_other_ports_than_asked_for_is_an_error_and_not_known_afterwards() {
+    fn a_path_between_other_ports_is_an_error_and_not_cached() {
         let own = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]);
         let of_subnet = Gid([0xFE, 0xC0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9, 9]);
         let other = Gid([7; 16]);
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_asked_for_each_time() {
+    fn services_are_queried_each_time() {
         let mut queries = coalescer();
         let request = Request::get(&Query::<ServiceRecord>::new()).expect("fits");
         for _ in 0..2 {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_a_manager_or_that_is_down_has_nobody_to_ask() {
+    fn a_port_without_a_manager_or_that_is_down_cannot_query() {
         let mut queries = coalescer();
         for state in [PortState::Down, PortState::Init, PortState::Armed] {
             queries.set_port(NOW, Port { state, ..port() });

@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no cancelling")]
-    fn what_was_is_so_again_after_the_body_and_after_a_panic() {
+    fn the_cancel_state_is_restored_after_the_body_and_after_a_panic() {
         let before = state();
         assert_ne!(before, DISABLE);
         assert_eq!(uncancelled(|| uncancelled(state) + state()), 2 * DISABLE);

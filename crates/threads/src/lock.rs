@@ -145,7 +145,7 @@ mod tests {
         let lock = Mutex::new(1);
         let held = catch_unwind(AssertUnwindSafe(|| {
             let _guard = lock.lock();
-            panic!("a panic that the test wants");
+            panic!("a panic requested by the test");
         }));
         assert!(held.is_err());
         lock
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_panic_left_is_mended_once() {
+    fn state_left_by_a_panic_is_repaired_once() {
         let lock = broken();
         assert_eq!(*lock.lock_or_mend(|value| *value = 7), 7);
         assert!(!lock.is_broken());

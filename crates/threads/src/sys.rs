@@ -32,7 +32,7 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// The signals that this thread blocks, in the digits of proc(5).
+    /// The signals that this thread blocks, in proc(5)'s format.
     fn blocked() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("SigBlk:"));
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_started_within_takes_no_signals_and_the_starter_takes_what_it_took() {
+    fn a_thread_started_within_blocks_all_signals_and_the_starters_mask_is_restored() {
         let before = blocked();
         let started = with_signals_blocked(|| std::thread::spawn(blocked));
         let of_thread = u64::from_str_radix(&started.join().unwrap(), 16).unwrap();

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queue_pair_attributes_read_back_as_they_were_written() {
+    fn queue_pair_attributes_survive_a_round_trip() {
         let attr = verbs::QpAttr {
             state: QpState::Rts,
             path_mtu: Mtu::Mtu4096,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_read_back_as_they_were_written() {
+    fn capacities_survive_a_round_trip() {
         let cap = verbs::QpCap {
             max_send_wr: 1,
             max_recv_wr: 2,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_name_nothing_are_errors_if_the_mask_names_the_field() {
+    fn unknown_numbers_are_errors_if_the_mask_names_the_field() {
         let c = QpAttr::from(&verbs::QpAttr::default());
         let (mut state, mut mtu) = (c, c);
         (state.qp_state, mtu.path_mtu) = (7, 9);

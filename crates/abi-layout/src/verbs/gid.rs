@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gid_keeps_the_order_of_its_bytes_there_and_back() {
+    fn a_gid_keeps_the_order_of_its_bytes_in_both_directions() {
         let bytes = wire::Gid(std::array::from_fn(|at| at as u8));
         let gid = Gid::from(bytes);
         assert_eq!(gid.raw[1].to_ne_bytes(), [8, 9, 10, 11, 12, 13, 14, 15]);

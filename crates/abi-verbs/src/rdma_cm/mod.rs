@@ -167,7 +167,7 @@ mod tests {
             handle: std::ptr::null_mut(),
             fd: -1,
         };
-        // SAFETY: good to write to.
+        // SAFETY: valid for writes.
         assert_eq!(unsafe { open(&mut channel) }, 0);
         channel
     }
@@ -184,14 +184,14 @@ mod tests {
         };
         let bytes = [header.to_bytes(), get.to_bytes()].concat();
         let handle = std::ptr::without_provenance_mut(handle);
-        // SAFETY: as many bytes, and room for the answer.
+        // SAFETY: the length is right, and the answer has room.
         unsafe { write(handle, bytes.as_ptr().cast(), bytes.len()) }
     }
 
     #[test]
-    fn a_channel_that_is_closed_is_no_descriptor_any_more() {
+    fn a_closed_channel_is_not_a_descriptor() {
         let channel = opened_channel();
-        // SAFETY: open; a second time is refused.
+        // SAFETY: open; the second call is refused.
         unsafe {
             close(channel.handle);
             close(channel.handle);
@@ -206,10 +206,10 @@ mod tests {
         let channel = opened_channel();
         let number = channel.handle.addr();
         let kept = opened().get(number).unwrap();
-        // Stays in there for good, as a program's would: it ends with the process.
+        // It waits forever, as a thread of a program may; it ends with the process.
         std::thread::spawn(move || get_event(number));
         let deadline = Instant::now() + Duration::from_secs(60);
-        // The table's, this test's, and the sleeper's.
+        // The references of the table, this test and the sleeping thread.
         while Arc::strong_count(&kept) < 3 {
             assert!(Instant::now() < deadline, "no thread waits");
             std::thread::yield_now();

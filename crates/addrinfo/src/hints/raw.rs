@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_say_nothing() {
+    fn zeros_mean_no_hints() {
         assert_eq!(RawHints::default().read(), Ok(Hints::default()));
     }
 

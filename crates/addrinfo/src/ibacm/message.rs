@@ -241,7 +241,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_to_the_question_is_garbled() {
+    fn a_message_that_does_not_answer_the_query_is_garbled() {
         let good = answer(7, &record());
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();

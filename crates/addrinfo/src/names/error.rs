@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_asked_and_what_to_do() {
+    fn an_error_names_the_query_and_a_remedy() {
         let error = NameError::new(Some("nowhere"), Some("7471"), Reason::Resolver(Eai::NoName));
         let text = error.to_string();
         assert!(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_number_is_left_to_the_resolver() {
+    fn text_that_is_not_a_plain_number_is_left_to_the_resolver() {
         for text in [
             "",
             "127.1",

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_other_tables_and_oversized_addresses_are_passed_over() {
+    fn entries_of_other_tables_and_oversized_addresses_are_skipped() {
         let mut message = NeighbourMessage::default();
         message.attributes = vec![NeighbourAttribute::LinkLayerAddress(vec![0; 6])];
         assert_eq!(read(&message), None);

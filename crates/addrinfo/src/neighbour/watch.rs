@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_is_told_of_each_address_that_is_not_the_one_it_knows() {
+    fn a_watcher_gets_each_address_that_differs_from_the_one_it_knows() {
         let mut watches = Watches::default();
         let number = watches.add(hop(1), address(1), nobody()).expect("room");
         let mut told = |hop, entry| watches.handle_change(hop, entry).len();
         assert_eq!(told(hop(1), Entry::Usable(address(1))), 0, "known");
         assert_eq!(told(hop(2), Entry::Usable(address(2))), 0, "another hop");
         for entry in [Entry::Absent, Entry::Failed, Entry::Incomplete] {
-            assert_eq!(told(hop(1), entry), 0, "{entry:?} is no address");
+            assert_eq!(told(hop(1), entry), 0, "{entry:?} is not an address");
         }
         assert_eq!(told(hop(1), Entry::Usable(address(2))), 1);
         assert_eq!(told(hop(1), Entry::Usable(address(2))), 0, "told before");
@@ -137,11 +137,11 @@ mod tests {
         assert!(watches.remove(hop(1), number).is_some());
         assert!(watches.is_empty());
         let changed = watches.handle_change(hop(1), Entry::Usable(address(3)));
-        assert!(changed.is_empty(), "told after the watch ended");
+        assert!(changed.is_empty(), "no report after the watch ended");
     }
 
     #[test]
-    fn the_table_is_asked_about_new_watches_and_after_losses_about_all() {
+    fn the_table_is_queried_for_new_watches_and_after_losses_for_all() {
         let mut watches = Watches::default();
         let first = watches.add(hop(1), address(1), nobody()).expect("room");
         assert_eq!(watches.next_question(), Some(hop(1)));
@@ -149,12 +149,12 @@ mod tests {
         watches.add(hop(2), address(2), nobody()).expect("room");
         watches.handle_loss();
         let _ = watches.remove(hop(1), first);
-        assert_eq!(watches.next_question(), Some(hop(2)), "hop 1 is no one's");
+        assert_eq!(watches.next_question(), Some(hop(2)), "hop 1 has no watch");
         assert_eq!(watches.next_question(), None);
     }
 
     #[test]
-    fn a_resolver_has_so_many_watches_and_no_more() {
+    fn the_number_of_watches_is_bounded() {
         let mut watches = Watches::default();
         for _ in 0..WATCHES_MAX {
             watches.add(hop(1), address(1), nobody()).expect("room");

@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_ipv4_address_is_written_as_everywhere(address: Ipv4Addr) {
+        fn an_ipv4_address_has_its_usual_text_form(address: Ipv4Addr) {
             prop_assert_eq!(ipv4_text(address.octets()), address.to_string());
         }
     }

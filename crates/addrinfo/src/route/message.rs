@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_lead_nowhere_give_their_errno() {
+    fn unreachable_routes_give_their_errno() {
         let query = Query::to(ip("2001:db8::1"));
         // `struct rta_cacheinfo`: eight words, the fourth is rta_error.
         let mut info = [0; 32];

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_interface_is_told_apart() {
+    fn a_missing_interface_is_a_distinct_error() {
         assert_eq!(index_of("no-such-if"), None);
         assert_eq!(index_of("nul\0inside"), None);
         assert_eq!(name_of(u32::MAX), None);

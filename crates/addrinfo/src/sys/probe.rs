@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn an_icmp_error_names_the_next_hop_that_was_probed() {
-        // Nothing listens on loopback's discard port in a test machine: port unreachable.
+        // Loopback's discard port has no listener on a test machine: port unreachable.
         let lo = crate::sys::interface::index_of("lo").expect("lo");
         for next_hop in [IpAddr::from([127, 0, 0, 1]), Ipv6Addr::LOCALHOST.into()] {
             let Ok(socket) = ProbeSocket::open(next_hop) else {
-                assert!(next_hop.is_ipv6(), "IPv4 is always there");
+                assert!(next_hop.is_ipv6(), "IPv4 always exists");
                 continue;
             };
             socket.send(next_hop, lo).expect("probe");

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_from_hosts_in_both_families() {
+    fn groups_are_distinguished_from_hosts_in_both_families() {
         assert_eq!(group("239.1.2.3").unwrap().to_string(), "239.1.2.3:0");
         assert_eq!(group("ff15::1").unwrap().to_string(), "[ff15::1]:0");
         for wrong in [
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_zone_is_the_number_of_its_interface() {
         let SocketAddr::V6(address) = group("ff02::1234%lo").unwrap() else {
-            panic!("an IPv6 group is one");
+            panic!("an IPv6 group must be accepted");
         };
         assert_ne!(address.scope_id(), 0);
     }

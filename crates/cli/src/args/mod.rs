@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_tells_the_exit_codes() {
+    fn the_help_lists_the_exit_codes() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.contains("Exit codes:"), "{help}");
     }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_and_an_empty_question_are_refused() {
+    fn invalid_addresses_and_an_empty_query_are_refused() {
         for source in ["host", "192.0.2.1:70000", "192.0.2.1:x", ":7471", ""] {
             assert!(hints(&["--source", source]).is_err(), "{source:?}");
         }

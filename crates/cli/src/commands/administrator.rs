@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_asked_only_if_there_is_no_other_or_it_has_the_gid() {
+    fn a_port_that_is_down_is_used_only_if_there_is_no_other_or_it_has_the_gid() {
         let ports = [
             port(1, PortState::Down),
             port(2, PortState::Init),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_back_what_it_is_told() {
+    fn a_shell_parses_quoted_text_to_the_same_text() {
         let environment = Environment {
             include: "/it's here/include".into(),
             lib: "/lib".into(),

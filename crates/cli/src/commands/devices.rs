@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_went_and_changed_between_two_looks_is_told_and_nothing_else() {
+    fn only_devices_that_appeared_disappeared_or_changed_are_reported() {
         let before = devices();
         let told = |before: &[Listed], now: &[Listed]| {
             changes(before, now)

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_an_entry_a_line_and_comments() {
+    fn a_list_has_one_entry_per_line_and_comments() {
         assert_eq!(
             read("# some\n7\n\n  8 \n0000000009\n10").unwrap(),
             [7, 8, 9, 10]
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_entry_is_told_by_its_number() {
+    fn an_invalid_line_is_reported_by_its_number() {
         let error = read("1\nx\n").unwrap_err();
         assert_eq!(error.to_string(), "line 2: x: no number");
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn more_entries_than_may_be_are_refused() {
+    fn too_many_entries_are_refused() {
         let error = read("1\n2\n3\n4\n5\n").unwrap_err();
         assert_eq!(error.to_string(), "more than 4 numbers");
     }

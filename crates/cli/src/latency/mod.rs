@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_told_as_nothing() {
+    fn an_empty_measurement_is_reported_as_empty() {
         assert_eq!(of([]).summary(), None);
         assert!(of([]).json()["p50_us"].is_null());
     }
 
     #[test]
-    fn absurd_times_are_held_at_the_bounds() {
+    fn absurd_times_are_clamped_to_the_bounds() {
         let mut latencies = of([]);
         latencies.record(Duration::MAX);
         latencies.record(Duration::ZERO);

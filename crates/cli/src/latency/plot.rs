@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_time_is_no_distribution() {
+    fn a_single_time_is_not_a_distribution() {
         let mut latencies = Latencies::new();
         latencies.record(Duration::from_micros(1));
         assert!(plot(&latencies, &THEME).is_empty());
@@ -144,7 +144,7 @@ mod tests {
                 latencies.record(Duration::from_nanos(ns));
             }
             let lines = plot(&latencies, &THEME);
-            // Times equal to three digits share a cell of the histogram, which may straddle a bound.
+            // Times that agree in three digits share a histogram cell, which may span a bound.
             prop_assert!(counts(&lines).iter().sum::<u64>() >= times.len() as u64);
             prop_assert!(lines.len() <= MAX_ROWS + 1);
         }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_where_the_kernel_has_them() {
+    fn fields_are_at_the_kernels_offsets() {
         let event = EventResp {
             uid: 1,
             id: 2,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_reads_back() {
+    fn written_structures_survive_a_round_trip() {
         let join = JoinMcast {
             response: u64::MAX - 1,
             uid: 2,

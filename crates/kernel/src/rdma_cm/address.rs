@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn internet_addresses_have_their_familys_size_and_read_back() {
+    fn internet_addresses_have_their_familys_size_and_survive_a_round_trip() {
         for (text, size) in [("10.1.2.3:7471", 16), ("[fe80::1%3]:7471", 28)] {
             let address: SocketAddr = text.parse().unwrap();
             let (storage, encoded) = encode(address);
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_unknown_families_and_sizes_beyond_the_storage_are_none() {
+    fn missing_addresses_unknown_families_and_excessive_sizes_give_none() {
         assert_eq!(decode(&[0; 128], 0), None);
         assert_eq!(decode(&[0xff; 128], 16), None);
         assert_eq!(decode(&[0; 128], u16::MAX), None);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_providers_types_cannot_say_is_refused_and_named() {
+    fn values_that_the_providers_types_cannot_express_are_refused_by_name() {
         let mut unknown = ready_to_receive();
         unknown.qp_attr_mask |= 1 << 25;
         let mut local = ready_to_receive();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_record_is_read_where_the_standard_has_its_fields() {
+    fn a_path_record_is_read_at_the_standards_offsets() {
         let mut record = [0; 64];
         record[8..24].copy_from_slice(&[1; 16]);
         record[24..40].copy_from_slice(&[2; 16]);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_event_of_a_datagram_service_tells_how_to_reach_the_peer() {
+    fn the_same_event_of_a_datagram_service_has_the_peers_queue_pair_and_address() {
         let ud = abi::UdParam {
             qp_num: 18,
             qkey: 0x0123_4567,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_negative_where_the_kernel_says_so() {
+    fn a_status_keeps_the_kernels_negative_sign() {
         let mut raw = raw(7, &0u32);
         raw.status = (-110i32).cast_unsigned();
         let event = decode(&raw, QpType::Rc).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_librarys_own_event_comes_back_as_what_it_stands_for_and_nothing_else() {
+    fn the_librarys_own_event_is_decoded_to_its_meaning_and_no_other() {
         let event = decode(&raw(19, &(5u64 << 8 | 16)), QpType::Rc).unwrap();
         assert_eq!(event.event, EventType::AddrinfoResolved);
         assert_eq!(event.param, EventParam::Arg(5));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_a_newer_kernel_is_an_error_and_no_panic() {
+    fn a_number_of_a_newer_kernel_is_an_error_instead_of_a_panic() {
         for number in [20, u32::MAX] {
             let error = decode(&raw(number, &0u32), QpType::Rc).unwrap_err();
             assert!(error.to_string().contains("expected 0 to 18"), "{error}");

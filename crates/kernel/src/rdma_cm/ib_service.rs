@@ -162,10 +162,10 @@ fn records(found: &QueryIbServiceResp) -> Result<Vec<ServiceRecord>> {
 mod tests {
     use super::*;
 
-    /// Offsets are those of `struct rdma_ucm_resolve_ib_service` in rdma/rdma_user_cm.h of Linux 7.3, from which the
-    /// program `lab/c/rdma_user_cm.c` is compiled.
+    /// Offsets are those of `struct rdma_ucm_resolve_ib_service` in rdma/rdma_user_cm.h of Linux 7.3, which
+    /// `lab/c/rdma_user_cm.c` checks.
     #[test]
-    fn a_service_is_asked_for_by_id_or_by_name_where_the_kernel_reads_it() {
+    fn a_service_query_has_the_id_or_name_at_the_kernels_offset() {
         let command = |key| {
             let command = ResolveIbService {
                 id: 7,
@@ -203,14 +203,14 @@ mod tests {
         found.recs[0].record[..8].copy_from_slice(&0x77u64.to_be_bytes());
         found.recs[0].record[24..26].copy_from_slice(&[0x80, 1]);
         let known = records(&found).unwrap();
-        assert_eq!(known.len(), IB_SERVICES_MAX, "no more fit");
+        assert_eq!(known.len(), IB_SERVICES_MAX, "the list is full");
         assert_eq!((known[0].service_id.0, known[0].pkey), (0x77, PKey(0x8001)));
         found.num_service_recs = 1;
         assert_eq!(records(&found).unwrap().len(), 1);
     }
 
     #[test]
-    fn an_event_that_says_no_is_the_errno_it_carries() {
+    fn a_failure_event_gives_the_errno_that_it_carries() {
         let event = |event: EventType, status: i32| EventResp {
             event: event as u32,
             status: status.cast_unsigned(),

@@ -211,7 +211,7 @@ mod tests {
     };
 
     #[test]
-    fn an_id_is_found_by_its_name_and_those_of_its_memberships_until_it_is_gone() {
+    fn an_id_is_found_by_its_name_and_its_memberships_names_until_it_is_destroyed() {
         let ids = Ids::default();
         let (id, uid, group) = (IdNumber(3), UserId(7), UserId(8));
         ids.insert(id, Some(uid), SERVICE);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_membership_that_failed_or_was_left_has_no_name_any_more() {
+    fn the_name_of_a_failed_or_left_membership_is_forgotten() {
         let ids = Ids::default();
         let id = IdNumber(3);
         ids.insert(id, None, SERVICE);
@@ -239,11 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_known_from_when_they_are_settled_until_they_may_change() {
+    fn addresses_are_cached_while_they_cannot_change() {
         let ids = Ids::default();
         let (id, settled) = (IdNumber(5), Some(IdAddresses::default()));
         ids.note_addresses(id, settled.clone());
-        assert_eq!(ids.addresses(id), None, "nobody's id");
+        assert_eq!(ids.addresses(id), None, "an unknown id");
         ids.insert(id, None, SERVICE);
         assert_eq!(ids.addresses(id), None);
         ids.note_addresses(id, settled.clone());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_join_the_addresses_that_they_were_asked_for_and_no_others() {
+    fn gids_are_added_only_to_the_addresses_they_were_queried_for() {
         let ids = Ids::default();
         let id = IdNumber(5);
         let gid = Some(portolan_wire::addr::Gid([7; 16]));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn written_events_that_nobody_takes_are_bounded_and_taking_one_makes_room() {
+    fn untaken_written_events_are_bounded_and_taking_one_makes_room() {
         let ids = Ids::default();
         let id = IdNumber(4);
         ids.insert(id, Some(UserId(1)), SERVICE);

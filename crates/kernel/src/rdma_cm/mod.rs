@@ -134,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_the_device_is_told_what_to_load() {
+    fn a_machine_without_the_device_gets_a_hint_what_to_load() {
         let error = open_device(Path::new("/nonexistent/rdma_cm")).unwrap_err();
         assert!(matches!(error.cause, Cause::NoDevice { .. }), "{error}");
         assert!(error.to_string().contains("rdma_ucm"), "{error}");
     }
 
     #[test]
-    fn an_abi_that_is_not_spoken_here_is_refused_and_an_absent_file_is_not() {
+    fn an_unsupported_abi_is_refused_and_an_absent_file_is_not() {
         let path = std::env::temp_dir().join(format!("portolan-abi-{}", std::process::id()));
         for (text, accepted) in [("3\n", true), ("4\n", true), ("5\n", false), ("x", false)] {
             std::fs::write(&path, text).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_told_in_milliseconds_that_the_kernel_can_count() {
+    fn waits_are_sent_as_milliseconds_in_the_kernels_range() {
         let told = [Duration::ZERO, Duration::from_secs(2), Duration::MAX].map(timeout_ms);
         assert_eq!(told, [1, 2000, i32::MAX as u32]);
     }

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_attributes_that_lie_last_come_from_the_bytes_where_the_kernel_has_them() {
+    fn the_last_attributes_are_read_at_the_kernels_offsets() {
         let mut bytes = QpAttr::zeroed().to_bytes();
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = at as u8;

@@ -40,16 +40,16 @@ mod tests {
     fn the_owner_is_accepted_and_a_forked_child_is_refused() {
         let guard = ForkGuard::new();
         guard.check(Step::PollCq).unwrap();
-        // SAFETY: the child only reads an atomic and leaves by `_exit`.
+        // SAFETY: the child only reads an atomic and ends with `_exit`.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
             let is_owner = guard.is_owner();
-            // SAFETY: ends the child at once, running nothing of the parent's.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(i32::from(is_owner)) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child made above; `status` is valid for the write.
+        // SAFETY: waits for the child created above; `status` is valid for the write.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "the child saw the parent's mark");
         guard.check(Step::PollCq).unwrap();

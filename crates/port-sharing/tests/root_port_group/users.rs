@@ -40,8 +40,7 @@ fn processes_of_several_users_share_the_port_only_if_both_trust_each_other() {
 }
 
 #[test]
-fn a_member_that_distrusts_the_new_coordinator_keeps_its_packets_and_reports_why_it_has_no_answers()
-{
+fn a_member_that_distrusts_the_new_coordinator_keeps_its_packets_and_reports_why() {
     const ALICE: u32 = 40_001;
     const BOB: u32 = 40_002;
     let config = config();

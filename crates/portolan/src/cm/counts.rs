@@ -67,7 +67,7 @@ mod tests {
     const LATE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn who_waits_is_woken_by_the_last_acknowledgement_and_not_by_one_before() {
+    fn a_waiter_is_woken_only_by_the_last_acknowledgement() {
         let counts = Counts::default();
         (0..2).for_each(|_| counts.note_reported());
         thread::scope(|scope| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_at_its_limit_and_does_not_begin_where_all_is_acknowledged() {
+    fn waiting_ends_at_its_limit_and_does_not_begin_if_everything_is_acknowledged() {
         let counts = Counts::default();
         counts.wait_acknowledged(Step::DestroyId, LATE).unwrap();
         counts.note_reported();

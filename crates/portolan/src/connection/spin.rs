@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn after_an_interrupted_look_the_next_waits_sleep_at_once() {
+    fn after_an_interrupted_poll_the_next_waits_sleep_at_once() {
         let (spin, start) = (spin(), Instant::now());
         assert!(!spin.start_at(start).goes_on_at(start + INTERRUPTED));
         for _ in 0..WAITS_WITHOUT {
             assert!(!spin.start_at(start).goes_on_at(start));
         }
-        assert!(spin.start_at(start).goes_on_at(start), "it polls again");
+        assert!(spin.start_at(start).goes_on_at(start), "it must poll again");
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     };
 
     #[test]
-    fn an_ipv4_header_is_found_whatever_lies_before_it() {
+    fn an_ipv4_header_is_found_whatever_precedes_it() {
         for before in [0x00, 0x60, 0xff] {
             let mut area = [before; AREA];
             IPV4.emit(&mut area[AREA - IPV4_LEN..]).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_header_is_found_though_an_address_looks_like_an_ipv4_header() {
+    fn an_ipv6_header_is_found_even_if_an_address_looks_like_an_ipv4_header() {
         let mut area = [0; AREA];
         let mut dgid = IPV6.dgid;
         dgid.0[..4].copy_from_slice(&[0x45, 0, 0, 60]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_with_neither_header_is_told_as_such() {
+    fn an_area_with_neither_header_is_an_error() {
         assert!(Header::parse(&[0; AREA]).is_none());
         assert!(Header::parse(&[0x45; 19]).is_none());
     }

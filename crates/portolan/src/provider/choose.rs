@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_say_what_was_looked_at() {
+    fn reasons_name_what_was_examined() {
         let address = "10.8.0.1".parse().unwrap();
         let interface_index = Some(3);
         let reason = Reason::NotServed {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn software_serves_where_the_kernel_is_of_no_use_and_not_where_something_failed() {
+    fn software_serves_if_the_kernel_cannot_but_not_after_a_failure() {
         use portolan_provider::Step;
         use portolan_provider::error::errno::{EMFILE, ENOMEM};
         let is_unusable = |cause| is_unusable(&Error::new(Step::OpenDevice, cause));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_trusted_by_number_or_all_and_what_is_neither_is_refused() {
+    fn users_are_trusted_by_number_or_all_and_other_text_is_refused() {
         assert_eq!(of_text("").unwrap(), Trust::SameUser);
         assert_eq!(of_text("anyone").unwrap(), Trust::Anyone);
         assert_eq!(of_text("1001").unwrap(), Trust::Users(vec![1001]));

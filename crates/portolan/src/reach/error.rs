@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn enxio_is_for_answers_that_there_is_no_path() {
+    fn enxio_is_for_answers_without_a_path() {
         for cause in [
             Cause::NetworkUnreachable,
             Cause::HostUnreachable,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn enomem_is_for_resources_that_could_not_be_had() {
+    fn enomem_is_for_unavailable_resources() {
         let limit = Cause::LimitReached {
             what: "look-ups",
             limit: 1,

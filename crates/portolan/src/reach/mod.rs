@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asked_is_told_once_and_of_an_end_without_an_answer_as_eio() {
+    fn the_asker_gets_one_result_which_is_eio_without_an_answer() {
         let port = Port {
             device: "ib0".into(),
             port_num: 1,

@@ -362,7 +362,7 @@ mod tests {
 
     use super::*;
 
-    /// A path with all fields that hints can restrict.
+    /// A path with every field that hints can restrict.
     fn full() -> PathRecord {
         PathRecord {
             service_id: 1,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ibacms_paths_those_are_taken_that_are_as_demanded() {
+    fn only_ibacms_paths_that_meet_the_hints_are_used() {
         let like = PathRecord {
             pkey: PKey(0x8001),
             ..full()
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_administrator_is_asked_for_all_that_a_path_must_meet() {
+    fn the_administrators_query_has_all_requirements_of_a_path() {
         let query = query(&full());
         assert_eq!(*query.record(), full());
         // From the service id to the packet lifetime, except raw traffic (6) and the reserved
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_only_where_the_user_may_not_ask() {
+    fn the_kernel_is_queried_only_if_the_user_may_not_query() {
         let transport = |errno| {
             let call = "open";
             Failure::Transport(TransportError::Os { call, errno })
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn one_port_that_knows_of_no_service_does_not_hide_that_another_had_no_answer() {
+    fn a_port_without_the_service_does_not_hide_another_ports_missing_answer() {
         let none = || Err(Failure::Status(Status::NO_RECORDS));
         let late = || {
             Err(Failure::TimedOut {

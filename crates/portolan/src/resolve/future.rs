@@ -127,7 +127,7 @@ mod tests {
         let mut name = Box::pin(resolve_async("localhost:7471", PATIENCE));
         let found = loop {
             match name.as_mut().poll(&mut cx) {
-                Poll::Ready(found) => break found.expect("every machine knows localhost"),
+                Poll::Ready(found) => break found.expect("every machine resolves localhost"),
                 Poll::Pending => rung.recv_timeout(PATIENCE).expect("woken"),
             }
         };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused() {
+    fn text_that_is_not_an_endpoint_is_refused_by_the_future() {
         let mut cx = Context::from_waker(Waker::noop());
         let mut wrong = Box::pin(resolve_async("::1:7471:what", PATIENCE));
         let Poll::Ready(Err(error)) = wrong.as_mut().poll(&mut cx) else {

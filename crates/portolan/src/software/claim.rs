@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_responses_read_back_as_they_were_written() {
+    fn requests_and_responses_survive_a_round_trip() {
         for address in ["127.0.0.1:7471", "[fe80::1]:80", "0.0.0.0:0", "[::]:65535"] {
             let request = Request::Claim(ClaimId(7), claim(address));
             assert_eq!(Request::decode(&request.encode()), Some(request));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_garbled_requests_are_no_requests() {
+    fn truncated_and_garbled_requests_are_refused() {
         let good = Request::Claim(ClaimId(7), claim("127.0.0.1:7471")).encode();
         for length in 0..good.len() {
             assert_eq!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_with_a_name_too_long_or_garbled_is_none_and_none_so_long_is_made() {
+    fn responses_with_a_long_or_garbled_name_are_refused_and_never_made() {
         let endless = Response::Refused {
             errno: 98,
             holder: "ä".repeat(HOLDER_LEN_MAX),

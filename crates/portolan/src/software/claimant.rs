@@ -66,10 +66,10 @@ mod tests {
     use super::*;
     use crate::Listener;
 
-    /// Longer than anything here takes.
+    /// Longer than anything takes here.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A provider in a group of its own.
+    /// A provider in its own group.
     fn provider() -> Arc<SoftwareProvider> {
         let free = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let mut config = SoftwareConfig::default();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_whose_port_a_new_coordinator_gave_to_another_process_hears_of_it() {
+    fn a_listener_learns_that_a_new_coordinator_gave_its_port_to_another_process() {
         let provider = provider();
         let address = "127.0.0.1:0".parse().unwrap();
         let [kept, lost] = [(); 2].map(|()| Listener::bind_on(provider.clone(), address).unwrap());
@@ -97,13 +97,16 @@ mod tests {
                 },
                 false => Response::Granted { port: 1 },
             };
-            // Being told twice is being told once.
+            // A second report has no effect.
             member.replayed(request, &answer.encode());
             member.replayed(request, &answer.encode());
         }
         let error = lost.accept_within(PATIENCE).unwrap_err();
         assert_eq!(error.cause, Cause::AddressInUse { holder: None });
-        assert!(kept.try_accept().unwrap().is_none(), "nothing of it");
+        assert!(
+            kept.try_accept().unwrap().is_none(),
+            "the other listener is not affected"
+        );
         assert_eq!(core.claims.len(), replays.len() - 1);
     }
 }

@@ -283,11 +283,11 @@ mod tests {
     const OWN: Block = Block::new(1).unwrap();
     const OTHER: Block = Block::new(2).unwrap();
 
-    /// What a refusal says that went over the wire.
+    /// Sends a refusal over the wire and returns its cause.
     fn told(cause: &Cause) -> Cause {
         let bytes = Response::refusal(cause).encode();
         let Some(Response::Refused { errno, holder }) = Response::decode(&bytes) else {
-            panic!("{bytes:?} is no refusal");
+            panic!("{bytes:?} is not a refusal");
         };
         refused(OWN, errno, holder)
     }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn used_up_ports_are_an_address_that_is_not_available() {
+    fn exhausted_ports_are_an_unavailable_address() {
         let (first, last) = (50_000, 50_009);
         let cause = told(&Cause::PortsExhausted { first, last });
         assert!(matches!(cause, Cause::PortsExhausted { first, last } if first <= last));

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_twice_counts_once() {
+    fn a_repeated_request_counts_once() {
         let mut coordinator = Registrar::new(7, MOMENT);
         let Response::Granted { port } = claim(&mut coordinator, A, 5, "127.0.0.1:0", false) else {
             panic!("an ephemeral port is free");
@@ -315,12 +315,12 @@ mod tests {
         assert!(coordinator.ports.is_empty());
         assert!(
             coordinator.bindings.is_empty(),
-            "nothing is kept of who holds nothing"
+            "nothing is kept of a member without ports"
         );
     }
 
     #[test]
-    fn a_member_that_leaves_takes_all_it_held_along_and_nothing_of_others() {
+    fn a_leaving_member_releases_everything_it_held_and_nothing_of_others() {
         let mut coordinator = Registrar::new(7, MOMENT);
         for id in 0..20 {
             for member in [A, B] {
@@ -365,8 +365,12 @@ mod tests {
             coordinator.release(member, &[ClaimId(0)]);
         }
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), Some(A));
-        assert_eq!(at(&coordinator, [127, 0, 0, 2]), None, "it never listened");
-        // Somebody else listens there now.
+        assert_eq!(
+            at(&coordinator, [127, 0, 0, 2]),
+            None,
+            "this address had no listener"
+        );
+        // Another process listens there now.
         let _ = claim(&mut coordinator, B, 1, "127.0.0.1:7471", true);
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), Some(B));
         coordinator.release(B, &[ClaimId(1)]);
@@ -374,7 +378,7 @@ mod tests {
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), Some(A));
         coordinator.member_left(A);
         assert_eq!(at(&coordinator, [127, 0, 0, 1]), None);
-        // Where nothing is to wait nothing is remembered.
+        // Without a waiting time nothing is remembered.
         let mut coordinator = Registrar::new(7, Duration::ZERO);
         let _ = claim(&mut coordinator, A, 0, "127.0.0.1:7471", true);
         coordinator.release(A, &[ClaimId(0)]);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_asked_once_and_given_up_when_the_time_to_answer_is_over() {
+    fn a_silent_peer_is_probed_once_and_given_up_after_the_response_time() {
         let start = Instant::now();
         let mut silence = Silence::new(SETTINGS, start);
         assert_eq!(silence.check(start, false), Look::Until(start + seconds(5)));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_heard_of_is_not_given_up_though_its_answer_is_late() {
+    fn a_peer_that_sends_anything_is_not_given_up_even_if_its_answer_is_late() {
         let start = Instant::now();
         let mut silence = Silence::new(SETTINGS, start);
         assert_eq!(silence.check(start + seconds(5), false), Look::Probe);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_while_the_queue_pair_works() {
+    fn no_probe_is_sent_while_the_queue_pair_works() {
         let start = Instant::now();
         let mut silence = Silence::new(SETTINGS, start);
         let later = start + seconds(60);

@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mad_packet_is_280_bytes_and_comes_back_whole() {
+    fn a_mad_packet_is_280_bytes_and_survives_a_round_trip() {
         let packet = packet();
         assert_eq!(packet.len(), 280);
         assert_eq!(check(&packet), Some((Qpn::GSI, &[0x5a; MAD_LEN])));
     }
 
     #[test]
-    fn a_wrong_key_another_queue_pair_and_another_length_are_no_mad() {
+    fn packets_with_a_wrong_key_queue_pair_or_length_are_not_mads() {
         let mut wrong_key = packet();
         wrong_key[15] ^= 1;
         assert_eq!(check(&wrong_key), None);

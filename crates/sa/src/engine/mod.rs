@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_queries_that_end_before_their_turn() {
+    fn queries_that_end_before_their_turn_leave_nothing_behind() {
         let mut engine = engine(Config {
             in_flight_max: 1,
             ..Config::default()
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_without_length_or_without_end_neither_spin_nor_overflow() {
+    fn zero_and_infinite_attempt_times_neither_spin_nor_overflow() {
         for each in [Duration::ZERO, Duration::MAX] {
             let mut engine = engine(Config {
                 try_first: each,

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_of_the_requests_are_the_systems() {
+    fn ioctl_request_numbers_match_the_systems() {
         assert_eq!(size_of::<Registration>(), 28);
         assert_eq!(REGISTER_AGENT, 0xc01c_1b01);
         assert_eq!(ENABLE_PKEY, 0x1b03);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_says_so() {
+    fn a_missing_device_is_an_error() {
         let error = Umad::open(u32::MAX).unwrap_err();
         assert!([errno::ENOENT, errno::ENODEV, errno::ENXIO].contains(&error));
     }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_lies_as_the_system_has_it() {
+    fn the_header_has_the_systems_layout() {
         let mad = [0x5a; MAD_LEN];
         let (bytes, len) = Layout::PkeyIndex.encode(0x0304, &address(0x0506), &mad, 700);
         assert_eq!(len, 64 + 256);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_reads_back_as_received() {
+    fn a_sent_header_parses_as_received() {
         for (layout, pkey_index) in [(Layout::PkeyIndex, 5), (Layout::NoPkeyIndex, 0)] {
             let from = address(pkey_index);
             let mad = Box::new([0x77; MAD_LEN]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_nothing() {
+    fn truncated_datagrams_are_ignored() {
         let (bytes, len) = Layout::PkeyIndex.encode(1, &address(0), &[0; MAD_LEN], 0);
         for end in 0..len {
             assert_eq!(Layout::PkeyIndex.decode(&bytes[..end]), None, "{end}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_longer_than_infinibands_is_read_whole_and_is_nothing() {
+    fn a_datagram_longer_than_infinibands_is_read_completely_and_ignored() {
         assert_eq!(READ_LEN, 64 + 2048);
         for layout in [Layout::PkeyIndex, Layout::NoPkeyIndex] {
             for len in BUFFER_LEN + 1..=READ_LEN {

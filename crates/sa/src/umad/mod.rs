@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_that_no_read_can_take_asks_for_another_descriptor() {
+    fn a_datagram_that_cannot_be_read_requires_another_descriptor() {
         assert!(is_stuck(libc::EINVAL) && is_stuck(libc::ENOSPC));
         assert!(!is_stuck(libc::EAGAIN) && !is_stuck(libc::EIO));
     }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_does_not_tell_its_link_layer_is_infiniband() {
+    fn a_port_without_a_link_layer_file_is_infiniband() {
         assert_eq!(link_layer(None), LinkLayer::InfiniBand);
         assert_eq!(link_layer(Some("InfiniBand")), LinkLayer::InfiniBand);
         assert_eq!(link_layer(Some("Ethernet")), LinkLayer::Ethernet);

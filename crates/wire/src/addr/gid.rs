@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_address_becomes_its_mapped_form_and_comes_back() {
+    fn an_ipv4_address_becomes_its_mapped_form_and_back() {
         let gid = Gid::from(Ipv4Addr::new(192, 168, 7, 1));
         assert_eq!(gid.0[10..], [0xff, 0xff, 192, 168, 7, 1]);
         assert_eq!(gid.to_string(), "::ffff:192.168.7.1");

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_explains_itself_and_an_unknown_one_says_so() {
+    fn a_reason_prints_its_meaning_and_an_unknown_one_is_marked() {
         assert_eq!(
             RejectReason::INVALID_SERVICE_ID.to_string(),
             "8: invalid service id (nothing listens there)"

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_is_where_the_standard_has_it() {
+    fn each_field_is_at_the_standards_offset() {
         let record = McMemberRecord {
             mgid: Gid([0x10; 16]),
             port_gid: Gid([0x20; 16]),

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_is_where_the_standard_has_it() {
+    fn each_field_is_at_the_standards_offset() {
         let mut description = [0; 64];
         description[..4].copy_from_slice(b"node");
         let record = NodeRecord {

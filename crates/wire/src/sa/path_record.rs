@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_is_where_the_standard_has_it() {
+    fn each_field_is_at_the_standards_offset() {
         let record = PathRecord {
             service_id: 0x0001_0203_0405_0607,
             dgid: Gid([0x10; 16]),

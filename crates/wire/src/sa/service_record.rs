@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_is_where_the_standard_has_it() {
+    fn each_field_is_at_the_standards_offset() {
         let record = ServiceRecord {
             service_id: ServiceId(0x0001_0203_0405_0607),
             gid: Gid([0x10; 16]),

@@ -200,13 +200,13 @@ mod tests {
         let values = [("one".to_owned(), 1.0), ("four".to_owned(), 4.0)];
         let svg = bars("bars", &values, |value| value * 2.0);
         let widths = numbers(&svg, "width");
-        // The first one is the ground.
+        // The first one is the background.
         assert!((widths[2] / widths[1] - 4.0).abs() < 0.01, "{widths:?}");
         assert!(svg.contains(">8.00<"), "the value is scaled: {svg}");
     }
 
     #[test]
-    fn nothing_measured_is_drawn_without_numbers_that_are_none() {
+    fn an_empty_measurement_is_drawn_without_invalid_numbers() {
         let empty = Latencies::new();
         let svg = distributions("empty", &[("empty", &empty)]) + &bars("empty", &[], |v| v);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

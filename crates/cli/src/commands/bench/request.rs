@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_read_back_as_they_were_written() {
+    fn requests_survive_a_round_trip() {
         let to = RemoteMemory {
             addr: u64::MAX,
             length: 1 << 20,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_requests_are_refused() {
+    fn lines_that_are_not_requests_are_refused() {
         for line in ["", "sing", "echo-messages", "echo-messages x", "accept 1"] {
             assert!(line.parse::<Request>().is_err(), "{line}");
         }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_echo_tells_its_number_and_a_changed_one_is_noticed() {
+    fn an_echo_has_its_number_and_a_changed_one_is_detected() {
         for size in [MIN_LEN, MIN_LEN + 1, 1024] {
             let mut sent = data(0x0123_4567_89AB, size);
             assert_eq!(number(&sent), Some(0x0123_4567_89AB));
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_another_program_is_no_echo() {
+    fn the_answer_of_another_program_is_not_an_echo() {
         for answer in [&b""[..], b"portolan", &[0; 100], b"PORTOLAN12345678"] {
             assert_eq!(number(answer), None);
         }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_told_in_words_whatever_its_sign() {
+    fn a_status_is_printed_as_text_whatever_its_sign() {
         for (event_type, status, words) in [
             (EventType::Established, 0, "ok"),
             (EventType::Rejected, 28, "reason 28: "),

@@ -170,7 +170,7 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// A folder of the test's own, gone when dropped.
+    /// A folder for the test, removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn built_libraries_get_links_with_the_names_that_programs_ask_for() {
+    fn built_libraries_get_links_with_the_names_that_programs_load() {
         let folder = Folder::new("built");
         let rdmacm = folder.file("bin/deps/librdmacm.so");
         let error = folder.find(LibrarySet::Full).unwrap_err().to_string();

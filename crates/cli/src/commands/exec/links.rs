@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of the test's own, gone when dropped.
+    /// A folder for the test, removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -183,7 +183,7 @@ mod tests {
             Self(folder.canonicalize().unwrap())
         }
 
-        /// The links of a build that were used so long ago.
+        /// The links of a build that were last used this long ago.
         fn build(&self, name: &str, age: Duration) -> PathBuf {
             let build = self.0.join(name);
             fs::create_dir_all(build.join("full")).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_files_lie_where_nobody_else_can_exchange_them() {
+    fn temporary_files_are_in_a_folder_that_no_other_user_can_replace() {
         let folder = Folder::new("temporary");
         let user = rustix::process::geteuid().as_raw();
         let with_mode = |mode| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_session_is_taken_if_nobody_else_can_exchange_it() {
+    fn the_folder_of_a_session_is_used_if_no_other_user_can_replace_it() {
         let folder = Folder::new("session");
         let user = rustix::process::geteuid().as_raw();
         let session = folder.0.join("shared/session");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_files_have_a_place_that_the_dynamic_loader_can_be_told() {
+    fn temporary_files_have_a_path_that_the_dynamic_loader_accepts() {
         for place in ["", "tmp", "/tmp:/etc", "/tmp;"] {
             let error = among_temporary(Path::new(place), 0)
                 .unwrap_err()
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_folders_can_have_what_begins_at_the_root_and_has_no_divider() {
+    fn a_list_of_folders_can_contain_absolute_paths_without_separators() {
         assert!(is_nameable(Path::new("/tmp/portolan-exec-7/1/full")));
         for folder in ["", "full", "./full", "/tmp/a:b", "/tmp/a;b"] {
             assert!(!is_nameable(Path::new(folder)), "{folder}");

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_slash_is_looked_for_in_the_folders_of_the_path() {
+    fn a_name_without_a_slash_is_searched_in_the_folders_of_the_path() {
         let folders = || {
             ["/nonexistent", "/bin", "/usr/bin"]
                 .map(PathBuf::from)
@@ -154,7 +154,7 @@ mod tests {
         ));
     }
 
-    /// A program's head with one segment of this kind.
+    /// The head of a program with one segment of this kind.
     fn head(kind: u32) -> Vec<u8> {
         let mut head = vec![0u8; 120];
         head[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_program_is_known_by_its_segments_and_no_bytes_panic() {
+    fn a_static_program_is_recognised_by_its_segments_and_no_bytes_panic() {
         assert!(is_elf(&head(1)) && !has_loader(&head(1)));
         assert!(has_loader(&head(SEGMENT_OF_LOADER)));
         let whole = head(1);

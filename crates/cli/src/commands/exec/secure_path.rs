@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of the test's own, gone when dropped.
+    /// A folder for the test, removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_and_all_above_it_are_writable_by_their_owner_alone_or_sticky() {
+    fn a_folder_and_its_parents_must_be_writable_only_by_their_owner_or_sticky() {
         let tree = Folder::new("modes");
         let place = tree.make("shared/own");
         for part in [&place, place.parent().unwrap()] {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_through_folders_that_are_held_to_the_same_rule() {
+    fn a_link_is_followed_through_folders_under_the_same_rule() {
         let tree = Folder::new("links");
         let (place, shared) = (tree.make("own"), tree.make("shared"));
         let link = shared.join("link");
@@ -217,13 +217,13 @@ mod tests {
             matches!(&error, Insecure::Writable { path, .. } if *path == shared),
             "{error}"
         );
-        // A link elsewhere that leads through it is no better.
+        // A link elsewhere that leads through it is refused too.
         symlink(&link, tree.0.join("outer")).unwrap();
         assert!(folder(&tree.0.join("outer"), own()).is_err());
     }
 
     #[test]
-    fn a_path_that_goes_round_or_leads_to_no_folder_is_refused() {
+    fn a_circular_path_or_one_without_a_folder_is_refused() {
         let tree = Folder::new("round");
         symlink("round", tree.0.join("round")).unwrap();
         let round = folder(&tree.0.join("round"), own());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_ordinary_users_is_refused_wherever_it_is_in_the_path() {
+    fn a_part_owned_by_another_ordinary_user_is_refused_anywhere_in_the_path() {
         if own() != 0 {
             return;
         }
@@ -255,9 +255,9 @@ mod tests {
             matches!(error, Insecure::Owner { owner: 60_001, .. }),
             "{error}"
         );
-        // It is that user's to use.
+        // That user may use it.
         assert!(folder(&place, 60_001).is_ok());
-        // In a sticky folder, the owner of a link can exchange it.
+        // In a sticky folder, the owner of a link can replace it.
         let shared = tree.make("shared");
         set_mode(&shared, 0o1777);
         let link = shared.join("link");

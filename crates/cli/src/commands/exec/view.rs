@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_as_rdma_rxe_tells_it() {
+    fn a_device_has_the_same_files_as_one_of_rdma_rxe() {
         let device = DevicePreview {
             name: "sw_none0".into(),
             interface: "none0".into(),

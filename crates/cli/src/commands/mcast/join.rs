@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_between_the_first_and_the_last_that_did_not_come_are_missing() {
+    fn absent_numbers_between_the_first_and_the_last_are_missing() {
         let mut sender = Sender::default();
         assert_eq!(sender.missing(), 0);
         for number in [5, 6, 9, 8] {

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_a_host_a_service_or_both_and_reads_as_it_was_written() {
+    fn a_target_is_a_host_a_service_or_both_and_prints_as_it_was_written() {
         for text in ["localhost:7471", "[::1]:80", "host", ":9"] {
             assert_eq!(Target::parse(text).unwrap().to_string(), text);
         }

@@ -187,7 +187,7 @@ fn a_group_is_joined_under_a_name_of_its_own() {
 }
 
 #[test]
-fn events_can_be_written_only_if_the_kernel_supports_it() {
+fn user_and_library_events_can_be_written_if_the_kernel_supports_it() {
     let (channel, kernel) = channel();
     channel.write_event(ID, EventType::User, -5, 77).unwrap();
     let written = WriteCmEvent::from_bytes(&kernel.command().2);

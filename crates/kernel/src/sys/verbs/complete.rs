@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn immediate_data_and_an_invalidated_key_are_told_apart_by_their_flags() {
+    fn immediate_data_and_an_invalidated_key_are_distinguished_by_flags() {
         let raw = abi::Wc {
             opcode: 128,
             imm_data: 0x0102_0304,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_error_only_name_status_and_queue_pair_count() {
+    fn a_failed_completion_has_only_name_status_and_queue_pair() {
         let raw = abi::Wc {
             wr_id: 3,
             status: 5,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn success_of_an_unknown_kind_is_no_success() {
+    fn a_successful_completion_of_an_unknown_kind_is_an_error() {
         let raw = abi::Wc {
             opcode: 4711,
             ..abi::Wc::zeroed()

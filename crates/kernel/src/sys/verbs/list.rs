@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// How often the library has listed devices, and how many of the lists it has back.
+        /// How many lists the library has returned, and how many were freed.
         static LISTED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
         /// How many devices it has opened, and closed.
         static OPENED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
@@ -270,7 +270,7 @@ mod tests {
         static END: AtomicUsize = AtomicUsize::new(0);
         let (listed, freed) = LISTED.get();
         LISTED.set((listed + 1, freed));
-        // SAFETY: room for the number.
+        // SAFETY: valid for writing the number.
         unsafe { *count = 0 };
         END.as_ptr().cast()
     }
@@ -297,7 +297,7 @@ mod tests {
     static DEVICES_RAW: [u8; 2] = [0, 1];
 
     unsafe extern "C" fn list_two(count: *mut c_int) -> *mut *mut abi::Device {
-        // SAFETY: room for the number.
+        // SAFETY: valid for writing the number.
         unsafe { *count = 2 };
         let entries = DEVICES_RAW
             .each_ref()
@@ -306,7 +306,7 @@ mod tests {
     }
 
     fn position(raw: *mut abi::Device) -> usize {
-        // SAFETY: of `DEVICES_RAW`.
+        // SAFETY: an element of `DEVICES_RAW`.
         usize::from(unsafe { *raw.cast::<u8>() })
     }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_hardware_closes_when_nobody_uses_it_and_another_stays_open() {
+    fn a_software_device_closes_after_its_last_user_and_a_hardware_device_stays_open() {
         let folder = std::env::temp_dir().join(format!("portolan-held-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("mlx5_0/device")).unwrap();
         std::fs::create_dir_all(folder.join("rxe0")).unwrap();
@@ -366,7 +366,7 @@ mod tests {
         let (hardware, used) = (devices.find(0).unwrap(), devices.find(1).unwrap().unwrap());
         assert!(hardware.is_some_and(|device| device.name() == "mlx5_0"));
         assert_eq!((used.name(), OPENED.get()), ("rxe0", (3, 1)));
-        assert_ne!(used.instance(), rxe0, "it was closed and opened again");
+        assert_ne!(used.instance(), rxe0, "the device must be opened again");
         assert!(Arc::ptr_eq(&used, &devices.find(1).unwrap().unwrap()));
         drop(used);
         assert_eq!(OPENED.get(), (3, 2));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_was_made_ahead_serves_the_first_look_unless_the_kernel_lists_others_since() {
+    fn a_list_made_ahead_is_used_first_unless_the_kernels_list_has_changed() {
         let folder = std::env::temp_dir().join(format!("portolan-ahead-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         for (comes_since, listed) in [(false, 1), (true, 2)] {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_lists_devices_again_only_when_the_kernel_lists_others_or_some_were_not_had() {
+    fn the_library_lists_devices_again_only_if_the_kernels_list_changed_or_some_were_unavailable() {
         let folder = std::env::temp_dir().join(format!("portolan-devices-{}", std::process::id()));
         let devices = devices(&folder);
         let times_listed = |looks: usize| {
@@ -405,13 +405,13 @@ mod tests {
             (0..looks).for_each(|_| assert!(devices.current().unwrap().is_empty()));
             LISTED.get().0 - before
         };
-        assert_eq!(times_listed(2), 2, "the kernel lists nothing anywhere");
+        assert_eq!(times_listed(2), 2, "without the kernel's list");
         std::fs::create_dir_all(&folder).unwrap();
-        assert_eq!(times_listed(3), 1, "all of none are had");
+        assert_eq!(times_listed(3), 1, "an empty list is complete");
         std::fs::write(folder.join("rxe0"), "").unwrap();
-        assert_eq!(times_listed(3), 3, "it is not had");
+        assert_eq!(times_listed(3), 3, "the device cannot be opened");
         std::fs::remove_file(folder.join("rxe0")).unwrap();
-        assert_eq!(times_listed(3), 1, "it is gone");
+        assert_eq!(times_listed(3), 1, "the device is gone");
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(times_listed(1), 1);
     }

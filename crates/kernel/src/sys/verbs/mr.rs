@@ -166,7 +166,7 @@ mod tests {
     use crate::sys::verbs::open::OpenDevice;
     use crate::sys::verbs::pd::KernelPd;
 
-    /// The only device of this test is gone: as uverbs does, it refuses every verb.
+    /// This test's only device is removed: like uverbs, it refuses every verb.
     static REMOVED: AtomicBool = AtomicBool::new(false);
 
     fn outcome() -> c_int {
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_a_removed_device_stays_for_the_device_may_still_write_and_other_objects_end() {
+    fn a_removed_devices_region_is_kept_while_its_other_objects_are_destroyed() {
         let device = device();
         let pd = KernelPd::new(device.clone()).unwrap();
         let memory = [0u8; 64];
         let addr = memory.as_ptr().expose_provenance() as u64;
-        // SAFETY: there is no device that could touch the memory.
+        // SAFETY: no device can access the memory.
         let region = unsafe { pd.register(addr, 64, Access::LOCAL_WRITE) }.unwrap();
         let destroyed = || device.ended(Step::CreateQp, "ibv_destroy_qp", EIO);
         destroyed().unwrap_err();

@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(errno_of(4095).raw_os_error(), 4095);
         let error = failed(Step::CreateQp, "ibv_create_qp", 5000);
         assert_eq!(error.cause, Cause::DeviceRemoved);
-        // SAFETY: the address of this thread's `errno` is always good.
+        // SAFETY: the address of this thread's `errno` is always valid.
         unsafe { *libc::__errno_location() = 0 };
         let null = std::ptr::null_mut::<u8>();
         let error = made(Step::RegisterMemory, "ibv_reg_mr", null).unwrap_err();

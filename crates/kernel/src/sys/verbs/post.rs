@@ -260,7 +260,7 @@ mod tests {
             window: None,
         };
         let posted = with_send(&wr, objects, full(), |request, _| {
-            // SAFETY: the request and its list are good during the call.
+            // SAFETY: the request and its list are valid during the call.
             let (request, list) = unsafe {
                 let request = &*request;
                 (request, std::slice::from_raw_parts(request.sg_list, 9))
@@ -282,7 +282,7 @@ mod tests {
             assert_eq!((wr.opcode, wr.imm_data), (opcode::SEND_WITH_IMM, 9));
         });
         seen(SendOp::RdmaWriteWithImm(REMOTE, 9), |wr| {
-            // SAFETY: the member that the operation set.
+            // SAFETY: the union member that the operation uses.
             let rdma = unsafe { wr.wr.rdma };
             assert_eq!((wr.opcode, wr.imm_data), (opcode::RDMA_WRITE_WITH_IMM, 9));
             assert_eq!((rdma.remote_addr, rdma.rkey), (0x1000, 7));
@@ -333,7 +333,7 @@ mod tests {
             window: None,
         };
         let posted = with_send(&wr, objects, full(), |request, _| {
-            // SAFETY: the request is good during the call.
+            // SAFETY: the request is valid during the call.
             let (flags, length) = unsafe { ((*request).send_flags, (*(*request).sg_list).length) };
             assert_eq!((flags, length), (abi::SEND_INLINE, 4));
             0
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_from_other_refusals() {
+    fn a_full_queue_is_distinguished_from_other_refusals() {
         let wr = RecvWr {
             wr_id: 0,
             sges: &[],

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_gone_is_not_found_where_another_has_its_key_and_memory() {
+    fn a_deallocated_window_is_not_found_even_if_another_has_its_key_and_memory() {
         let mut windows = Windows::default();
         let first = windows.insert(NonNull::dangling(), RKEY, MwType::Type1);
         assert!(windows.at(first).is_some());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_counted_on_each_region_that_it_was_asked_to_open_until_that_goes() {
+    fn a_window_counts_for_each_region_of_its_bindings_until_it_is_deallocated() {
         let mut windows = Windows::default();
         let place = windows.insert(NonNull::dangling(), RKEY, MwType::Type2);
         let window = windows.at(place).unwrap();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_the_same() {
+    fn packed_lines_are_unpacked_unchanged() {
         let lines = vec![
             Line::Program("a program".into()),
             Line::Counter {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_report_has_many_parts_and_an_endless_one_is_cut() {
+    fn a_long_report_has_many_parts_and_an_endless_one_is_truncated() {
         let lines = |count| std::iter::repeat_n(connection("127.0.0.1:40000", Some(1)), count);
         let parts = pack(lines(10_000));
         assert!(parts.iter().all(|part| part.len() <= REQUEST_BYTES_MAX));
@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_lines_or_passed_over(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_or_skipped(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             for line in unpack(&[bytes]) {
                 prop_assert!(line.encode().len() > 4);
             }

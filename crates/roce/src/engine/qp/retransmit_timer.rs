@@ -251,7 +251,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// With a local ACK timeout of 268 ms.
+    /// A timer with a local ACK timeout of 268 ms.
     fn retransmit() -> Retransmit {
         let mut retransmit = Retransmit::new(&FlowConfig::default());
         let attr = QpAttr {
@@ -301,16 +301,16 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_while_the_peer_asked_to_wait_was_not_served_late() {
+    fn a_timeout_that_passed_while_the_peer_asked_to_wait_is_not_late() {
         let mut retransmit = retransmit();
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
         retransmit.on_rnr_nak(10 * MS, 0).unwrap();
-        // What was sent before is acknowledged meanwhile; more is under way.
+        // Earlier packets are acknowledged meanwhile, and more are in flight.
         retransmit.on_progress(20 * MS, 1, true);
         let until = retransmit.next_timeout().expect("a wait");
         assert!(until > 600 * MS, "{until:?}");
         retransmit.end_rnr_wait(until);
-        // No timer is served before it was asked for.
+        // No timer is late before it is requested.
         let next = retransmit.next_timeout().expect("an answer is awaited");
         let passed = until.saturating_sub(next);
         let late = |sent_again| [passed, Duration::ZERO][usize::from(sent_again > 0)];
@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(at, until + Duration::from_micros(cm_timeout_us(16)) * 8);
     }
 
-    /// Serves each deadline so much too late until it gives up: how often it sent again, and when it
-    /// gave up.
+    /// Serves each deadline late by this much until it gives up. Returns the number of retransmissions and the
+    /// time of giving up.
     fn give_up(
         retransmit: &mut Retransmit,
         mut late: impl FnMut(u32) -> Duration,
@@ -333,7 +333,7 @@ mod tests {
         panic!("it never gives up");
     }
 
-    /// What all tries of [`retransmit`] take.
+    /// The total time of all tries of [`retransmit`].
     fn all_tries() -> Duration {
         Duration::from_micros(cm_timeout_us(16)) * 8
     }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn however_late_the_first_timer_is_all_retries_are_still_sent() {
+    fn all_retries_are_sent_however_late_the_first_timer_is() {
         let mut retransmit = retransmit();
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
         let hour = Duration::from_secs(3600);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_wait_that_ends_late_is_waited_again_after_sending_once_more() {
+    fn a_last_wait_that_ends_late_is_repeated_after_another_retransmission() {
         let mut retransmit = retransmit();
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
         let late = |step| if step == 8 { 500 * MS } else { Duration::ZERO };
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn without_retries_nothing_is_sent_again_but_a_wait_that_ends_late_is_waited_again() {
+    fn without_retries_nothing_is_retransmitted_but_a_late_wait_is_repeated() {
         let mut retransmit = retransmit();
         retransmit.retry_cnt = 0;
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
@@ -383,7 +383,7 @@ mod tests {
         let mut retransmit = retransmit();
         retransmit.on_transmit(Duration::ZERO, 1, true, true);
         let (sent_again, _) = give_up(&mut retransmit, |_| 100 * MS);
-        // The ends that did not count, one for each try.
+        // Late timeouts that did not count, one for each try.
         assert_eq!(sent_again, 8 + 8);
     }
 

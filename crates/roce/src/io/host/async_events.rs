@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_takes_what_it_wants_and_the_device_keeps_the_rest() {
+    fn a_listener_takes_its_events_and_the_device_keeps_the_rest() {
         let events = AsyncEvents::new(8);
         let (one, all) = (
             listener(|event| *event == AsyncEvent::GidChange(1)),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_what_is_gone_are_forgotten_and_those_beyond_the_limit_counted() {
+    fn events_of_destroyed_objects_are_dropped_and_those_beyond_the_limit_counted() {
         let events = AsyncEvents::new(8);
         let all = listener(|_| true);
         events.add_listener(&all);

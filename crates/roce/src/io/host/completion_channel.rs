@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_one_event_waiting_at_most_and_none_once_it_is_gone() {
+    fn a_queue_has_at_most_one_waiting_event_and_none_after_its_destruction() {
         let channel = ChannelCore::new().unwrap();
         for _ in 0..1000 {
             channel.notify(1, 11);

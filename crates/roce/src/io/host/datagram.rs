@@ -245,7 +245,7 @@ mod tests {
     use crate::io::net::receive::IpFields;
     use portolan_wire::rocev2::Packet;
 
-    /// 100 bytes of a form that can be.
+    /// 100 bytes that could be a header.
     const PACKET: [u8; 100] = {
         let mut bytes = [0; 100];
         bytes[0] = 0x04;
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_lies_in_the_last_twenty_bytes_with_a_valid_checksum() {
+    fn an_ipv4_header_is_in_the_last_twenty_bytes_with_a_valid_checksum() {
         let area = network_header(&arrived("10.0.0.1:49152", "10.0.0.2", &PACKET));
         assert_eq!(area[..20], [0; 20]);
         let expected = [

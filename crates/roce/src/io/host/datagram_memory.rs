@@ -112,21 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_placed_and_memory_that_is_unmapped_is_passed_over() {
+    fn pieces_are_placed_and_unmapped_memory_is_skipped() {
         let mut near = [0_u8; 4];
         let at = near.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: four bytes of this test's own.
+        // SAFETY: four bytes owned by this test.
         unsafe { place([(at, &b"ab"[..]), (at + 2, b"cd")].into_iter()) };
         assert_eq!(&near, b"abcd");
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, which nothing else uses and this test unmaps.
+        // SAFETY: a new mapping, which only this test uses and unmaps.
         let gone = unsafe {
             let page =
                 mmap_anonymous(std::ptr::null_mut(), 4096, access, MapFlags::PRIVATE).unwrap();
             munmap(page, 4096).unwrap();
             page.expose_provenance() as u64
         };
-        // SAFETY: the second address is no memory at all, which is what this is about.
+        // SAFETY: the second address is unmapped, which is the point of the test.
         unsafe { place([(at, &b"ef"[..]), (gone, b"xx")].into_iter()) };
         assert_eq!(&near, b"efcd");
     }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_is_readable_exactly_while_an_event_waits_even_from_before_it_was_made() {
+    fn the_descriptor_is_readable_exactly_while_an_event_waits_even_an_earlier_one() {
         let events = EventQueue::new(8);
         assert!(events.push(AsyncEvent::PortActive(1)));
         assert!(readable(&events));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_what_is_gone_are_forgotten_and_the_descriptor_with_them() {
+    fn events_of_destroyed_objects_are_dropped_and_the_descriptor_follows() {
         let events = EventQueue::new(8);
         assert!(!readable(&events));
         events.push(AsyncEvent::QpFatal(Qpn::new(7)));

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-    /// Pages that are unmapped at the end of a test.
+    /// Pages that are unmapped on drop.
     struct Pages {
         start: *mut std::ffi::c_void,
         len: usize,
@@ -165,7 +165,7 @@ mod tests {
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: this test's own mapping; nothing refers to it any more.
+            // SAFETY: this test's own mapping, without remaining references.
             unsafe { munmap(self.start, self.len).unwrap() };
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_accepted_with_its_rights_and_refused_beyond_them() {
+    fn memory_is_accepted_only_with_its_protections_rights() {
         let pages = Pages::new(3);
         let size = rustix::param::page_size() as u64;
         verify(pages.page(0) + 1, 3 * size - 1, Access::LOCAL_WRITE).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_of_the_process_is_read_as_the_kernel_answers() {
+    fn the_parsed_memory_map_agrees_with_the_kernels_answers() {
         let maps = [
             "1000-2000 rw-p 0 0:0 0",
             "2000-4000 r--p 0 0:0 0 /a b",

@@ -118,7 +118,7 @@ mod tests {
             for len in 0..=source.len() {
                 let mut memory = [0u8; 64];
                 let addr = memory.as_mut_ptr().expose_provenance() + offset;
-                // SAFETY: at most 16 + 40 bytes of a 64-byte array of this test's own.
+                // SAFETY: at most 16 + 40 bytes of a 64-byte array owned by this test.
                 unsafe { place(addr as u64, &source[..len]) };
                 assert_eq!(memory[offset..offset + len], source[..len]);
                 assert!(
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_do_what_the_engine_says_they_do() {
+    fn atomics_agree_with_the_engines_definition() {
         let compare_swap = |compare, swap| AtomicKind::CompareSwap { compare, swap };
         for kind in [
             compare_swap(5, 9),
@@ -142,7 +142,7 @@ mod tests {
         ] {
             let word = AtomicU64::new(5);
             let addr = word.as_ptr().expose_provenance() as u64;
-            // SAFETY: an aligned word of this test's own.
+            // SAFETY: an aligned word owned by this test.
             let original = unsafe { execute_atomic(AtomicOperation { addr, kind }) };
             assert_eq!(original, 5);
             assert_eq!(word.load(Ordering::SeqCst), kind.apply(5), "{kind:?}");
@@ -157,7 +157,7 @@ mod tests {
             len: bytes.len() as u32,
         };
         let mut out = [0; 5];
-        // SAFETY: both arrays live on this stack.
+        // SAFETY: both arrays are on this stack.
         unsafe { gather(&Payload::Segments(&[piece(&left), piece(&right)]), &mut out) };
         assert_eq!(out, [1, 2, 3, 4, 5]);
         // SAFETY: inline bytes are an ordinary slice.

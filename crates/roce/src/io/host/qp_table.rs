@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             *second,
             Qpn::new(0x07_0005),
-            "a taken number was given out again"
+            "a used number was allocated again"
         );
         assert_eq!(table.find(*first), Some(Arc::clone(&first)));
         assert_eq!(
@@ -191,20 +191,23 @@ mod tests {
     }
 
     #[test]
-    fn a_number_rests_until_enough_others_have_gone() {
+    fn a_number_is_reused_only_after_enough_others() {
         let table = QpTable::<Qpn>::new(1);
         let insert = |low: u32| table.insert(|| Ok(low), |qpn| Ok(Arc::new(qpn)));
         table.remove(*insert(0xffff).unwrap());
         for other in 0..RESTING_MAX as u32 {
-            assert!(insert(0xffff).is_err(), "given out after {other} others");
+            assert!(
+                insert(0xffff).is_err(),
+                "allocated again after {other} others"
+            );
             table.remove(*insert(other).unwrap());
         }
         insert(0xffff).unwrap();
-        assert!(insert(0).is_err(), "the next one still rests");
+        assert!(insert(0).is_err(), "the next one must still be unavailable");
     }
 
     #[test]
-    fn a_table_with_no_free_number_drawn_says_so() {
+    fn a_full_table_is_an_error() {
         let table = QpTable::<Qpn>::new(1);
         table.insert(|| Ok(9), |qpn| Ok(Arc::new(qpn))).unwrap();
         let full = table.insert(|| Ok(9), |qpn| Ok(Arc::new(qpn))).unwrap_err();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_serves_all_who_asked_before_it_began_and_none_who_asked_later() {
+    fn a_reading_serves_only_requests_from_before_it_began() {
         let readings = Readings::default();
         assert_eq!(readings.wanted(), None);
         let first = readings.ask();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_an_interface_itself_tells_that_it_is_gone() {
+    fn only_a_deletion_message_reports_a_removed_interface() {
         assert_eq!(removed_interface(&message(17, 0)), Some(7));
         assert_eq!(removed_interface(&message(16, 0)), None, "a new link");
         assert_eq!(removed_interface(&message(17, 7)), None, "a bridge's port");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_short_anywhere_says_nothing() {
+    fn a_truncated_message_reports_nothing() {
         let whole = message(17, 0);
         for length in 0..24 {
             assert_eq!(removed_interface(&whole[..length]), None, "{length} bytes");
@@ -128,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_without_news_heard_nothing() {
+    fn a_monitor_without_changes_reports_nothing() {
         let monitor = InterfaceMonitor::open().unwrap();
         let mut gone = BTreeSet::new();
-        // Of the machine's own changes there may be some at any time, but not always.
+        // The machine's own changes may cause some at any time, but not always.
         assert!((0..1000).any(|_| !monitor.take(&mut gone)));
     }
 }

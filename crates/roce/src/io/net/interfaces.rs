@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_renamed_while_it_is_asked_is_asked_again_and_not_left_out() {
+    fn an_interface_renamed_during_its_query_is_queried_again() {
         let asked = Cell::new(0);
         let mtu_of = |_: &CStr| {
             asked.set(asked.get() + 1);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_change_without_end_are_an_error_and_no_end_of_all_interfaces() {
+    fn endlessly_changing_names_are_an_error_and_not_an_empty_list() {
         let refused = list_asking(|_| None).unwrap_err();
         assert_eq!(refused.errno(), libc::ENODEV);
     }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_readable_exactly_while_it_is_raised_and_waiting_takes_nothing() {
+    fn it_is_readable_exactly_while_it_is_raised_and_waiting_does_not_clear_it() {
         let readiness = Readiness::new().unwrap();
         assert!(!is_readable(&readiness));
         readiness.lower();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_wait_are_woken() {
+    fn all_waiting_threads_are_woken() {
         let readiness = Readiness::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..3 {

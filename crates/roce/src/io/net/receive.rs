@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_that_is_not_handed_on_is_counted() {
+    fn every_dropped_packet_is_counted() {
         let monitor = Monitor::default();
         let (v4, v6) = ("10.0.0.1:4791", "[2001:db8::1]:4791");
         let good_form = [

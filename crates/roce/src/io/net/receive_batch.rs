@@ -287,7 +287,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn datagrams_come_with_both_addresses_and_in_order() {
+    fn datagrams_have_both_addresses_and_keep_their_order() {
         for (loopback, version) in [("127.0.0.1:0", IpVersion::V4), ("[::1]:0", IpVersion::V6)] {
             let receiver = UdpSocket::bind(loopback).unwrap();
             prepare(receiver.as_fd(), version).unwrap();

@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_datagram_exceeds_what_the_kernel_segments(
+        fn no_datagram_exceeds_the_kernels_segmentation_limits(
             lens in proptest::collection::vec(1..=PACKET_LEN_MAX, 1..300),
             coalesce: bool,
         ) {

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_both_families_come_back_as_they_were() {
+    fn addresses_of_both_families_survive_a_round_trip() {
         for text in ["127.0.0.1:4791", "[::1]:49152", "[fe80::1%3]:7"] {
             let addr: SocketAddr = text.parse().unwrap();
             let mut raw = empty_sockaddr();

@@ -144,7 +144,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_nanos(400);
 
-    /// Looks without finding anything until the thread sleeps; returns how many looks, and how long.
+    /// Polls without success until the thread sleeps. Returns the number of polls and the time.
     fn look_in_vain(busy_poll: &mut BusyPoll) -> (u32, Duration) {
         let mut now = Duration::ZERO;
         let Some(mut looks) = busy_poll.start(now) else {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_asked_again_soon_looks_on_each_time_and_then_sleeps_after_some_50_us() {
+    fn a_thread_that_soon_gets_more_requests_polls_each_time_and_then_sleeps_after_about_50_us() {
         let mut busy_poll = BusyPoll::default();
         for _ in 0..1000 {
             let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_looks_end_in_time() {
+    fn slow_polls_end_in_time() {
         let mut busy_poll = BusyPoll::default();
         let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
         let mut now = Duration::ZERO;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_always_in_vain_there_is_a_look_a_request_at_most() {
+    fn useless_polling_is_reduced_to_one_poll_per_request() {
         let mut busy_poll = BusyPoll::default();
         let mut looks = 0;
         const REQUESTS: u32 = 10_000;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn once_it_is_of_use_it_is_done_each_time_again() {
+    fn after_a_successful_poll_it_polls_each_time_again() {
         let mut busy_poll = BusyPoll::default();
         for _ in 0..10_000 {
             look_in_vain(&mut busy_poll);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_look_is_the_last_for_a_while() {
+    fn an_interrupted_poll_is_the_last_for_a_while() {
         let mut busy_poll = BusyPoll::default();
         let mut looks = busy_poll.start(Duration::ZERO).expect("looks");
         let next = looks.in_vain(INTERRUPTED);

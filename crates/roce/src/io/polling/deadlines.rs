@@ -69,7 +69,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_earliest_is_known_without_the_lock_and_a_setter_hears_that_it_is_the_earliest() {
+    fn the_earliest_is_known_without_the_lock_and_setters_learn_whether_theirs_is_the_earliest() {
         let deadlines = Deadlines::new();
         assert!(deadlines.set(Qpn::new(1), &mut None, Some(3 * MS)));
         assert!(deadlines.set(Qpn::new(2), &mut None, Some(MS)));

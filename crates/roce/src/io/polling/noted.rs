@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_that_was_noted_is_taken_once_and_then_there_are_none() {
+    fn each_noted_entry_is_taken_once() {
         let noted = Noted::default();
         assert!(!noted.any());
         noted.note(Qpn::new(1));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_follows_from_who_polls_and_what_came() {
+    fn each_state_follows_from_pollers_and_arrivals() {
         assert_eq!(
             after(false, false),
             (PollingState::Sleep, PollingState::Sleep)
@@ -105,12 +105,12 @@ mod tests {
         let mut policy = Policy::default();
         policy.sleep(|| true);
         policy.awake(true, false);
-        policy.sleep(|| panic!("it asks whether to yield"));
+        policy.sleep(|| panic!("it must not ask whether to yield"));
         assert_eq!(policy.state(), PollingState::WatchOneSided);
     }
 
     #[test]
-    fn a_request_found_before_it_slept_has_it_look_again() {
+    fn a_request_found_before_sleeping_makes_it_poll_again() {
         let mut policy = Policy::default();
         policy.sleep(|| false);
         policy.awake(false, true);

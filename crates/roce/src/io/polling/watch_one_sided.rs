@@ -38,12 +38,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_begins_with_a_request_that_waited_while_the_thread_yielded_and_ends_when_none_comes() {
+    fn watching_begins_with_a_request_that_waited_while_the_thread_yielded_and_ends_without_requests()
+     {
         let mut watch = WatchOneSided::default();
         watch.woken(false, true);
-        assert!(!watch.is_kept(), "no thread polls: this one watches anyway");
+        assert!(
+            !watch.is_kept(),
+            "without pollers this thread watches anyway"
+        );
         watch.woken(true, false);
-        assert!(!watch.is_kept(), "what pollers wait for is theirs");
+        assert!(!watch.is_kept(), "pollers handle what they wait for");
         watch.woken(true, true);
         for _ in 0..1000 {
             watch.woken(false, false);

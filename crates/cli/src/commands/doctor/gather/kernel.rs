@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_devices_are_told_with_their_permissions() {
+    fn files_of_devices_are_listed_with_their_permissions() {
         let tree = Tree::of("nodes", &[("/dev/infiniband/rdma_cm", "")]);
         let file = tree.0.path("/dev/infiniband/rdma_cm");
         std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_drops_the_port_stops_the_packet_and_is_told_in_nfts_words() {
+    fn a_rule_that_drops_the_port_stops_the_packet_and_is_quoted_in_nfts_syntax() {
         let drop = rule("in", &format!("{}, {{\"drop\": null}}", port("4791")));
         assert_eq!(stopped_by(&fate(&[drop], "accept")), "udp dport 4791 drop");
         let set = port(r#"{"set": [53, {"range": [4000, 5000]}]}"#);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_drop_stops_what_no_rule_accepts() {
+    fn a_policy_of_drop_stops_packets_that_no_rule_accepts() {
         let nothing = fate(&[], "drop");
         let chain = "inet t/in".to_owned();
         assert_eq!(
@@ -330,13 +330,13 @@ mod tests {
             "udp dport 4791 drop"
         );
         assert_eq!(fate(&[drop], "accept"), Fate::Passes);
-        // An accept further down is for all chains.
+        // An accept further down applies to all chains.
         let accept = rule("own", &format!("{}, {{\"accept\": null}}", port("4791")));
         assert_eq!(fate(&[jump, accept], "drop"), Fate::Passes);
     }
 
     #[test]
-    fn translations_are_ours_if_our_addresses_are_meant() {
+    fn translations_count_if_they_apply_to_our_addresses() {
         let source = r#"{"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
             "right": {"prefix": {"addr": "172.17.0.0", "len": 16}}}}"#;
         let rules = rule("own", &format!("{source}, {{\"masquerade\": null}}"));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_set_is_none() {
+    fn text_that_is_not_a_rule_set_is_ignored() {
         for text in [
             "",
             "{}",

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_fails_is_told_in_its_own_words() {
+    fn a_failed_programs_error_output_is_quoted() {
         let shell = find("sh").unwrap();
         assert_eq!(run(&shell, &["-c", "echo said"]), Ok("said\n".into()));
         let failed = run(&shell, &["-c", "echo; echo not permitted >&2; exit 1"]);

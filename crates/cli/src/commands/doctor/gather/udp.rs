@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_on_the_port_are_read_of_both_families() {
+    fn sockets_on_the_port_are_found_in_both_families() {
         let v4 = "  77: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4242 2 0 0";
         let found = read_socket(v4).unwrap();
         assert_eq!(found.address, "127.0.0.1:4791".parse().unwrap());

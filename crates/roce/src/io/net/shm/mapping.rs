@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_maker_writes_others_read_and_cannot_change() {
+    fn others_can_read_but_not_change_the_creators_data() {
         let (own, file) = Mapping::create("portolan-test", 8192).unwrap();
         let other = Mapping::open(file.as_fd(), 8192).unwrap().unwrap();
         assert!(own.copy_in(8190, b"hi"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn files_whose_pages_could_vanish_are_refused() {
+    fn files_that_could_be_truncated_are_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("portolan-test", flags).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
