@@ -40,7 +40,8 @@ pub struct MemberLinks {
 #[derive(Debug)]
 pub struct MemberLink {
     fd: PrivateFd,
-    /// A message that waits for the other end to take descriptors.
+    with_memory: bool,
+    /// A message that waits until the other end accepts descriptors.
     waiting: Mutex<Option<Waiting>>,
 }
 
@@ -101,15 +102,17 @@ impl MemberLinks {
         Ok(None)
     }
 
-    /// The connection, if its peer is trusted, and whether it has begun to take descriptors with that.
+    /// The connection if its peer is trusted, and whether this call made it accept descriptors.
     fn trusted(&self, connection: PrivateFd) -> Result<Option<(MemberLink, bool)>, Errno> {
         let peer = Credentials::of_peer(connection.as_fd())?;
-        if !self.trust.admits(Own::here(), peer.uid) {
+        let own = Own::here();
+        if !self.trust.admits(own, peer.uid) {
             return Ok(None);
         }
         let tells = name::trust_descriptors(&connection)?;
         let link = MemberLink {
             fd: connection,
+            with_memory: Trust::SameUser.admits(own, peer.uid),
             waiting: Mutex::new(None),
         };
         Ok(Some((link, tells)))
@@ -124,6 +127,12 @@ impl AsFd for MemberLinks {
 }
 
 impl MemberLink {
+    /// Whether the other member could access this process's memory anyway, because it belongs to the same user or to root.
+    /// Users who are trusted only to share the port could not.
+    pub fn is_trusted_with_memory(&self) -> bool {
+        self.with_memory
+    }
+
     /// Sends a message with at most four descriptors, whole or not at all. If the other end has not accepted the connection
     /// yet, the message waits, and [`receive`](Self::receive) sends it later.
     ///

@@ -257,6 +257,28 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
         // SAFETY: the caller upholds the contract of `register`, which is the same.
         unsafe { self.register(addr, length, access) }
     }
+    /// Allocates zeroed memory for a region that peers of this host can access without the help of this process. `None` if
+    /// the provider does not offer this or has no more; any other memory works, too.
+    fn alloc_memory(&self, _length: usize) -> Option<Arc<dyn HostMemory>> {
+        None
+    }
+    /// Registers all of a memory from [`Pd::alloc_memory`]. Trusted peers of this host may access it directly, within the
+    /// region's rights.
+    ///
+    /// # Errors
+    /// As for [`Pd::register`].
+    ///
+    /// # Safety
+    /// As for [`Pd::register`]. The provider keeps the memory mapped.
+    #[allow(unsafe_code, reason = "as for `register`")]
+    unsafe fn register_memory(
+        &self,
+        memory: &Arc<dyn HostMemory>,
+        access: Access,
+    ) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller upholds the contract of `register`, which is the same.
+        unsafe { self.register(memory.addr(), memory.len() as u64, access) }
+    }
     /// Changes a region's memory, its rights, or both, and moves it to this protection domain if it belongs to another
     /// (`ibv_rereg_mr(3)`). Its keys do not change. After the call, the device accesses only what the region then
     /// covers and allows.
@@ -320,6 +342,20 @@ pub trait Pd: Send + Sync + std::fmt::Debug {
     }
     /// For the provider's own downcasts.
     fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Memory that a provider made ([`Pd::alloc_memory`]). It stays mapped while this exists.
+#[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+pub trait HostMemory: Send + Sync + std::fmt::Debug {
+    /// Address of the first byte, a multiple of 64.
+    fn addr(&self) -> u64;
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// Whether a process that was stopped in the middle of a copy may still write to it, though its region is
+    /// deregistered. It is not to be used any more then.
+    fn is_held(&self) -> bool;
+    /// For the provider's own downcasts.
+    fn as_arc_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
 }
 
 /// A memory region. Dropping it deregisters the memory.

@@ -24,6 +24,8 @@ mod lifetime;
 mod looking_on;
 #[path = "io/multicast.rs"]
 mod multicast;
+#[path = "io/one_sided.rs"]
+mod one_sided;
 #[path = "io/panics.rs"]
 mod panics;
 #[path = "io/process.rs"]

@@ -1,6 +1,8 @@
-//! The hand-over between the writer and the reader of a ring, in every order of steps that the memory model
-//! allows: the device's own source with a model checker's primitives.
+//! Two hand-overs, in every order of steps that the memory model allows: between the writer and the reader of a ring, and
+//! between a process that copies by a right and the one that withdraws it. This is the device's own source with a model
+//! checker's primitives.
 #![allow(unreachable_pub, dead_code, reason = "a test")]
+#![allow(unsafe_code, reason = "memory that the model checker watches")]
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -9,7 +11,11 @@ mod sync {
 #[path = "../src/io/net/shm/cursor.rs"]
 mod cursor;
 
+#[path = "../src/io/net/shm/hazard.rs"]
+mod hazard;
+
 use cursor::{Asleep, Head, Tail};
+use hazard::{Hazard, Version};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -76,5 +82,82 @@ fn room_made_as_the_writer_begins_to_wait_is_seen_or_rings_its_bell() {
         let seen = ring.head.read() == 8;
         let rung = reader.join().unwrap();
         assert!(seen || rung);
+    });
+}
+
+/// Memory that another process copies by a right, and who takes it back and uses the memory for something else.
+struct Right {
+    version: Version,
+    hazard: Hazard,
+    memory: loom::cell::UnsafeCell<u64>,
+}
+
+fn right() -> Arc<Right> {
+    let right = Right {
+        version: Version::new(),
+        hazard: Hazard::new(),
+        memory: loom::cell::UnsafeCell::new(0),
+    };
+    right.version.give();
+    Arc::new(right)
+}
+
+/// Copies if the right is still given after the announcement.
+fn copy(right: &Right) -> bool {
+    right.hazard.announce(1);
+    let version = right.version.given();
+    let allowed = version.is_some_and(|version| right.version.is_still(version));
+    if allowed {
+        // SAFETY: the model checker fails if another thread uses it at the same time.
+        right.memory.with_mut(|memory| unsafe { *memory += 1 });
+    }
+    right.hazard.end();
+    allowed
+}
+
+#[test]
+fn memory_whose_right_is_taken_back_is_not_copied_once_no_announcement_is_left() {
+    loom::model(|| {
+        let right = right();
+        let peer = {
+            let right = Arc::clone(&right);
+            thread::spawn(move || copy(&right))
+        };
+        right.version.take_back();
+        if right.hazard.announced() == 0 {
+            // SAFETY: as in `copy`.
+            right.memory.with_mut(|memory| unsafe { *memory = 100 });
+        }
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_right_covers_is_read_as_it_was_given_or_not_at_all() {
+    loom::model(|| {
+        let version = Arc::new(Version::new());
+        let covers = Arc::new([0, 0].map(loom::sync::atomic::AtomicU64::new));
+        let set = |covers: &[loom::sync::atomic::AtomicU64; 2], value| {
+            for word in covers {
+                word.store(value, loom::sync::atomic::Ordering::Relaxed);
+            }
+        };
+        set(&covers, 1);
+        version.give();
+        let owner = {
+            let (version, covers) = (Arc::clone(&version), Arc::clone(&covers));
+            thread::spawn(move || {
+                version.take_back();
+                set(&covers, 2);
+                version.give();
+            })
+        };
+        if let Some(given) = version.given() {
+            let read = covers
+                .each_ref()
+                .map(|word| word.load(loom::sync::atomic::Ordering::Relaxed));
+            assert!(!version.is_still(given) || read[0] == read[1], "{read:?}");
+        }
+        owner.join().unwrap();
     });
 }

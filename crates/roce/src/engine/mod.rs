@@ -52,8 +52,8 @@ pub use memory::{
     WindowError,
 };
 pub use output::{
-    AtomicKind, AtomicOperation, Completion, Payload, Placement, PlacementSource, Queue, Segment,
-    Transmit,
+    AtomicKind, AtomicOperation, Completion, Direct, DirectOperation, Payload, Placement,
+    PlacementSource, Queue, Segment, Transmit,
 };
 pub use path::{Destination, Path};
 pub use qp::{QueuePair, ReceiveDomain, ReceiveEntry, ReceiveSource};

@@ -56,6 +56,33 @@ impl Payload<'_> {
     }
 }
 
+/// A one-sided request that the host may carry out by itself, if it has the peer's memory and the peer's word that the
+/// request is allowed. See [`QueuePair::poll_direct`](super::QueuePair::poll_direct).
+#[derive(Clone, Copy, Debug)]
+pub struct Direct<'a> {
+    /// What to do.
+    pub operation: DirectOperation,
+    /// Address of the first byte, as the peer has told it.
+    pub addr: u64,
+    /// Key of the peer's memory.
+    pub rkey: u32,
+    /// Bytes, at least one; eight of an atomic.
+    pub len: u32,
+    /// This side's memory: what is written, or where what was there before goes to.
+    pub local: Payload<'a>,
+}
+
+/// What a one-sided request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectOperation {
+    /// Copies to the peer's memory.
+    Write,
+    /// Copies from the peer's memory.
+    Read,
+    /// Changes eight bytes of the peer's memory by one instruction of the processor.
+    Atomic(AtomicKind),
+}
+
 /// A contiguous range of the application's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {

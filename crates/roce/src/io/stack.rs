@@ -127,7 +127,6 @@ impl Stack {
         let (links, server) = link(&config, &group);
         let progress = Progress::new(&group, &transmitter, &interfaces, links.as_ref())?;
         let monitor = Monitor::default();
-        monitor.tap.set(config.tap.clone());
         let host = Arc::new(Host {
             clock: Clock::start(),
             entry,
@@ -149,6 +148,7 @@ impl Stack {
             group,
             config,
         });
+        host.set_tap(host.config.tap.clone());
         let thread = Mutex::default();
         let devices = Arc::new(Devices::new(Arc::clone(&host)));
         let stack = Arc::new(Self {
@@ -331,7 +331,7 @@ impl Stack {
 
     /// Plugs in a tap that sees every packet from now on, or pulls it.
     pub fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
-        self.host.monitor.tap.set(tap);
+        self.host.set_tap(tap);
     }
 
     /// How many objects there are at the moment.

@@ -331,6 +331,7 @@ impl Worker {
         let (Some(links), Some(server)) = (&self.host.links, &mut self.links) else {
             return;
         };
+        server.ask_for_files(links);
         for number in server.call_wanted(links) {
             watch_link(&self.host, server, number);
         }

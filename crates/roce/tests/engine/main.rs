@@ -3,6 +3,7 @@
 mod acknowledge;
 mod atomic;
 mod datagram;
+mod direct;
 mod draining;
 mod ending;
 mod errors;

@@ -9,7 +9,7 @@ use portolan_port_sharing::{
     Block, CoordinatorService, Datagram, GroupConfig, MemberService, Route,
 };
 use portolan_provider::address::ip_to_gid;
-use portolan_provider::traits::{CompChannel, Cq, Device, Mr, Pd, Qp};
+use portolan_provider::traits::{CompChannel, Cq, Device, HostMemory, Mr, Pd, Qp};
 use portolan_provider::verbs::{
     Access, AhAttr, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RemoteAddr,
     SendData, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
@@ -115,6 +115,8 @@ pub struct End {
 pub struct Memory {
     start: *mut u8,
     len: usize,
+    /// The device's, which other processes may reach by themselves.
+    pub pages: Option<Arc<dyn HostMemory>>,
 }
 
 // SAFETY: the bytes are accessed only by volatile operations and copies through the raw pointer.
@@ -127,7 +129,33 @@ impl Memory {
         Self {
             start: Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr(),
             len,
+            pages: None,
         }
+    }
+
+    fn in_file(pages: Arc<dyn HostMemory>) -> Self {
+        Self {
+            start: std::ptr::with_exposed_provenance_mut(pages.addr() as usize),
+            len: pages.len(),
+            pages: Some(pages),
+        }
+    }
+
+    /// Registers all of it.
+    pub fn register(&self, pd: &Arc<dyn Pd>, access: Access) -> Arc<dyn Mr> {
+        // SAFETY: the memory outlives the region (`End` drops `mr` before `memory`).
+        let registered = unsafe {
+            match &self.pages {
+                Some(pages) => pd.register_memory(pages, access),
+                None => pd.register(self.addr(), self.len as u64, access),
+            }
+        };
+        registered.unwrap()
+    }
+
+    #[allow(clippy::len_without_is_empty, reason = "a test")]
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     pub fn addr(&self) -> u64 {
@@ -157,6 +185,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.pages.is_some() {
+            return;
+        }
         let bytes = std::ptr::slice_from_raw_parts_mut(self.start, self.len);
         // SAFETY: leaked from a box of this length in `new`; the regions are gone, because `End` drops them
         // first.
@@ -178,18 +209,24 @@ pub struct Shape {
     pub rnr_retry: u8,
     pub cqe: u32,
     pub depth: u32,
+    /// Memory of the device's, if it has such.
+    pub in_file: bool,
 }
+
+/// The usual way to connect.
+pub const PATIENT: Shape = Shape {
+    memory: 1 << 20,
+    timeout: 17,
+    retry_cnt: 7,
+    rnr_retry: 7,
+    cqe: 256,
+    depth: 64,
+    in_file: true,
+};
 
 impl Default for Shape {
     fn default() -> Self {
-        Self {
-            memory: 1 << 20,
-            timeout: 17,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            cqe: 256,
-            depth: 64,
-        }
+        PATIENT
     }
 }
 
@@ -217,9 +254,12 @@ impl End {
             sq_sig_all: false,
         };
         let qp = pd.create_qp(&init, &cq, &cq, None).unwrap();
-        let memory = Memory::new(shape.memory);
-        // SAFETY: the memory outlives the region (`End` drops `mr` before `memory`).
-        let mr = unsafe { pd.register(memory.addr(), shape.memory as u64, ALL_RIGHTS) }.unwrap();
+        let pages = shape.in_file.then(|| pd.alloc_memory(shape.memory));
+        let memory = match pages.flatten() {
+            Some(pages) => Memory::in_file(pages),
+            None => Memory::new(shape.memory),
+        };
+        let mr = memory.register(&pd, ALL_RIGHTS);
         Self {
             ip,
             device,

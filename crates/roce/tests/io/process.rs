@@ -21,17 +21,18 @@ const PEER_VARIABLE: &str = "PORTOLAN_TEST_IO_PEER";
 /// Prefix of the peer's output lines, because the test runner prints too.
 const MARK: &str = "@peer ";
 /// Tolerates a peer that other tests keep from its processor for a while.
-const SHAPE: Shape = Shape {
+pub const SHAPE: Shape = Shape {
     memory: 1 << 20,
     timeout: 17,
     retry_cnt: 7,
     rnr_retry: 7,
     cqe: 256,
     depth: 64,
+    in_file: true,
 };
 
 /// A peer in a separate process. Killed on drop.
-struct Peer {
+pub struct Peer {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -70,11 +71,11 @@ impl Peer {
         }
     }
 
-    fn tell(&mut self, command: &str) {
+    pub fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").unwrap();
     }
 
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -89,12 +90,12 @@ impl Peer {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -109,14 +110,21 @@ impl Drop for Peer {
 }
 
 /// Connects an end here with one in a new process. Also returns that end's memory.
-fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
+pub fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
     let config = config();
     let ip = ip.parse().unwrap();
     let stack = stack(&config);
     let end = End::new(&stack, ip, shape);
     // A stack without a handle lives only as long as its thread is needed, so keep the handle.
     std::mem::forget(stack);
-    let mut peer = Peer::start_with(&config, ip, shape.timeout);
+    let (peer, remote) = connect_end(&config, &end, shape);
+    (end, peer, remote)
+}
+
+/// Connects an end with one in a new process.
+pub fn connect_end(config: &StackConfig, end: &End, shape: Shape) -> (Peer, RemoteAddr) {
+    let ip = end.ip;
+    let mut peer = Peer::start_with(config, ip, shape.timeout);
     let theirs = peer.answer();
     let mut words = theirs.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut word = || words.next().unwrap();
@@ -124,7 +132,7 @@ fn connect(ip: &str, shape: Shape) -> (End, Peer, RemoteAddr) {
     end.connect(ip, Qpn::new(qpn), shape);
     peer.tell(&end.qp.qpn().value().to_string());
     assert_eq!(peer.answer(), "connected");
-    (end, peer, RemoteAddr { addr, rkey })
+    (peer, RemoteAddr { addr, rkey })
 }
 
 #[test]
@@ -358,6 +366,21 @@ fn peer_process() {
                     }
                 }
                 say("wrote");
+            }
+            "stamp" => {
+                // Writes a word of its own to the other end for as long as it lives.
+                let rkey = lines.next().unwrap().unwrap().parse().unwrap();
+                let (addr, len) = (number as u64, end.memory.len() / 2);
+                end.memory.write(0, &vec![0xee; len]);
+                say("stamping");
+                loop {
+                    let remote = RemoteAddr { addr, rkey };
+                    end.post(0, SendOp::RdmaWrite(remote), end.sge(0, len));
+                    if end.poll().status != WcStatus::Success {
+                        say("refused");
+                        break;
+                    }
+                }
             }
             "attach" => {
                 let group = ip_to_gid(group_of(number as u16));

@@ -10,6 +10,12 @@ use crate::harness::*;
 
 const LEN: usize = 10_000;
 
+/// With memory that only packets reach.
+const IN_RINGS: Shape = Shape {
+    in_file: false,
+    ..PATIENT
+};
+
 /// Two connected queue pairs on separate stacks.
 struct Ends {
     stacks: [Arc<Stack>; 2],
@@ -28,7 +34,7 @@ impl Ends {
     }
 
     fn on(stacks: [Arc<Stack>; 2], ip: &str) -> Self {
-        let (ip, shape) = (ip.parse().unwrap(), Shape::default());
+        let (ip, shape) = (ip.parse().unwrap(), IN_RINGS);
         let ends = [0, 1].map(|number: usize| End::new(&stacks[number], ip, shape));
         ends[0].connect(ip, ends[1].qp.qpn(), shape);
         ends[1].connect(ip, ends[0].qp.qpn(), shape);
@@ -124,7 +130,7 @@ fn more_than_a_ring_holds_can_be_sent_to_a_sleeping_end() {
     config.local_memory = true;
     let stacks = [stack(&config), stack(&config)];
     let ip = "127.0.0.1".parse().unwrap();
-    let shape = Shape::default();
+    let shape = IN_RINGS;
     let pairs: Vec<[End; 2]> = (0..4)
         .map(|_| {
             let ends = [0, 1].map(|number: usize| End::new(&stacks[number], ip, shape));

@@ -28,8 +28,8 @@ use portolan_wire::Qpn;
 use portolan_wire::rocev2::Packet;
 
 use super::{
-    AtomicOperation, Completion, Destination, MemoryOperation, MemoryTable, Path, Payload, PdId,
-    Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
+    AtomicOperation, Completion, Destination, Direct, MemoryOperation, MemoryTable, Path, Payload,
+    PdId, Placement, QpConfig, QpCounters, Segment, Transmit, WindowError,
 };
 pub(super) use receive_queue::check_pieces;
 pub use receive_queue::{ReceiveDomain, ReceiveEntry, ReceiveSource};
@@ -438,6 +438,37 @@ impl QueuePair {
                     return None;
                 }
             }
+        }
+    }
+
+    /// The request whose turn it is, if the host may carry it out by itself instead of asking for its packets: a
+    /// one-sided one of an RC queue pair, with nothing unacknowledged before it. When that is done,
+    /// [`complete_direct`](Self::complete_direct) completes it; otherwise nothing has happened.
+    pub fn poll_direct(&mut self, memory: &MemoryTable) -> Option<Direct<'_>> {
+        if self.qp_type() != QpType::Rc {
+            return None;
+        }
+        let cx = Context::new(&self.config, &self.attr, Duration::ZERO, memory);
+        let requester = &self.service.reliable()?.requester;
+        let head = requester.direct(&cx, &mut self.segments)?;
+        let local = match head.is_inline {
+            true => Payload::Inline(requester.inline_bytes(0)),
+            false => Payload::Segments(&self.segments),
+        };
+        Some(Direct {
+            operation: head.operation,
+            addr: head.addr,
+            rkey: head.rkey,
+            len: head.len,
+            local,
+        })
+    }
+
+    /// The request of [`poll_direct`](Self::poll_direct) was carried out.
+    pub fn complete_direct(&mut self) {
+        let (qpn, out) = (self.config.qpn, &mut self.outbox);
+        if let Some(halves) = self.service.reliable_mut() {
+            halves.requester.complete_direct(qpn, out);
         }
     }
 

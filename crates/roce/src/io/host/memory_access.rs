@@ -45,6 +45,39 @@ pub(crate) unsafe fn place(addr: u64, bytes: &[u8]) {
     }
 }
 
+/// Copies from one registered region to another, the last bytes last, as [`place`] does.
+///
+/// # Safety
+/// `from` and `to` are the addresses of `len` bytes that stay mapped with the rights to be read and written: of a
+/// registered region, or of a peer's memory.
+#[inline]
+pub(crate) unsafe fn copy(from: u64, to: u64, len: usize) {
+    let source = std::ptr::with_exposed_provenance::<u8>(from as usize);
+    let target = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    let is_word = len >= 8 && (to + len as u64).is_multiple_of(8);
+    let body = match (len, is_word) {
+        (0, _) => return,
+        (_, true) => len - 8,
+        (_, false) => len - 1,
+    };
+    // SAFETY: in bounds by the caller's promise. Both may be the same memory under two addresses, which a copy by moving
+    // allows for; nothing makes a reference to either.
+    unsafe { std::ptr::copy(source, target, body) };
+    if is_word {
+        // SAFETY: in bounds as above, and the target is aligned.
+        unsafe {
+            let word = source.add(body).cast::<u64>().read_unaligned();
+            AtomicU64::from_ptr(target.add(body).cast()).store(word, Ordering::Release);
+        }
+    } else {
+        // SAFETY: in bounds as above, and a byte is always aligned.
+        unsafe {
+            let last = source.add(body).read();
+            AtomicU8::from_ptr(target.add(body)).store(last, Ordering::Release);
+        }
+    }
+}
+
 /// Splits off the last eight bytes if their destination is an aligned word.
 fn body_and_word(addr: u64, bytes: &[u8]) -> Option<(&[u8], [u8; 8])> {
     let (head, word) = bytes.split_last_chunk::<8>()?;

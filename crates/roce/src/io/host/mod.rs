@@ -11,6 +11,7 @@ pub(crate) mod completion_queue;
 pub(crate) mod datagram;
 pub(crate) mod datagram_memory;
 pub(crate) mod device;
+mod direct;
 pub(crate) mod drive;
 pub(crate) mod entry;
 pub(crate) mod errors;

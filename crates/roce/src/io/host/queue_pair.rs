@@ -14,6 +14,7 @@ use crate::io::host::device::DeviceCore;
 use crate::io::host::shared_receive_queue::SrqUse;
 use crate::io::host::xrc_domain::XrcDomain;
 use crate::io::net::path::Path;
+use crate::io::net::shm::rights::Slot;
 use crate::io::net::transmit::SendSocket;
 use portolan_port_sharing::Block;
 
@@ -49,6 +50,11 @@ pub(crate) struct LockedQp {
     pub(crate) path: Option<Path>,
     /// The process of this host that has the peer, if it is another one.
     pub(crate) peer: Option<Block>,
+    /// The peer's number, and the tag of both addresses as the peer sees them.
+    pub(crate) peer_qpn: Qpn,
+    pub(crate) peer_tag: u32,
+    /// Its place in the table of rights, while its peer may reach memory through it.
+    pub(crate) given: Option<Slot>,
     /// The ring that it sends by; without one, the socket.
     pub(crate) link: Option<Arc<SendSocket>>,
     /// How many links had come up when it last looked for one.
@@ -94,6 +100,9 @@ impl QpCore {
                 srq,
                 path: None,
                 peer: None,
+                peer_qpn: Qpn::new(0),
+                peer_tag: 0,
+                given: None,
                 link: None,
                 links_seen: 0,
                 takes_datagrams: false,

@@ -65,6 +65,7 @@ impl Host {
     /// Carries out what the engine asks for after a call other than `handle_packet`.
     pub(crate) fn settle(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         loop {
+            self.go_direct(qp, state);
             let memory = self.memory.read();
             self.transmit(qp, state, now, &memory);
             drop(memory);
@@ -242,6 +243,9 @@ impl Host {
             };
             raise(AsyncEvent::CqErr(full));
             state.engine.fail();
+        }
+        if state.given.is_some() && state.engine.state() == QpState::Err {
+            self.withdraw_qp(state, false);
         }
         self.keep_timer(qp, state);
     }

@@ -8,6 +8,7 @@ use portolan_wire::Qpn;
 
 use crate::io::host::Host;
 use crate::io::host::queue_pair::LockedQp;
+use crate::io::net::shm::rights::tag_of;
 
 /// How a queue pair's packets leave this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ impl Host {
         let block = Block::of_qpn(peer.value())
             .filter(|block| is_here && ![Block::COORDINATOR, self.group.block()].contains(block));
         state.peer = block;
+        state.peer_qpn = peer;
+        state.peer_tag = tag_of(path.remote.ip(), path.local);
         if block.is_some_and(|block| links.want(block)) {
             self.progress.wake();
         }

@@ -47,6 +47,8 @@ counters! {
     sent_through_memory,
     /// Packets among those received that came through memory.
     received_through_memory,
+    /// One-sided requests carried out in the memory of another process, without a packet.
+    carried_out_in_memory,
     /// Calls of `sendmsg` and `sendmmsg`.
     send_calls,
     /// Calls of `recvmmsg` that brought something.

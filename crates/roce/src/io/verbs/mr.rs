@@ -14,6 +14,8 @@ use crate::io::host::errors::foreign;
 use crate::io::host::gauge::Permit;
 use crate::io::host::mapping;
 use crate::io::net::rand::random_u32;
+use crate::io::net::shm::memory_files::SharedPages;
+use crate::io::net::shm::rights::Slot;
 
 /// A memory region. Local and remote key are one random number.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct SoftMr {
     /// `None` once it is deregistered. Locked before the memory table, so that a call that changes the
     /// region returns only when those of other threads are done, too.
     region: Mutex<Option<Region>>,
+    /// Its place in the table of rights, and its memory in a file, while peers may reach it by themselves.
+    given: Mutex<Option<(Slot, Arc<SharedPages>)>>,
     host: Arc<Host>,
     _permit: Permit,
 }
@@ -43,7 +47,12 @@ fn verify(host: &Host, region: &Region) -> Result<()> {
 }
 
 impl SoftMr {
-    pub(crate) fn register(host: &Arc<Host>, region: Region) -> Result<Self> {
+    /// Registers memory, which is that of `pages` if it is in a file.
+    pub(crate) fn register(
+        host: &Arc<Host>,
+        region: Region,
+        pages: Option<Arc<SharedPages>>,
+    ) -> Result<Self> {
         verify(host, &region)?;
         let permit = host.gauges.mrs.take(Step::RegisterMemory)?;
         let mut memory = host.memory.write();
@@ -57,9 +66,11 @@ impl SoftMr {
         memory.insert(key, region)?;
         drop(memory);
         let host = Arc::clone(host);
+        let given = pages.and_then(|pages| Some((host.give_key(key, &region, &pages)?, pages)));
         Ok(Self {
             key,
             region: Mutex::new(Some(region)),
+            given: Mutex::new(given),
             host,
             _permit: permit,
         })
@@ -84,8 +95,18 @@ impl SoftMr {
         }
         verify(&self.host, &changed)?;
         self.host.memory.write().replace(self.key, changed)?;
+        // What it is from now on goes by packets.
+        self.withdraw();
         *region = Some(changed);
         Ok(())
+    }
+
+    /// Takes from peers what they may do by themselves. They do nothing any more once this returns, or with memory
+    /// that is kept for them.
+    fn withdraw(&self) {
+        if let (Some((slot, pages)), Some(links)) = (self.given.lock().take(), &self.host.links) {
+            links.rights().take_key(slot, &pages);
+        }
     }
 
     /// The region behind a trait object, if it belongs to the same stack.
@@ -112,6 +133,7 @@ impl Mr for SoftMr {
         let mut region = self.region.lock();
         if region.is_some() {
             self.host.memory.write().deregister(self.key)?;
+            self.withdraw();
             *region = None;
         }
         Ok(())
@@ -129,6 +151,8 @@ impl Drop for SoftMr {
             let mut memory = self.host.memory.write();
             // The memory may go away now: windows on it are closed.
             memory.remove(self.key);
+            drop(memory);
+            self.withdraw();
         }
     }
 }

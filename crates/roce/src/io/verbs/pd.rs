@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use portolan_provider::traits::{Cq, Mr, Mw, Pd, Qp, Srq, Xrcd};
+use portolan_provider::traits::{Cq, HostMemory, Mr, Mw, Pd, Qp, Srq, Xrcd};
 use portolan_provider::verbs::{Access, Ah, AhAttr, MrRange, MwType, QpInit, SrqAttr};
 use portolan_provider::{Result, Step};
 
@@ -78,7 +78,35 @@ impl Pd for SoftPd {
             length,
             access,
         };
-        let region = SoftMr::register(&self.host, region)
+        let region = SoftMr::register(&self.host, region, None)
+            .map_err(|error| error.on(self.device.name(), None))?;
+        Ok(Arc::new(region))
+    }
+
+    fn alloc_memory(&self, length: usize) -> Option<Arc<dyn HostMemory>> {
+        self.host.entry.check(Step::RegisterMemory).ok()?;
+        let links = self.host.links.as_ref()?;
+        links.rights().let_go();
+        let pages: Arc<dyn HostMemory> = links.files().alloc(length)?;
+        Some(pages)
+    }
+
+    unsafe fn register_memory(
+        &self,
+        memory: &Arc<dyn HostMemory>,
+        access: Access,
+    ) -> Result<Arc<dyn Mr>> {
+        self.host.entry.check(Step::RegisterMemory)?;
+        self.check_present(Step::RegisterMemory)?;
+        let region = Region {
+            pd: self.id,
+            iova: memory.addr(),
+            addr: memory.addr(),
+            length: memory.len() as u64,
+            access,
+        };
+        let pages = Arc::clone(memory).as_arc_any().downcast().ok();
+        let region = SoftMr::register(&self.host, region, pages)
             .map_err(|error| error.on(self.device.name(), None))?;
         Ok(Arc::new(region))
     }

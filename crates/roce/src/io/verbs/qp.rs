@@ -243,6 +243,7 @@ impl Qp for SoftQp {
             let (attr, _) = state.engine.query();
             self.host.want_link(&mut state, attr.dest_qpn);
         }
+        self.host.give_qp(&mut state);
         if self.core.qp_type == QpType::Ud {
             let takes = !matches!(state.engine.state(), QpState::Reset | QpState::Init);
             self.host.take_datagrams(&mut state, takes);
@@ -355,6 +356,7 @@ impl Qp for SoftQp {
         if std::mem::replace(&mut state.closed, true) {
             return Ok(());
         }
+        self.host.withdraw_qp(&mut state, true);
         self.host.replace_path(&mut state, None);
         self.host.take_datagrams(&mut state, false);
         self.host

@@ -14,6 +14,7 @@
 
 mod acknowledge;
 mod atomic;
+mod direct;
 mod drain;
 mod local;
 mod reads;

@@ -14,11 +14,16 @@ use portolan_threads::lock::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use crate::io::net::shm::bell::Bell;
+use crate::io::net::shm::memory_files::MemoryFiles;
+use crate::io::net::shm::peer_memory::PeerMemory;
+use crate::io::net::shm::rights::Rights;
 use crate::io::net::shm::ring::{Board, PLACES, PendingWriter, Reader, Writer};
 use crate::io::net::transmit::SendSocket;
 
 /// First byte of each message; another number is another protocol.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Second byte of a message that asks for a memory file, whose number follows, and of the answer, which has the file.
+const FILE: u8 = 1;
 /// Members accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Connections at most: two for each process of the host. Each may have a place on the board.
@@ -31,6 +36,10 @@ pub(crate) struct Links {
     board: Board,
     /// Rung by those who write to this process when it sleeps, and by those who have made room.
     bell: Bell,
+    /// What others may do in this process's memory by themselves, and that memory.
+    rights: Rights,
+    files: Arc<MemoryFiles>,
+    any_asked: AtomicBool,
     outgoing: RwLock<HashMap<Block, Outgoing>>,
     wanted: Mutex<Vec<Block>>,
     any_wanted: AtomicBool,
@@ -96,6 +105,9 @@ impl Links {
             own,
             board: Board::create()?,
             bell: Bell::new()?,
+            rights: Rights::create()?,
+            files: Arc::new(MemoryFiles::new()),
+            any_asked: AtomicBool::new(false),
             outgoing: RwLock::default(),
             wanted: Mutex::default(),
             any_wanted: AtomicBool::new(false),
@@ -149,6 +161,21 @@ impl Links {
 
     pub(crate) fn board(&self) -> &Board {
         &self.board
+    }
+
+    /// What others may do in this process's memory by themselves.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// This process's memory that others may map.
+    pub(crate) fn files(&self) -> &Arc<MemoryFiles> {
+        &self.files
+    }
+
+    /// A memory file of another process is missed. The progress thread, which is to be woken, asks for it.
+    pub(crate) fn asked(&self) {
+        self.any_asked.store(true, Ordering::Release);
     }
 
     /// This process's own bell.
@@ -225,6 +252,31 @@ impl LinkServer {
         )?;
         let stage = Stage::Called(block, pending);
         Ok(Some(Connection { link, stage }))
+    }
+
+    /// Asks other processes for the memory files that are missed.
+    pub(crate) fn ask_for_files(&self, links: &Links) {
+        if !links.any_asked.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for connection in self.connections.values() {
+            let Stage::Writing(_, socket) = &connection.stage else {
+                continue;
+            };
+            let Some(memory) = socket.peer_memory() else {
+                continue;
+            };
+            let mut asked = memory.take_asked();
+            while let Some(number) = asked.pop() {
+                let sent = connection.link.send(&file_message(number), &[]);
+                if sent == Err(Errno::AGAIN) {
+                    asked.push(number);
+                    links.asked();
+                    break;
+                }
+            }
+            memory.ask_again(asked);
+        }
     }
 
     /// Accepts connections; their numbers.
@@ -317,12 +369,46 @@ impl LinkServer {
                 links.set(block, Outgoing::Refused);
                 Served::Nothing
             }
+            (
+                Stage::Writing(block, socket),
+                Some((&[VERSION, FILE, ref file_number @ ..], files)),
+            ) => {
+                if let (Some(memory), Ok(file_number)) =
+                    (socket.peer_memory(), file_number.try_into())
+                    && let [file] = &*files
+                    && let Err(errno) =
+                        memory.add_file(u32::from_ne_bytes(file_number), file.as_fd())
+                {
+                    tracing::debug!(%errno, "another process's memory file");
+                }
+                connection.stage = Stage::Writing(block, socket);
+                self.connections.insert(number, connection);
+                Served::Nothing
+            }
+            (Stage::Reading(place), Some((&[VERSION, FILE, ref file @ ..], _)))
+                if connection.link.is_trusted_with_memory() =>
+            {
+                let Ok(file) = file.try_into().map(u32::from_ne_bytes) else {
+                    links.rights.remove_user(place);
+                    return Served::Ended(place);
+                };
+                let send = |fd: BorrowedFd<'_>| connection.link.send(&file_message(file), &[fd]);
+                if let Some(Err(errno)) = links.files.with_file(file, send) {
+                    tracing::debug!(%errno, "handing over a memory file");
+                }
+                connection.stage = Stage::Reading(place);
+                self.connections.insert(number, connection);
+                Served::Nothing
+            }
             (Stage::Writing(block, socket), _) => {
                 socket.close();
                 links.forget(block, &socket);
                 Served::Nothing
             }
-            (Stage::Reading(place), _) => Served::Ended(place),
+            (Stage::Reading(place), _) => {
+                links.rights.remove_user(place);
+                Served::Ended(place)
+            }
             (Stage::Accepted, _) => Served::Nothing,
         }
     }
@@ -340,11 +426,15 @@ fn accepted(
     let [file, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
     let bell = Bell::of(bell)?;
     let reader = Reader::open(file.as_fd(), block, place, &links.board).ok()??;
-    link.send(
-        &[VERSION, place],
-        &[links.board.file()?, links.bell().as_fd()],
-    )
-    .ok()?;
+    let mut descriptors = vec![links.board.file()?, links.bell().as_fd()];
+    if link.is_trusted_with_memory() {
+        descriptors.push(links.rights.file());
+        links.rights.add_user(place, Arc::clone(reader.mapping()));
+    }
+    if link.send(&[VERSION, place], &descriptors).is_err() {
+        links.rights.remove_user(place);
+        return None;
+    }
     Some(Incoming { reader, bell })
 }
 
@@ -355,7 +445,19 @@ fn answered(
     descriptors: Vec<PrivateFd>,
     port: u16,
 ) -> Option<SendSocket> {
-    let [board, bell] = <[PrivateFd; 2]>::try_from(descriptors).ok()?;
+    let mut descriptors = descriptors.into_iter();
+    let (board, bell) = (descriptors.next()?, descriptors.next()?);
+    let ring = Arc::clone(pending.mapping());
+    let memory = match descriptors.next() {
+        Some(rights) => PeerMemory::open(rights.as_fd(), ring).ok()?,
+        None => None,
+    };
     let writer = pending.open(board.as_fd(), place).ok()??;
-    Some(SendSocket::of_ring(writer, Bell::of(bell)?, port))
+    Some(SendSocket::of_ring(writer, Bell::of(bell)?, memory, port))
+}
+
+/// Asks for a memory file, or hands it over.
+fn file_message(number: u32) -> [u8; 6] {
+    let [a, b, c, d] = number.to_ne_bytes();
+    [VERSION, FILE, a, b, c, d]
 }

@@ -11,10 +11,13 @@ use std::ptr::{self, NonNull};
 use portolan_port_sharing::room::with_room;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
-    memfd_create,
+    ftruncate, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// The longest file of another process that is mapped.
+const FILE_LEN_MAX: usize = 1 << 40;
 
 /// A mapped memory file.
 #[derive(Debug)]
@@ -54,6 +57,55 @@ impl Mapping {
             return Ok(None);
         }
         Self::map(file, len, ProtFlags::READ).map(Some)
+    }
+
+    /// Makes a file of `len` bytes that whoever has it can read and write, and that never changes its size. Its memory
+    /// comes as it is used.
+    pub(super) fn create_for_all(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = with_room(|| memfd_create(name, flags))?;
+        ftruncate(&file, len as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)?;
+        let mapping = Self::map(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok((mapping, file))
+    }
+
+    /// Maps another process's file for reading and writing. `None` if it is not what
+    /// [`create_for_all`](Self::create_for_all) makes: its pages could vanish.
+    pub(super) fn open_for_all(file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let Ok(seals) = fcntl_get_seals(file) else {
+            return Ok(None);
+        };
+        let len = fstat(file)?.st_size;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|len| (1..=FILE_LEN_MAX).contains(len));
+        match len {
+            Some(len) if seals.contains(SealFlags::SHRINK) => {
+                Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Address of its first byte.
+    pub(super) fn addr(&self) -> u64 {
+        self.at.as_ptr().expose_provenance() as u64
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Zeroes bytes of a mapping made by [`create_for_all`](Self::create_for_all).
+    pub(super) fn clear(&self, offset: usize, len: usize) {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if is_inside {
+            // SAFETY: inside the mapping, which is writable.
+            unsafe { ptr::write_bytes(self.at.as_ptr().add(offset), 0, len) };
+        }
     }
 
     fn map(file: BorrowedFd<'_>, len: usize, access: ProtFlags) -> Result<Self, Errno> {

@@ -8,11 +8,18 @@
 //! * `cursor`: how far both are, and who is to be woken; `sync` for its model checker.
 //! * `mapping`, `ring`: memory files; records in them.
 //! * `bell`: what wakes the other process.
+//! * `hazard`: rights that are taken back while another process may be using them.
+//! * `memory_files`, `rights`: memory that others may reach by themselves, and what they may do there.
+//! * `peer_memory`: the same of another process.
 //! * `links`: the links of this process, how they come about and end.
 
 pub(crate) mod bell;
 pub(crate) mod cursor;
+pub(crate) mod hazard;
 pub(crate) mod links;
 pub(crate) mod mapping;
+pub(crate) mod memory_files;
+pub(crate) mod peer_memory;
+pub(crate) mod rights;
 pub(crate) mod ring;
 mod sync;

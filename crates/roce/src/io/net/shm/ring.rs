@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use portolan_port_sharing::Block;
 use rustix::io::Errno;
@@ -48,7 +49,7 @@ pub(crate) struct Board {
 /// The writing end.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     board: Board,
     place: u8,
     tail: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Writer {
 /// The reading end.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     from: Block,
     place: u8,
     head: u64,
@@ -138,6 +139,7 @@ impl Writer {
     /// Makes a ring's file, which the reader gets.
     pub(crate) fn create() -> Result<(PendingWriter, OwnedFd), Errno> {
         let (mapping, file) = Mapping::create("portolan-ring", FILE_LEN)?;
+        let mapping = Arc::new(mapping);
         Ok((PendingWriter { mapping }, file))
     }
 
@@ -198,10 +200,15 @@ impl Writer {
 /// A ring whose reader has not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingWriter {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
 }
 
 impl PendingWriter {
+    /// The file, which has more of this process's than the ring.
+    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     /// The writing end, with the reader's board and the place on it. `None` if it is no board.
     pub(crate) fn open(self, board: BorrowedFd<'_>, place: u8) -> Result<Option<Writer>, Errno> {
         let board = Board::open(board)?;
@@ -228,12 +235,17 @@ impl Reader {
         // The place may have been another ring's.
         let _ = own.head(place).release(0, tail_of(&mapping));
         Ok(Some(Self {
-            mapping,
+            mapping: Arc::new(mapping),
             from,
             place,
             head: 0,
             bytes: Vec::new(),
         }))
+    }
+
+    /// The file, which has more of the writer's than the ring.
+    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     /// The block of the process that writes.

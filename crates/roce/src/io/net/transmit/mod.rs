@@ -19,6 +19,7 @@ use crate::io::net::path::Path;
 use crate::io::net::rand::random_u32;
 use crate::io::net::send_batch::{Run, SendBatch, send_one};
 use crate::io::net::shm::bell::Bell;
+use crate::io::net::shm::peer_memory::PeerMemory;
 use crate::io::net::shm::ring::{Broken, Record, Writer, Written};
 use crate::io::net::sockopt::{IpVersion, refuse_input, set_int};
 use crate::io::net::tap::{Direction, TappedPacket};
@@ -138,7 +139,12 @@ pub(crate) struct SendSocket {
 enum Outlet {
     Socket(UdpSocket),
     /// A ring in memory, and the bell of its reader.
-    Ring(Mutex<Writer>, Bell),
+    Ring {
+        writer: Mutex<Writer>,
+        bell: Bell,
+        /// The memory of the process that reads, if that lets this one reach it.
+        memory: Option<Box<PeerMemory>>,
+    },
 }
 
 /// What waits for room in the send buffer.
@@ -184,9 +190,18 @@ impl SendSocket {
     }
 
     /// Sends through memory, as if from a UDP port.
-    pub(crate) fn of_ring(writer: Writer, bell: Bell, port: u16) -> Self {
+    pub(crate) fn of_ring(
+        writer: Writer,
+        bell: Bell,
+        memory: Option<PeerMemory>,
+        port: u16,
+    ) -> Self {
         Self {
-            outlet: Outlet::Ring(Mutex::new(writer), bell),
+            outlet: Outlet::Ring {
+                writer: Mutex::new(writer),
+                bell,
+                memory: memory.map(Box::new),
+            },
             port,
             closed: AtomicBool::new(false),
             segments: AtomicBool::new(true),
@@ -206,6 +221,15 @@ impl SendSocket {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// The memory of the process at the other end of the ring, if this one may reach it.
+    #[inline]
+    pub(crate) fn peer_memory(&self) -> Option<&PeerMemory> {
+        match &self.outlet {
+            Outlet::Ring { memory, .. } if !self.is_closed() => memory.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Its UDP source port, which the ICRC covers.
     pub(crate) fn port(&self) -> u16 {
         self.port
@@ -215,13 +239,13 @@ impl SendSocket {
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.outlet {
             Outlet::Socket(socket) => Some(socket.as_fd()),
-            Outlet::Ring(..) => None,
+            Outlet::Ring { .. } => None,
         }
     }
 
     /// Has the reader of a ring ring the bell when there is room. Whoever calls this tries to send again.
     pub(crate) fn want_room(&self) {
-        if let Outlet::Ring(writer, _) = &self.outlet {
+        if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().want_room();
         }
     }
@@ -239,7 +263,7 @@ impl SendSocket {
                 monitor.counters.send_calls.up();
                 batch.submit(socket.as_fd(), path, first)
             }
-            Outlet::Ring(writer, bell) => {
+            Outlet::Ring { writer, bell, .. } => {
                 let mut writer = writer.lock();
                 let mut sent = 0;
                 let mut rings = false;
@@ -262,7 +286,7 @@ impl SendSocket {
     fn submit_one(&self, path: &Path, run: &Run, bytes: &[u8]) -> io::Result<()> {
         match &self.outlet {
             Outlet::Socket(socket) => send_one(socket.as_fd(), path, run, bytes),
-            Outlet::Ring(writer, bell) => {
+            Outlet::Ring { writer, bell, .. } => {
                 if self.write(&mut writer.lock(), path, run, bytes)? {
                     bell.ring();
                 }
@@ -354,7 +378,7 @@ impl SendSocket {
 
     fn count(&self, run: &Run, monitor: &Monitor) {
         monitor.sent(run.packets, run.len);
-        if let Outlet::Ring(..) = self.outlet {
+        if let Outlet::Ring { .. } = self.outlet {
             let packets = usize::from(run.packets);
             monitor.counters.sent_through_memory.add(packets);
         }
@@ -434,7 +458,7 @@ impl SendSocket {
             waiting.datagrams.pop_front();
         }
         self.full.store(false, Ordering::Release);
-        if let Outlet::Ring(writer, _) = &self.outlet {
+        if let Outlet::Ring { writer, .. } = &self.outlet {
             writer.lock().have_room();
         }
         Some(std::mem::take(&mut waiting.queue_pairs))

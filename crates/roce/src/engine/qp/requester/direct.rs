@@ -1,0 +1,95 @@
+//! Requests that the host carries out by itself, in memory that it shares with the peer.
+//!
+//! No packet is sent for such a request, so it takes no number on the wire: the first PSN moves back by as many as it
+//! would have taken, and the next packet has the PSN that the peer expects.
+
+use alloc::vec::Vec;
+
+use portolan_provider::verbs::{QpState, RemoteAddr, SendOp};
+use portolan_wire::Qpn;
+
+use super::{EntryData, Requester};
+use crate::engine::qp::context::Context;
+use crate::engine::qp::outbox::Outbox;
+use crate::engine::qp::segment::{self, SgeCursor};
+use crate::engine::{AtomicKind, DirectOperation, Segment};
+
+/// A request without the borrow of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine::qp) struct DirectHead {
+    pub(in crate::engine::qp) operation: DirectOperation,
+    pub(in crate::engine::qp) addr: u64,
+    pub(in crate::engine::qp) rkey: u32,
+    pub(in crate::engine::qp) len: u32,
+    pub(in crate::engine::qp) is_inline: bool,
+}
+
+impl Requester {
+    /// The oldest request, if the host may carry it out by itself: a one-sided one that is not empty, with nothing
+    /// under way before it, whose local memory may be used. `segments` is filled with the places of that memory.
+    pub(in crate::engine::qp) fn direct(
+        &self,
+        cx: &Context<'_>,
+        segments: &mut Vec<Segment>,
+    ) -> Option<DirectHead> {
+        let is_idle = self.una == self.frontier && self.next == self.una && self.entry == 0;
+        let entry = self.queue.front().filter(|entry| entry.first == self.una)?;
+        if !is_idle || cx.attr.state != QpState::Rts || entry.len == 0 || entry.xrceth.is_some() {
+            return None;
+        }
+        let (operation, remote) = operation_of(&entry.op)?;
+        let is_inline = match &entry.data {
+            EntryData::Inline(_) => true,
+            EntryData::Sges(sges) => {
+                let (is_written, whole) = (entry.awaits_data(), 0..u64::from(entry.len));
+                segment::check(sges, whole.clone(), cx.pd, cx.memory, is_written).ok()?;
+                let mut cursor = SgeCursor::default();
+                cursor
+                    .gather(sges, whole, cx.pd, cx.memory, segments)
+                    .ok()?;
+                false
+            }
+        };
+        Some(DirectHead {
+            operation,
+            addr: remote.addr,
+            rkey: remote.rkey,
+            len: entry.len,
+            is_inline,
+        })
+    }
+
+    /// The host has carried the oldest request out: it is complete.
+    pub(in crate::engine::qp) fn complete_direct(&mut self, qpn: Qpn, out: &mut Outbox) {
+        let Some(entry) = self.queue.front() else {
+            return;
+        };
+        let (first, end) = (entry.first, entry.end);
+        // At most 2^23 packets of 256 bytes.
+        self.sq_psn = self.sq_psn.sub((end - first) as u32);
+        (self.una, self.next, self.frontier) = (end, end, end);
+        self.complete_finished(qpn, out);
+        self.gather = SgeCursor::default();
+    }
+}
+
+/// What a request does to the peer's memory, and where. A write with immediate data takes a receive of the peer's.
+fn operation_of(op: &SendOp) -> Option<(DirectOperation, RemoteAddr)> {
+    match *op {
+        SendOp::RdmaWrite(remote) => Some((DirectOperation::Write, remote)),
+        SendOp::RdmaRead(remote) => Some((DirectOperation::Read, remote)),
+        SendOp::AtomicCmpSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            let kind = AtomicKind::CompareSwap { compare, swap };
+            Some((DirectOperation::Atomic(kind), remote))
+        }
+        SendOp::AtomicFetchAdd { remote, add } => Some((
+            DirectOperation::Atomic(AtomicKind::FetchAdd { add }),
+            remote,
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,236 @@
+//! One-sided requests to another process of this host, carried out in its memory without its help.
+//!
+//! A request is carried out so if nothing of its queue pair is unacknowledged, and if the other process's table of rights
+//! allows it ([`rights`](crate::io::net::shm::rights)). Everything else goes by packets, so that a refusal is the peer's
+//! own. So does everything while either process has a tap, which is to see all there is.
+
+#![allow(unsafe_code, reason = "copies between registered memory")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use portolan_provider::verbs::{Access, QpState, QpType};
+
+use crate::engine::{AtomicOperation, Direct, DirectOperation, Payload, Region};
+use crate::io::host::Host;
+use crate::io::host::memory_access;
+use crate::io::host::queue_pair::{LockedQp, QpCore};
+use crate::io::net::shm::memory_files::SharedPages;
+use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
+use crate::io::net::shm::rights::{KeyRight, QpRight, Slot, Wanted, tag_of};
+use crate::io::net::tap::Tap;
+use crate::io::net::transmit::SendSocket;
+
+/// Bytes copied under one announcement: who takes a right back waits for no more.
+const CHUNK: u32 = 1 << 20;
+/// Bytes copied in one turn. What is longer goes by packets, between which others have theirs.
+const TURN_MAX: u64 = 64 << 20;
+
+impl Host {
+    /// Carries out the requests whose turn it is, as far as the peer's process lets this one.
+    #[inline]
+    pub(super) fn go_direct(&self, qp: &QpCore, state: &mut LockedQp) {
+        if let Some(link) = &state.link
+            && link.peer_memory().is_some()
+            && qp.qp_type == QpType::Rc
+            && !self.monitor.tap.is_plugged()
+        {
+            self.go_direct_to(&Arc::clone(link), state);
+        }
+    }
+
+    fn go_direct_to(&self, link: &SendSocket, state: &mut LockedQp) {
+        let mut left = TURN_MAX;
+        while let Some(peer) = link.peer_memory()
+            && self.carry_out(peer, state, &mut left)
+        {
+            state.engine.complete_direct();
+            self.monitor.counters.carried_out_in_memory.up();
+        }
+    }
+
+    /// Carries out the request whose turn it is, in chunks; false if it is not to be, or not any more: what was copied
+    /// of it will be copied again.
+    fn carry_out(&self, peer: &PeerMemory, state: &mut LockedQp, left: &mut u64) -> bool {
+        let (mut done, own) = (0u32, state.engine.qpn());
+        loop {
+            let memory = self.memory.read();
+            let Some(direct) = state.engine.poll_direct(&memory) else {
+                return false;
+            };
+            if done == 0 && u64::from(direct.len) > *left {
+                return false;
+            }
+            let wanted = Wanted {
+                qpn: state.peer_qpn,
+                peer: own,
+                tag: state.peer_tag,
+                right: right_of(direct.operation),
+                rkey: direct.rkey,
+                addr: direct.addr,
+                len: direct.len,
+            };
+            let passage = match peer.enter(&wanted) {
+                Ok(passage) => passage,
+                Err(NoPassage::Unknown) => return false,
+                Err(NoPassage::Missing) => {
+                    if let Some(links) = &self.links {
+                        links.asked();
+                        self.progress.wake();
+                    }
+                    return false;
+                }
+            };
+            let chunk = done..direct.len.min(done.saturating_add(CHUNK));
+            // SAFETY: the engine checked this side's memory against the table, which is locked since. The peer's is
+            // mapped, and its rights hold while `passage` does.
+            if !unsafe { copy(passage.addr(), &direct, chunk.clone()) } {
+                return false;
+            }
+            drop(passage);
+            *left = left.saturating_sub(u64::from(chunk.end - chunk.start));
+            if chunk.end == direct.len {
+                return true;
+            }
+            done = chunk.end;
+        }
+    }
+
+    /// Lets the peer of a queue pair reach memory through it, if it is to receive from another process of this host.
+    /// What it was let before is taken back first.
+    pub(crate) fn give_qp(&self, state: &mut LockedQp) {
+        self.withdraw_qp(state, true);
+        let (Some(links), Some(_), Some(path)) = (&self.links, state.peer, &state.path) else {
+            return;
+        };
+        let engine = &state.engine;
+        let receives = matches!(engine.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !receives || engine.qp_type() != QpType::Rc || state.closed {
+            return;
+        }
+        let (attr, _) = engine.query();
+        let mut access = attr.access;
+        if attr.max_dest_rd_atomic == 0 {
+            access.remove(Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+        }
+        state.given = links.rights().give_qp(&QpRight {
+            qpn: engine.qpn(),
+            peer: state.peer_qpn,
+            tag: tag_of(path.local, path.remote.ip()),
+            pd: engine.pd(),
+            access,
+        });
+    }
+
+    /// Takes from a queue pair's peer what it may do by itself. With `wait`, what it is at is waited for.
+    pub(crate) fn withdraw_qp(&self, state: &mut LockedQp, wait: bool) {
+        if let (Some(slot), Some(links)) = (state.given.take(), &self.links) {
+            links.rights().take_qp(slot, wait);
+        }
+    }
+
+    /// Lets peers reach a region in a memory file by themselves, within its rights.
+    pub(crate) fn give_key(&self, key: u32, region: &Region, pages: &SharedPages) -> Option<Slot> {
+        let (file, offset) = pages.place();
+        self.links.as_ref()?.rights().give_key(&KeyRight {
+            rkey: key,
+            pd: region.pd,
+            access: region.access,
+            iova: region.iova,
+            length: region.length,
+            file,
+            offset,
+        })
+    }
+
+    /// Plugs in a tap, or pulls it: while there is one, peers send packets.
+    pub(crate) fn set_tap(&self, tap: Option<Arc<dyn Tap>>) {
+        let is_plugged = tap.is_some();
+        self.monitor.tap.set(tap);
+        if let Some(links) = &self.links {
+            links.rights().set_open(!is_plugged);
+        }
+    }
+}
+
+fn right_of(operation: DirectOperation) -> Access {
+    match operation {
+        DirectOperation::Write => Access::REMOTE_WRITE,
+        DirectOperation::Read => Access::REMOTE_READ,
+        DirectOperation::Atomic(_) => Access::REMOTE_ATOMIC,
+    }
+}
+
+/// Copies a range of a request; or carries out an atomic, which is one chunk. `remote` is where the peer's memory of the
+/// whole request begins. False if that is not aligned as an atomic needs it.
+///
+/// # Safety
+/// Both sides' memory is mapped, with the rights that the request needs.
+unsafe fn copy(remote: u64, direct: &Direct<'_>, range: Range<u32>) -> bool {
+    match direct.operation {
+        DirectOperation::Write => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                for_each_piece(&direct.local, range, |local, offset, len| {
+                    memory_access::copy(local, remote + u64::from(offset), len);
+                });
+            }
+        }
+        DirectOperation::Read => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                for_each_piece(&direct.local, range, |local, offset, len| {
+                    memory_access::copy(remote + u64::from(offset), local, len);
+                });
+            }
+        }
+        DirectOperation::Atomic(kind) => {
+            // Both are refused as the peer would, by packets.
+            if !remote.is_multiple_of(8) || !direct.addr.is_multiple_of(8) {
+                return false;
+            }
+            let operation = AtomicOperation { addr: remote, kind };
+            // SAFETY: the caller's promise, and aligned.
+            let original = unsafe { memory_access::execute_atomic(operation) }.to_ne_bytes();
+            let from = original.as_ptr().expose_provenance() as u64;
+            // SAFETY: the caller's promise; `original` is this function's own.
+            unsafe {
+                for_each_piece(&direct.local, 0..8, |local, offset, len| {
+                    memory_access::copy(from + u64::from(offset), local, len);
+                });
+            }
+        }
+    }
+    true
+}
+
+/// Visits the pieces of this side's memory that hold a range of a request: address, offset in the request, and length.
+///
+/// # Safety
+/// As `visit` needs it for those pieces.
+unsafe fn for_each_piece(local: &Payload<'_>, range: Range<u32>, visit: impl Fn(u64, u32, usize)) {
+    let mut offset = 0u32;
+    let mut one = |addr: u64, len: u32| {
+        let end = offset.saturating_add(len);
+        let (first, last) = (range.start.max(offset), range.end.min(end));
+        if first < last {
+            visit(
+                addr + u64::from(first - offset),
+                first,
+                (last - first) as usize,
+            );
+        }
+        offset = end;
+    };
+    match local {
+        Payload::Inline(bytes) => one(
+            bytes.as_ptr().expose_provenance() as u64,
+            bytes.len() as u32,
+        ),
+        Payload::Segments(segments) => {
+            segments
+                .iter()
+                .for_each(|segment| one(segment.addr, segment.len));
+        }
+    }
+}

@@ -1,0 +1,350 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::io::net::shm::memory_files::MemoryFiles;
+use crate::io::net::shm::peer_memory::{NoPassage, PeerMemory};
+use crate::io::net::shm::ring::Writer;
+
+const QPN: Qpn = Qpn::new(0x02_1234);
+const PEER: Qpn = Qpn::new(0x03_4321);
+const ALL: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+/// A process with a region, and another that may reach it.
+struct Two {
+    rights: Rights,
+    files: Arc<MemoryFiles>,
+    pages: Arc<SharedPages>,
+    key: Slot,
+    qp: Slot,
+    peer: PeerMemory,
+    ring: Arc<Mapping>,
+}
+
+fn qp_right(access: Access) -> QpRight {
+    QpRight {
+        qpn: QPN,
+        peer: PEER,
+        tag: 5,
+        pd: PdId(7),
+        access,
+    }
+}
+
+impl Two {
+    fn new() -> Self {
+        let files = Arc::new(MemoryFiles::new());
+        // Not at the start of the file.
+        let _before = files.alloc(4096);
+        let pages = files.alloc(4096).unwrap();
+        let rights = Rights::create().unwrap();
+        rights.set_open(true);
+        let key = rights.give_key(&key_right(&pages, ALL)).unwrap();
+        let qp = rights.give_qp(&qp_right(ALL)).unwrap();
+        // The ring's file, as both have it.
+        let (pending, _) = Writer::create().unwrap();
+        let ring = Arc::clone(pending.mapping());
+        rights.add_user(9, Arc::clone(&ring));
+        let peer = PeerMemory::open(rights.file(), Arc::clone(&ring));
+        let peer = peer.unwrap().unwrap();
+        let two = Self {
+            rights,
+            files,
+            pages,
+            key,
+            qp,
+            peer,
+            ring,
+        };
+        let missing = two.peer.enter(&two.wanted()).unwrap_err();
+        assert_eq!(missing, NoPassage::Missing);
+        assert_eq!(two.peer.take_asked(), [0]);
+        let taken = two.files.with_file(0, |file| two.peer.add_file(0, file));
+        taken.unwrap().unwrap();
+        two
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            qpn: QPN,
+            peer: PEER,
+            tag: 5,
+            right: Access::REMOTE_WRITE,
+            rkey: 0x1234_5678,
+            addr: 0x10_0000,
+            len: 4096,
+        }
+    }
+
+    fn is_allowed(&self, wanted: &Wanted) -> bool {
+        self.peer.enter(wanted).is_ok()
+    }
+}
+
+fn key_right(pages: &SharedPages, access: Access) -> KeyRight {
+    let (file, offset) = pages.place();
+    KeyRight {
+        rkey: 0x1234_5678,
+        pd: PdId(7),
+        access,
+        iova: 0x10_0000,
+        length: 4096,
+        file,
+        offset,
+    }
+}
+
+fn addr(pages: &SharedPages) -> u64 {
+    portolan_provider::traits::HostMemory::addr(pages)
+}
+
+#[test]
+fn a_request_within_the_rights_finds_the_very_memory() {
+    let two = Two::new();
+    for (offset, len) in [(0, 4096), (4000, 96), (4095, 1)] {
+        let wanted = Wanted {
+            addr: 0x10_0000 + offset,
+            len,
+            ..two.wanted()
+        };
+        let passage = two.peer.enter(&wanted).unwrap();
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(passage.addr() as usize);
+        let own = addr(&two.pages) + offset;
+        let own = std::ptr::with_exposed_provenance::<u8>(own as usize);
+        assert_ne!(at.cast_const(), own, "mapped twice");
+        // SAFETY: both are this test's own mappings of at least a byte.
+        unsafe {
+            at.write(len as u8 | 1);
+            assert_eq!(own.read(), len as u8 | 1);
+        }
+    }
+}
+
+#[test]
+fn a_request_beyond_any_right_is_not_let_through() {
+    let two = Two::new();
+    let right = two.wanted();
+    assert!(two.is_allowed(&right));
+    for wrong in [
+        Wanted { rkey: 1, ..right },
+        Wanted { tag: 6, ..right },
+        Wanted { qpn: PEER, ..right },
+        Wanted { peer: QPN, ..right },
+        Wanted {
+            peer: Qpn::new(0x03_4322),
+            ..right
+        },
+        Wanted {
+            qpn: Qpn::new(0x02_2234),
+            ..right
+        },
+        Wanted {
+            addr: 0x10_0001,
+            ..right
+        },
+        Wanted {
+            addr: 0x0f_ffff,
+            ..right
+        },
+        Wanted {
+            addr: u64::MAX,
+            ..right
+        },
+        Wanted { len: 4097, ..right },
+        Wanted {
+            len: u32::MAX,
+            ..right
+        },
+        Wanted {
+            right: Access::empty(),
+            ..right
+        },
+    ] {
+        assert_eq!(
+            two.peer.enter(&wrong).unwrap_err(),
+            NoPassage::Unknown,
+            "{wrong:?}"
+        );
+    }
+    // Nothing is announced any more.
+    assert!((0..HAZARDS).all(|hazard| hazard_of(&two.ring, hazard).announced() == 0));
+}
+
+#[test]
+fn every_right_counts_for_itself_of_key_and_queue_pair() {
+    let single = [
+        Access::REMOTE_WRITE,
+        Access::REMOTE_READ,
+        Access::REMOTE_ATOMIC,
+    ];
+    for given in single {
+        for of_key in [true, false] {
+            let two = Two::new();
+            if of_key {
+                two.rights.take_key(two.key, &two.pages);
+                two.rights.give_key(&key_right(&two.pages, given)).unwrap();
+            } else {
+                two.rights.take_qp(two.qp, true);
+                two.rights.give_qp(&qp_right(given)).unwrap();
+            }
+            for right in single {
+                let wanted = Wanted {
+                    right,
+                    ..two.wanted()
+                };
+                assert_eq!(two.is_allowed(&wanted), right == given);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_region_of_another_protection_domain_is_not_reached() {
+    let two = Two::new();
+    two.rights.take_key(two.key, &two.pages);
+    let right = key_right(&two.pages, ALL);
+    let right = KeyRight {
+        pd: PdId(8),
+        ..right
+    };
+    two.rights.give_key(&right).unwrap();
+    assert!(!two.is_allowed(&two.wanted()));
+}
+
+#[test]
+fn what_is_taken_back_is_over_at_once_and_may_be_given_anew() {
+    let two = Two::new();
+    two.rights.take_key(two.key, &two.pages);
+    assert!(!two.is_allowed(&two.wanted()));
+    two.rights.give_key(&key_right(&two.pages, ALL)).unwrap();
+    assert!(two.is_allowed(&two.wanted()));
+    two.rights.take_qp(two.qp, true);
+    assert!(!two.is_allowed(&two.wanted()));
+    two.rights.give_qp(&qp_right(ALL)).unwrap();
+    assert!(two.is_allowed(&two.wanted()));
+    two.rights.set_open(false);
+    assert!(!two.is_allowed(&two.wanted()));
+}
+
+#[test]
+fn memory_that_a_stopped_process_is_copying_is_kept_until_it_is_out_or_gone() {
+    use portolan_provider::traits::HostMemory;
+    for dies in [false, true] {
+        let two = Two::new();
+        let passage = two.peer.enter(&two.wanted()).unwrap();
+        let began = Instant::now();
+        two.rights.take_key(two.key, &two.pages);
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(two.pages.is_held());
+        let place = two.pages.place();
+        let Two {
+            rights,
+            files,
+            pages,
+            peer,
+            ..
+        } = &two;
+        let weak = Arc::downgrade(pages);
+        let wanted = two.wanted();
+        assert!(peer.enter(&wanted).is_err(), "no new copy begins");
+        rights.let_go();
+        // Only the table holds it now.
+        let keeps = |weak: &std::sync::Weak<SharedPages>| weak.strong_count() == 2;
+        assert!(keeps(&weak));
+        assert_ne!(files.alloc(4096).unwrap().place(), place);
+        if dies {
+            rights.remove_user(9);
+        }
+        drop(passage);
+        rights.let_go();
+        assert!(!keeps(&weak), "nothing is kept");
+    }
+}
+
+#[test]
+fn a_copy_that_is_under_way_is_waited_for() {
+    let two = Two::new();
+    let passage = two.peer.enter(&two.wanted()).unwrap();
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| two.rights.take_key(two.key, &two.pages));
+        // It has begun to wait, or has not begun: the end is the same.
+        std::thread::sleep(Duration::from_millis(1));
+        drop(passage);
+        taken.join().unwrap();
+    });
+    assert!(!two.is_allowed(&two.wanted()));
+}
+
+#[test]
+fn more_threads_than_may_announce_are_sent_to_packets() {
+    let two = Two::new();
+    let all: Vec<_> = (0..HAZARDS)
+        .map(|_| two.peer.enter(&two.wanted()).unwrap())
+        .collect();
+    assert_eq!(
+        two.peer.enter(&two.wanted()).unwrap_err(),
+        NoPassage::Unknown
+    );
+    drop(all);
+    assert!(two.is_allowed(&two.wanted()));
+}
+
+#[test]
+fn a_full_table_takes_no_more_and_gives_its_places_back() {
+    let two = Two::new();
+    let right = key_right(&two.pages, ALL);
+    let mut slots = Vec::new();
+    for rkey in 0..KEYS as u32 * 2 {
+        slots.extend(two.rights.give_key(&KeyRight { rkey, ..right }));
+    }
+    assert!(slots.len() > KEYS / 2 && slots.len() < KEYS);
+    for slot in slots {
+        two.rights.take_key(slot, &two.pages);
+    }
+    let rkey = 3;
+    assert!(two.rights.give_key(&KeyRight { rkey, ..right }).is_some());
+    let again = two.rights.give_qp(&QpRight {
+        qpn: Qpn::new(0x02_2234),
+        ..qp_right(ALL)
+    });
+    assert_eq!(again, None, "the place is taken");
+}
+
+proptest! {
+    #[test]
+    fn whatever_another_process_has_in_its_table_no_copy_leaves_its_file(
+        offset: u64,
+        length: u64,
+        iova: u64,
+        addr: u64,
+        len: u32,
+        file in 0..3u32,
+    ) {
+        let two = Two::new();
+        two.rights.take_key(two.key, &two.pages);
+        let right = KeyRight { offset, length, iova, file, ..key_right(&two.pages, ALL) };
+        two.rights.give_key(&right).unwrap();
+        for (addr, len) in [(addr, len), (iova, len), (iova, 1), (iova.wrapping_add(length), 1)] {
+            let wanted = Wanted { addr, len, ..two.wanted() };
+            if let Ok(passage) = two.peer.enter(&wanted) {
+                let file = two.files.with_file(0, |file| Mapping::open_for_all(file));
+                let file_len = file.unwrap().unwrap().unwrap().len() as u64;
+                let within = offset + (addr - iova);
+                prop_assert!(within + u64::from(len) <= file_len);
+                drop(passage);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_of_a_table_do_harm(junk in proptest::collection::vec(any::<u8>(), 64), slot in 0..PROBES) {
+        let two = Two::new();
+        let wanted = two.wanted();
+        let Slot(at) = key_slots(wanted.rkey).nth(slot).unwrap();
+        two.rights.mapping.copy_in(KEYS_AT + at * size_of::<KeyEntry>(), &junk);
+        let Slot(at) = two.qp;
+        two.rights.mapping.copy_in(QPS_AT + at * size_of::<QpEntry>(), &junk[..16]);
+        let _ = two.peer.enter(&wanted);
+    }
+}
