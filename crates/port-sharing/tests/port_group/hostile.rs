@@ -260,8 +260,8 @@ fn a_process_that_finds_a_group_of_another_version_reports_both_versions() {
             let text = error.to_string();
             let before = VERSION - 1;
             for part in [
-                format!("speak version {before}"),
-                format!("this process speaks {VERSION}"),
+                format!("use version {before}"),
+                format!("this process uses version {VERSION}"),
             ] {
                 assert!(text.contains(&part), "{text}");
             }
