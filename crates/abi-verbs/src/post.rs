@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
+use std::borrow::Cow;
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 use portolan_provider::verbs::{
     MwBind, QpType, RecvWr as ProviderRecvWr, RemoteAddr, SendData, SendFlags, SendOp,
@@ -19,24 +21,61 @@ use crate::object::own;
 /// Maximum size of inline data in more than one piece: the devices' limit.
 pub(crate) const INLINE_MAX: usize = 512;
 
-/// Scatter/gather elements.
+/// Pieces that are copied at most, because they are not aligned. No queue takes as many.
+const COPIED_PIECES_MAX: usize = 4096;
+
+/// Pieces of memory. Where a program's are not aligned they are copied: libiscsi has them in packed structures.
 ///
 /// # Errors
-/// `EINVAL` for a negative number.
+/// `EINVAL` for a negative number of them, and for too many.
 ///
 /// # Safety
 /// The list has that many elements.
 #[inline]
-unsafe fn pieces<'a>(list: *const Sge, count: c_int) -> Result<&'a [ProviderSge]> {
-    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+pub(crate) unsafe fn pieces<'a>(list: *const Sge, count: usize) -> Result<Cow<'a, [ProviderSge]>> {
     if count == 0 {
-        return Ok(&[]);
+        return Ok(Cow::Borrowed(&[]));
     }
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises; the provider's structure has C's layout.
-    Ok(unsafe { std::slice::from_raw_parts(list.cast::<ProviderSge>(), count) })
+    let list = list.cast::<ProviderSge>();
+    if list.is_aligned() {
+        // SAFETY: as the caller promises; the provider's structure is laid out as C's.
+        return Ok(Cow::Borrowed(unsafe {
+            std::slice::from_raw_parts(list, count)
+        }));
+    }
+    // SAFETY: as above.
+    unsafe { copied(list, count) }
+}
+
+#[cold]
+unsafe fn copied<'a>(list: *const ProviderSge, count: usize) -> Result<Cow<'a, [ProviderSge]>> {
+    if count > COPIED_PIECES_MAX {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the caller of `pieces` says that there are so many.
+    let copied = (0..count).map(|at| unsafe { list.add(at).read_unaligned() });
+    Ok(Cow::Owned(copied.collect()))
+}
+
+fn number_of(count: c_int) -> Result<usize> {
+    usize::try_from(count).map_err(|_| Errno::INVAL)
+}
+
+/// A program's request, copied where it is not aligned; `None` for null.
+///
+/// # Safety
+/// It is null or whole.
+#[inline]
+unsafe fn request<'a, T: Copy>(at: *const T, room: &'a mut MaybeUninit<T>) -> Option<&'a T> {
+    if at.is_aligned() {
+        // SAFETY: as the caller promises.
+        return unsafe { at.as_ref() };
+    }
+    // SAFETY: as above: what is not aligned is not null.
+    Some(room.write(unsafe { at.read_unaligned() }))
 }
 
 const _: () = assert!(size_of::<Sge>() == size_of::<ProviderSge>());
@@ -59,11 +98,13 @@ pub(crate) unsafe fn receives(
     bad: *mut *mut RecvWr,
     post: impl Fn(&ProviderRecvWr<'_>) -> portolan_provider::Result<()>,
 ) -> Result<()> {
+    let mut room = MaybeUninit::uninit();
     // SAFETY: `wr` is null or whole.
-    while let Some(at) = unsafe { wr.as_ref() } {
+    while let Some(at) = unsafe { request(wr, &mut room) } {
         // SAFETY: as above.
-        let posted = unsafe { pieces(at.sg_list, at.num_sge) }.and_then(|sges| {
-            let wr_id = at.wr_id;
+        let of_it = |count| unsafe { pieces(at.sg_list, count) };
+        let posted = number_of(at.num_sge).and_then(of_it).and_then(|sges| {
+            let (wr_id, sges) = (at.wr_id, &sges[..]);
             post(&ProviderRecvWr { wr_id, sges }).map_err(|error| errno_of(&error))
         });
         if let Err(errno) = posted {
@@ -80,8 +121,9 @@ pub(crate) unsafe fn receives(
 pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
     number(|| {
         let mut wr = wr;
+        let mut room = MaybeUninit::uninit();
         // SAFETY: the program's list.
-        while let Some(at) = unsafe { wr.as_ref() } {
+        while let Some(at) = unsafe { request(wr, &mut room) } {
             // SAFETY: the program's queue pair and request.
             if let Err(errno) = unsafe { send_one(qp, at) } {
                 // SAFETY: the program provides the memory.
@@ -102,7 +144,7 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
     // SAFETY: as above.
     let op = unsafe { operation(wr) }?;
     // SAFETY: as above.
-    let sges = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+    let sges = unsafe { pieces(wr.sg_list, number_of(wr.num_sge)?) }?;
     let ud = match own_qp.qp_type {
         // SAFETY: the program's request, in the form for its queue pair's type.
         QpType::Ud => Some(unsafe { destination(wr) }?),
@@ -113,8 +155,8 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
     let mut request = ProviderSendWr {
         wr_id: wr.wr_id,
         op,
-        data: SendData::Sges(sges),
-        // The flag for IP checksums is dropped: every packet has them.
+        data: SendData::Sges(&sges),
+        // IP checksums are every packet's.
         flags: SendFlags::from_bits_truncate(wr.send_flags),
         ud,
         srq,
@@ -126,8 +168,8 @@ unsafe fn send_one(qp: *mut Qp, wr: &SendWr) -> Result<()> {
             .map_err(|error| errno_of(&error));
     }
     let mut gathered = [0; INLINE_MAX];
-    // SAFETY: inline data are the program's bytes, without a key.
-    let bytes = unsafe { inline(sges, &mut gathered) }?;
+    // SAFETY: inline data are the program's bytes, with no key.
+    let bytes = unsafe { inline(&sges, &mut gathered) }?;
     request.data = SendData::Inline(bytes);
     own_qp
         .qp

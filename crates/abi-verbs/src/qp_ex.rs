@@ -362,8 +362,8 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge)
         if count == 0 || list.is_null() {
             return begun.set_pieces(&[]);
         }
-        // SAFETY: the program's array; the provider's structure has C's layout.
-        begun.set_pieces(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+        // SAFETY: the program's array.
+        begun.set_pieces(&unsafe { post::pieces(list, count) }?)
     });
 }
 

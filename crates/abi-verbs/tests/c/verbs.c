@@ -228,6 +228,33 @@ static void whole_batches(struct ibv_qp *from) {
 	CHECK(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}) == ENOENT);
 }
 
+/* Requests and their pieces lie in packed structures of some programs (libiscsi). */
+static void packed_requests(struct ibv_qp *from, struct ibv_qp *to) {
+	struct __attribute__((packed)) {
+		char odd;
+		struct ibv_sge sge;
+		struct ibv_send_wr wr;
+	} out = {.sge = {.addr = (uintptr_t)memory + 1024, .length = 4, .lkey = mr->lkey},
+		.wr = {.num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}};
+	struct __attribute__((packed)) {
+		char odd;
+		struct ibv_sge sges[2];
+		struct ibv_recv_wr wr;
+	} in = {.sges = {{.addr = (uintptr_t)memory, .length = 2, .lkey = mr->lkey},
+			{.addr = (uintptr_t)memory + 2, .length = 2, .lkey = mr->lkey}},
+		.wr = {.num_sge = 2}};
+	void *pieces = (char *)&in + 1, *request = pieces + sizeof(in.sges), *piece = (char *)&out + 1;
+	struct ibv_recv_wr *bad_receive;
+	struct ibv_send_wr *bad_send;
+	in.wr.sg_list = pieces;
+	out.wr.sg_list = piece;
+	memcpy(memory + 1024, "ahoy", 4);
+	memset(memory, 0, 4);
+	CHECK(!ibv_post_recv(to, request, &bad_receive));
+	CHECK(!ibv_post_send(from, piece + sizeof(out.sge), &bad_send));
+	CHECK(walk(2, NULL) == 0 && !memcmp(memory, "ahoy", 4));
+}
+
 static void send_to(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint64_t addr, uint32_t rkey, int expected) {
 	struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = 8, .lkey = mr->lkey};
 	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcode,
@@ -504,6 +531,7 @@ int main(void) {
 	connect_to(to, from->qp_num);
 	built_requests(from, to);
 	whole_batches(from);
+	packed_requests(from, to);
 	windows_and_addresses(from, to);
 	changed_regions(from);
 	completion_events(from, to);
