@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use portolan_abi_layout::pointers::Out;
 use portolan_kernel::raw;
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
 
 use crate::channel;
 use crate::event::{self, Event};
@@ -30,11 +31,15 @@ pub(crate) fn wait(channel: *mut EventChannel) -> Result<*mut CmEvent> {
     loop {
         let found = match caught(|| waiting(channel))? {
             Waiting::Device(fd) => raw::wait_event(fd)?,
-            Waiting::Readable(fd) => {
-                raw::readable(fd)?;
-                caught(|| channel::hold(channel)?.get_event())?
-            }
-            Waiting::No => caught(|| channel::hold(channel)?.get_event())?,
+            // Another thread may take the event that was there: no thread waits where it cannot be cancelled.
+            Waiting::Readable(fd) => match caught(|| channel::hold(channel)?.take_event()) {
+                Err(Errno::AGAIN) => {
+                    raw::readable(fd)?;
+                    continue;
+                }
+                taken => taken?,
+            },
+            Waiting::No => caught(|| channel::hold(channel)?.take_event())?,
         };
         if let Some(event) = caught(|| Ok(interpret(&found).map(Event::into_c)))? {
             return Ok(event);

@@ -44,6 +44,7 @@ impl Channel {
             number::INIT_QP_ATTR => self.init_qp_attr(command),
             number::SET_OPTION => self.set_option(command),
             number::GET_EVENT => self.get_event(command),
+            number::TAKE_EVENT => self.take_event(command),
             number::WRITE_CM_EVENT => self.write_event(command),
             beyond if beyond > number::WRITE_CM_EVENT => Err(Errno::INVAL),
             _ => Err(Errno::NOSYS),

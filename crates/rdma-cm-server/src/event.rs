@@ -1,4 +1,4 @@
-//! GET_EVENT and WRITE_CM_EVENT.
+//! GET_EVENT, TAKE_EVENT and WRITE_CM_EVENT.
 
 use portolan_kernel::raw::{
     self, EVENT_INTERNAL, EventResp, Fields, GetEvent, PRIVATE_DATA_LEN, WriteCmEvent,
@@ -27,6 +27,13 @@ impl Channel {
             }
         };
         command.answer(get.response, &encode(&event))
+    }
+
+    /// As GET_EVENT, but it never waits.
+    pub(crate) fn take_event(&self, command: &Command<'_>) -> Result<()> {
+        let get: GetEvent = command.read()?;
+        command.expect_room::<EventResp>()?;
+        command.answer(get.response, &encode(&self.take()?))
     }
 
     /// Takes an event and counts it.

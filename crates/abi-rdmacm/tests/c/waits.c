@@ -129,6 +129,46 @@ static void cancelled(int (*call)(void))
 	CHECK(end == PTHREAD_CANCELED);
 }
 
+#define TAKERS 8
+#define EVENTS 60
+static atomic_int taken;
+
+static void *take_all(void *unused)
+{
+	struct rdma_cm_event *event;
+
+	while (!rdma_get_cm_event(channel, &event)) {
+		rdma_ack_cm_event(event);
+		atomic_fetch_add(&taken, 1);
+	}
+	return unused;
+}
+
+/* Of threads that wait for the same channel one has the event. The others wait on where they can be cancelled. */
+static void cancelled_together(void)
+{
+	pthread_t takers[TAKERS];
+	struct timespec until;
+	struct rdma_cm_id *id;
+	void *end;
+
+	for (int at = 0; at < TAKERS; at++)
+		CHECK(!pthread_create(&takers[at], NULL, take_all, NULL));
+	for (int at = 0; at < EVENTS; at++) {
+		CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+		CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 60000));
+		while (atomic_load(&taken) == at)
+			usleep(100);
+		CHECK(!rdma_destroy_id(id));
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 30;
+	for (int at = 0; at < TAKERS; at++)
+		CHECK(!pthread_cancel(takers[at]));
+	for (int at = 0; at < TAKERS; at++)
+		CHECK(!pthread_timedjoin_np(takers[at], &end, &until) && end == PTHREAD_CANCELED);
+}
+
 static void no_ids(void)
 {
 	struct rdma_event_channel *gone = rdma_create_event_channel();
@@ -181,6 +221,7 @@ int main(int count, char **arguments)
 	cancelled(resolve);
 	CHECK(!rdma_destroy_id(caller) && !rdma_destroy_id(listener));
 	CHECK(!ibv_destroy_comp_channel(completions));
+	cancelled_together();
 	no_ids();
 	puts("all as it should be");
 	return 0;

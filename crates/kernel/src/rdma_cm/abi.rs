@@ -34,6 +34,8 @@ pub mod number {
     pub const JOIN_MCAST: u32 = 22;
     pub const RESOLVE_IB_SERVICE: u32 = 23;
     pub const WRITE_CM_EVENT: u32 = 24;
+    /// GET_EVENT without waiting: not the kernel's, but of a library's device ([`RdmaCmTable`](crate::raw::RdmaCmTable)).
+    pub const TAKE_EVENT: u32 = 1 << 16;
 }
 
 /// `RDMA_USER_CM_QUERY_ADDR`.

@@ -65,9 +65,10 @@ pub struct RdmaCmChannel {
 }
 
 impl RdmaCmTable {
-    /// The version of this library.
-    pub const VERSION: u32 = 2;
-    /// The exported function: it takes no arguments and returns the table, which is valid as long as the library.
+    /// The version that is spoken here.
+    pub const VERSION: u32 = 3;
+    /// What a library exports: a function without arguments that gives the table, which stays as long as the
+    /// library.
     pub const SYMBOL: &str = "portolan_rdma_cm";
     /// The symbol's version.
     pub const SYMBOL_VERSION: &str = "PORTOLAN_1";
@@ -191,12 +192,27 @@ impl Channel {
     /// # Errors
     /// `EAGAIN`; `EINTR`, because a thread that waits without a limit must notice signals.
     pub fn get_event(&self) -> Result<EventResp, Errno> {
+        self.event_by(number::GET_EVENT)
+    }
+
+    /// As [`get_event`](Self::get_event), but of a library's device it never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`; of the kernel's device as for `get_event`.
+    pub fn take_event(&self) -> Result<EventResp, Errno> {
+        self.event_by(match self.is_kernels() {
+            true => number::GET_EVENT,
+            false => number::TAKE_EVENT,
+        })
+    }
+
+    fn event_by(&self, number: u32) -> Result<EventResp, Errno> {
         let mut answer = [0; EventResp::SIZE];
         let get = GetEvent {
             response: answer.as_mut_ptr().expose_provenance() as u64,
         };
         // SAFETY: as in `ask`.
-        unsafe { self.write_once(number::GET_EVENT, &get, EventResp::SIZE)? };
+        unsafe { self.write_once(number, &get, EventResp::SIZE)? };
         Ok(EventResp::from_bytes(&answer))
     }
 
