@@ -12,14 +12,14 @@ use portolan_provider::traits::{Mr, Pd};
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::{Mutex, MutexGuard};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::Errno;
 
 use crate::guard::Result;
 use crate::layout::Device;
 use crate::object::{Held, Users};
 
-/// The contents of a context's file, by which other processes recognize it.
-const MARK: &[u8] = b"portolan: an open device of a process\n";
+/// What the file of a context is called. Nothing is written to it: that may end the process (`RLIMIT_FSIZE`, setrlimit(2)).
+const NAME: &str = "portolan-device";
 
 /// State that the contexts of one file share.
 pub(crate) struct File {
@@ -93,14 +93,19 @@ fn open() -> MutexGuard<'static, Vec<Weak<File>>> {
     OPEN.get_or_make(Mutex::default).lock()
 }
 
+/// Whether a descriptor is of a file that this library made in some process, by its name (memfd_create(2)).
+fn is_of_a_context(descriptor: c_int) -> bool {
+    let name = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+    name.is_ok_and(|name| name.as_os_str() == &*format!("/memfd:{NAME} (deleted)"))
+}
+
 impl File {
     /// Creates a file for a context, and its descriptor.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub(crate) fn create(device: *mut Device) -> Result<(Arc<Self>, OwnedFd)> {
-        let fd = memfd_create("portolan-device", MemfdFlags::CLOEXEC)?;
-        pwrite(&fd, MARK, 0)?;
+        let fd = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
         let stat = fstat(&fd)?;
         let file = Arc::new(Self {
             name: (stat.st_dev, stat.st_ino),
@@ -136,10 +141,9 @@ impl File {
         if let Some(file) = found.find(|file| file.name == name) {
             return Ok(file);
         }
-        let mut begin = [0; MARK.len()];
-        match pread(fd, &mut begin, 0) {
-            Ok(length) if begin[..length] == *MARK => Err(Errno::OPNOTSUPP),
-            _ => Err(Errno::INVAL),
+        match is_of_a_context(descriptor) {
+            true => Err(Errno::OPNOTSUPP),
+            false => Err(Errno::INVAL),
         }
     }
 

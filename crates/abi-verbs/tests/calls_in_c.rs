@@ -14,7 +14,14 @@ fn an_open_devices_descriptor_is_shared_only_within_this_process() {
 }
 
 #[test]
-fn extended_connections_deliver_messages_to_the_queues_that_they_name() {
+fn a_device_is_opened_where_no_file_may_be_written() {
+    let limited = "ulimit -f 0; PORTOLAN_LOCAL=off exec \"$0\" \"$@\"";
+    let source = include_str!("c/imports.c");
+    c::run("no-files", source, &["sh", "-c", limited]);
+}
+
+#[test]
+fn extended_connections_bring_messages_to_the_queues_that_they_name() {
     c::run("xrc", include_str!("c/xrc.c"), &[]);
 }
 
