@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use crate::terminal::Theme;
+use crate::text::harmless;
 
 /// Prints an error to stderr. If that fails, the exit code is the only sign.
 pub(crate) fn complain(error: &dyn fmt::Display) {
-    let _ = writeln!(io::stderr(), "portolan: {error}");
+    let error = error.to_string();
+    let _ = writeln!(io::stderr(), "portolan: {}", harmless(&error));
 }
 
 /// Standard output, or a buffer in tests, and the output format.
@@ -45,7 +47,7 @@ impl Output {
     ///
     /// Errors of the writer.
     pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.writer, "{line}")
+        writeln!(self.writer, "{}", harmless(line))
     }
 
     /// Writes an object for machines.

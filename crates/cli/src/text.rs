@@ -1,5 +1,7 @@
 //! Formats numbers and bytes for people.
 
+use std::borrow::Cow;
+
 /// A number of bytes with a binary unit: `0 B`, `1023 B`, `1.5 KiB`, `120 KiB`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -22,6 +24,35 @@ pub(crate) fn bytes(count: u64) -> String {
 /// Bytes as a quoted string, with everything except printable ASCII escaped: `"hello\x00"`.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes.escape_ascii())
+}
+
+/// Text as a terminal may have it: names of files, interfaces and hosts are others' to choose, and a terminal obeys control
+/// characters. They are escaped (`\u{1b}`), but for line feeds, tabs, and what sets colors, which is the commands' own.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_control) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let len = color_len(rest).unwrap_or(0);
+        let (as_it_is, after) = rest.split_at(len.max(next.len_utf8()));
+        match is_control(next) && len == 0 {
+            true => shown.extend(next.escape_debug()),
+            false => shown.push_str(as_it_is),
+        }
+        rest = after;
+    }
+    shown.into()
+}
+
+/// Length of the sequence that sets colors and begins here (ECMA-48, `SGR`).
+fn color_len(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    let is_color = parameters.get(end..)?.starts_with('m');
+    is_color.then_some("\x1b[".len() + end + "m".len())
 }
 
 /// Bytes in hexadecimal without separators: `68656c6c6f`.
@@ -61,6 +92,22 @@ mod tests {
             (u64::MAX, "16 EiB"),
         ] {
             assert_eq!(bytes(count), text);
+        }
+    }
+
+    #[test]
+    fn a_terminal_gets_colors_and_no_other_control_characters() {
+        for same in ["", "plain\ttext\n", "é → \x1b[1;31mred\x1b[0m"] {
+            assert_eq!(harmless(same), same);
+        }
+        for (text, shown) in [
+            ("a\x1b]0;title\x07b", r"a\u{1b}]0;title\u{7}b"),
+            ("\x1b[2J\x1b[0m", "\\u{1b}[2J\x1b[0m"),
+            ("\x1b[31", r"\u{1b}[31"),
+            ("\u{9b}é\r\x7f", r"\u{9b}é\r\u{7f}"),
+            ("\x1b", r"\u{1b}"),
+        ] {
+            assert_eq!(harmless(text), shown);
         }
     }
 
