@@ -1,5 +1,7 @@
 //! The environment of a program run by `exec`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -137,6 +139,18 @@ fn a_missing_program_is_127_and_one_that_cannot_be_run_126() {
     let unfit = run(&["exec", "--", "/etc/passwd"]);
     assert_eq!(unfit.status.code(), Some(126));
     assert!(stderr(&unfit).contains("/etc/passwd: not a program"));
+    let script =
+        std::env::temp_dir().join(format!("portolan-no-interpreter-{}", std::process::id()));
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let unfit = run(&["exec", "--", script.to_str().unwrap()]);
+    std::fs::remove_file(&script).unwrap();
+    assert_eq!(unfit.status.code(), Some(126), "{}", stderr(&unfit));
+    assert!(
+        stderr(&unfit).contains("no such interpreter"),
+        "{}",
+        stderr(&unfit)
+    );
 }
 
 #[test]

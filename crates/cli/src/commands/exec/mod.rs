@@ -92,13 +92,19 @@ pub(crate) fn run(args: &ExecArgs, output: &mut Output) -> Result<Outcome> {
     let mut command = Command::new(&program.path);
     command.arg0(name).args(arguments).envs(variables);
     let error = command.exec();
-    complain(&format_args!(
-        "cannot run {}: {error}",
-        program.path.display()
-    ));
-    Ok(Outcome::Status(match error.kind() {
-        std::io::ErrorKind::NotFound => NOT_FOUND,
-        _ => NOT_RUNNABLE,
+    let path = program.path.display();
+    // The system says of a script without its interpreter, too, that there is no such file.
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    let is_there = program.path.exists();
+    match is_missing && is_there {
+        true => complain(&format_args!(
+            "cannot run {path}: there is no such interpreter as it names"
+        )),
+        false => complain(&format_args!("cannot run {path}: {error}")),
+    }
+    Ok(Outcome::Status(match is_missing && !is_there {
+        true => NOT_FOUND,
+        false => NOT_RUNNABLE,
     }))
 }
 
