@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::event;
 use crate::guard::{Result, check};
 use crate::id::{Id, NO_ECE, get};
+use crate::layout::event_type::{CONNECT_ERROR, DISCONNECTED, REJECTED, UNREACHABLE};
 use crate::layout::*;
 use crate::qp;
 use crate::sync::{Left, begun};
@@ -176,7 +177,7 @@ pub(crate) fn establish(id: &Id) -> Result<()> {
     confirm(id)
 }
 
-/// `rdma_disconnect`.
+/// `rdma_disconnect`. A synchronous id whose connection is over, or never was, has no event to wait for.
 ///
 /// # Errors
 /// Those of the queue pair's step and the kernel's.
@@ -186,8 +187,13 @@ pub(crate) fn disconnect(id: &Id) -> Result<Left> {
         Some(TRANSPORT_IB) => qp::to_error(id)?,
         _ => return Err(Errno::INVAL),
     }
+    let is_over = matches!(
+        event::kept_type(id),
+        Some(REJECTED | UNREACHABLE | CONNECT_ERROR | DISCONNECTED)
+    );
     let disconnect = raw::Disconnect { id: id.handle() };
-    begun(id, |commands| commands.command(&disconnect))
+    let left = begun(id, |commands| commands.command(&disconnect))?;
+    Ok(if is_over { Left::Nothing } else { left })
 }
 
 /// `rdma_notify`.

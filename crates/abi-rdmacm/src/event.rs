@@ -133,6 +133,13 @@ pub(crate) fn keep(id: &Id, event: Event) {
     set!(id, event = event.into_c());
 }
 
+/// The type of the event that a synchronous id keeps.
+pub(crate) fn kept_type(id: &Id) -> Option<u32> {
+    let event = get!(id, event);
+    // SAFETY: null, or the library put it there, and the program has no way to acknowledge it.
+    unsafe { event.as_ref() }.map(|event| event.event)
+}
+
 /// Acknowledges the event that a synchronous id keeps.
 pub(crate) fn drop_kept(id: &Id) {
     let event = get!(id, event);

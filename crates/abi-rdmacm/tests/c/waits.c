@@ -169,6 +169,25 @@ static void cancelled_together(void)
 		CHECK(!pthread_timedjoin_np(takers[at], &end, &until) && end == PTHREAD_CANCELED);
 }
 
+/* A connection that was refused has no end to wait for. */
+static void disconnected_after_a_refusal(void)
+{
+	struct sockaddr_in nobody = here;
+	struct rdma_conn_param param = { 0 };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct rdma_cm_id *id;
+
+	nobody.sin_port = htons(7319);
+	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&nobody, 60000));
+	CHECK(!rdma_resolve_route(id, 60000) && !rdma_create_qp(id, NULL, &init));
+	CHECK(rdma_connect(id, &param) == -1 && errno == ECONNREFUSED);
+	for (int at = 0; at < 2; at++)
+		CHECK(!rdma_disconnect(id));
+	rdma_destroy_qp(id);
+	CHECK(!rdma_destroy_id(id));
+}
+
 static void no_ids(void)
 {
 	struct rdma_event_channel *gone = rdma_create_event_channel();
@@ -222,6 +241,7 @@ int main(int count, char **arguments)
 	CHECK(!rdma_destroy_id(caller) && !rdma_destroy_id(listener));
 	CHECK(!ibv_destroy_comp_channel(completions));
 	cancelled_together();
+	disconnected_after_a_refusal();
 	no_ids();
 	puts("all as it should be");
 	return 0;
