@@ -21,7 +21,7 @@ fn a_device_is_opened_where_no_file_may_be_written() {
 }
 
 #[test]
-fn extended_connections_bring_messages_to_the_queues_that_they_name() {
+fn extended_connections_deliver_messages_to_the_queues_that_they_name() {
     c::run("xrc", include_str!("c/xrc.c"), &[]);
 }
 

@@ -168,9 +168,9 @@ impl Channel {
     /// are ignored. Returns the number of bytes written, which is all of them.
     ///
     /// # Errors
-    /// Those of the kernel's device; `EFAULT` of the memory; `EBADF` once the channel is closed.
-    /// GET_EVENT waits, without end, unless the descriptor is
-    /// non-blocking (`EAGAIN`) or the handler of a signal runs that does not restart calls (`EINTR`).
+    /// Errors of the kernel's device; `EFAULT` from the memory; `EBADF` once the channel is closed. GET_EVENT waits
+    /// without a limit unless the descriptor is non-blocking (`EAGAIN`) or a signal handler installed without
+    /// `SA_RESTART` runs (`EINTR`).
     pub fn write(&self, bytes: &[u8], memory: &dyn Memory) -> Result<usize, Errno> {
         self.check_open()?;
         if bytes.len() < Header::SIZE {

@@ -65,10 +65,9 @@ pub struct RdmaCmChannel {
 }
 
 impl RdmaCmTable {
-    /// The version that is spoken here.
+    /// The version of this library.
     pub const VERSION: u32 = 3;
-    /// What a library exports: a function without arguments that gives the table, which stays as long as the
-    /// library.
+    /// The exported function: it takes no arguments and returns the table, which is valid as long as the library.
     pub const SYMBOL: &str = "portolan_rdma_cm";
     /// The symbol's version.
     pub const SYMBOL_VERSION: &str = "PORTOLAN_1";
