@@ -9,4 +9,7 @@ fn a_buffer_is_out_of_reach_while_work_on_it_is_posted() {
     cases.compile_fail("tests/ui/posted_twice.rs");
     cases.compile_fail("tests/ui/borrowed_across_a_post.rs");
     cases.compile_fail("tests/ui/shared_memory_gives_no_slice.rs");
+    cases.compile_fail("tests/ui/memory_taken_back_while_posted.rs");
+    cases.compile_fail("tests/ui/vector_used_while_posted.rs");
+    cases.compile_fail("tests/ui/memory_that_may_move.rs");
 }

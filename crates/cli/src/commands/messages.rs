@@ -26,6 +26,7 @@ pub(super) fn rping_options(private_data: &str, timeout: Duration) -> Options {
         private_data: private_data.as_bytes().to_vec(),
         timeout,
         keepalive: None,
+        ..Options::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use portolan_provider::cm::{EventType, IdAddresses};
-use portolan_provider::traits::{Pd, Qp};
+use portolan_provider::traits::Qp;
 use portolan_provider::verbs::WcStatus;
 use portolan_provider::{Cause, Error, Result, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +16,7 @@ use super::options::Options;
 use super::spin::Spin;
 use crate::cm::{CmId, EventChannel, NewQueuePair};
 use crate::deadline;
+use crate::domain::Domain;
 use crate::sys::Buffer;
 use crate::work::{Turn, Watched, Work};
 
@@ -29,7 +30,7 @@ const REASON_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) struct Inner {
     pub(crate) id: CmId,
     pub(crate) events: EventChannel,
-    pub(crate) pd: Arc<dyn Pd>,
+    pub(crate) domain: Option<Domain>,
     pub(crate) work: Work,
     pub(crate) addresses: IdAddresses,
     device: String,
@@ -53,8 +54,11 @@ impl Inner {
     pub(super) fn new(id: CmId, events: EventChannel, options: &Options) -> Result<Arc<Self>> {
         let device = id.device()?;
         let limits = device.attr()?;
-        let init = options.qp_init(0)?;
-        let pd = crate::device::shared_pd(&device)?;
+        let init = options.qp_init()?;
+        let pd = match &options.domain {
+            Some(domain) => domain.pd(&device)?,
+            None => crate::device::shared_pd(&device)?,
+        };
         let channel = device.create_comp_channel()?;
         let cqe = init.cap.max_send_wr.saturating_add(init.cap.max_recv_wr);
         if cqe > limits.max_cqe {
@@ -76,7 +80,7 @@ impl Inner {
         id.set_min_rnr_timer(MIN_RNR_TIMER)?;
         let inner = Self {
             addresses: id.addresses()?,
-            work: Work::new(qp, cq, channel, options.depths(), options.keepalive),
+            work: Work::new(qp, cq, channel, pd, options.depths(), options.keepalive),
             device: device.name().to_owned(),
             is_iwarp: device.is_iwarp(),
             flushed: OnceLock::new(),
@@ -87,10 +91,10 @@ impl Inner {
             silent_ms: AtomicU64::new(0),
             id,
             events,
-            pd,
+            domain: options.domain.clone(),
         };
         for _ in 0..options.receive_depth {
-            let buffer = Buffer::new(&inner.pd, options.receive_size)?;
+            let buffer = Buffer::new(&inner.work.pd, options.receive_size)?;
             inner.work.post_receive(buffer, true)?;
         }
         Ok(Arc::new(inner))

@@ -18,6 +18,7 @@ use super::inner::Inner;
 use super::options::Options;
 use crate::cm::{CmId, Event, EventChannel};
 use crate::deadline;
+use crate::domain::Domain;
 use crate::ready_set::ReadySet;
 use crate::resolve::resolve_passive;
 
@@ -160,6 +161,19 @@ impl Listener {
             Some(door) => door.local_addr(),
             None => Err(Error::new(Step::Query, Cause::NoSuchObject("the listener"))),
         }
+    }
+
+    /// Creates a domain for the listener's connections, on whichever of its devices they arrive: memory of the domain is out
+    /// of reach of all other peers. Give it to each accept ([`Options::domain`]).
+    ///
+    /// # Errors
+    /// The providers have no device, or the device's limit of protection domains is reached.
+    pub fn domain(&self) -> Result<Domain> {
+        let mut devices = Vec::new();
+        for door in &self.doors {
+            devices.extend(door.events.provider().devices()?);
+        }
+        Domain::on_first(&devices)
     }
 
     /// The names of the providers that this listens with.

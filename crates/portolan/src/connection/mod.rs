@@ -7,7 +7,9 @@ mod connector;
 mod established;
 mod inner;
 mod listener;
+mod memory;
 mod options;
+mod posting;
 mod race;
 mod readiness;
 mod spin;
@@ -21,6 +23,7 @@ pub use listener::{Incoming, Listener};
 #[cfg(feature = "tokio")]
 pub(crate) use listener::{accept_outcome, unconfirmed};
 pub use options::Options;
+pub use posting::Request;
 pub(crate) use race::no_address;
 #[cfg(feature = "tokio")]
 pub(crate) use race::{ATTEMPT_DELAY, Failures};

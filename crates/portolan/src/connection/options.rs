@@ -6,6 +6,7 @@ use portolan_provider::cm::ConnParam;
 use portolan_provider::verbs::{QpCap, QpInit, QpType};
 use portolan_provider::{Error, Result, Step};
 
+use crate::domain::Domain;
 use crate::work::{Depths, Keepalive};
 
 /// Maximum size of each of the connection's own receives, in bytes.
@@ -21,6 +22,13 @@ pub struct Options {
     /// Size of each of those receives, in bytes: the longest message that the peer may send. The
     /// peer does not learn it; see [`super::Connection::send`].
     pub receive_size: usize,
+    /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take. Devices have
+    /// room for few, and some for none.
+    pub inline: u32,
+    /// Maximum number of buffers in a gather list ([`super::Connection::send_gather`] and the others).
+    pub gather: u32,
+    /// The domain whose memory the peer may reach; `None` for the one that connections of the device share.
+    pub domain: Option<Domain>,
     /// Maximum number of additional receives that the caller posts.
     pub posted_receives: u32,
     /// Maximum number of concurrent RDMA reads by the peer.
@@ -46,6 +54,9 @@ impl Default for Options {
             send_depth: 64,
             receive_depth: 16,
             receive_size: 4096,
+            inline: 0,
+            gather: 4,
+            domain: None,
             posted_receives: 64,
             responder_resources: 16,
             initiator_depth: 16,
@@ -77,10 +88,12 @@ impl Options {
             sends: self.send_depth,
             ring: self.receive_depth,
             by_hand: self.posted_receives,
+            gather: self.gather.max(1),
+            inline: self.inline,
         }
     }
 
-    pub(super) fn qp_init(&self, max_inline_data: u32) -> Result<QpInit> {
+    pub(super) fn qp_init(&self) -> Result<QpInit> {
         let receives = self.receive_depth.checked_add(self.posted_receives);
         let max_recv_wr = receives.filter(|sum| *sum > 0).ok_or_else(|| {
             Error::invalid(
@@ -118,9 +131,9 @@ impl Options {
         let cap = QpCap {
             max_send_wr: self.send_depth.saturating_add(questions),
             max_recv_wr,
-            max_send_sge: 1,
+            max_send_sge: self.gather.max(1),
             max_recv_sge: 1,
-            max_inline_data,
+            max_inline_data: self.inline,
         };
         Ok(QpInit {
             qp_type: QpType::Rc,

@@ -158,10 +158,11 @@ impl Queues {
         };
         let buffer = &mut self.sends[index];
         buffer[..data.len()].copy_from_slice(data);
+        let sges = [buffer.sge(&self.pd, data.len())?];
         let posted = self.qp.post_send(&SendWr {
             wr_id: index as u64,
             op: imm.map_or(SendOp::Send, SendOp::SendWithImm),
-            data: SendData::Sges(&[buffer.sge(data.len())]),
+            data: SendData::Sges(&sges[..usize::from(!data.is_empty())]),
             flags: SendFlags::SIGNALED,
             ud: Some(to.verbs()),
             srq: None,
@@ -225,7 +226,7 @@ impl Queues {
         let buffer = &self.receives[index];
         self.qp.post_recv(&RecvWr {
             wr_id: index as u64,
-            sges: &[buffer.sge(buffer.len())],
+            sges: &[buffer.sge(&self.pd, buffer.len())?],
         })
     }
 }

@@ -36,6 +36,7 @@ pub struct Socket {
 
 /// The answer of a service.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Reached {
     /// Its queue pair.
     pub destination: Destination,
@@ -47,6 +48,7 @@ pub struct Reached {
 
 /// A joined multicast group.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Joined {
     /// The group as a destination.
     pub destination: Destination,

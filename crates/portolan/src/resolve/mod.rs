@@ -35,6 +35,7 @@ pub use self::machine::Machine;
 
 /// A name's address with its route.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Resolved {
     /// The local address for listening; otherwise the destination.
     pub addr: SocketAddr,

@@ -4,6 +4,13 @@
     reason = "raw memory shared with a device; each block has its reason"
 )]
 
+mod backing;
+mod buffer;
 mod memory;
+mod program;
+mod shared;
 
-pub use memory::{BUFFER_MAX_BYTES, Buffer, RemoteMemory, SharedMemory};
+pub use buffer::Buffer;
+pub use memory::{BUFFER_MAX_BYTES, RemoteMemory};
+pub use program::Memory;
+pub use shared::SharedMemory;

@@ -8,7 +8,7 @@ use portolan_provider::Result;
 
 use super::connection::AsyncConnection;
 use crate::sys::{Buffer, RemoteMemory};
-use crate::work::{Done, Failed, Transfer};
+use crate::work::{Done, Failed, Gather, Transfer};
 
 /// Waits until posted work completes; its output returns the buffer.
 ///
@@ -80,8 +80,12 @@ impl Future for Posted<'_> {
             if let Err(error) = ended {
                 // The connection's channels failed: the work is left to it, as by a drop.
                 self.abandon();
-                let buffer = None;
-                return Poll::Ready(Err(Failed { error, buffer }));
+                let (buffer, more) = (None, Box::default());
+                return Poll::Ready(Err(Failed {
+                    error,
+                    buffer,
+                    more,
+                }));
             }
         }
     }
@@ -114,7 +118,7 @@ impl AsyncConnection {
     ///
     /// # Errors
     /// As for [`Connection::send`](crate::Connection::send).
-    pub fn send(&self, buffer: Buffer) -> std::result::Result<Posted<'_>, Failed> {
+    pub fn send(&self, buffer: impl Into<Gather>) -> std::result::Result<Posted<'_>, Failed> {
         self.get_ref().send(buffer).map(|it| self.finish(it))
     }
 
@@ -124,7 +128,7 @@ impl AsyncConnection {
     /// As for [`Connection::send`](crate::Connection::send).
     pub fn send_with_immediate(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Gather>,
         imm: u32,
     ) -> std::result::Result<Posted<'_>, Failed> {
         let posted = self.get_ref().send_with_immediate(buffer, imm);
@@ -137,7 +141,7 @@ impl AsyncConnection {
     /// As for [`Connection::write`](crate::Connection::write).
     pub fn write(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Gather>,
         to: RemoteMemory,
     ) -> std::result::Result<Posted<'_>, Failed> {
         self.get_ref().write(buffer, to).map(|it| self.finish(it))
@@ -149,7 +153,7 @@ impl AsyncConnection {
     /// As for [`Connection::write`](crate::Connection::write).
     pub fn write_with_immediate(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Gather>,
         to: RemoteMemory,
         imm: u32,
     ) -> std::result::Result<Posted<'_>, Failed> {
@@ -163,7 +167,7 @@ impl AsyncConnection {
     /// As for [`Connection::read`](crate::Connection::read).
     pub fn read(
         &self,
-        buffer: Buffer,
+        buffer: impl Into<Gather>,
         from: RemoteMemory,
     ) -> std::result::Result<Posted<'_>, Failed> {
         self.get_ref().read(buffer, from).map(|it| self.finish(it))

@@ -3,40 +3,70 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use portolan_provider::Result;
+use portolan_provider::verbs::{WcOpcode, WorkCompletion};
+
 use crate::connection::Inner;
 use crate::sys::Buffer;
 
 /// A message in one of the connection's own receives.
 ///
 /// Dropping it reposts the receive. A peer that sends more messages than the connection's receive
-/// depth waits until some are dropped.
+/// depth waits until some are dropped; a program that keeps messages for long takes their buffers out
+/// ([`Message::into_buffer`]).
 #[derive(Debug)]
 pub struct Message {
     connection: Arc<Inner>,
     buffer: Option<Buffer>,
     length: usize,
+    written: Option<usize>,
     immediate: Option<u32>,
 }
 
 impl Message {
-    pub(crate) fn new(
-        connection: Arc<Inner>,
-        buffer: Buffer,
-        length: usize,
-        immediate: Option<u32>,
-    ) -> Self {
-        let length = length.min(buffer.len());
+    pub(crate) fn new(connection: Arc<Inner>, buffer: Buffer, completion: &WorkCompletion) -> Self {
+        let bytes = completion.byte_len as usize;
+        // A write put its bytes elsewhere: the receive holds those of an earlier message.
+        let is_write = completion.opcode == WcOpcode::RecvRdmaWithImm;
         Self {
             connection,
+            length: if is_write { 0 } else { bytes.min(buffer.len()) },
             buffer: Some(buffer),
-            length,
-            immediate,
+            written: is_write.then_some(bytes),
+            immediate: completion.imm_data,
         }
+    }
+
+    /// How many bytes the peer wrote to shared memory, if this is the immediate data of a write; the message itself is empty
+    /// then.
+    pub fn written(&self) -> Option<usize> {
+        self.written
     }
 
     /// The immediate data of the message.
     pub fn immediate(&self) -> Option<u32> {
         self.immediate
+    }
+}
+
+impl Message {
+    /// Takes the message out as a buffer of its length, without copying, and posts a receive of the same size in its place: so
+    /// it may be kept as long as it is wanted.
+    ///
+    /// # Errors
+    /// There is no memory for the new receive. The message is lost then, and its receive is posted again.
+    pub fn into_buffer(mut self) -> Result<Buffer> {
+        // It is there until the message is dropped.
+        let size = self.buffer.as_ref().map_or(0, |whole| whole.len());
+        let fresh = Buffer::new(&self.connection.work.pd, size);
+        let fresh = fresh.map_err(|error| self.connection.explain(error))?;
+        let mut kept = self
+            .buffer
+            .replace(fresh)
+            .unwrap_or_else(|| Buffer::from(Vec::new()));
+        // The rest of the receive lives as long as the message does.
+        drop(kept.split_off(self.length));
+        Ok(kept)
     }
 }
 

@@ -8,9 +8,12 @@ use crate::sys::Buffer;
 
 /// A successful transfer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Done {
-    /// The buffer that was posted.
+    /// The buffer that was posted; of a gather list the first one.
     pub buffer: Buffer,
+    /// The other buffers of a gather list, in order.
+    pub more: Box<[Buffer]>,
     /// Number of bytes received or read; undefined for sends, writes and atomics.
     pub length: usize,
     /// Immediate data of a receive.
@@ -29,12 +32,15 @@ impl Done {
 
 /// A transfer that failed or could not be posted.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failed {
     /// The cause.
     pub error: Error,
     /// The buffer; its contents are undefined if it was the destination. `None` if the device
     /// failed with the work still posted: the device then keeps the buffer.
     pub buffer: Option<Buffer>,
+    /// The other buffers of a gather list, in order.
+    pub more: Box<[Buffer]>,
 }
 
 impl fmt::Display for Failed {

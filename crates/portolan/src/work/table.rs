@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use portolan_provider::traits::{CompChannel, Cq, Qp};
+use portolan_provider::traits::{CompChannel, Cq, Pd, Qp};
 use portolan_provider::verbs::{
     RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion,
 };
@@ -17,6 +17,7 @@ use slab::Slab;
 use super::bell::{self, Bell};
 use super::keepalive::{Keepalive, PROBE, Silence};
 use super::outcome::Failed;
+use super::pieces::Gather;
 use crate::deadline;
 use crate::sys::Buffer;
 
@@ -29,6 +30,8 @@ pub(crate) struct Work {
     pub(crate) qp: Arc<dyn Qp>,
     pub(crate) cq: Arc<dyn Cq>,
     pub(crate) channel: Arc<dyn CompChannel>,
+    /// The protection domain of the queue pair.
+    pub(crate) pd: Arc<dyn Pd>,
     pub(super) depths: Depths,
     pub(super) keeps_alive: bool,
     pub(super) state: Mutex<TableState>,
@@ -45,6 +48,10 @@ pub(crate) struct Depths {
     pub(crate) sends: u32,
     pub(crate) ring: u32,
     pub(crate) by_hand: u32,
+    /// Maximum number of pieces of a send.
+    pub(crate) gather: u32,
+    /// Maximum number of inline bytes of a send.
+    pub(crate) inline: u32,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +82,7 @@ pub(super) struct TableState {
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    buffer: Buffer,
+    pieces: Gather,
     kind: Kind,
     pub(super) done: Option<WorkCompletion>,
     pub(super) owner: Owner,
@@ -110,6 +117,7 @@ impl Work {
         qp: Arc<dyn Qp>,
         cq: Arc<dyn Cq>,
         channel: Arc<dyn CompChannel>,
+        pd: Arc<dyn Pd>,
         depths: Depths,
         keepalive: Option<Keepalive>,
     ) -> Self {
@@ -118,6 +126,7 @@ impl Work {
             qp,
             cq,
             channel,
+            pd,
             depths,
             keeps_alive: silence.is_some(),
             state: Mutex::new(TableState {
@@ -129,22 +138,53 @@ impl Work {
         }
     }
 
-    /// Posts a send of the first `length` bytes of `buffer`; pass the returned key to
-    /// [`Work::taken`].
+    /// Posts a send of the first `length` bytes; pass the returned key to [`Work::taken`].
     pub(crate) fn post_send(
         &self,
         op: SendOp,
-        buffer: Buffer,
+        pieces: Gather,
         length: usize,
+        flags: SendFlags,
     ) -> std::result::Result<usize, Failed> {
-        let sges = [buffer.sge(length)];
-        let data = SendData::Sges(if length == 0 { &[] } else { &sges });
-        let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-        self.post(Kind::Send, buffer, |wr_id| {
+        let limit = self.depths.gather as usize;
+        let sges = match pieces.sges(&self.pd, length, limit) {
+            Ok(sges) => sges,
+            Err(error) => return Err(pieces.failed(error)),
+        };
+        let data = SendData::Sges(sges.as_slice());
+        let flags = flags | SendFlags::SIGNALED | SendFlags::SOLICITED;
+        self.post(Kind::Send, pieces, |wr_id| {
             self.qp.post_send(&SendWr {
                 wr_id,
                 op,
                 data,
+                flags,
+                ud: None,
+                srq: None,
+            })
+        })
+    }
+
+    /// Posts a send of bytes that are copied at once; pass the returned key to [`Work::taken`].
+    pub(crate) fn post_inline(
+        &self,
+        op: SendOp,
+        bytes: &[u8],
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Failed> {
+        let nothing = Gather::from(Vec::<u8>::new());
+        let limit = self.depths.inline as usize;
+        if bytes.len() > limit {
+            let (what, expected) = ("inline data", format_args!("at most {limit} bytes"));
+            let error = Error::invalid(Step::PostSend, what, expected, bytes.len());
+            return Err(nothing.failed(error));
+        }
+        let flags = flags | SendFlags::SIGNALED | SendFlags::SOLICITED;
+        self.post(Kind::Send, nothing, |wr_id| {
+            self.qp.post_send(&SendWr {
+                wr_id,
+                op,
+                data: SendData::Inline(bytes),
                 flags,
                 ud: None,
                 srq: None,
@@ -158,17 +198,25 @@ impl Work {
         buffer: Buffer,
         ring: bool,
     ) -> std::result::Result<usize, Failed> {
-        let sges = [buffer.sge(buffer.len())];
         let kind = if ring { Kind::Ring } else { Kind::Receive };
-        self.post(kind, buffer, |wr_id| {
-            self.qp.post_recv(&RecvWr { wr_id, sges: &sges })
+        let pieces = Gather::from(buffer);
+        let sges = match pieces.sges(&self.pd, pieces.len(), 1) {
+            Ok(sges) => sges,
+            Err(mut error) => {
+                error.step = kind.step();
+                return Err(pieces.failed(error));
+            }
+        };
+        let sges = sges.as_slice();
+        self.post(kind, pieces, |wr_id| {
+            self.qp.post_recv(&RecvWr { wr_id, sges })
         })
     }
 
     fn post(
         &self,
         kind: Kind,
-        buffer: Buffer,
+        pieces: Gather,
         post: impl FnOnce(u64) -> Result<()>,
     ) -> std::result::Result<usize, Failed> {
         let key = {
@@ -180,15 +228,11 @@ impl Work {
                     what,
                     limit: u64::from(limit),
                 };
-                let error = Error::new(kind.step(), cause);
-                return Err(Failed {
-                    error,
-                    buffer: Some(buffer),
-                });
+                return Err(pieces.failed(Error::new(kind.step(), cause)));
             }
             *posted += 1;
             state.slots.insert(Slot {
-                buffer,
+                pieces,
                 kind,
                 done: None,
                 owner: Owner::Handle,
@@ -200,19 +244,16 @@ impl Work {
             Err(error) => {
                 let mut state = self.state.lock();
                 *state.posted(kind) -= 1;
-                Err(Failed {
-                    error,
-                    buffer: Some(state.slots.remove(key).buffer),
-                })
+                Err(state.slots.remove(key).pieces.failed(error))
             }
         }
     }
 
     /// Takes the result of the work `key`, if it has completed.
-    pub(crate) fn taken(&self, key: usize) -> Option<(Buffer, WorkCompletion)> {
+    pub(crate) fn taken(&self, key: usize) -> Option<(Gather, WorkCompletion)> {
         let mut state = self.state.lock();
         let done = state.slots.get(key)?.done?;
-        Some((state.slots.remove(key).buffer, done))
+        Some((state.slots.remove(key).pieces, done))
     }
 
     /// Whether the work `key` has completed.
@@ -228,7 +269,8 @@ impl Work {
         let mut state = self.state.lock();
         let key = state.arrived.pop_front()?;
         let slot = state.slots.remove(key);
-        slot.done.map(|done| (slot.buffer, done))
+        let (buffer, _) = slot.pieces.split();
+        slot.done.map(|done| (buffer, done))
     }
 
     /// The completion error that broke the queue pair.
@@ -377,7 +419,7 @@ impl Work {
 
 impl TableState {
     /// Records a completion; returns the buffer if its transfer was abandoned.
-    fn finish(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+    fn finish(&mut self, completion: &WorkCompletion) -> Option<Gather> {
         let failed = completion.status != WcStatus::Success;
         if completion.wr_id == PROBE {
             if let Some(silence) = &mut self.silence {
@@ -395,7 +437,7 @@ impl TableState {
         *self.posted(kind) -= 1;
         self.note_failure(completion);
         if unwanted {
-            return Some(self.slots.remove(key).buffer);
+            return Some(self.slots.remove(key).pieces);
         }
         if kind == Kind::Ring {
             self.arrived.push_back(key);

@@ -20,7 +20,7 @@ fn a_second_completion_of_the_same_work_changes_nothing() {
     let kind = Kind::Ring;
     *state.posted(kind) = 1;
     let key = state.slots.insert(Slot {
-        buffer: buffer(),
+        pieces: Gather::from(buffer()),
         kind,
         done: None,
         owner: Owner::Handle,

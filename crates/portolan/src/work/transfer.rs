@@ -7,9 +7,9 @@ use portolan_provider::verbs::{WcStatus, WorkCompletion};
 use portolan_provider::{Error, Step};
 
 use super::outcome::{Done, Failed};
+use super::pieces::Gather;
 use crate::connection::Inner;
 use crate::deadline;
-use crate::sys::Buffer;
 
 /// Posted work. Waiting for it returns its buffer, whether the work succeeded or failed.
 ///
@@ -63,6 +63,7 @@ impl Transfer {
             Err(Failed {
                 error,
                 buffer: None,
+                more: Box::default(),
             })
         })
     }
@@ -116,9 +117,9 @@ impl Transfer {
         if self.connection.reason_due().is_some() {
             return None;
         }
-        let (buffer, completion) = self.connection.work.taken(self.key?)?;
+        let (pieces, completion) = self.connection.work.taken(self.key?)?;
         self.key = None;
-        Some(self.connection.finished(buffer, &completion))
+        Some(self.connection.finished(pieces, &completion))
     }
 
     fn wait_until(
@@ -142,22 +143,20 @@ impl Inner {
     /// Builds the result of a work request from its completion.
     pub(crate) fn finished(
         &self,
-        buffer: Buffer,
+        pieces: Gather,
         completion: &WorkCompletion,
     ) -> Result<Done, Failed> {
         if completion.status == WcStatus::Success {
             let (length, immediate) = (completion.byte_len as usize, completion.imm_data);
+            let (buffer, more) = pieces.split();
             return Ok(Done {
                 buffer,
+                more,
                 length,
                 immediate,
             });
         }
         let cause = self.work_cause(completion.status);
-        let error = self.explain(Error::new(Step::Transfer, cause));
-        Err(Failed {
-            error,
-            buffer: Some(buffer),
-        })
+        Err(pieces.failed(self.explain(Error::new(Step::Transfer, cause))))
     }
 }

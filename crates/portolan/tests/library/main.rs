@@ -25,6 +25,7 @@ mod low_layer;
 mod memory;
 mod process;
 mod readiness;
+mod regions;
 mod resolving;
 mod sample;
 mod survey;

@@ -1,0 +1,289 @@
+//! Posting work on a connection. What can be checked is checked before anything is posted.
+
+use portolan_provider::verbs::{SendFlags, SendOp};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::established::Connection;
+use crate::sys::{Buffer, RemoteMemory};
+use crate::work::{Failed, Gather, Transfer};
+
+/// Operand size of an atomic, in bytes.
+const ATOMIC_BYTES: usize = 8;
+
+type Posted = std::result::Result<Transfer, Failed>;
+
+/// A work request with options; see [`Connection::request`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is posted yet"]
+pub struct Request<'a> {
+    connection: &'a Connection,
+    flags: SendFlags,
+    immediate: Option<u32>,
+}
+
+impl Connection {
+    /// Starts a work request with options, which a call of [`Request::send`] or the others posts:
+    ///
+    /// ```no_run
+    /// # use portolan::{Buffer, Connection, Failed, RemoteMemory};
+    /// # fn publish(connection: &Connection, record: Buffer, log: RemoteMemory) -> Result<(), Failed> {
+    /// let done = connection.request().fence().immediate(7).write(record, log)?.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn request(&self) -> Request<'_> {
+        Request {
+            connection: self,
+            flags: SendFlags::empty(),
+            immediate: None,
+        }
+    }
+
+    /// Posts a send of the whole buffer, vector or gather list ([`Gather`]).
+    ///
+    /// The length is checked only against the device's limit. The size of the peer's receives is
+    /// unknown here: the connection protocol does not carry
+    /// [`Options::receive_size`](crate::Options::receive_size), and a peer other than Portolan may
+    /// post receives of any size. A message longer than the receive that takes it breaks the
+    /// connection: the send ends with `WorkFailed(RemInvReqErr)` and the peer's receive with
+    /// `WorkFailed(LocLenErr)`. Agree on a maximum message size beforehand, for example in the
+    /// private data.
+    ///
+    /// # Errors
+    /// The send queue is full or the connection has ended; the error returns the buffer.
+    pub fn send(&self, buffer: impl Into<Gather>) -> Posted {
+        self.request().send(buffer)
+    }
+
+    /// Posts a send of the first `length` bytes.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`]; also if `length` exceeds the buffer.
+    pub fn send_prefix(&self, buffer: impl Into<Gather>, length: usize) -> Posted {
+        let (gather, flags) = (buffer.into(), SendFlags::empty());
+        self.post(SendOp::Send, gather, length, flags)
+    }
+
+    /// Posts a send of the whole buffer with immediate data.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`].
+    pub fn send_with_immediate(&self, buffer: impl Into<Gather>, imm: u32) -> Posted {
+        self.request().immediate(imm).send(buffer)
+    }
+
+    /// Posts an RDMA write of the whole buffer to the start of the peer's memory; use
+    /// [`RemoteMemory::slice`] for another start.
+    ///
+    /// # Errors
+    /// `BeyondRemoteMemory` if the buffer is longer than the memory: nothing is sent and the
+    /// connection stays usable. Otherwise as for [`Connection::send`]. A write that the peer does
+    /// not permit (wrong key, revoked memory) breaks the connection.
+    pub fn write(&self, buffer: impl Into<Gather>, to: RemoteMemory) -> Posted {
+        self.request().write(buffer, to)
+    }
+
+    /// Posts an RDMA write that also delivers immediate data to one of the peer's receives.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`].
+    pub fn write_with_immediate(
+        &self,
+        buffer: impl Into<Gather>,
+        to: RemoteMemory,
+        imm: u32,
+    ) -> Posted {
+        self.request().immediate(imm).write(buffer, to)
+    }
+
+    /// Posts a send of a few bytes that are copied into the request, at most [`Options::inline`](crate::Options::inline). It needs no
+    /// buffer, and the transfer gives none back.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`]; also if there are more bytes than that.
+    pub fn send_inline(&self, bytes: &[u8]) -> Posted {
+        self.post_inline(SendOp::Send, bytes)
+    }
+
+    /// Posts a write of a few bytes that are copied into the request; see [`Connection::send_inline`].
+    ///
+    /// # Errors
+    /// As for [`Connection::write`] and [`Connection::send_inline`].
+    pub fn write_inline(&self, bytes: &[u8], to: RemoteMemory) -> Posted {
+        match self.check_write(bytes.len(), to) {
+            Ok(()) => self.post_inline(SendOp::RdmaWrite(to.at()), bytes),
+            Err(error) => Err(Gather::from(Vec::<u8>::new()).failed(error)),
+        }
+    }
+
+    /// Posts an RDMA read of the peer's memory into the buffer; the length is the smaller of both.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`].
+    pub fn read(&self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
+        self.request().read(buffer, from)
+    }
+
+    /// Posts an atomic addition to eight bytes of the peer's memory;
+    /// [`Done::original`](crate::Done::original) holds the previous value. The addition wraps.
+    ///
+    /// The eight bytes are a word in the peer's byte order, at an address that is a multiple of
+    /// eight.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`]; also if the buffer or memory is shorter than eight bytes, or
+    /// the address is not a multiple of eight.
+    pub fn fetch_add(&self, buffer: Buffer, at: RemoteMemory, add: u64) -> Posted {
+        let remote = at.at();
+        self.post_atomic(SendOp::AtomicFetchAdd { remote, add }, buffer, at)
+    }
+
+    /// Posts an atomic compare and swap of eight bytes of the peer's memory: stores `swap` if they
+    /// equal `compare`. [`Done::original`](crate::Done::original) holds the previous value in
+    /// either case.
+    ///
+    /// # Errors
+    /// As for [`Connection::fetch_add`].
+    pub fn compare_swap(
+        &self,
+        buffer: Buffer,
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> Posted {
+        let op = SendOp::AtomicCmpSwap {
+            remote: at.at(),
+            compare,
+            swap,
+        };
+        self.post_atomic(op, buffer, at)
+    }
+
+    /// Posts a receive after those that the connection keeps posted.
+    ///
+    /// # Errors
+    /// The receive queue is full or the connection has ended; the error returns the buffer.
+    pub fn post_receive(&self, buffer: Buffer) -> Posted {
+        let key = self.inner.work.post_receive(buffer, false);
+        key.map(|key| Transfer::new(self.inner.clone(), key))
+            .map_err(|failed| self.explain(failed))
+    }
+
+    fn post(&self, op: SendOp, gather: Gather, length: usize, flags: SendFlags) -> Posted {
+        if length > gather.len() {
+            let error = Error::invalid(Step::PostSend, "length", gather.len(), length);
+            return Err(gather.failed(self.inner.explain(error)));
+        }
+        let key = self.inner.work.post_send(op, gather, length, flags);
+        key.map(|key| Transfer::new(self.inner.clone(), key))
+            .map_err(|failed| self.explain(failed))
+    }
+
+    fn post_inline(&self, op: SendOp, bytes: &[u8]) -> Posted {
+        let key = self.inner.work.post_inline(op, bytes, SendFlags::empty());
+        key.map(|key| Transfer::new(self.inner.clone(), key))
+            .map_err(|failed| self.explain(failed))
+    }
+
+    /// Checks the length of a write: one that does not fit would break the connection at the peer.
+    fn check_write(&self, length: usize, to: RemoteMemory) -> Result<()> {
+        if length as u64 <= u64::from(to.length) {
+            return Ok(());
+        }
+        let cause = Cause::BeyondRemoteMemory {
+            addr: to.addr,
+            available: u64::from(to.length),
+            length: length as u64,
+        };
+        Err(self.inner.explain(Error::new(Step::PostSend, cause)))
+    }
+
+    /// Posts an atomic on the word `at`. Checks the address first, because an invalid one would
+    /// break the connection at the peer.
+    fn post_atomic(&self, op: SendOp, buffer: Buffer, at: RemoteMemory) -> Posted {
+        let wrong = |what, expected, found| Error::invalid(Step::PostSend, what, expected, found);
+        let error = if (at.length as usize) < ATOMIC_BYTES {
+            let (what, expected) = ("length of an atomic's memory", "8 or more");
+            Some(wrong(what, expected, u64::from(at.length)))
+        } else if !at.addr.is_multiple_of(ATOMIC_BYTES as u64) {
+            let (what, expected) = ("address of an atomic", "a multiple of 8");
+            Some(wrong(what, expected, at.addr))
+        } else {
+            None
+        };
+        let gather = Gather::from(buffer);
+        match error {
+            None => self.post(op, gather, ATOMIC_BYTES, SendFlags::empty()),
+            Some(error) => Err(gather.failed(self.inner.explain(error))),
+        }
+    }
+
+    fn explain(&self, mut failed: Failed) -> Failed {
+        failed.error = match self.inner.ended() {
+            Some(ended) => Error {
+                step: failed.error.step,
+                ..ended
+            },
+            None => self.inner.explain(failed.error),
+        };
+        failed
+    }
+}
+
+impl Request<'_> {
+    /// Begins only when this side's earlier reads and atomics have completed: what they brought is there then.
+    pub fn fence(mut self) -> Self {
+        self.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Delivers 32 bits with the message, or one of the peer's receives with a write. Reads have none.
+    pub fn immediate(mut self, imm: u32) -> Self {
+        self.immediate = Some(imm);
+        self
+    }
+
+    /// Posts a send; see [`Connection::send`].
+    ///
+    /// # Errors
+    /// As for [`Connection::send`].
+    pub fn send(self, buffer: impl Into<Gather>) -> Posted {
+        let gather = buffer.into();
+        let length = gather.len();
+        let op = self.immediate.map_or(SendOp::Send, SendOp::SendWithImm);
+        self.connection.post(op, gather, length, self.flags)
+    }
+
+    /// Posts a write; see [`Connection::write`].
+    ///
+    /// # Errors
+    /// As for [`Connection::write`].
+    pub fn write(self, buffer: impl Into<Gather>, to: RemoteMemory) -> Posted {
+        let gather = buffer.into();
+        let length = gather.len();
+        if let Err(error) = self.connection.check_write(length, to) {
+            return Err(gather.failed(error));
+        }
+        let op = match self.immediate {
+            None => SendOp::RdmaWrite(to.at()),
+            Some(imm) => SendOp::RdmaWriteWithImm(to.at(), imm),
+        };
+        self.connection.post(op, gather, length, self.flags)
+    }
+
+    /// Posts a read; see [`Connection::read`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` with immediate data; otherwise as for [`Connection::read`].
+    pub fn read(self, buffer: impl Into<Gather>, from: RemoteMemory) -> Posted {
+        let gather = buffer.into();
+        if let Some(imm) = self.immediate {
+            let (what, expected) = ("immediate data of a read", "none");
+            let error = Error::invalid(Step::PostSend, what, expected, imm);
+            return Err(gather.failed(self.connection.inner.explain(error)));
+        }
+        let length = gather.len().min(from.length as usize);
+        let op = SendOp::RdmaRead(from.at());
+        self.connection.post(op, gather, length, self.flags)
+    }
+}

@@ -1,0 +1,126 @@
+//! Domains: which connections may reach which memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use portolan_provider::traits::{Device, Pd};
+use portolan_provider::verbs::{Access, Instance};
+use portolan_provider::{Cause, Error, Result, Step};
+use portolan_threads::lock::Mutex;
+
+use crate::sys::{Memory, SharedMemory};
+
+/// A scope of memory: peers of its connections reach the [`SharedMemory`] of the domain, and no other peers do.
+///
+/// It has a protection domain on each device that it is used with. Give it to connections by
+/// [`Options::domain`](crate::Options::domain).
+///
+/// | scope | domain |
+/// |---|---|
+/// | one connection | one for that connection alone |
+/// | a listener's connections | [`Listener::domain`](crate::Listener::domain), in the options of each accept |
+/// | all connections on a device | none: connections without a domain share one for each device |
+///
+/// ```
+/// use portolan::{Access, Connector, Listener, Options};
+///
+/// let listener = Listener::bind("127.0.0.1:0")?;
+/// let domain = listener.domain()?;
+/// let memory = domain.share(4096, Access::REMOTE_READ)?;
+/// let address = listener.local_addr()?;
+/// let client = std::thread::spawn(move || Connector::new().connect_to(address));
+/// let options = Options { domain: Some(domain), ..Options::default() };
+/// let connection = listener.accept()?.accept_with(&options)?;
+/// let offer = connection.offer(&memory)?; // to be sent to the peer
+/// assert_eq!(offer.length, 4096);
+/// # drop(client.join().unwrap()?);
+/// # Ok::<(), portolan::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Domain {
+    /// The first one is that of the device that the domain was made for.
+    on_devices: Arc<Mutex<OnDevices>>,
+}
+
+type OnDevices = Vec<(Instance, Arc<dyn Pd>)>;
+
+impl Domain {
+    /// Creates a domain on a device. Connections of other devices may use it, too.
+    ///
+    /// # Errors
+    /// The device's limit of protection domains is reached.
+    pub fn on(device: &Arc<dyn Device>) -> Result<Self> {
+        let first = (device.instance(), device.alloc_pd()?);
+        Ok(Self {
+            on_devices: Arc::new(Mutex::new(vec![first])),
+        })
+    }
+
+    /// Creates a domain on the first of some devices.
+    pub(crate) fn on_first(devices: &[Arc<dyn Device>]) -> Result<Self> {
+        let missing = || {
+            let why = "the listener's providers have none".into();
+            Error::new(Step::AllocPd, Cause::NoDevice { why })
+        };
+        Self::on(devices.first().ok_or_else(missing)?)
+    }
+
+    /// The protection domain on a device; allocates it at the first use.
+    pub(crate) fn pd(&self, device: &Arc<dyn Device>) -> Result<Arc<dyn Pd>> {
+        let mut on_devices = self.on_devices.lock();
+        let instance = device.instance();
+        if let Some((_, pd)) = on_devices.iter().find(|(on, _)| *on == instance) {
+            return Ok(pd.clone());
+        }
+        let pd = device.alloc_pd()?;
+        on_devices.push((instance, pd.clone()));
+        Ok(pd)
+    }
+
+    fn first_pd(&self) -> Arc<dyn Pd> {
+        self.on_devices.lock()[0].1.clone()
+    }
+
+    /// Allocates memory that peers of the domain's connections may access.
+    ///
+    /// # Errors
+    /// See [`SharedMemory::new`].
+    pub fn share(&self, length: usize, access: Access) -> Result<SharedMemory> {
+        SharedMemory::new(&self.first_pd(), length, access)
+    }
+
+    /// Lets peers of the domain's connections access the program's memory, without copying.
+    ///
+    /// # Errors
+    /// See [`SharedMemory::of`].
+    pub fn share_memory<M: Memory>(
+        &self,
+        memory: M,
+        access: Access,
+    ) -> std::result::Result<SharedMemory, (Error, M)> {
+        SharedMemory::of(&self.first_pd(), memory, access)
+    }
+
+    /// Whether a protection domain is one of this domain's.
+    pub(crate) fn has(&self, pd: &Arc<dyn Pd>) -> bool {
+        let on_devices = self.on_devices.lock();
+        let mut pds = on_devices.iter().map(|(_, pd)| pd);
+        pds.any(|known| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(pd)))
+    }
+}
+
+/// Clones are equal.
+impl PartialEq for Domain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.on_devices, &other.on_devices)
+    }
+}
+
+impl Eq for Domain {}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.on_devices.lock().len();
+        write!(f, "Domain({devices} devices)")
+    }
+}

@@ -1,0 +1,159 @@
+//! Memory with its registrations: one for each protection domain that it is used with.
+
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::ptr::{NonNull, addr_eq};
+use std::sync::Arc;
+
+use portolan_provider::Result;
+use portolan_provider::traits::{Mr, Pd};
+use portolan_provider::verbs::Access;
+use portolan_threads::lock::Mutex;
+
+use super::memory::Registered;
+use super::program::Memory;
+
+/// Memory that devices may touch. Deregistered before it is freed or given back.
+pub(super) struct Backing {
+    start: NonNull<u8>,
+    length: usize,
+    /// The registrations, in the order of first use. Those of the library's own memory come after its first one.
+    keys: Mutex<Vec<Key>>,
+    owner: ManuallyDrop<Owner>,
+}
+
+/// Who has the bytes.
+enum Owner {
+    /// The library, registered with this protection domain.
+    Library(Registered, Arc<dyn Pd>),
+    /// The program gave them.
+    Program(Box<dyn Any + Send + Sync>),
+}
+
+struct Key {
+    pd: Arc<dyn Pd>,
+    region: Arc<dyn Mr>,
+}
+
+// SAFETY: the bytes are owned, and owners and regions are Send and Sync.
+unsafe impl Send for Backing {}
+// SAFETY: shared access to the bytes is what `Buffer` and `SharedMemory` make of it: see there.
+unsafe impl Sync for Backing {}
+
+impl Backing {
+    /// Memory of the library's, registered.
+    pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
+        let registered = Registered::new(pd, length, access)?;
+        Ok(Self {
+            start: registered.start(),
+            length: registered.len(),
+            keys: Mutex::new(Vec::new()),
+            owner: ManuallyDrop::new(Owner::Library(registered, pd.clone())),
+        })
+    }
+
+    /// Memory of the program's, registered when it is first used.
+    pub(super) fn of<M: Memory>(memory: M) -> Self {
+        let mut keeper = Box::new(memory.into_keeper());
+        let bytes = M::bytes(&mut keeper);
+        let (start, length) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        Self {
+            start,
+            length,
+            keys: Mutex::new(Vec::new()),
+            owner: ManuallyDrop::new(Owner::Program(keeper)),
+        }
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The region with a protection domain; registers it at the first use.
+    pub(super) fn region(&self, pd: &Arc<dyn Pd>, access: Access) -> Result<Arc<dyn Mr>> {
+        let is_it = |other: &Arc<dyn Pd>| addr_eq(Arc::as_ptr(other), Arc::as_ptr(pd));
+        if let Owner::Library(registered, own) = &*self.owner
+            && is_it(own)
+        {
+            return Ok(registered.region().clone());
+        }
+        let mut keys = self.keys.lock();
+        if let Some(key) = keys.iter().find(|key| is_it(&key.pd)) {
+            return Ok(key.region.clone());
+        }
+        let (addr, length) = (self.start.as_ptr() as u64, self.length as u64);
+        // SAFETY: the owner keeps the bytes in place until `drop` or `into_parts` has deregistered them; `Buffer` and
+        // `SharedMemory` give the program only the access that the device leaves it.
+        let region = unsafe { pd.register(addr, length, access)? };
+        let pd = pd.clone();
+        keys.push(Key {
+            pd,
+            region: region.clone(),
+        });
+        Ok(region)
+    }
+
+    /// The region that was registered first, if any was.
+    pub(super) fn first_region(&self) -> Option<Arc<dyn Mr>> {
+        match &*self.owner {
+            Owner::Library(registered, _) => Some(registered.region().clone()),
+            Owner::Program(_) => Some(self.keys.lock().first()?.region.clone()),
+        }
+    }
+
+    /// Withdraws all rights: what is registered from now on is so for `access` alone.
+    pub(super) fn restrict(&mut self, access: Access) -> Result<()> {
+        self.forget_keys()?;
+        match &mut *self.owner {
+            Owner::Library(registered, pd) => registered.register_again(pd, access),
+            Owner::Program(_) => Ok(()),
+        }
+    }
+
+    /// Returns the program's memory; the backing itself if it is of another type or cannot be deregistered.
+    pub(super) fn into_memory<M: Memory>(mut self) -> std::result::Result<M, Self> {
+        let is_it = match &*self.owner {
+            Owner::Program(keeper) => keeper.is::<M::Keeper>(),
+            Owner::Library(..) => false,
+        };
+        if !is_it || self.forget_keys().is_err() {
+            return Err(self);
+        }
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, and its owner is not used after this.
+        let owner = unsafe { ManuallyDrop::take(&mut this.owner) };
+        // SAFETY: as above; the keys are empty.
+        drop(unsafe { std::ptr::read(&this.keys) });
+        match owner {
+            Owner::Program(keeper) => match keeper.downcast::<M::Keeper>() {
+                Ok(keeper) => Ok(M::from_keeper(*keeper)),
+                Err(_) => unreachable!("its type was looked at"),
+            },
+            Owner::Library(..) => unreachable!("it was looked at"),
+        }
+    }
+
+    /// Deregisters everything but the library's own region.
+    fn forget_keys(&mut self) -> Result<()> {
+        let mut keys = self.keys.lock();
+        while let Some(key) = keys.last() {
+            key.region.deregister()?;
+            keys.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if self.forget_keys().is_ok() {
+            // SAFETY: the owner is not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.owner) };
+        }
+        // Memory that cannot be deregistered may still be written: it is left alone.
+    }
+}

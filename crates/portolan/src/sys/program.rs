@@ -1,0 +1,108 @@
+//! Memory of the program's that devices may touch without copying.
+
+use std::any::Any;
+
+/// Memory that a [`Buffer`](crate::Buffer) can be made of: `Vec<u8>` and `Box<[u8]>`; with the feature `bytes`
+/// `bytes::BytesMut`; with the feature `memmap2` `memmap2::MmapMut` (files, huge pages, memory of other processes).
+///
+/// This trait is sealed: the library relies on how each of these keeps its bytes in place.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no memory that a device may touch",
+    label = "its bytes move with it, or its features are not enabled",
+    note = "`Vec<u8>` and `Box<[u8]>` are; `BytesMut` with the feature `bytes`, `MmapMut` with `memmap2`"
+)]
+pub trait Memory: KeptInPlace {}
+
+impl<T: KeptInPlace> Memory for T {}
+
+/// What a kind of memory promises.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no memory that a device may touch",
+    label = "its bytes move with it, or its features are not enabled",
+    note = "`Vec<u8>` and `Box<[u8]>` are; `BytesMut` with the feature `bytes`, `MmapMut` with `memmap2`"
+)]
+pub trait KeptInPlace: Sized {
+    /// Keeps the bytes. Moving it leaves them where they are, and it has no reference or box to them that the compiler
+    /// could take for the only one.
+    type Keeper: Any + Send + Sync;
+
+    /// Gives the memory up to its keeper.
+    fn into_keeper(self) -> Self::Keeper;
+
+    /// The bytes.
+    fn bytes(keeper: &mut Self::Keeper) -> &mut [u8];
+
+    /// The memory, as it was.
+    fn from_keeper(keeper: Self::Keeper) -> Self;
+}
+
+impl KeptInPlace for Vec<u8> {
+    type Keeper = Self;
+
+    fn into_keeper(self) -> Self {
+        self
+    }
+
+    fn bytes(keeper: &mut Self) -> &mut [u8] {
+        keeper
+    }
+
+    fn from_keeper(keeper: Self) -> Self {
+        keeper
+    }
+}
+
+/// A boxed slice, as a vector: a box that is moved may be taken for the only way to its bytes.
+#[derive(Debug)]
+pub struct Boxed(Vec<u8>);
+
+impl KeptInPlace for Box<[u8]> {
+    type Keeper = Boxed;
+
+    fn into_keeper(self) -> Boxed {
+        Boxed(self.into_vec())
+    }
+
+    fn bytes(keeper: &mut Boxed) -> &mut [u8] {
+        &mut keeper.0
+    }
+
+    fn from_keeper(keeper: Boxed) -> Self {
+        // Length and capacity are equal, so nothing is moved.
+        keeper.0.into_boxed_slice()
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl KeptInPlace for bytes::BytesMut {
+    type Keeper = Self;
+
+    fn into_keeper(self) -> Self {
+        self
+    }
+
+    fn bytes(keeper: &mut Self) -> &mut [u8] {
+        keeper
+    }
+
+    fn from_keeper(keeper: Self) -> Self {
+        keeper
+    }
+}
+
+#[cfg(feature = "memmap2")]
+impl KeptInPlace for memmap2::MmapMut {
+    type Keeper = Self;
+
+    fn into_keeper(self) -> Self {
+        self
+    }
+
+    fn bytes(keeper: &mut Self) -> &mut [u8] {
+        keeper
+    }
+
+    fn from_keeper(keeper: Self) -> Self {
+        keeper
+    }
+}

@@ -1,0 +1,246 @@
+//! Memory that peers may reach at any time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use portolan_provider::traits::Pd;
+use portolan_provider::verbs::{Access, Sge};
+use portolan_provider::{Cause, Error, Result, Step};
+
+use super::backing::Backing;
+use super::buffer::Buffer;
+use super::memory::RemoteMemory;
+use super::program::Memory;
+
+/// The longest memory that a peer can be told of: [`RemoteMemory`] has 32 bits for it.
+const REMOTE_MAX_BYTES: usize = u32::MAX as usize;
+
+/// Memory that peers may read or write at any time while it exists, as its access says.
+///
+/// Who reaches it: every peer of a connection of the same domain ([`Domain`](crate::Domain)) that knows its key. Connections without
+/// a domain of their own share one for each device. Keys cannot be guessed, and [`SharedMemory::revoke`] ends all access.
+///
+/// It gives no slices, for the bytes may change under them; [`SharedMemory::load`] and
+/// [`SharedMemory::store`] copy.
+pub struct SharedMemory {
+    backing: Backing,
+    access: Access,
+    /// Where it was registered first, and the key there.
+    pd: Arc<dyn Pd>,
+    rkey: u32,
+}
+
+impl SharedMemory {
+    /// Allocates zeroed memory and registers it for peers.
+    ///
+    /// # Errors
+    /// As for [`Buffer::new`].
+    pub fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
+        let access = access | Access::LOCAL_WRITE;
+        let backing = Backing::new(pd, length, access)?;
+        let rkey = first_rkey(&backing)?;
+        Ok(Self {
+            backing,
+            access,
+            pd: pd.clone(),
+            rkey,
+        })
+    }
+
+    /// Registers the program's memory for peers, without copying.
+    ///
+    /// # Errors
+    /// The memory is empty or longer than 4 GiB - 1, or the device's limit of regions is reached. The memory comes back.
+    pub fn of<M: Memory>(
+        pd: &Arc<dyn Pd>,
+        memory: M,
+        access: Access,
+    ) -> std::result::Result<Self, (Error, M)> {
+        let access = access | Access::LOCAL_WRITE;
+        let backing = Backing::of(memory);
+        let registered = match backing.len() {
+            length if (1..=REMOTE_MAX_BYTES).contains(&length) => backing.region(pd, access),
+            length => {
+                let expected = format_args!("1 to {REMOTE_MAX_BYTES} bytes");
+                let what = "length of shared memory";
+                Err(Error::invalid(Step::RegisterMemory, what, expected, length))
+            }
+        };
+        match registered {
+            Ok(region) => Ok(Self {
+                backing,
+                access,
+                pd: pd.clone(),
+                rkey: region.rkey(),
+            }),
+            Err(error) => match backing.into_memory() {
+                Ok(memory) => Err((error, memory)),
+                Err(_) => unreachable!("it was made of this, and nothing is registered"),
+            },
+        }
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.backing.len()
+    }
+
+    /// What to tell a peer. For memory of a [`Domain`](crate::Domain) with several devices this is where the first of them has it;
+    /// [`Connection::offer`](crate::Connection::offer) knows each connection's.
+    pub fn remote(&self) -> RemoteMemory {
+        self.with_rkey(self.rkey)
+    }
+
+    /// What to tell a peer of a queue pair of this protection domain; registers the memory there at the first use.
+    ///
+    /// # Errors
+    /// Errors of registering.
+    pub(crate) fn remote_in(&self, pd: &Arc<dyn Pd>) -> Result<RemoteMemory> {
+        let region = self.backing.region(pd, self.access)?;
+        Ok(self.with_rkey(region.rkey()))
+    }
+
+    /// The protection domain with which it was registered first.
+    pub(crate) fn pd(&self) -> &Arc<dyn Pd> {
+        &self.pd
+    }
+
+    fn with_rkey(&self, rkey: u32) -> RemoteMemory {
+        RemoteMemory {
+            addr: self.backing.start().as_ptr() as u64,
+            length: self.len() as u32,
+            rkey,
+        }
+    }
+
+    /// The peers' rights.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// A piece of it for a work request of the low layer: peers may write to it at any time, and so
+    /// may a receive or a read.
+    ///
+    /// # Panics
+    /// If the range is outside the memory.
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        self.check(offset, length);
+        Sge {
+            addr: self.backing.start().as_ptr() as u64 + offset as u64,
+            length: length as u32,
+            lkey: self.lkey(),
+        }
+    }
+
+    /// Copies bytes out, from `offset` on. Bytes that a peer writes meanwhile may be old or new.
+    ///
+    /// # Panics
+    /// If the range is outside the memory.
+    pub fn load(&self, offset: usize, into: &mut [u8]) {
+        self.check(offset, into.len());
+        let mut at = 0;
+        while at < into.len() {
+            let (bytes, word) = self.read_unit(offset + at, into.len() - at);
+            into[at..at + bytes].copy_from_slice(&word[..bytes]);
+            at += bytes;
+        }
+        fence(Ordering::Acquire);
+    }
+
+    /// Copies bytes in, from `offset` on, the last byte last.
+    ///
+    /// # Panics
+    /// If the range is outside the memory.
+    pub fn store(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        let mut at = 0;
+        while at < from.len() {
+            if from.len() - at == 1 {
+                fence(Ordering::Release);
+            }
+            at += self.write_unit(offset + at, &from[at..]);
+        }
+    }
+
+    /// Withdraws the peers' rights, on every device; the memory becomes an ordinary buffer.
+    ///
+    /// # Errors
+    /// A region cannot be deregistered, or not be registered anew for local use.
+    pub fn revoke(self) -> Result<Buffer> {
+        let mut backing = self.backing;
+        backing.restrict(Access::LOCAL_WRITE)?;
+        Ok(Buffer::whole(backing))
+    }
+
+    fn lkey(&self) -> u32 {
+        // It was registered when it was made.
+        self.backing
+            .first_region()
+            .map_or(0, |region| region.lkey())
+    }
+
+    fn check(&self, offset: usize, length: usize) {
+        let fits = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.len());
+        assert!(
+            fits,
+            "range {offset}+{length} is outside of {} bytes",
+            self.len()
+        );
+    }
+
+    /// Reads one aligned word, or one byte where no whole word is wanted.
+    fn read_unit(&self, offset: usize, wanted: usize) -> (usize, [u8; 8]) {
+        // SAFETY: `check` has seen that the unit lies in the allocation; it is aligned for its
+        // type, and every access of this process to it goes through atomics or the device.
+        unsafe {
+            let at = self.backing.start().as_ptr().add(offset);
+            if offset.is_multiple_of(8) && wanted >= 8 {
+                let word = AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed);
+                (8, word.to_ne_bytes())
+            } else {
+                let byte = AtomicU8::from_ptr(at).load(Ordering::Relaxed);
+                (1, [byte, 0, 0, 0, 0, 0, 0, 0])
+            }
+        }
+    }
+
+    /// Writes one aligned word and keeps the very last byte for a write of its own.
+    fn write_unit(&self, offset: usize, from: &[u8]) -> usize {
+        // SAFETY: as in `read_unit`.
+        unsafe {
+            let at = self.backing.start().as_ptr().add(offset);
+            match from.first_chunk::<8>() {
+                Some(word) if offset.is_multiple_of(8) && from.len() > 8 => {
+                    let word = u64::from_ne_bytes(*word);
+                    AtomicU64::from_ptr(at.cast()).store(word, Ordering::Relaxed);
+                    8
+                }
+                _ => {
+                    AtomicU8::from_ptr(at).store(from[0], Ordering::Relaxed);
+                    1
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMemory({:?})", self.remote())
+    }
+}
+
+fn first_rkey(backing: &Backing) -> Result<u32> {
+    let region = backing.first_region();
+    let missing = || {
+        Error::new(
+            Step::RegisterMemory,
+            Cause::NoSuchObject("the memory region"),
+        )
+    };
+    Ok(region.ok_or_else(missing)?.rkey())
+}

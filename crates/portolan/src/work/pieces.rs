@@ -1,0 +1,128 @@
+//! The buffers of one work request.
+
+use std::sync::Arc;
+
+use portolan_provider::traits::Pd;
+use portolan_provider::verbs::Sge;
+use portolan_provider::{Error, Result, Step};
+
+use super::outcome::Failed;
+use crate::sys::Buffer;
+
+/// What one work request sends, writes or reads into: a buffer, or several in order (a gather list).
+///
+/// It is made of a [`Buffer`], of a vector of them (at most [`Options::gather`](crate::Options::gather)), or of memory that a
+/// buffer can be made of:
+///
+/// ```no_run
+/// # use portolan::{Buffer, Connection, Failed};
+/// # fn send(connection: &Connection, header: Buffer, body: Buffer) -> Result<(), Failed> {
+/// connection.send(b"ahoy".to_vec())?.wait()?;
+/// let done = connection.send(vec![header, body])?.wait()?;
+/// let (header, body) = (done.buffer, done.more);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Gather(Pieces);
+
+/// The buffers. Nearly always it is one.
+#[derive(Debug)]
+enum Pieces {
+    One(Buffer),
+    Many(Vec<Buffer>),
+}
+
+/// Their places, for the device.
+#[derive(Debug)]
+pub(super) enum Sges {
+    None,
+    One([Sge; 1]),
+    Many(Vec<Sge>),
+}
+
+impl Gather {
+    /// Bytes of all buffers.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Pieces::One(buffer) => buffer.len(),
+            // Buffers do not overlap, so the sum fits.
+            Pieces::Many(buffers) => buffers.iter().map(|buffer| buffer.len()).sum(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The places of the first `length` bytes, in at most `limit` pieces.
+    pub(super) fn sges(&self, pd: &Arc<dyn Pd>, length: usize, limit: usize) -> Result<Sges> {
+        match &self.0 {
+            _ if length == 0 => Ok(Sges::None),
+            Pieces::One(buffer) => Ok(Sges::One([buffer.sge(pd, length)?])),
+            Pieces::Many(buffers) if buffers.len() > limit => {
+                let (what, expected) = ("buffers of a gather list", format!("at most {limit}"));
+                let found = buffers.len();
+                Err(Error::invalid(Step::PostSend, what, expected, found))
+            }
+            Pieces::Many(buffers) => {
+                let (mut left, mut sges) = (length, Vec::with_capacity(buffers.len()));
+                for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+                    let length = buffer.len().min(left);
+                    if length > 0 {
+                        sges.push(buffer.sge(pd, length)?);
+                    }
+                    left -= length;
+                }
+                Ok(Sges::Many(sges))
+            }
+        }
+    }
+
+    /// The failure that gives them back.
+    pub(crate) fn failed(self, error: Error) -> Failed {
+        let (buffer, more) = self.split();
+        let buffer = Some(buffer);
+        Failed {
+            error,
+            buffer,
+            more,
+        }
+    }
+
+    /// The first one and the others.
+    pub(super) fn split(self) -> (Buffer, Box<[Buffer]>) {
+        match self.0 {
+            Pieces::One(buffer) => (buffer, Box::default()),
+            Pieces::Many(buffers) => {
+                let mut buffers = buffers.into_iter();
+                let first = buffers.next();
+                let first = first.unwrap_or_else(|| Buffer::from(Vec::new()));
+                (first, buffers.collect())
+            }
+        }
+    }
+}
+
+impl From<Vec<Buffer>> for Gather {
+    fn from(buffers: Vec<Buffer>) -> Self {
+        Self(Pieces::Many(buffers))
+    }
+}
+
+impl<T: Into<Buffer>> From<T> for Gather {
+    fn from(buffer: T) -> Self {
+        Self(Pieces::One(buffer.into()))
+    }
+}
+
+impl Sges {
+    pub(super) fn as_slice(&self) -> &[Sge] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
