@@ -1,4 +1,11 @@
 //! Devices of the process's provider.
+//!
+//! ```
+//! for device in portolan::devices()? {
+//!     println!("{}: {:?}", device.name(), device.port_attr(1)?.active_mtu);
+//! }
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 use portolan_threads::ProcessCell;
 use portolan_threads::lock::Mutex;

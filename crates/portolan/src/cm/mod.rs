@@ -4,6 +4,24 @@
 //! The channel's descriptor ([`std::os::fd::AsFd`]) is readable while an event is queued. A
 //! synchronous id ([`CmId::synchronous`], [`CmId::endpoint`]) has a private channel: its operations
 //! wait.
+//!
+//! ```
+//! use portolan::cm::{CmId, EventChannel};
+//! use portolan::provider::cm::EventType;
+//! use std::time::Duration;
+//!
+//! let channel = EventChannel::open()?;
+//! let id = CmId::new(&channel)?;
+//! let patience = Duration::from_secs(5);
+//! id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), patience)?;
+//! let event = channel.next_event_within(patience)?;
+//! assert_eq!(event.event_type(), EventType::AddrResolved);
+//! println!("{}", id.device()?.name());
+//! # Ok::<(), portolan::Error>(())
+//! ```
+//!
+//! With the feature `tokio`, `tokio::AsyncEventChannel` awaits events, and `tokio::AsyncCompletions` the completions of an id's
+//! queue pair.
 
 mod channel;
 mod counts;

@@ -2,6 +2,25 @@
 //!
 //! [`Connector`] connects to a [`Listener`], which accepts or rejects [`Incoming`] requests. These
 //! calls block; the feature `tokio` offers the same operations for async tasks.
+//!
+//! ```
+//! use portolan::{Connector, Listener, Options};
+//! use std::time::Duration;
+//!
+//! let listener = Listener::bind("127.0.0.1:0")?;
+//! let address = listener.local_addr()?;
+//! let client = std::thread::spawn(move || {
+//!     let connector = Connector::new().private_data(*b"a pilot").timeout(Duration::from_secs(5));
+//!     connector.connect_to(address)
+//! });
+//! let incoming = listener.accept()?;
+//! assert!(incoming.private_data().starts_with(b"a pilot"));
+//! let options = Options { receive_size: 1 << 16, ..Options::default() };
+//! let connection = incoming.accept_with(&options)?;
+//! drop(client.join().unwrap()?);
+//! assert!(connection.receive().unwrap_err().is_disconnected());
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 mod connector;
 mod established;

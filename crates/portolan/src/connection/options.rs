@@ -25,7 +25,7 @@ pub struct Options {
     /// Maximum number of bytes that [`super::Connection::send_inline`] and [`super::Connection::write_inline`] take. Devices have
     /// room for few, and some for none.
     pub inline: u32,
-    /// Maximum number of buffers in a gather list ([`super::Connection::send_gather`] and the others).
+    /// Maximum number of buffers in a gather list ([`Gather`](crate::Gather)).
     pub gather: u32,
     /// The domain whose memory the peer may reach; `None` for the one that connections of the device share.
     pub domain: Option<Domain>,

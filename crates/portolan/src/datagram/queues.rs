@@ -11,7 +11,7 @@ use portolan_provider::verbs::{
     WcStatus, WorkCompletion,
 };
 use portolan_provider::{Cause, Error, Result, Step};
-use portolan_wire::addr::{QKey, Qpn};
+use portolan_wire::addr::{Gid, QKey, Qpn};
 use portolan_wire::eth::GrhRepr;
 
 use super::received::{Datagram, reply_route};
@@ -36,6 +36,8 @@ pub(super) struct Queues {
     cq: Arc<dyn Cq>,
     channel: Arc<dyn CompChannel>,
     qkey: QKey,
+    /// The address that the id is bound to.
+    own_gid: Option<Gid>,
     /// Maximum payload of a datagram (one packet), in bytes.
     mtu: usize,
     sends: Vec<Buffer>,
@@ -84,6 +86,7 @@ impl Queues {
             free: (0..sends as usize).collect(),
             arrived: VecDeque::new(),
             qkey: attr.qkey,
+            own_gid: id.addresses()?.sgid,
             device,
             pd,
             qp,
@@ -122,7 +125,12 @@ impl Queues {
     /// `ibv_create_ah_from_wc(3)` and udaddy.
     pub(super) fn sender(&self, datagram: &Datagram) -> Result<Destination> {
         let gids = self.device.gids(PORT)?;
-        let own = gids.iter().find(|entry| entry.gid == datagram.destination);
+        // No device has a group's address: the answer comes from the socket's own.
+        let wanted = match datagram.destination.to_ip() {
+            ip if ip.is_multicast() => self.own_gid,
+            _ => Some(datagram.destination),
+        };
+        let own = gids.iter().find(|entry| Some(entry.gid) == wanted);
         let sgid_index = own.and_then(|entry| u8::try_from(entry.index).ok());
         let missing = || {
             let why = "the datagram was sent to none of its addresses";

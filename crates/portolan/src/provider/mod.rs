@@ -13,6 +13,12 @@
 //!
 //! An event channel belongs to one provider and is opened before any address is known. Without an
 //! explicit provider it uses the pinned one, or the software one ([`default_provider`]).
+//!
+//! ```
+//! let chosen = portolan::provider::towards(None, "127.0.0.1:7471".parse().unwrap())?;
+//! let connector = portolan::Connector::new().provider(chosen.provider);
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 mod choose;
 mod local;

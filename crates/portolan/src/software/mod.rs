@@ -11,6 +11,21 @@
 //! * `claim`, `ports`, `registrar`: local ports, decided once for all processes that share UDP 4791.
 //! * `survey`: all of those processes, seen from outside.
 //! * `claimant`: what the group of those processes asks of this one, and the deaths that it reports.
+//!
+//! Tests of programs may have a provider of their own, whose processes share nothing with others:
+//!
+//! ```
+//! use portolan::Listener;
+//! use portolan::software::{SoftwareConfig, SoftwareProvider};
+//!
+//! let mut config = SoftwareConfig::default();
+//! config.stack.group.port = 47_910; // UDP, instead of 4791
+//! config.stack.group.name_prefix = "my-tests".into();
+//! let provider = SoftwareProvider::start(config)?;
+//! let listener = Listener::bind_on(provider.clone(), "127.0.0.1:0".parse().unwrap())?;
+//! assert_eq!(provider.usage().listeners, 1);
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 mod bind;
 mod channel;

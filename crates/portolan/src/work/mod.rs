@@ -4,6 +4,17 @@
 //! Posting moves a buffer into the table; the completion takes it out. Any waiting thread or task
 //! drives the completion queue for all of them. One at a time sleeps on the completion channel, and
 //! wakes the others.
+//!
+//! ```
+//! # let (server, client) = portolan::doc_pair()?;
+//! let first = client.send(b"first".to_vec())?;
+//! let second = client.send(b"second".to_vec())?;
+//! assert_eq!(&server.receive()?[..], b"first");
+//! // Work ends in the order of posting, and is waited for in any.
+//! second.wait()?;
+//! let vector: Vec<u8> = first.wait()?.buffer.into_memory().expect("the vector");
+//! # Ok::<(), portolan::Error>(())
+//! ```
 
 mod abandoned;
 mod bell;

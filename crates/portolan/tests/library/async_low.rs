@@ -186,7 +186,15 @@ async fn a_multicast_group_is_joined_and_heard_without_a_thread() {
     soon(one.send(&joined.destination, b"ahoy", None))
         .await
         .unwrap();
-    assert_eq!(soon(two.receive()).await.unwrap().data, b"ahoy");
+    let heard = soon(two.receive()).await.unwrap();
+    assert_eq!(heard.data, b"ahoy");
+    // The sender of a datagram to the group is answered alone.
+    let sender = two.sender(&heard).unwrap();
+    soon(two.send(&sender, b"ahoy yourself", None))
+        .await
+        .unwrap();
+    let answer = soon(one.receive()).await.unwrap();
+    assert_eq!(answer.data, b"ahoy yourself");
     let waiting = timeout(Duration::from_millis(20), one.receive()).await;
     assert!(waiting.is_err(), "no copy of its own");
 }

@@ -1,0 +1,106 @@
+//! Copies a file by RDMA writes: the receiver shares memory of the file's size, the sender fills it in slices.
+//!
+//! `cargo run --example file_copy` copies a file of its own; `file_copy receive ADDRESS FILE` and
+//! `file_copy send FILE ADDRESS` run one end.
+//!
+//! The file's bytes are copied by no one but the devices: the vector that was read becomes the buffer that is sent, and the
+//! vector that was shared is what is written.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use portolan::{Access, Buffer, Connector, Listener, RemoteMemory};
+
+/// Bytes of a write, and how many writes are posted at a time.
+const SLICE_BYTES: usize = 1 << 20;
+const IN_FLIGHT: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn receive(listener: &Listener, to: &Path) -> Outcome<usize> {
+    let incoming = listener.accept()?;
+    // The request's private data says how long the file is.
+    let length = u64::from_be_bytes(*incoming.private_data().first_chunk().ok_or("no length")?);
+    let connection = incoming.accept()?;
+    let file = vec![0; usize::try_from(length)?];
+    let memory = match connection.share_memory(file, Access::REMOTE_WRITE) {
+        Ok(memory) => memory,
+        Err((error, _)) => return Err(error.into()),
+    };
+    let offer = memory.remote().to_bytes().to_vec();
+    connection.send(offer)?.wait()?;
+    // The last write's immediate data: everything before it has been placed.
+    connection.receive_within(PATIENCE)?;
+    let file: Vec<u8> = memory
+        .revoke()?
+        .into_memory()
+        .map_err(|_| "it was a vector")?;
+    std::fs::write(to, &file)?;
+    connection.close(PATIENCE)?;
+    Ok(file.len())
+}
+
+fn send(file: &Path, address: &str) -> Outcome<usize> {
+    let bytes = std::fs::read(file)?;
+    let length = bytes.len();
+    let connector = Connector::new().private_data((length as u64).to_be_bytes());
+    let connection = connector.connect(address)?;
+    let offer = connection.receive_within(PATIENCE)?;
+    let memory = RemoteMemory::from_bytes(&offer).ok_or("no offer")?;
+    let mut rest = Buffer::from(bytes);
+    let (mut at, mut posted) = (0, std::collections::VecDeque::new());
+    while !rest.is_empty() {
+        if posted.len() == IN_FLIGHT {
+            let oldest: portolan::Transfer = posted.pop_front().ok_or("none")?;
+            oldest.wait()?;
+        }
+        let slice = rest.split_to(SLICE_BYTES.min(rest.len()));
+        let to = memory
+            .slice(at, slice.len() as u32)
+            .ok_or("it does not fit")?;
+        at += slice.len() as u32;
+        posted.push_back(match rest.is_empty() {
+            false => connection.write(slice, to)?,
+            true => connection.write_with_immediate(slice, to, 0)?,
+        });
+    }
+    for transfer in posted {
+        transfer.wait()?;
+    }
+    connection.wait_disconnected(PATIENCE)?;
+    Ok(length)
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["receive", address, file] => {
+            let length = receive(&Listener::bind(address)?, file.as_ref())?;
+            println!("received {length} bytes");
+            return Ok(());
+        }
+        ["send", file, address] => {
+            println!("sent {} bytes", send(file.as_ref(), address)?);
+            return Ok(());
+        }
+        _ => {}
+    }
+    let folder = std::env::temp_dir().join(format!("portolan-file-copy-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let (from, to) = (folder.join("chart"), folder.join("copy"));
+    let chart: Vec<u8> = (0..10_000_000_u32).map(|at| (at >> 8) as u8).collect();
+    std::fs::write(&from, &chart)?;
+    let listener = Listener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let copy = to.clone();
+    let receiving = thread::spawn(move || receive(&listener, &copy));
+    let sent = send(&from, &address)?;
+    let received = receiving.join().expect("the receiver does not panic")?;
+    assert!(std::fs::read(&to)? == chart, "the copy is the chart");
+    std::fs::remove_dir_all(&folder)?;
+    println!("sent {sent} bytes, received {received}");
+    Ok(())
+}
