@@ -1,4 +1,4 @@
-//! The library's own registered memory, and where a peer's memory is.
+//! Registered memory: buffers that belong to the program or to posted work, never to both.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -13,6 +13,16 @@ const ALIGNMENT: usize = 64;
 
 /// The longest buffer: a message's greatest length (IBTA 9.7.1, 2^31 bytes).
 pub const BUFFER_MAX_BYTES: usize = 1 << 31;
+
+/// A registered buffer of this process, for sends, receives, and as source or destination of
+/// transfers.
+///
+/// While it is in your hands no device touches it and it is an ordinary slice. Posting work takes
+/// the buffer by value, and the work's end gives it back: so it can be neither freed nor reused
+/// while work on it is posted.
+pub struct Buffer {
+    pub(super) memory: Registered,
+}
 
 /// Where a peer's memory is: one side sends this to the other to let it read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,11 +79,59 @@ impl RemoteMemory {
     }
 }
 
+impl Buffer {
+    /// Allocates zeroed memory and registers it for local use.
+    ///
+    /// # Errors
+    /// The length is 0 or above [`BUFFER_MAX_BYTES`], there is no memory (`ENOMEM`), or the device's
+    /// limit of regions is reached.
+    pub fn new(pd: &Arc<dyn Pd>, length: usize) -> Result<Self> {
+        Ok(Self {
+            memory: Registered::new(pd, length, Access::LOCAL_WRITE)?,
+        })
+    }
+
+    /// The piece of memory that the first `length` bytes are, for a work request.
+    pub(crate) fn sge(&self, length: usize) -> Sge {
+        debug_assert!(length <= self.memory.layout.size());
+        Sge {
+            addr: self.memory.start.as_ptr() as u64,
+            length: length as u32,
+            lkey: self.memory.region.lkey(),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the allocation is `size` initialized bytes, and no device touches it: work on it
+        // owns the buffer, and peers have no rights to it.
+        unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.layout.size()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.memory.start.as_ptr(), self.memory.layout.size())
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
 /// An allocation and its registration; deregistered before it is freed.
 pub(super) struct Registered {
-    start: NonNull<u8>,
-    layout: Layout,
-    region: Arc<dyn Mr>,
+    pub(super) start: NonNull<u8>,
+    pub(super) layout: Layout,
+    pub(super) region: Arc<dyn Mr>,
 }
 
 // SAFETY: the allocation is owned, and `Mr` is Send and Sync.
@@ -83,13 +141,7 @@ unsafe impl Sync for Registered {}
 
 impl Registered {
     pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
-        let layout = Some(length)
-            .filter(|length| (1..=BUFFER_MAX_BYTES).contains(length))
-            .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
-            .ok_or_else(|| {
-                let expected = format!("1 to {BUFFER_MAX_BYTES} bytes");
-                Error::invalid(Step::RegisterMemory, "length", expected, length)
-            })?;
+        let layout = check_length(length)?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
             let (call, errno) = ("mmap", portolan_provider::error::errno::ENOMEM);
@@ -144,4 +196,15 @@ impl Drop for Registered {
         }
         // A region that cannot be deregistered may still be written: its memory is left alone.
     }
+}
+
+/// How memory of a length lies; an error for a length that a region cannot have.
+pub(super) fn check_length(length: usize) -> Result<Layout> {
+    Some(length)
+        .filter(|length| (1..=BUFFER_MAX_BYTES).contains(length))
+        .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
+        .ok_or_else(|| {
+            let expected = format!("1 to {BUFFER_MAX_BYTES} bytes");
+            Error::invalid(Step::RegisterMemory, "length", expected, length)
+        })
 }

@@ -7,10 +7,7 @@
 mod backing;
 mod buffer;
 mod memory;
-mod program;
-mod shared;
+mod shared_memory;
 
-pub use buffer::Buffer;
-pub use memory::{BUFFER_MAX_BYTES, RemoteMemory};
-pub use program::Memory;
-pub use shared::SharedMemory;
+pub use memory::{BUFFER_MAX_BYTES, Buffer, RemoteMemory};
+pub use shared_memory::SharedMemory;

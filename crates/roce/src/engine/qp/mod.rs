@@ -199,8 +199,17 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether a few packets are queued behind many in flight. Sending them a moment later costs little time, and
-    /// packets posted meanwhile can join them in one datagram. Never true on an unacknowledged service.
+    /// Whether the send queue has requests: without any, posting has left nothing to be sent.
+    pub fn has_sends(&self) -> bool {
+        match self.service.reliable() {
+            Some(halves) => halves.requester.posted() > 0,
+            None => true,
+        }
+    }
+
+    /// Whether packets wait, but few, behind others that are under way: they lose little time if they are sent a moment
+    /// later, and more may be posted until then, with which they make one datagram. Never on a queue pair that
+    /// nobody acknowledges.
     pub fn tail_can_wait(&self) -> bool {
         let is_stream = |halves: &Reliable| {
             (1..STREAM_WAITING_MAX).contains(&halves.requester.waiting())

@@ -26,7 +26,16 @@ use crate::io::polling::progress::LOOK_INTERVAL;
 impl Host {
     /// Sends posted requests. A stream whose owner polls now and then may wait until it does so, or has posted more:
     /// what leaves together is one datagram, and one system call at both ends.
-    pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
+    pub(crate) fn posted(&self, qp: &QpCore, state: &mut LockedQp) {
+        self.go_direct(qp, state);
+        if state.owes || state.deferred || state.engine.has_sends() {
+            self.packets_posted(qp, state, self.clock.now());
+        } else {
+            self.report(qp, state);
+        }
+    }
+
+    fn packets_posted(&self, qp: &QpCore, state: &mut LockedQp, now: Duration) {
         if state.engine.tail_can_wait() && self.progress.is_polled(now) {
             self.settle_soon(qp, state, now);
         } else {

@@ -123,7 +123,6 @@ impl SoftQp {
     /// As for [`Qp::post_send`], of the first that is refused.
     pub fn post_sends<'a>(&self, wrs: impl IntoIterator<Item = Result<SendWr<'a>>>) -> Result<()> {
         let mut state = self.open_present(Step::PostSend)?;
-        let now = self.host.clock.now();
         let wrs = wrs.into_iter().map(|wr| {
             let wr = wr?;
             let to = wr.ud.map(|ud| self.destination(&ud)).transpose()?;
@@ -131,7 +130,7 @@ impl SoftQp {
         });
         let posted = state.engine.post_sends(wrs);
         posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
-        self.host.posted(&self.core, &mut state, now);
+        self.host.posted(&self.core, &mut state);
         Ok(())
     }
 
@@ -271,7 +270,6 @@ impl Qp for SoftQp {
     #[inline]
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let mut state = self.open_present(Step::PostSend)?;
-        let now = self.host.clock.now();
         let posted = match wr.ud {
             None => state.engine.post_send(wr),
             Some(ud) => self
@@ -279,7 +277,7 @@ impl Qp for SoftQp {
                 .and_then(|to| state.engine.post_datagram(wr, to)),
         };
         posted.map_err(|error| self.explain(error, state.path.as_ref()))?;
-        self.host.posted(&self.core, &mut state, now);
+        self.host.posted(&self.core, &mut state);
         Ok(())
     }
 

@@ -1,0 +1,315 @@
+//! What two processes of a host reach through memory, beside a plain copy and a bare flag in shared memory, by turns in
+//! one run. `cargo bench -p portolan-roce --bench memory`.
+#![allow(unsafe_code, reason = "registering memory is unsafe by contract")]
+#![allow(unreachable_pub, dead_code, reason = "shares the tests' harness")]
+
+#[path = "../tests/io/harness.rs"]
+mod harness;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{End, Pair, Shape, config};
+use portolan_provider::verbs::{RecvWr, SendData, SendFlags, SendOp, SendWr, WorkCompletion};
+
+const ROUNDS: usize = 7;
+const REQUESTS: usize = 20_000;
+const STREAM_BYTES: usize = 512 << 20;
+const SENDS: u64 = 300_000;
+
+fn main() {
+    let one_sided = pair(true);
+    println!("64 bytes, post to completion    median   yardstick   ratio");
+    let a = &one_sided.a;
+    for (name, op) in [
+        ("write", SendOp::RdmaWrite(one_sided.b.remote(0))),
+        ("read", SendOp::RdmaRead(one_sided.b.remote(0))),
+        ("compare and swap", swap(&one_sided)),
+    ] {
+        let len = if name == "compare and swap" { 8 } else { 64 };
+        by_turns(
+            name,
+            "memcpy",
+            || each(|| request(a, op, len)),
+            || copies(len),
+        );
+    }
+    println!("bytes per second                 GiB/s   yardstick   ratio");
+    for size in [4 << 10, 64 << 10, 1 << 20] {
+        for write in [true, false] {
+            let name = format!(
+                "{} of {} KiB",
+                if write { "writes" } else { "reads" },
+                size >> 10
+            );
+            let subject = || stream(&one_sided, size, write);
+            rates_by_turns(&name, "memcpy", subject, || memcpy_rate(size));
+        }
+    }
+    let two_sided = pair(false);
+    println!("64 bytes, half round trip       median   yardstick   ratio");
+    by_turns("send", "bare flag", || ping_pong(&two_sided), bare_flag);
+    println!("sends one way                 millions/s");
+    let mut rates: Vec<f64> = (0..ROUNDS).map(|_| send_rate(&pair(false))).collect();
+    println!("  {:<24} {:>12.2}", "send of 64 B", median(&mut rates));
+}
+
+/// Two ends that reach each other through memory.
+fn pair(in_file: bool) -> Pair {
+    let mut config = config();
+    config.local_memory = true;
+    let shape = Shape {
+        memory: 32 << 20,
+        cqe: 1024,
+        depth: 512,
+        in_file,
+        ..Shape::default()
+    };
+    let pair = Pair::with(config, "127.0.0.1", shape);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let counted = |number: usize| {
+        let counters = pair.stacks[number].counters();
+        match in_file {
+            true => counters.carried_out_in_memory,
+            false => counters.sent_through_memory,
+        }
+    };
+    while counted(0) == 0 || counted(1) == 0 {
+        assert!(Instant::now() < deadline, "no way through memory");
+        request(&pair.a, SendOp::RdmaWrite(pair.b.remote(0)), 8);
+        request(&pair.b, SendOp::RdmaWrite(pair.a.remote(0)), 8);
+    }
+    pair
+}
+
+fn swap(pair: &Pair) -> SendOp {
+    let remote = pair.b.remote(0);
+    SendOp::AtomicCmpSwap {
+        remote,
+        compare: 0,
+        swap: 0,
+    }
+}
+
+fn request(end: &End, op: SendOp, len: usize) {
+    end.post(1, op, end.sge(0, len));
+    taken(end);
+}
+
+/// Takes the completion that there is to be.
+fn taken(end: &End) {
+    let mut out = [WorkCompletion::EMPTY];
+    while end.cq.poll(&mut out).unwrap() == 0 {}
+    harness::expect(out[0], 1);
+}
+
+/// Nanoseconds of one, of many.
+fn each(mut once: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    (0..REQUESTS).for_each(|_| once());
+    start.elapsed().as_nanos() as f64 / REQUESTS as f64
+}
+
+fn copies(len: usize) -> f64 {
+    let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
+    each(|| std::hint::black_box(&mut to[..]).copy_from_slice(std::hint::black_box(&from)))
+}
+
+fn by_turns(
+    name: &str,
+    yardstick_name: &str,
+    mut subject: impl FnMut() -> f64,
+    mut yardstick: impl FnMut() -> f64,
+) {
+    let (mut subjects, mut yardsticks, mut ratios) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let (beside, measured) = (yardstick(), subject());
+        subjects.push(measured);
+        yardsticks.push(beside);
+        ratios.push(measured / beside);
+    }
+    let [subject, beside, ratio] =
+        [&mut subjects, &mut yardsticks, &mut ratios].map(|of| median(of));
+    println!("  {name:<24} {subject:>9.0} ns {beside:>8.1} ns {ratio:>7.2} × {yardstick_name}");
+}
+
+fn rates_by_turns(
+    name: &str,
+    yardstick_name: &str,
+    mut subject: impl FnMut() -> f64,
+    mut yardstick: impl FnMut() -> f64,
+) {
+    let (mut subjects, mut yardsticks, mut ratios) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let (beside, measured) = (yardstick(), subject());
+        subjects.push(measured);
+        yardsticks.push(beside);
+        ratios.push(measured / beside);
+    }
+    let [subject, beside, ratio] =
+        [&mut subjects, &mut yardsticks, &mut ratios].map(|of| median(of));
+    println!("  {name:<24} {subject:>12.2} {beside:>11.2} {ratio:>7.2} × {yardstick_name}");
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Places that a stream goes through, so that all of them stay in the caches or none.
+fn places(size: usize) -> usize {
+    ((2 << 20) / size).max(2)
+}
+
+fn stream(pair: &Pair, size: usize, write: bool) -> f64 {
+    let (a, b) = (&pair.a, &pair.b);
+    let count = (STREAM_BYTES / size).min(50_000);
+    let start = Instant::now();
+    for number in 0..count {
+        let at = number % places(size) * size;
+        let op = match write {
+            true => SendOp::RdmaWrite(b.remote(at)),
+            false => SendOp::RdmaRead(b.remote(at)),
+        };
+        a.post(1, op, a.sge(at, size));
+        taken(a);
+    }
+    gib(count * size, start.elapsed())
+}
+
+fn memcpy_rate(size: usize) -> f64 {
+    let len = places(size) * size;
+    let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
+    let count = (STREAM_BYTES / size).min(50_000);
+    let start = Instant::now();
+    for number in 0..count {
+        let at = number % places(size) * size;
+        let (from, to) = (&from[at..at + size], &mut to[at..at + size]);
+        std::hint::black_box(to).copy_from_slice(std::hint::black_box(from));
+    }
+    gib(count * size, start.elapsed())
+}
+
+fn gib(bytes: usize, elapsed: Duration) -> f64 {
+    bytes as f64 / elapsed.as_secs_f64() / f64::from(1 << 30)
+}
+
+/// Two threads hand a word to each other.
+fn bare_flag() -> f64 {
+    let words = [AtomicU64::new(0), AtomicU64::new(0)];
+    let wait = |word: &AtomicU64, value| {
+        while word.load(Ordering::Acquire) != value {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for value in 1..=REQUESTS as u64 {
+                wait(&words[0], value);
+                words[1].store(value, Ordering::Release);
+            }
+        });
+        let mut value = 0;
+        each(|| {
+            value += 1;
+            words[0].store(value, Ordering::Release);
+            wait(&words[1], value);
+        }) / 2.0
+    })
+}
+
+fn ping_pong(pair: &Pair) -> f64 {
+    let (a, b) = (&pair.a, &pair.b);
+    for end in [a, b] {
+        for _ in 0..4 {
+            end.receive(2, end.sge(64, 64));
+        }
+    }
+    let receive = |end: &End| {
+        while end.poll().wr_id != 2 {}
+        end.receive(2, end.sge(64, 64));
+    };
+    let send = |end: &End| end.post(1, SendOp::Send, end.sge(0, 64));
+    let time = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..REQUESTS {
+                receive(b);
+                send(b);
+            }
+        });
+        each(|| {
+            send(a);
+            receive(a);
+        }) / 2.0
+    });
+    // What is left of both.
+    for end in [a, b] {
+        while end.try_poll().is_some() {}
+    }
+    time
+}
+
+/// Sends a second, of which every thirty-second completes, to an end that takes them all.
+fn send_rate(pair: &Pair) -> f64 {
+    const BATCH: u64 = 32;
+    let (a, b) = (&pair.a, &pair.b);
+    let ready = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let post = |count| {
+                for _ in 0..count {
+                    let sges = [b.sge(64, 64)];
+                    b.qp.post_recv(&RecvWr {
+                        wr_id: 2,
+                        sges: &sges,
+                    })
+                    .unwrap();
+                }
+            };
+            post(400);
+            ready.store(true, Ordering::Release);
+            let (mut taken, mut owed) = (0, 0);
+            let mut out = [WorkCompletion::EMPTY; 64];
+            while taken < SENDS {
+                let count = b.cq.poll(&mut out).unwrap() as u64;
+                taken += count;
+                owed += count;
+                if owed >= 32 {
+                    post(owed);
+                    owed = 0;
+                }
+            }
+        });
+        while !ready.load(Ordering::Acquire) {}
+        let start = Instant::now();
+        let (mut under_way, mut out) = (0, [WorkCompletion::EMPTY; 16]);
+        for number in 0..SENDS {
+            let last = number % BATCH == BATCH - 1;
+            let flags = if last {
+                SendFlags::SIGNALED
+            } else {
+                SendFlags::empty()
+            };
+            let sges = [a.sge(0, 64)];
+            let data = SendData::Sges(&sges);
+            let op = SendOp::Send;
+            let wr = SendWr {
+                wr_id: 1,
+                op,
+                data,
+                flags,
+                ud: None,
+                srq: None,
+            };
+            a.qp.post_send(&wr).unwrap();
+            under_way += u64::from(last);
+            while under_way >= 4 {
+                under_way -= a.cq.poll(&mut out).unwrap() as u64;
+            }
+        }
+        while under_way > 0 {
+            under_way -= a.cq.poll(&mut out).unwrap() as u64;
+        }
+        SENDS as f64 / start.elapsed().as_secs_f64() / 1e6
+    })
+}
