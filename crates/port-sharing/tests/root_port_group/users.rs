@@ -1,4 +1,5 @@
-//! Untrusted users.
+//! Users that are not trusted.
+#![allow(unsafe_code, reason = "a thread of another user")]
 
 use std::time::Duration;
 
@@ -72,4 +73,41 @@ fn a_member_that_distrusts_the_new_coordinator_keeps_its_packets_and_reports_why
         .send(&packet(root_block.first_qpn(), b"data"))
         .unwrap();
     assert!(readable(&group.sockets()[0], PATIENCE));
+}
+
+/// Becomes a user, in this thread alone: what the kernel tells of its connections follows the thread.
+fn become_user(uid: u32) {
+    // SAFETY: the thread's own ids; the C library, which would change those of all threads, is passed by.
+    let status = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_user_who_is_trusted_for_the_port_is_not_trusted_with_memory_but_root_is() {
+    const ALICE: u32 = 40_001;
+    let config = config();
+    let trust = Trust::Users(vec![ALICE]);
+    let root = Member::join(&GroupConfig {
+        trust,
+        ..config.clone()
+    })
+    .unwrap();
+    let root_links = root.group.link_members().unwrap();
+    let block = root.group.block();
+    std::thread::scope(|scope| {
+        let alice = scope.spawn(|| {
+            become_user(ALICE);
+            let alice = Member::join(&config).unwrap();
+            let links = alice.group.link_members().unwrap();
+            let link = links.call(block).unwrap().expect("root listens");
+            assert!(link.is_trusted_with_memory(), "root reads it anyway");
+            let second = Member::join(&config).unwrap();
+            let same_user = second.group.link_members().unwrap();
+            let link = same_user.call(alice.group.block()).unwrap();
+            assert!(link.expect("it listens").is_trusted_with_memory());
+        });
+        alice.join().unwrap();
+    });
+    let link = root_links.accept().unwrap().expect("she called");
+    assert!(!link.is_trusted_with_memory());
 }

@@ -40,7 +40,8 @@
 //! 6. leaves, under which nothing else is locked: a completion channel's events, the deadlines, a
 //!    socket's or ring's waiting packets (and then the ring's writing end), the table of links, the
 //!    lists of queue pairs noted for later, a device's address table and events, an XRC domain's
-//!    queues, a shard of the table of queue pairs.
+//!    queues, a shard of the table of queue pairs, the keys that peers may use by themselves (and then
+//!    those peers), the memory files, a peer's memory files (locked for reading while one is copied).
 //!
 //! Nothing of the caller's ([`Gsi`], [`portolan_port_sharing::CoordinatorService`]) is called with one of these
 //! held, except a [`Tap`]. Posting and polling share no lock between two queue pairs, except for
