@@ -2,17 +2,21 @@
 
 #![allow(unsafe_code, reason = "pointers of C programs and libibverbs")]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+use libc::{fd_set, iovec, msghdr, pollfd, sockaddr, socklen_t, timeval};
 
 use portolan_abi_layout::exports;
 use portolan_abi_layout::pointers::{Bytes, In, InOut, Out, Text};
+use rustix::io::Errno;
 
 use crate::address::{self, SocketAddress};
 use crate::event::Event;
 use crate::get_event::settled;
-use crate::guard::{pointer, status, value};
+use crate::guard::{Result, caught, failed, pointer, status, value};
 use crate::id::{Id, get};
 use crate::layout::*;
+use crate::rsocket::{self, Gather, Scatter};
 use crate::{
     channel, connect, device, endpoint, get_event, get_request, life, multicast, names, qp, reach,
     resolve, resolve_addrinfo,
@@ -54,6 +58,77 @@ fn port_of(id: *mut CmId, address: impl FnOnce(&Addr) -> &libc::sockaddr_storage
         // SAFETY: as many bytes, all of them initialized by the library or the program.
         address::port(unsafe { &*storage.cast::<address::Storage>() })
     })
+}
+
+/// Runs the body of a function that returns a number, or -1 and `errno`.
+fn number(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    caught(body).unwrap_or_else(failed)
+}
+
+/// Runs the body of a function that returns a number of bytes, or -1 and `errno`.
+fn bytes(body: impl FnOnce() -> Result<usize>) -> isize {
+    match caught(body) {
+        Ok(bytes) => bytes.cast_signed(),
+        Err(errno) => failed(errno) as isize,
+    }
+}
+
+fn piece(base: *mut c_void, length: usize) -> iovec {
+    iovec {
+        iov_base: base,
+        iov_len: length,
+    }
+}
+
+/// The pieces of a message without control data.
+///
+/// # Errors
+/// `EFAULT` for null; `EOPNOTSUPP` with control data.
+///
+/// # Safety
+/// The message is null or whole.
+unsafe fn pieces_of(message: *const msghdr) -> Result<(*const iovec, usize)> {
+    // SAFETY: the caller's promise.
+    let message = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
+    match message.msg_control.is_null() || message.msg_controllen == 0 {
+        true => Ok((message.msg_iov, message.msg_iovlen)),
+        false => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// # Safety
+/// There are `count` values, or the pointer is null.
+unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Errno::FAULT),
+        // SAFETY: the caller's promise.
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts_mut(first, count) }),
+    }
+}
+
+/// An address of as many bytes as the program says.
+///
+/// # Errors
+/// `EFAULT` for null; `EINVAL` for a length that no address has.
+///
+/// # Safety
+/// The address has as many bytes.
+unsafe fn address_bytes(
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> Result<(address::Storage, usize)> {
+    let mut storage: address::Storage = [0; 128];
+    let length = length as usize;
+    if addr.is_null() {
+        return Err(Errno::FAULT);
+    }
+    if !(2..=storage.len()).contains(&length) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the caller's promise, and there is room.
+    unsafe { std::ptr::copy_nonoverlapping(addr.cast(), storage.as_mut_ptr(), length) };
+    Ok((storage, length))
 }
 
 exports! {
@@ -261,11 +336,277 @@ exports! {
         value((), || unsafe { free(list) });
     }
 
-    // The library has no sockets yet, so none of the descriptors is one, and then this is poll(2). The example
-    // programs of librdmacm wait by it for their event channels.
-    fn rpoll(descriptors: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int {
-        // SAFETY: the program's array.
-        unsafe { libc::poll(descriptors, count, timeout_ms) }
+    fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        number(|| rsocket::create(domain, kind, protocol))
+    }
+
+    fn rbind(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the address has as many bytes (bind(2)).
+        status(|| rsocket::bind(&*rsocket::find(socket)?, unsafe { address_bytes(addr, length) }?))
+    }
+
+    fn rlisten(socket: c_int, backlog: c_int) -> c_int {
+        status(|| rsocket::listen(&*rsocket::find(socket)?, backlog))
+    }
+
+    fn raccept(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        number(|| {
+            let child = rsocket::accept(&*rsocket::find(socket)?)?;
+            if !addr.is_null() && !length.is_null() {
+                // SAFETY: the place is as accept(2) says.
+                unsafe { rsocket::peer_name(&child, addr, length) }?;
+            }
+            Ok(child.number())
+        })
+    }
+
+    fn rconnect(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the address has as many bytes (connect(2)).
+        status(|| rsocket::connect(&*rsocket::find(socket)?, unsafe { address_bytes(addr, length) }?))
+    }
+
+    fn rshutdown(socket: c_int, how: c_int) -> c_int {
+        status(|| rsocket::shutdown(&*rsocket::find(socket)?, how))
+    }
+
+    fn rclose(socket: c_int) -> c_int {
+        status(|| rsocket::close(socket))
+    }
+
+    fn rrecv(socket: c_int, into: *mut c_void, length: usize, flags: c_int) -> isize {
+        let piece = piece(into, length);
+        // SAFETY: one piece, of the program's memory (recv(2)).
+        bytes(|| rsocket::receive(&*rsocket::find(socket)?, unsafe { Scatter::new(&piece, 1) }?, flags))
+    }
+
+    fn rrecvfrom(
+        socket: c_int,
+        into: *mut c_void,
+        length: usize,
+        flags: c_int,
+        addr: *mut sockaddr,
+        addr_length: *mut socklen_t
+    ) -> isize {
+        let piece = piece(into, length);
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: one piece, of the program's memory (recvfrom(2)).
+            let into = unsafe { Scatter::new(&piece, 1) }?;
+            // SAFETY: the place is as recvfrom(2) says.
+            unsafe { rsocket::receive_from(&socket, into, flags, addr, addr_length) }
+        })
+    }
+
+    fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize {
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: the message is as recvmsg(2) says.
+            let (first, count) = unsafe { pieces_of(message) }?;
+            // SAFETY: as above.
+            rsocket::receive(&socket, unsafe { Scatter::new(first, count) }?, flags)
+        })
+    }
+
+    fn rsend(socket: c_int, from: *const c_void, length: usize, flags: c_int) -> isize {
+        let piece = piece(from.cast_mut(), length);
+        // SAFETY: one piece, of the program's memory (send(2)).
+        bytes(|| rsocket::send(&*rsocket::find(socket)?, unsafe { Gather::new(&piece, 1) }?, flags))
+    }
+
+    fn rsendto(
+        socket: c_int,
+        from: *const c_void,
+        length: usize,
+        flags: c_int,
+        addr: *const sockaddr,
+        addr_length: socklen_t
+    ) -> isize {
+        let piece = piece(from.cast_mut(), length);
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: one piece, of the program's memory (sendto(2)).
+            let from = unsafe { Gather::new(&piece, 1) }?;
+            rsocket::send_to(&socket, from, flags, addr.cast(), addr_length)
+        })
+    }
+
+    fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: the message is as sendmsg(2) says.
+            let (first, count) = unsafe { pieces_of(message) }?;
+            // SAFETY: as above.
+            rsocket::send(&socket, unsafe { Gather::new(first, count) }?, flags)
+        })
+    }
+
+    fn rread(socket: c_int, into: *mut c_void, length: usize) -> isize {
+        let piece = piece(into, length);
+        // SAFETY: one piece, of the program's memory (read(2)).
+        bytes(|| rsocket::receive(&*rsocket::find(socket)?, unsafe { Scatter::new(&piece, 1) }?, 0))
+    }
+
+    fn rreadv(socket: c_int, pieces: *const iovec, count: c_int) -> isize {
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+            // SAFETY: the pieces are as readv(2) says.
+            rsocket::receive(&socket, unsafe { Scatter::new(pieces, count) }?, 0)
+        })
+    }
+
+    fn rwrite(socket: c_int, from: *const c_void, length: usize) -> isize {
+        let piece = piece(from.cast_mut(), length);
+        // SAFETY: one piece, of the program's memory (write(2)).
+        bytes(|| rsocket::send(&*rsocket::find(socket)?, unsafe { Gather::new(&piece, 1) }?, 0))
+    }
+
+    fn rwritev(socket: c_int, pieces: *const iovec, count: c_int) -> isize {
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+            // SAFETY: the pieces are as writev(2) says.
+            rsocket::send(&socket, unsafe { Gather::new(pieces, count) }?, 0)
+        })
+    }
+
+    fn rpoll(descriptors: *mut pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int {
+        number(|| {
+            let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+            // SAFETY: as many descriptors (poll(2)).
+            rsocket::poll(unsafe { slice_mut(descriptors, count) }?, timeout_ms)
+        })
+    }
+
+    fn rselect(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval
+    ) -> c_int {
+        // SAFETY: sets and timeout are as select(2) says.
+        number(|| unsafe { rsocket::select(count, [read, write, except], timeout) })
+    }
+
+    fn rgetpeername(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        // SAFETY: the place is as getpeername(2) says.
+        status(|| unsafe { rsocket::peer_name(&*rsocket::find(socket)?, addr, length) })
+    }
+
+    fn rgetsockname(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        // SAFETY: the place is as getsockname(2) says.
+        status(|| unsafe { rsocket::socket_name(&*rsocket::find(socket)?, addr, length) })
+    }
+
+    fn rsetsockopt(
+        socket: c_int,
+        level: c_int,
+        name: c_int,
+        value: Bytes,
+        length: socklen_t
+    ) -> c_int {
+        status(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: the value has as many bytes (setsockopt(2)).
+            rsocket::set_option(&socket, level, name, unsafe { value.get(length as usize) })
+        })
+    }
+
+    fn rgetsockopt(
+        socket: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        length: *mut socklen_t
+    ) -> c_int {
+        status(|| {
+            let found = rsocket::get_option(&*rsocket::find(socket)?, level, name)?.bytes();
+            if value.is_null() || length.is_null() {
+                return Err(Errno::FAULT);
+            }
+            // SAFETY: the place has as many bytes as `length` says (getsockopt(2)).
+            unsafe {
+                let room = (*length as usize).min(found.len());
+                std::ptr::copy_nonoverlapping(found.as_ptr(), value.cast(), room);
+                *length = room as socklen_t;
+            }
+            Ok(())
+        })
+    }
+
+    // In C it takes its last argument only with some commands. Both calling conventions pass it as they pass any other.
+    fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
+        number(|| rsocket::descriptor(&*rsocket::find(socket)?, command, argument))
+    }
+
+    fn riomap(
+        socket: c_int,
+        memory: *mut c_void,
+        length: usize,
+        prot: c_int,
+        _flags: c_int,
+        offset: i64
+    ) -> i64 {
+        // SAFETY: the memory stays until `riounmap` (rsocket(7)).
+        caught(|| unsafe { rsocket::map(&*rsocket::find(socket)?, memory.addr(), length, prot, offset) })
+            .unwrap_or_else(|errno| failed(errno).into())
+    }
+
+    fn riounmap(socket: c_int, memory: *mut c_void, length: usize) -> c_int {
+        status(|| rsocket::unmap(&*rsocket::find(socket)?, memory.addr(), length))
+    }
+
+    fn riowrite(
+        socket: c_int,
+        from: Bytes,
+        length: usize,
+        offset: i64,
+        flags: c_int
+    ) -> usize {
+        bytes(|| {
+            let socket = rsocket::find(socket)?;
+            // SAFETY: as many bytes (rsocket(7)).
+            rsocket::write_mapped(&socket, unsafe { from.get(length) }, offset, flags)
+        })
+        .cast_unsigned()
+    }
+
+    fn repoll_create(flags: c_int) -> c_int {
+        number(|| rsocket::create_epoll(flags))
+    }
+
+    fn repoll_ctl(instance: c_int, operation: c_int, fd: c_int, event: In<libc::epoll_event>) -> c_int {
+        status(|| {
+            let event = event.get().map(|event| rsocket::Event {
+                events: event.events,
+                data: event.u64,
+            });
+            rsocket::control(instance, operation, fd, event)
+        })
+    }
+
+    fn repoll_wait(
+        instance: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout_ms: c_int
+    ) -> c_int {
+        number(|| {
+            if events.is_null() {
+                return Err(Errno::FAULT);
+            }
+            let found = rsocket::wait_epoll(instance, most, timeout_ms)?;
+            for (at, event) in found.iter().enumerate() {
+                let event = libc::epoll_event {
+                    events: event.events,
+                    u64: event.data,
+                };
+                // SAFETY: there is room for `most`, and no more are found (epoll_wait(2)).
+                unsafe { events.add(at).write_unaligned(event) };
+            }
+            Ok(found.len() as c_int)
+        })
     }
 
     fn rdma_getaddrinfo(

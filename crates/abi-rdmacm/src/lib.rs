@@ -15,6 +15,7 @@
 //! * `interpret`: what the kernel says, as the program's event.
 //! * `get_event`, `get_request`, `endpoint`: the calls that wait.
 //! * `reach`, `names`, `resolve_addrinfo`: the calls that look up.
+//! * `rsocket`: the socket calls, over streams.
 //! * `export`: the functions, by the names and versions of `librdmacm.map`.
 
 mod address;
@@ -42,6 +43,7 @@ mod qp;
 mod reach;
 mod resolve;
 mod resolve_addrinfo;
+mod rsocket;
 mod sync;
 mod verbs;
 

@@ -9,6 +9,7 @@ use portolan_provider::traits::{CmChannel, Device, Provider};
 use portolan_provider::{Cause, Error, Result, Step};
 
 use crate::listing::{DEVICES, Listing};
+use crate::raw::RdmaCmTable;
 use crate::rdma_cm::{ConnectionManager, Offers};
 use crate::sys::verbs::{Devices, KernelDevice, OpenDevice};
 
@@ -41,7 +42,21 @@ impl KernelProvider {
         Ok(Arc::new(Self { cm, devices }))
     }
 
-    /// Optional features of the running kernel.
+    /// The devices of the libibverbs that this process has, whosever it is, for a library of C that stands on it. `table` is
+    /// the rdma_cm device of that libibverbs, if it has one of its own.
+    ///
+    /// # Errors
+    /// As for [`KernelProvider::open`], but Portolan's own libibverbs is not refused.
+    pub fn of_process(table: Option<&'static RdmaCmTable>) -> Result<Arc<Self>> {
+        let cm = match table {
+            Some(table) => ConnectionManager::open_in_library(table)?,
+            None => ConnectionManager::open()?,
+        };
+        let devices = Devices::load_any(Library::IBVERBS)?;
+        Ok(Arc::new(Self { cm, devices }))
+    }
+
+    /// What the running kernel offers beyond the least.
     pub fn offers(&self) -> Offers {
         self.cm.offers()
     }

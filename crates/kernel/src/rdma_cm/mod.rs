@@ -38,7 +38,7 @@ use self::ids::Ids;
 pub use self::offers::Offers;
 use crate::error::refused;
 use crate::sys::fork::ForkGuard;
-use crate::sys::rdma_cm::Channel;
+use crate::sys::rdma_cm::{Channel, RdmaCmTable};
 
 /// The name that udev gives the device, which is one of class `misc`.
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
@@ -50,10 +50,29 @@ const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 3..=4;
 /// The kernel's connection manager.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
-    device: PathBuf,
+    source: Source,
     offers: Offers,
     ids: Ids,
     fork: ForkGuard,
+}
+
+/// Whose rdma_cm device it is.
+#[derive(Debug)]
+enum Source {
+    /// The kernel's, at this path.
+    Kernel(PathBuf),
+    /// A library's.
+    Library(&'static RdmaCmTable),
+}
+
+impl Source {
+    fn open(&self) -> Result<Channel> {
+        match self {
+            Self::Kernel(device) => open_device(device),
+            Self::Library(table) => Channel::open_in_library(table)
+                .map_err(|errno| refused(Step::OpenChannel, "rdma_cm", errno)),
+        }
+    }
 }
 
 impl ConnectionManager {
@@ -63,10 +82,21 @@ impl ConnectionManager {
     /// `NoDevice` if it does not exist; `Unsupported` for an unknown ABI.
     pub(crate) fn open() -> Result<Arc<Self>> {
         check_abi_version(Path::new(ABI_VERSION))?;
-        let device = PathBuf::from(DEVICE);
-        let offers = Offers::ask(&open_device(&device)?)?;
+        Self::of_source(Source::Kernel(DEVICE.into()))
+    }
+
+    /// Asks a library's device what it offers.
+    ///
+    /// # Errors
+    /// As for [`ConnectionManager::open`]; the library's.
+    pub(crate) fn open_in_library(table: &'static RdmaCmTable) -> Result<Arc<Self>> {
+        Self::of_source(Source::Library(table))
+    }
+
+    fn of_source(source: Source) -> Result<Arc<Self>> {
+        let offers = Offers::ask(&source.open()?)?;
         Ok(Arc::new(Self {
-            device,
+            source,
             offers,
             ids: Ids::default(),
             fork: ForkGuard::new(),
@@ -80,7 +110,7 @@ impl ConnectionManager {
 
     pub(crate) fn open_channel(self: &Arc<Self>) -> Result<KernelChannel> {
         self.check_process(Step::OpenChannel)?;
-        Ok(KernelChannel::new(self.clone(), open_device(&self.device)?))
+        Ok(KernelChannel::new(self.clone(), self.source.open()?))
     }
 
     /// Fails in a forked child: descriptors and ids are the parent's, and a lock may have been held at the fork.

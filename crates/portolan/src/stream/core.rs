@@ -320,6 +320,7 @@ impl Core {
         Ready::of(&state)
     }
 
+    #[cfg(feature = "tokio")]
     /// As [`Core::ready`]; has a task woken when more may be.
     pub(crate) fn ready_or_wake(&self, direction: Direction, waker: &Waker) -> Ready {
         let mut state = self.state.lock();
@@ -673,7 +674,7 @@ pub struct Ready {
     pub readable: bool,
     /// Data can be written, or an error is reported.
     pub writable: bool,
-    /// Both directions have ended.
+    /// Both directions have ended, and everything was read.
     pub hung_up: bool,
     /// The stream broke.
     pub failed: bool,
@@ -686,7 +687,7 @@ impl Ready {
         Self {
             readable: endpoint.unread_bytes() > 0 || endpoint.is_read_closed(),
             writable: state.is_established && endpoint.can_send() || endpoint.is_write_closed(),
-            hung_up: phase == Phase::Disconnected,
+            hung_up: phase == Phase::Disconnected && endpoint.unread_bytes() == 0,
             failed: phase == Phase::Failed,
         }
     }

@@ -121,6 +121,14 @@ impl Stream {
         self.core().write(data, Wait::No)
     }
 
+    /// Peeks at what has arrived, whatever the mode of the stream.
+    ///
+    /// # Errors
+    /// As for [`Stream::try_read`].
+    pub fn try_peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.core().read(into, Wait::No, true)
+    }
+
     /// Whether calls return `WouldBlock` instead of waiting.
     ///
     /// # Errors
@@ -245,6 +253,14 @@ impl Stream {
     pub fn write_mapped(&self, data: &[u8], offset: u64) -> io::Result<Option<usize>> {
         self.core()
             .write_direct(data, offset, self.core().wait(Direction::Write))
+    }
+
+    /// As [`Stream::write_mapped`], whatever the mode of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as for writes.
+    pub fn try_write_mapped(&self, data: &[u8], offset: u64) -> io::Result<Option<usize>> {
+        self.core().write_direct(data, offset, Wait::No)
     }
 
     /// The sizes that the stream has.

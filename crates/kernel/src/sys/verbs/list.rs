@@ -78,6 +78,19 @@ impl Devices {
                        first in LD_LIBRARY_PATH";
             return Err(unusable(name, &why));
         }
+        Self::of_library(name, library)
+    }
+
+    /// Loads the library, even if it is Portolan's own.
+    ///
+    /// # Errors
+    /// `UnusableLibrary` with the reason: it is absent or too old.
+    pub(crate) fn load_any(name: &CStr) -> Result<Self> {
+        let library = Library::load(name).map_err(|error| unusable(name, &error))?;
+        Self::of_library(name, library)
+    }
+
+    fn of_library(name: &CStr, library: Library) -> Result<Self> {
         let verbs = Verbs::find(library).map_err(|error| unusable(name, &error))?;
         Ok(Self {
             library: Arc::new(verbs),

@@ -1,0 +1,134 @@
+//! A socket's life: bind, listen, accept, connect, shutdown, close.
+
+use std::ffi::c_int;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::errno::of_error;
+use super::names;
+use super::socket::{Rsocket, State};
+use super::{epoll, iomap, table};
+use crate::address::Storage;
+use crate::guard::Result;
+
+/// How long `rshutdown` waits until the peer has what was sent.
+const DELIVERY_WAIT: Duration = Duration::from_secs(5);
+
+/// `rbind`.
+///
+/// # Errors
+/// `EINVAL` if it is bound, connected or listening already; those of the address.
+pub(crate) fn bind(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Result<()> {
+    let address = names::read(&bytes, length)?;
+    match &*socket.state.lock() {
+        State::Fresh(fresh) => fresh.bind(address).map_err(|error| of_error(&error)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// `rlisten`.
+///
+/// # Errors
+/// `EINVAL` if it is connected; those of the port.
+pub(crate) fn listen(socket: &Rsocket, backlog: c_int) -> Result<()> {
+    let mut state = socket.state.lock();
+    match std::mem::replace(&mut *state, State::Changing) {
+        State::Fresh(fresh) => {
+            let options = socket.options.lock().stream.clone();
+            let listening = fresh.listen(backlog, options);
+            let listener = listening.map_err(|error| of_error(&error))?;
+            // Whether a call waits is the socket's to say.
+            let _ = listener.set_nonblocking(true);
+            *state = State::Listening(Arc::new(listener));
+            Ok(())
+        }
+        other => {
+            let listens = matches!(other, State::Listening(_));
+            *state = other;
+            listens.then_some(()).ok_or(Errno::INVAL)
+        }
+    }
+}
+
+/// `raccept`: the new socket.
+///
+/// # Errors
+/// `EBADF` if it does not listen; `EAGAIN`.
+pub(crate) fn accept(socket: &Rsocket) -> Result<Arc<Rsocket>> {
+    socket.accept()
+}
+
+/// `rconnect`.
+///
+/// # Errors
+/// `EINPROGRESS` for a socket that does not wait; why the connect failed.
+pub(crate) fn connect(socket: &Rsocket, (bytes, length): (Storage, usize)) -> Result<()> {
+    let address: SocketAddr = names::read(&bytes, length)?;
+    let mut state = socket.state.lock();
+    match std::mem::replace(&mut *state, State::Changing) {
+        State::Fresh(fresh) => {
+            let options = socket.options.lock().stream.clone();
+            match fresh.connect(address, &options) {
+                Ok(connecting) => *state = State::Connecting(Box::new(connecting)),
+                Err(error) => {
+                    let errno = of_error(&error);
+                    socket.refuse(&mut state, errno);
+                    return Err(errno);
+                }
+            }
+        }
+        other => *state = other,
+    }
+    drop(state);
+    match socket.stream(socket.is_nonblocking()) {
+        Ok(_) => Ok(()),
+        Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
+        Err(Errno::NOTCONN) => Err(Errno::INVAL),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// `rshutdown`. Nothing happens to a socket that is not connected, as in librdmacm.
+///
+/// # Errors
+/// `EINVAL` for an unknown direction.
+pub(crate) fn shutdown(socket: &Rsocket, how: c_int) -> Result<()> {
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(Errno::INVAL),
+    };
+    let stream = match &*socket.state.lock() {
+        State::Connected(stream) => stream.clone(),
+        _ => return Ok(()),
+    };
+    // It may have ended already.
+    let _ = stream.shutdown(how);
+    // librdmacm waits, too, and programs end right after. Whoever is late is the service's.
+    let _ = stream.wait_delivered(DELIVERY_WAIT);
+    Ok(())
+}
+
+/// `rclose`. Data that was sent reaches the peer first.
+///
+/// # Errors
+/// `EBADF`.
+pub(crate) fn close(number: c_int) -> Result<()> {
+    if epoll::close(number) {
+        return Ok(());
+    }
+    let socket = table::remove(number)?;
+    epoll::forget(number);
+    iomap::unmap_all(&socket);
+    let state = std::mem::replace(&mut *socket.state.lock(), State::Changing);
+    // Calls of other threads may still hold the stream; it ends for them all.
+    if let State::Connected(stream) = &state {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    drop(state);
+    Ok(())
+}

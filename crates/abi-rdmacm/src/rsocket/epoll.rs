@@ -1,0 +1,300 @@
+//! `repoll_create`, `repoll_ctl` and `repoll_wait`: a set of descriptors that is waited for as a whole.
+//!
+//! An instance is an epoll(7) instance of the kernel's that watches each socket's descriptor. A socket that was ready is looked
+//! at again by each wait, since events are level-triggered; one that was not is looked at only when its descriptor says so. So a
+//! wait costs as much as there are ready sockets, and an idle instance nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, LazyLock};
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, c_short};
+use portolan_threads::lock::{Mutex, RwLock};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+
+use super::poll::{Patience, look, watched};
+use super::table::look_up;
+use crate::guard::Result;
+
+/// Marks the instance's own bell among what the kernel reports.
+const BELL: u64 = u64::MAX;
+/// Events taken of the kernel at a time.
+const BATCH: usize = 64;
+
+static INSTANCES: LazyLock<RwLock<HashMap<c_int, Arc<Instance>>>> =
+    LazyLock::new(|| RwLock::new(HashMap::new()));
+
+struct Instance {
+    kernel: OwnedFd,
+    /// Wakes a wait whose set has changed.
+    bell: OwnedFd,
+    set: Mutex<Set>,
+}
+
+#[derive(Default)]
+struct Set {
+    interests: HashMap<c_int, Interest>,
+    /// Sockets to look at: those that were ready, and new ones.
+    hot: VecDeque<c_int>,
+}
+
+/// What a program wants to know of a descriptor.
+#[derive(Clone, Copy)]
+struct Interest {
+    events: u32,
+    data: u64,
+    /// For a socket, the descriptor that the kernel watches.
+    watched: Option<RawFd>,
+    is_hot: bool,
+}
+
+/// An event as a program gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// `repoll_create`: the instance's descriptor.
+///
+/// # Errors
+/// Those of epoll_create1(2).
+pub(crate) fn create(flags: c_int) -> Result<c_int> {
+    let mut wanted = epoll::CreateFlags::empty();
+    wanted.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
+    let kernel = epoll::create(wanted)?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    epoll::add(
+        &kernel,
+        &bell,
+        epoll::EventData::new_u64(BELL),
+        epoll::EventFlags::IN,
+    )?;
+    let number = kernel.as_raw_fd();
+    let instance = Instance {
+        kernel,
+        bell,
+        set: Mutex::default(),
+    };
+    INSTANCES.write().insert(number, Arc::new(instance));
+    Ok(number)
+}
+
+fn find(number: c_int) -> Result<Arc<Instance>> {
+    INSTANCES.read().get(&number).cloned().ok_or(Errno::BADF)
+}
+
+/// `rclose` of an instance; whether there was one.
+pub(super) fn close(number: c_int) -> bool {
+    INSTANCES.write().remove(&number).is_some()
+}
+
+/// A socket is closed: no instance has it any more.
+pub(super) fn forget(number: c_int) {
+    let instances: Vec<_> = INSTANCES.read().values().cloned().collect();
+    for instance in instances {
+        // It need not be in this one.
+        let _ = instance.remove(number);
+    }
+}
+
+/// `repoll_ctl`.
+///
+/// # Errors
+/// `EEXIST`, `ENOENT`, `EINVAL`, as epoll_ctl(2); `EFAULT` without an event where one is needed.
+pub(crate) fn control(
+    number: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<Event>,
+) -> Result<()> {
+    let instance = find(number)?;
+    match operation {
+        libc::EPOLL_CTL_ADD => instance.add(fd, event.ok_or(Errno::FAULT)?)?,
+        libc::EPOLL_CTL_MOD => instance.change(fd, event.ok_or(Errno::FAULT)?)?,
+        libc::EPOLL_CTL_DEL => instance.remove(fd)?,
+        _ => return Err(Errno::INVAL),
+    }
+    let _ = rustix::io::write(&instance.bell, &1u64.to_ne_bytes());
+    Ok(())
+}
+
+/// `repoll_wait`: at least one event, or none if the time is over.
+///
+/// # Errors
+/// `EINVAL` for no room; `EINTR`.
+pub(crate) fn wait(number: c_int, most: c_int, timeout_ms: c_int) -> Result<Vec<Event>> {
+    let most = usize::try_from(most)
+        .ok()
+        .filter(|most| *most > 0)
+        .ok_or(Errno::INVAL)?;
+    let instance = find(number)?;
+    let patience = Patience::new(timeout_ms);
+    loop {
+        let mut found = instance.look_at_hot(most);
+        let is_last = !found.is_empty() || patience.is_over();
+        let sleep_ms = if is_last || patience.looks() {
+            0
+        } else {
+            patience.sleep_ms()
+        };
+        instance.ask_kernel(sleep_ms, most, &mut found)?;
+        if found.is_empty() && !is_last {
+            continue;
+        }
+        if found.is_empty() {
+            found = instance.look_at_hot(most);
+        }
+        return Ok(found);
+    }
+}
+
+impl Instance {
+    fn add(&self, fd: c_int, event: Event) -> Result<()> {
+        let mut set = self.set.lock();
+        if set.interests.contains_key(&fd) {
+            return Err(Errno::EXIST);
+        }
+        let watched = look_up(fd).map(|socket| watched(&socket));
+        let flags = match watched {
+            Some(_) => epoll::EventFlags::IN,
+            None => epoll::EventFlags::from_bits_retain(event.events),
+        };
+        let data = epoll::EventData::new_u64(fd as u64);
+        epoll::add(&self.kernel, borrowed(watched.unwrap_or(fd)), data, flags)?;
+        let is_hot = watched.is_some();
+        let interest = Interest {
+            events: event.events,
+            data: event.data,
+            watched,
+            is_hot,
+        };
+        set.interests.insert(fd, interest);
+        if is_hot {
+            set.hot.push_back(fd);
+        }
+        Ok(())
+    }
+
+    fn change(&self, fd: c_int, event: Event) -> Result<()> {
+        let mut set = self.set.lock();
+        let set = &mut *set;
+        let interest = set.interests.get_mut(&fd).ok_or(Errno::NOENT)?;
+        if interest.watched.is_none() {
+            let data = epoll::EventData::new_u64(fd as u64);
+            let flags = epoll::EventFlags::from_bits_retain(event.events);
+            epoll::modify(&self.kernel, borrowed(fd), data, flags)?;
+        } else if !interest.is_hot {
+            interest.is_hot = true;
+            set.hot.push_back(fd);
+        }
+        (interest.events, interest.data) = (event.events, event.data);
+        Ok(())
+    }
+
+    fn remove(&self, fd: c_int) -> Result<()> {
+        let mut set = self.set.lock();
+        let interest = set.interests.remove(&fd).ok_or(Errno::NOENT)?;
+        set.hot.retain(|hot| *hot != fd);
+        let removed = epoll::delete(&self.kernel, borrowed(interest.watched.unwrap_or(fd)));
+        // A descriptor that was closed has left by itself.
+        match removed {
+            Err(Errno::BADF | Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Looks at the sockets that may be ready, each once; those that are stay hot.
+    fn look_at_hot(&self, most: usize) -> Vec<Event> {
+        let mut set = self.set.lock();
+        let set = &mut *set;
+        let mut found = Vec::new();
+        for _ in 0..set.hot.len() {
+            if found.len() >= most {
+                break;
+            }
+            let Some(fd) = set.hot.pop_front() else { break };
+            let Some(interest) = set.interests.get_mut(&fd) else {
+                continue;
+            };
+            interest.is_hot = false;
+            let Some(socket) = look_up(fd) else { continue };
+            let ready = look(&socket, (interest.events as c_short) & (POLLIN | POLLOUT));
+            self.follow(fd, interest, watched(&socket));
+            let always = (POLLERR | POLLHUP) as u32;
+            let events = u32::from(ready.cast_unsigned()) & (interest.events | always);
+            if events != 0 {
+                interest.is_hot = true;
+                set.hot.push_back(fd);
+                found.push(Event {
+                    events,
+                    data: interest.data,
+                });
+            }
+        }
+        found
+    }
+
+    /// A socket that has connected is watched by another descriptor.
+    fn follow(&self, fd: c_int, interest: &mut Interest, watched: RawFd) {
+        if interest.watched == Some(watched) {
+            return;
+        }
+        if let Some(former) = interest.watched {
+            let _ = epoll::delete(&self.kernel, borrowed(former));
+        }
+        let data = epoll::EventData::new_u64(fd as u64);
+        let _ = epoll::add(&self.kernel, borrowed(watched), data, epoll::EventFlags::IN);
+        interest.watched = Some(watched);
+    }
+
+    /// Waits for the kernel's events: other descriptors' go to the program, sockets become hot.
+    fn ask_kernel(&self, timeout_ms: c_int, most: usize, found: &mut Vec<Event>) -> Result<()> {
+        let mut events = Vec::with_capacity(BATCH);
+        let timeout = Timespec {
+            tv_sec: (timeout_ms / 1000).into(),
+            tv_nsec: (timeout_ms % 1000 * 1_000_000).into(),
+        };
+        epoll::wait(
+            &self.kernel,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&timeout),
+        )?;
+        let mut set = self.set.lock();
+        let set = &mut *set;
+        for event in events {
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data == BELL {
+                let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                continue;
+            }
+            let fd = data as c_int;
+            let Some(interest) = set.interests.get_mut(&fd) else {
+                continue;
+            };
+            if interest.watched.is_none() {
+                if found.len() < most {
+                    found.push(Event {
+                        events: flags.bits(),
+                        data: interest.data,
+                    });
+                }
+            } else if !interest.is_hot {
+                interest.is_hot = true;
+                set.hot.push_back(fd);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor that a table says is open. If it is not, the kernel says so.
+#[allow(unsafe_code, reason = "descriptors of C programs are numbers")]
+fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
+    // -1 is no descriptor that can be borrowed; the kernel refuses this one as well.
+    let fd = if fd < 0 { RawFd::MAX } else { fd };
+    // SAFETY: it is only handed to epoll_ctl(2), which checks it.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}

@@ -1,0 +1,134 @@
+//! Memory of the program that the peer writes directly.
+
+#![allow(unsafe_code, reason = "memory of C programs")]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use portolan::provider::traits::Mr;
+use portolan::provider::verbs::Access;
+use portolan::stream::{Iomap, Sge};
+use rustix::io::Errno;
+
+use super::errno::{of_error, of_io};
+use super::socket::Rsocket;
+use crate::guard::Result;
+
+/// A piece of the program's memory.
+pub(crate) struct Mapping {
+    addr: usize,
+    length: usize,
+    region: Arc<dyn Mr>,
+    /// The entry of the peer's iomap; none for memory that is only registered.
+    entry: Option<u16>,
+}
+
+/// `riomap`: the offset.
+///
+/// # Errors
+/// `EINVAL` for other rights than writing, or memory of more than 4 GiB; `ENOMEM` if the peer has room for no more;
+/// `ENOTCONN`; those of the registration.
+///
+/// # Safety
+/// The memory stays mapped until `riounmap` or `rclose`.
+pub(crate) unsafe fn map(
+    socket: &Rsocket,
+    addr: usize,
+    length: usize,
+    prot: c_int,
+    offset: i64,
+) -> Result<i64> {
+    if prot & !libc::PROT_WRITE != 0 {
+        return Err(Errno::INVAL);
+    }
+    let bytes = u32::try_from(length)
+        .ok()
+        .filter(|bytes| *bytes > 0)
+        .ok_or(Errno::INVAL)?;
+    let stream = socket.stream(socket.is_nonblocking())?;
+    let is_remote = prot & libc::PROT_WRITE != 0;
+    let access = match is_remote {
+        true => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        false => Access::LOCAL_WRITE,
+    };
+    let mut mappings = socket.mappings.lock();
+    // SAFETY: the caller vouches for the memory, which the program shares with its peer on purpose.
+    let region = unsafe { stream.pd().register(addr as u64, length as u64, access) };
+    let region = region.map_err(|error| of_error(&error))?;
+    // The address is the offset if none is given.
+    let offset = if offset == -1 { addr as i64 } else { offset };
+    let entry = match is_remote {
+        false => None,
+        true => {
+            let memory = Sge {
+                addr: addr as u64,
+                key: region.rkey(),
+                length: bytes,
+            };
+            let offset = offset.cast_unsigned();
+            Some(stream.map(Iomap { offset, memory }).ok_or(Errno::NOMEM)?)
+        }
+    };
+    mappings.push(Mapping {
+        addr,
+        length,
+        region,
+        entry,
+    });
+    Ok(offset)
+}
+
+/// `riounmap`.
+///
+/// # Errors
+/// `EINVAL` if this memory is not mapped.
+pub(crate) fn unmap(socket: &Rsocket, addr: usize, length: usize) -> Result<()> {
+    let mut mappings = socket.mappings.lock();
+    let at = mappings
+        .iter()
+        .position(|mapping| mapping.addr == addr && mapping.length == length);
+    let mapping = mappings.swap_remove(at.ok_or(Errno::INVAL)?);
+    drop(mappings);
+    withdraw(socket, &mapping);
+    Ok(())
+}
+
+/// Before the socket closes.
+pub(super) fn unmap_all(socket: &Rsocket) {
+    let mappings = std::mem::take(&mut *socket.mappings.lock());
+    mappings
+        .iter()
+        .for_each(|mapping| withdraw(socket, mapping));
+}
+
+fn withdraw(socket: &Rsocket, mapping: &Mapping) {
+    // The key dies with the region; dropping it deregisters as well.
+    let _ = mapping.region.deregister();
+    if let (Some(entry), Ok(stream)) = (mapping.entry, socket.stream(true)) {
+        stream.unmap(entry);
+    }
+}
+
+/// `riowrite`: the number of bytes; fewer where the peer has mapped no more.
+///
+/// # Errors
+/// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
+pub(crate) fn write(socket: &Rsocket, data: &[u8], offset: i64, flags: c_int) -> Result<usize> {
+    let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+    let stream = socket.stream(is_nonblocking)?;
+    let mut total = 0;
+    while total < data.len() {
+        let at = offset.cast_unsigned().wrapping_add(total as u64);
+        let written = match is_nonblocking {
+            true => stream.try_write_mapped(&data[total..], at),
+            false => stream.write_mapped(&data[total..], at),
+        };
+        match written {
+            Ok(Some(length)) => total += length,
+            Ok(None) => break,
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(of_io(&error)),
+        }
+    }
+    Ok(total)
+}

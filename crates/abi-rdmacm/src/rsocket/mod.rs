@@ -1,0 +1,31 @@
+//! The socket calls of `rsocket(7)`, over `portolan`'s streams.
+//!
+//! A socket's number is the descriptor of its event channel, which stays the same from `rsocket` to `rclose`. The streams
+//! stand on the devices of the process's libibverbs, as all of this library does.
+//!
+//! * `settings`: the administrator's defaults. `errno`: errors of streams as `errno`.
+//! * `socket`: a socket and its states; `table`: the sockets by their numbers.
+//! * `names`: addresses. `connect`, `transfer`, `options`, `iomap`: the calls on one socket.
+//! * `poll`, `epoll`: the calls that wait for several.
+
+mod connect;
+mod epoll;
+mod errno;
+mod iomap;
+mod names;
+mod options;
+mod poll;
+mod settings;
+mod socket;
+mod table;
+mod transfer;
+
+pub(crate) use self::connect::{accept, bind, close, connect, listen, shutdown};
+pub(crate) use self::epoll::{Event, control, create as create_epoll, wait as wait_epoll};
+pub(crate) use self::iomap::{map, unmap, write as write_mapped};
+pub(crate) use self::names::{peer_name, socket_name};
+pub(crate) use self::options::{descriptor, get as get_option, set as set_option};
+pub(crate) use self::poll::{poll, select};
+pub(crate) use self::socket::create;
+pub(crate) use self::table::find;
+pub(crate) use self::transfer::{Gather, Scatter, receive, receive_from, send, send_to};

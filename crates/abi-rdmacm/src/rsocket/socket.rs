@@ -1,0 +1,261 @@
+//! Sockets and their states.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use portolan::provider::traits::Provider;
+use portolan::stream::{Connecting, Socket as Unconnected};
+use portolan::{Stream, StreamListener, StreamOptions};
+use portolan_kernel::KernelProvider;
+use portolan_threads::lock::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::errno::{of_error, of_io};
+use super::iomap::Mapping;
+use super::settings::settings;
+use super::table;
+use crate::address::AF_IB;
+use crate::fork;
+use crate::guard::Result;
+use crate::verbs::rdma_cm;
+
+/// A socket.
+pub(crate) struct Rsocket {
+    /// Its descriptor.
+    pub(super) number: RawFd,
+    pub(super) family: c_int,
+    pub(super) state: Mutex<State>,
+    pub(super) options: Mutex<Options>,
+    nonblocking: AtomicBool,
+    /// What `F_SETFL` and `F_SETFD` said.
+    pub(super) status_flags: AtomicI32,
+    pub(super) descriptor_flags: AtomicI32,
+    pub(super) mappings: Mutex<Vec<Mapping>>,
+}
+
+pub(super) enum State {
+    /// Neither connected nor listening.
+    Fresh(Unconnected),
+    Listening(Arc<StreamListener>),
+    Connecting(Box<Connecting>),
+    /// The connect failed for this reason. The socket keeps its number until it is closed.
+    Refused {
+        _socket: Option<Box<Connecting>>,
+        errno: Errno,
+    },
+    Connected(Stream),
+    /// While the state changes; a panic leaves it.
+    Changing,
+}
+
+/// What options are set, for those that ask.
+pub(super) struct Options {
+    pub(super) stream: StreamOptions,
+    /// By level and name, those that are only remembered.
+    pub(super) remembered: Vec<(c_int, c_int, c_int)>,
+    pub(super) keepalive_s: u32,
+    pub(super) error: c_int,
+}
+
+/// The provider of this library's streams: the devices that the process's libibverbs has.
+fn provider() -> Result<Arc<dyn Provider>> {
+    static PROVIDER: Mutex<Option<Arc<KernelProvider>>> = Mutex::new(None);
+    let mut known = PROVIDER.lock();
+    if let Some(provider) = &*known {
+        return Ok(provider.clone());
+    }
+    let table = rdma_cm();
+    let opened = KernelProvider::of_process(table).map_err(|error| of_error(&error))?;
+    if table.is_some() {
+        fork::own_devices();
+    }
+    *known = Some(opened.clone());
+    Ok(opened)
+}
+
+/// `rsocket`.
+///
+/// # Errors
+/// `EOPNOTSUPP` for what is no stream of IPv4, IPv6 or InfiniBand; those of the devices.
+pub(crate) fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    let is_known_domain = [libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain);
+    let is_known_protocol = [0, libc::IPPROTO_TCP].contains(&protocol);
+    if !is_known_domain || kind & !flags != libc::SOCK_STREAM || !is_known_protocol {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let socket = Unconnected::new_on(provider()?).map_err(|error| of_error(&error))?;
+    let socket = Rsocket::new(
+        socket.as_fd().as_raw_fd(),
+        domain,
+        State::Fresh(socket),
+        settings().options.clone(),
+        flags & libc::SOCK_NONBLOCK != 0,
+    );
+    if flags & libc::SOCK_CLOEXEC != 0 {
+        socket
+            .descriptor_flags
+            .store(libc::FD_CLOEXEC, Ordering::Relaxed);
+    }
+    Ok(table::insert(socket))
+}
+
+impl Rsocket {
+    pub(super) fn new(
+        number: RawFd,
+        family: c_int,
+        state: State,
+        stream: StreamOptions,
+        is_nonblocking: bool,
+    ) -> Self {
+        let flags = if is_nonblocking { libc::O_NONBLOCK } else { 0 };
+        Self {
+            number,
+            family,
+            state: Mutex::new(state),
+            options: Mutex::new(Options {
+                stream,
+                remembered: Vec::new(),
+                keepalive_s: 7200,
+                error: 0,
+            }),
+            nonblocking: AtomicBool::new(is_nonblocking),
+            status_flags: AtomicI32::new(flags),
+            descriptor_flags: AtomicI32::new(0),
+            mappings: Mutex::default(),
+        }
+    }
+
+    /// Its descriptor.
+    pub(crate) fn number(&self) -> RawFd {
+        self.number
+    }
+
+    pub(super) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+
+    /// The connected stream. A connect that is under way goes on; a blocking socket waits for it.
+    ///
+    /// # Errors
+    /// `EAGAIN` while it connects; `ENOTCONN`; why the connect failed.
+    pub(super) fn stream(&self, is_nonblocking: bool) -> Result<Stream> {
+        loop {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Connected(stream) => return Ok(stream.clone()),
+                State::Connecting(_) => {}
+                State::Refused { errno, .. } => return Err(*errno),
+                State::Fresh(_) | State::Listening(_) | State::Changing => {
+                    return Err(Errno::NOTCONN);
+                }
+            }
+            if self.go_on(&mut state)? {
+                continue;
+            }
+            if is_nonblocking {
+                return Err(Errno::AGAIN);
+            }
+            self.wait(state);
+        }
+    }
+
+    /// Advances a connect; whether it is done.
+    ///
+    /// # Errors
+    /// Why it failed; the state says so, too.
+    pub(super) fn go_on(&self, state: &mut State) -> Result<bool> {
+        let State::Connecting(connecting) = state else {
+            return Ok(true);
+        };
+        match connecting.try_finish() {
+            Ok(None) => Ok(false),
+            Ok(Some(stream)) => {
+                *state = State::Connected(stream);
+                Ok(true)
+            }
+            Err(error) => {
+                let errno = of_error(&error);
+                self.refuse(state, errno);
+                Err(errno)
+            }
+        }
+    }
+
+    pub(super) fn refuse(&self, state: &mut State, errno: Errno) {
+        let former = std::mem::replace(state, State::Changing);
+        let socket = match former {
+            State::Connecting(connecting) => Some(connecting),
+            _ => None,
+        };
+        *state = State::Refused {
+            _socket: socket,
+            errno,
+        };
+        self.options.lock().error = errno.raw_os_error();
+    }
+
+    /// Waits until the connect may go on.
+    fn wait(&self, state: MutexGuard<'_, State>) {
+        let State::Connecting(connecting) = &*state else {
+            return;
+        };
+        let left = connecting
+            .deadline()
+            .saturating_duration_since(Instant::now());
+        // The descriptor stays open: only `rclose` closes it, which must not overtake this call.
+        let Ok(fd) = connecting.as_fd().try_clone_to_owned() else {
+            return;
+        };
+        drop(state);
+        let left = Timespec::try_from(left.min(Duration::from_secs(1))).unwrap_or_default();
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left));
+    }
+
+    /// The listener.
+    ///
+    /// # Errors
+    /// `EBADF` if the socket does not listen, as in librdmacm.
+    pub(super) fn listener(&self) -> Result<Arc<StreamListener>> {
+        match &*self.state.lock() {
+            State::Listening(listener) => Ok(listener.clone()),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Takes a stream from the listener.
+    ///
+    /// # Errors
+    /// `EAGAIN` if none waits and the socket does not wait.
+    pub(super) fn accept(&self) -> Result<Arc<Self>> {
+        let listener = self.listener()?;
+        let (stream, _) = loop {
+            match listener.accept() {
+                Ok(accepted) => break accepted,
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::WouldBlock && !self.is_nonblocking() =>
+                {
+                    let fd = listener.as_fd();
+                    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+                        Ok(_) => {}
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                Err(error) => return Err(of_io(&error)),
+            }
+        };
+        let number = stream.number().as_raw_fd();
+        let options = listener.options().clone();
+        let state = State::Connected(stream);
+        let child = Self::new(number, self.family, state, options, self.is_nonblocking());
+        Ok(table::insert_shared(child))
+    }
+}

@@ -1,0 +1,42 @@
+//! The sockets of the process, by their descriptors.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, LazyLock};
+
+use portolan_threads::lock::RwLock;
+use rustix::io::Errno;
+
+use super::socket::Rsocket;
+use crate::guard::Result;
+
+static SOCKETS: LazyLock<RwLock<HashMap<c_int, Arc<Rsocket>>>> =
+    LazyLock::new(|| RwLock::new(HashMap::new()));
+
+pub(super) fn insert(socket: Rsocket) -> c_int {
+    insert_shared(socket).number
+}
+
+pub(super) fn insert_shared(socket: Rsocket) -> Arc<Rsocket> {
+    let socket = Arc::new(socket);
+    let former = SOCKETS.write().insert(socket.number, socket.clone());
+    // A descriptor that the program closed by close(2) leaves its socket here.
+    drop(former);
+    socket
+}
+
+/// The socket of this number.
+///
+/// # Errors
+/// `EBADF`.
+pub(crate) fn find(number: c_int) -> Result<Arc<Rsocket>> {
+    look_up(number).ok_or(Errno::BADF)
+}
+
+pub(super) fn look_up(number: c_int) -> Option<Arc<Rsocket>> {
+    SOCKETS.read().get(&number).cloned()
+}
+
+pub(super) fn remove(number: c_int) -> Result<Arc<Rsocket>> {
+    SOCKETS.write().remove(&number).ok_or(Errno::BADF)
+}

@@ -1,0 +1,169 @@
+//! Sending and receiving.
+
+#![allow(unsafe_code, reason = "pointers of C programs")]
+
+use std::ffi::{c_int, c_void};
+use std::io::{Read, Write};
+
+use libc::{iovec, sockaddr, socklen_t};
+use rustix::io::Errno;
+
+use super::errno::of_io;
+use super::names;
+use super::socket::Rsocket;
+use crate::guard::Result;
+
+/// Most pieces of one call (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// Where a program wants what it receives: pieces of its memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Scatter<'a>(&'a [iovec]);
+
+/// What a program sends: pieces of its memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Gather<'a>(&'a [iovec]);
+
+/// # Safety
+/// There are `count` pieces, or the pointer is null and there are none.
+unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno::FAULT),
+        (false, count) if count > PIECES_MAX => Err(Errno::INVAL),
+        // SAFETY: the caller vouches for as many.
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
+impl Scatter<'_> {
+    /// # Safety
+    /// There are `count` pieces of memory that the program does not touch during the call.
+    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { pieces(first, count) }.map(Self)
+    }
+}
+
+impl Gather<'_> {
+    /// # Safety
+    /// There are `count` pieces of memory that the program does not change during the call.
+    pub(crate) unsafe fn new(first: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { pieces(first, count) }.map(Self)
+    }
+}
+
+/// `rrecv` and those that are like it: the number of bytes.
+///
+/// # Errors
+/// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
+pub(crate) fn receive(socket: &Rsocket, into: Scatter<'_>, flags: c_int) -> Result<usize> {
+    let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+    let stream = socket.stream(is_nonblocking)?;
+    let (peeks, waits_for_all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
+    let mut total = 0;
+    for piece in into.0 {
+        if piece.iov_len == 0 {
+            continue;
+        }
+        // SAFETY: the program's memory for as many bytes, which is the call's until it returns.
+        let place =
+            unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        let mut filled = 0;
+        while filled < place.len() {
+            let place = &mut place[filled..];
+            let may_wait = !is_nonblocking && (total == 0 || waits_for_all);
+            let read = match (peeks, may_wait) {
+                (true, true) => stream.peek(place),
+                (true, false) => stream.try_peek(place),
+                (false, true) => (&stream).read(place),
+                (false, false) => stream.try_read(place),
+            };
+            match read {
+                // What is peeked at stays, so one look is all.
+                Ok(length) if peeks => return Ok(total + length),
+                Ok(0) => return Ok(total),
+                Ok(length) => {
+                    filled += length;
+                    total += length;
+                }
+                Err(_) if total > 0 => return Ok(total),
+                Err(error) => return Err(of_io(&error)),
+            }
+        }
+    }
+    Ok(total)
+}
+
+/// `rrecvfrom`: as [`receive`], with the peer's address.
+///
+/// # Errors
+/// As for it.
+///
+/// # Safety
+/// The place for the address is as recvfrom(2) says.
+pub(crate) unsafe fn receive_from(
+    socket: &Rsocket,
+    into: Scatter<'_>,
+    flags: c_int,
+    place: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Result<usize> {
+    let received = receive(socket, into, flags)?;
+    if received > 0 && !place.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { names::peer_name(socket, place, length) }?;
+    }
+    Ok(received)
+}
+
+/// `rsend` and those that are like it: the number of bytes, all of them if the socket waits.
+///
+/// # Errors
+/// `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
+pub(crate) fn send(socket: &Rsocket, from: Gather<'_>, flags: c_int) -> Result<usize> {
+    let is_nonblocking = socket.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+    let stream = socket.stream(is_nonblocking)?;
+    let mut total = 0;
+    for piece in from.0 {
+        if piece.iov_len == 0 {
+            continue;
+        }
+        // SAFETY: the program's memory of as many bytes, which stays as it is until the call returns.
+        let mut data =
+            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+        while !data.is_empty() {
+            let written = match is_nonblocking {
+                true => stream.try_write(data),
+                false => (&stream).write(data),
+            };
+            match written {
+                Ok(length) => {
+                    total += length;
+                    data = &data[length..];
+                }
+                Err(_) if total > 0 => return Ok(total),
+                Err(error) => return Err(of_io(&error)),
+            }
+        }
+    }
+    Ok(total)
+}
+
+/// `rsendto`: a stream has its destination.
+///
+/// # Errors
+/// `EISCONN` if one is given.
+pub(crate) fn send_to(
+    socket: &Rsocket,
+    from: Gather<'_>,
+    flags: c_int,
+    destination: *const c_void,
+    length: socklen_t,
+) -> Result<usize> {
+    match destination.is_null() && length == 0 {
+        true => send(socket, from, flags),
+        false => Err(Errno::ISCONN),
+    }
+}
