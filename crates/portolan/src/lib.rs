@@ -182,6 +182,7 @@ pub use portolan_provider::{Cause, Error, Result, Step};
 pub use portolan_sa as sa;
 pub use portolan_wire as wire;
 pub use resolve::resolve;
+pub use stream::{Stream, StreamListener, StreamOptions};
 pub use sys::{BUFFER_MAX_BYTES, Buffer, Memory, RemoteMemory, SharedMemory};
 pub use work::{Done, Failed, Gather, Keepalive, Message, Transfer};
 

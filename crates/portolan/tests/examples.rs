@@ -99,5 +99,5 @@ fn every_example_is_short_and_says_how_to_run_it() {
         assert!(text.contains("//! `"), "{}", path.display());
         seen += 1;
     }
-    assert_eq!(seen, 4);
+    assert_eq!(seen, 11);
 }

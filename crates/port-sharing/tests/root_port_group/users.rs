@@ -1,4 +1,4 @@
-//! Users that are not trusted.
+//! Untrusted users.
 #![allow(unsafe_code, reason = "a thread of another user")]
 
 use std::time::Duration;

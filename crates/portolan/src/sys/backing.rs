@@ -105,7 +105,15 @@ impl Backing {
         }
     }
 
-    /// Withdraws all rights: what is registered from now on is so for `access` alone.
+    /// Whether the program may have slices of the memory once peers have no rights to it.
+    pub(super) fn is_exclusive(&self) -> bool {
+        match &*self.owner {
+            Owner::Library(registered, _) => registered.is_exclusive(),
+            Owner::Program(_) => true,
+        }
+    }
+
+    /// Withdraws all rights. Later registrations have only `access`.
     pub(super) fn restrict(&mut self, access: Access) -> Result<()> {
         self.forget_keys()?;
         match &mut *self.owner {

@@ -1,10 +1,10 @@
-//! Registered memory: buffers that belong to the program or to posted work, never to both.
+//! The library's own registered memory, and where a peer's memory is.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use portolan_provider::traits::{Mr, Pd};
+use portolan_provider::traits::{HostMemory, Mr, Pd};
 use portolan_provider::verbs::{Access, RemoteAddr};
 use portolan_provider::{Cause, Error, Result, Step};
 
@@ -13,16 +13,6 @@ const ALIGNMENT: usize = 64;
 
 /// The longest buffer: a message's greatest length (IBTA 9.7.1, 2^31 bytes).
 pub const BUFFER_MAX_BYTES: usize = 1 << 31;
-
-/// A registered buffer of this process, for sends, receives, and as source or destination of
-/// transfers.
-///
-/// While it is in your hands no device touches it and it is an ordinary slice. Posting work takes
-/// the buffer by value, and the work's end gives it back: so it can be neither freed nor reused
-/// while work on it is posted.
-pub struct Buffer {
-    pub(super) memory: Registered,
-}
 
 /// Where a peer's memory is: one side sends this to the other to let it read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,69 +69,45 @@ impl RemoteMemory {
     }
 }
 
-impl Buffer {
-    /// Allocates zeroed memory and registers it for local use.
-    ///
-    /// # Errors
-    /// The length is 0 or above [`BUFFER_MAX_BYTES`], there is no memory (`ENOMEM`), or the device's
-    /// limit of regions is reached.
-    pub fn new(pd: &Arc<dyn Pd>, length: usize) -> Result<Self> {
-        Ok(Self {
-            memory: Registered::new(pd, length, Access::LOCAL_WRITE)?,
-        })
-    }
-
-    /// The piece of memory that the first `length` bytes are, for a work request.
-    pub(crate) fn sge(&self, length: usize) -> Sge {
-        debug_assert!(length <= self.memory.layout.size());
-        Sge {
-            addr: self.memory.start.as_ptr() as u64,
-            length: length as u32,
-            lkey: self.memory.region.lkey(),
-        }
-    }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the allocation is `size` initialized bytes, and no device touches it: work on it
-        // owns the buffer, and peers have no rights to it.
-        unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.layout.size()) }
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.memory.start.as_ptr(), self.memory.layout.size())
-        }
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} bytes)", self.len())
-    }
-}
-
-/// An allocation and its registration; deregistered before it is freed.
+/// The library's memory and its registration; deregistered before it is freed.
 pub(super) struct Registered {
-    pub(super) start: NonNull<u8>,
-    pub(super) layout: Layout,
-    pub(super) region: Arc<dyn Mr>,
+    memory: Allocation,
+    region: Arc<dyn Mr>,
 }
 
-// SAFETY: the allocation is owned, and `Mr` is Send and Sync.
+/// Where the memory comes from.
+enum Allocation {
+    Heap {
+        start: NonNull<u8>,
+        layout: Layout,
+    },
+    /// From the provider. Trusted peers of this host can access it directly.
+    Provided(Arc<dyn HostMemory>),
+}
+
+// SAFETY: the allocation is owned; `HostMemory` and `Mr` are Send and Sync.
 unsafe impl Send for Registered {}
 // SAFETY: shared access is by slices of memory that nothing writes (`Buffer`) or by atomics.
 unsafe impl Sync for Registered {}
 
 impl Registered {
     pub(super) fn new(pd: &Arc<dyn Pd>, length: usize, access: Access) -> Result<Self> {
-        let layout = check_length(length)?;
+        let layout = Some(length)
+            .filter(|length| (1..=BUFFER_MAX_BYTES).contains(length))
+            .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
+            .ok_or_else(|| {
+                let expected = format!("1 to {BUFFER_MAX_BYTES} bytes");
+                Error::invalid(Step::RegisterMemory, "length", expected, length)
+            })?;
+        let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(for_peers)
+            && let Some(memory) = pd.alloc_memory(length)
+        {
+            // SAFETY: `memory` stays mapped until `drop`, which deregisters first; `SharedMemory` accesses it by atomics.
+            let region = unsafe { pd.register_memory(&memory, access)? };
+            let memory = Allocation::Provided(memory);
+            return Ok(Self { memory, region });
+        }
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
             let (call, errno) = ("mmap", portolan_provider::error::errno::ENOMEM);
@@ -152,8 +118,7 @@ impl Registered {
         let region = unsafe { pd.register(start.as_ptr() as u64, layout.size() as u64, access) };
         match region {
             Ok(region) => Ok(Self {
-                start,
-                layout,
+                memory: Allocation::Heap { start, layout },
                 region,
             }),
             Err(error) => {
@@ -163,48 +128,56 @@ impl Registered {
             }
         }
     }
-}
 
-impl Registered {
     pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
+        match &self.memory {
+            Allocation::Heap { start, .. } => *start,
+            Allocation::Provided(memory) => {
+                let start = std::ptr::with_exposed_provenance_mut(memory.addr() as usize);
+                // A mapping does not begin at address 0.
+                NonNull::new(start).unwrap_or(NonNull::dangling())
+            }
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.layout.size()
+        match &self.memory {
+            Allocation::Heap { layout, .. } => layout.size(),
+            Allocation::Provided(memory) => memory.len(),
+        }
     }
 
     pub(super) fn region(&self) -> &Arc<dyn Mr> {
         &self.region
     }
 
-    /// Registers the memory anew, for other rights.
+    /// Whether the program may have slices of the memory once it is deregistered. A peer that was stopped during a copy
+    /// may still write to the provider's memory.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(self.memory, Allocation::Heap { .. })
+    }
+
+    /// Registers the memory again with other rights.
     pub(super) fn register_again(&mut self, pd: &Arc<dyn Pd>, access: Access) -> Result<()> {
         self.region.deregister()?;
         // SAFETY: the memory is still this allocation, which `self` keeps mapped.
         self.region =
-            unsafe { pd.register(self.start.as_ptr() as u64, self.len() as u64, access)? };
+            unsafe { pd.register(self.start().as_ptr() as u64, self.len() as u64, access)? };
         Ok(())
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.region.deregister().is_ok() {
-            // SAFETY: allocated in `new` with this layout; the device no longer touches it.
-            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        // Memory that cannot be deregistered may still be written, so it is leaked.
+        let is_free = self.region.deregister().is_ok();
+        match &self.memory {
+            Allocation::Heap { start, layout } if is_free => {
+                // SAFETY: allocated in `new` with this layout; the device no longer accesses it.
+                unsafe { dealloc(start.as_ptr(), *layout) };
+            }
+            Allocation::Provided(memory) if !is_free => std::mem::forget(Arc::clone(memory)),
+            _ => {}
         }
-        // A region that cannot be deregistered may still be written: its memory is left alone.
     }
-}
-
-/// How memory of a length lies; an error for a length that a region cannot have.
-pub(super) fn check_length(length: usize) -> Result<Layout> {
-    Some(length)
-        .filter(|length| (1..=BUFFER_MAX_BYTES).contains(length))
-        .and_then(|length| Layout::from_size_align(length, ALIGNMENT).ok())
-        .ok_or_else(|| {
-            let expected = format!("1 to {BUFFER_MAX_BYTES} bytes");
-            Error::invalid(Step::RegisterMemory, "length", expected, length)
-        })
 }

@@ -7,7 +7,10 @@
 mod backing;
 mod buffer;
 mod memory;
-mod shared_memory;
+mod program;
+mod shared;
 
-pub use memory::{BUFFER_MAX_BYTES, Buffer, RemoteMemory};
-pub use shared_memory::SharedMemory;
+pub use buffer::Buffer;
+pub use memory::{BUFFER_MAX_BYTES, RemoteMemory};
+pub use program::Memory;
+pub use shared::SharedMemory;

@@ -164,14 +164,18 @@ impl SharedMemory {
         }
     }
 
-    /// Withdraws the peers' rights, on every device; the memory becomes an ordinary buffer.
+    /// Withdraws the peers' rights, on every device. Returns the memory, or a copy of it, as an ordinary buffer.
     ///
     /// # Errors
-    /// A region cannot be deregistered, or not be registered anew for local use.
-    pub fn revoke(self) -> Result<Buffer> {
-        let mut backing = self.backing;
-        backing.restrict(Access::LOCAL_WRITE)?;
-        Ok(Buffer::whole(backing))
+    /// A region cannot be deregistered, or cannot be registered again for local use.
+    pub fn revoke(mut self) -> Result<Buffer> {
+        self.backing.restrict(Access::LOCAL_WRITE)?;
+        if self.backing.is_exclusive() {
+            return Ok(Buffer::whole(self.backing));
+        }
+        let mut buffer = Buffer::new(&self.pd, self.len())?;
+        self.load(0, &mut buffer);
+        Ok(buffer)
     }
 
     fn lkey(&self) -> u32 {
